@@ -1,0 +1,78 @@
+"""Every exception that this package raises on purpose; each message is one sentence for a person.
+
+KprobeExporterError
+├── GrammarError          a text in the kernel's or our own grammar is wrong; points at a column
+├── ConfigError           one or more problems of a configuration, all at once
+│     (holds Problem values)
+├── TracefsError          the kernel refused, or tracefs is not there
+│   ├── NotMounted        no tracefs, and none could be mounted
+│   ├── ProbeRefused      one definition, filter or enable was refused
+│   └── InstanceBusy      another live agent holds the instance
+├── SourceError           the event reader cannot go on
+└── StartError            the agent cannot start (address in use, nothing to serve, …)
+"""
+
+from dataclasses import dataclass
+
+
+class KprobeExporterError(Exception):
+    """Base of all errors that a user can mend; ``str()`` is one clear sentence."""
+
+
+class GrammarError(KprobeExporterError):
+    """A text does not follow its grammar.
+
+    ``column`` counts characters of ``text`` from 0.
+    """
+
+    def __init__(self, message: str, text: str = "", column: int = 0) -> None:
+        super().__init__(message)
+        self.message = message
+        self.text = text
+        self.column = column
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """One mistake of a configuration. ``line`` and ``column`` count from 1, as editors do."""
+
+    file: str
+    line: int
+    column: int
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}: {self.path}: {self.message}"
+
+
+class ConfigError(KprobeExporterError):
+    """A configuration that cannot be used, with every problem found in it."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self.problems = tuple(sorted(problems))
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+class TracefsError(KprobeExporterError):
+    """The kernel refused something, or tracefs cannot be used."""
+
+
+class NotMounted(TracefsError):
+    """There is no tracefs, and none could be mounted."""
+
+
+class ProbeRefused(TracefsError):
+    """The kernel refused one probe; the others are not concerned."""
+
+
+class InstanceBusy(TracefsError):
+    """Another live agent holds the tracefs instance."""
+
+
+class SourceError(KprobeExporterError):
+    """The event reader cannot go on."""
+
+
+class StartError(KprobeExporterError):
+    """The agent cannot start for a reason outside the kernel."""

@@ -1,0 +1,224 @@
+"""The frozen values that the stages hand to each other: probes, events, batches, snapshots."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+Value: TypeAlias = int | bytes | None
+"""A field of an event: a number, a string's raw bytes, or None where the kernel could not read it."""
+
+ArgKind = Literal["int", "hex", "str", "bare"]
+"""How the kernel prints an argument: a number as C reads it, hexadecimal digits alone, a quoted string,
+or text without quotes (symbols, characters, arrays)."""
+
+
+class ReturnType(NamedTuple):
+    """How the return register is read.
+
+    ``fetch`` is the kernel's fetch type, None where there is nothing to read. ``signed`` values
+    below 0 may be errors; a ``pointer`` has no value histogram, but an ERR_PTR
+    (include/linux/err.h) counts. ``wide`` says that the width is a guess: the upper half of the
+    register is garbage for a C ``int``, so 2**32-4095 .. 2**32-1 are errors too.
+    """
+
+    name: str
+    fetch: str | None
+    signed: bool = False
+    pointer: bool = False
+    wide: bool = False
+
+
+class Arg(NamedTuple):
+    """One argument of an event, in the order of its definition.
+
+    ``bits`` is set where a signed number is printed as an unsigned one of that width.
+    """
+
+    name: str
+    kind: ArgKind
+    bits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What an event of one installed probe carries, and how its text is walked.
+
+    ``slot`` numbers the layouts of one agent; a record names its layout by it. ``pattern`` is a
+    regular expression for the text of a static tracepoint, one group an argument; None for what the
+    probe events of the kernel print in one form.
+    """
+
+    slot: int
+    probe: str
+    event: str
+    form: Literal["entry", "return", "eprobe", "tracepoint"]
+    symbol: str
+    args: tuple[Arg, ...] = ()
+    returns: ReturnType | None = None
+    pattern: bytes | None = None
+
+    def place(self, name: str) -> int | None:
+        """Where a record of this layout holds the argument ``name``, None if it does not."""
+        for number, arg in enumerate(self.args, VALUES):
+            if arg.name == name:
+                return number
+        return None
+
+
+Record: TypeAlias = tuple[Any, ...]
+"""One event as the sources deliver it: a flat tuple, since this is the hot path. Its places:
+
+SLOT the layout's number · TIME nanoseconds of the instance's clock · CPU · TID in the initial pid
+namespace · TGID the same, None where it was not recorded · CALLER bytes, the function that a return
+goes back to, None where the kernel could not tell · from VALUES on the values of the layout's
+``args``.
+"""
+
+SLOT, TIME, CPU, TID, TGID, CALLER, VALUES = range(7)
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one read gave: records in the order in which the kernel printed them, and what was not one.
+
+    ``lost`` sums the kernel's LOST lines; per-CPU ``overrun`` tells the same loss, so it is shown,
+    never added.
+    """
+
+    records: list[Record] = field(default_factory=list)
+    unparsed: int = 0
+    lost: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeSpec:
+    """One way to attach one probe, pure: what would be written to tracefs, without having been written.
+
+    ``file`` is the definitions file, None for a static tracepoint that needs no definition;
+    ``verb`` the head of the line (``p``, ``r1024``, ``e``), ``body`` what follows the name;
+    ``system`` and ``event`` name the static tracepoint.
+    """
+
+    probe: str
+    kind: str
+    target: str
+    symbol: str
+    file: str | None
+    verb: str
+    body: str
+    filter: str | None
+    layout: Layout
+    system: str = ""
+    event: str = ""
+
+    def line(self, group: str, event: str) -> str:
+        """The definition as the kernel wants it, for this group and event name."""
+        return f"{self.verb}:{group}/{event} {self.body}"
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What this kernel can do, found by looking, never by its version."""
+
+    kprobes: bool = False
+    uprobes: bool = False
+    eprobes: bool = False
+    hist: bool = False
+    notrace_pid: bool = False
+    event_fork: bool = False
+    record_tgid: bool = False
+    error_log: bool = False
+
+
+Decoder: TypeAlias = Callable[[Value], str | None]
+"""Turns a field's value into a label's text; None where it cannot."""
+
+
+class LabelSpec(NamedTuple):
+    """One label of a metric: the field it comes from, and the decoders by name, applied in turn."""
+
+    name: str
+    field: str
+    decoders: tuple[tuple[str, Decoder], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """One metric that events feed, under its full name. ``value`` is the field it takes, None for 1."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    help: str
+    value: str | None
+    labels: tuple[LabelSpec, ...]
+    buckets: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeMetrics:
+    """What the events of one probe are turned into."""
+
+    probe: str
+    metrics: tuple[MetricSpec, ...]
+    return_buckets: tuple[float, ...]
+    returns: ReturnType | None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCounts:
+    """What the kernel counted, read at one moment; raw, so it restarts when a probe is made again.
+
+    ``hits`` and ``misses`` by probe; what the kernel does not count is not there. ``lost`` by
+    reason, over all CPUs of our instance; ``buffer_bytes`` waiting in its ring buffers.
+    """
+
+    hits: Mapping[str, int] = field(default_factory=dict)
+    misses: Mapping[str, int] = field(default_factory=dict)
+    lost: Mapping[str, int] = field(default_factory=dict)
+    buffer_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramValue:
+    """A histogram: ``counts`` per bucket, not cumulative, one more than ``bounds`` (the last is +Inf)."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum: float
+
+
+LabelValues: TypeAlias = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric with all its label sets, as it is exposed. A counter's ``name`` has its ``_total``."""
+
+    name: str
+    type: Literal["counter", "gauge", "histogram"]
+    help: str
+    labels: tuple[str, ...]
+    samples: Mapping[LabelValues, float | HistogramValue]
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeStatus:
+    """A probe as the status page shows it. ``hits`` and ``misses`` are None where nobody counts them."""
+
+    name: str
+    state: Literal["up", "failed", "disabled"]
+    kind: str
+    target: str
+    plan: str
+    reason: str
+    hits: int | None
+    misses: int | None
+    events: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that is shown at one moment: copied under the lock, formatted without it."""
+
+    families: tuple[Family, ...]
+    probes: tuple[ProbeStatus, ...]
