@@ -1,0 +1,98 @@
+"""The one I/O seam of the tracefs layer: whoever wants a file below tracefs asks here."""
+
+import fcntl
+import os
+import stat
+from pathlib import Path
+from typing import Protocol
+
+
+class Tracefs(Protocol):
+    """What the tracefs layer needs of a mounted tracefs. Paths are relative to the mount.
+
+    Every method raises the kernel's OSError unchanged; the callers know what an errno means where.
+    """
+
+    def read(self, path: str) -> bytes: ...
+    def write(self, path: str, text: str) -> None: ...
+    def exists(self, path: str) -> bool: ...
+    def names(self, path: str) -> list[str]: ...
+    def mkdir(self, path: str) -> None: ...
+    def rmdir(self, path: str) -> None: ...
+    def open_pipe(self, path: str) -> int: ...
+    def lock(self, path: str) -> int | None: ...
+
+
+class MountedTracefs:
+    """A tracefs at ``root``. Stateless: safe to share between threads."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def __repr__(self) -> str:
+        return f"MountedTracefs({str(self.root)!r})"
+
+    def read(self, path: str) -> bytes:
+        """The whole file."""
+        return (self.root / path).read_bytes()
+
+    def write(self, path: str, text: str) -> None:
+        """One command by one write(2), appended.
+
+        Never opened with O_TRUNC: on a definitions file that deletes everybody's probes, on a
+        trigger file every trigger (kernel/trace/trace_dynevent.c, trace_events_trigger.c). Python's
+        "a" mode will not do: it seeks to the end, which these files refuse with EINVAL.
+        """
+        fd = os.open(self.root / path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            os.write(fd, text.encode())
+        finally:
+            os.close(fd)
+
+    def exists(self, path: str) -> bool:
+        return (self.root / path).exists()
+
+    def names(self, path: str) -> list[str]:
+        return sorted(os.listdir(self.root / path))
+
+    def mkdir(self, path: str) -> None:
+        (self.root / path).mkdir()
+
+    def rmdir(self, path: str) -> None:
+        (self.root / path).rmdir()
+
+    def open_pipe(self, path: str) -> int:
+        """A descriptor for non-blocking reads (``trace_pipe``); the caller closes it."""
+        return os.open(self.root / path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def lock(self, path: str) -> int | None:
+        """An exclusive flock on a directory: its descriptor, or None if somebody else has it.
+
+        flock on a tracefs directory works across containers and goes with the process, also by
+        SIGKILL. The directory could have been removed and made again between open and flock: then
+        the lock would be on a ghost, so the inode is compared and the open repeated.
+        """
+        while True:
+            fd = os.open(self.root / path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(fd)
+                return None
+            except BaseException:
+                os.close(fd)
+                raise
+            if self._is_at(fd, path):
+                return fd
+            os.close(fd)
+
+    def _is_at(self, fd: int, path: str) -> bool:
+        mine = os.fstat(fd)
+        try:
+            there = (self.root / path).stat()
+        except FileNotFoundError:
+            return False
+        return stat.S_ISDIR(there.st_mode) and (mine.st_dev, mine.st_ino) == (
+            there.st_dev,
+            there.st_ino,
+        )

@@ -1,0 +1,58 @@
+"""Counting a tracepoint's firings in the kernel, by a hist trigger that writes no event."""
+
+import re
+
+from kprobe_exporter.tracefs.instance import Instance
+
+TRIGGERS = ("hist:keys=common_cpu", "hist:keys=cpu")
+"""Any key will do: the total counts every firing. The CPU's number is ``cpu`` before 5.13."""
+
+TOTALS = re.compile(rb"^Totals:\s*Hits: (\d+)\s*Entries: \d+\s*Dropped: (\d+)", re.MULTILINE)
+
+
+class HitCounter:
+    """A hist trigger of ours on one event; its total is the number of firings, unfiltered.
+
+    Hist triggers see every firing, whatever the event's filter (kernel/trace/trace_events_hist.c).
+    Reading is left to one thread, attaching and detaching to another; no state is shared.
+    """
+
+    def __init__(self, instance: Instance, event: str, trigger: str) -> None:
+        self._instance = instance
+        self._event = event
+        self._trigger = trigger
+
+    @classmethod
+    def attach(cls, instance: Instance, event: str) -> "HitCounter | None":
+        """Put the trigger on ``events/SYSTEM/EVENT``; None where the kernel has no hist triggers."""
+        if not instance.files.exists(f"{instance.path}/{event}/hist"):
+            return None
+        for trigger in TRIGGERS:
+            try:
+                instance.write(f"{event}/trigger", trigger)
+            except FileExistsError:
+                pass
+            except OSError:
+                continue
+            return cls(instance, event, trigger)
+        return None
+
+    def read(self) -> int | None:
+        """Firings since it was attached; None if the event is gone."""
+        try:
+            return parse_hits(self._instance.read(f"{self._event}/hist"))
+        except OSError:
+            return None
+
+    def detach(self) -> None:
+        """Take the trigger away; one that is gone is as good."""
+        try:
+            self._instance.write(f"{self._event}/trigger", f"!{self._trigger}")
+        except OSError:
+            return
+
+
+def parse_hits(text: bytes) -> int | None:
+    """The total of one ``hist`` file: hits, which include those that found no room in the table."""
+    found = TOTALS.search(text)
+    return int(found[1]) if found else None

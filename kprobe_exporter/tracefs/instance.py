@@ -1,0 +1,232 @@
+"""Our private tracefs instance: held by a lock, set up, torn down, and reclaimed after a killed agent."""
+
+import errno
+import logging
+import os
+import re
+import uuid
+from types import TracebackType
+
+from kprobe_exporter.errors import InstanceBusy, TracefsError
+from kprobe_exporter.tracefs.definitions import delete_group
+from kprobe_exporter.tracefs.files import Tracefs
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 20
+"""How often to try again while another process makes or removes the same instance."""
+
+MARKER_LINE = rb"(?s).{16}-(\d+)\s.*?%s"
+"""The trace line of our marker: the name takes 16 columns, whatever it holds; then the thread's id."""
+
+
+class Instance:
+    """A tracefs instance that this process holds, with our probe group of the same name.
+
+    Names say that it is ours, the flock on its directory that its owner lives; there is no other
+    state. Made by ``acquire``. Not thread-safe: one thread acquires, sets up and closes it.
+    """
+
+    def __init__(self, files: Tracefs, name: str, lock: int) -> None:
+        self.files = files
+        self.name = name
+        self.group = name
+        self.path = f"instances/{name}"
+        self._lock: int | None = lock
+
+    @classmethod
+    def acquire(cls, files: Tracefs, name: str) -> "Instance":
+        """Make the instance and lock it; what a killed agent left under this name goes first.
+
+        Raises InstanceBusy while another live agent has it, TracefsError if the kernel refuses.
+        """
+        path = f"instances/{name}"
+        for _ in range(ATTEMPTS):
+            fresh = True
+            try:
+                files.mkdir(path)
+            except FileExistsError:
+                fresh = False
+            except OSError as error:
+                raise TracefsError(_cannot_make(path, error)) from None
+            try:
+                lock = files.lock(path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                if fresh:
+                    _rmdir(files, path)
+                raise TracefsError(f"{path} cannot be locked: {error.strerror}.") from None
+            if lock is None:
+                raise InstanceBusy(
+                    f"another live agent holds the tracefs instance '{name}': stop it, or give this "
+                    "one another name (global.tracefs_instance)."
+                )
+            instance = cls(files, name, lock)
+            if fresh:
+                instance._sweep()
+                return instance
+            instance._reclaim()
+        raise TracefsError(f"{path} is made and removed over and over by another process.")
+
+    def __enter__(self) -> "Instance":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def set_up(self, buffer_kib: int, record_tgid: bool) -> None:
+        """Clock, buffer and options, before anything is recorded. ``buffer_kib`` is per CPU.
+
+        The clock comes first: writing it wipes the instance's buffer (tracing_set_clock, trace.c).
+        """
+        self.write("trace_clock", "mono")
+        try:
+            self.write("buffer_size_kb", str(buffer_kib))
+        except OSError as error:
+            raise TracefsError(
+                f"the kernel refuses a ring buffer of {buffer_kib} KiB per CPU ({error.strerror}): "
+                "lower global.buffer_size or global.buffer_total."
+            ) from None
+        if record_tgid:
+            self.write("options/record-tgid", "1")
+        self.write("tracing_on", "1")
+
+    def keep_own_threads_out(self) -> bool:
+        """Keep this thread, and every thread that it will start, out of what the instance records.
+
+        False where the kernel cannot (before 5.7). The option event-fork adds new threads and takes
+        out those that end (kernel/trace/trace_events.c), so no thread has to be told of; call this
+        before the first one starts.
+        """
+        if not self.files.exists(f"{self.path}/set_event_notrace_pid"):
+            return False
+        self.write("options/event-fork", "1")
+        self.write("set_event_notrace_pid", f"{self._own_tid()}\n")
+        return True
+
+    def _own_tid(self) -> int:
+        """This thread's id as the kernel prints it.
+
+        In a container gettid() is another number, so the kernel is asked: a marker is written and
+        its line read back. Nothing else is recorded yet, so nothing is lost by reading.
+        """
+        nonce = uuid.uuid4().hex.encode()
+        try:
+            pipe = self.open_pipe()
+        except OSError as error:
+            raise TracefsError(self.cannot_read(error)) from None
+        try:
+            self.write("trace_marker", nonce.decode())
+            found = re.search(MARKER_LINE % nonce, _read_available(pipe))
+        except OSError as error:
+            log.debug("no marker in %s: %s", self.path, error)
+            found = None
+        finally:
+            os.close(pipe)
+        return int(found[1]) if found else os.getpid()
+
+    def open_pipe(self) -> int:
+        """A non-blocking descriptor of our trace_pipe; OSError as the kernel gives it."""
+        return self.files.open_pipe(f"{self.path}/trace_pipe")
+
+    def cannot_read(self, error: OSError) -> str:
+        """Why our trace_pipe could not be opened, as a sentence."""
+        if error.errno == errno.EBUSY:
+            return f"somebody else is reading {self.path}/trace_pipe: end that reader."
+        return f"{self.path}/trace_pipe cannot be read: {error.strerror}."
+
+    def event_format(self, system: str, event: str) -> str | None:
+        """The text of an event's ``format``; None if this kernel has no such event."""
+        try:
+            text = self.read(f"events/{system}/{event}/format")
+        except OSError:
+            return None
+        return text.decode(errors="replace")
+
+    def read(self, path: str) -> bytes:
+        return self.files.read(f"{self.path}/{path}")
+
+    def write(self, path: str, text: str) -> None:
+        self.files.write(f"{self.path}/{path}", text)
+
+    def close(self) -> None:
+        """Remove the instance, then the group's definitions, then let go of the lock. Never raises.
+
+        Deleting definitions comes last: it wipes the unread buffer of every instance in which they
+        were ever enabled, which is ours alone, and gone by then.
+        """
+        if self._lock is None:
+            return
+        if not self._rmdir():
+            log.warning("%s is still in use by somebody and stays.", self.path)
+        self._sweep()
+        os.close(self._lock)
+        self._lock = None
+
+    def _rmdir(self) -> bool:
+        return _rmdir(self.files, self.path)
+
+    def _sweep(self) -> None:
+        gone, stayed = delete_group(self.files, self.group)
+        if gone:
+            log.debug("deleted %s", ", ".join(gone))
+        for sentence in stayed:
+            log.warning("%s", sentence)
+
+    def _reclaim(self) -> None:
+        """Remove what a killed agent left under this name; the lock goes with it."""
+        log.info("removing what a killed agent left: %s", self.path)
+        self.write("events/enable", "0")
+        removed = self._rmdir()
+        self._sweep()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+        if not removed:
+            raise TracefsError(
+                f"{self.path} was left by a killed agent and cannot be removed, because somebody has "
+                "a file in it open (EBUSY): end that reader (fuser -v finds it)."
+            )
+
+
+def _rmdir(files: Tracefs, path: str) -> bool:
+    """Remove an instance; the kernel takes its triggers and events along. False if it is in use."""
+    try:
+        files.rmdir(path)
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        log.debug("rmdir %s: %s", path, error)
+        return False
+    return True
+
+
+def _cannot_make(path: str, error: OSError) -> str:
+    why = {
+        errno.EPERM: "the kernel is locked down, or a security module forbids it",
+        errno.EACCES: "no permission; run as root, and in a container outside the default AppArmor "
+        "profile's paths (mount tracefs at /tracefs and give --tracefs /tracefs)",
+        errno.EROFS: "tracefs is mounted read-only; mount it read-write",
+        errno.ENOMEM: "no memory for its ring buffer",
+        errno.ENOENT: "this tracefs has no instances",
+        errno.EINVAL: "the kernel does not take this name",
+    }.get(error.errno or 0, error.strerror or str(error))
+    return f"{path} cannot be made: {why}."
+
+
+def _read_available(pipe: int) -> bytes:
+    data = b""
+    while True:
+        try:
+            more = os.read(pipe, 65536)
+        except BlockingIOError:
+            return data
+        if not more:
+            return data
+        data += more

@@ -1,0 +1,132 @@
+"""Finding the mounted tracefs, and mounting one where there is none and we may."""
+
+import ctypes
+import errno
+import logging
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from kprobe_exporter.errors import NotMounted, TracefsError
+
+log = logging.getLogger(__name__)
+
+USUAL = Path("/sys/kernel/tracing")
+"""Where the kernel makes an empty directory for tracefs since 4.1 (fs/tracefs/inode.c)."""
+
+DEBUGFS = Path("/sys/kernel/debug/tracing")
+"""The kernel mounts tracefs here by itself when somebody looks (kernel/trace/trace.c)."""
+
+MOUNT_FLAGS = 0x2 | 0x4 | 0x8  # MS_NOSUID | MS_NODEV | MS_NOEXEC, as systemd mounts it
+
+
+class Mount(NamedTuple):
+    """One line of mountinfo that is a tracefs."""
+
+    path: Path
+    root: str
+    read_only: bool
+
+
+def parse_mountinfo(text: str) -> list[Mount]:
+    """The tracefs mounts in ``/proc/PID/mountinfo`` (proc_pid_mountinfo(5)), in its order."""
+    mounts = []
+    for line in text.splitlines():
+        head, _, tail = line.partition(" - ")
+        fields, kind = head.split(" "), tail.split(" ")
+        if kind[0] == "tracefs" and len(fields) > 5:
+            options = fields[5].split(",") + (kind[2].split(",") if len(kind) > 2 else [])
+            mounts.append(Mount(Path(_unescape(fields[4])), _unescape(fields[3]), "ro" in options))
+    return mounts
+
+
+def _unescape(path: str) -> str:
+    """Mountinfo writes space, tab, newline and backslash in octal."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), path)
+
+
+def find(mountinfo: str) -> Mount | None:
+    """The mount to use: a writable whole tracefs before others, the usual places first."""
+    mounts = [mount for mount in parse_mountinfo(mountinfo) if mount.root == "/"]
+    places = [USUAL, DEBUGFS]
+    mounts.sort(key=lambda m: (m.read_only, places.index(m.path) if m.path in places else len(places)))
+    return mounts[0] if mounts else None
+
+
+@contextmanager
+def mounted(asked: Path | None = None) -> Iterator[Path]:
+    """The root of a usable tracefs: the one asked for, a mounted one, or one that we mount.
+
+    What we mounted is unmounted at the end, unless somebody else has come to use it. Raises
+    NotMounted or TracefsError with a sentence that says how to mend it.
+    """
+    if asked is not None:
+        _look(asked)
+        yield asked
+        return
+    found = find(Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
+    if found is None and (DEBUGFS / "instances").is_dir():
+        found = find(Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
+    if found is not None:
+        if found.read_only:
+            raise TracefsError(
+                f"tracefs at {found.path} is mounted read-only: mount it read-write "
+                f"(mount -o remount,rw {found.path}), or give a writable one with --tracefs."
+            )
+        _look(found.path)
+        yield found.path
+        return
+    _mount(USUAL)
+    log.info("mounted tracefs at %s", USUAL)
+    try:
+        yield USUAL
+    finally:
+        _unmount(USUAL)
+
+
+def _look(root: Path) -> None:
+    """Refuse what is no tracefs, or one that we may not use, before anything is done."""
+    try:
+        names = set(os.listdir(root))
+    except PermissionError:
+        raise TracefsError(
+            f"no permission to read tracefs at {root}: run as root (uid 0; no capability is needed)."
+        ) from None
+    except OSError as error:
+        raise NotMounted(
+            f"there is no tracefs at {root} ({error.strerror}): "
+            f"mount it with 'mount -t tracefs nodev {USUAL}'."
+        ) from None
+    if not {"events", "instances", "trace_clock"} <= names:
+        raise NotMounted(
+            f"{root} is not a tracefs (no 'events', 'instances' or 'trace_clock' in it): "
+            f"mount one with 'mount -t tracefs nodev {USUAL}', or correct --tracefs."
+        )
+    if os.statvfs(root).f_flag & os.ST_RDONLY:
+        raise TracefsError(f"tracefs at {root} is mounted read-only: mount it read-write.")
+
+
+def _mount(path: Path) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(b"nodev", os.fsencode(path), b"tracefs", MOUNT_FLAGS, None) == 0:
+        return
+    code = ctypes.get_errno()
+    why = {
+        errno.EPERM: "it takes root with CAP_SYS_ADMIN to mount one here",
+        errno.EACCES: "it takes root with CAP_SYS_ADMIN to mount one here",
+        errno.ENODEV: "this kernel was built without tracefs (CONFIG_TRACING)",
+        errno.ENOENT: "this kernel was built without tracefs (CONFIG_TRACING)",
+    }.get(code, os.strerror(code))
+    raise NotMounted(
+        f"tracefs is not mounted and mounting it at {path} failed: {why}. Mount it as root with "
+        f"'mount -t tracefs nodev {path}', or in a container bind-mount the host's {path}."
+    )
+
+
+def _unmount(path: Path) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.umount2(os.fsencode(path), 0) != 0:
+        log.info("left tracefs mounted at %s: %s", path, os.strerror(ctypes.get_errno()))

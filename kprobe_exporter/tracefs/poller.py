@@ -1,0 +1,121 @@
+"""Reading the kernel's own counts, at most once a second, for all who ask."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from kprobe_exporter.model import KernelCounts
+from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.probes import Installed
+from kprobe_exporter.tracefs.profile import buffer_stats, kprobe_counts
+
+log = logging.getLogger(__name__)
+
+MAX_AGE = 1.0
+"""Seconds for which numbers that were read serve everybody who asks."""
+
+
+def read_counts(instance: Instance, probes: Sequence[Installed]) -> KernelCounts:
+    """Everything that the kernel counts for us. Raises OSError if its files cannot be read."""
+    hits: dict[str, int] = {}
+    misses: dict[str, int] = {}
+    profiled = [probe for probe in probes if probe.profiled]
+    if profiled:
+        counts = kprobe_counts(instance.files, instance.group)
+        for probe in profiled:
+            if count := counts.get(probe.event):
+                hits[probe.spec.probe], misses[probe.spec.probe] = count
+    for probe in probes:
+        if probe.hits is not None and (total := probe.hits.read()) is not None:
+            hits[probe.spec.probe] = total
+    stats = buffer_stats(instance.files, instance.path)
+    return KernelCounts(
+        hits=hits,
+        misses=misses,
+        lost={
+            "overrun": stats.overrun,
+            "commit_overrun": stats.commit_overrun,
+            "dropped": stats.dropped,
+        },
+        buffer_bytes=stats.bytes,
+    )
+
+
+class Poller:
+    """A thread that reads the kernel's counts when somebody asks, so that nobody waits in the kernel.
+
+    ``_condition`` guards the two numbers below; the thread reads and delivers without holding it.
+    ``refresh`` may be called from any thread; one read serves all who asked meanwhile. A read that
+    hangs in the kernel holds up nobody for longer than their timeout: the last numbers stay, and
+    ``age`` tells. ``close`` may be called twice; it waits a bounded time for a read under way.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], KernelCounts],
+        deliver: Callable[[KernelCounts], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._read = read
+        self._deliver = deliver
+        self._clock = clock
+        self._condition = threading.Condition()
+        self._finished = float("-inf")  # when the last good read ended
+        self._attempts = 0
+        self._asked = False
+        self._closed = False
+        self._complained = False
+        self._thread = threading.Thread(target=self._run, name="kprobe-poller", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def refresh(self, timeout: float) -> bool:
+        """Have numbers no older than MAX_AGE delivered; False if that took longer than ``timeout`` s."""
+        with self._condition:
+            if self._clock() - self._finished < MAX_AGE or self._closed:
+                return True
+            seen = self._attempts
+            self._asked = True
+            self._condition.notify_all()
+            return self._condition.wait_for(lambda: self._attempts > seen or self._closed, timeout)
+
+    def age(self) -> float:
+        """Seconds since the last good read, infinite before the first."""
+        with self._condition:
+            return self._clock() - self._finished
+
+    def close(self) -> None:
+        with self._condition:
+            self._closed = True
+            self._condition.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(timeout=2)
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                self._condition.wait_for(lambda: self._asked or self._closed)
+                if self._closed:
+                    return
+                self._asked = False
+            good = self._attempt()
+            with self._condition:
+                self._attempts += 1
+                if good:
+                    self._finished = self._clock()
+                self._condition.notify_all()
+
+    def _attempt(self) -> bool:
+        try:
+            self._deliver(self._read())
+        except OSError as error:
+            if not self._complained:
+                log.warning("the kernel's counts cannot be read: %s", error)
+            self._complained = True
+            return False
+        if self._complained:
+            log.info("the kernel's counts can be read again")
+        self._complained = False
+        return True

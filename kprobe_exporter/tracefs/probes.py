@@ -1,0 +1,145 @@
+"""Installing one probe, turning it on, and taking it away again."""
+
+import errno
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+
+from kprobe_exporter.errors import ProbeRefused
+from kprobe_exporter.model import Layout, ProbeSpec
+from kprobe_exporter.tracefs.definitions import delete, list_definitions
+from kprobe_exporter.tracefs.hist import HitCounter
+from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.refusal import why
+
+log = logging.getLogger(__name__)
+
+NAMES_TRIED = 1000
+
+
+class Installed:
+    """One probe in the kernel: defined or found, filtered, enabled on demand.
+
+    Not thread-safe. ``remove`` undoes in the mirror's order what was done, and never raises.
+    """
+
+    def __init__(self, instance: Instance, spec: ProbeSpec, event: str, owned: bool) -> None:
+        self.spec = spec
+        self.event = event
+        self.system = instance.group if owned else spec.system
+        self.layout: Layout = replace(spec.layout, event=event)
+        self.hits: HitCounter | None = None
+        self.owned = owned
+        self._instance = instance
+        self._dir = f"events/{self.system}/{event}"
+
+    @property
+    def profiled(self) -> bool:
+        """Whether kprobe_profile counts it."""
+        return self.spec.file == "kprobe_events"
+
+    def set_filter(self) -> None:
+        """Put the filter in the kernel. Raises ProbeRefused."""
+        if self.spec.filter is None:
+            return
+        try:
+            self._instance.write(f"{self._dir}/filter", self.spec.filter)
+        except OSError as error:
+            reason = why(
+                self._instance.files,
+                error,
+                self.spec.filter,
+                (f"{self._instance.path}/error_log", "error_log"),
+            )
+            raise ProbeRefused(f"the filter '{self.spec.filter}' is refused: {reason}.") from None
+
+    def count_hits(self) -> None:
+        """Let the kernel count the firings of a tracepoint, where it can; kprobes have their profile."""
+        if self.spec.kind == "tracepoint":
+            self.hits = HitCounter.attach(self._instance, self._dir)
+
+    def enable(self) -> None:
+        """Start recording. Raises ProbeRefused."""
+        try:
+            self._instance.write(f"{self._dir}/enable", "1")
+        except OSError as error:
+            reason = why(self._instance.files, error, "", ())
+            raise ProbeRefused(f"it cannot be enabled: {reason}.") from None
+
+    def disable(self) -> None:
+        """Stop recording. Never raises: an event that is gone records nothing."""
+        if self.hits is not None:
+            self.hits.detach()
+        try:
+            self._instance.write(f"{self._dir}/enable", "0")
+            if self.spec.filter is not None and not self.owned:
+                self._instance.write(f"{self._dir}/filter", "0")
+        except OSError as error:
+            log.debug("disabling %s/%s: %s", self.system, self.event, error)
+
+    def remove(self) -> None:
+        """Disable it and delete its definition. Only while no unread event matters: deleting wipes them."""
+        self.disable()
+        if self.owned:
+            delete(self._instance.files, self.system, self.event)
+
+
+def install(instance: Instance, spec: ProbeSpec, taken: set[str]) -> Installed:
+    """Define the probe under a name that nobody else has. ``taken`` is kept up to date.
+
+    kprobe_profile and the text of trace_pipe name an event without its group, so the name has to be
+    unique among all groups. Raises ProbeRefused; then nothing of it is left behind.
+    """
+    probe = _define(instance, spec, taken) if spec.file else _find(instance, spec)
+    try:
+        probe.set_filter()
+        probe.count_hits()
+    except BaseException:
+        probe.remove()
+        raise
+    return probe
+
+
+def names_in_use(instance: Instance) -> set[str]:
+    """The event names of all dynamic events, whoever made them."""
+    return {defined.event for defined in list_definitions(instance.files)}
+
+
+def _define(instance: Instance, spec: ProbeSpec, taken: set[str]) -> Installed:
+    assert spec.file is not None
+    if not instance.files.exists(spec.file):
+        raise ProbeRefused(
+            f"this kernel was built without {_OPTION.get(spec.file, spec.file)} (no {spec.file})."
+        )
+    for event in _names(spec.probe, taken):
+        line = spec.line(instance.group, event)
+        try:
+            instance.files.write(spec.file, line)
+        except OSError as error:
+            if error.errno == errno.EEXIST:
+                taken.add(event)
+                continue
+            reason = why(instance.files, error, line, ("error_log",))
+            raise ProbeRefused(f"{reason}.") from None
+        taken.add(event)
+        return Installed(instance, spec, event, owned=True)
+    raise ProbeRefused(f"all of {NAMES_TRIED} event names like '{spec.probe}' are taken.")
+
+
+_OPTION = {
+    "kprobe_events": "CONFIG_KPROBE_EVENTS",
+    "uprobe_events": "CONFIG_UPROBE_EVENTS",
+    "dynamic_events": "CONFIG_DYNAMIC_EVENTS",
+}
+
+
+def _names(wish: str, taken: set[str]) -> Iterable[str]:
+    """The wished name, or the first free ones of its numbered variants."""
+    variants = (f"{wish}_{number}" for number in range(2, NAMES_TRIED + 2))
+    return (name for name in (wish, *variants) if name not in taken)
+
+
+def _find(instance: Instance, spec: ProbeSpec) -> Installed:
+    if not instance.files.exists(f"{instance.path}/events/{spec.system}/{spec.event}/enable"):
+        raise ProbeRefused(f"this kernel has no tracepoint {spec.system}:{spec.event}.")
+    return Installed(instance, spec, spec.event, owned=False)

@@ -1,0 +1,58 @@
+"""Turning the errno of a refused probe into a sentence, with what the kernel's error_log says of it."""
+
+import errno
+import re
+
+from kprobe_exporter.tracefs.files import Tracefs
+
+ENTRY = re.compile(r"^\[\s*\d+\.\d+\] (?P<place>[^:]+): error: (?P<text>.*)$")
+
+MEANING = {
+    errno.ENOENT: "this kernel has no such function or event",
+    errno.EINVAL: "it names what this kernel does not have, does not know, or does not let be probed",
+    errno.EILSEQ: "the offset is not the start of an instruction",
+    errno.EEXIST: "the name is taken",
+    errno.EADDRNOTAVAIL: "the name stands for more than one function",
+    errno.EBUSY: "somebody else uses it",
+    errno.EPERM: "the kernel is locked down (confidentiality), or a security module forbids it",
+    errno.EACCES: "no permission: run as root",
+    errno.EROFS: "tracefs is mounted read-only",
+    errno.ENOMEM: "no memory",
+    errno.E2BIG: "the definition is too long",
+    errno.ENOSPC: "the definition does not fit",
+    errno.EOPNOTSUPP: "this kernel was built without it",
+}
+
+
+def logged_error(log: str, command: str) -> str | None:
+    """What ``error_log`` says last of this command: the text, then the command with ^ where it points.
+
+    The file keeps the last 8 errors of everybody (kernel/trace/trace.c, tracing_log_err), so an
+    entry counts only if its command is ours.
+    """
+    found, text = None, ""
+    lines = log.splitlines()
+    for number, line in enumerate(lines):
+        if entry := ENTRY.match(line):
+            text = entry["text"]
+        elif line == f"  Command: {command}" and text:
+            caret = lines[number + 1].find("^") if number + 1 < len(lines) else -1
+            at = max(0, min(caret - len("  Command: "), len(command)))
+            found = f"{text}, at ^ in '{command[:at]}^{command[at:]}'"
+            text = ""
+    return found
+
+
+def why(files: Tracefs, error: OSError, command: str, logs: tuple[str, ...]) -> str:
+    """Why the kernel refused ``command``, as one clause: what it means, the errno, the kernel's words."""
+    code = error.errno or 0
+    meaning = MEANING.get(code, error.strerror or str(error))
+    name = errno.errorcode.get(code, str(code))
+    for path in logs:
+        try:
+            said = logged_error(files.read(path).decode(errors="replace"), command)
+        except OSError:
+            continue
+        if said:
+            return f"{meaning} ({name}); the kernel says: {said}"
+    return f"{meaning} ({name})"
