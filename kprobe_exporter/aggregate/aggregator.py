@@ -1,0 +1,247 @@
+"""All the numbers of the agent, fed by events and by the kernel's counts, copied at a scrape."""
+
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from kprobe_exporter.aggregate.accumulator import Accumulator
+from kprobe_exporter.aggregate.series import UNKNOWN, Series
+from kprobe_exporter.aggregate.updates import (
+    HistogramCell,
+    Refuse,
+    Update,
+    counter_update,
+    gauge_update,
+    histogram_update,
+    return_update,
+)
+from kprobe_exporter.model import (
+    SLOT,
+    Batch,
+    Family,
+    HistogramValue,
+    KernelCounts,
+    LabelValues,
+    Layout,
+    MetricSpec,
+    ProbeMetrics,
+)
+
+K = TypeVar("K")
+
+HELP = {
+    "hits_total": "Firings of the probe, whatever its filter lets through.",
+    "misses_total": "Firings that the kernel had to miss.",
+    "return_value": "Return values of the probed function that are no errors.",
+    "return_errors_total": "Error returns of the probed function, by errno.",
+}
+
+
+UPDATES: dict[str, Callable[[Layout, MetricSpec, Series[Any], Refuse], Update]] = {
+    "counter": counter_update,
+    "gauge": gauge_update,
+    "histogram": histogram_update,
+}
+
+
+class _Probe(NamedTuple):
+    """The built-in numbers of one probe."""
+
+    metrics: ProbeMetrics
+    hits: Accumulator
+    misses: Accumulator
+    returned: HistogramCell
+    errors: dict[int, int]
+
+
+class _Metric(NamedTuple):
+    """One configured metric, perhaps shared by several probes."""
+
+    spec: MetricSpec
+    series: Series[Any]
+
+
+class Numbers(NamedTuple):
+    """A copy of everything, taken at one moment. ``hits`` and ``misses`` lack probes nobody counts."""
+
+    families: tuple[Family, ...]
+    hits: dict[str, int]
+    misses: dict[str, int]
+    events: dict[str, int]
+    lost: dict[str, int]
+    overflows: dict[str, int]
+    decode_failures: dict[str, int]
+    buffer_bytes: int
+
+
+class Aggregator:
+    """Keeps every number that is exported.
+
+    ``_lock`` guards all state. The reader's thread holds it for a batch, the poller's for an
+    update, a scrape while it copies; nothing is formatted, read or waited for under it. Counters
+    never go down.
+    """
+
+    def __init__(self, namespace: str, max_series: int, errno_name: Callable[[int], str | None]) -> None:
+        self._namespace = namespace
+        self._max_series = max_series
+        self._errno_name = errno_name
+        self._lock = threading.Lock()
+        self._probes: dict[str, _Probe] = {}
+        self._metrics: dict[str, _Metric] = {}
+        self._updates: dict[int, list[Update]] = {}
+        self._probe_of: dict[int, str] = {}
+        self._events: Counter[int] = Counter()
+        self._counted_here: set[str] = set()
+        self._kernel_hits: set[str] = set()
+        self._kernel_misses: set[str] = set()
+        self._lost: defaultdict[str, Accumulator] = defaultdict(Accumulator)
+        self._lost_here: Counter[str] = Counter()
+        self._decode_failures: Counter[str] = Counter()
+        self._buffer_bytes = 0
+
+    def declare(self, probe: ProbeMetrics) -> None:
+        """Make a probe's metrics known, so that they are there from the start, installed or not."""
+        with self._lock:
+            cell = HistogramCell(len(probe.return_buckets))
+            self._probes[probe.probe] = _Probe(probe, Accumulator(), Accumulator(), cell, {})
+            for spec in probe.metrics:
+                if spec.name not in self._metrics:
+                    self._metrics[spec.name] = self._metric(spec)
+
+    def attach(self, layout: Layout, *, count_hits: bool) -> None:
+        """Get ready for the events of an installed probe that was declared.
+
+        ``count_hits``: nobody in the kernel counts its firings, so the events are the hits.
+        """
+        with self._lock:
+            probe = self._probes[layout.probe]
+            updates = [self._update(layout, spec) for spec in probe.metrics.metrics]
+            if layout.returns is not None and layout.place("return") is not None:
+                updates.append(
+                    return_update(
+                        layout,
+                        layout.returns,
+                        probe.metrics.return_buckets,
+                        probe.returned,
+                        partial(_count, probe.errors),
+                    )
+                )
+            self._updates[layout.slot] = updates
+            self._probe_of[layout.slot] = layout.probe
+            if count_hits:
+                self._counted_here.add(layout.probe)
+
+    def consume(self, batch: Batch) -> None:
+        """Count a batch of events."""
+        events, updates = self._events, self._updates
+        with self._lock:
+            for record in batch.records:
+                slot = record[SLOT]
+                events[slot] += 1
+                for update in updates[slot]:
+                    update(record)
+            if batch.unparsed:
+                self._lost_here["unparsed"] += batch.unparsed
+
+    def update_kernel(self, counts: KernelCounts) -> None:
+        """Take what the kernel counted."""
+        with self._lock:
+            for name, hits in counts.hits.items():
+                self._probes[name].hits.update(hits)
+                self._kernel_hits.add(name)
+            for name, misses in counts.misses.items():
+                self._probes[name].misses.update(misses)
+                self._kernel_misses.add(name)
+            for reason, lost in counts.lost.items():
+                self._lost[reason].update(lost)
+            self._buffer_bytes = counts.buffer_bytes
+
+    def copy(self) -> Numbers:
+        """Everything as it is now."""
+        with self._lock:
+            events = dict.fromkeys(self._probes, 0)
+            for slot, count in self._events.items():
+                events[self._probe_of[slot]] += count
+            hits, misses = {}, {}
+            for name, probe in self._probes.items():
+                if name in self._kernel_hits:
+                    hits[name] = probe.hits.total
+                elif name in self._counted_here:
+                    hits[name] = events[name]
+                if name in self._kernel_misses:
+                    misses[name] = probe.misses.total
+            return Numbers(
+                families=(
+                    *self._built_in(hits, misses),
+                    *(_family(metric) for metric in self._metrics.values()),
+                ),
+                hits=hits,
+                misses=misses,
+                events=events,
+                lost={
+                    **{reason: lost.total for reason, lost in self._lost.items()},
+                    **self._lost_here,
+                },
+                overflows={name: metric.series.overflowed for name, metric in self._metrics.items()},
+                decode_failures=dict(self._decode_failures),
+                buffer_bytes=self._buffer_bytes,
+            )
+
+    def _metric(self, spec: MetricSpec) -> _Metric:
+        make = partial(HistogramCell, len(spec.buckets)) if spec.kind == "histogram" else _number
+        failed = partial(_count, self._decode_failures)
+        return _Metric(spec, Series(spec.labels, make, self._max_series, failed))
+
+    def _update(self, layout: Layout, spec: MetricSpec) -> Update:
+        make = UPDATES[spec.kind]
+        refuse = partial(_count, self._lost_here)
+        return make(layout, spec, self._metrics[spec.name].series, refuse)
+
+    def _built_in(self, hits: dict[str, int], misses: dict[str, int]) -> Iterable[Family]:
+        yield self._counter("hits_total", ("probe",), {(name,): n for name, n in hits.items()})
+        yield self._counter("misses_total", ("probe",), {(name,): n for name, n in misses.items()})
+        returned: dict[LabelValues, float | HistogramValue] = {}
+        errors: dict[LabelValues, int] = {}
+        for name, probe in self._probes.items():
+            returns = probe.metrics.returns
+            if returns is None or returns.fetch is None:
+                continue
+            if not returns.pointer:
+                returned[name,] = probe.returned.value(probe.metrics.return_buckets)
+            for number, count in probe.errors.items():
+                key = (name, self._errno_name(number) or UNKNOWN)
+                errors[key] = errors.get(key, 0) + count
+        yield Family(
+            f"{self._namespace}_return_value",
+            "histogram",
+            HELP["return_value"],
+            ("probe",),
+            returned,
+        )
+        yield self._counter("return_errors_total", ("probe", "errno"), errors)
+
+    def _counter(self, name: str, labels: tuple[str, ...], samples: dict[LabelValues, int]) -> Family:
+        return Family(f"{self._namespace}_{name}", "counter", HELP[name], labels, dict(samples))
+
+
+def _family(metric: _Metric) -> Family:
+    spec = metric.spec
+    samples: dict[LabelValues, float | HistogramValue]
+    if spec.kind == "histogram":
+        samples = {k: cell.value(spec.buckets) for k, cell in metric.series.cells.items()}
+    else:
+        samples = {k: cell[0] for k, cell in metric.series.cells.items()}
+    labels = tuple(label.name for label in spec.labels)
+    return Family(spec.name, spec.kind, spec.help, labels, samples)
+
+
+def _number() -> list[float]:
+    """A counter's or gauge's cell."""
+    return [0]
+
+
+def _count(counter: dict[K, int], key: K) -> None:
+    counter[key] = counter.get(key, 0) + 1

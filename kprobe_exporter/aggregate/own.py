@@ -1,0 +1,107 @@
+"""The metrics about the agent itself, and about the state of its probes."""
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from kprobe_exporter.aggregate.aggregator import Numbers
+from kprobe_exporter.model import Family, LabelValues, ProbeStatus
+
+PREFIX = "kprobe_exporter"
+"""Of the agent's own metrics; the namespace of the configuration is not for them."""
+
+LOSSES = ("overrun", "commit_overrun", "dropped", "unparsed", "unreadable", "negative")
+
+
+def probe_families(namespace: str, probes: Iterable[ProbeStatus]) -> tuple[Family, ...]:
+    """Which probes are there, and what they settled on."""
+    up: dict[LabelValues, float] = {}
+    info: dict[LabelValues, float] = {}
+    for probe in probes:
+        up[probe.name,] = float(probe.state == "up")
+        if probe.state == "up":
+            info[probe.name, probe.kind, probe.target, probe.plan] = 1
+    return (
+        _gauge(f"{namespace}_up", "1 if the probe is installed and enabled.", ("probe",), up),
+        _gauge(
+            f"{namespace}_info",
+            "What the probe is attached to, and how its events are collected.",
+            ("probe", "kind", "target", "plan"),
+            info,
+        ),
+    )
+
+
+def agent_families(
+    numbers: Numbers, build: Mapping[str, str], loaded_at: float, read_age: float
+) -> tuple[Family, ...]:
+    """The agent's health. ``loaded_at`` in seconds since the epoch, ``read_age`` in seconds."""
+    lost = dict.fromkeys(LOSSES, 0) | numbers.lost
+    return (
+        _gauge(f"{PREFIX}_build_info", "The running agent.", tuple(build), {tuple(build.values()): 1}),
+        _counter(
+            f"{PREFIX}_events_total",
+            "Events that passed the probe's filter and were delivered.",
+            "probe",
+            numbers.events,
+        ),
+        _counter(
+            f"{PREFIX}_events_lost_total",
+            "Events, or their values, that were lost on the way, by reason.",
+            "reason",
+            lost,
+        ),
+        _counter(
+            f"{PREFIX}_series_overflow_total",
+            "Events counted in the overflow label set, since the metric had too many.",
+            "metric",
+            numbers.overflows,
+        ),
+        _counter(
+            f"{PREFIX}_decode_failures_total",
+            "Label values that could not be decoded and became 'unknown'.",
+            "decoder",
+            numbers.decode_failures,
+        ),
+        _gauge(
+            f"{PREFIX}_config_last_reload_successful",
+            "1 if the configuration that was last read is the running one.",
+            (),
+            {(): 1},
+        ),
+        _gauge(
+            f"{PREFIX}_config_last_reload_success_timestamp_seconds",
+            "When the running configuration was read.",
+            (),
+            {(): loaded_at},
+        ),
+        _gauge(
+            f"{PREFIX}_kernel_read_age_seconds",
+            "Time since the kernel's own counts were last read.",
+            (),
+            {(): read_age},
+        ),
+        _gauge(
+            f"{PREFIX}_ring_buffer_bytes",
+            "Bytes of events that wait in the ring buffers of all CPUs.",
+            (),
+            {(): numbers.buffer_bytes},
+        ),
+    )
+
+
+def _gauge(name: str, text: str, labels: tuple[str, ...], samples: Mapping[LabelValues, float]) -> Family:
+    return _family(name, "gauge", text, labels, samples)
+
+
+def _counter(name: str, text: str, label: str, counts: Mapping[str, int]) -> Family:
+    return _family(name, "counter", text, (label,), {(key,): n for key, n in counts.items()})
+
+
+def _family(
+    name: str,
+    kind: Literal["counter", "gauge"],
+    text: str,
+    labels: tuple[str, ...],
+    samples: Mapping[LabelValues, float],
+) -> Family:
+    return Family(name, kind, text, labels, dict(samples))

@@ -1,0 +1,170 @@
+"""Compiling what one event does to one metric: a function from a record to the cell that it changes."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+
+from kprobe_exporter.aggregate.series import Series
+from kprobe_exporter.model import (
+    CALLER,
+    CPU,
+    TGID,
+    TID,
+    HistogramValue,
+    Layout,
+    MetricSpec,
+    Record,
+    ReturnType,
+    Value,
+)
+
+Update = Callable[[Record], None]
+Getter = Callable[[Record], Value]
+Refuse = Callable[[str], None]
+"""Told the reason why an event's value could not be taken."""
+
+MAX_ERRNO = 4095
+"""include/linux/err.h: a return value from -MAX_ERRNO to -1 is an error."""
+
+PLACES = {"cpu": CPU, "tid": TID, "pid": TGID, "caller": CALLER}
+
+
+class HistogramCell:
+    """Counts per bucket (the last is +Inf) and the sum of one label set's values."""
+
+    __slots__ = ("counts", "sum")
+
+    def __init__(self, buckets: int) -> None:
+        self.counts = [0] * (buckets + 1)
+        self.sum: float = 0
+
+    def observe(self, bounds: Sequence[float], value: float) -> None:
+        self.counts[bisect_left(bounds, value)] += 1
+        self.sum += value
+
+    def value(self, bounds: tuple[float, ...]) -> HistogramValue:
+        return HistogramValue(bounds, tuple(self.counts), self.sum)
+
+
+def normal_return(returns: ReturnType) -> Callable[[Value], Value]:
+    """How a return value is to be read where its width is a guess: errors become negative.
+
+    The upper half of the register is garbage for a C ``int``, so 2**32-4095 … 2**32-1 is an error
+    read too wide; of a pointer, the last 4095 addresses are ERR_PTRs.
+    """
+    wrap = 1 << 32 if returns.wide else 1 << 64 if returns.pointer else 0
+    if not wrap:
+        return lambda value: value
+    lowest = wrap - MAX_ERRNO
+
+    def normal(value: Value) -> Value:
+        if isinstance(value, int) and lowest <= value < wrap:
+            return value - wrap
+        return value
+
+    return normal
+
+
+def getter(layout: Layout, field: str) -> Getter:
+    """The function that takes ``field`` out of a record of this layout; None where it is not recorded."""
+    if field == "symbol":
+        symbol = layout.symbol.encode()
+        return lambda record: symbol
+    place = PLACES.get(field) if field in PLACES else layout.place(field)
+    if place is None:
+        return lambda record: None
+    take: Getter = itemgetter(place)
+    if field == "return" and layout.returns and (layout.returns.wide or layout.returns.pointer):
+        normal = normal_return(layout.returns)
+        return lambda record: normal(take(record))
+    return take
+
+
+def key_getter(layout: Layout, fields: Sequence[str]) -> Callable[[Record], tuple[Value, ...]]:
+    """The function that takes several fields out of a record at once."""
+    if not fields:
+        return lambda record: ()
+    getters = [getter(layout, field) for field in fields]
+    if len(getters) == 1:
+        (only,) = getters
+        return lambda record: (only(record),)
+    if all(isinstance(take, itemgetter) for take in getters):
+        places = [PLACES.get(field) or layout.place(field) for field in fields]
+        return itemgetter(*places)
+    return lambda record: tuple([take(record) for take in getters])
+
+
+def counter_update(layout: Layout, spec: MetricSpec, series: Series[list[float]], refuse: Refuse) -> Update:
+    """Add 1, or the value; a negative or unreadable one is refused."""
+    key, cell = key_getter(layout, [label.field for label in spec.labels]), series.cell
+    if spec.value is None:
+
+        def count(record: Record) -> None:
+            cell(key(record))[0] += 1
+
+        return count
+    take = getter(layout, spec.value)
+
+    def add(record: Record) -> None:
+        value = take(record)
+        if isinstance(value, int) and value >= 0:
+            cell(key(record))[0] += value
+        else:
+            refuse("negative" if isinstance(value, int) else "unreadable")
+
+    return add
+
+
+def gauge_update(layout: Layout, spec: MetricSpec, series: Series[list[float]], refuse: Refuse) -> Update:
+    """Keep the last value."""
+    key, cell = key_getter(layout, [label.field for label in spec.labels]), series.cell
+    take = getter(layout, spec.value or "")
+
+    def keep(record: Record) -> None:
+        value = take(record)
+        if isinstance(value, int):
+            cell(key(record))[0] = value
+        else:
+            refuse("unreadable")
+
+    return keep
+
+
+def histogram_update(
+    layout: Layout, spec: MetricSpec, series: Series[HistogramCell], refuse: Refuse
+) -> Update:
+    """Put the value into its bucket."""
+    key, cell = key_getter(layout, [label.field for label in spec.labels]), series.cell
+    take, bounds = getter(layout, spec.value or ""), spec.buckets
+
+    def observe(record: Record) -> None:
+        value = take(record)
+        if isinstance(value, int):
+            cell(key(record)).observe(bounds, value)
+        else:
+            refuse("unreadable")
+
+    return observe
+
+
+def return_update(
+    layout: Layout,
+    returns: ReturnType,
+    bounds: tuple[float, ...],
+    values: HistogramCell,
+    error: Callable[[int], None],
+) -> Update:
+    """The built-in metrics of a return value: a histogram of what is not negative, errors by number."""
+    take = getter(layout, "return")
+
+    def classify(record: Record) -> None:
+        value = take(record)
+        if not isinstance(value, int):
+            return
+        if value >= 0:
+            if not returns.pointer:
+                values.observe(bounds, value)
+        elif value >= -MAX_ERRNO:
+            error(-value)
+
+    return classify

@@ -1,0 +1,13 @@
+"""The decoders that turn a field into a label's text: one a file, the file's name is the YAML key."""
+
+from collections.abc import Callable, Mapping
+
+from kprobe_exporter.labels import errno
+from kprobe_exporter.labels import map as map_
+from kprobe_exporter.model import Decoder
+
+DECODERS: Mapping[str, Callable[[object], Decoder]] = {
+    "errno": errno.decoder,
+    "map": map_.decoder,
+}
+"""Each makes a decoder from the options in the YAML, None without any; ValueError says what is wrong."""

@@ -1,0 +1,23 @@
+"""``map``: fixed names for single values: ``decode: {map: {0: ok, 1: failed}}``."""
+
+from collections.abc import Mapping
+
+from kprobe_exporter.model import Decoder, Value
+
+
+def decoder(options: object) -> Decoder:
+    """From a mapping of numbers or strings to names. Raises ValueError for anything else."""
+    if not isinstance(options, Mapping) or not options:
+        raise ValueError("the decoder map wants a mapping, as in {map: {0: ok, 1: failed}}")
+    names: dict[int | bytes, str] = {}
+    for key, name in options.items():
+        if isinstance(key, bool) or not isinstance(key, int | str):
+            raise ValueError(f"the decoder map takes numbers and strings as keys, not {key!r}")
+        if isinstance(name, bool) or not isinstance(name, int | str):
+            raise ValueError(f"the decoder map wants a name for {key!r}, not {name!r}")
+        names[key if isinstance(key, int) else key.encode()] = str(name)
+
+    def decode(value: Value) -> str | None:
+        return None if value is None else names.get(value)
+
+    return decode
