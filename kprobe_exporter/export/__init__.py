@@ -1,0 +1,1 @@
+"""What leaves the agent: metrics for Prometheus, and the HTTP server that hands them out."""

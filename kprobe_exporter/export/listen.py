@@ -1,0 +1,100 @@
+"""Listening sockets, bound before anything starts so that a bad address is one clear sentence."""
+
+import errno
+import re
+import socket
+from collections.abc import Iterable
+from contextlib import ExitStack
+
+from kprobe_exporter.errors import StartError
+
+_ADDRESS = re.compile(r"(?:\[(?P<ipv6>[^]\s]+)]|(?P<host>[^]\[:\s]*)):(?P<port>[0-9]{1,5})")
+
+# What the kernel keeps of connections that nobody has accepted yet. asyncio accepts as many at one
+# go, so it costs files, too.
+BACKLOG = 256
+
+
+def listen(addresses: Iterable[str]) -> list[socket.socket]:
+    """A listening socket for each ``[HOST]:PORT``, or StartError and none left open.
+
+    Without a host, or with ``[::]``, a socket takes IPv4 and IPv6 alike, as in Go's exporters. They
+    listen already: without that, two sockets may be bound to one port and neither would notice.
+    """
+    with ExitStack() as opened:
+        sockets = [opened.enter_context(_listen(address)) for address in addresses]
+        opened.pop_all()
+    return sockets
+
+
+def bound_address(sock: socket.socket) -> str:
+    """Where a socket of ours listens, as listen() would take it; port 0 has become a real one."""
+    host, port = sock.getsockname()[:2]
+    return f"[{host}]:{port}" if sock.family == socket.AF_INET6 else f"{host}:{port}"
+
+
+def _listen(address: str) -> socket.socket:
+    match = _ADDRESS.fullmatch(address)
+    if not match or (port := int(match["port"])) > 65535:
+        raise StartError(
+            f"cannot listen on {address!r}: expected HOST:PORT, [IPV6]:PORT or :PORT, such as :10435"
+        )
+    try:
+        if match["ipv6"]:
+            return _listen_ipv6(match["ipv6"], port)
+        if match["host"]:
+            return _listen_host(match["host"], port)
+        return _listen_everywhere(port)
+    except (socket.gaierror, UnicodeError) as error:
+        what = "is no IPv6 address" if match["ipv6"] else "is not known as a host name"
+        raise StartError(f"cannot listen on {address}: {match['ipv6'] or match['host']!r} {what}") from error
+    except OSError as error:
+        raise StartError(f"cannot listen on {address}: {_meaning(error, port)}") from error
+
+
+def _listen_everywhere(port: int) -> socket.socket:
+    try:
+        return _listen_ipv6("::", port)
+    except OSError as error:
+        # No IPv6: switched off at boot, or no address given to it (a container, often).
+        if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+            raise
+        return socket.create_server(("0.0.0.0", port), backlog=BACKLOG)
+
+
+def _listen_ipv6(host: str, port: int) -> socket.socket:
+    # Resolved although it is a number, for the scope of a link-local address (fe80::1%eth0).
+    found = socket.getaddrinfo(host, port, socket.AF_INET6, socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    address = found[0][4]
+    with ExitStack() as opened:
+        sock = opened.enter_context(socket.socket(socket.AF_INET6, socket.SOCK_STREAM))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, address[0] != "::")
+        sock.bind(address)
+        sock.listen(BACKLOG)
+        opened.pop_all()
+    return sock
+
+
+def _listen_host(host: str, port: int) -> socket.socket:
+    """On the first address of the name, IPv4 before IPv6, as Go does."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    family, _, _, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
+    return socket.create_server(address, family=family, backlog=BACKLOG)
+
+
+def _meaning(error: OSError, port: int) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return (
+                f"the port is in use (`ss -ltnp sport = :{port}` shows by whom); stop that process,"
+                " or choose another --web.listen-address"
+            )
+        case errno.EACCES:
+            return f"port {port} needs root or CAP_NET_BIND_SERVICE; choose one from 1024 up, such as :10435"
+        case errno.EADDRNOTAVAIL:
+            return "this machine has no such address; `ip address` lists those it has"
+        case errno.EAFNOSUPPORT:
+            return "this kernel runs without IPv6; give an IPv4 address"
+        case _:
+            return error.strerror or str(error)

@@ -1,0 +1,170 @@
+"""A snapshot as Prometheus reads it: the text format, or OpenMetrics where that is asked for."""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import accumulate
+
+from prometheus_client import (
+    CollectorRegistry,
+    GCCollector,
+    Metric,
+    PlatformCollector,
+    ProcessCollector,
+)
+from prometheus_client.exposition import generate_latest as generate_text
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+from prometheus_client.utils import floatToGoString
+
+from kprobe_exporter.export.negotiate import accepted
+from kprobe_exporter.model import Family, HistogramValue, LabelValues, Snapshot
+
+_generate_openmetrics: Callable[..., bytes] = openmetrics.generate_latest
+
+TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+_SUFFIXES = {
+    "counter": ("_total",),
+    "gauge": ("",),
+    "histogram": ("_bucket", "_sum", "_count"),
+}
+
+
+class Exposition:
+    """Renders snapshots for scrapers.
+
+    No lock: any number of threads may render at once. The only state is the duration of the last
+    scrape that finished, one float that is replaced whole.
+    """
+
+    def __init__(
+        self, snapshot: Callable[[], Snapshot], clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._snapshot = snapshot
+        self._clock = clock
+        self._duration = 0.0
+        # Our own registry: the client's global one belongs to whoever else uses the client.
+        self._process = CollectorRegistry()
+        ProcessCollector(registry=self._process)
+        PlatformCollector(registry=self._process)
+        GCCollector(registry=self._process)
+
+    def render(self, accept: str = "", names: Collection[str] = ()) -> tuple[bytes, str]:
+        """The body and its content type, for an Accept header and the values of ``name[]``."""
+        start = self._clock()
+        families = (*self._snapshot().families, self._duration_family())
+        as_openmetrics = _wants_openmetrics(accept)
+        scrape = _Scrape(families, self._process, frozenset(names), as_openmetrics)
+        if as_openmetrics:
+            # All our names are of the old character set, so every escaping gives the same bytes;
+            # the default walks each sample's name character by character, for a third more time.
+            body = _generate_openmetrics(scrape, escaping=openmetrics.ALLOWUTF8)
+            content_type = OPENMETRICS_TYPE
+        else:
+            body, content_type = generate_text(scrape), TEXT_TYPE
+        self._duration = self._clock() - start
+        return body, content_type
+
+    def _duration_family(self) -> Family:
+        return Family(
+            "kprobe_exporter_scrape_duration_seconds",
+            "gauge",
+            "How long the last finished scrape took to prepare.",
+            (),
+            {(): self._duration},
+        )
+
+
+class _Scrape(Collector):
+    """The one custom collector: what a single scrape shows, of the snapshot and of the process.
+
+    One a scrape and not one a registry, because the two formats disagree about histograms below 0.
+    """
+
+    def __init__(
+        self,
+        families: Iterable[Family],
+        process: Collector,
+        names: frozenset[str],
+        as_openmetrics: bool,
+    ) -> None:
+        self._families = families
+        self._process = process
+        self._names = names
+        self._openmetrics = as_openmetrics
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._families:
+            if not self._names or self._names & _names_of(family):
+                yield from self._select(_metric(family, self._openmetrics))
+        for metric in self._process.collect():
+            yield from self._select(metric)
+
+    def _select(self, metric: Metric) -> Iterator[Metric]:
+        """A family's name means all of it, a sample's name that sample, as elsewhere."""
+        if self._names and metric.name not in self._names:
+            metric.samples = [s for s in metric.samples if s.name in self._names]
+            if not metric.samples:
+                return
+        yield metric
+
+
+def _names_of(family: Family) -> set[str]:
+    stem = _stem(family)
+    return {stem, *(stem + suffix for suffix in _SUFFIXES[family.type])}
+
+
+def _stem(family: Family) -> str:
+    """OpenMetrics, and so the client, names a counter's family without the ``_total``."""
+    return family.name.removesuffix("_total") if family.type == "counter" else family.name
+
+
+def _metric(family: Family, as_openmetrics: bool) -> Metric:
+    metric = Metric(_stem(family), _utf8(family.help), family.type)
+    for values, value in family.samples.items():
+        labels = _labels(family, values)
+        if isinstance(value, HistogramValue):
+            metric.samples += _histogram(family.name, labels, value, as_openmetrics)
+        else:
+            metric.samples.append(Sample(family.name, labels, value))
+    return metric
+
+
+def _histogram(
+    name: str, labels: dict[str, str], value: HistogramValue, as_openmetrics: bool
+) -> Iterator[Sample]:
+    bounds = (*map(floatToGoString, value.bounds), "+Inf")
+    total = 0
+    for bound, total in zip(bounds, accumulate(value.counts), strict=True):
+        yield Sample(name + "_bucket", {**labels, "le": bound}, total)
+    # OpenMetrics forbids both where an observation may be negative, for the sum may then go down.
+    if not (as_openmetrics and value.bounds and value.bounds[0] < 0):
+        yield Sample(name + "_sum", labels, value.sum)
+        yield Sample(name + "_count", labels, total)
+
+
+def _labels(family: Family, values: LabelValues) -> dict[str, str]:
+    return dict(zip(family.labels, map(_utf8, values), strict=True))
+
+
+def _utf8(text: str) -> str:
+    """One lone surrogate, which no encoder takes, must not cost the whole scrape."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def _wants_openmetrics(accept: str) -> bool:
+    """Whether OpenMetrics 1.0 is wanted at least as much as the text format.
+
+    Not the client's choose_encoder: it heeds no q-values, promises whatever version it is asked for
+    and raises TypeError at one that is no number.
+    """
+    text = wanted = 0.0
+    for entry in accepted(accept):
+        if entry.value == "application/openmetrics-text":
+            if entry.parameters.get("version", "1.0.0") == "1.0.0":
+                wanted = max(wanted, entry.quality)
+        elif entry.value in ("text/plain", "text/*", "*/*"):
+            text = max(text, entry.quality)
+    return wanted > 0 and wanted >= text

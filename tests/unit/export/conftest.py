@@ -1,0 +1,56 @@
+"""A small snapshot that has everything in it, and promtool."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kprobe_exporter.model import Family, HistogramValue, ProbeStatus, Snapshot
+
+HOSTILE = 'a"b\\c\nd<script>&\x1b[31m\u202e\x00é'
+
+SNAPSHOT = Snapshot(
+    families=(
+        Family(
+            "kprobe_hits_total",
+            "counter",
+            "How often the probe fired.",
+            ("probe",),
+            {("open",): 23, ("vfs_read",): 1e9},
+        ),
+        Family("kprobe_up", "gauge", "Whether it works.", ("probe",), {("open",): 1}),
+        Family(
+            "kprobe_duration_seconds",
+            "histogram",
+            "How long calls took.",
+            ("probe",),
+            {("open",): HistogramValue((1e-06, 0.5, 4.0), (2, 0, 1, 1), 12.25)},
+        ),
+        Family(
+            "kprobe_balance",
+            "histogram",
+            "A histogram that goes below 0.",
+            (),
+            {(): HistogramValue((-1.0, 0.0), (1, 2, 3), -4.5)},
+        ),
+        Family("kprobe_opens_total", "counter", "By process.", ("comm",), {(HOSTILE,): 1}),
+        Family("kprobe_empty_total", "counter", "Nothing seen yet.", ("comm",), {}),
+    ),
+    probes=(
+        ProbeStatus("open", "up", "kretprobe", "do_sys_openat2", "events", "", 23, 0, 23),
+        ProbeStatus(HOSTILE, "failed", "kprobe", HOSTILE, HOSTILE, HOSTILE, None, None, 0),
+    ),
+)
+
+
+@pytest.fixture
+def promtool() -> str:
+    """Prometheus' own judge of metrics; where tests run for the record it must be there."""
+    unpacked = Path(__file__).parents[3] / "build/prometheus/usr/bin/promtool"
+    found = shutil.which("promtool") or shutil.which(unpacked)
+    if found:
+        return found
+    if os.environ.get("CI"):
+        pytest.fail(f"promtool is neither on PATH nor at {unpacked}")
+    pytest.skip("no promtool: `make test` fetches it, or install Debian's prometheus package")
