@@ -1,0 +1,29 @@
+"""The configuration: YAML files to validated values, with every problem at its line and column."""
+
+from kprobe_exporter.config.files import DEFAULT
+from kprobe_exporter.config.load import load
+from kprobe_exporter.config.schema import json_schema
+from kprobe_exporter.config.values import (
+    Attach,
+    Config,
+    Decode,
+    Label,
+    Metric,
+    Probe,
+    Settings,
+    return_type,
+)
+
+__all__ = [
+    "DEFAULT",
+    "Attach",
+    "Config",
+    "Decode",
+    "Label",
+    "Metric",
+    "Probe",
+    "Settings",
+    "json_schema",
+    "load",
+    "return_type",
+]

@@ -1,0 +1,120 @@
+"""What pydantic found, told to the person who wrote the file: where, what, and how to mend it."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from kprobe_exporter.config.fields import PATTERNS, BucketRule, Exp2, Linear, Strict
+from kprobe_exporter.config.later import later
+from kprobe_exporter.config.schema import (
+    AttachModel,
+    Document,
+    GlobalModel,
+    LabelModel,
+    MetricModel,
+    ProbeModel,
+)
+from kprobe_exporter.config.wording import Path, nearest, quote
+from kprobe_exporter.config.yaml_source import Source
+from kprobe_exporter.errors import Problem
+
+# The model behind a key, for the keys that may stand there. `later` names places in the same way.
+_MODELS: Mapping[str, type[Strict]] = {
+    "document": Document,
+    "global": GlobalModel,
+    "probes": ProbeModel,
+    "attach": AttachModel,
+    "metrics": MetricModel,
+    "labels": LabelModel,
+    "buckets": BucketRule,
+    "return_buckets": BucketRule,
+    "linear": Linear,
+    "exp2": Exp2,
+}
+
+_MUST_BE: Mapping[str, str] = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "dict_type": "a mapping of KEY: VALUE",
+    "model_type": "a mapping of KEY: VALUE",
+    "list_type": "a list",
+}
+
+_SENTENCES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "value_error": lambda details: str(details["error"]),
+    "grammar": lambda details: str(details["sentence"]),
+    "literal_error": lambda details: f"must be {details['expected']}",
+    "finite_number": lambda _: "must be a finite number; a histogram has its +Inf by itself",
+    "invalid_key": lambda _: "a key here is text",
+    "too_short": lambda _: "is empty: write at least one",
+    "too_long": lambda details: f"is too long: {details['max_length']} are the most",
+    "string_too_long": lambda details: f"must have at most {details['max_length']} characters",
+    "greater_than": lambda details: f"must be more than {details['gt']:g}",
+    "greater_than_equal": lambda details: f"must be at least {details['ge']}",
+    "less_than_equal": lambda details: f"must be at most {details['le']}",
+}
+
+
+def explain(source: Source, error: ValidationError) -> Iterator[Problem]:
+    """The problems behind a failed validation of a source's document."""
+    for found in error.errors(include_url=False):
+        if problem := _explain(source, found):
+            yield problem
+
+
+def _explain(source: Source, found: ErrorDetails) -> Problem | None:
+    loc, kind, value = found["loc"], found["type"], found["input"]
+    details = found.get("ctx", {})
+    if kind == "missing":
+        return _missing(source, source.resolve(loc[:-1]), str(loc[-1]))
+    path = source.resolve(loc)
+    if kind == "extra_forbidden":
+        return source.problem(path, _unknown(path[:-1], path[-1]), at_key=True)
+    at_key = loc[-1:] == ("[key]",)
+    return source.problem(
+        path,
+        _sentence(kind, details, value, found["msg"]),
+        column=details.get("column", 0),
+        at_key=at_key,
+    )
+
+
+def _sentence(kind: str, details: Mapping[str, Any], value: object, message: str) -> str:
+    if kind == "string_pattern_mismatch":
+        return f"{quote(value)} is no name to use here: {PATTERNS[details['pattern']]}"
+    if must_be := _MUST_BE.get(kind):
+        return f"must be {must_be}, and not {_described(value)}"
+    if worded := _SENTENCES.get(kind):
+        return worded(details)
+    return message
+
+
+def _described(value: object) -> str:
+    return f"the text {quote(value)}" if isinstance(value, str) else quote(value)
+
+
+def _missing(source: Source, path: Path, key: str) -> Problem | None:
+    place, _ = _place(path)
+    here = source.at(path)
+    if isinstance(here, dict) and any(later(place, other) for other in here):
+        return None  # what is here instead of it has its own sentence
+    return source.problem((*path, key), f"the key {key!r} is missing")
+
+
+def _unknown(path: Path, key: object) -> str:
+    place, model = _place(path)
+    known = [field.alias or name for name, field in model.model_fields.items()]
+    return later(place, key) or f"unknown key {quote(key)}{nearest(key, known)}"
+
+
+def _place(path: Path) -> tuple[str, type[Strict]]:
+    names = [step for step in path if isinstance(step, str)]
+    if names[-2:-1] == ["labels"]:  # the last one is the label's own name
+        names.pop()
+    place = names[-1] if names else "document"
+    return place, _MODELS[place]

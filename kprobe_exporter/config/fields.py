@@ -1,0 +1,211 @@
+"""Types of single values in a configuration, and the sentences that refuse what they cannot be."""
+
+import re
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from kprobe_exporter.config.later import later
+from kprobe_exporter.config.values import return_type
+from kprobe_exporter.config.wording import nearest, quote
+from kprobe_exporter.errors import GrammarError
+from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.target import parse_target
+
+Decoders: TypeAlias = Mapping[str, Callable[[object], object]]
+"""A decoder's name to what takes its options, or None, and raises ValueError for bad ones."""
+
+MAX_BUCKETS = 200
+
+PROBE_NAME = r"^[a-z_][a-z0-9_]{0,39}$"
+SPACE_NAME = r"^[A-Za-z_][A-Za-z0-9_]{0,39}$"
+METRIC_NAME = r"^[A-Za-z_][A-Za-z0-9_]{0,127}$"
+FETCH_NAME = r"^[A-Za-z_][A-Za-z0-9_]{0,31}$"
+
+PATTERNS: Mapping[str, str] = {
+    PROBE_NAME: "up to 40 of a-z, 0-9 and _, and no digit first",
+    SPACE_NAME: "up to 40 of A-Z, a-z, 0-9 and _, and no digit first",
+    METRIC_NAME: "up to 128 of A-Z, a-z, 0-9 and _, and no digit first",
+    FETCH_NAME: "up to 32 of A-Z, a-z, 0-9 and _, and no digit first",
+}
+"""What may stand in a name, in words."""
+
+_UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_SIZE = r"^[0-9]{1,12} ?(B|KiB|MiB|GiB)?$"
+
+
+def _shape(value: object) -> str | None:
+    """Which branch of a short-or-long form a value belongs to; the marks cannot be keys of ours."""
+    shapes: dict[type, str] = {str: "<text>", dict: "<mapping>", list: "<list>"}
+    return shapes.get(type(value))
+
+
+def shapes(sentence: str) -> Discriminator:
+    """Tells ``<text>``, ``<mapping>`` and ``<list>`` apart; the sentence refuses all others."""
+    return Discriminator(_shape, custom_error_type="shape", custom_error_message=sentence)
+
+
+def _grammar(parse: Callable[[str], object]) -> Callable[[str], str]:
+    """A validator that leaves the text as it is, and keeps the column of the grammar's error."""
+
+    def check(text: str) -> str:
+        try:
+            parse(text)
+        except GrammarError as error:
+            details = {"sentence": error.message, "column": error.column}
+            raise PydanticCustomError("grammar", "{sentence}", details) from None
+        return text
+
+    return check
+
+
+def _size(value: object) -> object:
+    if isinstance(value, str):
+        if not re.fullmatch(_SIZE, value):
+            raise ValueError(f"{quote(value)} is no size: write it as 512KiB, 1MiB or 2GiB")
+        number, unit = re.fullmatch(r"([0-9]+) ?(\w*)", value).groups()  # type: ignore[union-attr]
+        return int(number) * _UNITS[unit]
+    return value
+
+
+def _returns(value: str) -> str:
+    return_type(value)
+    return value
+
+
+def _source(value: object) -> object:
+    if sentence := later("source", value):
+        raise ValueError(sentence)
+    return value
+
+
+def _line(value: str) -> str:
+    """Help is one line in the exposition: a folded text's line ends become blanks."""
+    return " ".join(value.split())
+
+
+def _decoder(value: str | dict[str, Any], info: ValidationInfo) -> str | dict[str, Any]:
+    """Check one step of decoding against the decoders that this version has."""
+    decoders: Decoders = info.context["decoders"] if info.context else {}
+    if isinstance(value, dict) and len(value) != 1:
+        raise ValueError("a decoder with options is a mapping of one key: {NAME: OPTIONS}")
+    name, options = (value, None) if isinstance(value, str) else next(iter(value.items()))
+    if name not in decoders:
+        unknown = f"there is no decoder {quote(name)}{nearest(name, decoders)}"
+        raise ValueError(later("decoder", name) or unknown)
+    decoders[name](options)
+    return value
+
+
+class Strict(BaseModel):
+    """What holds for every mapping of the configuration."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
+
+
+Finite: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
+Count: TypeAlias = Annotated[int, Field(ge=1, le=MAX_BUCKETS)]
+SourceName: TypeAlias = Annotated[Literal["auto", "text"], BeforeValidator(_source)]
+Size: TypeAlias = Annotated[
+    int,
+    BeforeValidator(_size),
+    Field(ge=4096, le=1 << 40),
+    WithJsonSchema({"type": ["integer", "string"], "pattern": _SIZE, "examples": ["1MiB"]}),
+]
+Help: TypeAlias = Annotated[str, Field(max_length=1000), AfterValidator(_line)]
+Filter: TypeAlias = Annotated[str, AfterValidator(_grammar(parse_filter))]
+To: TypeAlias = Annotated[
+    str,
+    AfterValidator(_grammar(parse_target)),
+    Field(examples=["kprobe:tcp_retransmit_skb", "tracepoint:sched:sched_process_exec"]),
+]
+Returns: TypeAlias = Annotated[str, AfterValidator(_returns), Field(examples=["int", "long"])]
+Fetch: TypeAlias = dict[Annotated[str, Field(pattern=FETCH_NAME)], str]
+Name: TypeAlias = Annotated[str, Field(pattern=METRIC_NAME)]
+
+
+class Linear(Strict):
+    """Bounds at equal distances."""
+
+    start: Finite
+    """The first bound."""
+    width: Annotated[Finite, Field(gt=0)]
+    """From one bound to the next."""
+    count: Count
+    """How many bounds."""
+
+
+class Exp2(Strict):
+    """Bounds that double."""
+
+    min: Annotated[Finite, Field(gt=0)]
+    """The first bound."""
+    count: Count
+    """How many bounds."""
+
+
+class BucketRule(Strict):
+    """Bounds by a rule: `linear` or `exp2`."""
+
+    linear: Linear | None = None
+    exp2: Exp2 | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> "BucketRule":
+        if (self.linear is None) == (self.exp2 is None):
+            raise ValueError("write linear: {start, width, count} or exp2: {min, count}")
+        return self
+
+
+def bounds(buckets: list[float] | BucketRule) -> tuple[float, ...]:
+    """The upper bounds that ``buckets`` stands for. Raises ValueError where they do not rise."""
+    if isinstance(buckets, list):
+        found = tuple(map(float, buckets))
+    elif rule := buckets.linear:
+        found = tuple(rule.start + rule.width * i for i in range(rule.count))
+    else:
+        assert buckets.exp2
+        found = tuple(buckets.exp2.min * 2.0**i for i in range(buckets.exp2.count))
+    if not found:
+        raise ValueError("buckets are empty: write at least one bound")
+    if found[-1] in (float("inf"), float("-inf")):
+        raise ValueError("these buckets grow beyond the largest number: take fewer")
+    for before, after in pairwise(found):
+        if not before < after:
+            raise ValueError(f"buckets must rise: {after:g} comes after {before:g}")
+    return found
+
+
+def _rising(buckets: list[float] | BucketRule) -> list[float] | BucketRule:
+    bounds(buckets)
+    return buckets
+
+
+Buckets: TypeAlias = Annotated[
+    Annotated[list[Finite], Field(max_length=MAX_BUCKETS), Tag("<list>")]
+    | Annotated[BucketRule, Tag("<mapping>")],
+    shapes("buckets are a list of numbers, or a rule: {exp2: {min: 1e-6, count: 20}}"),
+    AfterValidator(_rising),
+]
+
+_Named: TypeAlias = Annotated[str, AfterValidator(_decoder), Tag("<text>")]
+_WithOptions: TypeAlias = Annotated[dict[str, Any], AfterValidator(_decoder), Tag("<mapping>")]
+_Step: TypeAlias = Annotated[_Named | _WithOptions, shapes("a decoder is its name, or {NAME: OPTIONS}")]
+Decoding: TypeAlias = Annotated[
+    _Named | _WithOptions | Annotated[list[_Step], Field(min_length=1), Tag("<list>")],
+    shapes("decode is a decoder's name, {NAME: OPTIONS}, or a list of these"),
+]

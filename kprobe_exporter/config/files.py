@@ -1,0 +1,79 @@
+"""Configuration files on disk: which ones a path stands for, who may write them, their bytes."""
+
+import os
+import stat
+from pathlib import Path
+
+DEFAULT = Path(__file__).with_name("default.yaml")
+"""The packaged configuration, for an agent that is not given one."""
+
+MAX_BYTES = 1 << 20
+
+
+class Unusable(Exception):
+    """A path cannot be used; the text is a sentence for a person."""
+
+
+def expand(path: Path) -> list[Path]:
+    """The files that a path stands for: itself, or a directory's ``*.yaml`` and ``*.yml``, sorted.
+
+    Hidden files are left out: editors' locks, and the version directories of a Kubernetes volume.
+    Raises Unusable.
+    """
+    try:
+        status = path.stat()
+        if not stat.S_ISDIR(status.st_mode):
+            return [path]
+        _refuse_writable(status, "directory")
+        files = sorted(path.iterdir())
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise Unusable(_cannot(error)) from None
+    shown = [file for file in files if not file.name.startswith(".")]
+    if found := [file for file in shown if file.suffix in (".yaml", ".yml")]:
+        return found
+    raise Unusable("there is no *.yaml or *.yml in this directory")
+
+
+def read(path: Path) -> bytes:
+    """The content of one configuration file. Raises Unusable; never waits for a writer."""
+    try:
+        # O_NONBLOCK: to open a FIFO without a writer would wait forever.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except (OSError, ValueError) as error:
+        raise Unusable(_cannot(error)) from None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise Unusable("is no regular file: a configuration is read from a file on disk")
+        # Whoever can write the packaged file can write this code as well: a checkout under a
+        # user's umask, run by root, is as good as the checkout.
+        if path != DEFAULT:
+            _refuse_writable(status, "file")
+        with open(descriptor, "rb", closefd=False) as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise Unusable(_cannot(error)) from None
+    finally:
+        os.close(descriptor)
+    if len(content) > MAX_BYTES:
+        raise Unusable(f"is larger than {MAX_BYTES >> 20} MiB: no configuration needs so much")
+    return content
+
+
+def _refuse_writable(status: os.stat_result, what: str) -> None:
+    """Raise Unusable where somebody else could have written what root then does to the kernel."""
+    trusted = {0, os.geteuid()}
+    if status.st_uid not in trusted:
+        raise Unusable(
+            f"this {what} belongs to user {status.st_uid}, who is neither root nor the one who runs"
+            " this: chown it to root"
+        )
+    if status.st_mode & stat.S_IWOTH:
+        raise Unusable(f"others may write this {what}: chmod o-w it")
+    if status.st_mode & stat.S_IWGRP and status.st_gid != 0:
+        raise Unusable(f"the group {status.st_gid} may write this {what}: chmod g-w it")
+
+
+def _cannot(error: OSError | ValueError) -> str:
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    return f"cannot be read: {reason}"

@@ -1,0 +1,26 @@
+"""What the configuration language has and this version has not yet: a table that shrinks."""
+
+from collections.abc import Mapping
+
+_DECODERS = """
+    syscall signal hex ksym ip ifname majorminor user regexp cgroup container pod namespace
+"""
+
+# By the place in the configuration; `grammar.target` knows the kinds of targets itself.
+LATER: Mapping[str, frozenset[str]] = {
+    "document": frozenset({"otlp"}),
+    "global": frozenset({"max_series_total", "series_ttl", "limit"}),
+    "probes": frozenset({"definition", "aggregate", "duration_buckets", "stack", "export", "limit"}),
+    "attach": frozenset({"pair"}),
+    "metrics": frozenset({"where", "scale"}),
+    "source": frozenset({"binary"}),
+    "field": frozenset({"duration"}),
+    "decoder": frozenset(_DECODERS.split()),
+}
+
+
+def later(place: str, name: object) -> str | None:
+    """The sentence that refuses ``name`` in this place, None if it is not known to come."""
+    if name in LATER.get(place, ()):
+        return f"{name!r} is not in this version yet, a later one brings it: leave it out until then"
+    return None

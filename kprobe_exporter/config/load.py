@@ -1,0 +1,206 @@
+"""Configuration files to one checked Config, or to every problem that is in them at once."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from kprobe_exporter.config.alternatives import alternatives
+from kprobe_exporter.config.explain import explain
+from kprobe_exporter.config.fields import Decoders
+from kprobe_exporter.config.files import Unusable, expand, read
+from kprobe_exporter.config.metrics import return_buckets, write_out
+from kprobe_exporter.config.names import Taken, wrong_with_space
+from kprobe_exporter.config.schema import Document, GlobalModel, MetricModel, ProbeModel
+from kprobe_exporter.config.values import MAXACTIVE, Config, Metric, Probe, Settings
+from kprobe_exporter.config.wording import Path as Place
+from kprobe_exporter.config.wording import quote
+from kprobe_exporter.config.yaml_source import Source
+from kprobe_exporter.errors import ConfigError, Problem
+
+MAX_PROBLEMS = 100
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def load(paths: Sequence[Path], decoders: Decoders) -> Config:
+    """Read and check configuration files; a directory stands for the YAML files in it.
+
+    ``decoders`` are those that labels may use: a name, and what takes the options (None without
+    any) and raises ValueError for bad ones. Raises ConfigError with all problems at once.
+    """
+    return _Loading(decoders).config(paths)
+
+
+@dataclass(frozen=True, slots=True)
+class _Refuse:
+    """Takes the problems of one probe or metric, by their paths within it."""
+
+    source: Source
+    place: Place
+    problems: list[Problem]
+
+    def __call__(self, path: Place, message: str, *, column: int = 0, at_key: bool = False) -> None:
+        problem = self.source.problem((*self.place, *path), message, column=column, at_key=at_key)
+        self.problems.append(problem)
+
+    def below(self, path: Place) -> "_Refuse":
+        """The same for a part of the probe."""
+        return _Refuse(self.source, (*self.place, *path), self.problems)
+
+
+class _Loading:
+    """One run of ``load``: what is well-formed is checked further, whatever is wrong beside it."""
+
+    def __init__(self, decoders: Decoders) -> None:
+        self.context = {"decoders": decoders}
+        self.problems: list[Problem] = []
+
+    def config(self, paths: Sequence[Path]) -> Config:
+        """All of it. Raises ConfigError."""
+        sources = list(self._sources(paths))
+        for source in sources:
+            self._check_shape(source)
+        settings = self._settings(sources)
+        self._check_probe_names(sources)
+        taken = Taken(settings.namespace)
+        probes = [probe for source in sources for probe in self._probes(source, taken)]
+        if not probes and not self.problems:
+            where = sources[0].file if sources else "(none)"
+            sentence = "there is no probe: write at least one, as {name: exec, attach: …}"
+            self.problems.append(Problem(where, 1, 1, "probes", sentence))
+        if self.problems:
+            raise ConfigError(_first(self.problems))
+        return Config(settings, tuple(probes), tuple(source.file for source in sources))
+
+    def _sources(self, paths: Sequence[Path]) -> Iterator[Source]:
+        for path in paths:
+            current = path
+            try:
+                for current in expand(path):
+                    yield Source(str(current), read(current))
+            except Unusable as error:
+                self.problems.append(Problem(str(current), 1, 1, "(file)", str(error)))
+            except ConfigError as error:
+                self.problems += error.problems
+
+    def _check_shape(self, source: Source) -> None:
+        self.problems += source.duplicates
+        try:
+            Document.model_validate(source.data, context=self.context)
+        except ValidationError as error:
+            self.problems += explain(source, error)
+
+    def _settings(self, sources: list[Source]) -> Settings:
+        """What ``global`` says in all files together, without what is wrong in it."""
+        merged: dict[str, object] = {}
+        first: dict[str, str] = {}
+        for source in sources:
+            for key, value in _mapping(source, "global").items():
+                if key in merged and merged[key] != value:
+                    sentence = f"differs from {quote(merged[key])} in {first[key]}: keep one"
+                    self._refuse(source, ("global", key), sentence)
+                elif key not in merged and self._valid(GlobalModel, {key: value}):
+                    merged[key], first[key] = value, source.where(("global", key))
+        found = Settings(**GlobalModel.model_validate(merged).model_dump())
+        self._check_settings(found, sources)
+        return found
+
+    def _check_settings(self, found: Settings, sources: list[Source]) -> None:
+        for sentence in wrong_with_space(found.namespace):
+            self._refuse_setting(sources, "namespace", sentence)
+        if found.buffer_total < found.buffer_size:
+            sentence = f"buffer_total, {found.buffer_total} bytes, is less than buffer_size for a CPU"
+            self._refuse_setting(sources, "buffer_total", sentence)
+            self._refuse_setting(sources, "buffer_size", sentence)
+
+    def _refuse_setting(self, sources: list[Source], key: str, sentence: str) -> None:
+        for source in sources:
+            if key in _mapping(source, "global"):
+                self._refuse(source, ("global", key), sentence)
+                return
+
+    def _check_probe_names(self, sources: list[Source]) -> None:
+        """Each name once, also among probes that have something else wrong."""
+        first: dict[str, str] = {}
+        for source in sources:
+            for index, probe in enumerate(_list(source, "probes")):
+                name = probe.get("name") if isinstance(probe, dict) else None
+                if not isinstance(name, str):
+                    continue
+                place = ("probes", index, "name")
+                if name in first:
+                    sentence = f"there is a probe {quote(name)} already, at {first[name]}"
+                    self._refuse(source, place, sentence)
+                else:
+                    first[name] = source.where(place)
+
+    def _probes(self, source: Source, taken: Taken) -> Iterator[Probe]:
+        """The probes of one source that are well-formed, checked."""
+        for index, data in enumerate(_list(source, "probes")):
+            if not isinstance(data, dict):
+                continue
+            # Without its metrics and unknown keys: what is wrong with them hides nothing else.
+            known = {key: data[key] for key in data if key in ProbeModel.model_fields}
+            if model := self._valid(ProbeModel, known | {"metrics": []}):
+                refuse = _Refuse(source, ("probes", index), self.problems)
+                yield self._probe(model, known.get("metrics"), taken, refuse)
+
+    def _probe(self, model: ProbeModel, written: object, taken: Taken, refuse: _Refuse) -> Probe:
+        attached = alternatives(model, refuse)
+        found: dict[str, Metric] = {}
+        for index, data in enumerate(written if isinstance(written, list) else []):
+            place: Place = ("metrics", index)
+            if not (one := self._valid(MetricModel, data)):
+                continue
+            metric = write_out(one, model, attached, refuse.below(place))
+            place = (*place, metric.kind)
+            where = f"probe {model.name} at {refuse.source.where((*refuse.place, *place))}"
+            if metric.name in found:
+                refuse(place, "this probe has this metric already: keep one")
+            elif sentence := taken.add(metric, where):
+                refuse(place, sentence)
+            found[metric.name] = metric
+        return Probe(
+            name=model.name,
+            help=model.help,
+            attach=tuple(one.attach for one in attached),
+            metrics=tuple(found.values()),
+            maxactive=model.maxactive or MAXACTIVE,
+            return_buckets=return_buckets(model),
+            enabled=model.enabled,
+            optional=model.optional,
+        )
+
+    def _valid(self, kind: type[Model], data: object) -> Model | None:
+        """A part that is well-formed; what is wrong with the others was told by _check_shape."""
+        try:
+            return kind.model_validate(data, context=self.context)
+        except ValidationError:
+            return None
+
+    def _refuse(self, source: Source, place: Place, message: str) -> None:
+        self.problems.append(source.problem(place, message))
+
+
+def _mapping(source: Source, key: str) -> dict[str, object]:
+    found = source.data.get(key) if isinstance(source.data, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _list(source: Source, key: str) -> list[object]:
+    found = source.data.get(key) if isinstance(source.data, dict) else None
+    return found if isinstance(found, list) else []
+
+
+def _first(problems: list[Problem]) -> list[Problem]:
+    """Without repetitions, and not more than a person reads."""
+    every = sorted(set(problems))
+    shown = every[:MAX_PROBLEMS]
+    if more := len(every) - len(shown):
+        last = shown[-1]
+        sentence = f"and {more} more problems, here and below"
+        shown.append(Problem(last.file, last.line, last.column + 1, "(file)", sentence))
+    return shown

@@ -1,0 +1,128 @@
+"""One metric of a probe: written out, and checked against the fields that its events have."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from kprobe_exporter.config.alternatives import Alternative, Refuse
+from kprobe_exporter.config.fields import bounds
+from kprobe_exporter.config.later import later
+from kprobe_exporter.config.names import wrong_with_label, wrong_with_metric
+from kprobe_exporter.config.schema import LabelModel, MetricModel, ProbeModel
+from kprobe_exporter.config.values import RETURN_BUCKETS, Decode, Label, Metric, MetricKind
+from kprobe_exporter.config.wording import Path, listed, quote
+from kprobe_exporter.grammar.lexis import closest
+
+
+def return_buckets(probe: ProbeModel) -> tuple[float, ...]:
+    """The bounds of the probe's built-in histogram."""
+    return bounds(probe.return_buckets) if probe.return_buckets is not None else RETURN_BUCKETS
+
+
+def write_out(
+    model: MetricModel, probe: ProbeModel, alternatives: tuple[Alternative, ...], refuse: Refuse
+) -> Metric:
+    """A metric with all its defaults; what is wrong goes to ``refuse``, by paths within the metric."""
+    return _Written(model, probe, alternatives, refuse).metric()
+
+
+def _kind_and_name(model: MetricModel) -> tuple[MetricKind, str]:
+    if model.counter is not None:
+        return "counter", model.counter
+    if model.histogram is not None:
+        return "histogram", model.histogram
+    assert model.gauge is not None  # the model has exactly one
+    return "gauge", model.gauge
+
+
+class _Written:
+    """One metric in the making."""
+
+    def __init__(
+        self,
+        model: MetricModel,
+        probe: ProbeModel,
+        alternatives: tuple[Alternative, ...],
+        refuse: Refuse,
+    ) -> None:
+        self.model, self.probe, self.refuse = model, probe, refuse
+        self.alternatives = alternatives
+        self.kind, self.name = _kind_and_name(model)
+
+    def metric(self) -> Metric:
+        """Check, and put together."""
+        for sentence in wrong_with_metric(self.kind, self.name):
+            self.refuse((self.kind,), sentence)
+        self._check_value()
+        labels = sorted(self._labels(), key=lambda label: label.name)
+        about = self.name.removesuffix("_total").replace("_", " ")
+        help_ = self.model.help or f"{about[:1].upper()}{about[1:]}, from kernel events."
+        return Metric(self.kind, self.name, help_, self.model.value, tuple(labels), self._buckets())
+
+    def _check_value(self) -> None:
+        path = ("value",)
+        if self.model.value is not None:
+            self._check_field(self.model.value, path, number=True)
+            pointers = [
+                str(one.attach.target)
+                for one in self.alternatives
+                if one.attach.returns and one.attach.returns.pointer
+            ]
+            if self.model.value == "return" and pointers:
+                self.refuse(path, f"{listed(pointers)} returns a pointer, which measures nothing")
+        elif self.kind != "counter":
+            self.refuse(path, f"a {self.kind} needs `value`: the field whose number it takes")
+
+    def _buckets(self) -> tuple[float, ...] | None:
+        if self.kind != "histogram":
+            if self.model.buckets is not None:
+                self.refuse(("buckets",), f"only a histogram has buckets, not a {self.kind}")
+            return None
+        if self.model.buckets is not None:
+            return bounds(self.model.buckets)
+        return return_buckets(self.probe) if self.model.value == "return" else RETURN_BUCKETS
+
+    def _labels(self) -> Iterator[Label]:
+        written = self.model.labels
+        if isinstance(written, list):
+            for index, name in enumerate(written):
+                path = ("labels", index)
+                if name in written[:index]:
+                    self.refuse(path, f"the label {name!r} is there already: keep one")
+                else:
+                    yield self._label(name, name, path)
+        else:
+            for name, value in written.items():
+                yield self._label(name, value, ("labels", name))
+
+    def _label(self, name: str, value: str | LabelModel, path: Path) -> Label:
+        for sentence in wrong_with_label(name):
+            self.refuse(path, sentence, at_key=True)
+        if isinstance(value, str):
+            self._check_field(value, path)
+            return Label(name, value)
+        self._check_field(value.field, (*path, "field"))
+        return Label(name, value.field, tuple(_decoding(value.decode)))
+
+    def _check_field(self, name: str, path: Path, *, number: bool = False) -> None:
+        """Refuse a field that is not there, or is no ``number``, in any of the alternatives."""
+        if sentence := later("field", name):
+            self.refuse(path, sentence)
+            return
+        kinds = [(str(one.attach.target), one.fields.get(name)) for one in self.alternatives]
+        if without := [target for target, kind in kinds if kind is None]:
+            known = {field for one in self.alternatives for field in one.fields} - {name}
+            hint = closest(name, known) or ": every alternative must yield it, see `fetch`"
+            self.refuse(path, f"there is no field {quote(name)} at {listed(without)}{hint}")
+        elif number and (text := [target for target, kind in kinds if kind == "text"]):
+            self.refuse(path, f"{quote(name)} is text at {listed(text)}: this needs a number")
+
+
+def _decoding(
+    written: str | dict[str, Any] | list[str | dict[str, Any]] | None,
+) -> Iterator[Decode]:
+    for step in written if isinstance(written, list) else [written]:
+        if isinstance(step, str):
+            yield Decode(step)
+        elif isinstance(step, dict):
+            [(name, options)] = step.items()
+            yield Decode(name, options)

@@ -1,0 +1,188 @@
+"""The configuration as a person writes it, short forms and all: the models and their JSON Schema.
+
+The models check what one value can tell by itself; what concerns several is checked in
+`alternatives`, `metrics` and `names`. Editors show the docstrings below the fields.
+"""
+
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import Field, Tag, model_validator
+from pydantic.config import ConfigDict
+
+from kprobe_exporter.config.fields import (
+    PROBE_NAME,
+    SPACE_NAME,
+    Buckets,
+    Decoding,
+    Fetch,
+    Filter,
+    Help,
+    Name,
+    Returns,
+    Size,
+    SourceName,
+    Strict,
+    To,
+    shapes,
+)
+
+
+class LabelModel(Strict):
+    """A label's field, and how its value becomes text."""
+
+    field: str
+    """The field that the label shows: `comm`, `cpu`, `return`, …, or a name of `fetch`."""
+    decode: Annotated[Decoding | None, Field(examples=["errno", {"map": {0: "ok", 1: "failed"}}])] = None
+    """A decoder's name, `{NAME: OPTIONS}`, or a list of these to go through in turn."""
+
+
+_Label: TypeAlias = Annotated[
+    Annotated[str, Tag("<text>")] | Annotated[LabelModel, Tag("<mapping>")],
+    shapes("a label is the name of a field, or {field: NAME, decode: DECODER}"),
+]
+Labels: TypeAlias = Annotated[
+    Annotated[list[Name], Tag("<list>")] | Annotated[dict[Name, _Label], Tag("<mapping>")],
+    shapes("labels are a list of fields, or a mapping of NAME to FIELD"),
+]
+
+
+class MetricModel(Strict):
+    """A metric that a probe feeds: `counter`, `histogram` or `gauge` gives its kind and name."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [{"required": [k]} for k in ("counter", "histogram", "gauge")]}
+    )
+
+    counter: Name | None = None
+    """The name of a counter, ends in `_total`; the namespace is put before it."""
+    histogram: Name | None = None
+    """The name of a histogram; the namespace is put before it."""
+    gauge: Name | None = None
+    """The name of a gauge, which keeps the last value; the namespace is put before it."""
+    help: Help | None = None
+    """One sentence on what is counted."""
+    value: str | None = None
+    """The field that is added, observed or kept; a counter without it adds 1."""
+    labels: Labels = Field(
+        default_factory=dict,
+        examples=[["comm"], {"errno": {"field": "return", "decode": "errno"}}],
+    )
+    """NAME to field or to `{field, decode}`; `[comm]` is short for `{comm: comm}`."""
+    buckets: Buckets | None = None
+    """A histogram's upper bounds, rising, without +Inf."""
+
+    @model_validator(mode="after")
+    def _kind(self) -> "MetricModel":
+        given = [k for k in ("counter", "histogram", "gauge") if getattr(self, k) is not None]
+        if len(given) != 1:
+            raise ValueError(
+                "a metric has exactly one of `counter`, `histogram` and `gauge`, with its name;"
+                f" here {'are ' + ' and '.join(given) if given else 'is none'}"
+            )
+        return self
+
+
+class AttachModel(Strict):
+    """One alternative; its keys replace those of the probe."""
+
+    to: To
+    """Where to attach: `kprobe:SYM[+OFF]`, `kretprobe:SYM` or `tracepoint:SYSTEM:EVENT`."""
+    fetch: Fetch | None = None
+    """NAME to the kernel's fetch argument; on a tracepoint NAME to its field."""
+    filter: Filter | None = None
+    """The kernel's own filter, evaluated in the kernel."""
+    returns: Returns | None = None
+    """How the return value is read: the type in the function's declaration."""
+
+
+_To: TypeAlias = Annotated[To, Tag("<text>")]
+_Alternative: TypeAlias = Annotated[AttachModel, Tag("<mapping>")]
+_Alternatives: TypeAlias = list[
+    Annotated[_To | _Alternative, shapes("an alternative is a text as kprobe:vfs_read, or {to: …}")]
+]
+Attachment: TypeAlias = Annotated[
+    _To | _Alternative | Annotated[_Alternatives, Field(min_length=1, max_length=32), Tag("<list>")],
+    shapes("attach is a text as kprobe:vfs_read, {to: …}, or a list of these"),
+]
+
+
+class ProbeModel(Strict):
+    """A probe: where it attaches, what it reads, and the metrics that it feeds."""
+
+    name: Annotated[str, Field(pattern=PROBE_NAME)]
+    """Unique; the label `probe` of the built-in metrics."""
+    help: Help = ""
+    """What the probe watches, for people."""
+    attach: Attachment
+    """Where to attach; of a list, the first that this kernel can do is used."""
+    fetch: Fetch | None = None
+    """NAME to the kernel's fetch argument, as `"$arg3:u64"`; on a tracepoint NAME to its field."""
+    filter: Filter | None = None
+    """The kernel's own filter, evaluated in the kernel; `return` may be named."""
+    returns: Returns | None = None
+    """How the return value is read: `int`, `long` (the default), `ptr`, `bool`, `void`, `u32`, …"""
+    maxactive: Annotated[int, Field(ge=1, le=4096)] | None = None
+    """How many calls of the function may be under way at once, for return probes; 1024."""
+    metrics: list[MetricModel] = Field(default_factory=list)
+    """What to count beside the built-in metrics."""
+    return_buckets: Buckets | None = None
+    """Bounds of the built-in histogram of return values; powers of 4 up to 4^10."""
+    optional: bool = False
+    """Whether a kernel that cannot do it is no reason for a warning."""
+    enabled: bool = True
+    """Whether it is attached at all."""
+
+
+class GlobalModel(Strict):
+    """Settings of the agent as a whole."""
+
+    namespace: Annotated[str, Field(pattern=SPACE_NAME)] = "kprobe"
+    """Prefix of every probe's metrics."""
+    tracefs_instance: Annotated[str, Field(pattern=SPACE_NAME)] = "kprobe_exporter"
+    """Name of our tracefs instance and prefix of our probe group: two agents need two names."""
+    source: SourceName = "auto"
+    """How events are read."""
+    buffer_size: Size = 1 << 20
+    """Ring buffer per CPU, as `1MiB` …"""
+    buffer_total: Size = 64 << 20
+    """… and for all CPUs together."""
+    max_series: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    """Label sets of one metric; those beyond are counted under the label value `__overflow__`."""
+
+
+class Document(Strict):
+    """A configuration file of kprobe_exporter; several files combine."""
+
+    model_config = ConfigDict(title="kprobe_exporter configuration")
+
+    # `global` is a keyword of Python.
+    settings: GlobalModel = Field(default=GlobalModel(), alias="global")
+    """What concerns all probes."""
+    probes: list[ProbeModel] = Field(default_factory=list)
+    """The probes; those of all files together."""
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a configuration file, draft 2020-12, for editors and linters."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **Document.model_json_schema(by_alias=True),
+        "examples": [
+            {
+                "probes": [
+                    {
+                        "name": "open",
+                        "attach": "kretprobe:do_sys_openat2",
+                        "filter": "return < 0",
+                        "metrics": [
+                            {
+                                "counter": "open_errors_total",
+                                "help": "Calls of open that failed.",
+                                "labels": {"errno": {"field": "return", "decode": "errno"}},
+                            }
+                        ],
+                    }
+                ]
+            }
+        ],
+    }

@@ -1,0 +1,154 @@
+"""What a configuration means, as frozen values: defaults filled in, short forms written out."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from kprobe_exporter.grammar.target import Target
+from kprobe_exporter.model import ReturnType
+
+MetricKind: TypeAlias = Literal["counter", "histogram", "gauge"]
+
+# Powers of 4 from 1 to 4^10, the bounds of the built-in histogram of return values.
+RETURN_BUCKETS = tuple(float(4**k) for k in range(11))
+
+# In the probe's name space, so that no metric of a probe may have their names. The kinds tell
+# which further names each of them takes.
+BUILT_IN_METRICS: Mapping[str, MetricKind] = {
+    "hits_total": "counter",
+    "misses_total": "counter",
+    "up": "gauge",
+    "info": "gauge",
+    "return_value": "histogram",
+    "return_errors_total": "counter",
+    "duration_seconds": "histogram",
+}
+
+
+MAXACTIVE = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """One step of a label's decoding: the decoder's name and its options, None without any."""
+
+    name: str
+    options: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A label of a metric, the field that it shows, and the decoders that it goes through."""
+
+    name: str
+    field: str
+    decode: tuple[Decode, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric of a probe. ``name`` is as configured, without the namespace.
+
+    ``value`` is the field that is added, observed or set; None adds 1. ``buckets`` are a
+    histogram's upper bounds, rising, without +Inf; None for the other kinds.
+    """
+
+    kind: MetricKind
+    name: str
+    help: str
+    value: str | None = None
+    labels: tuple[Label, ...] = ()
+    buckets: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attach:
+    """One alternative of a probe, with what the probe says for all of them merged in.
+
+    ``fetch`` keeps its order: NAME to fetch argument; on a tracepoint NAME to its field.
+    ``returns`` is None where there is no return value to read: on entry, and on a tracepoint that
+    does not fetch a ``return``.
+    """
+
+    target: Target
+    fetch: Mapping[str, str]
+    filter: str | None
+    returns: ReturnType | None
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A probe: the first alternative of ``attach`` that the kernel can do is used."""
+
+    name: str
+    help: str
+    attach: tuple[Attach, ...]
+    metrics: tuple[Metric, ...] = ()
+    maxactive: int = MAXACTIVE
+    return_buckets: tuple[float, ...] = RETURN_BUCKETS
+    enabled: bool = True
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What ``global:`` says. Buffers in bytes; ``max_series`` counts the label sets of a metric."""
+
+    namespace: str = "kprobe"
+    tracefs_instance: str = "kprobe_exporter"
+    source: Literal["auto", "text"] = "auto"
+    buffer_size: int = 1 << 20
+    buffer_total: int = 64 << 20
+    max_series: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A whole configuration; ``files`` are those that it was read from, in order."""
+
+    settings: Settings
+    probes: tuple[Probe, ...]
+    files: tuple[str, ...] = ()
+
+
+_SIGNED = {
+    "s8": ("s8", "signed char"),
+    "s16": ("s16", "short", "short int"),
+    "s32": ("s32", "int", "signed int", "pid_t"),
+    "s64": ("s64", "long long", "ssize_t", "loff_t", "ptrdiff_t", "time64_t", "ktime_t"),
+}
+_UNSIGNED = {
+    "u8": ("u8", "bool", "_Bool", "unsigned char"),
+    "u16": ("u16", "unsigned short", "umode_t"),
+    "u32": ("u32", "unsigned int", "unsigned", "gfp_t", "uid_t", "gid_t", "dev_t", "vm_fault_t"),
+    "u64": ("u64", "unsigned long", "unsigned long long", "size_t", "sector_t"),
+}
+
+RETURN_TYPES: Mapping[str, ReturnType] = {
+    **{n: ReturnType(n, t, signed=True) for t, names in _SIGNED.items() for n in names},
+    **{n: ReturnType(n, t) for t, names in _UNSIGNED.items() for n in names},
+    # Said of functions that return an int as well, and where nothing is said: the upper half of
+    # the register is garbage then, so the small negative numbers are looked for in the lower half.
+    "long": ReturnType("long", "s64", signed=True, wide=True),
+    "ptr": ReturnType("ptr", "x64", pointer=True),
+    "void": ReturnType("void", None),
+}
+
+_POINTER = re.compile(r"(const )?((struct|union) )?[A-Za-z_][A-Za-z0-9_ ]*\*+")
+
+
+def return_type(name: str) -> ReturnType:
+    """How a return value is read, by the type in the function's declaration: ``struct file *``.
+
+    Raises ValueError, a sentence, for a type that is not known.
+    """
+    plain = " ".join(name.split())
+    if found := RETURN_TYPES.get(plain):
+        return found
+    if _POINTER.fullmatch(plain.replace("* *", "**")):
+        return RETURN_TYPES["ptr"]._replace(name=plain)
+    raise ValueError(
+        f"the return type {name!r} is not known: write int, long, ptr, bool, void,"
+        " or the kernel's own name of an integer, as u32 or ssize_t"
+    )

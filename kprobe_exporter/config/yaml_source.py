@@ -1,0 +1,252 @@
+"""YAML text to plain values that remember their places: strict, bounded, with YAML 1.2's scalars.
+
+Read from the parser's events and not by a loader, because a loader builds first and asks later:
+here depth, size, aliases and tags are refused as they come, and no input costs more than its size.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import yaml
+
+from kprobe_exporter.config.wording import Path, path_text
+from kprobe_exporter.errors import ConfigError, Problem
+
+MAX_DEPTH = 20
+
+# The core schema of YAML 1.2, chapter 10.3: `1e-6` is a number, `on` and `yes` are text.
+_NULL = frozenset(["", "~", "null", "Null", "NULL"])
+_BOOL = {w: w.lower() == "true" for w in ("true", "True", "TRUE", "false", "False", "FALSE")}
+_INT = re.compile(r"[-+]?[0-9]{1,400}")
+_BASED = re.compile(r"0(o[0-7]{1,400}|x[0-9a-fA-F]{1,400})")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)")
+_NAN = frozenset([".nan", ".NaN", ".NAN"])
+
+# Lines end with a line feed, and that and the tab are all of this kind that text needs. A surrogate
+# (written \ud800) cannot be printed or sent.
+_CONTROL = re.compile("[\0-\b\v-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+# What a person meant who sees these words of the YAML parser for the first time.
+_HINTS = {
+    r"'\\t' that cannot start": "indent with spaces",
+    "cannot start any token": "put the value in quotes",
+    "mapping values are not allowed": "put a value that holds a colon in quotes, or look at the indentation",
+    "could not find expected ':'": "a key needs a colon, and the file may be cut off here",
+    "'<stream end>'": "the file seems to be cut off",
+    "unexpected end of stream": "the file seems to be cut off",
+}
+
+
+class Place(NamedTuple):
+    """A position in the text, from 0. ``text`` is the column of a scalar's first character.
+
+    It is None for lists and mappings, and where escapes or line ends make columns uncountable.
+    """
+
+    line: int
+    column: int
+    text: int | None = None
+
+
+class Source:
+    """One parsed file: ``data``, the values, and where in the text each of them stands.
+
+    ``duplicates`` are the problems that leave the rest readable: keys that are there twice.
+    """
+
+    def __init__(self, file: str, content: bytes) -> None:
+        """Parse. Raises ConfigError for what is no single, plain YAML document."""
+        self.file = file
+        self.duplicates: list[Problem] = []
+        self._refused: list[Problem] = []
+        self._values: dict[Path, Place] = {}
+        self._keys: dict[Path, Place] = {}
+        self.data = self._document(self._decode(content))
+        if self._refused:
+            raise ConfigError(self._refused + self.duplicates)
+
+    def resolve(self, loc: Path) -> Path:
+        """The steps of a validator's location that are in the text: not its unions' branches."""
+        path: Path = ()
+        for step in loc:
+            if (*path, step) in self._values:
+                path = (*path, step)
+        return path
+
+    def problem(self, path: Path, message: str, *, column: int = 0, at_key: bool = False) -> Problem:
+        """A problem at a path, or at the nearest thing above it that is in the text.
+
+        Points at the value, ``column`` characters into it where they can be counted, or at its key.
+        """
+        near = path
+        while near and near not in self._values:
+            near = near[:-1]
+        place = self._values.get(near, Place(0, 0))
+        if at_key:
+            place = self._keys.get(near, place)
+        elif column and place.text is not None:
+            place = Place(place.line, place.text + column)
+        return self._problem(place, path, message)
+
+    def at(self, path: Path) -> Any:
+        """The value at a path that is in the text."""
+        value = self.data
+        for step in path:
+            value = value[step]
+        return value
+
+    def where(self, path: Path) -> str:
+        """``FILE:LINE`` of a path, to refer to it in a sentence."""
+        return f"{self.file}:{self.problem(path, '').line}"
+
+    def _problem(self, place: Place, path: Path, message: str) -> Problem:
+        return Problem(self.file, place.line + 1, place.column + 1, path_text(path), message)
+
+    def _fatal(self, place: Place, message: str, path: Path = ()) -> ConfigError:
+        return ConfigError([*self._refused, *self.duplicates, self._problem(place, path, message)])
+
+    def _decode(self, content: bytes) -> str:
+        try:
+            return content.decode()
+        except UnicodeDecodeError as error:
+            before = content[: error.start].decode()
+            raise self._fatal(
+                _end_of(before), f"this is not UTF-8: byte 0x{content[error.start]:02x}"
+            ) from None
+
+    def _document(self, text: str) -> Any:
+        events = _events(text)
+        try:
+            next(events)  # the stream's start
+            if isinstance(next(events), yaml.StreamEndEvent):
+                raise self._fatal(Place(0, 0), "the file is empty: it needs `probes:`")
+            data = self._value(next(events), events, ())
+            next(events)  # the document's end
+            if not isinstance(event := next(events), yaml.StreamEndEvent):
+                raise self._fatal(
+                    _place(event.start_mark),
+                    "a second document starts here: one file holds one, split it into two files",
+                )
+        except yaml.reader.ReaderError as error:
+            raise self._fatal(
+                _end_of(text[: error.position]),
+                f"the control character {error.character:#04x} has no place in a text file:"
+                " is it binary, or damaged?",
+            ) from None
+        except yaml.MarkedYAMLError as error:
+            raise self._fatal(_place(error.problem_mark), _syntax(error)) from None
+        except (ValueError, OverflowError):
+            # PyYAML does not expect such an escape or version: chr() or int() refused it.
+            raise self._fatal(
+                Place(0, 0), r"not valid YAML: a \U escape or a directive holds too large a number"
+            ) from None
+        return data
+
+    def _value(self, event: yaml.Event, events: Iterator[yaml.Event], path: Path) -> Any:
+        """The value that starts with this event; recursion is bounded by MAX_DEPTH."""
+        self._check_node(event, path)
+        start = _place(event.start_mark)
+        if isinstance(event, yaml.ScalarEvent):
+            text, quotes = event.value, 0 if event.style is None else 1
+            end = Place(start.line, start.column + len(text) + 2 * quotes)
+            countable = _place(event.end_mark) == end
+            self._values[path] = start._replace(text=start.column + quotes if countable else None)
+            return self._scalar(event, path)
+        if len(path) >= MAX_DEPTH:
+            raise self._fatal(start, f"nested deeper than {MAX_DEPTH} levels", path[:3])
+        self._values[path] = self._keys.get(path, start)
+        if isinstance(event, yaml.SequenceStartEvent):
+            return self._sequence(events, path)
+        return self._mapping(events, path)
+
+    def _check_node(self, event: yaml.Event, path: Path) -> None:
+        start = _place(event.start_mark)
+        if isinstance(event, yaml.AliasEvent):
+            raise self._fatal(start, "aliases (*) are not read: write the value out", path)
+        assert isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
+        if event.anchor is not None:
+            self._refuse(start, "anchors (&) are not read: write the value out", path)
+        if event.tag is not None:
+            self._refuse(start, "tags (!) are not read: leave it out, quotes make text", path)
+
+    def _scalar(self, event: yaml.ScalarEvent, path: Path) -> Any:
+        if found := _CONTROL.search(event.value):
+            sentence = f"the control character {found.group()!a} has no place here"
+            self._refuse(_place(event.start_mark), sentence, path)
+        return _resolve(event.value) if event.style is None else event.value
+
+    def _sequence(self, events: Iterator[yaml.Event], path: Path) -> list[Any]:
+        items: list[Any] = []
+        while not isinstance(event := next(events), yaml.SequenceEndEvent):
+            items.append(self._value(event, events, (*path, len(items))))
+        return items
+
+    def _mapping(self, events: Iterator[yaml.Event], path: Path) -> dict[Any, Any]:
+        pairs: dict[Any, Any] = {}
+        while not isinstance(event := next(events), yaml.MappingEndEvent):
+            place = _place(event.start_mark)
+            self._check_node(event, path)
+            if not isinstance(event, yaml.ScalarEvent):
+                raise self._fatal(place, "a key must be a plain word or number", path)
+            key = self._scalar(event, path)
+            here = (*path, key)
+            if key is None:
+                self._refuse(place, "a key is missing before the colon", path)
+            if key in pairs:
+                first = self._keys[here].line + 1
+                self.duplicates.append(
+                    self._problem(place, here, f"this key is there already, in line {first}: keep one")
+                )
+                # The first one counts, and the second's places must not replace it.
+                self._skip(next(events), events)
+                continue
+            self._keys[here] = place
+            pairs[key] = self._value(next(events), events, here)
+        return pairs
+
+    def _skip(self, event: yaml.Event, events: Iterator[yaml.Event]) -> None:
+        depth = 0
+        while True:
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if depth == 0:
+                return
+            event = next(events)
+
+    def _refuse(self, place: Place, message: str, path: Path) -> None:
+        self._refused.append(self._problem(place, path, message))
+
+
+def _events(text: str) -> Iterator[yaml.Event]:
+    # The parser in Python and not libyaml's: what it says does not depend on how PyYAML was built.
+    return yaml.parse(text, Loader=yaml.SafeLoader)
+
+
+def _resolve(text: str) -> object:
+    """A plain scalar's value."""
+    if text in _NULL:
+        return None
+    if text in _BOOL:
+        return _BOOL[text]
+    if _INT.fullmatch(text):
+        return int(text)
+    if _BASED.fullmatch(text):
+        return int(text, 0)
+    if _FLOAT.fullmatch(text):
+        return float(text.replace(".inf", "inf").replace(".Inf", "inf").replace(".INF", "inf"))
+    return float("nan") if text in _NAN else text
+
+
+def _place(mark: Any) -> Place:
+    return Place(mark.line, mark.column) if mark else Place(0, 0)
+
+
+def _end_of(text: str) -> Place:
+    return Place(text.count("\n"), len(text) - text.rfind("\n") - 1)
+
+
+def _syntax(error: yaml.MarkedYAMLError) -> str:
+    words = " ".join(str(error.problem).split())
+    hint = next((f": {hint}" for part, hint in _HINTS.items() if part in words), "")
+    return f"not valid YAML, {words}{hint}"

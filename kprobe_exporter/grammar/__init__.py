@@ -1,0 +1,1 @@
+"""The kernel's small languages and ours, pure: attach strings, definitions, event filters."""

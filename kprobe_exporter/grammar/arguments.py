@@ -1,0 +1,79 @@
+"""The arguments of a definition as a list: their names, their number and their room."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kprobe_exporter.grammar.expression import Site
+from kprobe_exporter.grammar.fetch import (
+    LONGEST_NAME,
+    RESERVED,
+    FetchArg,
+    check_name,
+    parse_fetch,
+)
+from kprobe_exporter.grammar.lexis import NAME, fail, part_of
+
+MOST_ARGS = 128
+"""MAX_TRACE_ARGS of kernel/trace/trace_probe.h. 6.1 drops what is over it and says nothing."""
+
+MOST_BYTES = 3072
+"""Of the values of one event: MAX_PROBE_EVENT_SIZE of kernel/trace/trace_probe.h."""
+
+
+class Word(NamedTuple):
+    """A word of a line, and where it begins."""
+
+    text: str
+    column: int
+
+
+def parse_arguments(words: list[Word], site: Site, text: str) -> tuple[tuple[FetchArg, ...], tuple[str, ...]]:
+    """The arguments, and what was translated in them; raises GrammarError for ``text``."""
+    args: list[FetchArg] = []
+    warnings: list[str] = []
+    for number, word in enumerate(words, 1):
+        with part_of(text, word.column):
+            if site.returns and word.text.rpartition("=")[2] == "ra":
+                warnings.append("ra is left out, each return shows its caller")
+                continue
+            arg = _parse_argument(word.text, number, site)
+            args.append(arg)
+            check_arguments(args)
+        if arg.warning:
+            warnings.append(arg.warning)
+    return tuple(args), tuple(warnings)
+
+
+def _parse_argument(word: str, number: int, site: Site) -> FetchArg:
+    name, equals, body = word.partition("=")
+    if not equals:
+        arg = parse_fetch(word, site)
+        return _named(arg, word.partition(":")[0], number)
+    if not name:
+        fail("the argument's name is missing before '='", word)
+    check_name(name)
+    with part_of(word, len(name) + 1):
+        if body.startswith("$arg*"):
+            fail("$arg* is many arguments, it takes no name", body)
+        return parse_fetch(body, site, name=name)
+
+
+def _named(arg: FetchArg, written: str, number: int) -> FetchArg:
+    """generate_probe_arg_name() of kernel/trace/trace_probe.c."""
+    if arg.expression == "$arg*":
+        return arg
+    own = NAME.fullmatch(written) and len(written) <= LONGEST_NAME and written not in RESERVED
+    name = written if own else f"arg{number}"
+    return FetchArg(name, arg.expression, arg.type, arg.count, arg.needs, arg.warning)
+
+
+def check_arguments(args: Sequence[FetchArg]) -> None:
+    """Refuse arguments that cannot be together in one event."""
+    if len(args) > MOST_ARGS:
+        fail(f"a probe can have {MOST_ARGS} arguments", "")
+    names = [arg.name for arg in args]
+    for name in names:
+        if names.count(name) > 1:
+            fail(f"two arguments are called {name or '$arg*'!r}, rename one", name)
+    if sum(arg.size * (arg.count or 1) for arg in args) > MOST_BYTES:
+        fail(f"the arguments together take more than {MOST_BYTES} bytes, shorten an array", "")

@@ -1,0 +1,139 @@
+"""The parts of an event filter, as values: what they compare, and how they are written."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import Literal, TypeAlias
+
+Operator: TypeAlias = Literal["~", "!=", "==", "<=", "<", ">=", ">", "&"]
+
+
+class Filter:
+    """A filter, parsed: a Comparison, or Not, And, Or of filters."""
+
+    __slots__ = ()
+
+    @property
+    def comparisons(self) -> "tuple[Comparison, ...]":
+        """All comparisons, from left to right."""
+        raise NotImplementedError
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """The names of all fields that are compared."""
+        return frozenset(comparison.name for comparison in self.comparisons)
+
+    def render(self) -> str:
+        """The filter as one line that the kernel takes and ``parse_filter`` reads back as equal."""
+        raise NotImplementedError
+
+    def rename(self, names: Mapping[str, str]) -> "Filter":
+        """The same filter with other names for some fields."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison(Filter):
+    """``FIELD OPERATOR VALUE``.
+
+    ``written`` keeps how a number was spelled, such as ``0x40``; ``column`` is where the field
+    stands in the text, from 0.
+    """
+
+    name: str
+    operator: Operator
+    value: int | float | str
+    written: str = field(default="", compare=False)
+    column: int = field(default=0, compare=False)
+
+    @property
+    def comparisons(self) -> "tuple[Comparison, ...]":
+        return (self,)
+
+    def render(self) -> str:
+        if isinstance(self.value, str):
+            quote = "'" if '"' in self.value else '"'
+            return f"{self.name} {self.operator} {quote}{self.value}{quote}"
+        return f"{self.name} {self.operator} {self.written or self.value}"
+
+    def rename(self, names: Mapping[str, str]) -> Filter:
+        return replace(self, name=names.get(self.name, self.name))
+
+
+@dataclass(frozen=True, slots=True)
+class Not(Filter):
+    """``!COMPARISON`` or ``!(FILTER)``."""
+
+    operand: Filter
+
+    @property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        return self.operand.comparisons
+
+    def render(self) -> str:
+        text = self.operand.render()
+        return f"!{text}" if isinstance(self.operand, Comparison) else f"!({text})"
+
+    def rename(self, names: Mapping[str, str]) -> Filter:
+        return Not(self.operand.rename(names))
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain(Filter):
+    operands: tuple[Filter, ...]
+
+    @property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        return tuple(part for operand in self.operands for part in operand.comparisons)
+
+
+@dataclass(frozen=True, slots=True)
+class And(_Chain):
+    """``FILTER && FILTER …``, never with another And among its operands."""
+
+    def render(self) -> str:
+        parts = (f"({part.render()})" if isinstance(part, Or) else part.render() for part in self.operands)
+        return " && ".join(parts)
+
+    def rename(self, names: Mapping[str, str]) -> Filter:
+        return And(tuple(operand.rename(names) for operand in self.operands))
+
+
+@dataclass(frozen=True, slots=True)
+class Or(_Chain):
+    """``FILTER || FILTER …``, never with another Or among its operands."""
+
+    def render(self) -> str:
+        return " || ".join(part.render() for part in self.operands)
+
+    def rename(self, names: Mapping[str, str]) -> Filter:
+        return Or(tuple(operand.rename(names) for operand in self.operands))
+
+
+def split_filter(whole: Filter, wanted: Callable[[Filter], bool]) -> tuple[Filter | None, Filter | None]:
+    """The part of ``whole`` that is wanted and the rest; ``whole`` holds where both do.
+
+    ``wanted`` is asked about each of the operands of ``&&``.
+    """
+    parts = whole.operands if isinstance(whole, And) else (whole,)
+    early = [part for part in parts if wanted(part)]
+    late = [part for part in parts if not wanted(part)]
+    return _all_of(early), _all_of(late)
+
+
+def _all_of(parts: list[Filter]) -> Filter | None:
+    return reduce(both, parts) if parts else None
+
+
+def both(left: Filter, right: Filter) -> Filter:
+    """``LEFT && RIGHT``."""
+    return And((*_operands(left, And), *_operands(right, And)))
+
+
+def either(left: Filter, right: Filter) -> Filter:
+    """``LEFT || RIGHT``."""
+    return Or((*_operands(left, Or), *_operands(right, Or)))
+
+
+def _operands(part: Filter, kind: type[_Chain]) -> tuple[Filter, ...]:
+    return part.operands if isinstance(part, kind) else (part,)

@@ -1,0 +1,294 @@
+"""Probe definitions, the lines of kprobe_events and dynamic_events: parsed and written back."""
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from kprobe_exporter.grammar.arguments import Word, check_arguments, parse_arguments
+from kprobe_exporter.grammar.expression import Need, Site
+from kprobe_exporter.grammar.fetch import FetchArg
+from kprobe_exporter.grammar.filter import Filter, parse_filter
+from kprobe_exporter.grammar.lexis import (
+    NAME,
+    fail,
+    kernel_number,
+    part_of,
+    refuse_forbidden,
+)
+from kprobe_exporter.grammar.place import (
+    BASES,
+    GROUP,
+    Address,
+    EventName,
+    FileOffset,
+    Place,
+    Symbol,
+    parse_event,
+    parse_file_offset,
+    parse_function,
+    parse_plain_symbol,
+    parse_symbol,
+)
+
+LONGEST = 4094
+"""Bytes of a line: WRITE_BUFSIZE of kernel/trace/trace.c less the newline and the NUL."""
+
+LONGEST_NAME = 63
+"""Of an event or a group: MAX_EVENT_NAME_LEN of kernel/trace/trace.h less the NUL."""
+
+MOST_ACTIVE = 4096
+"""KRETPROBE_MAXACTIVE_MAX of kernel/trace/trace_kprobe.c."""
+
+
+class ProbeKind(StrEnum):
+    """The kinds of dynamic events that are probes; the value is the letter that defines one."""
+
+    KPROBE = "p"
+    UPROBE = "u"  # written p too, in uprobe_events
+    EPROBE = "e"
+    FPROBE = "f"
+    TPROBE = "t"
+
+
+_NEEDS = {
+    ProbeKind.EPROBE: Need.EPROBE,
+    ProbeKind.FPROBE: Need.FPROBE,
+    ProbeKind.TPROBE: Need.TPROBE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One definition. Group and event can be given with ``dataclasses.replace``; both are checked.
+
+    ``group`` and ``event`` are None where the kernel chooses. ``maxactive`` is how many calls a
+    return probe can follow at once. ``filter`` is an eprobe's. ``warnings`` says what was
+    translated.
+    """
+
+    kind: ProbeKind
+    place: Place
+    returns: bool = False
+    group: str | None = None
+    event: str | None = None
+    maxactive: int | None = None
+    args: tuple[FetchArg, ...] = ()
+    filter: Filter | None = None
+    warnings: tuple[str, ...] = field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        if self.group is not None:
+            _check_word(GROUP, self.group, "group")
+        if self.event is not None:
+            _check_word(NAME, self.event, "event")
+        check_arguments(self.args)
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """What only newer kernels can do, of the kind and of all arguments."""
+        kind = {_NEEDS[self.kind]} if self.kind in _NEEDS else frozenset[Need]()
+        return frozenset(kind).union(*(arg.needs for arg in self.args))
+
+    @property
+    def default_event(self) -> str | None:
+        """The event's name where none is given; None at an address, which the kernel hashes."""
+        match self.place:
+            case Address():
+                return None
+            case EventName(event=event):
+                return event
+            case FileOffset(path=path, offset=offset):
+                stem = re.split(r"[.\-_]", PurePosixPath(path).name, maxsplit=1)[0]
+                return f"p_{stem}_0x{offset:x}"[:LONGEST_NAME]
+        match self.kind:
+            case ProbeKind.FPROBE:
+                name = f"{self.place}__{'exit' if self.returns else 'entry'}"
+            case ProbeKind.TPROBE:
+                name = ("_" if self.place.name[:1].isdigit() else "") + self.place.name
+            case _:
+                symbol = str(self.place).partition("+")[0]
+                name = f"{'r' if self.returns else 'p'}_{symbol}_{self.place.offset}"
+        return re.sub(r"[:.]", "_", name[:LONGEST_NAME])
+
+    def render(self) -> str:
+        """The line for the kernel, without a newline, in the form that every kernel knows."""
+        parts = [self._head(), self._place(), *(arg.render() for arg in self.args)]
+        if self.filter is not None:
+            parts += ["if", self.filter.render()]
+        line = " ".join(parts)
+        refuse_forbidden(line, LONGEST)
+        return line
+
+    def _head(self) -> str:
+        letter = str(self.kind)
+        if self.kind in (ProbeKind.KPROBE, ProbeKind.UPROBE):
+            letter = "r" if self.returns else "p"
+        active = "" if self.maxactive is None else str(self.maxactive)
+        name = f"{self.group}/" if self.group is not None else ""
+        name += self.event or ""
+        return f"{letter}{active}:{name}" if name else f"{letter}{active}"
+
+    def _place(self) -> str:
+        suffix = "%return" if self.returns and self.kind is ProbeKind.FPROBE else ""
+        return f"{self.place}{suffix}"
+
+
+def parse_definition(text: str) -> Definition:
+    """Parse one line of kprobe_events, uprobe_events or dynamic_events; raises GrammarError.
+
+    Every argument gets a name: the kernel's ``arg1`` …, a parameter's own. 6.12 would call an
+    unnamed ``$arg1`` by the parameter's name, and older kernels ``arg1``.
+    """
+    refuse_forbidden(text, LONGEST)
+    words = [Word(found[0], found.start()) for found in re.finditer(r"[^ \t]+", text)]
+    if not words:
+        fail("the definition is empty, write p:NAME FUNCTION", text)
+    with part_of(text, words[0].column):
+        head = _parse_head(words[0].text)
+    if len(words) == 1:
+        fail("the place is missing, write the function after the name", text, len(text))
+    kind = head.kind
+    if kind is ProbeKind.KPROBE and re.search(r"/.*:", words[1].text):
+        kind = ProbeKind.UPROBE
+    with part_of(text, words[1].column):
+        place, returns = _parse_place(kind, words[1].text)
+    returns = returns or head.returns
+    arguments, condition = _split_filter(kind, words[2:], text)
+    if kind is ProbeKind.FPROBE and any("$retval" in word.text for word in arguments):
+        returns = True  # parse_symbol_and_return() of kernel/trace/trace_fprobe.c
+    with part_of(text, words[0].column):
+        _check_maxactive(head, kind, returns)
+    with part_of(text, words[1].column):
+        _check_offset(place, returns, words[1].text)
+    site = _site(kind, place, returns)
+    args, warnings = parse_arguments(arguments, site, text)
+    result = Definition(
+        kind, place, returns, head.group, head.event, head.maxactive, args, condition, warnings
+    )
+    with part_of(text, 0):
+        result.render()
+    return result
+
+
+class _Head(NamedTuple):
+    kind: ProbeKind
+    returns: bool = False
+    maxactive: int | None = None
+    group: str | None = None
+    event: str | None = None
+
+
+def _parse_head(text: str) -> _Head:
+    """``LETTER[MAXACTIVE][:[GROUP/][EVENT]]``. The kernel lets ``probe:x`` pass for ``p:x``."""
+    letter, rest = text[0], text[1:]
+    digits, colon, name = rest.partition(":")
+    if letter in "-!":
+        fail("this deletes a probe, a definition makes one", text)
+    if letter not in "prfet":
+        fail("a definition begins with p for an entry or r for a return", text)
+    maxactive = _parse_maxactive(text, digits) if digits else None
+    kind = ProbeKind.KPROBE if letter in "pr" else ProbeKind(letter)
+    if not colon:
+        return _Head(kind, letter == "r", maxactive)
+    if not name:
+        fail("the event's name is missing after ':'", text, len(text))
+    group, separator, event = name.rpartition("/" if "/" in name else ".")
+    start = len(text) - len(name)
+    if separator:
+        with part_of(text, start):
+            _check_word(GROUP, group, "group")
+    if event:
+        with part_of(text, len(text) - len(event)):
+            _check_word(NAME, event, "event")
+    return _Head(kind, letter == "r", maxactive, group if separator else None, event or None)
+
+
+def _parse_maxactive(text: str, digits: str) -> int:
+    if not digits[0].isdigit():
+        fail(f"after {text[0]!r} comes ':' and the event's name, not {digits!r}", text, 1)
+    if text[0] not in "rf":
+        fail("only a return probe has a number here (MAXACTIVE), take it out", text, 1)
+    maxactive = kernel_number(digits, 1, MOST_ACTIVE)
+    if maxactive is None:
+        fail(f"MAXACTIVE is a number from 1 to {MOST_ACTIVE}, not {digits!r}", text, 1)
+    return maxactive
+
+
+def _check_word(pattern: re.Pattern[str], name: str, what: str) -> None:
+    """Refuse what traceprobe_parse_event_name() refuses."""
+    if not pattern.fullmatch(name):
+        found = pattern.match(name)
+        fail(
+            f"{name!r} is no {what} name, use letters, digits and _, with no digit first",
+            name,
+            found.end() if found else 0,
+        )
+    if len(name) > LONGEST_NAME:
+        fail(f"the name of an {what} can have {LONGEST_NAME} characters", name, LONGEST_NAME)
+
+
+def _parse_place(kind: ProbeKind, text: str) -> tuple[Place, bool]:
+    match kind:
+        case ProbeKind.KPROBE:
+            return parse_symbol(text)
+        case ProbeKind.UPROBE:
+            return parse_file_offset(text)
+        case ProbeKind.FPROBE:
+            name, returns = parse_function(text)
+            return parse_plain_symbol(name), returns
+        case ProbeKind.TPROBE:
+            if not re.fullmatch(r"[A-Za-z0-9_]+", text):
+                fail(f"{text!r} is no tracepoint, write its name without the system", text)
+            return Symbol(text), False
+        case ProbeKind.EPROBE:
+            event = parse_event(text)
+            _check_word(GROUP, event.system, "system")
+            with part_of(text, len(event.system) + 1):
+                _check_word(NAME, event.event, "event")
+            return event, False
+
+
+def _check_maxactive(head: _Head, kind: ProbeKind, returns: bool) -> None:
+    if head.maxactive is not None and (kind is ProbeKind.UPROBE or not returns):
+        fail("only a kernel return probe has a number here (MAXACTIVE), take it out", "", 1)
+
+
+def _check_offset(place: Place, returns: bool, text: str) -> None:
+    if returns and isinstance(place, Symbol) and place.offset and place.name not in BASES:
+        fail("a function returns as a whole, take the offset out", text, text.index("+"))
+
+
+_SITES = {
+    ProbeKind.KPROBE: "kernel",
+    ProbeKind.UPROBE: "user",
+    ProbeKind.EPROBE: "event",
+    ProbeKind.FPROBE: "function",
+    ProbeKind.TPROBE: "function",
+}
+
+
+def _site(kind: ProbeKind, place: Place, returns: bool) -> Site:
+    """What can be fetched: at an address, neither arguments nor the return value.
+
+    An entry may be 4 bytes in, after the endbr64 of x86-64 (arch_adjust_kprobe_addr()).
+    """
+    entry = not isinstance(place, Address)
+    if isinstance(place, Symbol) and not returns:
+        entry = place.offset in (0, 4) or place.name in BASES
+    return Site(_SITES[kind], returns and entry, entry)  # type: ignore[arg-type]
+
+
+def _split_filter(kind: ProbeKind, words: list[Word], text: str) -> tuple[list[Word], Filter | None]:
+    """The arguments, and the filter after ``if``; the kernel joins its words by single spaces."""
+    at = next((i for i, word in enumerate(words) if word.text == "if"), None)
+    if at is None or kind is not ProbeKind.EPROBE:
+        return words, None
+    start = words[at].column + 2
+    with part_of(text, start):
+        condition = parse_filter(text[start:])
+    for part in condition.comparisons:
+        if isinstance(part.value, str) and re.search(r"  |\t", part.value):
+            fail("the kernel would shorten the blanks in this string", text, start + part.column)
+    return words[:at], condition

@@ -1,0 +1,181 @@
+"""Filters against the fields of an event: checked, and evaluated with the kernel's meaning.
+
+The kernel's side is kernel/trace/trace_events_filter.c; the numbers of what is ours are plain.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+from kprobe_exporter.errors import GrammarError
+from kprobe_exporter.grammar.condition import And, Comparison, Filter, Not, Operator, Or
+from kprobe_exporter.grammar.fetch import FetchArg
+from kprobe_exporter.grammar.glob import matcher
+from kprobe_exporter.grammar.lexis import LONG_MAX, closest
+
+Value: TypeAlias = int | float | bytes | None
+Test: TypeAlias = Callable[[Mapping[str, Value]], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class FieldType:
+    """How the kernel compares a field.
+
+    ``int``: a number of ``size`` bytes, 1, 2, 4 or 8. ``string``: of any length (``__data_loc
+    char[]``). ``chars``: an array of ``size`` bytes, ended by a NUL where there is room. ``cpu``:
+    the generic field ``cpu``. ``pointer``: a ``char *``, which only the kernel can follow.
+    ``float``: a number of the agent's own. ``other``: nothing that can be compared, such as an
+    array of numbers.
+    """
+
+    kind: Literal["int", "string", "chars", "cpu", "pointer", "float", "other"]
+    size: int = 8
+    signed: bool = False
+
+    @property
+    def is_string(self) -> bool:
+        """is_string_field() of kernel/trace/trace.h."""
+        return self.kind in ("string", "chars", "pointer")
+
+
+STRING = FieldType("string")
+FLOAT = FieldType("float")
+OTHER = FieldType("other")
+COMM = FieldType("chars", 16)
+CPU = FieldType("cpu", 4, signed=True)
+
+COMMON_FIELDS: Mapping[str, FieldType] = MappingProxyType(
+    {
+        "common_type": FieldType("int", 2),
+        "common_flags": FieldType("int", 1),
+        "common_preempt_count": FieldType("int", 1),
+        "common_pid": FieldType("int", 4, signed=True),
+        "CPU": CPU,
+        "cpu": CPU,
+        "common_cpu": CPU,
+        "COMM": COMM,
+        "comm": COMM,
+    }
+)
+"""What every event has, unless its own field has that name (kernel/trace/trace_events.c)."""
+
+
+def field_type(arg: FetchArg) -> FieldType:
+    """How the kernel compares the field that a probe's argument makes."""
+    if arg.count:
+        return OTHER
+    if arg.value_kind == "str":
+        return STRING
+    return FieldType("int", arg.size, arg.signed)
+
+
+def check_fields(whole: Filter, known: Mapping[str, FieldType], text: str = "") -> tuple[GrammarError, ...]:
+    """What is wrong with the filter on an event of these fields, as errors in ``text``."""
+    problems = ((part, _problem(part, known.get(part.name), known)) for part in whole.comparisons)
+    return tuple(GrammarError(problem, text, part.column) for part, problem in problems if problem)
+
+
+def _problem(part: Comparison, known: FieldType | None, fields: Mapping[str, FieldType]) -> str:
+    name, value = part.name, part.value
+    if known is None:
+        return f"there is no field {name!r}" + (
+            closest(name, fields) or f", there are {', '.join(sorted(fields))}"
+        )
+    if known.kind == "other":
+        return f"{name!r} is an array, it cannot be compared"
+    if isinstance(value, str):
+        return "" if known.is_string else f"{name!r} is a number, take the quotes away"
+    if known.is_string:
+        return f"{name!r} is a string, put {part.written or value} in quotes"
+    return _number_problem(part, value, known)
+
+
+def _number_problem(part: Comparison, value: int | float, known: FieldType) -> str:
+    """The kernel reads 64 bits by the field's sign, and then cuts them to the field's size."""
+    if known.kind == "float":
+        return f"{part.name!r} is no whole number, it has no bits" if part.operator == "&" else ""
+    if isinstance(value, float):
+        return f"{part.name!r} is a whole number, compare it with one"
+    if known.signed and value > LONG_MAX:
+        return f"{part.name!r} is signed, {part.written} is over its greatest value {LONG_MAX}"
+    if not known.signed and value < 0:
+        return f"{part.name!r} is unsigned, give it a signed type or compare it with no less than 0"
+    return ""
+
+
+def compile_filter(whole: Filter, known: Mapping[str, FieldType] | None = None) -> Test:
+    """A function that says whether an event's fields, by name, pass the filter.
+
+    With ``known``, numbers and strings are cut as the kernel cuts them; a field that is not in it
+    is compared as it is. A value that is None, missing or of another sort equals nothing: only
+    ``!=`` holds.
+    """
+    types = known or {}
+    if isinstance(whole, Comparison):
+        return _comparison(whole, types.get(whole.name))
+    if isinstance(whole, Not):
+        inner = compile_filter(whole.operand, types)
+        return lambda event: not inner(event)
+    if not isinstance(whole, And | Or):
+        raise TypeError(f"no filter: {whole!r}")
+    parts = tuple(compile_filter(part, types) for part in whole.operands)
+    decisive = isinstance(whole, Or)
+
+    def chain(event: Mapping[str, Value]) -> bool:
+        for part in parts:
+            if part(event) is decisive:
+                return decisive
+        return not decisive
+
+    return chain
+
+
+def _comparison(part: Comparison, known: FieldType | None) -> Test:
+    name, unequal = part.name, part.operator == "!="
+    if isinstance(part.value, str):
+        matches = matcher(part.value, part.operator == "~", _fixed(known))
+
+        def string(event: Mapping[str, Value]) -> bool:
+            value = event.get(name)
+            return matches(value) is not unequal if isinstance(value, bytes) else unequal
+
+        return string
+    compare = _number(part.operator, part.value, known)
+
+    def number(event: Mapping[str, Value]) -> bool:
+        value = event.get(name)
+        return compare(value) if isinstance(value, int | float) else unequal
+
+    return number
+
+
+def _fixed(known: FieldType | None) -> int | None:
+    return known.size if known and known.kind == "chars" else None
+
+
+def _number(
+    operator: Operator, literal: int | float, known: FieldType | None
+) -> Callable[[int | float], bool]:
+    if known is None or known.kind not in ("int", "cpu") or isinstance(literal, float):
+        return _plain(operator, literal)
+    if known.kind == "cpu" and operator == "&":
+        return lambda value: False  # filter_pred_cpu() knows no &
+    mask = (1 << 8 * known.size) - 1
+    top = (mask >> 1) + 1 if known.signed else 0
+    compare = _plain(operator, ((literal & mask) ^ top) - top)
+    return lambda value: compare(((int(value) & mask) ^ top) - top)
+
+
+def _plain(operator: Operator, literal: int | float) -> Callable[[int | float], bool]:
+    if operator == "&":
+        bits = int(literal)
+        return lambda value: bool(int(value) & bits)
+    return {
+        "==": lambda value: value == literal,
+        "!=": lambda value: value != literal,
+        "<": lambda value: value < literal,
+        "<=": lambda value: value <= literal,
+        ">": lambda value: value > literal,
+        ">=": lambda value: value >= literal,
+    }[operator]

@@ -1,0 +1,254 @@
+"""What an argument fetches, ``+8(%di)`` and the like, recognised as the kernel does."""
+
+import re
+from enum import StrEnum
+from typing import Literal, NamedTuple
+
+from kprobe_exporter.grammar.lexis import (
+    LONG_MAX,
+    LONG_MIN,
+    NAME,
+    SYMBOL,
+    ULONG_MAX,
+    closest,
+    fail,
+    kernel_number,
+    part_of,
+)
+
+
+class Need(StrEnum):
+    """What only newer kernels do; the value is the word of tracefs' README that announces it."""
+
+    BTF = "<argname>"
+    ENTRY_ARGUMENTS = "kernel return probes support: $retval, $arg<N>"
+    CHAR = "char, string"
+    SYMSTR = "symstr"
+    DENTRY = "%pd/%pD"
+    EPROBE = "e[:[<group>/]"
+    FPROBE = "f[:[<group>/]"
+    TPROBE = "t[:[<group>/]"
+
+
+class Op(StrEnum):
+    """What an expression ends in: enum fetch_op of kernel/trace/trace_probe.h."""
+
+    REGISTER = "register"
+    STACK = "stack"
+    STACK_POINTER = "stack pointer"
+    RETURN = "return value"
+    ARGUMENT = "argument"
+    ENTRY_ARGUMENT = "argument, kept from the entry"
+    ALL_ARGUMENTS = "all arguments"
+    PARAMETER = "parameter by name"
+    FIELD = "field of an event"
+    IMMEDIATE = "number"
+    TEXT = "string"
+    COMM = "comm"
+    MEMORY = "memory"
+    USER_MEMORY = "user memory"
+
+
+class Site(NamedTuple):
+    """Where a probe sits, as far as its arguments care.
+
+    ``kind``: ``kernel`` a kprobe, ``function`` an fprobe or tracepoint probe, ``user`` a uprobe,
+    ``event`` an eprobe; ``any`` refuses only what is refused everywhere. ``entry`` says that the
+    function's arguments are still where they were passed: not so at an offset or an address.
+    """
+
+    kind: Literal["kernel", "function", "user", "event", "any"]
+    returns: bool = False
+    entry: bool = True
+
+
+ANYWHERE = Site("any")
+KPROBE = Site("kernel")
+KRETPROBE = Site("kernel", returns=True)
+EVENT = Site("event")
+
+
+class Scan(NamedTuple):
+    """An expression in today's spelling: what it ends in, and how many steps that takes."""
+
+    text: str
+    last: Op
+    steps: int = 1
+    needs: frozenset[Need] = frozenset()
+    warning: str | None = None
+
+
+MOST_STEPS = 15
+"""FETCH_INSN_MAX of kernel/trace/trace_probe.h, less the one that ends the list."""
+
+DEEPEST_STACK = 2048
+"""PARAM_MAX_STACK of kernel/trace/trace_probe.c: THREAD_SIZE / sizeof(long) on x86-64 and arm64."""
+
+_MEMBERS = re.compile(r"[A-Za-z_]\w*(->[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)*", re.ASCII)
+_OLD = re.compile(r"a([0-9]+)|s([0-9]+)|sa|rv")
+_X86 = re.compile(r"%[re]([abcd]x|[sd]i|[sb]p|ip|flags)")
+
+
+def scan(text: str, site: Site) -> Scan:
+    """Recognise an expression without its type, as parse_probe_arg() does; raises GrammarError."""
+    match text[:1]:
+        case "+" | "-":
+            return _memory(text, site)
+        case "$":
+            return _variable(text, site)
+        case "%":
+            return _register(text, site)
+        case "@":
+            return _address(text, site)
+        case "\\":
+            return _immediate(text)
+    if not NAME.match(text):
+        fail("an argument begins with $ % @ + - \\ or a parameter's name", text)
+    if site.kind == "event":
+        fail(f"a field of an event has a $ before it, write ${text}", text)
+    return _parameter(text, site)
+
+
+def _memory(text: str, site: Site) -> Scan:
+    """``+OFFSET(ARG)``, ``-OFFSET(ARG)``, and with ``u`` before the offset from user space.
+
+    The kernel drops what follows the last ``)``, and cuts the offset to an int: both are refused.
+    """
+    head, bracket, rest = text.partition("(")
+    start = 2 if head[1:2] == "u" else 1
+    if kernel_number(head[start:], 0, 2**31 - 1) is None:
+        fail(f"{head[start:]!r} is no offset, write memory as +OFFSET(ARG)", text, start)
+    if not bracket:
+        fail(f"the address is missing, write {head}(ARG)", text, len(head))
+    if not rest.endswith(")"):
+        fail("this must end with ')'", text, len(text))
+    with part_of(text, len(head) + 1):
+        inner = scan(rest[:-1], site)
+    if inner.last in (Op.COMM, Op.TEXT, Op.ALL_ARGUMENTS):
+        fail(f"{inner.text} is no address that could be read", text, len(head) + 1)
+    if inner.steps == MOST_STEPS:
+        fail("this reads memory through too many addresses", text)
+    last = Op.USER_MEMORY if start == 2 else Op.MEMORY
+    return inner._replace(text=f"{head}({inner.text})", last=last, steps=inner.steps + 1)
+
+
+_ANYWHERE = {"$comm": Op.COMM, "$COMM": Op.COMM, "$stack": Op.STACK_POINTER}
+_VARIABLES = ("$retval", "$comm", "$stack", "$arg1", "$arg*")
+
+
+def _variable(text: str, site: Site) -> Scan:
+    """parse_probe_vars()."""
+    if site.kind == "event" and text not in _ANYWHERE:
+        if not NAME.fullmatch(text[1:]):
+            fail(f"{text[1:]!r} cannot be the name of a field", text, 1)
+        return Scan(text, Op.FIELD)
+    if text.startswith("$retval"):
+        return _return_value(text, site)
+    if text in _ANYWHERE:
+        return Scan(text, _ANYWHERE[text])
+    if number := re.fullmatch(r"\$stack([0-9]+)", text):
+        if int(number[1]) > DEEPEST_STACK:
+            fail(f"the stack has {DEEPEST_STACK} entries", text, 6)
+        return Scan(text, Op.STACK)
+    if not text.startswith("$arg"):
+        fail(f"there is no {text!r}{closest(text, _VARIABLES)}", text)
+    return _function_argument(text, site)
+
+
+def _function_argument(text: str, site: Site) -> Scan:
+    needs = _entry_needs(text, site)
+    if text == "$arg*":
+        return Scan(text, Op.ALL_ARGUMENTS, needs=needs | {Need.BTF})
+    number = re.fullmatch(r"\$arg([0-9]+)", text)
+    if not number or not 1 <= int(number[1]) <= DEEPEST_STACK:
+        fail("arguments count from 1, the first is $arg1, and all of them $arg*", text, 4)
+    return Scan(text, Op.ENTRY_ARGUMENT if needs else Op.ARGUMENT, needs=needs)
+
+
+def _return_value(text: str, site: Site) -> Scan:
+    if not (site.returns or site.kind == "any"):
+        fail("$retval is there only when a named function returns, probe that", text)
+    members = text.removeprefix("$retval")
+    if not members:
+        return Scan(text, Op.RETURN)
+    if site.kind == "user" or not (members.startswith("->") and _MEMBERS.fullmatch(text[1:])):
+        fail("after $retval can only come ->MEMBER, of a kernel function", text, 7)
+    steps = 1 + text.count("->")
+    return Scan(text, Op.MEMORY, steps, frozenset({Need.BTF}))
+
+
+def _entry_needs(text: str, site: Site) -> frozenset[Need]:
+    """What the function's arguments need here: a return probe has to keep them from the entry."""
+    if site.kind == "user":
+        fail(f"{text} is for kernel functions, read a register such as %di", text)
+    if not site.entry:
+        fail(f"{text} is there only at a function's first instruction", text)
+    return frozenset({Need.ENTRY_ARGUMENTS} if site.returns else ())
+
+
+def _register(text: str, site: Site) -> Scan:
+    """A register by its name in struct pt_regs; which there are, only the machine knows."""
+    if site.kind in ("event", "function"):
+        fail("registers are not kept for this kind of probe", text)
+    if not re.fullmatch(r"%[a-z][a-z0-9_]*", text):
+        fail(f"{text!r} is no register, write it as %di", text)
+    if found := _X86.fullmatch(text):
+        fail(f"the kernel calls {text} %{found[1]}", text)
+    return Scan(text, Op.REGISTER)
+
+
+def _address(text: str, site: Site) -> Scan:
+    """``@ADDRESS``, ``@SYMBOL+OFFSET``, and of a file ``@+OFFSET``."""
+    if text[1:2] == "+":
+        if site.kind not in ("user", "any"):
+            fail("@+OFFSET is a place in a file, for uprobes only", text)
+        if kernel_number(text[2:], LONG_MIN, LONG_MAX) is None:
+            fail(f"{text[2:]!r} is no offset in a file", text, 2)
+        return Scan(text, Op.MEMORY, 2)
+    if text[1:2].isdigit():
+        if kernel_number(text[1:]) is None:
+            fail(f"{text[1:]!r} is no address, write it as 0x…", text, 1)
+        return Scan(text, Op.MEMORY, 2)
+    if site.kind == "user":
+        fail("the kernel does not know a program's symbols, write an address", text, 1)
+    symbol = SYMBOL.match(text, 1)
+    if not symbol:
+        fail("after @ must come a symbol or an address", text, 1)
+    offset = text[symbol.end() :]
+    if offset and (offset[0] not in "+-" or kernel_number(offset[1:], 0, LONG_MAX) is None):
+        fail("after a symbol can only come +OFFSET or -OFFSET", text, symbol.end())
+    return Scan(text, Op.MEMORY, 3)
+
+
+def _immediate(text: str) -> Scan:
+    """``\\NUMBER`` and ``\\"STRING"``."""
+    if text[1:2] == '"':
+        if len(text) < 3 or text[-1] != '"':
+            fail('a string ends with " and has no blank and no : in it', text, len(text))
+        return Scan(text, Op.TEXT)
+    number, highest = text[1:], ULONG_MAX
+    if number[:1] == "+":
+        number, highest = number[1:], LONG_MAX
+    if kernel_number(number, LONG_MIN, highest) is None:
+        fail(f"{text[1:]!r} is no number of 64 bits, nor a string in double quotes", text, 1)
+    return Scan(text, Op.IMMEDIATE)
+
+
+def _parameter(text: str, site: Site) -> Scan:
+    """A parameter by its name and members, which BTF tells, or the spelling before Linux 2.6.33."""
+    if found := _OLD.fullmatch(text):
+        if found[1]:
+            today = f"$arg{int(found[1]) + 1}"  # they counted from 0
+        else:
+            today = f"$stack{found[2]}" if found[2] else {"sa": "$stack", "rv": "$retval"}[text]
+        with part_of(text, 0):
+            warning = f"{text} is the spelling of before Linux 2.6.33, read as {today}"
+            return scan(today, site)._replace(warning=warning)
+    if text == "ra":
+        fail("ra, the return address, is the caller that each return shows, take it out", text)
+    if not _MEMBERS.fullmatch(text):
+        hint = "write ->MEMBER after a parameter, and .MEMBER or -> after that"
+        fail(f"{text!r} names no member, {hint}", text)
+    members = text.count("->")
+    last = Op.MEMORY if members else Op.PARAMETER
+    return Scan(text, last, 1 + members, _entry_needs(text, site) | {Need.BTF})

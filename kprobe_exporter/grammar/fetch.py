@@ -1,0 +1,245 @@
+"""One argument of a probe, ``NAME=EXPRESSION:TYPE[COUNT]``: parsed, and how it prints."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from kprobe_exporter.grammar.expression import ANYWHERE, MOST_STEPS, Need, Op, Scan, Site, scan
+from kprobe_exporter.grammar.lexis import (
+    NAME,
+    closest,
+    fail,
+    kernel_number,
+    part_of,
+    refuse_forbidden,
+)
+
+LONGEST = 63
+"""Bytes of an argument without its name: MAX_ARGSTR_LEN of kernel/trace/trace_probe.h."""
+
+LONGEST_NAME = 32
+"""MAX_ARG_NAME_LEN of kernel/trace/trace_probe.h."""
+
+LARGEST_ARRAY = 64
+"""MAX_ARRAY_LEN of kernel/trace/trace_probe.h."""
+
+RESERVED = frozenset(
+    {
+        "common_type",
+        "common_flags",
+        "common_preempt_count",
+        "common_pid",
+        "common_tgid",
+        "__probe_ip",
+        "__probe_ret_ip",
+        "__probe_func",
+    }
+)
+"""Fields that every event has: reserved_field_names of kernel/trace/trace_probe.c."""
+
+ValueKind = Literal["int", "str", "bare", "char", "array"]
+"""How a value prints: a number, a string in quotes, text without quotes, ``'c'``, or ``{a,b}``."""
+
+
+class _Type(NamedTuple):
+    size: int
+    signed: bool = False
+    kind: Literal["int", "str", "bare", "char"] = "int"
+    need: Need | None = None
+
+
+_TYPES = {f"{sign}{bits}": _Type(bits // 8, sign == "s") for sign in "usx" for bits in (8, 16, 32, 64)}
+_TYPES |= {
+    "char": _Type(1, kind="char", need=Need.CHAR),
+    "symbol": _Type(8, kind="bare"),
+    "string": _Type(4, kind="str"),  # 4 bytes in the event say where the string is
+    "ustring": _Type(4, kind="str"),
+    "symstr": _Type(4, kind="str", need=Need.SYMSTR),
+    "%pd": _Type(4, kind="str", need=Need.DENTRY),
+    "%pD": _Type(4, kind="str", need=Need.DENTRY),
+}
+_BITFIELD = re.compile(r"b(\w+)@(\w+)/(\w+)")
+
+
+@dataclass(frozen=True, slots=True)
+class FetchArg:
+    """One argument of a probe, made by ``parse_fetch``.
+
+    ``name`` is empty only where it stands apart, and for ``$arg*``, which makes many; another can
+    be given with ``dataclasses.replace``. ``type`` is None where the kernel chooses: x64, or what
+    BTF says. ``count`` is the length of an array. ``warning`` says what was translated.
+    """
+
+    name: str
+    expression: str
+    type: str | None = None
+    count: int | None = None
+    needs: frozenset[Need] = field(default=frozenset(), compare=False)
+    warning: str | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.name:
+            check_name(self.name)
+
+    @property
+    def element_kind(self) -> Literal["int", "str", "bare", "char"]:
+        """How the value, or each element of an array, prints."""
+        if self.type is None and (self.expression.lower() == "$comm" or self.is_text):
+            return "str"
+        return _properties(self.type).kind
+
+    @property
+    def value_kind(self) -> ValueKind:
+        """How the whole value prints."""
+        return "array" if self.count else self.element_kind
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it is an immediate string."""
+        return self.expression.startswith('\\"')
+
+    @property
+    def size(self) -> int:
+        """Bytes of the value, or of one element, in the event's record."""
+        return 4 if self.element_kind == "str" else _properties(self.type).size
+
+    @property
+    def signed(self) -> bool:
+        """Whether it is a signed number."""
+        return _properties(self.type).signed
+
+    @property
+    def body(self) -> str:
+        """The argument without its name."""
+        kind = f":{self.type}" if self.type else ""
+        count = f"[{self.count}]" if self.count else ""
+        return f"{self.expression}{kind}{count}"
+
+    def render(self) -> str:
+        """The argument as the kernel takes it."""
+        return f"{self.name}={self.body}" if self.name else self.body
+
+
+def _properties(name: str | None) -> _Type:
+    if name is None:
+        return _TYPES["x64"]
+    found = _BITFIELD.fullmatch(name)
+    return _TYPES[f"u{kernel_number(found[3])}"] if found else _TYPES[name]
+
+
+def check_name(name: str) -> None:
+    """Refuse what cannot be an argument's name."""
+    if not NAME.fullmatch(name):
+        fail(f"{name!r} is no argument name, use letters, digits and _, with no digit first", name)
+    if len(name) > LONGEST_NAME:
+        fail(f"an argument's name can have {LONGEST_NAME} characters", name, LONGEST_NAME)
+    if name in RESERVED:
+        fail(f"every event has a field {name!r} of its own, take another name", name)
+
+
+def parse_fetch(text: str, site: Site = ANYWHERE, *, name: str = "") -> FetchArg:
+    """Parse an argument that is written without its name; raises GrammarError.
+
+    ``site`` says where the probe sits, to refuse what cannot be fetched there.
+    """
+    refuse_forbidden(text, LONGEST)
+    if not text:
+        fail("the argument is empty, write what to fetch, such as $arg1", text)
+    if blank := re.search(r"\s", text):
+        fail("an argument cannot have blanks in it", text, blank.start())
+    expression, colon, suffix = text.partition(":")
+    with part_of(text, 0):
+        scanned = scan(expression, site)
+    with part_of(text, len(expression) + 1):
+        type_name, count = _parse_type(suffix) if colon else (None, None)
+    _check_type(scanned, type_name, count, site, text)
+    needs = scanned.needs
+    if type_name and (need := _properties(type_name).need):
+        needs |= {need}
+    return FetchArg(name, scanned.text, type_name, count, needs, scanned.warning)
+
+
+def _parse_type(text: str) -> tuple[str, int | None]:
+    name, bracket, rest = text.partition("[")
+    if name not in _TYPES and not _is_bitfield(name):
+        near = closest(name, _TYPES) or ", there are u8-u64, s8-s64, x8-x64, string and others"
+        fail(f"{name!r} is no type{near}", text)
+    if not bracket:
+        return name, None
+    number, close, more = rest.partition("]")
+    start = len(name) + 1
+    if not close or more:
+        fail(
+            "an array is written as TYPE[COUNT]",
+            text,
+            len(text) if not close else len(text) - len(more),
+        )
+    count = kernel_number(number, 1, LARGEST_ARRAY)
+    if count is None:
+        fail(f"an array has 1 to {LARGEST_ARRAY} elements, not {number!r}", text, start)
+    if name.startswith("%p"):
+        fail(f"{name} cannot be an array", text, start)
+    return name, count
+
+
+def _is_bitfield(name: str) -> bool:
+    found = _BITFIELD.fullmatch(name)
+    if not found:
+        return False
+    width, offset, container = (kernel_number(number) for number in found.groups())
+    if container not in (8, 16, 32, 64) or not width or offset is None or width + offset > container:
+        fail("a bit field is bWIDTH@OFFSET/SIZE, within a SIZE of 8, 16, 32 or 64 bits", name)
+    return True
+
+
+_VALUES = frozenset({Op.REGISTER, Op.STACK, Op.STACK_POINTER, Op.RETURN, Op.ARGUMENT, Op.ENTRY_ARGUMENT})
+_SYMBOLIC = frozenset({Op.REGISTER, Op.STACK, Op.RETURN, Op.ARGUMENT, Op.PARAMETER, Op.FIELD, Op.MEMORY})
+
+
+def _check_type(scanned: Scan, name: str | None, count: int | None, site: Site, text: str) -> None:
+    """What finalize_fetch_insn() and parse_probe_arg_type() of kernel/trace/trace_probe.c refuse.
+
+    6.12 also takes ``$arg1:string`` where BTF says that it is a ``char *``: refused, for older
+    kernels do not.
+    """
+    last, start = scanned.last, text.find(":") + 1
+    if last is Op.ALL_ARGUMENTS and name:
+        fail("$arg* takes no type, the kernel knows the types", text, start)
+    if site.kind == "user" and name in ("symbol", "symstr"):
+        fail(f"{name} is a type of kernel probes only", text, start)
+    if last in (Op.COMM, Op.TEXT):
+        if site.kind == "event" and not name:
+            fail(f"on an event {scanned.text} is an address, write {scanned.text}:string", text)
+        if count or name not in (None, "string"):
+            fail(f"{scanned.text} is a string, it takes no other type", text, start)
+    if name in ("string", "ustring") and last in _VALUES:
+        read = "+u0" if name == "ustring" else "+0"
+        fail(f"a {name} is read from an address, write {read}({scanned.text}):{name}", text, start)
+    kept = Need.ENTRY_ARGUMENTS in scanned.needs and last is not Op.MEMORY
+    if name == "symstr" and (kept or last not in _SYMBOLIC):
+        fail("symstr does not go with this, take the type symbol", text, start)
+    if count and not _can_repeat(last, name):
+        fail("only memory can be an array, read it through +0(…)", text, start)
+    _check_steps(scanned, name, count, text)
+
+
+def _can_repeat(last: Op, name: str | None) -> bool:
+    return name in ("string", "ustring") or (last is Op.MEMORY and name != "symstr")
+
+
+def _check_steps(scanned: Scan, name: str | None, count: int | None, text: str) -> None:
+    """The steps to store the value, to take its bits and to repeat it count too.
+
+    ``%pd`` becomes ``+0x0(+0x20(ARG)):string`` before the kernel measures it
+    (traceprobe_expand_dentry_args()).
+    """
+    if name in ("%pd", "%pD"):
+        longest = LONGEST - len("+0x0(+0x20()):string") - len("+0x40()") * (name == "%pD")
+        if len(scanned.text) > longest:
+            fail(f"with {name} an argument can have {longest} characters", text, longest)
+        return
+    is_string = name in ("string", "ustring")
+    in_place = scanned.last in (Op.MEMORY, Op.USER_MEMORY) and name != "symstr" and not (is_string and count)
+    steps = scanned.steps + (not in_place) + (count is not None) + (name or "").startswith("b")
+    if steps > MOST_STEPS:
+        fail("this reads memory through too many addresses", text)

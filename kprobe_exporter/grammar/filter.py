@@ -1,0 +1,188 @@
+"""The kernel's event filter language (kernel/trace/trace_events_filter.c), parsed."""
+
+import re
+from typing import NoReturn
+
+from kprobe_exporter.grammar.condition import (
+    And,
+    Comparison,
+    Filter,
+    Not,
+    Operator,
+    Or,
+    both,
+    either,
+    split_filter,
+)
+from kprobe_exporter.grammar.lexis import LONG_MIN, fail, kernel_number, refuse_forbidden
+
+__all__ = ["And", "Comparison", "Filter", "Not", "Or", "parse_filter", "split_filter"]
+
+LONGEST = 4094
+"""Bytes of a filter: event_filter_write() takes less than a page, and a newline may follow."""
+
+LONGEST_STRING = 255
+"""Bytes between quotes: MAX_FILTER_STR_VAL of include/linux/trace_events.h less the NUL."""
+
+DEEPEST = 50
+"""Parentheses within each other. The kernel has no limit of its own."""
+
+
+def parse_filter(text: str, *, fractions: bool = False) -> Filter:
+    """Parse a filter; raises GrammarError.
+
+    Which fields there are is not looked at: see ``check_fields`` of ``evaluate``. ``fractions``
+    allows numbers such as ``0.25`` and ``1e-3``, which the agent can compare and the kernel cannot.
+    """
+    refuse_forbidden(text, LONGEST)
+    result = _Parser(text, fractions).whole()
+    if len(result.render()) > LONGEST:
+        fail(f"the filter is longer than the {LONGEST} bytes that the kernel takes", text, len(text))
+    return result
+
+
+_BLANK = re.compile(r"[ \t]*")
+_FIELD = re.compile(r"[A-Za-z0-9_]+")
+_OPERATOR = re.compile(r"~|!=|==|<=|<|>=|>|&(?!&)")
+_NOT = re.compile(r"!(?![=~])")
+_DIGITS = re.compile(r"-?[A-Za-z0-9]*")
+_FRACTION = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+
+_INSTEAD = {
+    "=~": "a pattern is matched by ~",
+    "=": "equality is ==",
+    "!~": "write !(FIELD ~ PATTERN)",
+    "|": "there is no |",
+}
+
+
+class _Parser:
+    """Recursive descent over one text; ``at`` is where the next word begins, blanks skipped."""
+
+    def __init__(self, text: str, fractions: bool) -> None:
+        self.text = text
+        self.fractions = fractions
+        self.at = 0
+        self.depth = 0
+        self.skip(0)
+
+    def skip(self, length: int) -> None:
+        found = _BLANK.match(self.text, self.at + length)
+        self.at = found.end() if found else len(self.text)
+
+    def take(self, word: str) -> bool:
+        if not self.text.startswith(word, self.at):
+            return False
+        self.skip(len(word))
+        return True
+
+    def whole(self) -> Filter:
+        if self.at == len(self.text):
+            fail("the filter is empty, write FIELD OPERATOR VALUE, such as count > 4096", self.text)
+        result = self.either()
+        if self.at < len(self.text):
+            self.fail_between()
+        return result
+
+    def fail_between(self) -> NoReturn:
+        if self.text[self.at] == ")":
+            fail("this ')' has no '('", self.text, self.at)
+        found = f"{self.text[self.at :].split()[0]!r}"
+        fail(f"there must be && or || before {found}", self.text, self.at)
+
+    def either(self) -> Filter:
+        result = self.both()
+        while self.take("||"):
+            result = either(result, self.both())
+        return result
+
+    def both(self) -> Filter:
+        result = self.unary()
+        while self.take("&&"):
+            result = both(result, self.unary())
+        return result
+
+    def unary(self) -> Filter:
+        """``!`` binds to one comparison or parenthesis: is_not() and predicate_parse()."""
+        inverted = False
+        while _NOT.match(self.text, self.at):
+            self.skip(1)
+            inverted = not inverted
+        result = self.group() if self.text.startswith("(", self.at) else self.comparison()
+        return Not(result) if inverted else result
+
+    def group(self) -> Filter:
+        start = self.at
+        if self.depth == DEEPEST:
+            fail(f"parentheses can be {DEEPEST} deep, not more", self.text, start)
+        self.depth += 1
+        self.skip(1)
+        result = self.either()
+        self.depth -= 1
+        if self.at == len(self.text):
+            fail("this '(' has no ')'", self.text, start)
+        if not self.take(")"):
+            self.fail_between()
+        return result
+
+    def comparison(self) -> Filter:
+        found = _FIELD.match(self.text, self.at)
+        if not found:
+            fail("a field's name must be here, as in count > 4096", self.text, self.at)
+        name, column = found[0], self.at
+        self.skip(len(name))
+        operator = _OPERATOR.match(self.text, self.at)
+        if not operator:
+            self.fail_operator(name)
+        self.skip(len(operator[0]))
+        sign: Operator = operator[0]  # type: ignore[assignment]  # the pattern holds no others
+        if self.text.startswith(('"', "'"), self.at):
+            return Comparison(name, sign, self.string(sign), column=column)
+        value, written = self.number(sign)
+        return Comparison(name, sign, value, written, column)
+
+    def fail_operator(self, name: str) -> NoReturn:
+        rest = self.text[self.at :]
+        for modifier in (".ustring", ".function"):
+            if rest.startswith(modifier):
+                fail(f"{name}{modifier} is not done here, compare {name} itself", self.text, self.at)
+        hint = next((hint for wrong, hint in _INSTEAD.items() if rest.startswith(wrong)), None)
+        hint = hint or "there are ~ == != < <= > >= &"
+        fail(f"after {name!r} must come an operator, {hint}", self.text, self.at)
+
+    def string(self, operator: Operator) -> str:
+        start, quote = self.at, self.text[self.at]
+        end = self.text.find(quote, start + 1)
+        if end < 0:
+            fail(f"the closing {quote} of this string is missing", self.text, start)
+        if operator not in ("==", "!=", "~"):
+            fail(f"a string cannot be compared by {operator}, only by == != ~", self.text, start)
+        if end - start - 1 > LONGEST_STRING:
+            fail(f"a string can have {LONGEST_STRING} bytes, not more", self.text, start)
+        self.skip(end + 1 - start)
+        return self.text[start + 1 : end]
+
+    def number(self, operator: Operator) -> tuple[int | float, str]:
+        """A number and how it is written. The kernel's buffer for it has 24 bytes."""
+        start = self.at
+        fraction = _FRACTION.match(self.text, start)
+        if self.fractions and fraction and (fraction[1] or fraction[2]) and operator != "&":
+            self.skip(len(fraction[0]))
+            return float(fraction[0]), fraction[0]
+        found = _DIGITS.match(self.text, start)
+        digits = found[0] if found else ""
+        value = kernel_number(digits, LONG_MIN) if len(digits) < 24 else None
+        if value is None:
+            self.fail_number(digits)
+        if operator == "~":
+            fail("~ takes a pattern in quotes, compare numbers by ==", self.text, start)
+        self.skip(len(digits))
+        return value, digits
+
+    def fail_number(self, digits: str) -> NoReturn:
+        if digits.startswith("CPUS"):
+            fail("CPUS{…} is not done here, compare cpu with numbers", self.text, self.at)
+        if not digits:
+            fail("a number or a string in quotes must be here", self.text, self.at)
+        hint = "put a string in quotes" if digits[0].isalpha() else "write it as 10, -10 or 0x10"
+        fail(f"{digits!r} is no 64-bit number, {hint}", self.text, self.at)

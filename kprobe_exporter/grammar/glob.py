@@ -1,0 +1,100 @@
+"""Patterns of the filter's ``~``, matched as the kernel does: filter_parse_regex(), lib/glob.c."""
+
+import re
+from collections.abc import Callable
+
+Matcher = Callable[[bytes], bool]
+
+
+def matcher(pattern: str, is_pattern: bool, fixed: int | None = None) -> Matcher:
+    """A function that compares a field's bytes with ``pattern``, or literally if it is none.
+
+    ``fixed`` is the size of the field where it is an array of characters. A value ends at its NUL.
+    """
+    wanted = pattern.encode()
+    if not is_pattern:
+        return lambda value: value == wanted
+    if not wanted.startswith(b"!"):
+        return _pattern(wanted, fixed)
+    matches = _pattern(wanted[1:], fixed)
+    return lambda value: not matches(value)
+
+
+def _pattern(wanted: bytes, fixed: int | None) -> Matcher:
+    """The kernel has short ways for ``x``, ``x*``, ``*x`` and ``*x*``, with edges of their own.
+
+    A pattern that begins with a digit is taken literally, its stars included (MATCH_INDEX).
+    """
+    stars = wanted.count(b"*")
+    if wanted[:1].isdigit() or not re.search(rb"[*?\[\\]", wanted):
+        return lambda value: value == wanted
+    leading, trailing = wanted.startswith(b"*"), len(wanted) > 1 and wanted.endswith(b"*")
+    if re.search(rb"[?\[\\]", wanted) or stars > leading + trailing:
+        whole = re.compile(_glob(wanted), re.DOTALL)
+        return lambda value: whole.fullmatch(value) is not None
+    text = wanted.strip(b"*")
+    if leading and trailing:
+        return lambda value: text in value
+    if trailing:
+        return lambda value: value.startswith(text)
+    if fixed is None:
+        return lambda value: value.endswith(text)
+    # regex_match_end() looks at the end of the array, not of the string in it.
+    return lambda value: value.ljust(fixed, b"\0")[: fixed - 1].endswith(text)
+
+
+def _glob(pattern: bytes) -> bytes:
+    """A regular expression of the same meaning as glob_match() of lib/glob.c.
+
+    Kernels before 6.12 let a ``[!x]`` also match the end of the string.
+
+    Each star is followed by the first place where the rest up to the next star fits, and never
+    reconsidered: so the time is bounded as it is in the kernel.
+    """
+    segments, at = [b""], 0
+    while at < len(pattern):
+        char, at = pattern[at : at + 1], at + 1
+        if char == b"*":
+            segments.append(b"")
+            continue
+        if char == b"?":
+            token = b"."
+        elif char == b"[":
+            token, at = _class(pattern, at)
+        elif char == b"\\":
+            if at == len(pattern):  # escapes the NUL: the pattern ends here
+                break
+            token, at = re.escape(pattern[at : at + 1]), at + 1
+        else:
+            token = re.escape(char)
+        segments[-1] += token
+    head, *middle = segments
+    if not middle:
+        return head
+    last = middle.pop()
+    return head + b"".join(b"(?>.*?" + part + b")" for part in middle) + b".*" + last
+
+
+def _class(pattern: bytes, start: int) -> tuple[bytes, int]:
+    """The class after ``[``, and where it ends; one that is not closed is a plain ``[``."""
+    inverted = pattern[start : start + 1] == b"!"
+    at = start + inverted
+    allowed: set[int] = set()
+    first = True
+    while True:
+        low = pattern[at : at + 1]
+        if not low:
+            return rb"\[", start
+        if low == b"]" and not first:
+            break
+        first, at, high = False, at + 1, low
+        if pattern[at : at + 1] == b"-" and pattern[at + 1 : at + 2] != b"]":
+            high = pattern[at + 1 : at + 2]
+            if not high:
+                return rb"\[", start
+            at += 2
+        allowed.update(range(low[0], high[0] + 1))
+    members = b"".join(b"\\x%02x" % byte for byte in sorted(allowed))
+    if not members:  # a range that runs backwards holds nothing
+        return (b"." if inverted else b"(?!)"), at + 1
+    return b"[" + b"^" * inverted + members + b"]", at + 1

@@ -1,0 +1,76 @@
+"""What the grammars share: numbers, names, columns of errors, and what no text may hold."""
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+from kprobe_exporter.errors import GrammarError
+
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""Names of events, arguments and parameters: is_good_name() of kernel/trace/trace.h."""
+
+SYMBOL = re.compile(r"[A-Za-z_.][A-Za-z0-9_.$]*")
+"""A symbol as /proc/kallsyms lists it, the compiler's suffixes (``.isra.0``) included."""
+
+MODULE = re.compile(r"[A-Za-z0-9_]+")
+"""A module as /proc/modules lists it: the kernel writes ``_`` where a file name has ``-``."""
+
+LONG_MIN, LONG_MAX, ULONG_MAX = -(2**63), 2**63 - 1, 2**64 - 1
+
+_NUMBER = re.compile(r"(-?)(?:0[xX]([0-9a-fA-F]+)|(0[0-7]*)|([1-9][0-9]*))")
+
+_FORBIDDEN = re.compile(r"[^\t -~]|#")
+
+
+def fail(message: str, text: str, column: int = 0) -> NoReturn:
+    """Raise the GrammarError for ``text`` at ``column``, counted from 0."""
+    raise GrammarError(message, text, column)
+
+
+@contextmanager
+def part_of(text: str, column: int) -> Iterator[None]:
+    """Tell the errors of a part that begins at ``column`` as errors of the whole ``text``."""
+    try:
+        yield
+    except GrammarError as error:
+        place = min(column + error.column, len(text))
+        raise GrammarError(error.message, text, place) from None
+
+
+def refuse_forbidden(text: str, longest: int) -> None:
+    """Refuse what could make one line two, or one line something else.
+
+    The kernel ends a command at a newline and takes ``#`` for a comment (trace_parse_run_command()
+    of kernel/trace/trace.c). Its isspace() holds for a byte that UTF-8 uses, so what is not ASCII
+    could split a word. A ``;`` means nothing to it. ``longest`` is in bytes.
+    """
+    if found := _FORBIDDEN.search(text):
+        what = {"\n": "a newline", "\0": "a NUL byte", "#": "a '#'"}.get(found[0])
+        what = what or f"the character U+{ord(found[0]):04X}"
+        fail(f"{what} cannot be written to the kernel, take it out", text, found.start())
+    if len(text) > longest:
+        fail(f"the text is longer than the {longest} bytes that the kernel takes", text, longest)
+
+
+def kernel_number(text: str, lowest: int = 0, highest: int = ULONG_MAX) -> int | None:
+    """A number as kstrtoull() and kstrtoll() of lib/kstrtox.c read it in base 0, or None.
+
+    ``0x`` makes it hexadecimal, a leading ``0`` octal, as in C.
+    """
+    found = _NUMBER.fullmatch(text)
+    if not found:
+        return None
+    sign, hexadecimal, octal, decimal = found.groups()
+    if len(text) > 24:  # longer than 2**64 in octal: int() need not look
+        return None
+    value = int(hexadecimal, 16) if hexadecimal else int(octal, 8) if octal else int(decimal)
+    value = -value if sign else value
+    return value if lowest <= value <= highest else None
+
+
+def closest(word: str, words: Iterable[str]) -> str:
+    """``, did you mean 'x'?`` for the nearest of ``words``, or nothing."""
+    near = difflib.get_close_matches(word, map(str, words), n=1)
+    return f", did you mean {near[0]!r}?" if near else ""
