@@ -1,0 +1,307 @@
+"""The agent: all stages wired together, started in the order of the data flow, stopped in the mirror's.
+
+config ──► plan ──► tracefs (instance, probes) ──► source ──► aggregate ──► export
+                             └──────── poller ────────────────┘
+"""
+
+import itertools
+import logging
+import platform
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from kprobe_exporter import __version__
+from kprobe_exporter.aggregate.aggregator import Aggregator
+from kprobe_exporter.aggregate.own import agent_families, probe_families
+from kprobe_exporter.config.values import Config
+from kprobe_exporter.errors import KprobeExporterError, ProbeRefused, StartError, TracefsError
+from kprobe_exporter.export.listen import listen
+from kprobe_exporter.export.server import WebServer
+from kprobe_exporter.export.web import create_app
+from kprobe_exporter.labels import DECODERS
+from kprobe_exporter.labels.errno import name_of
+from kprobe_exporter.model import ProbeSpec, ProbeStatus, Snapshot
+from kprobe_exporter.plan import ProbePlan, Unfit, plan_probe, wants_tgid
+from kprobe_exporter.source.lines import LineParser
+from kprobe_exporter.source.text import TextSource
+from kprobe_exporter.tracefs.files import MountedTracefs, Tracefs
+from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.mount import mounted
+from kprobe_exporter.tracefs.poller import Poller, read_counts
+from kprobe_exporter.tracefs.probes import Installed, install, names_in_use
+
+log = logging.getLogger(__name__)
+
+DRAIN_TIME = 0.2
+"""Seconds that a scrape waits for the reader to deliver what is in the ring buffer."""
+
+POLL_TIME = 0.5
+"""Seconds that a scrape waits for fresh counts of the kernel; then the last ones serve."""
+
+BUILD = {"version": __version__, "python_version": platform.python_version()}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says beside the configuration."""
+
+    listen: Sequence[str] = (":10435",)
+    telemetry_path: str = "/metrics"
+    tracefs: Path | None = None
+    fail_fast: bool = False
+
+
+@contextmanager
+def this_kernel(path: Path | None) -> Iterator[Tracefs]:
+    """The tracefs of the running kernel, at the path asked for or wherever it is mounted."""
+    with mounted(path) as root:
+        yield MountedTracefs(root)
+
+
+def serve(
+    config: Config,
+    options: Options,
+    stop: threading.Event,
+    kernel: Callable[[Path | None], AbstractContextManager[Tracefs]] = this_kernel,
+) -> None:
+    """Run the agent until ``stop`` is set. Raises KprobeExporterError for what a person can mend.
+
+    The sockets come first: a second agent on the same address must not touch the kernel at all.
+    """
+    with ExitStack() as stack:
+        sockets = listen(options.listen)
+        for socket in sockets:
+            stack.callback(socket.close)
+        files = stack.enter_context(kernel(options.tracefs))
+        agent = stack.enter_context(Agent(config, files, stop))
+        if options.fail_fast:
+            agent.insist()
+        app = create_app(agent.snapshot, agent.ready, options.telemetry_path)
+        web = WebServer(app, sockets, agent.failed)
+        stack.callback(web.close)
+        web.start()
+        for address in web.addresses:
+            log.info("serving metrics at http://%s%s", address, options.telemetry_path)
+        stop.wait()
+    if agent.error is not None:
+        if isinstance(agent.error, KprobeExporterError):
+            raise agent.error
+        raise StartError(f"a background thread failed: {agent.error!r}.") from agent.error
+
+
+@dataclass(slots=True)
+class ProbeState:
+    """One configured probe while the agent runs."""
+
+    plan: ProbePlan
+    state: Literal["up", "failed", "disabled"] = "failed"
+    reason: str = "not installed yet"
+    installed: Installed | None = None
+
+    @property
+    def name(self) -> str:
+        return self.plan.probe.name
+
+    @property
+    def absent(self) -> bool:
+        """Whether it is optional and not there: no complaint, and no ``kprobe_up``."""
+        return self.plan.probe.optional and self.state == "failed"
+
+
+class Agent:
+    """The probes of one configuration, in the kernel and counted, while the context lasts.
+
+    One thread enters and leaves it; ``snapshot``, ``ready`` and ``failed`` may be called from any,
+    once it is entered: the list of probes does not change after that. An error of a background
+    thread is kept in ``error`` and sets ``stop``.
+    """
+
+    def __init__(self, config: Config, files: Tracefs, stop: threading.Event) -> None:
+        self.error: BaseException | None = None
+        self._config = config
+        self._files = files
+        self._stop = stop
+        self._stack = ExitStack()
+        self._probes: list[ProbeState] = []
+        self._loaded_at = time.time()
+        settings = config.settings
+        self._aggregator = Aggregator(settings.namespace, settings.max_series, name_of)
+        self._source: TextSource
+        self._poller: Poller
+
+    def __enter__(self) -> "Agent":
+        try:
+            self._open()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def failed(self, error: BaseException) -> None:
+        """A background thread ended by this error: stop the agent."""
+        self.error = error
+        self._stop.set()
+
+    def insist(self) -> None:
+        """Raise StartError unless every probe that is not optional works (``--fail-fast``)."""
+        for probe in self._probes:
+            if probe.state == "failed" and not probe.absent:
+                raise StartError(f"the probe '{probe.name}' is down: {probe.reason}")
+
+    def ready(self) -> str | None:
+        """None if at least one probe works, else why not."""
+        if any(probe.state == "up" for probe in self._probes):
+            return None
+        return "no probe is up: " + "; ".join(f"{p.name}: {p.reason}" for p in self._probes)
+
+    def snapshot(self) -> Snapshot:
+        """Everything that is shown, as fresh as a bounded wait allows."""
+        self._source.drain(DRAIN_TIME)
+        self._poller.refresh(POLL_TIME)
+        numbers = self._aggregator.copy()
+        statuses = []
+        for probe in self._probes:
+            spec = probe.installed.spec if probe.installed else None
+            first = probe.plan.probe.attach[0].target
+            statuses.append(
+                ProbeStatus(
+                    name=probe.name,
+                    state=probe.state,
+                    kind=spec.kind if spec else first.kind.value,
+                    target=spec.target if spec else str(first),
+                    plan=probe.plan.how,
+                    reason=probe.reason,
+                    hits=numbers.hits.get(probe.name),
+                    misses=numbers.misses.get(probe.name),
+                    events=numbers.events[probe.name],
+                )
+            )
+        shown = [s for s, p in zip(statuses, self._probes, strict=True) if not p.absent]
+        return Snapshot(
+            (
+                *probe_families(self._config.settings.namespace, shown),
+                *numbers.families,
+                *agent_families(numbers, BUILD, self._loaded_at, self._poller.age()),
+            ),
+            tuple(statuses),
+        )
+
+    def _open(self) -> None:
+        """Start stage by stage. Each is undone in the mirror's order, whatever comes in between.
+
+        ``stop`` is looked at before each probe, so that a signal during a long start is heeded.
+        """
+        name = self._config.settings.tracefs_instance
+        instance = self._stack.enter_context(Instance.acquire(self._files, name))
+        self._set_up(instance)
+        self._install(instance)
+        self._source = self._reader(instance)
+        self._stack.callback(self._source.close)
+        self._source.start()
+        self._stack.callback(self._disable)
+        self._enable()
+        self._poller = Poller(
+            lambda: read_counts(instance, self._installed()), self._aggregator.update_kernel
+        )
+        self._stack.callback(self._poller.close)
+        self._poller.start()
+        up = sum(probe.state == "up" for probe in self._probes)
+        log.info("%d of %d probes are up", up, len(self._probes))
+
+    def _set_up(self, instance: Instance) -> None:
+        settings = self._config.settings
+        try:
+            cpus = max(1, len(instance.files.names(f"{instance.path}/per_cpu")))
+            per_cpu = min(settings.buffer_size, settings.buffer_total // cpus)
+            tgid = wants_tgid(self._config.probes)
+            instance.set_up(max(4, per_cpu // 1024), record_tgid=tgid)
+            if not instance.keep_own_threads_out():
+                log.warning("this kernel cannot keep the agent's own threads out of its events")
+        except OSError as error:
+            raise TracefsError(f"{instance.path} cannot be set up: {error}.") from error
+
+    def _install(self, instance: Instance) -> None:
+        slots = itertools.count()
+        taken = names_in_use(instance)
+        namespace = self._config.settings.namespace
+        for probe in self._config.probes:
+            plan = plan_probe(probe, namespace, DECODERS, instance.event_format, slots)
+            self._aggregator.declare(plan.metrics)
+            state = ProbeState(plan)
+            self._probes.append(state)
+            if not probe.enabled:
+                state.state, state.reason = "disabled", "'enabled: false' in the configuration"
+            elif not self._stop.is_set():
+                self._settle(instance, state, taken)
+
+    def _settle(self, instance: Instance, state: ProbeState, taken: set[str]) -> None:
+        """Install the first alternative that this kernel takes."""
+        refused: dict[str, str] = {}
+        for spec in state.plan.alternatives:
+            if isinstance(spec, Unfit):
+                refused[spec.target] = spec.reason
+                continue
+            try:
+                self._refuse_shared(spec)
+                state.installed = install(instance, spec, taken)
+            except ProbeRefused as error:
+                refused[spec.target] = str(error)
+                continue
+            refused.pop(spec.target, None)  # an eprobe refused, its tracepoint taken: no matter
+            break
+        state.reason = " ".join(f"{target}: {reason}" for target, reason in refused.items())
+        if state.installed is None:
+            self._complain(state)
+
+    def _refuse_shared(self, spec: ProbeSpec) -> None:
+        """An instance has one filter and one kind of line a tracepoint; only eprobes can share one."""
+        for other in self._installed():
+            if spec.file is None and (other.system, other.event) == (spec.system, spec.event):
+                raise ProbeRefused(
+                    f"this kernel has no eprobes, and the probe '{other.spec.probe}' has this "
+                    "tracepoint already: put the metrics of both into one probe."
+                )
+
+    def _reader(self, instance: Instance) -> TextSource:
+        try:
+            pipe = instance.open_pipe()
+        except OSError as error:
+            raise TracefsError(instance.cannot_read(error)) from error
+        parser = LineParser([probe.layout for probe in self._installed()])
+        return TextSource(pipe, parser, self._aggregator.consume, self.failed)
+
+    def _enable(self) -> None:
+        for state in self._probes:
+            probe = state.installed
+            if probe is None or self._stop.is_set():
+                continue
+            in_kernel = probe.profiled or probe.hits is not None
+            self._aggregator.attach(probe.layout, count_hits=not in_kernel)
+            try:
+                probe.enable()
+            except ProbeRefused as error:
+                probe.remove()
+                state.installed, state.reason = None, str(error)
+                self._complain(state)
+            else:
+                state.state = "up"
+                log.info("%s: %s", state.name, probe.spec.target)
+
+    def _disable(self) -> None:
+        for probe in self._installed():
+            probe.disable()
+
+    def _installed(self) -> list[Installed]:
+        return [probe.installed for probe in self._probes if probe.installed is not None]
+
+    def _complain(self, state: ProbeState) -> None:
+        level = logging.DEBUG if state.plan.probe.optional else logging.WARNING
+        log.log(level, "the probe '%s' is down: %s", state.name, state.reason)

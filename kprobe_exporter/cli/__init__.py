@@ -1,0 +1,58 @@
+"""The command line: one file a command, and what all of them do with an error."""
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from kprobe_exporter import __version__
+from kprobe_exporter.errors import ConfigError, GrammarError, KprobeExporterError
+
+COMMANDS = {
+    "run": "Run the agent until SIGTERM or Ctrl-C.",
+    "check": "Validate configurations without touching the kernel.",
+    "cleanup": "Remove what killed agents left in the kernel.",
+    "schema": "Print the JSON Schema of the configuration.",
+}
+
+WRONG_USAGE = 2
+
+
+class Commands(click.Group):
+    """Imports a command's module only when it is asked for: ``check`` needs no HTTP server."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"kprobe_exporter.cli.{name}")
+        command: click.Command = getattr(module, name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; what a person can mend is told in a sentence, without a traceback."""
+        try:
+            return super().invoke(ctx)
+        except (ConfigError, GrammarError) as error:
+            click.echo(str(error), err=True)
+            sys.exit(WRONG_USAGE)
+        except KprobeExporterError as error:
+            click.echo(f"kprobe-exporter: {error}", err=True)
+            sys.exit(1)
+
+
+@click.command(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Try: kprobe-exporter run, then curl localhost:10435/metrics",
+)
+@click.version_option(__version__, prog_name="kprobe-exporter")
+def main() -> None:
+    """Watch what the Linux kernel does, from Prometheus, with a YAML file and nothing to compile."""

@@ -1,0 +1,62 @@
+"""``cleanup``: removes what killed agents left behind, and nothing else."""
+
+from pathlib import Path
+
+import click
+
+from kprobe_exporter.cli import logs
+from kprobe_exporter.config.load import load
+from kprobe_exporter.config.values import Settings
+from kprobe_exporter.errors import InstanceBusy
+from kprobe_exporter.labels import DECODERS
+from kprobe_exporter.tracefs.definitions import list_definitions
+from kprobe_exporter.tracefs.files import MountedTracefs, Tracefs
+from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.mount import mounted
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  kprobe-exporter cleanup
+  kprobe-exporter cleanup --instance my_instance
+""",
+)
+@click.option(
+    "--config",
+    "paths",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="FILE|DIR",
+    help="Take the instance's name from this configuration.",
+)
+@click.option("--instance", metavar="NAME", help="The instance's name, kprobe_exporter by default.")
+@click.option("--tracefs", type=click.Path(path_type=Path), metavar="PATH", help="As of 'run'.")
+def cleanup(paths: tuple[Path, ...], instance: str | None, tracefs: Path | None) -> None:
+    """Remove what a killed agent left in the kernel: its tracefs instance and its probes.
+
+    A live agent holds a lock on its instance and keeps everything, as do other tools.
+    """
+    logs.set_up("warning", "text")
+    settings = load(paths, DECODERS).settings if paths else Settings()
+    name = instance or settings.tracefs_instance
+    with mounted(tracefs) as root:
+        files = MountedTracefs(root)
+        found = left_behind(files, name)
+        if not found:
+            click.echo(f"nothing of '{name}' is there")
+            return
+        try:
+            Instance.acquire(files, name).close()
+        except InstanceBusy:
+            click.echo(f"a live agent holds '{name}': nothing was removed")
+            return
+        left = set(left_behind(files, name))
+        for thing in found:
+            click.echo(f"{'could not remove' if thing in left else 'removed'} {thing}")
+
+
+def left_behind(files: Tracefs, name: str) -> list[str]:
+    """What there is under an agent's name: its instance, the events of its group."""
+    instance = [f"instances/{name}"] if files.exists(f"instances/{name}") else []
+    return instance + [f"{d.group}/{d.event}" for d in list_definitions(files) if d.group == name]

@@ -1,0 +1,104 @@
+"""``run``: the agent, in the foreground."""
+
+import logging
+import signal
+import threading
+from importlib.resources import as_file, files
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from kprobe_exporter.agent import Options, serve
+from kprobe_exporter.cli import logs
+from kprobe_exporter.config.load import load
+from kprobe_exporter.config.values import Config
+from kprobe_exporter.labels import DECODERS
+
+log = logging.getLogger(__name__)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  kprobe-exporter run
+  kprobe-exporter run --config /etc/kprobe_exporter/ --web.listen-address 127.0.0.1:10435
+""",
+)
+@click.option(
+    "--config",
+    "paths",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="FILE|DIR",
+    help="Configuration; several combine. Without one the packaged default.yaml.",
+)
+@click.option(
+    "--web.listen-address",
+    "addresses",
+    multiple=True,
+    default=[":10435"],
+    show_default=True,
+    metavar="[HOST]:PORT",
+    help="Where to serve; may be given more than once.",
+)
+@click.option(
+    "--web.telemetry-path",
+    "telemetry_path",
+    default="/metrics",
+    show_default=True,
+    metavar="PATH",
+    help="Where the metrics are.",
+)
+@click.option(
+    "--tracefs",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="The tracefs to use, instead of the mounted one, as /tracefs in a container.",
+)
+@click.option(
+    "--fail-fast",
+    is_flag=True,
+    help="Exit 1 if a probe cannot be installed, unless it is optional.",
+)
+@click.option("--log.level", "level", type=click.Choice(logs.LEVELS), default="info", show_default=True)
+@click.option("--log.format", "form", type=click.Choice(logs.FORMATS), default="text", show_default=True)
+def run(
+    paths: tuple[Path, ...],
+    addresses: tuple[str, ...],
+    telemetry_path: str,
+    tracefs: Path | None,
+    fail_fast: bool,
+    level: str,
+    form: str,
+) -> None:
+    """Run the agent until SIGTERM or Ctrl-C, then leave the kernel as it was."""
+    stop = threading.Event()
+    _heed_signals(stop)
+    logs.set_up(level, form)
+    config = load(paths, DECODERS) if paths else _default()
+    serve(config, Options(addresses, telemetry_path, tracefs, fail_fast), stop)
+    log.info("stopped")
+
+
+def _heed_signals(stop: threading.Event) -> None:
+    """The first SIGTERM or SIGINT asks for an orderly end, whatever is being done.
+
+    The handler does nothing but set a flag, so that no step of a start is cut in two.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    def no_reload(number: int, frame: FrameType | None) -> None:
+        log.warning("SIGHUP: reloading is not in this version yet; restart to read a changed file")
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    signal.signal(signal.SIGHUP, no_reload)
+
+
+def _default() -> Config:
+    packaged = files("kprobe_exporter.config") / "default.yaml"
+    with as_file(packaged) as path:
+        return load([path], DECODERS)

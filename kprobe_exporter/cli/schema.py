@@ -1,0 +1,24 @@
+"""``schema``: prints the JSON Schema of the configuration, for editors and linters."""
+
+import json
+
+import click
+
+from kprobe_exporter.config.schema import json_schema
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  kprobe-exporter schema > kprobe_exporter.schema.json
+  # the first line of a configuration, for editors with the YAML language server:
+  # yaml-language-server: $schema=kprobe_exporter.schema.json
+""",
+)
+def schema() -> None:
+    """Print the JSON Schema of the configuration.
+
+    Editors complete and check by it while you write; 'check' knows more, such as which fields
+    there are.
+    """
+    click.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
