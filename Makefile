@@ -1,0 +1,60 @@
+# What a developer types. `make help` lists it; the logic is in scripts/ and tests/vm.
+
+PYTHON ?= python3
+ARGS ?=
+export PYTHON
+
+bin := .venv/bin
+# What virtme-ng calls; without udev it finds no port to print to.
+vm-packages := busybox-static iproute2 kmod qemu-system-x86 udev
+# What `make demo` runs in the guest.
+COMMAND ?= $(bin)/kprobe-exporter run $(ARGS)
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check vmtest demo shell fixtures hooks clean .venv
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+
+run: .venv/runtime.stamp ## the agent on this machine, on :10435 (ARGS="--config FILE")
+	$(bin)/kprobe-exporter run $(ARGS)
+
+test: .venv/test.stamp ## everything: the host's suites, then the kernel suite in a VM per kernel
+	@scripts/debian-packages $(vm-packages)
+	@$(bin)/python -m tests.vm test
+
+check: .venv/test.stamp ## lint, format, types and unit tests, in seconds
+	$(bin)/ruff check
+	$(bin)/ruff format --check
+	$(bin)/mypy
+	$(bin)/python -m pytest tests/unit -q
+
+vmtest: .venv/test.stamp ## the kernel suite in VMs (KERNEL=6.1 ARGS="tests/kernel/test_x.py -k y")
+	@scripts/debian-packages $(vm-packages)
+	@$(bin)/python -m tests.vm run $(KERNEL:%=--kernel %) -- $(ARGS)
+
+demo: .venv/test.stamp ## the agent in a VM that has kprobes (KERNEL=6.12 PORT=10435 ARGS="--config FILE")
+	@scripts/debian-packages $(vm-packages)
+	@$(bin)/python -m tests.vm demo $(KERNEL:%=--kernel %) $(PORT:%=--port %) -- $(COMMAND)
+
+shell: .venv/test.stamp ## a shell in a VM (KERNEL=6.12)
+	@scripts/debian-packages $(vm-packages)
+	@$(bin)/python -m tests.vm shell $(KERNEL:%=--kernel %)
+
+fixtures: .venv/test.stamp ## capture tests/fixtures again, from the kernels themselves
+	@scripts/debian-packages $(vm-packages)
+	scripts/capture-fixtures
+
+hooks: .venv/test.stamp ## the same checks before each commit
+	$(bin)/pre-commit install
+
+clean: ## remove .venv, build/ and caches
+	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# For whoever wants only the tools.
+.venv: .venv/test.stamp
+
+# Made again only when pyproject.toml changes.
+.venv/%.stamp: pyproject.toml
+	@scripts/bootstrap $*

@@ -1,0 +1,233 @@
+"""The harness' commands: test, run, exec, demo, shell."""
+
+import argparse
+import compileall
+import fcntl
+import os
+import signal
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.vm import BUILD, ROOT, boot
+from tests.vm.boot import Guest
+from tests.vm.debian import PackageError, promtool
+from tests.vm.kernels import KERNELS, Kernel, image
+from tests.vm.process import Child, Ended
+from tests.vm.report import Result, judge, table
+
+PYTHON = str(ROOT / ".venv/bin/python")
+AGENT = str(ROOT / ".venv/bin/kprobe-exporter")
+HOST_LIMIT = 8 * 60
+VM_LIMIT = 15 * 60
+LOST = (None, 255)  # virtme-ng's 255: the guest went without leaving a status
+HOST_SUITES = {
+    "host": ("tests/unit", "tests/contract", "tests/e2e"),
+    "host-kernel": ("tests/kernel",),
+}
+VM_SUITE = ("tests/kernel", "tests/contract")
+
+
+def main() -> int:
+    options, rest = _arguments()
+    # Ended by a signal, we still end what we started.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return _run(options, rest, threading.Event())
+    except KeyboardInterrupt:
+        return 130
+    except PackageError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+def _run(options: argparse.Namespace, rest: list[str], stop: threading.Event) -> int:
+    kernels = [KERNELS[series] for series in options.kernel or options.default]
+    match options.command:
+        case "test":
+            return conclude(everything(kernels, stop))
+        case "run":
+            return conclude(vm_suites(kernels, rest, stop))
+        case "exec":
+            return execute(kernels[0], rest, options.writable, stop)
+        case "demo":
+            return demo(kernels[0], rest or [AGENT, "run"], options.port, stop)
+        case _:
+            return shell(kernels[0])
+
+
+def everything(kernels: Sequence[Kernel], stop: threading.Event) -> list[Result]:
+    """All suites. What they need is fetched first: what is missing shows at once."""
+    for kernel in kernels:
+        image(kernel)
+    promtool()
+    results = [host_suite(name, stop) for name in HOST_SUITES]
+    return results + vm_suites(kernels, (), stop)
+
+
+def host_suite(name: str, stop: threading.Event) -> Result:
+    """A suite on this machine and on its own kernel, which may lack much: skips are fine here."""
+    with _directory(name) as directory:
+        command = _pytest(HOST_SUITES[name], directory)
+        child = Child(name, command, directory / "log", HOST_LIMIT, boot.environment(), stop)
+        return judge(name, child.run(), directory / "junit.xml")
+
+
+def vm_suites(kernels: Sequence[Kernel], tests: Sequence[str], stop: threading.Event) -> list[Result]:
+    """The kernel suite on each kernel, side by side, one boot each."""
+
+    def suite(kernel: Kernel) -> Result:
+        with _directory(kernel.series) as directory:
+            guest = Guest(kernel, _pytest(tests or VM_SUITE, directory), directory, VM_LIMIT)
+            ended = _boot(guest, stop)
+            return judge(kernel.series, ended, directory / "junit.xml", kernel.absent)
+
+    for kernel in kernels:  # One after the other: the progress of a download is on the terminal.
+        image(kernel)
+    _compile()
+    return _side_by_side(suite, kernels, stop)
+
+
+def conclude(results: list[Result]) -> int:
+    print(table(results), flush=True)
+    return 1 if any(result.failed for result in results) else 0
+
+
+def execute(kernel: Kernel, command: Sequence[str], writable: Path | None, stop: threading.Event) -> int:
+    """One command in one guest; `writable` is the one directory whose files outlive it."""
+    with _directory(kernel.series) as directory:
+        guest = Guest(kernel, command, directory, VM_LIMIT, writable=writable)
+        ended = _boot(guest, stop)
+    return 1 if ended.status is None else ended.status
+
+
+def demo(kernel: Kernel, command: Sequence[str], port: int | None, stop: threading.Event) -> int:
+    """The agent in a guest, its port on this machine's loopback, until Ctrl-C."""
+    port = port or boot.free_port(boot.GUEST_PORT)
+    address = f"http://127.0.0.1:{port}"
+    with _directory(kernel.series) as directory, ThreadPoolExecutor() as pool:
+        guest = Guest(kernel, command, directory, 24 * 3600, port=port)
+        running = pool.submit(_boot, guest, stop)
+        try:
+            while not running.done():
+                if _answers(f"{address}/metrics"):
+                    print(f"\n  {address}/metrics    the agent on {image(kernel).release}")
+                    print("  Ctrl-C ends it and the VM\n", flush=True)
+                    break
+                time.sleep(0.5)
+            return running.result().status or 0
+        except KeyboardInterrupt:
+            print("ending the VM", flush=True)
+            stop.set()
+            running.result()
+    return 0
+
+
+def shell(kernel: Kernel) -> int:
+    """A shell in a guest, on this terminal."""
+    _compile()
+    vng = ["vng", "--run", str(image(kernel).vmlinuz), "--disable-kvm", "--force-9p"]
+    os.execvpe("vng", [*vng, "--user", "root", "--cpus", "2", "--memory", "2G"], boot.environment())
+
+
+def _boot(guest: Guest, stop: threading.Event) -> Ended:
+    name = guest.directory.name
+    command = boot.command(guest)
+    # The guest ends itself at its limit; ours is for a guest that is lost.
+    child = Child(name, command, guest.directory / "log", guest.timeout + 60, boot.environment(), stop)
+    ended = child.run(f"booting {image(guest.kernel).release}")
+    if ended.status in LOST:
+        console = (guest.directory / "console.log").read_text(errors="replace")
+        for line in ["lost; its console said last:", *console.splitlines()[-20:]]:
+            child.say(line)
+    return ended
+
+
+def _pytest(tests: Sequence[str], directory: Path) -> list[str]:
+    """pytest over `tests` (places that do not exist yet left out), its result in `directory`."""
+    (directory / "junit.xml").unlink(missing_ok=True)
+    chosen = [test for test in tests if not test.startswith("tests/") or _exists(test)]
+    options = ["-p", "no:cacheprovider", "--verbose", "--tb=short", "--color=no"]
+    return [PYTHON, "-m", "pytest", *options, f"--junit-xml={directory / 'junit.xml'}", *chosen]
+
+
+def _exists(test: str) -> bool:
+    return (ROOT / test.partition("::")[0]).exists()
+
+
+def _compile() -> None:
+    """Bytecode for the guests, who cannot write it; pip has compiled what it installed."""
+    for package in ("kprobe_exporter", "tests"):
+        compileall.compile_dir(ROOT / package, quiet=2)
+
+
+@contextmanager
+def _directory(name: str) -> Iterator[Path]:
+    """build/vm/NAME, ours alone; NAME-2 and so on while others use it."""
+    for suffix in ("", *(f"-{n}" for n in range(2, 20))):
+        path = BUILD / "vm" / (name + suffix)
+        path.mkdir(parents=True, exist_ok=True)
+        with (path / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            yield path
+            return
+    raise RuntimeError(f"too many VMs at once below {BUILD / 'vm'}")
+
+
+def _side_by_side(
+    work: Callable[[Kernel], Result], kernels: Sequence[Kernel], stop: threading.Event
+) -> list[Result]:
+    with ThreadPoolExecutor(len(kernels)) as pool:
+        futures = [pool.submit(work, kernel) for kernel in kernels]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            stop.set()
+            raise
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5):
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False
+
+
+def _arguments() -> tuple[argparse.Namespace, list[str]]:
+    argv = sys.argv[1:]
+    # What follows `--` is not ours.
+    rest = argv[argv.index("--") + 1 :] if "--" in argv else []
+    parser = argparse.ArgumentParser(prog="python -m tests.vm", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    every, newest = list(KERNELS), list(KERNELS)[-1:]
+    for name, default, summary in (
+        ("test", every, "the host's suites, then the kernel suite on every kernel"),
+        ("run", every, "the kernel suite, or pytest with what follows --, on every kernel"),
+        ("exec", newest, "the command that follows --, in a guest"),
+        ("demo", newest, "the agent, or the command that follows --, reachable from here"),
+        ("shell", newest, "a shell in a guest"),
+    ):
+        command = commands.add_parser(name, help=summary, description=summary)
+        command.add_argument("--kernel", action="append", choices=every, metavar="|".join(every))
+        command.set_defaults(default=default)
+        if name == "exec":
+            command.add_argument("--writable", type=Path, metavar="DIRECTORY")
+        if name == "demo":
+            command.add_argument("--port", type=int, help="the first free one from 10435 on")
+    return parser.parse_args(argv[: argv.index("--")] if "--" in argv else argv), rest
+
+
+if __name__ == "__main__":
+    sys.exit(main())

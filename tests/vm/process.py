@@ -1,0 +1,114 @@
+"""A child process with a name, a log, a time limit and a certain end.
+
+Its output appears line by line, after the name and the seconds so far, so that several can run side
+by side. It is the leader of a session of its own: what we end is that group and nothing else.
+"""
+
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+QUIET = 20.0  # seconds without output after which a line says that it still runs
+GRACE = 10.0  # seconds between asking a process to end and ending it
+
+
+@dataclass(frozen=True)
+class Ended:
+    """`status` is the exit status; None where the time was over or we were told to stop."""
+
+    status: int | None
+    seconds: float
+
+
+@dataclass
+class Child:
+    """Runs once. `stop` may be set from any thread and ends the process, its children included."""
+
+    name: str
+    command: Sequence[str | Path]
+    log: Path
+    timeout: float
+    environment: dict[str, str]
+    stop: threading.Event
+
+    def run(self, announcement: str = "starting") -> Ended:
+        """Blocks until the process has ended, by itself or by us."""
+        self._started = self._heard = time.monotonic()
+        self.say(announcement)
+        with (
+            self.log.open("wb") as log,
+            subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=self.environment,
+                start_new_session=True,
+            ) as process,
+        ):
+            assert process.stdout is not None
+            finished = False
+            try:
+                finished = self._follow(process.stdout.fileno(), log.fileno())
+            finally:
+                # Until it is waited for, its number, and so the group's, is nobody else's.
+                if not finished or not _gone(process.pid, GRACE):
+                    _signal_group(process.pid, signal.SIGTERM)
+                    _gone(process.pid, GRACE)
+                _signal_group(process.pid, signal.SIGKILL)
+                process.wait()
+        return Ended(process.returncode if finished else None, time.monotonic() - self._started)
+
+    def say(self, line: str) -> None:
+        """One line of output, ours or the child's."""
+        # In one write: print() would write the newline apart, and another thread in between.
+        text = f"[{self.name} {time.monotonic() - self._started:4.0f}s] {line}\n"
+        print(text, end="", flush=True)
+
+    def _follow(self, output: int, log: int) -> bool:
+        """Copies the output until its end (True), or until the time is over (False)."""
+        pending = b""
+        while not self.stop.is_set():
+            now = time.monotonic()
+            if now - self._started > self.timeout:
+                self.say(f"not finished after {self.timeout:.0f} s: ended")
+                return False
+            if not select.select([output], [], [], 0.5)[0]:
+                if now - self._heard > QUIET:
+                    self._heard = now
+                    self.say("…")
+                continue
+            chunk = os.read(output, 65536)
+            os.write(log, chunk)
+            *lines, pending = (pending + chunk).split(b"\n")
+            if not chunk and pending:
+                lines = [pending]
+            for line in lines:
+                self._heard = now
+                self.say(line.decode(errors="replace").rstrip("\r"))
+            if not chunk:
+                return True
+        return False
+
+
+def _gone(pid: int, patience: float) -> bool:
+    """Whether the process ends within `patience` seconds; it stays to be waited for."""
+    limit = time.monotonic() + patience
+    while time.monotonic() < limit:
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def _signal_group(leader: int, number: signal.Signals) -> None:
+    try:
+        os.killpg(leader, number)
+    except (ProcessLookupError, PermissionError):
+        return  # Nobody left in it.
