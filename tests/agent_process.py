@@ -1,0 +1,151 @@
+"""A running agent, for tests: a real process with its own log, metrics read over HTTP."""
+
+import os
+import re
+import signal
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+SERVING = re.compile(r"serving metrics at (http://\S+?)/metrics")
+
+START_TIME = 60
+"""Seconds; under emulation a start takes some."""
+
+
+def eventually(true: Callable[[], object], timeout: float = 20) -> None:
+    """Wait for what another process or the kernel is about to do; AssertionError if it does not."""
+    end = time.monotonic() + timeout
+    while not true():
+        assert time.monotonic() < end, f"not true within {timeout} s"
+        time.sleep(0.02)
+
+
+class Metrics(Mapping[tuple[str, frozenset[tuple[str, str]]], float]):
+    """One scrape: values by sample name and labels."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._values = {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+    def __getitem__(self, key: tuple[str, frozenset[tuple[str, str]]]) -> float:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[tuple[str, frozenset[tuple[str, str]]]]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def value(self, name: str, **labels: str) -> float:
+        """The value of one sample; 0 where there is none, as PromQL's sum() would have it."""
+        return self._values.get((name, frozenset(labels.items())), 0.0)
+
+    def labels(self, name: str) -> list[dict[str, str]]:
+        """The label sets under one name."""
+        return [dict(labels) for found, labels in self._values if found == name]
+
+
+class AgentProcess:
+    """The command line in a child that is forked, not executed: imports are slow under emulation."""
+
+    def __init__(self, log: Path, main: Callable[[list[str]], object], arguments: Sequence[str]) -> None:
+        self.log = log
+        self.address = ""
+        self._status: int | None = None
+        log.touch()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _be_the_agent(log, main, list(arguments))
+
+    def output(self) -> str:
+        return self.log.read_text(errors="surrogateescape")
+
+    def wait_until_serving(self) -> None:
+        """Wait until it says that it serves; AssertionError with its output if it ends instead."""
+
+        def serving() -> bool:
+            assert self.poll() is None, f"the agent ended with {self._status}: {self.output()}"
+            if found := SERVING.search(self.output()):
+                self.address = found[1].replace("[::]", "127.0.0.1")
+            return bool(self.address)
+
+        eventually(serving, START_TIME)
+
+    def get(self, path: str = "/metrics") -> str:
+        with urllib.request.urlopen(self.address + path, timeout=10) as answer:
+            text: str = answer.read().decode()
+            return text
+
+    def scrape(self) -> Metrics:
+        return Metrics(self.get())
+
+    def poll(self) -> int | None:
+        """Its exit status if it has ended; -N if by signal N."""
+        if self._status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._status = os.waitstatus_to_exitcode(status)
+        return self._status
+
+    def wait(self, timeout: float = 30) -> int:
+        """Its exit status."""
+        eventually(lambda: self.poll() is not None, timeout)
+        assert self._status is not None
+        return self._status
+
+    def signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def end(self) -> int:
+        """SIGTERM, then its exit status."""
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+
+@contextmanager
+def running(agent: AgentProcess) -> Iterator[AgentProcess]:
+    """The agent, ended at the latest when the context is left."""
+    try:
+        yield agent
+    finally:
+        try:
+            agent.end()
+        except AssertionError:
+            agent.signal(signal.SIGKILL)
+            agent.wait()
+            raise
+
+
+def _be_the_agent(log: Path, main: Callable[[list[str]], object], arguments: list[str]) -> None:
+    """Run the command line as a process of its own would, and never come back."""
+    status = 70
+    try:
+        fd = os.open(log, os.O_WRONLY | os.O_APPEND)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(fd, 1)
+        os.dup2(fd, 2)
+        sys.stdout = os.fdopen(1, "w", closefd=False)
+        sys.stderr = os.fdopen(2, "w", closefd=False)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        try:
+            main(arguments)
+            status = 0
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else 1
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)

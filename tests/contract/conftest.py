@@ -1,0 +1,61 @@
+"""The same contract against the fake tracefs and the real one."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from kprobe_exporter.tracefs.definitions import list_definitions
+from kprobe_exporter.tracefs.files import MountedTracefs, Tracefs
+from tests.conftest import TRACEFS, has
+from tests.fake_tracefs import FakeTracefs
+
+
+@dataclass
+class Kernel:
+    """A tracefs, and how a test makes something happen in its kernel."""
+
+    files: Tracefs
+    symbol: str
+    call: Callable[[], object]
+    fails: str
+    fail: Callable[[], object]
+
+
+def open_missing() -> None:
+    try:
+        os.open("/nonexistent", os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    raise AssertionError("/nonexistent exists")
+
+
+@pytest.fixture(params=["fake", "real"])
+def kernel(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kernel]:
+    """Left as it was found: no definition or instance more than before."""
+    if request.param == "fake":
+        fake = FakeTracefs(tmp_path, {"__x64_sys_getppid", "do_sys_openat2"})
+        tid = threading.get_native_id()
+        kernel = Kernel(
+            fake,
+            "__x64_sys_getppid",
+            lambda: fake.fire("__x64_sys_getppid", tid=tid),
+            "do_sys_openat2",
+            lambda: fake.fire("do_sys_openat2", f' return=-2 comm="{threading.current_thread().name[:15]}"'),
+        )
+    else:
+        if not has("kprobe_events"):
+            pytest.skip("needs kprobe_events")
+        kernel = Kernel(
+            MountedTracefs(TRACEFS), "__x64_sys_getppid", os.getppid, "do_sys_openat2", open_missing
+        )
+    before = _state(kernel.files)
+    yield kernel
+    assert _state(kernel.files) == before
+
+
+def _state(files: Tracefs) -> tuple[list[str], list[str]]:
+    return [defined.line for defined in list_definitions(files)], files.names("instances")

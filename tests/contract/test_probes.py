@@ -1,0 +1,179 @@
+"""Probes: installed under a name of their own, counted, refused with a sentence, removed."""
+
+import os
+
+import pytest
+
+from kprobe_exporter.errors import ProbeRefused
+from kprobe_exporter.model import VALUES, Arg, Layout, ProbeSpec
+from kprobe_exporter.source.lines import LineParser
+from kprobe_exporter.tracefs.definitions import list_definitions
+from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.poller import read_counts
+from kprobe_exporter.tracefs.probes import install, names_in_use
+from kprobe_exporter.tracefs.profile import kprobe_counts
+from tests.contract.conftest import Kernel
+
+NAME = "contract_test"
+
+
+def entry(symbol: str, only: str | None = None) -> ProbeSpec:
+    layout = Layout(0, "call", "call", "entry", symbol)
+    return ProbeSpec("call", "kprobe", f"kprobe:{symbol}", symbol, "kprobe_events", "p", symbol, only, layout)
+
+
+def failed(symbol: str, only: str | None = None) -> ProbeSpec:
+    args = (Arg("return", "int"), Arg("comm", "str"))
+    layout = Layout(1, "fail", "fail", "return", symbol, args)
+    body = f"{symbol} return=$retval:s64 comm=$comm:string"
+    return ProbeSpec(
+        "fail", "kretprobe", f"kretprobe:{symbol}", symbol, "kprobe_events", "r1024", body, only, layout
+    )
+
+
+def exec_eprobe() -> ProbeSpec:
+    layout = Layout(2, "exec", "exec", "eprobe", "sched_process_exec", (Arg("pid", "int"),))
+    body = "sched.sched_process_exec pid=$pid:s32"
+    target = "tracepoint:sched:sched_process_exec"
+    return ProbeSpec(
+        "exec", "tracepoint", target, "sched_process_exec", "dynamic_events", "e", body, None, layout
+    )
+
+
+def test_hits_and_events_agree(kernel: Kernel) -> None:
+    with Instance.acquire(kernel.files, NAME) as instance:
+        instance.set_up(256, record_tgid=False)
+        probe = install(instance, entry(kernel.symbol), names_in_use(instance))
+        kernel.call()
+        probe.enable()
+        pipe = instance.open_pipe()
+        for _ in range(23):
+            kernel.call()
+        probe.disable()
+        kernel.call()
+        counts = read_counts(instance, [probe])
+        text = _read(pipe)
+        os.close(pipe)
+    batch = LineParser([probe.layout]).feed(text)
+    assert (len(batch.records), batch.unparsed) == (23, 0)
+    assert counts.hits == {"call": 23}
+    assert counts.misses == {"call": 0}
+
+
+def test_return_values_and_names(kernel: Kernel) -> None:
+    with Instance.acquire(kernel.files, NAME) as instance:
+        instance.set_up(256, record_tgid=False)
+        probe = install(instance, failed(kernel.fails, "return < 0"), names_in_use(instance))
+        probe.enable()
+        pipe = instance.open_pipe()
+        for _ in range(23):
+            kernel.fail()
+        probe.disable()
+        text = _read(pipe)
+        os.close(pipe)
+    batch = LineParser([probe.layout]).feed(text)
+    own = [record for record in batch.records if record[VALUES] == -2]
+    assert len(own) >= 23
+    assert all(isinstance(record[VALUES + 1], bytes) for record in own)
+
+
+def test_names_taken_by_others_are_left_to_them(kernel: Kernel) -> None:
+    kernel.files.write("kprobe_events", f"p:foreign_group/call {kernel.symbol}")
+    try:
+        with Instance.acquire(kernel.files, NAME) as instance:
+            taken = names_in_use(instance)
+            first = install(instance, entry(kernel.symbol), taken)
+            second = install(instance, entry(kernel.symbol), taken)
+            assert (first.event, second.event) == ("call_2", "call_3")
+        assert [d.group for d in list_definitions(kernel.files) if d.event == "call"] == ["foreign_group"]
+    finally:
+        kernel.files.write("kprobe_events", "-:foreign_group/call")
+
+
+def test_a_name_that_was_taken_since_is_passed_over(kernel: Kernel) -> None:
+    """Somebody was faster after the list of names was read."""
+    with Instance.acquire(kernel.files, NAME) as instance:
+        kernel.files.write("kprobe_events", f"p:{NAME}/call {kernel.symbol}")
+        probe = install(instance, entry(kernel.symbol), set())
+        names = [d.event for d in list_definitions(kernel.files) if d.group == NAME]
+        assert probe.event in names
+
+
+def test_counts_of_a_name_that_two_groups_have(kernel: Kernel) -> None:
+    with Instance.acquire(kernel.files, NAME) as instance:
+        kernel.files.mkdir(f"instances/{NAME}_other")
+        probe = install(instance, entry(kernel.symbol), names_in_use(instance))
+        kernel.files.write("kprobe_events", f"p:foreign_group/call {kernel.symbol}")
+        try:
+            enable = f"instances/{NAME}_other/events/foreign_group/call/enable"
+            kernel.files.write(enable, "1")
+            kernel.call()
+            probe.enable()
+            kernel.call()
+            kernel.files.write(enable, "0")
+            assert kprobe_counts(kernel.files, NAME)["call"].hits == 1
+            assert kprobe_counts(kernel.files, "foreign_group")["call"].hits == 2
+        finally:
+            probe.disable()
+            kernel.files.rmdir(f"instances/{NAME}_other")
+            kernel.files.write("kprobe_events", "-:foreign_group/call")
+
+
+def test_an_unknown_function_is_refused(kernel: Kernel) -> None:
+    with Instance.acquire(kernel.files, NAME) as instance:
+        with pytest.raises(ProbeRefused, match=r"Invalid probed address or symbol, at \^ in .*\^no_such"):
+            install(instance, entry("no_such_function"), names_in_use(instance))
+        assert not [d for d in list_definitions(kernel.files) if d.group == NAME]
+
+
+def test_a_bad_filter_is_refused_and_nothing_stays(kernel: Kernel) -> None:
+    with Instance.acquire(kernel.files, NAME) as instance:
+        with pytest.raises(ProbeRefused, match="the filter 'nothing == 1' is refused"):
+            install(instance, entry(kernel.symbol, "nothing == 1"), names_in_use(instance))
+        assert not [d for d in list_definitions(kernel.files) if d.group == NAME]
+
+
+def test_a_tracepoint_has_no_probe_that_is_not_there(kernel: Kernel) -> None:
+    spec = ProbeSpec(
+        "x", "tracepoint", "t", "x", None, "", "", None, Layout(0, "x", "x", "tracepoint", "x"), "sched", "x"
+    )
+    with Instance.acquire(kernel.files, NAME) as instance:
+        with pytest.raises(ProbeRefused, match="no tracepoint sched:x"):
+            install(instance, spec, set())
+        assert instance.event_format("sched", "x") is None
+        assert "sched_process_exec" in (instance.event_format("sched", "sched_process_exec") or "")
+
+
+def test_an_eprobe_counts_by_a_trigger(kernel: Kernel) -> None:
+    """Its hit counter is there before it is enabled, and gone before it is removed."""
+    with Instance.acquire(kernel.files, NAME) as instance:
+        probe = install(instance, exec_eprobe(), names_in_use(instance))
+        assert probe.hits is not None
+        probe.enable()
+        assert probe.hits.read() == 0
+        probe.remove()
+        assert probe.hits.read() is None
+        assert not [d for d in list_definitions(kernel.files) if d.group == NAME]
+
+
+def test_one_that_somebody_else_uses_stays(kernel: Kernel) -> None:
+    """EBUSY is another's right: told at the end, not forced."""
+    kernel.files.mkdir("instances/foreign")
+    try:
+        with Instance.acquire(kernel.files, NAME) as instance:
+            install(instance, entry(kernel.symbol), names_in_use(instance))
+            kernel.files.write(f"instances/foreign/events/{NAME}/call/enable", "1")
+        assert [d.event for d in list_definitions(kernel.files) if d.group == NAME] == ["call"]
+        kernel.files.write(f"instances/foreign/events/{NAME}/call/enable", "0")
+    finally:
+        kernel.files.rmdir("instances/foreign")
+    Instance.acquire(kernel.files, NAME).close()
+
+
+def _read(pipe: int) -> bytes:
+    text = b""
+    while True:
+        try:
+            text += os.read(pipe, 65536)
+        except BlockingIOError:
+            return text

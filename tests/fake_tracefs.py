@@ -1,0 +1,334 @@
+"""A tracefs in memory that answers as a kernel does; the contract tests hold it against the real one.
+
+It knows what the tracefs layer uses: instances with their lock, definitions with the kernel's errnos,
+enabling, filters, hist triggers, profiles, statistics, and a trace_pipe with the kernel's text.
+"""
+
+import errno
+import fcntl
+import os
+import re
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kprobe_exporter.errors import GrammarError
+from kprobe_exporter.grammar.definition import parse_definition
+from kprobe_exporter.grammar.filter import parse_filter
+
+EXEC_FORMAT = """name: sched_process_exec
+ID: 311
+format:
+\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;
+\tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;
+\tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;
+\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;
+
+\tfield:__data_loc char[] filename;\toffset:8;\tsize:4;\tsigned:0;
+\tfield:pid_t pid;\toffset:12;\tsize:4;\tsigned:1;
+\tfield:pid_t old_pid;\toffset:16;\tsize:4;\tsigned:1;
+
+print fmt: "filename=%s pid=%d old_pid=%d", __get_str(filename), REC->pid, REC->old_pid
+"""
+EXIT_OPENAT_FORMAT = """name: sys_exit_openat
+ID: 700
+format:
+\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;
+\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;
+
+\tfield:int __syscall_nr;\toffset:8;\tsize:4;\tsigned:1;
+\tfield:long ret;\toffset:16;\tsize:8;\tsigned:1;
+
+print fmt: "0x%lx", REC->ret
+"""
+
+TOP = ("events", "instances", "trace_clock", "README")
+DEFINITION_FILES = ("kprobe_events", "uprobe_events", "dynamic_events")
+
+
+@dataclass
+class FakeEvent:
+    """A dynamic event: its definition, its counts, the instances in which it is enabled."""
+
+    group: str
+    name: str
+    line: str
+    symbol: str
+    is_return: bool
+    kprobe: bool
+    hits: int = 0
+    enabled: set[str] = field(default_factory=set)
+
+
+@dataclass
+class FakeInstance:
+    """One instance: its buffer, as text that waits, and what was written to its files."""
+
+    unread: bytes = b""
+    entries: int = 0
+    open_pipes: dict[int, int] = field(default_factory=dict)  # read end → write end
+    values: dict[str, str] = field(default_factory=dict)
+    triggers: dict[str, int] = field(default_factory=dict)  # event → hits
+    notrace: set[int] = field(default_factory=set)
+
+
+class FakeTracefs:
+    """See the module. ``root`` holds real, empty directories, so that locks are the kernel's own."""
+
+    def __init__(self, root: Path, functions: set[str], kprobes: bool = True, eprobes: bool = True) -> None:
+        self.root = root
+        self.functions = functions
+        self.kprobes = kprobes
+        self.eprobes = eprobes
+        self.tracepoints = {
+            ("sched", "sched_process_exec"): EXEC_FORMAT,
+            ("syscalls", "sys_exit_openat"): EXIT_OPENAT_FORMAT,
+        }
+        self.events: list[FakeEvent] = []
+        self.instances: dict[str, FakeInstance] = {}
+        self.error_log = ""
+        self.writes: list[tuple[str, str]] = []
+        (root / "instances").mkdir()
+
+    # The seam.
+
+    def exists(self, path: str) -> bool:
+        if path in DEFINITION_FILES:
+            return self.kprobes or path != "kprobe_events"
+        try:
+            self.read(path)
+        except IsADirectoryError:
+            return True
+        except OSError:
+            return False
+        return True
+
+    def names(self, path: str) -> list[str]:
+        if path == "instances":
+            return sorted(self.instances)
+        instance, rest = self._instance(path)
+        if rest == "per_cpu" and instance is not None:
+            return ["cpu0", "cpu1"]
+        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+    def mkdir(self, path: str) -> None:
+        (self.root / path).mkdir()
+        self.instances[path.removeprefix("instances/")] = FakeInstance()
+
+    def rmdir(self, path: str) -> None:
+        name = path.removeprefix("instances/")
+        if name not in self.instances:
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if self._live_pipes(self.instances[name]):
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), path)
+        (self.root / path).rmdir()
+        del self.instances[name]
+        for event in self.events:
+            event.enabled.discard(name)
+
+    def lock(self, path: str) -> int | None:
+        fd = os.open(self.root / path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        return fd
+
+    def open_pipe(self, path: str) -> int:
+        instance, _ = self._instance(path)
+        if instance is None:
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if self._live_pipes(instance):
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), path)
+        read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        instance.open_pipes[read] = write
+        self._flush(instance)
+        return read
+
+    def read(self, path: str) -> bytes:
+        instance, rest = self._instance(path)
+        if path in DEFINITION_FILES and self.exists(path):
+            return self._definitions(path).encode()
+        if path == "kprobe_profile" and self.kprobes:
+            lines = (f"  {e.name:<44} {e.hits:15} {0:15}\n" for e in self.events if e.kprobe)
+            return "".join(lines).encode()
+        if path == "error_log":
+            return self.error_log.encode()
+        if path in TOP:
+            return b""
+        if instance is not None:
+            return self._read_instance(instance, path, rest).encode()
+        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+    def write(self, path: str, text: str) -> None:
+        self.writes.append((path, text))
+        if path in DEFINITION_FILES and self.exists(path):
+            self._define(path, text.rstrip("\n"))
+            return
+        instance, rest = self._instance(path)
+        if instance is None:
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        self._write_instance(instance, path, rest, text.rstrip("\n"))
+
+    # What a test does to it.
+
+    def fire(self, symbol: str, body: str = "", tid: int | None = None) -> None:
+        """A function is called and returns, or a tracepoint fires, in this thread or another."""
+        tid = threading.get_native_id() if tid is None else tid
+        for event in [e for e in self.events if e.symbol == symbol and e.enabled]:
+            event.hits += 1
+            address = f"caller+0x1/0x2 <- {symbol}" if event.is_return else f"{symbol}+0x0/0x10"
+            for name in event.enabled:
+                self._record(self.instances[name], tid, f"{event.name}: ({address}){body}")
+        for name, instance in self.instances.items():
+            for event in [e for e in self.events if e.symbol == symbol and name in e.enabled]:
+                key = f"events/{event.group}/{event.name}"
+                if key in instance.triggers:
+                    instance.triggers[key] += 1
+
+    def feed(self, instance: str, text: bytes) -> None:
+        """Captured text appears in an instance's trace_pipe."""
+        self.instances[instance].unread += text
+        self._flush(self.instances[instance])
+
+    # The kernel's side.
+
+    def _instance(self, path: str) -> tuple[FakeInstance | None, str]:
+        found = re.fullmatch(r"instances/([^/]+)(?:/(.*))?", path)
+        if found is None:
+            return None, path
+        return self.instances.get(found[1]), found[2] or ""
+
+    def _record(self, instance: FakeInstance, tid: int, body: str) -> None:
+        if tid in instance.notrace:
+            return
+        instance.entries += 1
+        instance.unread += f"{'test':>16}-{tid:<7} [000] d..1. {1:5}.{instance.entries:06}: {body}\n".encode()
+        self._flush(instance)
+
+    def _flush(self, instance: FakeInstance) -> None:
+        for read in self._live_pipes(instance):
+            os.write(instance.open_pipes[read], instance.unread)
+            instance.unread = b""
+
+    @staticmethod
+    def _live_pipes(instance: FakeInstance) -> list[int]:
+        """The read ends that are still open: closing one is how a reader says goodbye."""
+        for read, write in list(instance.open_pipes.items()):
+            try:
+                os.fstat(read)
+            except OSError:
+                os.close(write)
+                del instance.open_pipes[read]
+        return list(instance.open_pipes)
+
+    def _definitions(self, path: str) -> str:
+        shown = (e for e in self.events if path == "dynamic_events" or e.kprobe)
+        return "".join(f"{e.line}\n" for e in shown)
+
+    def _define(self, path: str, line: str) -> None:
+        if line.startswith("-:"):
+            self._delete(line.removeprefix("-:"))
+            return
+        try:
+            definition = parse_definition(line)
+        except GrammarError as error:
+            raise self._refuse(errno.EINVAL, "Invalid definition", line, error.column) from None
+        kprobe = line[0] in "pr"
+        body = line.split(" ", 2)[1]
+        symbol = body.partition(".")[2] if line[0] == "e" else body.partition("+")[0].rpartition(":")[2]
+        if line[0] == "e" and not (self.eprobes and path == "dynamic_events"):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+        known = self.functions if kprobe else {event for _, event in self.tracepoints}
+        if symbol not in known:
+            place = line.index(body)
+            raise self._refuse(errno.ENOENT, "Invalid probed address or symbol", line, place)
+        group, name = definition.group or "kprobes", definition.event or f"p_{symbol}_0"
+        if any((e.group, e.name) == (group, name) for e in self.events):
+            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        self.events.append(FakeEvent(group, name, line, symbol, line[0] == "r", kprobe))
+
+    def _refuse(self, code: int, text: str, line: str, column: int) -> OSError:
+        caret = " " * (len("  Command: ") + column) + "^"
+        self.error_log += f"[  100.000001] trace_kprobe: error: {text}\n  Command: {line}\n{caret}\n"
+        return OSError(code, os.strerror(code))
+
+    def _delete(self, name: str) -> None:
+        for event in self.events:
+            if f"{event.group}/{event.name}" == name:
+                if event.enabled:
+                    raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+                self.events.remove(event)
+                return
+        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+    def _event(self, rest: str) -> FakeEvent | None:
+        parts = rest.split("/")
+        return next((e for e in self.events if parts[:3] == ["events", e.group, e.name]), None)
+
+    def _read_instance(self, instance: FakeInstance, path: str, rest: str) -> str:
+        parts = rest.split("/")
+        if parts[0] == "events" and len(parts) == 4:
+            return self._read_event(instance, path, rest, parts)
+        if re.fullmatch(r"per_cpu/cpu[01]/stats", rest):
+            entries = instance.entries if "cpu0" in rest else 0
+            return f"entries: {entries}\noverrun: 0\ncommit overrun: 0\nbytes: 8\ndropped events: 0\n"
+        if rest in {"set_event_notrace_pid", "error_log", ""} or rest in instance.values:
+            return instance.values.get(rest, "")
+        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+    def _read_event(self, instance: FakeInstance, path: str, rest: str, parts: list[str]) -> str:
+        event, static = self._event(rest), self.tracepoints.get((parts[1], parts[2]))
+        if parts[3] == "format" and static:
+            return static
+        if (event or static) and parts[3] in {"enable", "filter", "trigger"}:
+            return instance.values.get(rest, "0\n")
+        if event and parts[3] == "hist":
+            hits = instance.triggers.get(rest.removesuffix("/hist"))
+            return "" if hits is None else f"Totals:\n    Hits: {hits}\n    Entries: 1\n    Dropped: 0\n"
+        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+    def _write_instance(self, instance: FakeInstance, path: str, rest: str, text: str) -> None:
+        name = path.split("/")[1]
+        key, _, last = rest.rpartition("/")
+        event = self._event(rest)
+        if rest == "events/enable" and text == "0":
+            for each in self.events:
+                each.enabled.discard(name)
+        elif rest == "set_event_notrace_pid":
+            instance.notrace |= set(map(int, text.split()))
+        elif rest == "trace_marker":
+            self._record(instance, threading.get_native_id(), f"tracing_mark_write: {text}")
+        elif event is not None and last == "enable":
+            (event.enabled.add if text == "1" else event.enabled.discard)(name)
+        elif event is not None and last == "filter" and text != "0":
+            self._filter(event, text)
+        elif event is not None and last == "trigger":
+            self._trigger(instance, key, text)
+        elif key.startswith("events/") and not self._static(key):
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        else:
+            instance.values[rest] = text
+
+    def _static(self, key: str) -> bool:
+        return tuple(key.split("/")[1:]) in self.tracepoints
+
+    @staticmethod
+    def _filter(event: FakeEvent, text: str) -> None:
+        fields = set(re.findall(r"(\w+)=", event.line)) | {"common_pid", "comm"}
+        try:
+            unknown = parse_filter(text).fields - fields
+        except GrammarError:
+            unknown = frozenset({text})
+        if unknown:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    @staticmethod
+    def _trigger(instance: FakeInstance, key: str, text: str) -> None:
+        if text.startswith("!"):
+            instance.triggers.pop(key, None)
+        elif key in instance.triggers:
+            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
+        else:
+            instance.triggers[key] = 0

@@ -1,0 +1,84 @@
+"""What the kernel tests share: a real tracefs, agents on it, and the machine left as it was found."""
+
+import itertools
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from kprobe_exporter.cli import main
+
+# What `run` imports, imported once here and inherited by every forked agent.
+from kprobe_exporter.cli import run as run  # noqa: PLC0414
+from kprobe_exporter.tracefs.files import MountedTracefs
+from tests.agent_process import AgentProcess, running
+
+TRACEFS = Path("/sys/kernel/tracing")
+
+StartAgent = Callable[..., AgentProcess]
+
+
+@pytest.fixture(scope="session")
+def tracefs() -> Path:
+    """The kernel's tracefs, mounted if it is not. It stays mounted: others may use it by now."""
+    if not (TRACEFS / "README").exists():
+        try:
+            subprocess.run(
+                ["mount", "-t", "tracefs", "nodev", TRACEFS],
+                check=True,
+                capture_output=True,
+                text=True,
+            )
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"tracefs cannot be mounted here: {getattr(error, 'stderr', error)}")
+    return TRACEFS
+
+
+@pytest.fixture
+def files(tracefs: Path) -> MountedTracefs:
+    """The seam that the agent itself uses."""
+    return MountedTracefs(tracefs)
+
+
+def definitions(tracefs: Path) -> str:
+    """All dynamic events of the kernel; the definitions files lack what is not built in."""
+    names = ("kprobe_events", "uprobe_events", "dynamic_events")
+    return "".join((tracefs / name).read_text() for name in names if (tracefs / name).exists())
+
+
+@pytest.fixture(autouse=True)
+def as_found(tracefs: Path) -> Iterator[None]:
+    """Every test leaves the kernel's definitions and instances as they were."""
+    before = definitions(tracefs), sorted(path.name for path in (tracefs / "instances").iterdir())
+    yield
+    after = definitions(tracefs), sorted(path.name for path in (tracefs / "instances").iterdir())
+    assert after == before
+
+
+@pytest.fixture
+def start_agent(tmp_path: Path, tracefs: Path, as_found: None) -> Iterator[StartAgent]:
+    """Starts agents with a configuration, and ends those that still run."""
+    numbers = itertools.count()
+    with ExitStack() as stack:
+
+        def start(config: str | None, *arguments: str, serving: bool = True) -> AgentProcess:
+            number = next(numbers)
+            extra = list(arguments)
+            if config is not None:
+                path = tmp_path / f"config{number}.yaml"
+                path.write_text(config)
+                path.chmod(0o600)
+                extra += ["--config", str(path)]
+            agent = AgentProcess(
+                tmp_path / f"agent{number}.log",
+                main,
+                ["run", "--web.listen-address", "127.0.0.1:0", *extra],
+            )
+            stack.enter_context(running(agent))
+            if serving:
+                agent.wait_until_serving()
+            return agent
+
+        yield start

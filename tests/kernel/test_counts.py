@@ -1,0 +1,241 @@
+"""The numbers are right: 23 calls, provoked by one thread, are 23 wherever they are counted."""
+
+import os
+import subprocess
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.agent_process import AgentProcess, eventually
+from tests.kernel.conftest import StartAgent
+
+TIMES = 23
+
+
+def opens_of_a_missing_file(times: int = TIMES) -> None:
+    for _ in range(times):
+        with pytest.raises(FileNotFoundError):
+            os.open("/nonexistent", os.O_RDONLY)
+
+
+def fsyncs_of_a_pipe(times: int = TIMES) -> None:
+    read, write = os.pipe()
+    for _ in range(times):
+        with pytest.raises(OSError, match="Invalid argument"):
+            os.fsync(write)
+    os.close(read)
+    os.close(write)
+
+
+def plan_target(agent: AgentProcess, probe: str) -> str:
+    """What the probe settled on."""
+    (info,) = [labels for labels in agent.scrape().labels("kprobe_info") if labels["probe"] == probe]
+    return info["target"]
+
+
+def test_failed_opens_of_one_thread(start_agent: StartAgent) -> None:
+    tid = threading.get_native_id()
+    agent = start_agent(f"""
+probes:
+  - name: open
+    attach:
+      - kretprobe:do_sys_openat2
+      - {{to: "tracepoint:syscalls:sys_exit_openat", fetch: {{return: ret}}}}
+    filter: "return < 0 && common_pid == {tid}"
+    metrics:
+      - counter: open_errors_total
+        help: Failed opens.
+        labels: {{errno: {{field: return, decode: errno}}, tid: tid}}
+      - counter: opens_total
+""")
+    opens_of_a_missing_file()
+    metrics = agent.scrape()
+    assert metrics.value("kprobe_return_errors_total", probe="open", errno="ENOENT") == TIMES
+    assert metrics.value("kprobe_open_errors_total", errno="ENOENT", tid=str(tid)) == TIMES
+    assert metrics.value("kprobe_opens_total") == TIMES
+    assert metrics.value("kprobe_exporter_events_total", probe="open") == TIMES
+    assert metrics.labels("kprobe_return_errors_total") == [{"probe": "open", "errno": "ENOENT"}]
+    assert metrics.value("kprobe_up", probe="open") == 1
+
+
+@pytest.mark.needs("kprobe_events")
+def test_hits_and_misses_of_a_kprobe(start_agent: StartAgent) -> None:
+    agent = start_agent("""
+probes:
+  - name: getppid
+    attach: ["kprobe:__x64_sys_getppid", "kprobe:sys_getppid"]
+""")
+    for _ in range(TIMES):
+        os.getppid()
+    eventually(lambda: agent.scrape().value("kprobe_hits_total", probe="getppid") == TIMES)
+    metrics = agent.scrape()
+    assert metrics.value("kprobe_misses_total", probe="getppid") == 0
+    assert metrics.value("kprobe_exporter_events_total", probe="getppid") == TIMES
+    assert ("kprobe_misses_total", frozenset({("probe", "getppid")})) in metrics
+
+
+@pytest.mark.needs("kprobe_events")
+@pytest.mark.parametrize("returns", ["int", "long"])
+def test_errors_of_a_function_that_returns_int(start_agent: StartAgent, returns: str) -> None:
+    agent = start_agent(f"""
+probes:
+  - name: fsync
+    attach: ["kretprobe:vfs_fsync_range", "kretprobe:do_fsync"]
+    returns: {returns}
+    filter: "common_pid == {threading.get_native_id()}"
+    metrics:
+      - counter: fsyncs_total
+        labels: {{errno: {{field: return, decode: errno}}}}
+""")
+    fsyncs_of_a_pipe()
+    metrics = agent.scrape()
+    assert metrics.value("kprobe_return_errors_total", probe="fsync", errno="EINVAL") == TIMES
+    assert metrics.value("kprobe_fsyncs_total", errno="EINVAL") == TIMES
+    assert metrics.value("kprobe_return_value_count", probe="fsync") == 0
+
+
+def reads_of_known_sizes() -> None:
+    for path, sizes in (("/dev/zero", (100, 101, 150, 5000)), ("/dev/null", (10,))):
+        device = os.open(path, os.O_RDONLY)
+        for size in sizes:
+            os.read(device, size)
+        os.close(device)
+
+
+@pytest.mark.needs("kprobe_events")
+def test_return_values_fall_into_their_buckets(start_agent: StartAgent) -> None:
+    with ThreadPoolExecutor(1) as other:  # a thread that reads nothing but what it is told to
+        agent = start_agent(f"""
+probes:
+  - name: read
+    attach: kretprobe:vfs_read
+    returns: ssize_t
+    filter: "common_pid == {other.submit(threading.get_native_id).result()}"
+    return_buckets: [0, 100, 1000]
+    metrics:
+      - counter: read_bytes_total
+        value: return
+      - histogram: read_size_bytes
+        value: return
+        buckets: {{linear: {{start: 100, width: 100, count: 3}}}}
+      - gauge: last_read_bytes
+        value: return
+""")
+        other.submit(reads_of_known_sizes).result()
+    metrics = agent.scrape()
+    buckets = [
+        metrics.value("kprobe_return_value_bucket", probe="read", le=bound)
+        for bound in ("0.0", "100.0", "1000.0", "+Inf")
+    ]
+    assert buckets == [1, 2, 4, 5]
+    assert metrics.value("kprobe_read_bytes_total") == 5351
+    assert metrics.value("kprobe_read_size_bytes_sum") == 5351
+    assert metrics.value("kprobe_read_size_bytes_bucket", le="200.0") == 4
+    assert metrics.value("kprobe_last_read_bytes") == 0
+
+
+@pytest.mark.needs("kprobe_events")
+def test_the_agent_does_not_feed_itself(start_agent: StartAgent) -> None:
+    agent = start_agent("probes: [{name: read, attach: 'kretprobe:vfs_read', returns: ssize_t}]")
+    before = agent.scrape().value("kprobe_exporter_events_total", probe="read")
+    time.sleep(3)
+    after = agent.scrape().value("kprobe_exporter_events_total", probe="read")
+    assert after - before < 100
+
+
+def test_names_and_fields_of_a_tracepoint(start_agent: StartAgent) -> None:
+    """Numbers and strings, by an eprobe where there are any, else from the tracepoint's own text."""
+    agent = start_agent("""
+probes:
+  - name: exec
+    attach: tracepoint:sched:sched_process_exec
+    fetch: {file: filename, child: pid}
+    metrics:
+      - counter: execs_total
+        labels: {file: file, child: child}
+""")
+    child = subprocess.Popen(["true"])
+    child.wait()
+    (labels,) = [
+        labels for labels in agent.scrape().labels("kprobe_execs_total") if labels["child"] == str(child.pid)
+    ]
+    assert labels["file"].endswith("/true")
+    eventually(lambda: agent.scrape().value("kprobe_hits_total", probe="exec") >= 1)
+
+
+@pytest.mark.needs("kprobe_events")
+def test_a_tracepoints_filter_does_not_narrow_its_hits(start_agent: StartAgent) -> None:
+    tid = threading.get_native_id()
+    agent = start_agent(f"""
+probes:
+  - name: failed
+    attach: tracepoint:syscalls:sys_exit_getppid
+    fetch: {{return: ret}}
+    filter: "return < 0 && common_pid == {tid}"
+  - name: all
+    attach: tracepoint:syscalls:sys_exit_getppid
+""")
+    for _ in range(TIMES):
+        os.getppid()
+    eventually(lambda: agent.scrape().value("kprobe_hits_total", probe="failed") == TIMES)
+    metrics = agent.scrape()
+    assert metrics.value("kprobe_hits_total", probe="all") == TIMES
+    assert metrics.value("kprobe_exporter_events_total", probe="failed") == 0
+    assert metrics.value("kprobe_exporter_events_total", probe="all") == TIMES
+
+
+@pytest.mark.needs("kprobe_events")
+def test_the_name_recorded_is_the_one_at_the_event(start_agent: StartAgent) -> None:
+    """A thread that renames itself afterwards changes the text's prefix, not the label."""
+    tid = threading.get_native_id()
+    agent = start_agent(f"""
+probes:
+  - name: open
+    attach: kretprobe:do_sys_openat2
+    filter: "return < 0 && common_pid == {tid}"
+    metrics: [{{counter: open_errors_total, labels: [comm]}}]
+""")
+    comm = f"/proc/self/task/{tid}/comm"
+    with open(comm) as file:
+        own = file.read()
+    names = [b"before", b'" ret=-1 x="', b"a\nb-1 [000] d", b"\xff\xfe"]
+    shown = ["before", '" ret=-1 x="', None, "\\xff\\xfe"]
+    try:
+        for name in names:
+            with open(comm, "wb") as file:
+                file.write(name)
+            opens_of_a_missing_file()
+    finally:
+        with open(comm, "w") as file:
+            file.write(own)
+    metrics = agent.scrape()
+    for text in filter(None, shown):
+        assert metrics.value("kprobe_open_errors_total", comm=text) == TIMES
+    assert metrics.value("kprobe_exporter_events_total", probe="open") == 3 * TIMES
+    assert metrics.value("kprobe_exporter_events_lost_total", reason="unparsed") >= TIMES
+
+
+@pytest.mark.needs("kprobe_events")
+def test_what_the_buffer_cannot_hold_is_counted(start_agent: StartAgent) -> None:
+    """Hits are what was delivered and what was lost, exactly, over a flood."""
+    agent = start_agent("""
+global: {buffer_size: 4KiB}
+probes: [{name: getppid, attach: ["kprobe:__x64_sys_getppid", "kprobe:sys_getppid"]}]
+""")
+    for _ in range(20_011):
+        os.getppid()
+    eventually(lambda: agent.scrape().value("kprobe_hits_total", probe="getppid") == 20_011)
+
+    def told_whole() -> bool:
+        metrics = agent.scrape()
+        delivered = metrics.value("kprobe_exporter_events_total", probe="getppid")
+        lost = sum(
+            metrics.value("kprobe_exporter_events_lost_total", reason=reason)
+            for reason in ("overrun", "commit_overrun", "dropped", "unparsed")
+        )
+        return delivered + lost == 20_011
+
+    eventually(told_whole)
+    assert agent.scrape().value("kprobe_exporter_events_lost_total", reason="overrun") > 0

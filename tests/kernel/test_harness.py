@@ -1,0 +1,31 @@
+"""The VM harness keeps its word: the kernel asked for, root, a tracefs, a loopback."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+SERIES = os.environ.get("KPROBE_EXPORTER_VM")
+
+
+@pytest.mark.skipif(SERIES is None, reason="not in a VM")
+def test_this_is_the_kernel_asked_for() -> None:
+    assert SERIES is not None
+    assert os.uname().release.startswith(f"{SERIES}.")
+
+
+def test_tracefs_is_there(tracefs: Path) -> None:
+    assert (tracefs / "instances").is_dir()
+
+
+@pytest.mark.needs("kprobe_events")
+def test_an_instance_can_be_made(tracefs: Path) -> None:
+    instance = tracefs / "instances" / f"harness_{os.getpid()}"
+    instance.mkdir()
+    instance.rmdir()
+
+
+def test_the_loopback_is_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        socket.create_connection(server.getsockname()).close()

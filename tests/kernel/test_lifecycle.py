@@ -1,0 +1,206 @@
+"""The machine is left as it was found, by an orderly end, by a killed agent's successor, by cleanup."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kprobe_exporter.cli import main
+from kprobe_exporter.tracefs.files import MountedTracefs
+from tests.agent_process import AgentProcess, eventually
+from tests.kernel.conftest import StartAgent, definitions
+
+PROBES = """
+probes:
+  - name: open
+    attach: ["kretprobe:do_sys_openat2", "tracepoint:syscalls:sys_exit_openat"]
+  - name: getppid
+    attach: ["kprobe:__x64_sys_getppid", "tracepoint:syscalls:sys_enter_getppid"]
+  - name: exec
+    attach: tracepoint:sched:sched_process_exec
+    fetch: {file: filename}
+    metrics: [{counter: execs_total, labels: [file, comm]}]
+"""
+
+
+def instances(tracefs: Path) -> list[str]:
+    return sorted(path.name for path in (tracefs / "instances").iterdir())
+
+
+@contextmanager
+def foreign_things(files: MountedTracefs) -> Iterator[None]:
+    """Another tool's instance with something in its buffer, and its probe, enabled in it."""
+    files.mkdir("instances/foreign")
+    probe = "getppid"
+    with_kprobes = files.exists("kprobe_events")
+    if with_kprobes:
+        files.write("kprobe_events", f"p:foreign/{probe} __x64_sys_getppid")
+        files.write(f"instances/foreign/events/foreign/{probe}/enable", "1")
+        os.getppid()
+    files.write("instances/foreign/trace_marker", "foreign words")
+    try:
+        yield
+        text = files.read("instances/foreign/trace")
+        assert b"foreign words" in text
+        if with_kprobes:
+            assert f"{probe}: (".encode() in text
+            assert files.read(f"instances/foreign/events/foreign/{probe}/enable") == b"1\n"
+    finally:
+        if with_kprobes:
+            files.write(f"instances/foreign/events/foreign/{probe}/enable", "0")
+        files.rmdir("instances/foreign")
+        if with_kprobes:
+            files.write("kprobe_events", f"-:foreign/{probe}")
+
+
+def has_more_hits(agent: AgentProcess, than: float) -> bool:
+    return agent.scrape().value("kprobe_hits_total", probe="getppid") > than
+
+
+def test_sigterm_leaves_everything_as_it_was(
+    start_agent: StartAgent, tracefs: Path, files: MountedTracefs
+) -> None:
+    before = definitions(tracefs), instances(tracefs)
+    files.write("trace_marker", "words of the top level")
+    with foreign_things(files):
+        agent = start_agent(PROBES)
+        assert "kprobe_exporter" in instances(tracefs)
+        assert agent.scrape().value("kprobe_up", probe="open") == 1
+        assert agent.end() == 0
+    assert (definitions(tracefs), instances(tracefs)) == before
+    assert b"words of the top level" in files.read("trace")
+    assert "Traceback" not in agent.output()
+
+
+def test_a_killed_agents_leftovers_go_at_the_next_start(
+    start_agent: StartAgent, tracefs: Path, files: MountedTracefs
+) -> None:
+    before = definitions(tracefs), instances(tracefs)
+    with foreign_things(files):
+        other = start_agent("global: {tracefs_instance: other_agent}\n" + PROBES)
+        killed = start_agent(PROBES)
+        killed.signal(signal.SIGKILL)
+        assert killed.wait() == -signal.SIGKILL
+        assert "kprobe_exporter" in instances(tracefs)
+        successor = start_agent(PROBES)
+        assert "removing what a killed agent left" in successor.output()
+        for agent in (other, successor):
+            hits = agent.scrape().value("kprobe_hits_total", probe="getppid")
+            os.getppid()
+            eventually(partial(has_more_hits, agent, hits))
+        assert successor.end() == 0
+        assert other.scrape().value("kprobe_up", probe="open") == 1
+        assert other.end() == 0
+    assert (definitions(tracefs), instances(tracefs)) == before
+
+
+def test_a_second_agent_of_the_same_name_says_so(start_agent: StartAgent) -> None:
+    first = start_agent(PROBES)
+    second = start_agent(PROBES, serving=False)
+    assert second.wait() == 1
+    assert "another live agent holds the tracefs instance 'kprobe_exporter'" in second.output()
+    assert len(second.output().splitlines()) == 1
+    assert first.scrape().value("kprobe_up", probe="open") == 1
+
+
+def test_cleanup_removes_what_is_dead_and_keeps_what_lives(
+    start_agent: StartAgent, tracefs: Path, files: MountedTracefs
+) -> None:
+    def cleanup() -> str:
+        result = CliRunner().invoke(main, ["cleanup"])
+        assert result.exit_code == 0
+        return result.output
+
+    before = definitions(tracefs), instances(tracefs)
+    assert cleanup() == "nothing of 'kprobe_exporter' is there\n"
+    with foreign_things(files):
+        agent = start_agent(PROBES)
+        assert cleanup() == "a live agent holds 'kprobe_exporter': nothing was removed\n"
+        assert agent.scrape().value("kprobe_up", probe="open") == 1
+        agent.signal(signal.SIGKILL)
+        agent.wait()
+        assert "removed instances/kprobe_exporter\n" in cleanup()
+    assert (definitions(tracefs), instances(tracefs)) == before
+
+
+def test_sigterm_at_any_moment_of_the_start(start_agent: StartAgent, tracefs: Path) -> None:
+    """From before the first line of code to after it serves; each time the kernel is left clean."""
+    before = definitions(tracefs), instances(tracefs)
+    started = time.monotonic()
+    start_agent(PROBES).end()
+    whole = time.monotonic() - started
+    ended = []
+    for part in range(12):
+        agent = start_agent(PROBES, serving=False)
+        time.sleep(whole * part / 10)
+        status = agent.end()
+        ended.append(status)
+        assert status in (0, -signal.SIGTERM), agent.output()  # before the handler, the signal's own
+        assert "Traceback" not in agent.output()
+        assert (definitions(tracefs), instances(tracefs)) == before
+    assert 0 in ended
+
+
+@pytest.mark.needs("kprobe_events")
+def test_an_event_name_that_somebody_else_has(
+    start_agent: StartAgent, tracefs: Path, files: MountedTracefs
+) -> None:
+    """Ours gets another name in tracefs; the label stays, and only our own firings count."""
+    with foreign_things(files):
+        agent = start_agent(PROBES)
+        assert "kprobe_exporter/getppid_2 " in definitions(tracefs)
+        for _ in range(23):
+            os.getppid()
+        eventually(lambda: agent.scrape().value("kprobe_hits_total", probe="getppid") == 23)
+        assert agent.scrape().value("kprobe_exporter_events_total", probe="getppid") == 23
+
+
+@pytest.mark.needs("kprobe_events")
+def test_an_event_name_that_somebody_takes_later(start_agent: StartAgent, files: MountedTracefs) -> None:
+    """kprobe_profile shows no group: the other's counts must not become ours."""
+    agent = start_agent(PROBES)
+    with foreign_things(files):
+        for _ in range(23):
+            os.getppid()
+        files.write("instances/foreign/events/foreign/getppid/enable", "0")
+        for _ in range(23):
+            os.getppid()
+        files.write("instances/foreign/events/foreign/getppid/enable", "1")
+        eventually(lambda: agent.scrape().value("kprobe_hits_total", probe="getppid") >= 46)
+        metrics = agent.scrape()
+        assert metrics.value("kprobe_hits_total", probe="getppid") == metrics.value(
+            "kprobe_exporter_events_total", probe="getppid"
+        )
+
+
+def test_a_reader_of_our_pipe_is_told(start_agent: StartAgent, files: MountedTracefs) -> None:
+    """A killed agent's instance that somebody holds open cannot be taken over; the sentence says why."""
+    agent = start_agent(PROBES)
+    agent.signal(signal.SIGKILL)
+    agent.wait()
+    pipe = files.open_pipe("instances/kprobe_exporter/trace_pipe")
+    try:
+        successor = start_agent(PROBES, serving=False)
+        assert successor.wait() == 1
+        assert "somebody has a file in it open (EBUSY)" in successor.output()
+    finally:
+        os.close(pipe)
+    assert CliRunner().invoke(main, ["cleanup"]).exit_code == 0
+
+
+def test_two_addresses_and_one_taken(start_agent: StartAgent, tracefs: Path) -> None:
+    """An address in use is told before the kernel is touched."""
+    first = start_agent(PROBES)
+    taken = first.address.removeprefix("http://")
+    second = start_agent(
+        "global: {tracefs_instance: other_agent}\n" + PROBES, "--web.listen-address", taken, serving=False
+    )
+    assert second.wait() == 1
+    assert "in use" in second.output()
+    assert "other_agent" not in instances(tracefs)
