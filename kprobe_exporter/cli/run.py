@@ -74,14 +74,14 @@ def run(
 ) -> None:
     """Run the agent until SIGTERM or Ctrl-C, then leave the kernel as it was."""
     stop = threading.Event()
-    _heed_signals(stop)
+    heed_signals(stop)
     logs.set_up(level, form)
     config = load(paths, DECODERS) if paths else _default()
     serve(config, Options(addresses, telemetry_path, tracefs, fail_fast), stop)
     log.info("stopped")
 
 
-def _heed_signals(stop: threading.Event) -> None:
+def heed_signals(stop: threading.Event) -> None:
     """The first SIGTERM or SIGINT asks for an orderly end, whatever is being done.
 
     The handler does nothing but set a flag, so that no step of a start is cut in two.

@@ -22,7 +22,7 @@ class Defined(NamedTuple):
 
 def parse_definitions(text: str) -> list[Defined]:
     """The lines of a definitions file, in the kernel's order; what is no definition is passed over."""
-    heads = ((HEAD.match(line), line) for line in text.splitlines())
+    heads = ((HEAD.match(line), line) for line in text.split("\n"))
     return [Defined(head["group"] or "", head["event"], line) for head, line in heads if head]
 
 

@@ -34,7 +34,7 @@ class Mount(NamedTuple):
 def parse_mountinfo(text: str) -> list[Mount]:
     """The tracefs mounts in ``/proc/PID/mountinfo`` (proc_pid_mountinfo(5)), in its order."""
     mounts = []
-    for line in text.splitlines():
+    for line in text.split("\n"):  # splitlines() would also cut at what a path may hold
         head, _, tail = line.partition(" - ")
         fields, kind = head.split(" "), tail.split(" ")
         if kind[0] == "tracefs" and len(fields) > 5:
@@ -107,6 +107,17 @@ def _look(root: Path) -> None:
         )
     if os.statvfs(root).f_flag & os.ST_RDONLY:
         raise TracefsError(f"tracefs at {root} is mounted read-only: mount it read-write.")
+    try:
+        (root / "trace_clock").read_bytes()
+    except PermissionError as error:
+        # LOCKDOWN_TRACEFS refuses every open with EPERM (fs/tracefs/inode.c, kernel/trace/trace.c).
+        why = (
+            "the kernel is locked down (confidentiality), which forbids all tracing: boot it with "
+            "lockdown=integrity or less"
+            if error.errno == errno.EPERM
+            else "no permission to open its files: run as root (uid 0; no capability is needed)"
+        )
+        raise TracefsError(f"tracefs at {root} cannot be used: {why}.") from None
 
 
 def _mount(path: Path) -> None:

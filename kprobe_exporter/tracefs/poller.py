@@ -99,10 +99,10 @@ class Poller:
                 self._condition.wait_for(lambda: self._asked or self._closed)
                 if self._closed:
                     return
-                self._asked = False
             good = self._attempt()
             with self._condition:
                 self._attempts += 1
+                self._asked = False  # this one served all who asked meanwhile
                 if good:
                     self._finished = self._clock()
                 self._condition.notify_all()
@@ -110,9 +110,10 @@ class Poller:
     def _attempt(self) -> bool:
         try:
             self._deliver(self._read())
-        except OSError as error:
+        except Exception as error:  # whatever it is, the thread goes on and the last numbers serve
             if not self._complained:
-                log.warning("the kernel's counts cannot be read: %s", error)
+                bug = not isinstance(error, OSError)
+                log.warning("the kernel's counts cannot be read: %s", error, exc_info=bug)
             self._complained = True
             return False
         if self._complained:

@@ -2,11 +2,13 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple, TypeVar
 
 from kprobe_exporter.tracefs.definitions import parse_definitions
 from kprobe_exporter.tracefs.files import Tracefs
+
+T = TypeVar("T")
 
 
 class Counts(NamedTuple):
@@ -16,17 +18,15 @@ class Counts(NamedTuple):
     misses: int
 
 
+PROFILE_LINE = re.compile(r"^ *(\S+) +(\d{1,20}) +(\d{1,20})$", re.MULTILINE | re.ASCII)
+
+
 def parse_profile(text: str) -> list[tuple[str, Counts]]:
     """The lines of kprobe_profile: event name, hits, misses (kernel/trace/trace_kprobe.c).
 
-    The columns are padded but a long name pushes them, so a line is split from its right end.
+    The columns are padded but a long name pushes them.
     """
-    found = []
-    for line in text.splitlines():
-        fields = line.rsplit(None, 2)
-        if len(fields) == 3 and fields[1].isdigit() and fields[2].isdigit():
-            found.append((fields[0].strip(), Counts(int(fields[1]), int(fields[2]))))
-    return found
+    return [(name, Counts(int(hits), int(misses))) for name, hits, misses in PROFILE_LINE.findall(text)]
 
 
 def kprobe_counts(files: Tracefs, group: str) -> dict[str, Counts]:
@@ -34,30 +34,27 @@ def kprobe_counts(files: Tracefs, group: str) -> dict[str, Counts]:
 
     The profile prints no group. Should somebody else make an event of the same name later, its
     lines are told apart by their place: profile and kprobe_events list the same events in the same
-    order. Raises OSError if the files cannot be read.
+    order. Where they do not, since one came or went between the two reads, an event of that name
+    is left out this time: a wrong count would stay for ever. Raises OSError if the files cannot be
+    read.
     """
-    lines = parse_profile(files.read("kprobe_profile").decode(errors="replace"))
-    names = [name for name, _ in lines]
-    if len(set(names)) == len(names):
-        return dict(lines)
+    lines = _by_name(parse_profile(files.read("kprobe_profile").decode(errors="replace")))
+    if all(len(counts) == 1 for counts in lines.values()):
+        return {name: counts[0] for name, counts in lines.items()}
     listed = parse_definitions(files.read("kprobe_events").decode(errors="replace"))
-    groups: Mapping[str, list[str]] = _groups_by_name((d.event, d.group) for d in listed)
-    seen: dict[str, int] = defaultdict(int)
-    counts: dict[str, Counts] = {}
-    for name, count in lines:
-        owners = groups.get(name, [])
-        owner = owners[seen[name]] if seen[name] < len(owners) else group
-        seen[name] += 1
-        if owner == group or len(owners) < 2:
-            counts[name] = count
-    return counts
+    groups = _by_name((defined.event, defined.group) for defined in listed)
+    return {
+        name: counts[groups[name].index(group)]
+        for name, counts in lines.items()
+        if len(counts) == len(groups[name]) and group in groups[name]
+    }
 
 
-def _groups_by_name(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    groups: dict[str, list[str]] = defaultdict(list)
-    for event, group in pairs:
-        groups[event].append(group)
-    return groups
+def _by_name(pairs: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
+    found: dict[str, list[T]] = defaultdict(list)
+    for name, value in pairs:
+        found[name].append(value)
+    return found
 
 
 class CpuStats(NamedTuple):

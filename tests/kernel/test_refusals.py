@@ -30,8 +30,8 @@ def line_about(agent: AgentProcess, probe: str) -> str:
         ("kretprobe:no_such_function_at_all", ["^no_such_function"]),
         # A function that kprobes itself needs: on the blacklist (NOKPROBE_SYMBOL).
         ("kprobe:do_int3", ["(E"]),
-        # Not the start of an instruction, or not in the function at all.
-        ("kprobe:__x64_sys_getppid+0x5fff", ["(E"]),
+        # Not the start of an instruction.
+        ("kprobe:__x64_sys_getppid+1", ["(E"]),
         ("tracepoint:sched:no_such_event", ["this kernel has no tracepoint sched:no_such_event"]),
         ("tracepoint:no_such_system:exec", ["this kernel has no tracepoint no_such_system:exec"]),
     ],

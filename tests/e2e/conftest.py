@@ -1,0 +1,89 @@
+"""A whole agent on a kernel that plays back what real ones wrote."""
+
+import json
+import os
+import re
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from kprobe_exporter.agent import Options, serve
+from kprobe_exporter.cli import logs
+from kprobe_exporter.cli.run import heed_signals
+from kprobe_exporter.config.load import load
+from kprobe_exporter.labels import DECODERS
+from kprobe_exporter.tracefs.files import Tracefs
+from tests.agent_process import AgentProcess, running
+from tests.fake_tracefs import FakeTracefs
+
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+
+PlayBack = Callable[..., AgentProcess]
+
+
+class Playback(FakeTracefs):
+    """Puts captured text into the agent's trace_pipe as soon as the event that it is of is enabled."""
+
+    def __init__(self, root: Path, texts: dict[str, bytes], symbols: set[str]) -> None:
+        super().__init__(root, symbols)
+        self.texts = texts
+
+    def write(self, path: str, text: str) -> None:
+        super().write(path, text)
+        enabled = re.fullmatch(r"instances/(\w+)/events/\1/(\w+)/enable", path)
+        if enabled and text == "1" and enabled[2] in self.texts:
+            self.feed(enabled[1], self.texts[enabled[2]])
+
+
+@pytest.fixture
+def play_back(tmp_path: Path) -> Iterator[PlayBack]:
+    """Starts an agent that reads captured streams: ``play_back(config, {event: file, …})``."""
+    with ExitStack() as stack:
+
+        def start(config: str, streams: dict[str, Path]) -> AgentProcess:
+            path = tmp_path / "config.yaml"
+            path.write_text(config)
+            path.chmod(0o600)
+            texts = {event: file.read_bytes() for event, file in streams.items()}
+
+            def main(_: list[str]) -> None:
+                logs.set_up("info", "text")
+                stop = threading.Event()
+                heed_signals(stop)
+
+                @contextmanager
+                def kernel(_: Path | None) -> Iterator[Tracefs]:
+                    root = tmp_path / "tracefs"
+                    root.mkdir()
+                    yield Playback(root, texts, {"do_sys_openat2"})
+
+                serve(load([path], DECODERS), Options(listen=["127.0.0.1:0"]), stop, kernel)
+
+            agent = AgentProcess(tmp_path / "agent.log", main, [])
+            stack.enter_context(running(agent))
+            agent.wait_until_serving()
+            return agent
+
+        yield start
+
+
+@pytest.fixture
+def promtool() -> str:
+    """The real promtool, by `make test` unpacked from Debian's package."""
+    unpacked = Path(__file__).parents[2] / "build/prometheus/usr/bin/promtool"
+    found = shutil.which("promtool") or (str(unpacked) if unpacked.exists() else None)
+    if found is None:
+        if os.environ.get("CI"):
+            pytest.fail("no promtool: run 'make test', which unpacks Debian's package")
+        pytest.skip("no promtool: run 'make test', which unpacks Debian's package")
+    return found
+
+
+def meta(kernel: str) -> dict[str, dict[str, object]]:
+    """What the capture says of each of a kernel's files."""
+    files: dict[str, dict[str, object]] = json.loads((FIXTURES / kernel / "meta.json").read_text())["files"]
+    return files

@@ -1,0 +1,73 @@
+"""The packaged configuration, as a newcomer starts it: it comes up, and promtool has nothing to say."""
+
+import os
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.agent_process import Metrics, eventually
+from tests.conftest import has
+from tests.kernel.conftest import StartAgent
+
+
+def test_the_packaged_configuration(start_agent: StartAgent) -> None:
+    agent = start_agent(None)
+    metrics = agent.scrape()
+    up = {labels["probe"] for labels in metrics.labels("kprobe_up")}
+    working = {probe for probe in up if metrics.value("kprobe_up", probe=probe) == 1}
+    assert len(up) >= 6
+    assert len(working) >= 4
+    if has("kprobe_events"):
+        assert working == up, agent.output()
+        kinds = {labels["probe"]: labels["kind"] for labels in metrics.labels("kprobe_info")}
+        assert kinds["open"] == kinds["fsync"] == "kretprobe"
+    subprocess.run(["true"], check=True)
+    eventually(lambda: agent.scrape().value("kprobe_hits_total", probe="exec") >= 1)
+    eventually(lambda: agent.scrape().value("kprobe_hits_total", probe="task_new") >= 1)
+    assert agent.get("/-/ready") == "ready\n"
+    assert "exec" in agent.get("/")
+
+
+def test_each_default_metric_moves(start_agent: StartAgent) -> None:
+    """Provoke what can be provoked without harm, and see the metric of the default move."""
+    agent = start_agent(None)
+    with ThreadPoolExecutor(1) as other:
+        other.submit(_fail_to_open_and_sync).result()
+    victim = subprocess.Popen(["sleep", "60"])
+    victim.kill()
+    victim.wait()
+    metrics = agent.scrape()
+    assert total(metrics, "kprobe_open_errors_total", errno="EISDIR") >= 1
+    assert total(metrics, "kprobe_fsync_errors_total", errno="EINVAL") >= 1
+    assert total(metrics, "kprobe_sigkills_total") >= 1
+    assert total(metrics, "kprobe_execs_total") >= 1
+
+
+def test_promtool_has_nothing_to_say(start_agent: StartAgent) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("no promtool on the PATH")
+    text = start_agent(None).get()
+    check = subprocess.run(
+        [promtool, "check", "metrics"], input=text, capture_output=True, text=True, check=False
+    )
+    assert (check.returncode, check.stdout, check.stderr) == (0, "", "")
+
+
+def total(metrics: Metrics, name: str, **labels: str) -> float:
+    """The sum over the label sets that have these labels."""
+    return sum(
+        value for (found, key), value in metrics.items() if found == name and key >= set(labels.items())
+    )
+
+
+def _fail_to_open_and_sync() -> None:
+    with pytest.raises(IsADirectoryError):
+        os.open("/", os.O_WRONLY)
+    read, write = os.pipe()
+    with pytest.raises(OSError, match="Invalid argument"):
+        os.fsync(write)
+    os.close(read)
+    os.close(write)

@@ -1,0 +1,30 @@
+"""A kernel that is locked down says so in one sentence. Last of all: it stays so until it is booted again."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.conftest import StartAgent
+
+LOCKDOWN = Path("/sys/kernel/security/lockdown")
+
+
+@pytest.fixture
+def as_found() -> None:
+    """Nothing can be read any more, so nothing can be compared."""
+
+
+@pytest.mark.skipif("KPROBE_EXPORTER_VM" not in os.environ, reason="not on a machine that is used on")
+def test_a_kernel_that_is_locked_down(start_agent: StartAgent) -> None:
+    if not LOCKDOWN.exists():
+        subprocess.run(["mount", "-t", "securityfs", "nodev", LOCKDOWN.parent], check=True)
+    LOCKDOWN.write_text("confidentiality")
+    agent = start_agent(
+        "probes: [{name: exec, attach: 'tracepoint:sched:sched_process_exec'}]", serving=False
+    )
+    assert agent.wait() == 1, agent.output()
+    assert "locked down" in agent.output()
+    assert "Traceback" not in agent.output()
+    assert len(agent.output().splitlines()) == 1
