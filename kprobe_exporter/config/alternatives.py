@@ -1,5 +1,6 @@
 """The alternatives of one probe: merged with its own keys, checked, and which fields they yield."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
@@ -165,11 +166,9 @@ class _Merged:
             return
         for name in sorted(parse_filter(self.filter).fields):
             if why := self._wrong_in_filter(name, fields):
-                self.refuse(
-                    self._path("filter"),
-                    self._here(why, "filter"),
-                    column=max(0, self.filter.find(name)),
-                )
+                used = re.search(rf"\b{name}\b", self.filter)
+                column = used.start() if used else 0
+                self.refuse(self._path("filter"), self._here(why, "filter"), column=column)
 
     def _wrong_in_filter(self, name: str, fields: Mapping[str, FieldKind]) -> str | None:
         if name == "return" and name not in fields:

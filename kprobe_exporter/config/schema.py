@@ -26,6 +26,8 @@ from kprobe_exporter.config.fields import (
     shapes,
 )
 
+MAX_LABELS = 32
+
 
 class LabelModel(Strict):
     """A label's field, and how its value becomes text."""
@@ -41,7 +43,8 @@ _Label: TypeAlias = Annotated[
     shapes("a label is the name of a field, or {field: NAME, decode: DECODER}"),
 ]
 Labels: TypeAlias = Annotated[
-    Annotated[list[Name], Tag("<list>")] | Annotated[dict[Name, _Label], Tag("<mapping>")],
+    Annotated[list[Name], Field(max_length=MAX_LABELS), Tag("<list>")]
+    | Annotated[dict[Name, _Label], Field(max_length=MAX_LABELS), Tag("<mapping>")],
     shapes("labels are a list of fields, or a mapping of NAME to FIELD"),
 ]
 

@@ -1,5 +1,6 @@
 """The arguments of a definition as a list: their names, their number and their room."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -71,9 +72,8 @@ def check_arguments(args: Sequence[FetchArg]) -> None:
     """Refuse arguments that cannot be together in one event."""
     if len(args) > MOST_ARGS:
         fail(f"a probe can have {MOST_ARGS} arguments", "")
-    names = [arg.name for arg in args]
-    for name in names:
-        if names.count(name) > 1:
-            fail(f"two arguments are called {name or '$arg*'!r}, rename one", name)
+    name, times = Counter(arg.name for arg in args).most_common(1)[0] if args else ("", 0)
+    if times > 1:
+        fail(f"two arguments are called {name or '$arg*'!r}, rename one", name)
     if sum(arg.size * (arg.count or 1) for arg in args) > MOST_BYTES:
         fail(f"the arguments together take more than {MOST_BYTES} bytes, shorten an array", "")

@@ -226,7 +226,7 @@ def _check_word(pattern: re.Pattern[str], name: str, what: str) -> None:
             found.end() if found else 0,
         )
     if len(name) > LONGEST_NAME:
-        fail(f"the name of an {what} can have {LONGEST_NAME} characters", name, LONGEST_NAME)
+        fail(f"{what} names can have {LONGEST_NAME} characters, shorten it", name, LONGEST_NAME)
 
 
 def _parse_place(kind: ProbeKind, text: str) -> tuple[Place, bool]:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.model import Arg
@@ -24,6 +25,12 @@ FIELD_USE = re.compile(r"^(?:REC->|__get_str\()([A-Za-z_]\w*)\)?$")
 
 ESCAPES = {"n": "\n", "t": "\t"}
 ANYTHING = rb"[^\n]*?"
+PADDING = rb" {0,32}"
+NUMBER = {
+    **dict.fromkeys("diu", rb"-?\d{1,20}"),
+    **dict.fromkeys("xX", rb"(?:0x)?[0-9a-fA-F]{1,16}"),
+}
+"""How a number prints, by its conversion; one group of digits at the most, so that no text takes long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +102,7 @@ def text_pattern(form: EventFormat, wanted: Collection[str]) -> tuple[bytes, tup
     if form.name.startswith("sys_enter_"):
         pattern, args = _call_pattern(form, wanted)
     elif form.name.startswith("sys_exit_"):
-        pattern, args = _number_group("x"), [_arg(form.fields["ret"], "x")]
+        pattern, args = b"(" + NUMBER["x"] + b")", [_arg(form.fields["ret"], "x")]
         if "ret" not in wanted:
             pattern, args = ANYTHING, []
     elif wanted:
@@ -113,53 +120,92 @@ def text_pattern(form: EventFormat, wanted: Collection[str]) -> tuple[bytes, tup
 
 
 def _call_pattern(form: EventFormat, wanted: Collection[str]) -> tuple[bytes, list[Arg]]:
-    """A system call's entry prints every argument in hexadecimal, whatever its print fmt says."""
-    parts, args = [], []
-    for field in form.fields.values():
-        if field.name.startswith("__"):  # __syscall_nr, and strings that newer kernels copy
-            continue
-        shown = field.name in wanted
-        value = _number_group("x") if shown else rb"[^\n]*?"
-        parts.append(re.escape(field.name).encode() + b": " + value + rb"(?: \"[^\n]*?\")?")
-        if shown:
-            args.append(_arg(field, "x"))
-    return b", ".join(parts) + rb"\)", args
+    """A system call's entry prints every argument in hexadecimal, whatever its print fmt says.
+
+    Newer kernels show what a pointer points to in quotes behind it: whatever a process wished.
+    """
+    # __syscall_nr is not printed, and strings that newer kernels copy have fields of their own.
+    shown = [field for field in form.fields.values() if not field.name.startswith("__")]
+    end = "|".join(f", {field.name}: " for field in shown[1:]).encode() or b"$."
+    quoted = rb'(?: "[^"\n]*+(?:"(?!' + end + rb'|\)\n)[^"\n]*+)*+")?+'
+    parts = []
+    for field in shown:
+        number = NUMBER["x"]
+        value = b"(" + number + b")" if field.name in wanted else number
+        parts.append(field.name.encode() + b": " + value + (quoted if "*" in field.type else b""))
+    args = [_arg(field, "x") for field in shown if field.name in wanted]
+    return _or_unread(b", ".join(parts) + rb"\)"), args
+
+
+class _Part(NamedTuple):
+    """One conversion of a print fmt: the text before it, its pattern (None: anything), its argument."""
+
+    before: bytes
+    pattern: bytes | None
+    arg: Arg | None
 
 
 def _print_pattern(form: EventFormat, wanted: Collection[str]) -> tuple[bytes, list[Arg]]:
-    args: list[Arg] = []
-    pattern, at = b"", 0
+    """The text of a print fmt. A string may hold anything, so it ends where what follows it starts,
+    if that occurs but once; if not, the whole text is left unread rather than guessed."""
+    parts, end = _parts(form, wanted)
+    certain, follows, last = end, end, True
+    for part in reversed(parts):
+        if part.pattern is not None:
+            value = part.pattern
+            certain = part.before + (b"(" + value + b")" if part.arg else value) + certain
+            follows = part.before + value + follows
+            continue
+        text = ANYTHING if last else rb"(?:(?!" + follows + rb")[^\n])*+(?![^\n]+?" + follows + b")"
+        certain = part.before + (b"(" + text + b")" if part.arg else text) + certain
+        follows, last = part.before, False
+    return certain if last else _or_unread(certain), [part.arg for part in parts if part.arg]
+
+
+def _parts(form: EventFormat, wanted: Collection[str]) -> tuple[list[_Part], bytes]:
+    """The conversions of a print fmt, and the text after the last."""
+    parts: list[_Part] = []
+    seen: set[str] = set()
+    before, at = b"", 0
     values = iter(form.print_args)
     for found in CONVERSION.finditer(form.print_text):
-        pattern += re.escape(form.print_text[at : found.start()].encode())
+        before += re.escape(form.print_text[at : found.start()].encode())
         at = found.end()
-        if found["kind"] == "%":
-            pattern += b"%"
+        kind = found["kind"]
+        if kind == "%":
+            before += b"%"
             continue
         for extra in ("width", "precision"):
             if found[extra] == "*":
                 next(values, "")
         field = _plain_field(form, next(values, ""))
-        kind = found["kind"]
-        if field is None or field.name not in wanted or any(a.name == field.name for a in args):
-            pattern += ANYTHING
-        elif kind in "diux" and not field.array:
-            pattern += rb" *" + _number_group(kind) + rb" *"
-            args.append(_arg(field, kind))
-        elif kind == "s" and field.text:
-            pattern += rb"([^\n]*)"
-            args.append(Arg(field.name, "bare"))
-        else:
-            pattern += ANYTHING
-    return pattern + re.escape(form.print_text[at:].encode()), args
+        arg = None
+        if field is not None and field.name in wanted and field.name not in seen:
+            arg = _shown(field, kind)
+        pattern = NUMBER.get(kind)
+        padding = PADDING if pattern and found["width"] else b""
+        if pattern is None and not before and parts and parts[-1].pattern is None:
+            arg, before = None, parts.pop().before  # two strings with nothing between are as one
+        parts.append(_Part(before + padding, pattern, arg))
+        before = padding
+        seen |= {arg.name} if arg else set()
+    return parts, before + re.escape(form.print_text[at:].encode())
 
 
-def _number_group(kind: str) -> bytes:
-    return rb"(?:0x)?([0-9a-f]+)" if kind == "x" else rb"(-?\d+)"
+def _shown(field: Field, kind: str) -> Arg | None:
+    """The argument that a field becomes, if this conversion shows it as it is."""
+    if kind == "s":
+        return Arg(field.name, "bare") if field.text else None
+    return _arg(field, kind) if kind in NUMBER and not field.array else None
+
+
+def _or_unread(certain: bytes) -> bytes:
+    return b"(?:" + certain + rb"|[^
+]*+)"
 
 
 def _arg(field: Field, kind: str) -> Arg:
-    if kind == "x":
+    if kind in "xX":
         return Arg(field.name, "hex", field.size * 8 if field.signed else 0)
     return Arg(field.name, "int")
 

@@ -169,11 +169,7 @@ def _parse_type(text: str) -> tuple[str, int | None]:
     number, close, more = rest.partition("]")
     start = len(name) + 1
     if not close or more:
-        fail(
-            "an array is written as TYPE[COUNT]",
-            text,
-            len(text) if not close else len(text) - len(more),
-        )
+        fail("an array is written as TYPE[COUNT]", text, len(text) - len(more))
     count = kernel_number(number, 1, LARGEST_ARRAY)
     if count is None:
         fail(f"an array has 1 to {LARGEST_ARRAY} elements, not {number!r}", text, start)

@@ -3,7 +3,6 @@
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NoReturn
 
 from kprobe_exporter.grammar.lexis import (
     MODULE,
@@ -113,12 +112,9 @@ def _tracepoint(text: str) -> Target:
         slashed = text.replace("/", ":", 1)
         hint = f"tracepoint:{slashed}" if "/" in text else "tracepoint:SYSTEM:EVENT"
         fail(f"a tracepoint is named by its system and its event, write {hint}", text, len(text))
-    for name, what, start in (
-        (system, "system", 0),
-        (event, "event", len(system) + 1),
-    ):
-        with part_of(text, start):
-            _whole(_TRACE_NAME, name, f"tracepoint {what}")
+    _whole(_TRACE_NAME, system, "tracepoint system")
+    with part_of(text, len(system) + 1):
+        _whole(_TRACE_NAME, event, "tracepoint event")
     return Target(Kind.TRACEPOINT, system=system, event=event)
 
 
@@ -146,10 +142,6 @@ def _whole(pattern: re.Pattern[str], name: str, what: str) -> None:
     found = pattern.match(name)
     end = found.end() if found else 0
     if not name:
-        _missing(what)
+        fail(f"the name of the {what} is missing", name)
     if end < len(name):
         fail(f"a {what}'s name cannot have {name[end]!r} here", name, end)
-
-
-def _missing(what: str) -> NoReturn:
-    fail(f"the name of the {what} is missing", "")

@@ -1,0 +1,38 @@
+"""cli.check: one line a problem on stderr and exit 2, or what was read and exit 0."""
+
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from kprobe_exporter.cli import main
+from kprobe_exporter.config.files import DEFAULT
+
+
+def test_a_right_file() -> None:
+    result = CliRunner().invoke(main, ["check", str(DEFAULT)])
+    assert result.exit_code == 0
+    assert result.stdout == f"{DEFAULT}: ok\n8 probes, 4 metrics\n"
+    assert result.stderr == ""
+
+
+def test_a_wrong_file(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("probes:\n- name: p\n  attach: kprobe:f\n  stak: 3\n  enabled: on\n")
+    result = CliRunner().invoke(main, ["check", str(file)])
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.splitlines() == [
+        f"{file}:4:3: probes[0].stak: unknown key 'stak', there is attach, enabled, fetch, filter,"
+        " help, maxactive, metrics, name, optional, return_buckets or returns",
+        f"{file}:5:12: probes[0].enabled: must be true or false, and not the text 'on'",
+    ]
+
+
+def test_one_probe(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("probes: [{name: p, attach: 'kprobe:f'}]")
+    assert CliRunner().invoke(main, ["check", str(file)]).stdout.endswith("1 probe, 0 metrics\n")
+
+
+def test_no_file() -> None:
+    assert CliRunner().invoke(main, ["check"]).exit_code == 2

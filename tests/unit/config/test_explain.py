@@ -1,0 +1,139 @@
+"""config.explain: each kind of mistake in one value is told at its place, in words."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.unit.config.conftest import PROBE, marked
+
+P = "probes: [{{name: p, attach: 'kprobe:f', {}}}]"
+M = "probes: [{{name: p, attach: 'kprobe:f', metrics: [¦{{counter: a_total, {}}}]}}]"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("¦[a]", "(file): must be a mapping of KEY: VALUE, and not a list"),
+        ("--- ¦~", "(file): must be a mapping of KEY: VALUE, and not nothing"),
+        ("probes:¦", "probes: must be a list, and not nothing"),
+        ("¦probes: {a: 1}", "probes: must be a list, and not a mapping"),
+        ("probes: [¦3]", "probes[0]: must be a mapping of KEY: VALUE, and not 3"),
+        ("¦prob: []", "prob: unknown key 'prob', did you mean 'probes'?"),
+        ("1: ¦x", "[1]: a key here is text"),
+        ("probes: [¦{name: p}]", "probes[0].attach: the key 'attach' is missing"),
+        ("probes: [¦{attach: 'kprobe:f'}]", "probes[0].name: the key 'name' is missing"),
+        (f"{PROBE}global: ¦on", "global: must be a mapping of KEY: VALUE, and not the text 'on'"),
+        (P.format("enabled: ¦on"), "probes[0].enabled: must be true or false, and not the text"),
+        (P.format("optional: ¦1"), "probes[0].optional: must be true or false, and not 1"),
+        (P.format("help: ¦3"), "probes[0].help: must be text, and not 3"),
+        (P.format(f"help: ¦{'x' * 1001}"), "probes[0].help: must have at most 1000 characters"),
+        (P.format("¦filtr: a"), "probes[0].filtr: unknown key 'filtr', did you mean 'filter'?"),
+        (P.format("filter: 'a >¦'"), "probes[0].filter: a number or a string in quotes must"),
+        (P.format("returns: ¦foo"), "probes[0].returns: the return type 'foo' is not known"),
+        (P.format("¦fetch: [a]"), "probes[0].fetch: must be a mapping of KEY: VALUE"),
+        (P.format("fetch: {a: ¦3}"), "probes[0].fetch.a: must be text, and not 3"),
+        (P.format("fetch: {¦a-b: $arg1}"), "probes[0].fetch.a-b: 'a-b' is no name to use here"),
+        (P.format("¦metrics: {}"), "probes[0].metrics: must be a list, and not a mapping"),
+    ],
+)
+def test_one_value(problems: Callable[[str], list[str]], text: str, expected: str) -> None:
+    text, place = marked(text)
+    [problem] = problems(text)
+    assert problem.startswith(f"{place}: {expected}")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("¦lables: 3", "lables: unknown key 'lables', did you mean 'labels'?"),
+        ("labels: ¦3", "labels: labels are a list of fields"),
+        ("labels: [¦3]", "labels[0]: must be text, and not 3"),
+        ("labels: {a: ¦3}", "labels.a: a label is the name of a field, or {field: NAME"),
+        ("labels: {¦a: {}}", "labels.a.field: the key 'field' is missing"),
+        ("labels: {¦a-b: comm}", "labels.a-b: 'a-b' is no name to use here"),
+        ("labels: {¦1: comm}", "labels[1]: must be text, and not 1"),
+        ("labels: {labels: {field: comm, ¦x: 1}}", "labels.labels.x: unknown key 'x', there is"),
+        ("value: ¦3", "value: must be text, and not 3"),
+    ],
+)
+def test_one_value_of_a_metric(problems: Callable[[str], list[str]], text: str, expected: str) -> None:
+    text, place = marked(M.replace("¦", "").format(text))
+    [problem] = problems(text)
+    assert problem.startswith(f"{place}: probes[0].metrics[0].{expected}")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "given"),
+    [
+        ("gauge: b", "are counter and gauge"),
+        ("gauge: b, histogram: c", "are counter and histogram and gauge"),
+    ],
+)
+def test_a_metric_is_of_one_kind(problems: Callable[[str], list[str]], kinds: str, given: str) -> None:
+    text, place = marked(M.format(kinds))
+    [problem] = problems(text)
+    assert problem.startswith(f"{place}: probes[0].metrics[0]: a metric has exactly one of ")
+    assert problem.endswith(f"here {given}")
+
+
+@pytest.mark.parametrize(
+    ("attach", "expected"),
+    [
+        ("¦kprobe", "attach: 'kprobe' names no kind, write it as KIND:NAME"),
+        ("¦'krpobe:f'", "attach: unknown kind 'krpobe', did you mean 'kprobe'?"),
+        ("'kprobe:f¦!'", "attach: a function's name cannot have '!' here"),
+        ("'kretprobe:f¦+8'", "attach: a return has no offset"),
+        ("'tracepoint:a¦'", "attach: a tracepoint is named by its system and its event"),
+        ("['kprobe:f', ¦3]", "attach[1]: an alternative is a text as kprobe:vfs_read"),
+        ("['kprobe:f', {to: 'kprobe:¦'}]", "attach[1].to: the name of the function is missing"),
+        ("[{to: 'kprobe:f'}, ¦{}]", "attach[1].to: the key 'to' is missing"),
+        ("[{to: 'kprobe:f', ¦name: x}]", "attach[0].name: unknown key 'name', there is fetch, filter,"),
+        ("¦3", "attach: attach is a text as kprobe:vfs_read, {to: …}, or a list of these"),
+        (r'¦"kprobe:f\nkprobe:g"', "attach: a newline cannot be written to the kernel"),
+        (r'¦"kprobe:f\tg"', r"attach: a function's name cannot have '\t' here"),
+        ("'kprobe:f¦#g'", "attach: a '#' cannot be written to the kernel"),
+        ("'kprobe:f¦ g'", "attach: a function's name cannot have ' ' here"),
+        ("'tracepoint:a:¦../b'", "attach: a tracepoint event's name cannot have '.' here"),
+    ],
+)
+def test_attach(problems: Callable[[str], list[str]], attach: str, expected: str) -> None:
+    text, place = marked(f"probes: [{{name: p, attach: {attach}}}]")
+    [problem] = problems(text)
+    assert problem.startswith(f"{place}: probes[0].{expected}")
+
+
+def test_an_empty_list_of_alternatives(problems: Callable[[str], list[str]]) -> None:
+    [problem] = problems("probes: [{name: p, attach: []}]")
+    assert problem == "1:20: probes[0].attach: is empty: write at least one"
+
+
+def test_many_problems_at_once_in_the_order_of_the_file(
+    problems: Callable[[str], list[str]],
+) -> None:
+    text = """\
+global:
+  namespace: python
+  max_series: on
+probes:
+  - name: Bad
+    attach: kprobe:f
+    stack: true
+    metrics:
+      - gauge: x
+      - {counter: y, labels: [nope]}
+  - name: twice
+    attach: kprobe:f
+    filter: x = 1
+  - name: twice
+    attach: kprobe:f
+    name: thrice
+"""
+    assert [problem.split(": ")[:2] for problem in problems(text)] == [
+        ["2:14", "global.namespace"],
+        ["3:15", "global.max_series"],
+        ["5:11", "probes[0].name"],
+        ["7:5", "probes[0].stack"],
+        ["13:15", "probes[1].filter"],
+        ["14:11", "probes[2].name"],
+        ["16:5", "probes[2].name"],
+    ]

@@ -1,0 +1,72 @@
+"""config.later: what this version has not yet is told apart from what nobody knows."""
+
+from collections.abc import Callable
+
+import pytest
+
+from kprobe_exporter.config.later import LATER, later
+from tests.unit.config.conftest import PROBE
+
+
+def test_later_names_what_is_to_come_only() -> None:
+    assert "a later one brings it" in (later("probes", "stack") or "")
+    assert later("probes", "stac") is None
+    assert later("nowhere", "stack") is None
+
+
+@pytest.mark.parametrize("key", sorted(LATER["document"]))
+def test_document_keys(problems: Callable[[str], list[str]], key: str) -> None:
+    [problem] = problems(f"{PROBE}{key}: {{a: 1}}")
+    assert problem.startswith(f"2:1: {key}: {key!r} is not in this version yet")
+
+
+@pytest.mark.parametrize("key", sorted(LATER["global"]))
+def test_global_keys(problems: Callable[[str], list[str]], key: str) -> None:
+    [problem] = problems(f"{PROBE}global: {{{key}: 3}}")
+    assert problem.startswith(f"2:10: global.{key}: {key!r} is not in this version yet")
+
+
+@pytest.mark.parametrize("key", sorted(LATER["probes"]))
+def test_probe_keys(problems: Callable[[str], list[str]], key: str) -> None:
+    """Alone as well: a definition needs no attach, and its sentence is enough."""
+    [problem] = problems(f"probes: [{{name: a, {key}: x}}]")
+    assert problem.startswith(f"1:20: probes[0].{key}: {key!r} is not in this version yet")
+
+
+def test_pair(problems: Callable[[str], list[str]]) -> None:
+    [problem] = problems("probes: [{name: a, attach: {pair: {from: a, to: b}}}]")
+    assert problem.startswith("1:29: probes[0].attach.pair: 'pair' is not in this version yet")
+
+
+@pytest.mark.parametrize("key", sorted(LATER["metrics"]))
+def test_metric_keys(problems: Callable[[str], list[str]], key: str) -> None:
+    text = f"probes: [{{name: a, attach: 'kprobe:f', metrics: [{{counter: a_total, {key}: 1}}]}}]"
+    [problem] = problems(text)
+    assert f": probes[0].metrics[0].{key}: {key!r} is not in this version yet" in problem
+
+
+def test_source(problems: Callable[[str], list[str]]) -> None:
+    [problem] = problems(f"{PROBE}global: {{source: binary}}")
+    assert problem.startswith("2:18: global.source: 'binary' is not in this version yet")
+
+
+@pytest.mark.parametrize("name", sorted(LATER["decoder"]))
+@pytest.mark.parametrize("form", ["{}", "{{{}: {{}}}}", "[{}]"])
+def test_decoders(problems: Callable[[str], list[str]], name: str, form: str) -> None:
+    label = f"{{a: {{field: comm, decode: {form.format(name)}}}}}"
+    text = f"probes: [{{name: a, attach: 'kprobe:f', metrics: [{{counter: a_total, labels: {label}}}]}}]"
+    [problem] = problems(text)
+    assert f"{name!r} is not in this version yet" in problem
+
+
+@pytest.mark.parametrize("use", ["value: duration", "labels: [duration]", "labels: {a: duration}"])
+def test_duration(problems: Callable[[str], list[str]], use: str) -> None:
+    text = f"probes: [{{name: a, attach: 'kprobe:f', metrics: [{{counter: a_total, {use}}}]}}]"
+    [problem] = problems(text)
+    assert "'duration' is not in this version yet" in problem
+
+
+@pytest.mark.parametrize("kind", ["uprobe", "uretprobe", "fentry", "fexit", "call", "ucall", "syscall"])
+def test_kinds(problems: Callable[[str], list[str]], kind: str) -> None:
+    [problem] = problems(f"probes: [{{name: a, attach: '{kind}:f'}}]")
+    assert problem.startswith(f"1:28: probes[0].attach: this version does not do {kind} probes yet")

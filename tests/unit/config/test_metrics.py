@@ -1,0 +1,141 @@
+"""config.metrics: metrics written out, and checked against the fields of every alternative."""
+
+from collections.abc import Callable
+
+import pytest
+
+from kprobe_exporter.config.values import RETURN_BUCKETS, Config, Decode, Label, Metric
+from tests.unit.config.conftest import marked
+
+
+def metric(config: Callable[[str], Config], text: str, rest: str = "") -> Metric:
+    probe = f"{{name: p, attach: 'kretprobe:f', metrics: [{text}], {rest}}}"
+    [found] = config(f"probes: [{probe}]").probes[0].metrics
+    return found
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ("{}", ()),
+        ("[]", ()),
+        ("[cpu, comm]", (Label("comm", "comm"), Label("cpu", "cpu"))),
+        ("{where: cpu}", (Label("where", "cpu"),)),
+        ("{where: {field: cpu}}", (Label("where", "cpu"),)),
+        (
+            "{e: {field: return, decode: errno}}",
+            (Label("e", "return", (Decode("errno"),)),),
+        ),
+        (
+            "{e: {field: return, decode: {map: {0: ok}}}}",
+            (Label("e", "return", (Decode("map", {0: "ok"}),)),),
+        ),
+        (
+            "{e: {field: return, decode: [{map: {0: ok}}, errno]}}",
+            (Label("e", "return", (Decode("map", {0: "ok"}), Decode("errno"))),),
+        ),
+    ],
+)
+def test_labels(config: Callable[[str], Config], labels: str, expected: tuple[Label, ...]) -> None:
+    assert metric(config, f"{{counter: a_total, labels: {labels}}}").labels == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "rest", "expected"),
+    [
+        ("{counter: a_total}", "", None),
+        ("{gauge: a, value: return}", "", None),
+        ("{histogram: a, value: return}", "", RETURN_BUCKETS),
+        ("{histogram: a, value: return}", "return_buckets: [1, 2]", (1.0, 2.0)),
+        ("{histogram: a, value: cpu}", "return_buckets: [1, 2]", RETURN_BUCKETS),
+        ("{histogram: a, value: cpu, buckets: [1, 5]}", "return_buckets: [1, 2]", (1.0, 5.0)),
+        ("{histogram: a, value: cpu, buckets: {exp2: {min: 1, count: 2}}}", "", (1.0, 2.0)),
+    ],
+)
+def test_buckets(
+    config: Callable[[str], Config], text: str, rest: str, expected: tuple[float, ...] | None
+) -> None:
+    assert metric(config, text, rest).buckets == expected
+
+
+def test_help_is_one_line_and_never_missing(config: Callable[[str], Config]) -> None:
+    assert metric(config, "{counter: open_errors_total}").help == "Open errors, from kernel events."
+    assert metric(config, "{counter: a_total, help: 'a\n\n  b '}").help == "a b"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{counter: ¦a}", ".counter: a counter's name must end in _total"),
+        ("¦{gauge: a}", ".value: a gauge needs `value`"),
+        ("¦{histogram: a}", ".value: a histogram needs `value`"),
+        ("{counter: a_total, ¦buckets: [1]}", ".buckets: only a histogram has buckets"),
+        ("{counter: a_total, value: ¦comm}", ".value: 'comm' is text at kretprobe:f: this needs"),
+        ("{counter: a_total, value: ¦caller}", ".value: 'caller' is text at kretprobe:f"),
+        ("{counter: a_total, value: ¦text}", ".value: 'text' is text at kretprobe:f"),
+        ("{counter: a_total, value: ¦nubmer}", ".value: there is no field 'nubmer' at kretprobe:f"),
+        ("{counter: a_total, labels: [comm, ¦comm]}", ".labels[1]: the label 'comm' is there"),
+        ("{counter: a_total, labels: [¦nope]}", ".labels[0]: there is no field 'nope' at"),
+        ("{counter: a_total, labels: {a: ¦nope}}", ".labels.a: there is no field 'nope' at"),
+        ("{counter: a_total, labels: {a: {field: ¦nope}}}", ".labels.a.field: there is no field"),
+        ("{counter: a_total, labels: {¦le: comm}}", ".labels.le: the label name le is reserved"),
+        ("{counter: a_total, labels: {¦__a: comm}}", ".labels.__a: the label name __a is reserved"),
+        ("{counter: a_total, labels: {¦aB: comm}}", ".labels.aB: write the label in snake_case, a_b"),
+    ],
+)
+def test_refused(problems: Callable[[str], list[str]], text: str, expected: str) -> None:
+    fetch = "{number: '$arg1:u8', text: '+0($arg2):string'}"
+    text, place = marked(f"probes: [{{name: p, attach: 'kretprobe:f', fetch: {fetch}, metrics: [{text}]}}]")
+    [problem] = problems(text)
+    assert problem.startswith(f"{place}: probes[0].metrics[0]{expected}")
+
+
+@pytest.mark.parametrize(
+    ("attach", "use", "without"),
+    [
+        ("['kretprobe:f', 'kprobe:f']", "[return]", "kprobe:f"),
+        ("['kretprobe:f', 'kprobe:f', 'tracepoint:a:b']", "[caller]", "kprobe:f or tracepoint:a:b"),
+        ("['kprobe:f', 'tracepoint:a:b']", "[symbol]", "tracepoint:a:b"),
+        ("[{to: 'kretprobe:f', returns: void}]", "[return]", "kretprobe:f"),
+        ("[{to: 'kprobe:f', fetch: {a: $arg1}}, 'kprobe:g']", "[a]", "kprobe:g"),
+    ],
+)
+def test_every_alternative_must_yield_the_fields(
+    problems: Callable[[str], list[str]], attach: str, use: str, without: str
+) -> None:
+    metrics = f"[{{counter: a_total, labels: {use}}}]"
+    [problem] = problems(f"probes: [{{name: p, attach: {attach}, metrics: {metrics}}}]")
+    assert f"labels[0]: there is no field {use[1:-1]!r} at {without}" in problem
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "attach: 'kretprobe:f', metrics: [{counter: a_total, labels: [comm, tid, pid, cpu, return,"
+        " caller, symbol]}]",
+        "attach: 'kprobe:f', metrics: [{counter: a_total, labels: [symbol]}]",
+        "attach: 'tracepoint:a:b', fetch: {return: ret},"
+        " metrics: [{gauge: a, value: return, labels: [return]}]",
+        "attach: 'tracepoint:a:b', fetch: {x: bytes}, metrics: [{counter: a_total, value: x}]",
+        "attach: 'kretprobe:f', returns: ptr,"
+        " metrics: [{counter: a_total, labels: {e: {field: return, decode: errno}}}]",
+    ],
+)
+def test_accepted(problems: Callable[[str], list[str]], rest: str) -> None:
+    assert problems(f"probes: [{{name: p, {rest}}}]") == []
+
+
+@pytest.mark.parametrize(("form", "label"), [("[{}]", "l{}"), ("{{{}}}", "l{}: cpu")])
+def test_labels_are_bounded(problems: Callable[[str], list[str]], form: str, label: str) -> None:
+    labels = form.format(", ".join(label.format(i) for i in range(33)))
+    [problem] = problems(
+        f"probes: [{{name: p, attach: 'kprobe:f', metrics: [{{counter: a_total, labels: {labels}}}]}}]"
+    )
+    assert problem.endswith("labels: is too long: 32 are the most")
+
+
+def test_a_pointer_measures_nothing(problems: Callable[[str], list[str]]) -> None:
+    [problem] = problems(
+        "probes: [{name: p, attach: 'kretprobe:f', returns: ptr, metrics: [{histogram: a, value: return}]}]"
+    )
+    assert problem.endswith("kretprobe:f returns a pointer, which measures nothing")
