@@ -137,6 +137,9 @@ class Agent:
     def __enter__(self) -> "Agent":
         try:
             self._open()
+        except OSError as error:
+            self._stack.close()
+            raise TracefsError(f"the kernel gave an answer that nobody expected: {error}.") from error
         except BaseException:
             self._stack.close()
             raise
@@ -218,15 +221,11 @@ class Agent:
 
     def _set_up(self, instance: Instance) -> None:
         settings = self._config.settings
-        try:
-            cpus = max(1, len(instance.files.names(f"{instance.path}/per_cpu")))
-            per_cpu = min(settings.buffer_size, settings.buffer_total // cpus)
-            tgid = wants_tgid(self._config.probes)
-            instance.set_up(max(4, per_cpu // 1024), record_tgid=tgid)
-            if not instance.keep_own_threads_out():
-                log.warning("this kernel cannot keep the agent's own threads out of its events")
-        except OSError as error:
-            raise TracefsError(f"{instance.path} cannot be set up: {error}.") from error
+        cpus = max(1, len(instance.files.names(f"{instance.path}/per_cpu")))
+        per_cpu = min(settings.buffer_size, settings.buffer_total // cpus)
+        instance.set_up(max(4, per_cpu // 1024), record_tgid=wants_tgid(self._config.probes))
+        if not instance.keep_own_threads_out():
+            log.warning("this kernel cannot keep the agent's own threads out of its events")
 
     def _install(self, instance: Instance) -> None:
         slots = itertools.count()

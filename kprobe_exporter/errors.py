@@ -10,6 +10,7 @@ KprobeExporterError
 │   └── InstanceBusy      another live agent holds the instance
 ├── SourceError           the event reader cannot go on
 └── StartError            the agent cannot start (address in use, nothing to serve, …)
+    └── UsageError        … because of a word on the command line
 """
 
 from dataclasses import dataclass
@@ -76,3 +77,7 @@ class SourceError(KprobeExporterError):
 
 class StartError(KprobeExporterError):
     """The agent cannot start for a reason outside the kernel."""
+
+
+class UsageError(StartError):
+    """A value on the command line that can never work."""

@@ -244,9 +244,11 @@ def _filter_fields(attach: Attach) -> frozenset[str]:
 
 def _is_string(arg: FetchArg) -> bool:
     """Strings go last: the text of what follows a string cannot be trusted to end it."""
-    return arg.value_kind == "str"
+    return arg.element_kind == "str"
 
 
 def _arg_kind(arg: FetchArg) -> ArgKind:
     kind = arg.value_kind
+    if kind == "array" and arg.element_kind == "str":
+        return "texts"
     return kind if kind in ("int", "str") else "bare"

@@ -2,12 +2,13 @@
 
 import importlib
 import sys
+from difflib import get_close_matches
 from typing import Any
 
 import click
 
 from kprobe_exporter import __version__
-from kprobe_exporter.errors import ConfigError, GrammarError, KprobeExporterError
+from kprobe_exporter.errors import ConfigError, GrammarError, KprobeExporterError, UsageError
 
 COMMANDS = {
     "run": "Run the agent until SIGTERM or Ctrl-C.",
@@ -32,6 +33,14 @@ class Commands(click.Group):
         command: click.Command = getattr(module, name)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, with a suggestion for a word that is nearly a command."""
+        if args and args[0] not in COMMANDS and (near := get_close_matches(args[0], COMMANDS, 1)):
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
@@ -40,8 +49,11 @@ class Commands(click.Group):
         """Run the command; what a person can mend is told in a sentence, without a traceback."""
         try:
             return super().invoke(ctx)
-        except (ConfigError, GrammarError) as error:
+        except ConfigError as error:
             click.echo(str(error), err=True)
+            sys.exit(WRONG_USAGE)
+        except (UsageError, GrammarError) as error:
+            click.echo(f"kprobe-exporter: {error}", err=True)
             sys.exit(WRONG_USAGE)
         except KprobeExporterError as error:
             click.echo(f"kprobe-exporter: {error}", err=True)

@@ -12,7 +12,7 @@ from kprobe_exporter.labels import DECODERS
     epilog="""\b
 Examples:
   kprobe-exporter check probes.yaml
-  kprobe-exporter check /etc/kprobe_exporter/ && systemctl reload kprobe_exporter
+  kprobe-exporter check /etc/kprobe_exporter/ && systemctl restart kprobe_exporter
 """,
 )
 @click.argument("paths", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="FILE|DIR...")

@@ -3,7 +3,6 @@
 import logging
 import signal
 import threading
-from importlib.resources import as_file, files
 from pathlib import Path
 from types import FrameType
 
@@ -11,8 +10,8 @@ import click
 
 from kprobe_exporter.agent import Options, serve
 from kprobe_exporter.cli import logs
+from kprobe_exporter.config.files import DEFAULT
 from kprobe_exporter.config.load import load
-from kprobe_exporter.config.values import Config
 from kprobe_exporter.labels import DECODERS
 
 log = logging.getLogger(__name__)
@@ -76,7 +75,7 @@ def run(
     stop = threading.Event()
     heed_signals(stop)
     logs.set_up(level, form)
-    config = load(paths, DECODERS) if paths else _default()
+    config = load(paths or [DEFAULT], DECODERS)
     serve(config, Options(addresses, telemetry_path, tracefs, fail_fast), stop)
     log.info("stopped")
 
@@ -96,9 +95,3 @@ def heed_signals(stop: threading.Event) -> None:
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
     signal.signal(signal.SIGHUP, no_reload)
-
-
-def _default() -> Config:
-    packaged = files("kprobe_exporter.config") / "default.yaml"
-    with as_file(packaged) as path:
-        return load([path], DECODERS)

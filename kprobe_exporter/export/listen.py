@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterable
 from contextlib import ExitStack
 
-from kprobe_exporter.errors import StartError
+from kprobe_exporter.errors import StartError, UsageError
 
 _ADDRESS = re.compile(r"(?:\[(?P<ipv6>[^]\s]+)]|(?P<host>[^]\[:\s]*)):(?P<port>[0-9]{1,5})")
 
@@ -36,7 +36,7 @@ def bound_address(sock: socket.socket) -> str:
 def _listen(address: str) -> socket.socket:
     match = _ADDRESS.fullmatch(address)
     if not match or (port := int(match["port"])) > 65535:
-        raise StartError(
+        raise UsageError(
             f"cannot listen on {address!r}: expected HOST:PORT, [IPV6]:PORT or :PORT, such as :10435"
         )
     try:

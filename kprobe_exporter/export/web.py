@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from kprobe_exporter.errors import StartError
+from kprobe_exporter.errors import UsageError
 from kprobe_exporter.export.negotiate import accepts_gzip
 from kprobe_exporter.export.prometheus import Exposition
 from kprobe_exporter.export.status import CONTENT_SECURITY_POLICY, render_status
@@ -32,14 +32,14 @@ _NOSNIFF = {"X-Content-Type-Options": "nosniff"}
 
 
 def check_telemetry_path(path: str) -> None:
-    """StartError, in one sentence, unless the metrics can be served there."""
+    """UsageError, in one sentence, unless the metrics can be served there."""
     if not re.fullmatch(r"/[A-Za-z0-9._~/-]+", path):
-        raise StartError(
+        raise UsageError(
             f"the telemetry path {path!r} must start with / and go on in letters, digits"
             " and -._~/, such as /metrics"
         )
     if path.startswith("/-/"):
-        raise StartError(
+        raise UsageError(
             f"the telemetry path {path!r} is taken: /-/ is for health and readiness;"
             " choose another, such as /metrics"
         )

@@ -18,9 +18,7 @@ CONVERSION = re.compile(
     r"%(?P<flags>[-+ #0]*)(?P<width>\*|\d*)(?:\.(?P<precision>\*|\d*))?(?:hh?|ll?|[zjtL])?"
     r"(?P<kind>p\w*|[a-zA-Z%])"
 )
-CAST = re.compile(
-    r"^\((?:unsigned |signed |const )*(?:long|int|short|char|u\d\d?|s\d\d?|size_t)[ *\w]*\)"
-)
+CAST = re.compile(r"^\((?:unsigned |signed |const )*(?:long|int|short|char|u\d\d?|s\d\d?|size_t)[ *\w]*\)")
 FIELD_USE = re.compile(r"^(?:REC->|__get_str\()([A-Za-z_]\w*)\)?$")
 
 ESCAPES = {"n": "\n", "t": "\t"}
@@ -148,18 +146,18 @@ class _Part(NamedTuple):
 def _print_pattern(form: EventFormat, wanted: Collection[str]) -> tuple[bytes, list[Arg]]:
     """The text of a print fmt. A string may hold anything, so it ends where what follows it starts,
     if that occurs but once; if not, the whole text is left unread rather than guessed."""
-    parts, end = _parts(form, wanted)
-    certain, follows, last = end, end, True
+    parts, follows = _parts(form, wanted)
+    pattern, strings = follows, 0
     for part in reversed(parts):
-        if part.pattern is not None:
-            value = part.pattern
-            certain = part.before + (b"(" + value + b")" if part.arg else value) + certain
+        value = part.pattern or ANYTHING
+        if part.pattern is None and strings:
+            value = rb"(?:(?!" + follows + rb")[^\n])*+(?![^\n]+?" + follows + b")"
+        pattern = part.before + (b"(" + value + b")" if part.arg else value) + pattern
+        if part.pattern is None:
+            follows, strings = part.before, strings + 1
+        else:
             follows = part.before + value + follows
-            continue
-        text = ANYTHING if last else rb"(?:(?!" + follows + rb")[^\n])*+(?![^\n]+?" + follows + b")"
-        certain = part.before + (b"(" + text + b")" if part.arg else text) + certain
-        follows, last = part.before, False
-    return certain if last else _or_unread(certain), [part.arg for part in parts if part.arg]
+    return _or_unread(pattern) if strings > 1 else pattern, [part.arg for part in parts if part.arg]
 
 
 def _parts(form: EventFormat, wanted: Collection[str]) -> tuple[list[_Part], bytes]:
@@ -200,8 +198,7 @@ def _shown(field: Field, kind: str) -> Arg | None:
 
 
 def _or_unread(certain: bytes) -> bytes:
-    return b"(?:" + certain + rb"|[^
-]*+)"
+    return b"(?:" + certain + rb"|[^\n]*+)"
 
 
 def _arg(field: Field, kind: str) -> Arg:

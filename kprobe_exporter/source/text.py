@@ -4,6 +4,7 @@ import logging
 import os
 import select
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
@@ -21,6 +22,10 @@ PAUSE_MS = 20
 
 TIMER_MS = 100
 """Look again at the latest, for kernels whose poll waits for a filling level."""
+
+
+LAST_READS = 20_000
+"""After ``close``: 80 MB of text, more than the ring buffers hold, so that a flood cannot hold it up."""
 
 
 class Parser(Protocol):
@@ -66,11 +71,12 @@ class TextSource:
 
         True if so. Two rounds have to pass: the one under way may have looked before the call.
         """
+        deadline = time.monotonic() + timeout
         for _ in range(2):
             with self._progress:
                 seen = self._round
                 self._nudge()
-                self._progress.wait_for(partial(self._moved_on, seen), timeout)
+                self._progress.wait_for(partial(self._moved_on, seen), deadline - time.monotonic())
                 if self._round == seen:
                     return False
         return True
@@ -85,7 +91,9 @@ class TextSource:
             self._nudge()
             if self._thread.is_alive():
                 self._thread.join()
-            os.close(self._wake)
+            with self._progress:  # no drain may nudge a number that is another file's by now
+                os.close(self._wake)
+                self._wake = -1
             os.close(self._pipe)
 
     def _moved_on(self, seen: int) -> bool:
@@ -134,7 +142,9 @@ class TextSource:
 
     def _empty_pipe(self) -> None:
         """Read until there is nothing more. End of file is no end: tracing_on is 0, and may be 1 again."""
-        while True:
+        left = LAST_READS
+        while left:
+            left -= self._closing.is_set()
             try:
                 data = os.read(self._pipe, READ_BYTES)
             except BlockingIOError:

@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import uuid
+from contextlib import suppress
 from types import TracebackType
 
 from kprobe_exporter.errors import InstanceBusy, TracefsError
@@ -165,7 +166,10 @@ class Instance:
             return
         if not self._rmdir():
             log.warning("%s is still in use by somebody and stays.", self.path)
-        self._sweep()
+        try:
+            self._sweep()
+        except OSError as error:
+            log.warning("the definitions cannot be read, and may stay: %s", error)
         os.close(self._lock)
         self._lock = None
 
@@ -182,8 +186,10 @@ class Instance:
     def _reclaim(self) -> None:
         """Remove what a killed agent left under this name; the lock goes with it."""
         log.info("removing what a killed agent left: %s", self.path)
-        self.write("events/enable", "0")
         removed = self._rmdir()
+        if not removed:  # at least nothing of it shall go on costing anything
+            with suppress(OSError):
+                self.write("events/enable", "0")
         self._sweep()
         if self._lock is not None:
             os.close(self._lock)
