@@ -5,8 +5,8 @@ ARGS ?=
 export PYTHON
 
 bin := .venv/bin
-# What virtme-ng calls; without udev it finds no port to print to.
-vm-packages := busybox-static iproute2 kmod qemu-system-x86 udev
+# What virtme-ng calls; without udev it finds no port to print to, without file no busybox.
+vm-packages := busybox-static file iproute2 kmod qemu-system-x86 udev
 # What `make demo` runs in the guest.
 COMMAND ?= $(bin)/kprobe-exporter run $(ARGS)
 

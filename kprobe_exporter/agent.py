@@ -7,7 +7,6 @@ config ──► plan ──► tracefs (instance, probes) ──► source ─�
 import itertools
 import logging
 import platform
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -18,6 +17,7 @@ from typing import Literal
 from kprobe_exporter import __version__
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.own import agent_families, probe_families
+from kprobe_exporter.aggregate.series import Limits
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.errors import KprobeExporterError, ProbeRefused, StartError, TracefsError
 from kprobe_exporter.export.listen import listen
@@ -25,10 +25,11 @@ from kprobe_exporter.export.server import WebServer
 from kprobe_exporter.export.web import create_app
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.errno import name_of
-from kprobe_exporter.model import ProbeSpec, ProbeStatus, Snapshot
-from kprobe_exporter.plan import ProbePlan, Unfit, plan_probe, wants_tgid
+from kprobe_exporter.model import ProbeSpec, ProbeStatus, Snapshot, Unfit
+from kprobe_exporter.plan import Kernel, ProbePlan, plan_probe, wants_tgid
 from kprobe_exporter.source.lines import LineParser
 from kprobe_exporter.source.text import TextSource
+from kprobe_exporter.stop import Stop
 from kprobe_exporter.tracefs.files import MountedTracefs, Tracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.mount import mounted
@@ -66,7 +67,7 @@ def this_kernel(path: Path | None) -> Iterator[Tracefs]:
 def serve(
     config: Config,
     options: Options,
-    stop: threading.Event,
+    stop: Stop,
     kernel: Callable[[Path | None], AbstractContextManager[Tracefs]] = this_kernel,
 ) -> None:
     """Run the agent until ``stop`` is set. Raises KprobeExporterError for what a person can mend.
@@ -121,7 +122,7 @@ class Agent:
     thread is kept in ``error`` and sets ``stop``.
     """
 
-    def __init__(self, config: Config, files: Tracefs, stop: threading.Event) -> None:
+    def __init__(self, config: Config, files: Tracefs, stop: Stop) -> None:
         self.error: BaseException | None = None
         self._config = config
         self._files = files
@@ -130,7 +131,8 @@ class Agent:
         self._probes: list[ProbeState] = []
         self._loaded_at = time.time()
         settings = config.settings
-        self._aggregator = Aggregator(settings.namespace, settings.max_series, name_of)
+        limits = Limits(settings.max_series, settings.max_series_total, settings.series_ttl)
+        self._aggregator = Aggregator(settings.namespace, limits, name_of)
         self._source: TextSource
         self._poller: Poller
 
@@ -231,8 +233,9 @@ class Agent:
         slots = itertools.count()
         taken = names_in_use(instance)
         namespace = self._config.settings.namespace
+        kernel = Kernel(instance.event_format, instance.counts_tracepoints())
         for probe in self._config.probes:
-            plan = plan_probe(probe, namespace, DECODERS, instance.event_format, slots)
+            plan = plan_probe(probe, namespace, DECODERS, kernel, slots)
             self._aggregator.declare(plan.metrics)
             state = ProbeState(plan)
             self._probes.append(state)
@@ -261,12 +264,13 @@ class Agent:
             self._complain(state)
 
     def _refuse_shared(self, spec: ProbeSpec) -> None:
-        """An instance has one filter and one kind of line a tracepoint; only eprobes can share one."""
-        for other in self._installed():
-            if spec.file is None and (other.system, other.event) == (spec.system, spec.event):
+        """An instance has one filter a tracepoint: two probes share it only if the agent filters."""
+        for other in (probe.spec for probe in self._installed()):
+            same = spec.file is None and (other.system, other.event) == (spec.system, spec.event)
+            if same and (spec.filter or other.filter):
                 raise ProbeRefused(
-                    f"this kernel has no eprobes, and the probe '{other.spec.probe}' has this "
-                    "tracepoint already: put the metrics of both into one probe."
+                    f"this kernel has no eprobes, and the probe '{other.probe}' has this tracepoint "
+                    "already: put the metrics of both into one probe."
                 )
 
     def _reader(self, instance: Instance) -> TextSource:
@@ -283,10 +287,11 @@ class Agent:
             if probe is None or self._stop.is_set():
                 continue
             in_kernel = probe.profiled or probe.hits is not None
-            self._aggregator.attach(probe.layout, count_hits=not in_kernel)
+            self._aggregator.attach(probe.layout, count_hits=not in_kernel, only=probe.spec.only)
             try:
                 probe.enable()
             except ProbeRefused as error:
+                self._aggregator.detach(probe.layout)
                 probe.remove()
                 state.installed, state.reason = None, str(error)
                 self._complain(state)

@@ -91,13 +91,29 @@ class Batch:
     lost: int = 0
 
 
+class Where(NamedTuple):
+    """A filter that is evaluated in the agent: the fields it reads, and the test of their values."""
+
+    fields: tuple[str, ...]
+    test: Callable[[Mapping[str, Value]], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """An alternative that this kernel cannot do, known before anything was tried."""
+
+    target: str
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class ProbeSpec:
     """One way to attach one probe, pure: what would be written to tracefs, without having been written.
 
     ``file`` is the definitions file, None for a static tracepoint that needs no definition;
     ``verb`` the head of the line (``p``, ``r1024``, ``e``), ``body`` what follows the name;
-    ``system`` and ``event`` name the static tracepoint.
+    ``system`` and ``event`` name the static tracepoint. ``filter`` is the kernel's to evaluate, ``only``
+    the agent's.
     """
 
     probe: str
@@ -111,24 +127,12 @@ class ProbeSpec:
     layout: Layout
     system: str = ""
     event: str = ""
+    only: Where | None = None
+    stack: bool = False
 
     def line(self, group: str, event: str) -> str:
         """The definition as the kernel wants it, for this group and event name."""
         return f"{self.verb}:{group}/{event} {self.body}"
-
-
-@dataclass(frozen=True, slots=True)
-class Features:
-    """What this kernel can do, found by looking, never by its version."""
-
-    kprobes: bool = False
-    uprobes: bool = False
-    eprobes: bool = False
-    hist: bool = False
-    notrace_pid: bool = False
-    event_fork: bool = False
-    record_tgid: bool = False
-    error_log: bool = False
 
 
 Decoder: TypeAlias = Callable[[Value], str | None]
@@ -145,7 +149,11 @@ class LabelSpec(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MetricSpec:
-    """One metric that events feed, under its full name. ``value`` is the field it takes, None for 1."""
+    """One metric that events feed, under its full name.
+
+    ``value`` is the field it takes, multiplied by ``scale``; None for 1. Events that do not pass
+    ``where`` change nothing.
+    """
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -153,6 +161,8 @@ class MetricSpec:
     value: str | None
     labels: tuple[LabelSpec, ...]
     buckets: tuple[float, ...] = ()
+    scale: float = 1.0
+    where: Where | None = None
 
 
 @dataclass(frozen=True, slots=True)

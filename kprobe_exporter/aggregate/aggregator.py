@@ -2,19 +2,21 @@
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from kprobe_exporter.aggregate.accumulator import Accumulator
-from kprobe_exporter.aggregate.series import UNKNOWN, Series
+from kprobe_exporter.aggregate.series import UNKNOWN, Limits, Series
 from kprobe_exporter.aggregate.updates import (
     HistogramCell,
     Refuse,
     Update,
     counter_update,
     gauge_update,
+    guarded,
     histogram_update,
+    passes,
     return_update,
 )
 from kprobe_exporter.model import (
@@ -27,6 +29,8 @@ from kprobe_exporter.model import (
     Layout,
     MetricSpec,
     ProbeMetrics,
+    Record,
+    Where,
 )
 
 K = TypeVar("K")
@@ -84,16 +88,19 @@ class Aggregator:
     never go down.
     """
 
-    def __init__(self, namespace: str, max_series: int, errno_name: Callable[[int], str | None]) -> None:
+    def __init__(self, namespace: str, limits: Limits, errno_name: Callable[[int], str | None]) -> None:
         self._namespace = namespace
-        self._max_series = max_series
+        self._limits = limits
+        self._expired = limits.clock()
         self._errno_name = errno_name
         self._lock = threading.Lock()
         self._probes: dict[str, _Probe] = {}
         self._metrics: dict[str, _Metric] = {}
         self._updates: dict[int, list[Update]] = {}
         self._probe_of: dict[int, str] = {}
-        self._events: Counter[int] = Counter()
+        self._arrived: Counter[int] = Counter()
+        self._filtered_here: set[int] = set()
+        self._let_through: Counter[int] = Counter()
         self._counted_here: set[str] = set()
         self._kernel_hits: set[str] = set()
         self._kernel_misses: set[str] = set()
@@ -111,10 +118,11 @@ class Aggregator:
                 if spec.name not in self._metrics:
                     self._metrics[spec.name] = self._metric(spec)
 
-    def attach(self, layout: Layout, *, count_hits: bool) -> None:
+    def attach(self, layout: Layout, *, count_hits: bool = False, only: Where | None = None) -> None:
         """Get ready for the events of an installed probe that was declared.
 
-        ``count_hits``: nobody in the kernel counts its firings, so the events are the hits.
+        ``count_hits``: nobody in the kernel counts its firings, so what comes is counted as hits.
+        ``only``: the kernel did not filter, so what does not pass is a hit but no event.
         """
         with self._lock:
             probe = self._probes[layout.probe]
@@ -129,18 +137,27 @@ class Aggregator:
                         partial(_count, probe.errors),
                     )
                 )
+            if only is not None:
+                updates = [guarded(passes(layout, only), self._passed(layout.slot, updates))]
+                self._filtered_here.add(layout.slot)
             self._updates[layout.slot] = updates
             self._probe_of[layout.slot] = layout.probe
             if count_hits:
                 self._counted_here.add(layout.probe)
 
+    def detach(self, layout: Layout) -> None:
+        """It did not come up after all: no events of it will come, and nobody counts its hits."""
+        with self._lock:
+            self._counted_here.discard(layout.probe)
+
     def consume(self, batch: Batch) -> None:
         """Count a batch of events."""
-        events, updates = self._events, self._updates
+        arrived, updates = self._arrived, self._updates
         with self._lock:
+            self._expire()
             for record in batch.records:
                 slot = record[SLOT]
-                events[slot] += 1
+                arrived[slot] += 1
                 for update in updates[slot]:
                     update(record)
             if batch.unparsed:
@@ -162,15 +179,16 @@ class Aggregator:
     def copy(self) -> Numbers:
         """Everything as it is now."""
         with self._lock:
-            events = dict.fromkeys(self._probes, 0)
-            for slot, count in self._events.items():
-                events[self._probe_of[slot]] += count
+            self._expire()
+            arrived = self._by_probe(self._arrived)
+            late = {slot: self._let_through[slot] for slot in self._filtered_here}
+            events = self._by_probe(dict(self._arrived) | late)
             hits, misses = {}, {}
             for name, probe in self._probes.items():
                 if name in self._kernel_hits:
                     hits[name] = probe.hits.total
                 elif name in self._counted_here:
-                    hits[name] = events[name]
+                    hits[name] = arrived[name]
                 if name in self._kernel_misses:
                     misses[name] = probe.misses.total
             return Numbers(
@@ -190,15 +208,40 @@ class Aggregator:
                 buffer_bytes=self._buffer_bytes,
             )
 
+    def _by_probe(self, counts: Mapping[int, int]) -> dict[str, int]:
+        """Counts by layout, added up by probe."""
+        total = dict.fromkeys(self._probes, 0)
+        for slot, count in counts.items():
+            total[self._probe_of[slot]] += count
+        return total
+
+    def _passed(self, slot: int, updates: list[Update]) -> Update:
+        """What an event does that passed a filter of ours."""
+
+        def passed(record: Record) -> None:
+            self._let_through[slot] += 1
+            for update in updates:
+                update(record)
+
+        return passed
+
+    def _expire(self) -> None:
+        """Every quarter of the time to live, forget the label sets that are over it."""
+        limits = self._limits
+        if limits.ttl and limits.clock() - self._expired >= limits.ttl / 4:
+            self._expired = limits.clock()
+            for metric in self._metrics.values():
+                metric.series.expire()
+
     def _metric(self, spec: MetricSpec) -> _Metric:
         make = partial(HistogramCell, len(spec.buckets)) if spec.kind == "histogram" else _number
         failed = partial(_count, self._decode_failures)
-        return _Metric(spec, Series(spec.labels, make, self._max_series, failed))
+        return _Metric(spec, Series(spec.labels, make, self._limits, failed))
 
     def _update(self, layout: Layout, spec: MetricSpec) -> Update:
-        make = UPDATES[spec.kind]
         refuse = partial(_count, self._lost_here)
-        return make(layout, spec, self._metrics[spec.name].series, refuse)
+        update = UPDATES[spec.kind](layout, spec, self._metrics[spec.name].series, refuse)
+        return guarded(passes(layout, spec.where), update) if spec.where else update
 
     def _built_in(self, hits: dict[str, int], misses: dict[str, int]) -> Iterable[Family]:
         yield self._counter("hits_total", ("probe",), {(name,): n for name, n in hits.items()})

@@ -1,5 +1,6 @@
 """The label sets of one metric, each with its cell of numbers, capped."""
 
+import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -17,36 +18,72 @@ Cell = TypeVar("Cell")
 RawKey = tuple[Value, ...]
 
 
+class Limits:
+    """How many label sets there may be: of each metric, of all together, and for how long (seconds).
+
+    One is shared by all metrics. Not thread-safe: the aggregator's lock guards it.
+    """
+
+    def __init__(
+        self,
+        max_series: int,
+        max_series_total: int,
+        ttl: float = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.max_series = max_series
+        self.max_series_total = max_series_total
+        self.ttl = ttl
+        self.clock = clock
+        self.used = 0
+
+
 class Series(Generic[Cell]):
-    """The cells of one metric by label set, at most ``cap`` of them and one for the overflow.
+    """The cells of one metric by label set, within the limits, and one for what is over them.
 
     Raw field values lead to their cell through a cache, so that an event of a known label set costs
     one lookup and nothing is decoded twice; the cache is bounded too, since many raw values may
-    decode to one label set. Not thread-safe: the aggregator's lock guards it.
+    decode to one label set. A label set's age costs the event nothing either: ``expire`` empties the
+    cache, so that whoever is still seen comes through ``_look_up`` again, which notes the time.
+    Not thread-safe: the aggregator's lock guards it.
     """
 
     def __init__(
         self,
         labels: tuple[LabelSpec, ...],
         make: Callable[[], Cell],
-        cap: int,
+        limits: Limits,
         failed: Callable[[str], None],
     ) -> None:
         self.labels = labels
         self.cells: dict[LabelValues, Cell] = {}
         self.overflowed = 0
         self._make = make
-        self._cap = cap
+        self._limits = limits
         self._failed = failed
         self._cache: dict[RawKey, Cell] = {}
+        self._seen: dict[LabelValues, float] = {}
+        self._expired = limits.clock()
         self._overflow = (OVERFLOW,) * len(labels)
         if not labels:
-            self.cells[()] = self._cache[()] = make()
+            self.cells[()] = make()
 
     def cell(self, raw: RawKey) -> Cell:
         """The cell of these raw values, one for each label."""
         found = self._cache.get(raw)
         return self._look_up(raw) if found is None else found
+
+    def expire(self) -> None:
+        """Forget the label sets that were not seen for the limits' ``ttl``.
+
+        Called every quarter of it, so that one goes after 1 to 1.25 times that long.
+        """
+        self._expired = self._limits.clock()
+        self._cache.clear()
+        oldest = self._expired - self._limits.ttl
+        for key in [key for key, seen in self._seen.items() if seen < oldest]:
+            del self.cells[key], self._seen[key]
+            self._limits.used -= 1
 
     def _look_up(self, raw: RawKey) -> Cell:
         failures = False
@@ -56,17 +93,34 @@ class Series(Generic[Cell]):
             failures = failures or text is None
             texts.append(UNKNOWN if text is None else text)
         key = tuple(texts)
+        bounded = key not in ((), self._overflow)  # a process may be called __overflow__
         found = self.cells.get(key)
         if found is None:
-            if len(self.cells) - (self._overflow in self.cells) >= self._cap:
+            if bounded and not self._has_room():
                 self.overflowed += 1
                 return self.cells.setdefault(self._overflow, self._make())
             found = self.cells[key] = self._make()
+            self._limits.used += bounded
+        if bounded:
+            self._seen[key] = self._limits.clock()
         if not failures:  # a failure is counted at every event, so it may not be cached
-            if len(self._cache) >= 4 * self._cap:
+            if len(self._cache) >= 4 * self._limits.max_series:
                 self._cache.clear()
             self._cache[raw] = found
         return found
+
+    def _has_room(self) -> bool:
+        """Whether a label set may be added, after those that are over their time have gone.
+
+        That is looked at once a second at the most: a flood of new names must not make it dear.
+        """
+        limits = self._limits
+        if len(self._seen) < limits.max_series and limits.used < limits.max_series_total:
+            return True
+        if limits.ttl and limits.clock() - self._expired >= 1:
+            self.expire()
+            return len(self._seen) < limits.max_series and limits.used < limits.max_series_total
+        return False
 
     def _decode(self, label: LabelSpec, value: Value) -> str | None:
         if not label.decoders:

@@ -16,6 +16,7 @@ from kprobe_exporter.model import (
     Record,
     ReturnType,
     Value,
+    Where,
 )
 
 Update = Callable[[Record], None]
@@ -94,6 +95,23 @@ def key_getter(layout: Layout, fields: Sequence[str]) -> Callable[[Record], tupl
     return lambda record: tuple([take(record) for take in getters])
 
 
+def passes(layout: Layout, where: Where) -> Callable[[Record], bool]:
+    """The function that tells whether a record passes a filter. Costs about 1 µs an event."""
+    getters = [(field, getter(layout, field)) for field in where.fields]
+    test = where.test
+    return lambda record: test({field: take(record) for field, take in getters})
+
+
+def guarded(test: Callable[[Record], bool], update: Update) -> Update:
+    """The update, for the records that pass."""
+
+    def guard(record: Record) -> None:
+        if test(record):
+            update(record)
+
+    return guard
+
+
 def counter_update(layout: Layout, spec: MetricSpec, series: Series[list[float]], refuse: Refuse) -> Update:
     """Add 1, or the value; a negative or unreadable one is refused."""
     key, cell = key_getter(layout, [label.field for label in spec.labels]), series.cell
@@ -103,12 +121,12 @@ def counter_update(layout: Layout, spec: MetricSpec, series: Series[list[float]]
             cell(key(record))[0] += 1
 
         return count
-    take = getter(layout, spec.value)
+    take, scale = getter(layout, spec.value), _scale(spec)
 
     def add(record: Record) -> None:
         value = take(record)
         if isinstance(value, int) and value >= 0:
-            cell(key(record))[0] += value
+            cell(key(record))[0] += value * scale
         else:
             refuse("negative" if isinstance(value, int) else "unreadable")
 
@@ -118,12 +136,12 @@ def counter_update(layout: Layout, spec: MetricSpec, series: Series[list[float]]
 def gauge_update(layout: Layout, spec: MetricSpec, series: Series[list[float]], refuse: Refuse) -> Update:
     """Keep the last value."""
     key, cell = key_getter(layout, [label.field for label in spec.labels]), series.cell
-    take = getter(layout, spec.value or "")
+    take, scale = getter(layout, spec.value or ""), _scale(spec)
 
     def keep(record: Record) -> None:
         value = take(record)
         if isinstance(value, int):
-            cell(key(record))[0] = value
+            cell(key(record))[0] = value * scale
         else:
             refuse("unreadable")
 
@@ -135,16 +153,21 @@ def histogram_update(
 ) -> Update:
     """Put the value into its bucket."""
     key, cell = key_getter(layout, [label.field for label in spec.labels]), series.cell
-    take, bounds = getter(layout, spec.value or ""), spec.buckets
+    take, scale, bounds = getter(layout, spec.value or ""), _scale(spec), spec.buckets
 
     def observe(record: Record) -> None:
         value = take(record)
         if isinstance(value, int):
-            cell(key(record)).observe(bounds, value)
+            cell(key(record)).observe(bounds, value * scale)
         else:
             refuse("unreadable")
 
     return observe
+
+
+def _scale(spec: MetricSpec) -> float:
+    """The factor; a whole one stays whole, so that large counts stay exact."""
+    return int(spec.scale) if spec.scale.is_integer() else spec.scale
 
 
 def return_update(

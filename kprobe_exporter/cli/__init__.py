@@ -13,6 +13,7 @@ from kprobe_exporter.errors import ConfigError, GrammarError, KprobeExporterErro
 COMMANDS = {
     "run": "Run the agent until SIGTERM or Ctrl-C.",
     "check": "Validate configurations without touching the kernel.",
+    "doctor": "Show what this kernel can and cannot do.",
     "cleanup": "Remove what killed agents left in the kernel.",
     "schema": "Print the JSON Schema of the configuration.",
 }

@@ -19,10 +19,12 @@ Examples:
 def check(paths: tuple[Path, ...]) -> None:
     """Validate configurations; several combine, as they do for 'run'.
 
-    Every problem is one line on stderr, FILE:LINE:COLUMN: PATH: MESSAGE, and the exit status is 2.
-    Whether this kernel has the functions that are named is not looked at.
+    Every problem is one line on stderr, FILE:LINE:COLUMN: PATH: MESSAGE, and the exit status is 2;
+    a warning is such a line too, and changes nothing. Whether this kernel has the functions that are named is not looked at.
     """
     config = load(paths, DECODERS)
+    for warning in config.warnings:
+        click.echo(warning, err=True)
     for file in config.files:
         click.echo(f"{click.format_filename(file)}: ok")
     metrics = {metric.name for probe in config.probes for metric in probe.metrics}

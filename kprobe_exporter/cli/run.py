@@ -2,7 +2,6 @@
 
 import logging
 import signal
-import threading
 from pathlib import Path
 from types import FrameType
 
@@ -13,6 +12,7 @@ from kprobe_exporter.cli import logs
 from kprobe_exporter.config.files import DEFAULT
 from kprobe_exporter.config.load import load
 from kprobe_exporter.labels import DECODERS
+from kprobe_exporter.stop import Stop
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ def run(
     form: str,
 ) -> None:
     """Run the agent until SIGTERM or Ctrl-C, then leave the kernel as it was."""
-    stop = threading.Event()
+    stop = Stop()
     heed_signals(stop)
     logs.set_up(level, form)
     config = load(paths or [DEFAULT], DECODERS)
@@ -80,10 +80,11 @@ def run(
     log.info("stopped")
 
 
-def heed_signals(stop: threading.Event) -> None:
+def heed_signals(stop: Stop) -> None:
     """The first SIGTERM or SIGINT asks for an orderly end, whatever is being done.
 
-    The handler does nothing but set a flag, so that no step of a start is cut in two.
+    The handler does nothing but set a flag, so that no step of a start is cut in two; one signal
+    may interrupt another's handler.
     """
 
     def end(number: int, frame: FrameType | None) -> None:

@@ -23,6 +23,7 @@ from kprobe_exporter.config.later import later
 from kprobe_exporter.config.values import return_type
 from kprobe_exporter.config.wording import nearest, quote
 from kprobe_exporter.errors import GrammarError
+from kprobe_exporter.grammar.definition import parse_definition
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.target import parse_target
 
@@ -46,6 +47,9 @@ PATTERNS: Mapping[str, str] = {
 
 _UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _SIZE = r"^[0-9]{1,12} ?(B|KiB|MiB|GiB)?$"
+
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "": 1}
+_DURATION = r"^[0-9]{1,9} ?(ms|s|m|h|d)?$"
 
 
 def _shape(value: object) -> str | None:
@@ -80,6 +84,19 @@ def _size(value: object) -> object:
         number, unit = re.fullmatch(r"([0-9]+) ?(\w*)", value).groups()  # type: ignore[union-attr]
         return int(number) * _UNITS[unit]
     return value
+
+
+def _duration(value: object) -> object:
+    if isinstance(value, str):
+        if not re.fullmatch(_DURATION, value):
+            raise ValueError(f"{quote(value)} is no duration: write it as 500ms, 90s, 15m or 1h")
+        number, unit = re.fullmatch(r"([0-9]+) ?(\w*)", value).groups()  # type: ignore[union-attr]
+        return int(number) * _SECONDS[unit]
+    return value
+
+
+def _where(text: str) -> object:
+    return parse_filter(text, fractions=True)
 
 
 def _returns(value: str) -> str:
@@ -126,8 +143,20 @@ Size: TypeAlias = Annotated[
     Field(ge=4096, le=1 << 40),
     WithJsonSchema({"type": ["integer", "string"], "pattern": _SIZE, "examples": ["1MiB"]}),
 ]
+Duration: TypeAlias = Annotated[
+    float,
+    BeforeValidator(_duration),
+    Field(ge=0, le=1e9),
+    WithJsonSchema({"type": ["number", "string"], "pattern": _DURATION, "examples": ["15m"]}),
+]
 Help: TypeAlias = Annotated[str, Field(max_length=1000), AfterValidator(_line)]
 Filter: TypeAlias = Annotated[str, AfterValidator(_grammar(parse_filter))]
+Where: TypeAlias = Annotated[str, AfterValidator(_grammar(_where)), Field(examples=["return > 0"])]
+Definition: TypeAlias = Annotated[
+    str,
+    AfterValidator(_grammar(parse_definition)),
+    Field(examples=["r:myopen do_sys_openat2 rval=$retval"]),
+]
 To: TypeAlias = Annotated[
     str,
     AfterValidator(_grammar(parse_target)),

@@ -3,16 +3,15 @@
 from collections.abc import Mapping
 
 _DECODERS = """
-    syscall signal hex ksym ip ifname majorminor user regexp cgroup container pod namespace
+    syscall signal ksym ip ifname majorminor user cgroup container pod namespace
 """
 
 # By the place in the configuration; `grammar.target` knows the kinds of targets itself.
 LATER: Mapping[str, frozenset[str]] = {
     "document": frozenset({"otlp"}),
-    "global": frozenset({"max_series_total", "series_ttl", "limit"}),
-    "probes": frozenset({"definition", "aggregate", "duration_buckets", "stack", "export", "limit"}),
+    "global": frozenset({"limit"}),
+    "probes": frozenset({"aggregate", "duration_buckets", "export", "limit"}),
     "attach": frozenset({"pair"}),
-    "metrics": frozenset({"where", "scale"}),
     "source": frozenset({"binary"}),
     "field": frozenset({"duration"}),
     "decoder": frozenset(_DECODERS.split()),

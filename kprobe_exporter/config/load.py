@@ -8,6 +8,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from kprobe_exporter.config.alternatives import alternatives
+from kprobe_exporter.config.definitions import defined_name, spell_out, wrong_keys
 from kprobe_exporter.config.explain import explain
 from kprobe_exporter.config.fields import Decoders
 from kprobe_exporter.config.files import Unusable, expand, read
@@ -36,19 +37,25 @@ def load(paths: Sequence[Path], decoders: Decoders) -> Config:
 
 @dataclass(frozen=True, slots=True)
 class _Refuse:
-    """Takes the problems of one probe or metric, by their paths within it."""
+    """Takes the problems and warnings of one probe or metric, by their paths within it."""
 
     source: Source
     place: Place
     problems: list[Problem]
+    warnings: list[Problem]
 
     def __call__(self, path: Place, message: str, *, column: int = 0, at_key: bool = False) -> None:
         problem = self.source.problem((*self.place, *path), message, column=column, at_key=at_key)
         self.problems.append(problem)
 
+    def warn(self, path: Place, message: str, *, column: int = 0) -> None:
+        """Take a warning."""
+        message = f"warning: {message}"
+        self.warnings.append(self.source.problem((*self.place, *path), message, column=column))
+
     def below(self, path: Place) -> "_Refuse":
         """The same for a part of the probe."""
-        return _Refuse(self.source, (*self.place, *path), self.problems)
+        return _Refuse(self.source, (*self.place, *path), self.problems, self.warnings)
 
 
 class _Loading:
@@ -57,6 +64,7 @@ class _Loading:
     def __init__(self, decoders: Decoders) -> None:
         self.context = {"decoders": decoders}
         self.problems: list[Problem] = []
+        self.warnings: list[Problem] = []
 
     def config(self, paths: Sequence[Path]) -> Config:
         """All of it. Raises ConfigError."""
@@ -73,7 +81,12 @@ class _Loading:
             self.problems.append(Problem(where, 1, 1, "probes", sentence))
         if self.problems:
             raise ConfigError(_first(self.problems))
-        return Config(settings, tuple(probes), tuple(source.file for source in sources))
+        return Config(
+            settings,
+            tuple(probes),
+            tuple(source.file for source in sources),
+            tuple(map(str, sorted(set(self.warnings)))),
+        )
 
     def _sources(self, paths: Sequence[Path]) -> Iterator[Source]:
         for path in paths:
@@ -92,6 +105,9 @@ class _Loading:
             Document.model_validate(source.data, context=self.context)
         except ValidationError as error:
             self.problems += explain(source, error)
+        for index, probe in enumerate(_list(source, "probes")):
+            for key, sentence in wrong_keys(probe) if isinstance(probe, dict) else ():
+                self._refuse(source, ("probes", index, key), sentence)
 
     def _settings(self, sources: list[Source]) -> Settings:
         """What ``global`` says in all files together, without what is wrong in it."""
@@ -115,6 +131,10 @@ class _Loading:
             sentence = f"buffer_total, {found.buffer_total} bytes, is less than buffer_size for a CPU"
             self._refuse_setting(sources, "buffer_total", sentence)
             self._refuse_setting(sources, "buffer_size", sentence)
+        if found.max_series_total < found.max_series:
+            sentence = f"max_series_total, {found.max_series_total}, is less than max_series for one metric"
+            self._refuse_setting(sources, "max_series_total", sentence)
+            self._refuse_setting(sources, "max_series", sentence)
 
     def _refuse_setting(self, sources: list[Source], key: str, sentence: str) -> None:
         for source in sources:
@@ -127,10 +147,14 @@ class _Loading:
         first: dict[str, str] = {}
         for source in sources:
             for index, probe in enumerate(_list(source, "probes")):
-                name = probe.get("name") if isinstance(probe, dict) else None
+                if not isinstance(probe, dict):
+                    continue
+                key, name = "name", probe.get("name")
+                if name is None:
+                    key, name = "definition", defined_name(probe.get("definition"))
                 if not isinstance(name, str):
                     continue
-                place = ("probes", index, "name")
+                place = ("probes", index, key)
                 if name in first:
                     sentence = f"there is a probe {quote(name)} already, at {first[name]}"
                     self._refuse(source, place, sentence)
@@ -145,11 +169,14 @@ class _Loading:
             # Without its metrics and unknown keys: what is wrong with them hides nothing else.
             known = {key: data[key] for key in data if key in ProbeModel.model_fields}
             if model := self._valid(ProbeModel, known | {"metrics": []}):
-                refuse = _Refuse(source, ("probes", index), self.problems)
+                refuse = _Refuse(source, ("probes", index), self.problems, self.warnings)
                 yield self._probe(model, known.get("metrics"), taken, refuse)
 
     def _probe(self, model: ProbeModel, written: object, taken: Taken, refuse: _Refuse) -> Probe:
-        attached = alternatives(model, refuse)
+        defined = None
+        if model.definition is not None and model.attach is None:
+            model, defined = spell_out(model, model.definition, refuse)
+        attached = alternatives(model, refuse, defined)
         found: dict[str, Metric] = {}
         for index, data in enumerate(written if isinstance(written, list) else []):
             place: Place = ("metrics", index)
@@ -164,7 +191,7 @@ class _Loading:
                 refuse(place, sentence)
             found[metric.name] = metric
         return Probe(
-            name=model.name,
+            name=model.name or "",
             help=model.help,
             attach=tuple(one.attach for one in attached),
             metrics=tuple(found.values()),
@@ -172,6 +199,7 @@ class _Loading:
             return_buckets=return_buckets(model),
             enabled=model.enabled,
             optional=model.optional,
+            stack=model.stack,
         )
 
     def _valid(self, kind: type[Model], data: object) -> Model | None:

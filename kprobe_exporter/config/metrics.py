@@ -10,6 +10,9 @@ from kprobe_exporter.config.names import wrong_with_label, wrong_with_metric
 from kprobe_exporter.config.schema import LabelModel, MetricModel, ProbeModel
 from kprobe_exporter.config.values import RETURN_BUCKETS, Decode, Label, Metric, MetricKind
 from kprobe_exporter.config.wording import Path, listed, quote
+from kprobe_exporter.grammar.condition import Comparison
+from kprobe_exporter.grammar.evaluate import check_fields
+from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.lexis import closest
 
 
@@ -53,10 +56,21 @@ class _Written:
         for sentence in wrong_with_metric(self.kind, self.name):
             self.refuse((self.kind,), sentence)
         self._check_value()
+        self._check_scale()
+        self._check_where()
         labels = sorted(self._labels(), key=lambda label: label.name)
         about = self.name.removesuffix("_total").replace("_", " ")
         help_ = self.model.help or f"{about[:1].upper()}{about[1:]}, from kernel events."
-        return Metric(self.kind, self.name, help_, self.model.value, tuple(labels), self._buckets())
+        return Metric(
+            kind=self.kind,
+            name=self.name,
+            help=help_,
+            value=self.model.value,
+            labels=tuple(labels),
+            buckets=self._buckets(),
+            where=self.model.where,
+            scale=1.0 if self.model.scale is None else self.model.scale,
+        )
 
     def _check_value(self) -> None:
         path = ("value",)
@@ -71,6 +85,31 @@ class _Written:
                 self.refuse(path, f"{listed(pointers)} returns a pointer, which measures nothing")
         elif self.kind != "counter":
             self.refuse(path, f"a {self.kind} needs `value`: the field whose number it takes")
+
+    def _check_scale(self) -> None:
+        if self.model.scale is None:
+            return
+        if self.model.value is None:
+            self.refuse(("scale",), "there is no `value` to multiply: add one, or leave scale out")
+        elif self.kind == "histogram" and self.model.buckets is None:
+            self.refuse(("scale",), "the usual buckets do not suit a scaled value: write `buckets`")
+
+    def _check_where(self) -> None:
+        if self.model.where is None:
+            return
+        for part in parse_filter(self.model.where, fractions=True).comparisons:
+            why = self._missing(part.name) or self._uncomparable(part)
+            if why:
+                self.refuse(("where",), why, column=part.column)
+
+    def _uncomparable(self, part: Comparison) -> str | None:
+        """Why a comparison cannot be made with the field of an alternative."""
+        for one in self.alternatives:
+            known = one.fields[part.name]
+            for error in check_fields(part, {part.name: known}) if known else ():
+                at = f" (at {one.attach.target})" if len(self.alternatives) > 1 else ""
+                return f"{error.message}{at}"
+        return None
 
     def _buckets(self) -> tuple[float, ...] | None:
         if self.kind != "histogram":
@@ -105,16 +144,26 @@ class _Written:
 
     def _check_field(self, name: str, path: Path, *, number: bool = False) -> None:
         """Refuse a field that is not there, or is no ``number``, in any of the alternatives."""
-        if sentence := later("field", name):
+        if sentence := self._missing(name):
             self.refuse(path, sentence)
-            return
-        kinds = [(str(one.attach.target), one.fields.get(name)) for one in self.alternatives]
-        if without := [target for target, kind in kinds if kind is None]:
-            known = {field for one in self.alternatives for field in one.fields} - {name}
-            hint = closest(name, known) or ": every alternative must yield it, see `fetch`"
-            self.refuse(path, f"there is no field {quote(name)} at {listed(without)}{hint}")
-        elif number and (text := [target for target, kind in kinds if kind == "text"]):
+        elif number and (
+            text := [str(one.attach.target) for one in self.alternatives if _is_text(one, name)]
+        ):
             self.refuse(path, f"{quote(name)} is text at {listed(text)}: this needs a number")
+
+    def _missing(self, name: str) -> str | None:
+        """Why there is no such field, if an alternative does not yield it."""
+        without = [str(one.attach.target) for one in self.alternatives if name not in one.fields]
+        if not without:
+            return None
+        known = {field for one in self.alternatives for field in one.fields} - {name}
+        hint = closest(name, known) or ": every alternative must yield it, see `fetch`"
+        return later("field", name) or f"there is no field {quote(name)} at {listed(without)}{hint}"
+
+
+def _is_text(one: Alternative, name: str) -> bool:
+    known = one.fields[name]
+    return known is not None and (known.is_string or known.kind == "other")
 
 
 def _decoding(

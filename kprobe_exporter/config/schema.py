@@ -14,6 +14,8 @@ from kprobe_exporter.config.fields import (
     SPACE_NAME,
     Buckets,
     Decoding,
+    Definition,
+    Duration,
     Fetch,
     Filter,
     Help,
@@ -23,6 +25,7 @@ from kprobe_exporter.config.fields import (
     SourceName,
     Strict,
     To,
+    Where,
     shapes,
 )
 
@@ -66,6 +69,10 @@ class MetricModel(Strict):
     """One sentence on what is counted."""
     value: str | None = None
     """The field that is added, observed or kept; a counter without it adds 1."""
+    scale: Annotated[float, Field(gt=0, le=1e300, examples=[1e-9, 512])] | None = None
+    """What `value` is multiplied by: 1e-9 makes seconds of nanoseconds."""
+    where: Where | None = None
+    """A filter on the probe's fields, evaluated in the agent, for this metric alone."""
     labels: Labels = Field(
         default_factory=dict,
         examples=[["comm"], {"errno": {"field": "return", "decode": "errno"}}],
@@ -112,12 +119,22 @@ Attachment: TypeAlias = Annotated[
 class ProbeModel(Strict):
     """A probe: where it attaches, what it reads, and the metrics that it feeds."""
 
-    name: Annotated[str, Field(pattern=PROBE_NAME)]
-    """Unique; the label `probe` of the built-in metrics."""
+    # What of these has to be there is looked at in `definitions`.
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [{"required": ["name", "attach"]}, {"required": ["definition"]}],
+            "not": {"required": ["attach", "definition"]},
+        }
+    )
+
+    name: Annotated[str, Field(pattern=PROBE_NAME)] | None = None
+    """Unique; the label `probe` of the built-in metrics. A definition's event is its name, too."""
     help: Help = ""
     """What the probe watches, for people."""
-    attach: Attachment
+    attach: Attachment | None = None
     """Where to attach; of a list, the first that this kernel can do is used."""
+    definition: Definition | None = None
+    """Instead of `attach`, a line of the kernel's own grammar, as kprobe_events takes it."""
     fetch: Fetch | None = None
     """NAME to the kernel's fetch argument, as `"$arg3:u64"`; on a tracepoint NAME to its field."""
     filter: Filter | None = None
@@ -134,6 +151,8 @@ class ProbeModel(Strict):
     """Whether a kernel that cannot do it is no reason for a warning."""
     enabled: bool = True
     """Whether it is attached at all."""
+    stack: bool = False
+    """Whether each event comes with the kernel's stack."""
 
 
 class GlobalModel(Strict):
@@ -151,6 +170,10 @@ class GlobalModel(Strict):
     """… and for all CPUs together."""
     max_series: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """Label sets of one metric; those beyond are counted under the label value `__overflow__`."""
+    max_series_total: Annotated[int, Field(ge=1, le=10_000_000)] = 20_000
+    """Label sets of all metrics together."""
+    series_ttl: Duration = 900.0
+    """A label set that was not seen for so long goes, as `15m` or `90s`; 0 keeps them all."""
 
 
 class Document(Strict):

@@ -50,8 +50,9 @@ class Label:
 class Metric:
     """A metric of a probe. ``name`` is as configured, without the namespace.
 
-    ``value`` is the field that is added, observed or set; None adds 1. ``buckets`` are a
-    histogram's upper bounds, rising, without +Inf; None for the other kinds.
+    ``value`` is the field that is added, observed or set, multiplied by ``scale``; None adds 1.
+    ``buckets`` are a histogram's upper bounds, rising, without +Inf; None for the other kinds.
+    ``where`` is a filter, which the agent evaluates: events that do not pass it change nothing.
     """
 
     kind: MetricKind
@@ -60,6 +61,8 @@ class Metric:
     value: str | None = None
     labels: tuple[Label, ...] = ()
     buckets: tuple[float, ...] | None = None
+    where: str | None = None
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,10 @@ class Attach:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A probe: the first alternative of ``attach`` that the kernel can do is used."""
+    """A probe: the first alternative of ``attach`` that the kernel can do is used.
+
+    ``stack`` asks for the kernel's stack with each event.
+    """
 
     name: str
     help: str
@@ -89,11 +95,16 @@ class Probe:
     return_buckets: tuple[float, ...] = RETURN_BUCKETS
     enabled: bool = True
     optional: bool = False
+    stack: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What ``global:`` says. Buffers in bytes; ``max_series`` counts the label sets of a metric."""
+    """What ``global:`` says. Buffers in bytes.
+
+    ``max_series`` counts the label sets of a metric, ``max_series_total`` those of all of them. One
+    that was not seen for ``series_ttl`` seconds goes; 0 is never.
+    """
 
     namespace: str = "kprobe"
     tracefs_instance: str = "kprobe_exporter"
@@ -101,15 +112,22 @@ class Settings:
     buffer_size: int = 1 << 20
     buffer_total: int = 64 << 20
     max_series: int = 1000
+    max_series_total: int = 20_000
+    series_ttl: float = 900.0
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A whole configuration; ``files`` are those that it was read from, in order."""
+    """A whole configuration; ``files`` are those that it was read from, in order.
+
+    ``warnings`` are lines for a person, each with its file, line and column: nothing is wrong, but
+    something is read otherwise than it is written.
+    """
 
     settings: Settings
     probes: tuple[Probe, ...]
     files: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 _SIGNED = {

@@ -99,7 +99,7 @@ def _number_problem(part: Comparison, value: int | float, known: FieldType) -> s
         return f"{part.name!r} is a whole number, compare it with one"
     if known.signed and value > LONG_MAX:
         return f"{part.name!r} is signed, {part.written} is over its greatest value {LONG_MAX}"
-    if not known.signed and value < 0:
+    if not known.signed and str(part.written or value).startswith("-"):  # -0 too: kstrtoull()
         return f"{part.name!r} is unsigned, give it a signed type or compare it with no less than 0"
     return ""
 

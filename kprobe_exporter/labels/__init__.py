@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Mapping
 
-from kprobe_exporter.labels import errno
+from kprobe_exporter.labels import errno, regexp
+from kprobe_exporter.labels import hex as hex_
 from kprobe_exporter.labels import map as map_
 from kprobe_exporter.model import Decoder
 
 DECODERS: Mapping[str, Callable[[object], Decoder]] = {
     "errno": errno.decoder,
+    "hex": hex_.decoder,
     "map": map_.decoder,
+    "regexp": regexp.decoder,
 }
 """Each makes a decoder from the options in the YAML, None without any; ValueError says what is wrong."""

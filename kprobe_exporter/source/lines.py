@@ -140,7 +140,7 @@ def _probe_pattern(layout: Layout) -> bytes:
     text = rb"[^\n]*"
     if first != last:  # none may hold what ends another
         ends = "|".join(layout.args[number + 1].name for number in untrusted[:-1]).encode()
-        text = rb'[^"}\n]*+(?:["}](?! (?:' + ends + rb')=)[^"}\n]*+)*'
+        text = rb'(?!@)[^"}\n]*+(?:["}](?!@)[^"}\n]*+)*'.replace(b"@", rb" (?:" + ends + rb")=")
     certain = b"".join(
         _shown(arg, text + b"+" if number < last else text)
         for number, arg in enumerate(layout.args)
@@ -148,7 +148,7 @@ def _probe_pattern(layout: Layout) -> bytes:
     )
     unread = b" " + layout.args[first].name.encode() + rb'=["({][^\n]*+'
     before = b"".join(_shown(arg, b"") for arg in layout.args[:first])
-    return address + before + b"(?:" + certain + rb"(?=\n)|" + unread + b")"
+    return address + before + b"(?:" + certain + b"|" + unread + b")"
 
 
 def _shown(arg: Arg, text: bytes) -> bytes:

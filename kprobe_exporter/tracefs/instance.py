@@ -142,6 +142,10 @@ class Instance:
             return f"somebody else is reading {self.path}/trace_pipe: end that reader."
         return f"{self.path}/trace_pipe cannot be read: {error.strerror}."
 
+    def counts_tracepoints(self) -> bool:
+        """Whether the kernel counts an event's firings whatever its filter: by hist triggers."""
+        return self.files.exists(f"{self.path}/events/sched/sched_process_exec/hist")
+
     def event_format(self, system: str, event: str) -> str | None:
         """The text of an event's ``format``; None if this kernel has no such event."""
         try:

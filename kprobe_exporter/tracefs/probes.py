@@ -16,6 +16,9 @@ log = logging.getLogger(__name__)
 
 NAMES_TRIED = 1000
 
+STACK = "stacktrace"
+"""The trigger of kernel/trace/trace_events_trigger.c."""
+
 
 class Installed:
     """One probe in the kernel: defined or found, filtered, enabled on demand.
@@ -53,6 +56,20 @@ class Installed:
             )
             raise ProbeRefused(f"the filter '{self.spec.filter}' is refused: {reason}.") from None
 
+    def take_stacks(self) -> None:
+        """Have the kernel write its stack after each event that passes the filter. Raises ProbeRefused.
+
+        The option stacktrace would do it for every event of the instance; a trigger does for one.
+        """
+        if not self.spec.stack:
+            return
+        trigger = STACK + (f" if {self.spec.filter}" if self.spec.filter else "")
+        try:
+            self._instance.write(f"{self._dir}/trigger", trigger)
+        except OSError as error:
+            reason = why(self._instance.files, error, trigger, (f"{self._instance.path}/error_log",))
+            raise ProbeRefused(f"it gives no stacks: {reason}.") from None
+
     def count_hits(self) -> None:
         """Let the kernel count the firings of a tracepoint, where it can; kprobes have their profile."""
         if self.spec.kind == "tracepoint":
@@ -70,12 +87,14 @@ class Installed:
         """Stop recording. Never raises: an event that is gone records nothing."""
         if self.hits is not None:
             self.hits.detach()
-        try:
-            self._instance.write(f"{self._dir}/enable", "0")
-            if self.spec.filter is not None and not self.owned:
-                self._instance.write(f"{self._dir}/filter", "0")
-        except OSError as error:
-            log.debug("disabling %s/%s: %s", self.system, self.event, error)
+        undo = [("trigger", f"!{STACK}")] if self.spec.stack else []
+        undo += [("enable", "0")]
+        undo += [("filter", "0")] if self.spec.filter is not None and not self.owned else []
+        for file, text in undo:
+            try:
+                self._instance.write(f"{self._dir}/{file}", text)
+            except OSError as error:
+                log.debug("%s of %s/%s: %s", file, self.system, self.event, error)
 
     def remove(self) -> None:
         """Disable it and delete its definition. Only while no unread event matters: deleting wipes them."""
@@ -93,6 +112,7 @@ def install(instance: Instance, spec: ProbeSpec, taken: set[str]) -> Installed:
     probe = _define(instance, spec, taken) if spec.file else _find(instance, spec)
     try:
         probe.set_filter()
+        probe.take_stacks()
         probe.count_hits()
     except BaseException:
         probe.remove()

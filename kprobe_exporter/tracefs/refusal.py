@@ -31,7 +31,7 @@ def logged_error(log: str, command: str) -> str | None:
     entry counts only if its command is ours.
     """
     found, text = None, ""
-    lines = log.splitlines()
+    lines = log.split("\n")
     for number, line in enumerate(lines):
         if entry := ENTRY.match(line):
             text = entry["text"]

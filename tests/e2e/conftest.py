@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from kprobe_exporter.cli import logs
 from kprobe_exporter.cli.run import heed_signals
 from kprobe_exporter.config.load import load
 from kprobe_exporter.labels import DECODERS
+from kprobe_exporter.stop import Stop
 from kprobe_exporter.tracefs.files import Tracefs
 from tests.agent_process import AgentProcess, running
 from tests.fake_tracefs import FakeTracefs
@@ -52,7 +52,7 @@ def play_back(tmp_path: Path) -> Iterator[PlayBack]:
 
             def main(_: list[str]) -> None:
                 logs.set_up("info", "text")
-                stop = threading.Event()
+                stop = Stop()
                 heed_signals(stop)
 
                 @contextmanager

@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from random import Random, randrange
 
 import pytest
 
@@ -18,6 +19,20 @@ from tests.agent_process import AgentProcess, running
 TRACEFS = Path("/sys/kernel/tracing")
 
 StartAgent = Callable[..., AgentProcess]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seed", type=int, help="of the random tests, to repeat one that failed")
+
+
+@pytest.fixture
+def random(request: pytest.FixtureRequest) -> Random:
+    """Another sequence in each run; the seed is shown where a test fails."""
+    seed = request.config.getoption("--seed")
+    if seed is None:
+        seed = randrange(2**32)
+    print(f"to repeat this: --seed {seed}")
+    return Random(seed)
 
 
 @pytest.fixture(scope="session")

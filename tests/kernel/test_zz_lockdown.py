@@ -5,7 +5,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from kprobe_exporter.cli import main
 from tests.kernel.conftest import StartAgent
 
 LOCKDOWN = Path("/sys/kernel/security/lockdown")
@@ -28,3 +30,6 @@ def test_a_kernel_that_is_locked_down(start_agent: StartAgent) -> None:
     assert "locked down" in agent.output()
     assert "Traceback" not in agent.output()
     assert len(agent.output().splitlines()) == 1
+    result = CliRunner().invoke(main, ["doctor"])
+    assert result.exit_code == 1
+    assert result.stdout.endswith("'run' cannot work here, because of: lockdown, tracefs\n")

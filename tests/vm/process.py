@@ -36,6 +36,7 @@ class Child:
     timeout: float
     environment: dict[str, str]
     stop: threading.Event
+    quiet: float = QUIET
 
     def run(self, announcement: str = "starting") -> Ended:
         """Blocks until the process has ended, by itself or by us."""
@@ -80,7 +81,7 @@ class Child:
                 self.say(f"not finished after {self.timeout:.0f} s: ended")
                 return False
             if not select.select([output], [], [], 0.5)[0]:
-                if now - self._heard > QUIET:
+                if now - self._heard > self.quiet:
                     self._heard = now
                     self.say("…")
                 continue

@@ -22,9 +22,20 @@ def test_a_wrong_file(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert result.stdout == ""
     assert result.stderr.splitlines() == [
-        f"{file}:4:3: probes[0].stak: unknown key 'stak', there is attach, enabled, fetch, filter,"
-        " help, maxactive, metrics, name, optional, return_buckets or returns",
+        f"{file}:4:3: probes[0].stak: unknown key 'stak', did you mean 'stack'?",
         f"{file}:5:12: probes[0].enabled: must be true or false, and not the text 'on'",
+    ]
+
+
+def test_a_warning_changes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("probes:\n- definition: p:other/opens do_sys_open mode=a2\n")
+    result = CliRunner().invoke(main, ["check", str(file)])
+    assert result.exit_code == 0
+    assert result.stdout == f"{file}: ok\n1 probe, 0 metrics\n"
+    assert result.stderr.splitlines() == [
+        f"{file}:2:17: probes[0].definition: warning: the group 'other' is left out: the agent has its own",
+        f"{file}:2:46: probes[0].definition: warning: a2 is the spelling of before Linux 2.6.33, read as $arg3",
     ]
 
 

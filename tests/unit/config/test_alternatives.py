@@ -91,6 +91,14 @@ def test_fetch_keeps_its_order_and_todays_spelling(config: Callable[[str], Confi
             "attach: 'kprobe:f', fetch: {count: $arg1}, filter: ¦cuont > 1",
             "filter: there is no field 'cuont' to filter on: fetch it, did you mean 'count'?",
         ),
+        ("attach: 'kprobe:f', fetch: {x: $arg1}, filter: ¦'x ~ \"a*\"'", "filter: 'x' is a number, take"),
+        ("attach: 'kprobe:f', fetch: {x: $arg1}, filter: cpu > 1 && ¦x == -3", "filter: 'x' is unsigned"),
+        ("attach: 'kprobe:f', fetch: {x: '+0($arg1):string'}, filter: ¦x == 3", "filter: 'x' is a string"),
+        ("attach: 'kprobe:f', fetch: {x: '+0($arg1):u8[4]'}, filter: ¦x == 3", "filter: 'x' is an array"),
+        ("attach: 'kprobe:f', fetch: {x: '$arg1:symbol'}, filter: ¦'x == \"f\"'", "filter: 'x' is a number"),
+        ("attach: 'kretprobe:f', filter: ¦'return == \"x\"'", "filter: 'return' is a number"),
+        ("attach: 'kretprobe:f', returns: bool, filter: ¦return == -1", "filter: 'return' is unsigned"),
+        ("attach: 'kretprobe:f', filter: ¦comm == 3", "filter: 'comm' is a string, put 3 in quotes"),
         ("attach: {to: 'kprobe:f', returns: ¦int}", "attach.returns: kprobe:f has no return value"),
         ("attach: 'kprobe:f', returns: ¦int", "returns: nothing here has a return value to read"),
         ("attach: 'kprobe:f', ¦return_buckets: [1]", "return_buckets: nothing here has a return"),
@@ -114,6 +122,11 @@ def test_refused(problems: Callable[[str], list[str]], rest: str, expected: str)
         "attach: 'tracepoint:a:b', filter: anything > 3",
         "attach: 'tracepoint:a:b', fetch: {return: ret}, filter: return < 3 || other == 1",
         "attach: ['kretprobe:f', 'kprobe:f'], maxactive: 3, returns: int, return_buckets: [1]",
+        "attach: 'kretprobe:f', returns: ptr, filter: return == 0xfffffffffffffffe",
+        "attach: 'kprobe:f', fetch: {a: '$arg1:s32', b: '+0($arg1):char'}, filter: a == -3 && b == 0x61",
+        "attach: 'kprobe:f', fetch: {COMM: '$arg1'}, filter: COMM == 3",
+        # The first instruction of a function may come after an endbr64.
+        "attach: 'kprobe:f+4', fetch: {a: $arg1}",
     ],
 )
 def test_accepted(problems: Callable[[str], list[str]], rest: str) -> None:
@@ -129,6 +142,33 @@ def test_what_the_probe_says_must_suit_every_alternative(
         f"{place}: probes[0].fetch.a: on a tracepoint this is the name of one of its fields, not"
         " '$arg1' (for tracepoint:a:b: an alternative can have its own fetch)"
     )
+
+
+def test_a_filter_must_suit_every_alternative(problems: Callable[[str], list[str]]) -> None:
+    text, place = marked(
+        """probes: [{name: p, filter: ¦'a == "x"', fetch: {a: '+0($arg1):string'},
+        attach: ['kprobe:f', {to: 'kprobe:g', fetch: {a: $arg1}}, {to: 'tracepoint:a:b', fetch: {a: b}}]}]"""
+    )
+    [problem] = problems(text)
+    assert problem == (
+        f"{place}: probes[0].filter: 'a' is a number, take the quotes away"
+        " (for kprobe:g: an alternative can have its own filter)"
+    )
+
+
+def test_the_return_value_has_a_type_always(config: Callable[[str], Config]) -> None:
+    [one] = attached(config, "attach: 'kretprobe:f', fetch: {a: $retval, b: '$retval:u8', c: rv}, returns: int")
+    assert one.fetch == {"a": "$retval:s32", "b": "$retval:u8", "c": "$retval:s32"}
+    [one] = attached(config, "attach: 'kretprobe:f', fetch: {a: $retval}, returns: void")
+    assert one.fetch == {"a": "$retval"}
+
+
+def test_an_old_spelling_is_told(config: Callable[[str], Config]) -> None:
+    found = config("probes: [{name: p, attach: ['kprobe:f', 'kprobe:g'], fetch: {x: a0, y: sa}}]").warnings
+    assert [warning.split("c.yaml:")[1] for warning in found] == [
+        "1:65: probes[0].fetch.x: warning: a0 is the spelling of before Linux 2.6.33, read as $arg1",
+        "1:72: probes[0].fetch.y: warning: sa is the spelling of before Linux 2.6.33, read as $stack",
+    ]
 
 
 def test_fetch_is_bounded(problems: Callable[[str], list[str]]) -> None:

@@ -45,6 +45,46 @@ def test_bad_sizes(problems: Callable[[str], list[str]], text: str, sentence: st
     assert sentence in problem
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("15m", 900),
+        ("90s", 90),
+        ("1h", 3600),
+        ("2 d", 172800),
+        ("500ms", 0.5),
+        ("0", 0),
+        ("0s", 0),
+        ("60", 60),
+        ("0.5", 0.5),
+    ],
+)
+def test_durations(config: Callable[[str], Config], text: str, seconds: float) -> None:
+    found = config(f"{PROBE}global: {{series_ttl: {text}}}").settings.series_ttl
+    assert (found, type(found)) == (seconds, float)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("15 min", "'15 min' is no duration: write it as 500ms, 90s, 15m or 1h"),
+        ("1h30m", "'1h30m' is no duration"),
+        ("1.5h", "'1.5h' is no duration"),
+        ("-1", "must be at least 0"),
+        ("-1s", "'-1s' is no duration"),
+        ("never", "'never' is no duration"),
+        ("true", "must be a number, and not true"),
+        (".inf", "must be at most 1000000000.0"),
+        (".nan", "must be at least 0"),
+        ("99999d", "must be at most 1000000000.0"),
+    ],
+)
+def test_bad_durations(problems: Callable[[str], list[str]], text: str, sentence: str) -> None:
+    [problem] = problems(f"{PROBE}global: {{series_ttl: {text}}}")
+    assert problem.startswith("2:22: global.series_ttl: ")
+    assert sentence in problem
+
+
 BUCKETS = "probes: [{{name: p, attach: 'kretprobe:f', return_buckets: {}}}]"
 
 

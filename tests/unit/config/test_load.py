@@ -47,6 +47,8 @@ global:
   buffer_size: 512KiB
   buffer_total: 8MiB
   max_series: 7
+  max_series_total: 70
+  series_ttl: 90s
 probes:
   - name: open
     help: Opening a file
@@ -55,11 +57,12 @@ probes:
     return_buckets: [1, 2]
     enabled: false
     optional: true
+    stack: true
 """)
-    assert found.settings == Settings("mine", "other", "text", 512 << 10, 8 << 20, 7)
+    assert found.settings == Settings("mine", "other", "text", 512 << 10, 8 << 20, 7, 70, 90.0)
     [probe] = found.probes
     assert probe == Probe(
-        "open", "Opening a file", probe.attach, (), 12, (1.0, 2.0), enabled=False, optional=True
+        "open", "Opening a file", probe.attach, (), 12, (1.0, 2.0), enabled=False, optional=True, stack=True
     )
 
 
@@ -120,6 +123,16 @@ def test_names_are_checked_under_the_namespace(problems: Callable[[str], list[st
 def test_the_buffers_must_fit(problems: Callable[[str], list[str]], settings: str, column: int) -> None:
     [problem] = problems(f"{PROBE}global: {{{settings}}}")
     assert problem.startswith(f"2:{column}: global.{settings.split(':', maxsplit=1)[0]}: buffer_total")
+
+
+@pytest.mark.parametrize(("settings", "column"), [("max_series: 20001", 22), ("max_series_total: 999", 28)])
+def test_one_metric_has_no_more_series_than_all(
+    problems: Callable[[str], list[str]], settings: str, column: int
+) -> None:
+    [problem] = problems(f"{PROBE}global: {{{settings}}}")
+    key = settings.split(":", maxsplit=1)[0]
+    assert problem.startswith(f"2:{column}: global.{key}: max_series_total, ")
+    assert problem.endswith(" is less than max_series for one metric")
 
 
 def test_no_probe_at_all(tmp_path: Path) -> None:
@@ -202,7 +215,8 @@ def test_a_truncated_file(scratch: Path, end: int) -> None:
 WORDS = st.sampled_from(
     """global namespace max_series buffer_size probes name help attach to fetch filter returns
     metrics counter histogram gauge value labels field decode buckets linear exp2 min count start
-    width errno map return comm stack where pair kprobe:f kretprobe:f+1 tracepoint:a:b return<0
+    width errno map return comm stack where scale definition pair kprobe:f kretprobe:f+1 tracepoint:a:b
+    return<0 comm~"a*" series_ttl 15m
     $retval $arg1 +0($arg1):string a_total void int 1MiB""".split()
 )
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | WORDS
@@ -222,11 +236,23 @@ METRICS = st.fixed_dictionaries(
         "labels": nested(SCALARS | nested(SCALARS)),
         "buckets": nested(st.floats() | st.integers() | nested(SCALARS)),
         "help": SCALARS,
+        "where": WORDS | st.text(max_size=8),
+        "scale": st.floats() | st.integers(),
     },
 )
+DEFINITIONS = st.lists(
+    st.sampled_from(
+        """p r p:a r5:g/B e:x %return do_sys_open ext4:f+4 0xff a.b a/b /bin/x:0 $retval:s32 x=$arg1 y=a0 ra
+        comm=$comm z=$comm:string $arg* q=+0($f):string:x if pid==1 return<0""".split()
+    ),
+    max_size=6,
+).map(" ".join)
 PROBES = st.fixed_dictionaries(
-    {"name": st.sampled_from("abc"), "attach": WORDS | nested(WORDS)},
+    {},
     optional={
+        "name": st.sampled_from("abc"),
+        "attach": WORDS | nested(WORDS),
+        "definition": DEFINITIONS | WORDS | st.text(max_size=8),
         "fetch": st.dictionaries(WORDS, WORDS, max_size=3),
         "filter": WORDS | st.text(max_size=8),
         "returns": WORDS,

@@ -74,6 +74,24 @@ def test_help_is_one_line_and_never_missing(config: Callable[[str], Config]) -> 
         ("{counter: a_total, value: ¦caller}", ".value: 'caller' is text at kretprobe:f"),
         ("{counter: a_total, value: ¦text}", ".value: 'text' is text at kretprobe:f"),
         ("{counter: a_total, value: ¦nubmer}", ".value: there is no field 'nubmer' at kretprobe:f"),
+        ("{counter: a_total, scale: ¦2}", ".scale: there is no `value` to multiply"),
+        ("{histogram: a, value: cpu, scale: ¦2}", ".scale: the usual buckets do not suit a scaled value"),
+        ("{gauge: a, value: cpu, scale: ¦0}", ".scale: must be more than 0"),
+        ("{gauge: a, value: cpu, scale: ¦-1}", ".scale: must be more than 0"),
+        ("{gauge: a, value: cpu, scale: ¦.nan}", ".scale: must be at most 1e+300"),
+        ("{gauge: a, value: cpu, scale: ¦.inf}", ".scale: must be at most 1e+300"),
+        ("{gauge: a, value: cpu, scale: ¦'2'}", ".scale: must be a number, and not the text '2'"),
+        ("{counter: a_total, where: ¦3}", ".where: must be text, and not 3"),
+        ("{counter: a_total, where: ¦''}", ".where: the filter is empty"),
+        ("{counter: a_total, where: 'cpu ¦= 1'}", ".where: after 'cpu' must come an operator"),
+        ("{counter: a_total, where: 'cpu == 1 && ¦nope > 3'}", ".where: there is no field 'nope' at"),
+        ("{counter: a_total, where: ¦'duration > 0.5'}", ".where: 'duration' is not in this version yet"),
+        ("{counter: a_total, where: ¦comm == 3}", ".where: 'comm' is a string, put 3 in quotes"),
+        ("{counter: a_total, where: ¦'tid == \"x\"'}", ".where: 'tid' is a number, take the quotes"),
+        ("{counter: a_total, where: ¦number == 0.5}", ".where: 'number' is a whole number"),
+        ("{counter: a_total, where: ¦number == -1}", ".where: 'number' is unsigned"),
+        ("{counter: a_total, where: ¦'text < 3'}", ".where: 'text' is a string"),
+        ("{counter: a_total, where: ¦common_pid == 3}", ".where: there is no field 'common_pid' at"),
         ("{counter: a_total, labels: [comm, ¦comm]}", ".labels[1]: the label 'comm' is there"),
         ("{counter: a_total, labels: [¦nope]}", ".labels[0]: there is no field 'nope' at"),
         ("{counter: a_total, labels: {a: ¦nope}}", ".labels.a: there is no field 'nope' at"),
@@ -123,6 +141,40 @@ def test_every_alternative_must_yield_the_fields(
 )
 def test_accepted(problems: Callable[[str], list[str]], rest: str) -> None:
     assert problems(f"probes: [{{name: p, {rest}}}]") == []
+
+
+@pytest.mark.parametrize(
+    ("where", "rest"),
+    [
+        ("return < 0 && comm ~ \"a*\" && !(tid == 1 || pid & 2)", ""),
+        ("caller == \"f\" && symbol != \"g\" && cpu >= 1", ""),
+        # An error is negative in the agent, even where the register is read as a pointer.
+        ("return == -2", "returns: ptr"),
+        ("s == \"f+0x0/0x8\"", "fetch: {s: '$arg1:symbol'}"),
+    ],
+)
+def test_where(config: Callable[[str], Config], where: str, rest: str) -> None:
+    assert metric(config, f"{{counter: a_total, where: '{where}'}}", rest).where == where
+
+
+def test_scale(config: Callable[[str], Config]) -> None:
+    assert metric(config, "{counter: a_total, value: return}").scale == 1.0
+    assert metric(config, "{counter: a_total, value: return, scale: 512}").scale == 512.0
+    assert metric(config, "{histogram: a, value: return, scale: 1e-9, buckets: [1]}").scale == 1e-9
+
+
+def test_where_must_suit_every_alternative(problems: Callable[[str], list[str]]) -> None:
+    attach = (
+        "['kretprobe:f', {to: 'kretprobe:g', fetch: {a: '+0($arg1):string'}},"
+        " {to: 'tracepoint:a:b', fetch: {a: b}}]"
+    )
+    probe = f"{{name: p, attach: {attach}, fetch: {{a: $arg1}}, metrics: [{{counter: a_total, where: {{}}}}]}}"
+    [problem] = problems(f"probes: [{probe.replace('{}', 'a == 3')}]")
+    assert problem.endswith("where: 'a' is a string, put 3 in quotes (at kretprobe:g)")
+    [problem] = problems(f"probes: [{probe.replace('{}', 'caller == x')}]")
+    assert problem.endswith("where: 'x' is no 64-bit number, put a string in quotes")
+    [problem] = problems(f"probes: [{probe.replace('{}', 'return == 3')}]")
+    assert "where: there is no field 'return' at tracepoint:a:b" in problem
 
 
 @pytest.mark.parametrize(("form", "label"), [("[{}]", "l{}"), ("{{{}}}", "l{}: cpu")])

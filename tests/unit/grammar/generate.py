@@ -8,6 +8,8 @@ import string
 from random import Random
 
 REGISTERS = ("%di", "%si", "%dx", "%ax", "%sp", "%r9")
+PLACES = ("vfs_read", "vfs_read+0", "vfs_read%return")
+MEMBERS = ("count", "file", "file->f_pos", "file->f_path.dentry->d_flags")
 NUMBERS = (*("0", "1", "8", "0x10", "64", "010", "255") * 4, "2049", f"{2**64}", "x", "")
 TYPES = [f"{sign}{bits}" for sign in "usx" for bits in (8, 16, 32, 64)] * 2
 TYPES += ["string", "ustring", "symbol", "symstr", "char", "b1@0/8", "b4@30/32", "b12@3/16"]
@@ -19,17 +21,16 @@ def definition(random: Random) -> str:
     letter = random.choice("pr")
     head = letter + (random.choice(("", "", "1", "64", "4097")) if letter == "r" else "")
     head += random.choice((*("", ":ev", ":grp/ev", ":grp/", ":g-1/ev", ":" + "e" * 63) * 4, ":9/e"))
-    place = random.choice((*("vfs_read", "vfs_read+0", "vfs_read%return") * 4, "vfs_read-4"))
+    place = random.choice((*PLACES * 4, "vfs_read-4", "vfs_read+1"))
     arguments = [argument(random, name) for name in "abcdef"[: random.randrange(5)]]
-    return _spoil(random, " ".join([head, place, *arguments]), f"{head} {place}")
+    return spoil(random, " ".join([head, place, *arguments]), f"{head} {place}")
 
 
 def argument(random: Random, name: str) -> str:
     """One argument, mostly with that name."""
     named = random.choice((*(f"{name}=",) * 20, "", "", "", "arg2=", "common_pid=", "9="))
     if random.random() < 0.1:
-        members = random.choice(("count", "file", "file->f_pos", "file->f_path.dentry->d_flags"))
-        return named + members + random.choice(("", ":u8", ":x64", ":s32"))
+        return named + random.choice(MEMBERS) + random.choice(("", ":u8", ":x64", ":s32", ":string"))
     kind = f":{random.choice(TYPES)}" if random.random() < 0.5 else ""
     array = random.choice((*("",) * 20, "[1]", "[4]", "[64]", "[65]")) if kind else ""
     return named + expression(random) + kind + array
@@ -46,7 +47,7 @@ def expression(random: Random, depth: int = 0) -> str:
     return random.choice((*common * 2, *rare, "$comm", "$stack", "$retval", "$retval"))
 
 
-def _spoil(random: Random, text: str, keep: str) -> str:
+def spoil(random: Random, text: str, keep: str = "") -> str:
     """Drop, double or change one character after `keep`, sometimes."""
     if len(text) <= len(keep) + 1 or random.random() < 0.85:
         return text
@@ -55,7 +56,9 @@ def _spoil(random: Random, text: str, keep: str) -> str:
     return text[:at] + instead + text[at + 1 :]
 
 
-FIELDS = ("u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "text", "comm", "cpu")
+STRINGS = ("text", "comm", "COMM")
+FIELDS = (*STRINGS[:2] * 2, "COMM", "cpu", "common_cpu", "common_pid", "x32", "bits")
+FIELDS += tuple(f"{sign}{bits}" for sign in "us" for bits in (8, 16, 32, 64))
 WORDS = ("", "a", "ab", "abc", "abcabc", "b", "a*c", "[x]", "1ab", "x-y", "a]c", "kprobe")
 NEAR = {2**bits + near for bits in (0, 7, 8, 15, 16, 31, 32, 63) for near in (-1, 0, 1)}
 LIMITS = [*sorted(NEAR), *sorted(-number for number in NEAR if number <= 2**63)]
@@ -73,7 +76,7 @@ def filter_text(random: Random, depth: int = 0) -> str:
         inner = filter_text(random, depth + 1)
         return random.choice(("!", "! ", "!!")) + (inner if random.random() < 0.5 else f"({inner})")
     name = random.choice(FIELDS)
-    if (name in ("text", "comm")) == (random.random() < 0.97):
+    if (name in STRINGS) == (random.random() < 0.97):
         return f"{name} {random.choice(('==', '!=', '~', '~', '~'))} {_quoted(random)}"
     sign = random.choice(("==", "!=", "<", "<=", ">", ">=", "&"))
     value = random.choice(LIMITS)

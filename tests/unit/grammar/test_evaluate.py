@@ -130,6 +130,7 @@ def test_logic(text: str, results: str) -> None:
         ("comm != 1", 0, "put 1 in quotes"),
         ("array == 1", 0, "'array' is an array"),
         ("u64 == -1", 0, "'u64' is unsigned"),
+        ("u64 == -0x0", 0, "'u64' is unsigned"),
         ("s32 < 9223372036854775808", 0, "'s32' is signed"),
         ("duration & 1", 0, "it has no bits"),
         ("u8 < 0.5", 0, "'u8' is a whole number"),

@@ -1,0 +1,139 @@
+"""``doctor``: what this kernel can and cannot do, each check with its evidence and its fix."""
+
+import json
+import os
+import platform
+import sys
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from kprobe_exporter.cli import logs
+from kprobe_exporter.cli.cleanup import left_behind
+from kprobe_exporter.config.values import Settings
+from kprobe_exporter.errors import InstanceBusy, TracefsError
+from kprobe_exporter.tracefs.features import TRIAL, Check, instance_checks, kernel_checks
+from kprobe_exporter.tracefs.files import MountedTracefs, Tracefs
+from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.mount import find, mounted
+
+SHOWN = {"ok": ("ok", "green"), "warn": ("warn", "yellow"), "no": ("no", "red"), "unknown": ("?", "cyan")}
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  kprobe-exporter doctor
+  kprobe-exporter doctor --json | jq '.[] | select(.state != "ok")'
+""",
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as a JSON array of objects.")
+@click.option("--tracefs", type=click.Path(path_type=Path), metavar="PATH", help="As of 'run'.")
+def doctor(as_json: bool, tracefs: Path | None) -> None:
+    """Show what this kernel can and cannot do, with the evidence, and what would mend it.
+
+    Features are tried out in a tracefs instance of its own, which is removed again. The exit status
+    is 1 if 'run' could not work at all.
+    """
+    logs.set_up("warning", "text")
+    try:
+        checks = examine(tracefs, Path("/"))
+    except OSError as error:
+        raise TracefsError(f"the kernel gave an answer that nobody expected: {error}.") from error
+    missing = [check.name for check in checks if check.required and check.state == "no"]
+    if as_json:
+        click.echo(json.dumps([asdict(check) for check in checks], indent=2))
+    else:
+        click.echo(table(checks, missing), color=False if os.environ.get("NO_COLOR") else None)
+    if missing:
+        sys.exit(1)
+
+
+def examine(tracefs: Path | None, root: Path) -> list[Check]:
+    """All checks, in the order in which they are shown; those that need a tracefs, if there is one."""
+    checks = [_kernel(), _user(os.geteuid()), *kernel_checks(root)]
+    before = find(Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
+    with ExitStack() as stack:
+        try:
+            path = stack.enter_context(mounted(tracefs))
+        except TracefsError as error:
+            return [*checks, _refused("tracefs", error)]
+        how = "is mounted" if tracefs or before else "was not mounted, could be mounted"
+        checks.append(Check("tracefs", "ok", f"{path} {how} and can be read", required=True))
+        return checks + tracefs_checks(MountedTracefs(path))
+
+
+def tracefs_checks(files: Tracefs) -> list[Check]:
+    """What there is to see and to try in a tracefs. Raises TracefsError beside another doctor."""
+    checks = [_agent(files, Settings().tracefs_instance)]
+    try:
+        instance = Instance.acquire(files, TRIAL)
+    except InstanceBusy:
+        raise TracefsError("another 'doctor' is at work on this kernel: run it again after that.") from None
+    except TracefsError as error:
+        return [*checks, _refused("instance", error)]
+    with instance:
+        made = Check("instance", "ok", f"{instance.path} could be made and locked", required=True)
+        return [*checks, made, *instance_checks(instance)]
+
+
+def table(checks: list[Check], missing: list[str]) -> str:
+    """The checks in columns, the fix below its check, and the verdict."""
+    width = max(len(check.name) for check in checks)
+    lines = []
+    for check in checks:
+        word, color = SHOWN[check.state]
+        evidence = logs.escape(check.evidence)
+        lines.append(f"{click.style(f'{word:<4}', fg=color)}  {check.name:<{width}}  {evidence}")
+        if check.fix:
+            lines.append(f"{'':<{width + 8}}fix: {logs.escape(check.fix)}")
+    verdict = (
+        f"'run' cannot work here, because of: {', '.join(missing)}" if missing else "'run' can work here"
+    )
+    return "\n".join([*lines, "", verdict])
+
+
+def _kernel() -> Check:
+    return Check("kernel", "ok", f"{platform.release()} {platform.machine()}")
+
+
+def _user(uid: int) -> Check:
+    if uid == 0:
+        return Check("user", "ok", "uid 0")
+    return Check("user", "warn", f"uid {uid}", "Run as root: uid 0 is enough, without any capability.")
+
+
+def _agent(files: Tracefs, name: str) -> Check:
+    """An agent of the usual name: a live one, or what a killed one left."""
+    found = left_behind(files, name)
+    if _is_live(files, name):
+        return Check("agent", "ok", f"a live agent holds instances/{name}")
+    if found:
+        fix = "Run 'kprobe-exporter cleanup'; the next start of the agent does the same."
+        return Check("agent", "warn", f"a killed agent left {', '.join(found)}", fix)
+    return Check("agent", "ok", f"nothing of '{name}' is there")
+
+
+def _is_live(files: Tracefs, name: str) -> bool:
+    """Whether somebody holds the instance of this name.
+
+    Only taking the lock tells; an agent that starts in these microseconds would find it taken.
+    """
+    try:
+        lock = files.lock(f"instances/{name}")
+    except FileNotFoundError:
+        return False
+    if lock is None:
+        return True
+    os.close(lock)
+    return False
+
+
+def _refused(name: str, error: TracefsError) -> Check:
+    """Without this no agent runs. Its sentences are made as 'what is wrong: what mends it'."""
+    evidence, colon, fix = str(error).rpartition(": ")
+    if not colon:
+        evidence, fix = fix, "try again."
+    return Check(name, "no", evidence, fix[0].upper() + fix[1:], required=True)

@@ -1,0 +1,160 @@
+"""A probe that is given as a line of the kernel's own grammar, turned into one that says the same by keys."""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from kprobe_exporter.config.alternatives import BUILT_IN, Refuse
+from kprobe_exporter.config.fields import PATTERNS, PROBE_NAME
+from kprobe_exporter.config.schema import ProbeModel
+from kprobe_exporter.errors import GrammarError
+from kprobe_exporter.grammar.definition import Definition, ProbeKind, parse_definition
+from kprobe_exporter.grammar.fetch import FetchArg
+from kprobe_exporter.grammar.place import Address, EventName, Place, Symbol
+from kprobe_exporter.grammar.target import Kind, Target
+
+_HERE = ("definition",)
+
+_OTHER_KINDS = {
+    ProbeKind.UPROBE: "a place in a file (uprobe)",
+    ProbeKind.FPROBE: "f (fprobe)",
+    ProbeKind.TPROBE: "t (tprobe)",
+}
+
+
+def wrong_keys(probe: Mapping[object, object]) -> Iterator[tuple[str, str]]:
+    """Which of the keys that say what is probed are missing or too many, each with its sentence."""
+    given = [key for key in ("attach", "definition") if probe.get(key) is not None]
+    if len(given) > 1:
+        yield "definition", "a probe has `attach` or `definition`, and not both: keep one"
+    if not given:
+        yield "attach", "the key 'attach' is missing"
+    if probe.get("name") is None and "definition" not in given:
+        yield "name", "the key 'name' is missing"
+
+
+def name_of(definition: Definition) -> str:
+    """The name of the probe: the event's, or one made of the place as the kernel does."""
+    default = definition.default_event or f"p_{definition.place}"
+    return definition.event or re.sub("[^a-z0-9_]", "_", default.lower())[:40]
+
+
+def defined_name(line: object) -> str | None:
+    """The same for what may be no definition."""
+    try:
+        return name_of(parse_definition(line)) if isinstance(line, str) else None
+    except GrammarError:
+        return None
+
+
+def spell_out(probe: ProbeModel, line: str, refuse: Refuse) -> tuple[ProbeModel, Target | None]:
+    """The probe with what its definition says in its other keys, and what the definition names.
+
+    That is None where this version cannot probe it; what is wrong goes to ``refuse``.
+    """
+    return _Written(probe, line, refuse).probe_and_target()
+
+
+class _Written:
+    """One definition in the making of a probe."""
+
+    def __init__(self, probe: ProbeModel, line: str, refuse: Refuse) -> None:
+        self.probe, self.line, self.refuse = probe, line, refuse
+        self.definition = parse_definition(line)
+        self.on_event = self.definition.kind is ProbeKind.EPROBE
+
+    def probe_and_target(self) -> tuple[ProbeModel, Target | None]:
+        """Check, and put together."""
+        definition, target, name = self.definition, self._target(self.definition.place), self._name()
+        if target is None:
+            return self.probe.model_copy(update={"name": name}), None
+        for warning in definition.warnings:
+            self.warn(warning, warning.split()[0])
+        if definition.group is not None:
+            self.warn(f"the group {definition.group!r} is left out: the agent has its own", definition.group)
+        keys = {
+            "name": name,
+            "fetch": {**dict(self._arguments()), **(self.probe.fetch or {})},
+            "filter": self._filter(),
+            "maxactive": self._maxactive(),
+        }
+        return self.probe.model_copy(update=keys), target
+
+    def warn(self, message: str, word: str) -> None:
+        """Tell what is read otherwise than ``word`` is written."""
+        self.refuse.warn(_HERE, message, column=self._column(word))
+
+    def wrong(self, message: str, word: str) -> None:
+        """Refuse ``word`` of the line."""
+        self.refuse(_HERE, message, column=self._column(word))
+
+    def _column(self, word: str) -> int:
+        found = re.search(rf"(?<!\w){re.escape(word)}(?!\w)", self.line)
+        return found.start() if found else 0
+
+    def _name(self) -> str:
+        if self.probe.name is not None:
+            return self.probe.name
+        name = name_of(self.definition)
+        if not re.fullmatch(PROBE_NAME, name):
+            self.wrong(f"{name!r} cannot be a probe's name, {PATTERNS[PROBE_NAME]}: add a `name`", name)
+        return name
+
+    def _target(self, place: Place) -> Target | None:
+        kind = Kind.KRETPROBE if self.definition.returns else Kind.KPROBE
+        match place:
+            case _ if self.definition.kind in _OTHER_KINDS:
+                what = _OTHER_KINDS[self.definition.kind]
+                self.wrong(
+                    f"this version does not do {what} yet, only p and r on a function and e", self.line
+                )
+            case Symbol(name=name, module=module, offset=offset):
+                return Target(kind, module, name, offset)
+            case Address() if self.definition.returns:
+                self.wrong("what is returned at an address is not known: name the function", str(place))
+            case Address():
+                return Target(kind, symbol=str(place))
+            case EventName(system=system, event=event):
+                return Target(Kind.TRACEPOINT, system=system, event=event)
+        return None
+
+    def _arguments(self) -> Iterator[tuple[str, str]]:
+        """NAME and fetch argument; of an event NAME and field."""
+        for arg in self.definition.args:
+            name = arg.name
+            if name == "comm" and arg.expression.lower() == "$comm":
+                continue  # is there by itself
+            if arg.expression == "$arg*":
+                self.wrong("$arg* is many: give each argument a name of its own", "$arg*")
+            elif name in BUILT_IN and not (name == "return" and self.on_event):
+                self.wrong(f"{name!r} is a built-in field: choose another name", name)
+            elif name in (self.probe.fetch or {}):
+                sentence = "the definition has an argument of this name: choose another"
+                self.refuse(("fetch", name), sentence, at_key=True)
+            elif not self.on_event:
+                yield name, arg.body
+            elif field := self._field(arg):
+                yield name, field
+
+    def _field(self, arg: FetchArg) -> str | None:
+        """The field of the event that is fetched, as it is: its own type is what the kernel knows."""
+        field = arg.expression.removeprefix("$")
+        if not re.fullmatch(r"\w+", field) or field.lower() == "comm" or arg.count:
+            self.wrong("of an event, this version fetches its fields only, as NAME=$FIELD", arg.body)
+            return None
+        if arg.type:
+            self.warn(f"{arg.expression} is read by the event's own type, and not as {arg.type}", arg.body)
+        return field
+
+    def _filter(self) -> str | None:
+        if self.definition.filter is None:
+            return self.probe.filter
+        if self.probe.filter is None:
+            return self.definition.filter.render()
+        self.refuse(("filter",), "the definition has a filter already, after its `if`: keep one")
+        return self.probe.filter
+
+    def _maxactive(self) -> int | None:
+        if self.definition.maxactive is not None and self.probe.maxactive is not None:
+            sentence = f"the definition says {self.definition.maxactive} already: keep one"
+            self.refuse(("maxactive",), sentence)
+        return self.definition.maxactive or self.probe.maxactive

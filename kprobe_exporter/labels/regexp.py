@@ -1,0 +1,86 @@
+"""``regexp``: what group 1 of a pattern finds in a text: ``decode: {regexp: '^(\\w+)'}``."""
+
+import re
+import warnings
+from collections.abc import Iterable
+from re import _parser  # type: ignore[attr-defined]  # no stub has it
+from typing import Any
+
+from kprobe_exporter.model import Decoder, Value
+
+LONGEST_PATTERN = 200
+
+LONGEST = 128
+"""Characters of a text that are looked at."""
+
+MOST_WAYS = 4 * LONGEST**3
+"""Three open repeats and a little, which takes milliseconds on the worst of texts."""
+
+
+_STARTS = ("(AT, AT_BEGINNING)", "(AT, AT_BEGINNING_STRING)")
+
+
+def decoder(options: object) -> Decoder:
+    """From a pattern with at least one group. Raises ValueError for anything else.
+
+    Python's matcher goes back and tries again, and processes choose their names: a pattern that
+    would have to try too often on a text made for it is refused.
+    """
+    if not isinstance(options, str):
+        raise ValueError("the decoder regexp wants a pattern with a group, as in {regexp: '^([a-z]+)'}")
+    if len(options) > LONGEST_PATTERN:
+        raise ValueError(f"a pattern has at most {LONGEST_PATTERN} characters, this one {len(options)}")
+    search = _compiled(options).search
+
+    def decode(value: Value) -> str | None:
+        if value is None:
+            return None
+        text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
+        found = search(text[:LONGEST])
+        return found[1] if found else None
+
+    return decode
+
+
+def _compiled(text: str) -> re.Pattern[str]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # on sets in sets, which Python does not have yet
+            pattern = re.compile(text)
+            tree = _parser.parse(text)
+        if not pattern.groups:
+            raise ValueError("the pattern has no group: put what is wanted in ( )")
+        anchored = str(next(iter(tree), None)) in _STARTS and not pattern.flags & re.MULTILINE
+        if _ways(tree) * (1 if anchored else LONGEST) > MOST_WAYS:
+            raise ValueError(
+                "this pattern could take too long on a text that is made for it: begin it with ^, take"
+                " fewer of * + ? and |, and none inside a group that is repeated"
+            )
+    except re.error as error:
+        raise ValueError(f"this is no regular expression: {repr(error.msg)[1:-1]}") from None
+    except (OverflowError, RecursionError):
+        raise ValueError("this regular expression is too large") from None
+    return pattern
+
+
+def _ways(items: Iterable[tuple[Any, Any]]) -> int:
+    """In how many ways, at most, the matcher may have to try these items on one text."""
+    ways = 1
+    for code, detail in items:
+        ways = min(ways * _ways_of(code.name, detail), MOST_WAYS + 1)
+    return ways
+
+
+def _ways_of(name: str, detail: Any) -> int:
+    match name:
+        case "LITERAL" | "NOT_LITERAL" | "ANY" | "IN" | "AT":
+            return 1
+        case "SUBPATTERN":
+            return _ways(detail[3])
+        case "BRANCH":
+            return sum(map(_ways, detail[1]))
+        case "MAX_REPEAT" | "MIN_REPEAT":
+            least, most, body = detail
+            most = min(most, LONGEST)
+            return int(max(1, most - least + 1) * _ways(body) ** most)
+    raise ValueError("the decoder regexp looks neither ahead nor back: leave out (?= (?! (?<= (?> \\1 and a++")

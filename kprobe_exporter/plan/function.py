@@ -1,0 +1,53 @@
+"""A kprobe or kretprobe: one line in kprobe_events."""
+
+from kprobe_exporter.config.values import Attach, Probe
+from kprobe_exporter.grammar.fetch import FetchArg, parse_fetch
+from kprobe_exporter.grammar.target import Kind
+from kprobe_exporter.model import Arg, ArgKind, Layout, ProbeSpec
+from kprobe_exporter.plan.metric import filter_fields
+
+
+def function_spec(probe: Probe, attach: Attach, wanted: set[str], slot: int) -> ProbeSpec:
+    """The definition and the layout of its events; ``wanted`` are the fields that metrics take."""
+    target = attach.target
+    is_return = target.kind is Kind.KRETPROBE
+    args = [parse_fetch(text, name=name) for name, text in attach.fetch.items()]
+    if is_return and attach.returns is not None and attach.returns.fetch is not None:
+        args.append(parse_fetch(f"$retval:{attach.returns.fetch}", name="return"))
+    if "comm" in wanted | filter_fields(attach.filter):
+        args.append(parse_fetch("$comm:string", name="comm"))
+    args.sort(key=_is_string)
+    module = f"{target.module}:" if target.module else ""
+    offset = f"+{target.offset}" if target.offset else ""
+    return ProbeSpec(
+        probe=probe.name,
+        kind=target.kind.value,
+        target=str(target),
+        symbol=target.symbol,
+        file="kprobe_events",
+        verb=f"r{probe.maxactive}" if is_return else "p",
+        body=" ".join([f"{module}{target.symbol}{offset}", *(arg.render() for arg in args)]),
+        filter=attach.filter,
+        layout=Layout(
+            slot,
+            probe.name,
+            probe.name,
+            "return" if is_return else "entry",
+            target.symbol,
+            tuple(Arg(arg.name, _arg_kind(arg)) for arg in args),
+            attach.returns,
+        ),
+        stack=probe.stack,
+    )
+
+
+def _is_string(arg: FetchArg) -> bool:
+    """Strings go last: the text of what follows a string cannot be trusted to end it."""
+    return arg.element_kind == "str"
+
+
+def _arg_kind(arg: FetchArg) -> ArgKind:
+    kind = arg.value_kind
+    if kind == "array" and arg.element_kind == "str":
+        return "texts"
+    return kind if kind in ("int", "str") else "bare"

@@ -1,0 +1,47 @@
+"""Metrics as the aggregator takes them: under full names, with decoders and filters made."""
+
+from collections.abc import Callable, Mapping
+
+from kprobe_exporter.config.values import Label, Metric, Probe
+from kprobe_exporter.grammar.condition import Filter
+from kprobe_exporter.grammar.evaluate import compile_filter
+from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.model import Decoder, LabelSpec, MetricSpec, Where
+
+Decoders = Mapping[str, Callable[[object], Decoder]]
+
+
+def metric_spec(metric: Metric, namespace: str, decoders: Decoders) -> MetricSpec:
+    """A metric of the configuration, ready to be fed."""
+
+    def label_spec(label: Label) -> LabelSpec:
+        made = tuple((step.name, decoders[step.name](step.options)) for step in label.decode)
+        return LabelSpec(label.name, label.field, made)
+
+    return MetricSpec(
+        f"{namespace}_{metric.name}",
+        metric.kind,
+        metric.help,
+        metric.value,
+        tuple(map(label_spec, metric.labels)),
+        metric.buckets or (),
+        metric.scale,
+        where(parse_filter(metric.where, fractions=True)) if metric.where is not None else None,
+    )
+
+
+def where(parsed: Filter) -> Where:
+    """A filter for the agent to evaluate."""
+    return Where(tuple(sorted(parsed.fields)), compile_filter(parsed))
+
+
+def filter_fields(text: str | None) -> frozenset[str]:
+    """The fields that a filter names."""
+    return parse_filter(text, fractions=True).fields if text is not None else frozenset()
+
+
+def fields_used(probe: Probe) -> set[str]:
+    """The fields that the probe's metrics take."""
+    used = {metric.value for metric in probe.metrics if metric.value is not None}
+    used |= {label.field for metric in probe.metrics for label in metric.labels}
+    return used.union(*(filter_fields(metric.where) for metric in probe.metrics))

@@ -1,0 +1,62 @@
+"""One probe's plan: its alternatives in order, and its metrics."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from kprobe_exporter.config.values import Probe
+from kprobe_exporter.grammar.target import Kind
+from kprobe_exporter.model import ProbeMetrics, ProbeSpec, Unfit
+from kprobe_exporter.plan.function import function_spec
+from kprobe_exporter.plan.metric import Decoders, fields_used, metric_spec
+from kprobe_exporter.plan.tracepoint import tracepoint_specs
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """What a plan has to know of the kernel.
+
+    ``event_format`` gives the text of ``events/SYSTEM/EVENT/format``, None if there is no such event;
+    ``counts_tracepoints`` says whether it counts a tracepoint's firings whatever its filter (hist
+    triggers).
+    """
+
+    event_format: Callable[[str, str], str | None]
+    counts_tracepoints: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProbePlan:
+    """How one probe is collected: what to try in order, and what its events feed."""
+
+    probe: Probe
+    metrics: ProbeMetrics
+    how: str
+    alternatives: tuple[ProbeSpec | Unfit, ...]
+
+
+def plan_probe(
+    probe: Probe, namespace: str, decoders: Decoders, kernel: Kernel, slots: Iterator[int]
+) -> ProbePlan:
+    """Work out a probe. ``slots`` numbers the layouts."""
+    wanted = fields_used(probe)
+    alternatives: list[ProbeSpec | Unfit] = []
+    for attach in probe.attach:
+        if attach.target.kind is Kind.TRACEPOINT:
+            text = kernel.event_format(attach.target.system, attach.target.event)
+            in_kernel = kernel.counts_tracepoints
+            alternatives += tracepoint_specs(probe, attach, wanted, text, in_kernel, slots)
+        else:
+            alternatives.append(function_spec(probe, attach, wanted, next(slots)))
+    returns = next((a.returns for a in probe.attach if a.returns is not None), None)
+    metrics = tuple(metric_spec(metric, namespace, decoders) for metric in probe.metrics)
+    return ProbePlan(
+        probe,
+        ProbeMetrics(probe.name, metrics, probe.return_buckets, returns),
+        "events",
+        tuple(alternatives),
+    )
+
+
+def wants_tgid(probes: Iterable[Probe]) -> bool:
+    """Whether any probe needs the process id, which the kernel records only when told to."""
+    return any("pid" in fields_used(probe) for probe in probes)

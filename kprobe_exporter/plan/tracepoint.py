@@ -1,0 +1,156 @@
+"""A tracepoint: an eprobe on it where there are any, else the tracepoint itself."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from kprobe_exporter.config.values import Attach, Probe
+from kprobe_exporter.errors import GrammarError
+from kprobe_exporter.grammar.event_format import EventFormat, parse_format, text_pattern
+from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.model import Arg, ArgKind, Layout, ProbeSpec, Unfit
+from kprobe_exporter.plan.metric import filter_fields, where
+
+COMMON_FIELDS = {"common_pid": "tid", "common_cpu": "cpu", "CPU": "cpu", "cpu": "cpu"}
+"""What every event has: the kernel's filter's names to those of our records."""
+
+
+def tracepoint_specs(
+    probe: Probe,
+    attach: Attach,
+    wanted: set[str],
+    text: str | None,
+    counted: bool,
+    slots: Iterator[int],
+) -> list[ProbeSpec | Unfit]:
+    """What to try in order. ``text`` is the event's ``format``, None if the kernel has no such event;
+    ``counted`` says whether the kernel counts its firings whatever the filter.
+
+    An eprobe records the thread's name with the event, and two may sit on one tracepoint. A kernel
+    without them prints the tracepoint's own text. If nobody in such a kernel counts the firings, the
+    filter is left to the agent: hits are firings, a filter does not narrow them.
+    """
+    target = attach.target
+    if text is None:
+        return [Unfit(str(target), f"this kernel has no tracepoint {target.system}:{target.event}")]
+    try:
+        form = parse_format(text)
+        used = _fields(attach, form)
+    except GrammarError as error:
+        return [Unfit(str(target), error.message)]
+    comm = "comm" in wanted | filter_fields(attach.filter)
+    eprobe = _eprobe(probe, attach, form, used, comm, next(slots))
+    own_text = _own_text(probe, attach, form, used, wanted, next(slots))
+    if attach.filter is None:
+        return [eprobe, own_text]
+    by_kernel = _kernel_filters(attach, attach.filter, own_text)
+    with_fields = _own_text(probe, attach, form, used, wanted | filter_fields(attach.filter), next(slots))
+    by_agent = _agent_filters(attach.filter, with_fields)
+    return [eprobe, by_kernel, by_agent] if counted else [eprobe, by_agent, by_kernel]
+
+
+def _fields(attach: Attach, form: EventFormat) -> dict[str, str]:
+    """Our names to the tracepoint's fields: what is fetched, and what else the filter names."""
+    used = dict(attach.fetch)
+    others = filter_fields(attach.filter) - used.keys() - {"comm"}  # our comm, recorded with every event
+    used |= {name: name for name in sorted(others) if name in form.fields}
+    for name, field in used.items():
+        if field not in form.fields:
+            raise GrammarError(
+                f"the tracepoint {form.name} has no field '{field}' (for '{name}'); it has "
+                f"{', '.join(form.fields) or 'none'}"
+            )
+    return used
+
+
+def _eprobe(
+    probe: Probe, attach: Attach, form: EventFormat, used: dict[str, str], comm: bool, slot: int
+) -> ProbeSpec | Unfit:
+    target = attach.target
+    args: list[tuple[str, str, ArgKind]] = []
+    for name, field in used.items():
+        kind = form.fields[field].fetch_type
+        if kind is None:
+            return Unfit(str(target), f"its field '{field}' is an array, which this version cannot read.")
+        args.append((name, f"{name}=${field}:{kind}", "str" if kind == "string" else "int"))
+    if comm:
+        args.append(("comm", "comm=$comm:string", "str"))
+    args.sort(key=lambda arg: arg[2] == "str")  # what follows a string cannot be trusted to end it
+    return ProbeSpec(
+        probe=probe.name,
+        kind=target.kind.value,
+        target=str(target),
+        symbol=target.event,
+        file="dynamic_events",
+        verb="e",
+        body=" ".join([f"{target.system}.{target.event}", *(text for _, text, _ in args)]),
+        filter=attach.filter,
+        layout=Layout(
+            slot,
+            probe.name,
+            probe.name,
+            "eprobe",
+            target.event,
+            tuple(Arg(name, kind) for name, _, kind in args),
+            attach.returns,
+        ),
+        stack=probe.stack,
+    )
+
+
+def _own_text(
+    probe: Probe,
+    attach: Attach,
+    form: EventFormat,
+    used: dict[str, str],
+    wanted: set[str],
+    slot: int,
+) -> ProbeSpec | Unfit:
+    """The tracepoint itself, not filtered yet; of its text only what is needed is read."""
+    target = attach.target
+    shown = {name: field for name, field in used.items() if name in wanted | {"return"}}
+    ours = {field: name for name, field in shown.items()}
+    if len(ours) < len(shown):
+        return Unfit(str(target), "one field under two names takes an eprobe, which this kernel lacks")
+    try:
+        pattern, found = text_pattern(form, set(shown.values()))
+    except GrammarError as error:
+        return Unfit(str(target), error.message)
+    return ProbeSpec(
+        probe=probe.name,
+        kind=target.kind.value,
+        target=str(target),
+        symbol=target.event,
+        file=None,
+        verb="",
+        body="",
+        filter=None,
+        layout=Layout(
+            slot,
+            probe.name,
+            target.event,
+            "tracepoint",
+            target.event,
+            tuple(arg._replace(name=ours[arg.name]) for arg in found),
+            attach.returns,
+            pattern,
+        ),
+        system=target.system,
+        event=target.event,
+        stack=probe.stack,
+    )
+
+
+def _kernel_filters(attach: Attach, text: str, spec: ProbeSpec | Unfit) -> ProbeSpec | Unfit:
+    if isinstance(spec, Unfit):
+        return spec
+    return replace(spec, filter=parse_filter(text).rename(attach.fetch).render())
+
+
+def _agent_filters(text: str, spec: ProbeSpec | Unfit) -> ProbeSpec | Unfit:
+    if isinstance(spec, Unfit):
+        return spec
+    ours = parse_filter(text).rename(COMMON_FIELDS)
+    known = {arg.name for arg in spec.layout.args} | set(COMMON_FIELDS.values())
+    if unknown := ours.fields - known:
+        return Unfit(spec.target, f"its filter names '{min(unknown)}', which only the kernel knows")
+    return replace(spec, only=where(ours))

@@ -1,0 +1,216 @@
+"""What this kernel can do: each feature found by looking or by a trial write, never by a version."""
+
+import errno
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from kprobe_exporter.tracefs.definitions import delete
+from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.refusal import why
+
+TRIAL = "kprobe_exporter_doctor"
+"""The instance and group of the trials. Held and swept like an agent's own, so that what a killed
+trial leaves goes with the next one."""
+
+FORBIDDEN = (errno.EPERM, errno.EACCES, errno.EROFS)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at. ``fix`` is there unless it is ok.
+
+    Without a ``required`` one the agent cannot work at all; without another it works with less.
+    """
+
+    name: str
+    state: Literal["ok", "warn", "no", "unknown"]
+    evidence: str
+    fix: str | None = None
+    required: bool = False
+
+
+class Kind(NamedTuple):
+    """A kind of dynamic event, and a definition that every kernel that has the kind takes."""
+
+    name: str
+    file: str
+    verb: str
+    body: str
+    fix: str
+
+
+FUNCTION = "vfs_mknod"
+"""In every kernel, exported, so never inlined, and hardly ever called."""
+
+TRACEPOINT = "sched/sched_process_exec"
+SYSCALL = "syscalls/sys_exit_openat"
+
+FALLBACK = "until then let 'attach' name a tracepoint as well"
+UNUSED = "this version does not need it"
+
+KINDS = (
+    Kind(
+        "kprobe",
+        "kprobe_events",
+        "p",
+        FUNCTION,
+        f"Boot a kernel with CONFIG_KPROBE_EVENTS; {FALLBACK}.",
+    ),
+    Kind(
+        "kretprobe",
+        "kprobe_events",
+        "r16",
+        f"{FUNCTION} return=$retval:s64",
+        f"Boot a kernel with CONFIG_KPROBE_EVENTS and CONFIG_KRETPROBES; {FALLBACK}.",
+    ),
+    # The path is resolved at once, so it is the program that runs us, wherever that is.
+    Kind(
+        "uprobe",
+        "uprobe_events",
+        "p",
+        "/proc/self/exe:0x0",
+        f"Boot a kernel with CONFIG_UPROBE_EVENTS; {UNUSED}.",
+    ),
+    # The README of tracefs is no evidence: 6.18 tells of eprobes with CONFIG_EPROBE_EVENTS off.
+    Kind(
+        "eprobe",
+        "dynamic_events",
+        "e",
+        f"{TRACEPOINT.replace('/', '.')} comm=$comm:string",
+        "Boot a kernel with CONFIG_EPROBE_EVENTS; until then a tracepoint takes one probe, without 'comm'.",
+    ),
+    Kind(
+        "fprobe",
+        "dynamic_events",
+        "f",
+        FUNCTION,
+        f"Boot a kernel with CONFIG_FPROBE_EVENTS; {UNUSED}.",
+    ),
+)
+
+
+def kernel_checks(root: Path) -> list[Check]:
+    """What there is to see outside tracefs. ``root`` is ``/``, or what a test takes for it."""
+    return [
+        _lockdown(root),
+        _switch(
+            root,
+            "ftrace_enabled",
+            "proc/sys/kernel/ftrace_enabled",
+            "Turn it on with 'sysctl kernel.ftrace_enabled=1'; without it kprobes stay silent.",
+            "Boot a kernel with CONFIG_FUNCTION_TRACER; kprobes and tracepoints do without.",
+        ),
+        _switch(
+            root,
+            "kprobes_enabled",
+            "sys/kernel/debug/kprobes/enabled",
+            "Turn them on with 'echo 1 > /sys/kernel/debug/kprobes/enabled'.",
+            "If there are kprobes, 'mount -t debugfs nodev /sys/kernel/debug' shows whether they are on.",
+        ),
+        _there(
+            "btf",
+            root / "sys/kernel/btf/vmlinux",
+            "Boot a kernel with CONFIG_DEBUG_INFO_BTF, or say 'returns: int' where a function returns that.",
+        ),
+    ]
+
+
+def instance_checks(instance: Instance) -> list[Check]:
+    """What the tracefs of this instance can do. Defines and deletes in its group, and enables nothing."""
+    return [
+        *(try_kind(instance, kind) for kind in KINDS),
+        _has(
+            instance,
+            "tracepoint",
+            [f"events/{TRACEPOINT}/enable"],
+            "Boot a kernel with CONFIG_EVENT_TRACING.",
+        ),
+        _has(
+            instance,
+            "syscalls",
+            [f"events/{SYSCALL}/enable"],
+            "Boot a kernel with CONFIG_FTRACE_SYSCALLS; until then probe the functions behind the calls.",
+        ),
+        _has(
+            instance,
+            "hist",
+            [f"events/{TRACEPOINT}/hist"],
+            "Boot a kernel with CONFIG_HIST_TRIGGERS; until then a filter narrows the hits of a tracepoint.",
+        ),
+        _has(
+            instance,
+            "notrace_pid",
+            ["set_event_notrace_pid", "options/event-fork"],
+            "Boot Linux 5.7 or later; until then filter the agent's own process out of what it records.",
+        ),
+        _has(
+            instance,
+            "thread_group",
+            ["options/record-tgid"],
+            "Use the field 'tid'; 'pid' is unknown on this kernel.",
+        ),
+    ]
+
+
+def try_kind(instance: Instance, kind: Kind) -> Check:
+    """Define an event of this kind and delete it again.
+
+    It is never enabled, so deleting it wipes nobody's buffer. Should the deletion fail, or the
+    process end before it, closing or reclaiming the instance deletes it.
+    """
+    files, event = instance.files, f"doctor_{kind.name}"
+    if not files.exists(kind.file):
+        return Check(kind.name, "no", f"there is no {kind.file}", kind.fix)
+    line = f"{kind.verb}:{instance.group}/{event} {kind.body}"
+    shown = f"'{kind.verb} {kind.body}'"
+    try:
+        files.write(kind.file, line)
+    except OSError as error:
+        fix = kind.fix if error.errno not in FORBIDDEN else "Let uid 0 write to this file."
+        reason = why(files, error, line, ("error_log",))
+        return Check(kind.name, "no", f"{kind.file} refuses {shown}: {reason}", fix)
+    delete(files, instance.group, event)
+    return Check(kind.name, "ok", f"{kind.file} took {shown}")
+
+
+def _has(instance: Instance, name: str, paths: list[str], fix: str) -> Check:
+    missing = [path for path in paths if not instance.files.exists(f"{instance.path}/{path}")]
+    if missing:
+        return Check(name, "no", f"there is no {' and no '.join(missing)}", fix)
+    return Check(name, "ok", f"there is {' and '.join(paths)}")
+
+
+def _there(name: str, path: Path, fix: str) -> Check:
+    if path.exists():
+        return Check(name, "ok", f"there is {path}")
+    return Check(name, "no", f"there is no {path}", fix)
+
+
+def _switch(root: Path, name: str, path: str, turn_on: str, make_visible: str) -> Check:
+    """A file that holds 0 or 1: kprobes that are switched off are silent, without any error."""
+    try:
+        value = (root / path).read_text().strip()
+    except OSError as error:
+        return Check(name, "unknown", f"/{path} cannot be read: {error.strerror}", make_visible)
+    if value == "0":
+        return Check(name, "warn", f"/{path} is 0", turn_on)
+    return Check(name, "ok", f"/{path} is {value}")
+
+
+def _lockdown(root: Path) -> Check:
+    """The mode in brackets: confidentiality forbids all tracing (security/lockdown/lockdown.c)."""
+    path = "sys/kernel/security/lockdown"
+    try:
+        modes = (root / path).read_text().strip()
+    except OSError as error:
+        return Check(
+            "lockdown",
+            "unknown",
+            f"/{path} cannot be read: {error.strerror}",
+            "Mount securityfs with 'mount -t securityfs nodev /sys/kernel/security' to see the mode.",
+        )
+    if "[confidentiality]" in modes:
+        fix = "Boot with lockdown=integrity or less: confidentiality forbids all tracing."
+        return Check("lockdown", "no", f"/{path} is '{modes}'", fix, required=True)
+    return Check("lockdown", "ok", f"/{path} is '{modes}'", required=True)

@@ -1,0 +1,1 @@
+"""Benchmarks: what the hot paths cost, as ratios within one run."""

@@ -1,0 +1,146 @@
+"""doctor on a real kernel: what it says is so, and it leaves everything as it was."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from kprobe_exporter.cli import main
+from kprobe_exporter.tracefs.features import TRIAL
+from kprobe_exporter.tracefs.files import MountedTracefs
+from tests.agent_process import eventually
+from tests.kernel.conftest import StartAgent, definitions
+from tests.kernel.test_lifecycle import PROBES, foreign_things, instances
+
+FTRACE_ENABLED = Path("/proc/sys/kernel/ftrace_enabled")
+
+
+def diagnose(*arguments: str, status: int = 0) -> dict[str, dict[str, Any]]:
+    result = CliRunner().invoke(main, ["doctor", "--json", *arguments])
+    assert result.exit_code == status, result.output
+    return {check["name"]: check for check in json.loads(result.stdout)}
+
+
+def test_what_it_finds(tracefs: Path) -> None:
+    checks = diagnose()
+    assert checks["kernel"]["evidence"].startswith(os.uname().release)
+    assert checks["tracefs"]["evidence"] == f"{tracefs} is mounted and can be read"
+    for name in ("tracefs", "instance", "user", "tracepoint"):
+        assert checks[name]["state"] == "ok"
+    has_kprobes = (tracefs / "kprobe_events").exists()
+    assert (checks["kprobe"]["state"] == "ok") == has_kprobes
+    assert (checks["kretprobe"]["state"] == "ok") == has_kprobes
+
+
+@pytest.mark.needs("kprobe_events")
+def test_a_kernel_of_a_distribution_can_do_nearly_everything(tracefs: Path) -> None:
+    less = {name for name, check in diagnose().items() if check["state"] == "no"}
+    has_fprobes = "f[:[<group>/][<event>]]" in (tracefs / "README").read_text()
+    assert less == (set() if has_fprobes else {"fprobe"})
+
+
+def test_the_table_holds_the_same(tracefs: Path) -> None:
+    table = CliRunner().invoke(main, ["doctor"]).stdout
+    print(table)
+    assert table.endswith("'run' can work here\n")
+    for check in diagnose().values():
+        assert f"{check['name']} " in table
+        assert check["evidence"] in table
+
+
+def test_beside_a_live_agent(start_agent: StartAgent, tracefs: Path, files: MountedTracefs) -> None:
+    """The agent's probes, its unread events and another tool's things stay as they are."""
+    with foreign_things(files):
+        agent = start_agent(PROBES)
+        before = definitions(tracefs), instances(tracefs)
+        for _ in range(23):
+            for _ in range(23):
+                os.getppid()
+            assert diagnose()["agent"]["evidence"] == "a live agent holds instances/kprobe_exporter"
+        assert (definitions(tracefs), instances(tracefs)) == before
+
+        def all_arrived() -> bool:
+            metrics = agent.scrape()
+            events = metrics.value("kprobe_exporter_events_total", probe="getppid")
+            return metrics.value("kprobe_hits_total", probe="getppid") == events >= 23 * 23
+
+        eventually(all_arrived)
+        assert agent.scrape().value("kprobe_up", probe="open") == 1
+
+
+def test_what_a_killed_agent_left_is_told_and_kept(start_agent: StartAgent, tracefs: Path) -> None:
+    agent = start_agent(PROBES)
+    agent.signal(signal.SIGKILL)
+    agent.wait()
+    check = diagnose()["agent"]
+    assert check["state"] == "warn"
+    assert "a killed agent left instances/kprobe_exporter" in check["evidence"]
+    assert "kprobe_exporter" in instances(tracefs)
+    assert CliRunner().invoke(main, ["cleanup"]).exit_code == 0
+    assert diagnose()["agent"]["state"] == "ok"
+
+
+@pytest.mark.parametrize("command", [["doctor"], ["cleanup", "--instance", TRIAL]])
+def test_what_a_killed_doctor_left_goes(files: MountedTracefs, tracefs: Path, command: list[str]) -> None:
+    before = definitions(tracefs), instances(tracefs)
+    files.mkdir(f"instances/{TRIAL}")
+    files.write("uprobe_events", f"p:{TRIAL}/doctor_uprobe /proc/self/exe:0x0")
+    if files.exists("kprobe_events"):
+        files.write("kprobe_events", f"p:{TRIAL}/doctor_kprobe vfs_mknod")
+    assert CliRunner().invoke(main, command).exit_code == 0
+    assert (definitions(tracefs), instances(tracefs)) == before
+
+
+@pytest.fixture
+def ftrace_off() -> Iterator[None]:
+    FTRACE_ENABLED.write_text("0")
+    yield
+    FTRACE_ENABLED.write_text("1")
+
+
+@pytest.mark.skipif("KPROBE_EXPORTER_VM" not in os.environ, reason="not on a machine that is used on")
+def test_ftrace_switched_off(ftrace_off: None) -> None:
+    check = diagnose()["ftrace_enabled"]
+    assert check["state"] == "warn"
+    assert "sysctl kernel.ftrace_enabled=1" in check["fix"]
+
+
+def test_a_tracefs_that_is_read_only(tracefs: Path, tmp_path: Path) -> None:
+    place = tmp_path / "tracefs"
+    place.mkdir()
+    subprocess.run(["mount", "--bind", tracefs, place], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", place], check=True)
+        check = diagnose("--tracefs", str(place), status=1)["tracefs"]
+        assert check["state"] == "no"
+        assert "read-only" in check["evidence"]
+        assert check["fix"] == "Mount it read-write."
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+def test_a_user_who_may_not(tracefs: Path, tmp_path: Path) -> None:
+    """Without uid 0 the verdict names tracefs; nothing else happens."""
+    report = tmp_path / "report"
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with report.open("w") as file:
+                os.setgroups([])
+                os.setgid(65534)
+                os.setuid(65534)
+                result = CliRunner().invoke(main, ["doctor"])
+                file.write(f"{result.exit_code}\n{result.output}")
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    lines = report.read_text().splitlines()
+    assert lines[0] == "1"
+    assert lines[-1] == "'run' cannot work here, because of: tracefs"
+    assert any("uid 65534" in line for line in lines)

@@ -1,0 +1,251 @@
+"""All the numbers: fed by events and by the kernel's counts, copied, and never lower than before."""
+
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kprobe_exporter.aggregate.aggregator import Aggregator, Numbers
+from kprobe_exporter.aggregate.series import Limits
+from kprobe_exporter.labels import DECODERS
+from kprobe_exporter.labels.errno import name_of
+from kprobe_exporter.model import (
+    Arg,
+    Batch,
+    Family,
+    HistogramValue,
+    KernelCounts,
+    LabelSpec,
+    Layout,
+    MetricSpec,
+    ProbeMetrics,
+    Record,
+    ReturnType,
+)
+
+LONG = ReturnType("long", "s64", signed=True, wide=True)
+PTR = ReturnType("ptr", "x64", pointer=True)
+VOID = ReturnType("void", None)
+
+ERRNO = LabelSpec("errno", "return", (("errno", DECODERS["errno"](None)),))
+COMM = LabelSpec("comm", "comm")
+ERRORS = MetricSpec("kprobe_open_errors_total", "counter", "Failed.", None, (ERRNO, COMM))
+TOTAL = MetricSpec("kprobe_all_total", "counter", "All.", None, ())
+SIZES = MetricSpec("kprobe_sizes", "histogram", "Sizes.", "return", (), (0.0, 10.0))
+LAST = MetricSpec("kprobe_last", "gauge", "The last.", "return", (COMM,))
+
+OPEN = Layout(7, "open", "open", "return", "f", (Arg("return", "int"), Arg("comm", "str")), LONG)
+
+
+def probe(name: str, *metrics: MetricSpec, returns: ReturnType | None = LONG) -> ProbeMetrics:
+    return ProbeMetrics(name, metrics, (1.0, 4.0), returns)
+
+
+def record(returned: object, comm: object = b"bash", slot: int = 7) -> Record:
+    return (slot, 1_000, 0, 77, None, b"g", returned, comm)
+
+
+def aggregator(*metrics: MetricSpec, count_hits: bool = False, max_series: int = 1000) -> Aggregator:
+    made = Aggregator("kprobe", Limits(max_series, 20_000), name_of)
+    made.declare(probe("open", *metrics))
+    made.attach(OPEN, count_hits=count_hits)
+    return made
+
+
+def families(numbers: Numbers) -> dict[str, Family]:
+    return {family.name: family for family in numbers.families}
+
+
+def samples(numbers: Numbers, name: str) -> dict[tuple[str, ...], Any]:
+    return dict(families(numbers)[name].samples)
+
+
+def test_what_is_there_from_the_start() -> None:
+    made = Aggregator("ns", Limits(1000, 20_000), name_of)
+    made.declare(probe("open", ERRORS, TOTAL, SIZES, LAST))
+    numbers = made.copy()
+    assert {name: family.samples for name, family in families(numbers).items()} == {
+        "ns_hits_total": {},
+        "ns_misses_total": {},
+        "ns_return_value": {("open",): HistogramValue((1.0, 4.0), (0, 0, 0), 0)},
+        "ns_return_errors_total": {},
+        "kprobe_open_errors_total": {},
+        "kprobe_all_total": {(): 0},
+        "kprobe_sizes": {(): HistogramValue((0.0, 10.0), (0, 0, 0), 0)},
+        "kprobe_last": {},
+    }
+    assert numbers.events == {"open": 0}
+    assert numbers.overflows == {spec.name: 0 for spec in (ERRORS, TOTAL, SIZES, LAST)}
+
+
+def test_events_feed_every_metric_of_their_probe() -> None:
+    made = aggregator(ERRORS, TOTAL, SIZES, LAST)
+    made.consume(Batch([record(-2), record(-2), record(-13, b"\xff"), record(5), record(2**32 - 2)]))
+    numbers = made.copy()
+    assert samples(numbers, "kprobe_open_errors_total") == {
+        ("ENOENT", "bash"): 3,
+        ("EACCES", r"\xff"): 1,
+        ("ok", "bash"): 1,
+    }
+    assert samples(numbers, "kprobe_all_total") == {(): 5}
+    assert samples(numbers, "kprobe_sizes") == {(): HistogramValue((0.0, 10.0), (4, 1, 0), -14)}
+    assert samples(numbers, "kprobe_last") == {("bash",): -2, (r"\xff",): -13}
+    assert samples(numbers, "kprobe_return_value") == {("open",): HistogramValue((1.0, 4.0), (0, 0, 1), 5)}
+    assert samples(numbers, "kprobe_return_errors_total") == {("open", "ENOENT"): 3, ("open", "EACCES"): 1}
+    assert numbers.events == {"open": 5}
+
+
+def test_errors_without_a_name_are_one_label_set() -> None:
+    made = aggregator()
+    made.consume(Batch([record(-4000), record(-4001), record(-4095), record(-4096)]))
+    assert samples(made.copy(), "kprobe_return_errors_total") == {("open", "unknown"): 3}
+
+
+@pytest.mark.parametrize(("returns", "shown"), [(LONG, True), (PTR, False), (VOID, False), (None, False)])
+def test_who_has_a_histogram_of_return_values(returns: ReturnType | None, shown: bool) -> None:
+    made = Aggregator("kprobe", Limits(10, 20_000), name_of)
+    made.declare(probe("open", returns=returns))
+    assert (("open",) in samples(made.copy(), "kprobe_return_value")) == shown
+
+
+def test_an_error_pointer_counts_though_pointers_have_no_histogram() -> None:
+    made = Aggregator("kprobe", Limits(10, 20_000), name_of)
+    made.declare(probe("open", returns=PTR))
+    made.attach(Layout(7, "open", "open", "return", "f", OPEN.args, PTR), count_hits=False)
+    made.consume(Batch([record(2**64 - 12), record(0xFFFF888000000000)]))
+    assert samples(made.copy(), "kprobe_return_errors_total") == {("open", "ENOMEM"): 1}
+
+
+def test_probes_may_share_a_metric() -> None:
+    made = aggregator(TOTAL)
+    made.declare(probe("other", TOTAL))
+    made.attach(Layout(8, "other", "other", "entry", "g"), count_hits=False)
+    made.consume(Batch([record(0), record(0, slot=8), record(0, slot=8)]))
+    numbers = made.copy()
+    assert samples(numbers, "kprobe_all_total") == {(): 3}
+    assert numbers.events == {"open": 1, "other": 2}
+
+
+def test_a_probe_that_was_made_again_keeps_its_numbers() -> None:
+    made = aggregator(TOTAL)
+    made.consume(Batch([record(-2)]))
+    made.attach(Layout(9, "open", "open_2", "return", "f", OPEN.args, LONG), count_hits=False)
+    made.consume(Batch([record(-2, slot=9), record(-2)]))
+    numbers = made.copy()
+    assert samples(numbers, "kprobe_all_total") == {(): 3}
+    assert samples(numbers, "kprobe_return_errors_total") == {("open", "ENOENT"): 3}
+    assert numbers.events == {"open": 3}
+
+
+def test_hits_are_the_kernels_where_it_counts_them() -> None:
+    made = aggregator()
+    assert made.copy().hits == {}
+    made.consume(Batch([record(0)]))
+    made.update_kernel(KernelCounts(hits={"open": 5}, misses={"open": 1}))
+    numbers = made.copy()
+    assert (numbers.hits, numbers.misses) == ({"open": 5}, {"open": 1})
+    assert samples(numbers, "kprobe_hits_total") == {("open",): 5}
+    assert samples(numbers, "kprobe_misses_total") == {("open",): 1}
+
+
+def test_hits_are_the_events_where_nobody_else_counts() -> None:
+    made = aggregator(count_hits=True)
+    made.consume(Batch([record(0), record(1)]))
+    numbers = made.copy()
+    assert (numbers.hits, numbers.misses) == ({"open": 2}, {})
+
+
+def test_loss_is_told_by_its_source() -> None:
+    made = aggregator(MetricSpec("kprobe_bytes_total", "counter", "Bytes.", "return", ()))
+    made.update_kernel(KernelCounts(lost={"overrun": 3, "dropped": 0}, buffer_bytes=4096))
+    made.consume(Batch([record(-2), record(None)], unparsed=2, lost=1000))
+    made.consume(Batch([], unparsed=1))
+    numbers = made.copy()
+    assert numbers.lost == {"overrun": 3, "dropped": 0, "unparsed": 3, "negative": 1, "unreadable": 1}
+    assert numbers.buffer_bytes == 4096
+
+
+def test_decode_failures_and_overflows_are_counted() -> None:
+    made = aggregator(ERRORS, max_series=2)
+    made.consume(Batch([record(None), record(-5000), *(record(-2, b"%d" % n) for n in range(5))]))
+    numbers = made.copy()
+    assert numbers.decode_failures == {"errno": 2}
+    assert numbers.overflows == {"kprobe_open_errors_total": 4}
+    assert samples(numbers, "kprobe_open_errors_total") == {
+        ("unknown", "bash"): 2,
+        ("ENOENT", "0"): 1,
+        ("__overflow__", "__overflow__"): 4,
+    }
+
+
+def test_a_copy_does_not_change_any_more() -> None:
+    made = aggregator(ERRORS, TOTAL, SIZES, LAST, count_hits=True)
+    made.consume(Batch([record(-2)]))
+    numbers = made.copy()
+    before = repr(numbers)
+    made.consume(Batch([record(-13, b"new"), record(7)], unparsed=1))
+    made.update_kernel(KernelCounts({"open": 9}, {"open": 9}, {"overrun": 9}, 9))
+    assert repr(numbers) == before
+
+
+FEEDS = st.lists(
+    st.one_of(
+        st.lists(
+            st.tuples(st.integers(-5000, 2**33), st.sampled_from([b"a", b"b", b"c", None])), max_size=4
+        ).map(lambda events: Batch([record(*event) for event in events], unparsed=len(events))),
+        st.integers(0, 100).map(lambda n: KernelCounts({"open": n}, {"open": n // 2}, {"overrun": n // 3})),
+    ),
+    max_size=12,
+)
+
+
+def counters(numbers: Numbers) -> dict[tuple[str, ...], float]:
+    """Every number that may never go down."""
+    found: dict[tuple[str, ...], float] = {}
+    for family in numbers.families:
+        for labels, value in family.samples.items():
+            if isinstance(value, HistogramValue):
+                found |= {(family.name, *labels, str(n)): count for n, count in enumerate(value.counts)}
+            elif family.type == "counter":
+                found[family.name, *labels] = value
+    for kind in ("events", "lost", "overflows", "decode_failures"):
+        found |= {(kind, key): count for key, count in getattr(numbers, kind).items()}
+    return found
+
+
+@given(FEEDS)
+def test_no_counter_ever_goes_down(feeds: list[Batch | KernelCounts]) -> None:
+    added = MetricSpec("kprobe_bytes_total", "counter", "Bytes.", "return", (COMM,))
+    made = aggregator(ERRORS, TOTAL, SIZES, added, max_series=2)
+    before = counters(made.copy())
+    for feed in feeds:
+        if isinstance(feed, Batch):
+            made.consume(feed)
+        else:
+            made.update_kernel(feed)
+        after = counters(made.copy())
+        assert all(after[key] >= count for key, count in before.items())
+        before = after
+
+
+def test_threads_lose_nothing() -> None:
+    made = aggregator(ERRORS, TOTAL)
+    batch = Batch([record(-2, b"%d" % number) for number in range(23)])
+
+    def feed() -> None:
+        for _ in range(20):
+            made.consume(batch)
+
+    threads = [threading.Thread(target=feed) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        numbers = made.copy()
+        total = samples(numbers, "kprobe_all_total")[()]
+        assert total == numbers.events["open"] == sum(samples(numbers, "kprobe_open_errors_total").values())
+        assert total % 23 == 0
+    for thread in threads:
+        thread.join()
+    assert samples(made.copy(), "kprobe_all_total") == {(): 23 * 20 * 4}

@@ -1,0 +1,188 @@
+"""Label sets: decoded once, capped, and nothing that comes in grows without bound."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kprobe_exporter.aggregate.series import LABEL_BYTES, OVERFLOW, UNKNOWN, Limits, RawKey, Series, plain
+from kprobe_exporter.model import Decoder, LabelSpec, Value
+
+COMM = LabelSpec("comm", "comm")
+
+
+class Metric:
+    """A series of numbers, and the decode failures that it told of."""
+
+    def __init__(self, *labels: LabelSpec, cap: int = 1000) -> None:
+        self.failures: Counter[str] = Counter()
+        self.series: Series[list[int]] = Series(labels, lambda: [0], Limits(cap, 20_000), self._failed)
+
+    def _failed(self, decoder: str) -> None:
+        self.failures[decoder] += 1
+
+    def count(self, *raw: Value) -> None:
+        self.series.cell(raw)[0] += 1
+
+    @property
+    def counts(self) -> dict[tuple[str, ...], int]:
+        return {key: cell[0] for key, cell in self.series.cells.items()}
+
+
+def decoded(*decoders: tuple[str, Decoder]) -> LabelSpec:
+    return LabelSpec("x", "x", decoders)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (-(2**63), "-9223372036854775808"),
+        (2**64 - 1, "18446744073709551615"),
+        (b"", ""),
+        (b"bash", "bash"),
+        ("Größe ☃".encode(), "Größe ☃"),
+        (b"\xff\xfebytes", r"\xff\xfebytes"),
+        (b"a\xc3", r"a\xc3"),
+        (b"\xed\xa0\x80", r"\xed\xa0\x80"),
+        (b'new\nline "quoted" \\', 'new\nline "quoted" \\'),
+        (b"x" * 128, "x" * 128),
+        (b"x" * 129, "x" * 128),
+        (b"\xff" * 100, r"\xff" * 32),
+        ("é".encode() * 64, "é" * 64),
+        (b"x" + "é".encode() * 64, "x" + "é" * 63),
+        ("☃".encode() * 100, "☃" * 42),
+    ],
+)
+def test_plain_text(value: Value, text: str) -> None:
+    assert plain(value) == text
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_become_text_that_fits(value: bytes) -> None:
+    text = plain(value)
+    assert len(text.encode()) <= LABEL_BYTES
+    shown = value.decode(errors="backslashreplace")
+    assert shown.startswith(text)
+    assert text == shown or len(text.encode()) > LABEL_BYTES - 4
+
+
+def test_a_metric_without_labels_is_there_from_the_start() -> None:
+    metric = Metric()
+    assert metric.counts == {(): 0}
+    metric.count()
+    assert metric.counts == {(): 1}
+
+
+def test_each_label_set_has_its_cell() -> None:
+    metric = Metric(COMM, LabelSpec("cpu", "cpu"))
+    for raw in [(b"a", 0), (b"a", 1), (b"a", 0), (b"b", 0)]:
+        metric.count(*raw)
+    assert metric.counts == {("a", "0"): 2, ("a", "1"): 1, ("b", "0"): 1}
+    assert metric.failures == {}
+
+
+def test_numbers_and_their_text_are_one_label_set() -> None:
+    metric = Metric(COMM)
+    metric.count(1)
+    metric.count(b"1")
+    assert metric.counts == {("1",): 2}
+
+
+def test_what_is_over_the_cap_goes_to_one_label_set_and_is_counted() -> None:
+    metric = Metric(COMM, LabelSpec("cpu", "cpu"), cap=3)
+    for number in range(10):
+        metric.count(b"%d" % number, number)
+    for _ in range(2):
+        metric.count(b"9", 9)
+    metric.count(b"0", 0)
+    overflow = (OVERFLOW, OVERFLOW)
+    assert metric.counts == {("0", "0"): 2, ("1", "1"): 1, ("2", "2"): 1, overflow: 9}
+    assert metric.series.overflowed == 9
+
+
+def test_who_calls_itself_overflow_takes_no_place_and_no_more() -> None:
+    metric = Metric(COMM, cap=2)
+    for name in (OVERFLOW.encode(), b"a", b"b", b"c"):
+        metric.count(name)
+    assert metric.counts == {(OVERFLOW,): 2, ("a",): 1, ("b",): 1}
+    assert metric.series.overflowed == 1
+
+
+@given(st.lists(st.binary(max_size=3), max_size=60), st.integers(1, 5))
+def test_every_event_is_counted_once_and_the_cap_holds(names: list[bytes], cap: int) -> None:
+    metric = Metric(COMM, cap=cap)
+    for name in names:
+        metric.count(name)
+        assert len(metric.series.cells) <= cap + 1
+        assert len(metric.series._cache) <= 4 * cap
+    assert sum(metric.counts.values()) == len(names)
+    assert metric.series.overflowed == metric.counts.get((OVERFLOW,), 0)
+
+
+def test_what_is_remembered_of_raw_values_is_bounded() -> None:
+    """Thousands of values may decode to one label set."""
+    metric = Metric(decoded(("sign", lambda value: "positive")), cap=5)
+    for number in range(1000):
+        metric.count(number)
+        assert len(metric.series._cache) <= 20
+    assert metric.counts == {("positive",): 1000}
+
+
+def test_nothing_is_decoded_twice() -> None:
+    asked: list[Value] = []
+
+    def decode(value: Value) -> str:
+        asked.append(value)
+        return "x"
+
+    metric = Metric(decoded(("d", decode)))
+    for _ in range(3):
+        metric.count(7)
+    assert asked == [7]
+
+
+def test_a_failure_is_unknown_and_counted_at_every_event() -> None:
+    metric = Metric(decoded(("never", lambda value: None)), COMM)
+    for _ in range(3):
+        metric.count(7, b"a")
+    assert metric.counts == {(UNKNOWN, "a"): 3}
+    assert metric.failures == {"never": 3}
+
+
+def test_a_value_that_could_not_be_read_fails_before_its_decoder() -> None:
+    def decode(value: Value) -> str:
+        raise AssertionError("asked")
+
+    metric = Metric(decoded(("errno", decode)), COMM)
+    for _ in range(2):
+        metric.count(None, None)
+    assert metric.counts == {(UNKNOWN, UNKNOWN): 2}
+    assert metric.failures == {"errno": 2, "none": 2}
+
+
+def test_decoders_are_applied_in_turn() -> None:
+    seen: list[Value] = []
+
+    def second(value: Value) -> str:
+        seen.append(value)
+        return "é" * 100
+
+    metric = Metric(decoded(("first", lambda value: f"<{value!r}>"), ("second", second)))
+    metric.count(7)
+    assert seen == [b"<7>"]
+    assert metric.counts == {("é" * 64,): 1}
+
+
+def test_a_decoder_that_fails_ends_the_chain() -> None:
+    metric = Metric(decoded(("first", lambda value: None), ("second", lambda value: "x")))
+    metric.count(7)
+    assert metric.counts == {(UNKNOWN,): 1}
+    assert metric.failures == {"first": 1}
+
+
+def test_as_many_values_as_labels() -> None:
+    raw: RawKey = (1, 2)
+    with pytest.raises(ValueError, match="zip"):
+        Metric(COMM).series.cell(raw)

@@ -1,0 +1,158 @@
+"""config.definitions: lines of the kernel's own grammar, as probes like any other."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+
+from kprobe_exporter.config.definitions import defined_name
+from kprobe_exporter.config.fields import PROBE_NAME
+from kprobe_exporter.config.values import Attach, Config, Probe, return_type
+from kprobe_exporter.grammar.definition import parse_definition
+from kprobe_exporter.grammar.target import Kind, Target, parse_target
+from tests.unit.config.conftest import marked
+from tests.unit.grammar.generate import definition_text
+
+
+def probe(config: Callable[[str], Config], line: str, rest: str = "") -> Probe:
+    [found] = config(f"probes: [{{definition: '{line}', {rest}}}]").probes
+    return found
+
+
+def test_it_says_the_same_as_the_keys(config: Callable[[str], Config]) -> None:
+    line = "r12:myopen ext4:do_sys_openat2 rval=$retval path=+0(%si):string"
+    keys = """name: myopen, maxactive: 12, attach: 'kretprobe:ext4:do_sys_openat2',
+        fetch: {rval: $retval, path: '+0(%si):string'}"""
+    rest = """help: h, filter: rval < 0 && return != -2, returns: int, return_buckets: [1], stack: true,
+        optional: true, metrics: [{counter: a_total, where: rval > -9, labels: [path, caller]}]"""
+    [same] = config(f"probes: [{{{keys}, {rest}}}]").probes
+    assert probe(config, line, rest) == same
+    assert same.attach[0].fetch == {"rval": "$retval:s32", "path": "+0(%si):string"}
+
+
+@pytest.mark.parametrize(
+    ("line", "target", "name"),
+    [
+        ("p vfs_read", "kprobe:vfs_read", "p_vfs_read_0"),
+        ("p:x vfs_read+0x10", "kprobe:vfs_read+16", "x"),
+        ("p ext4:ext4_Write+4", "kprobe:ext4:ext4_Write+4", "p_ext4_ext4_write_4"),
+        ("r vfs_read", "kretprobe:vfs_read", "r_vfs_read_0"),
+        ("p:x vfs_read%return", "kretprobe:vfs_read", "x"),
+        ("e:x sched/sched_process_exec", "tracepoint:sched:sched_process_exec", "x"),
+        ("e sched.sched_process_exec", "tracepoint:sched:sched_process_exec", "sched_process_exec"),
+        (f"p {'a' * 50}", f"kprobe:{'a' * 50}", "p_" + "a" * 38),
+        ("p do_it.isra.0", "kprobe:do_it.isra.0", "p_do_it_isra_0_0"),
+    ],
+)
+def test_targets_and_names(config: Callable[[str], Config], line: str, target: str, name: str) -> None:
+    found = probe(config, line)
+    assert [one.target for one in found.attach] == [parse_target(target)]
+    assert found.name == name
+    assert probe(config, line, "name: own").name == "own"
+
+
+def test_places_that_attach_cannot_name(config: Callable[[str], Config]) -> None:
+    found = probe(config, "p 0xffffffff81234567 a=%di")
+    assert found.name == "p_0xffffffff81234567"
+    target = Target(Kind.KPROBE, symbol="0xffffffff81234567")
+    assert found.attach == (Attach(target, {"a": "%di"}, None, None),)
+    [attach] = probe(config, "r:x _text+0x123 a=%di").attach
+    assert attach.target == Target(Kind.KRETPROBE, symbol="_text", offset=0x123)
+    [attach] = probe(config, "p:x _text+0x123 a=$arg1").attach
+    assert attach.fetch == {"a": "$arg1"}
+
+
+def test_an_event_and_its_filter(config: Callable[[str], Config]) -> None:
+    line = "e:x syscalls/sys_exit_openat return=$ret $id comm=$comm:string if return < 0 && comm ~ \"a*\""
+    [attach] = probe(config, line, "returns: long, fetch: {more: other}").attach
+    target = Target(Kind.TRACEPOINT, system="syscalls", event="sys_exit_openat")
+    fetch = {"return": "ret", "arg2": "id", "more": "other"}
+    assert attach == Attach(target, fetch, 'return < 0 && comm ~ "a*"', return_type("long"))
+
+
+def test_what_is_there_by_itself_may_be_named(config: Callable[[str], Config]) -> None:
+    [attach] = probe(config, "p:x f comm=$comm who=$comm").attach
+    assert attach.fetch == {"who": "$comm"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("definition: '¦-:x'", "definition: this deletes a probe"),
+        ("definition: 'p:x f ¦$ag1'", "definition: there is no '$ag1'"),
+        (r'definition: ¦"p f\n-:x"', "definition: a newline cannot be written to the kernel"),
+        ("definition: 'p f¦#g'", "definition: a '#' cannot be written to the kernel"),
+        ("definition: ¦3", "definition: must be text, and not 3"),
+        ("definition: 'p:¦Open f'", "definition: 'Open' cannot be a probe's name, up to 40 of a-z"),
+        (f"definition: 'p:¦{'a' * 41} f'", "definition: 'aaaa"),
+        ("definition: ¦'p:x /bin/sh:0x10 %di'", "definition: this version does not do a place in a file"),
+        ("definition: ¦'f:x vfs_read $arg*'", "definition: this version does not do f (fprobe)"),
+        ("definition: ¦'t:x sched_switch'", "definition: this version does not do t (tprobe)"),
+        ("definition: 'r:x ¦0xffffffff81234567'", "definition: what is returned at an address is not known"),
+        ("definition: 'p:x f ¦$arg*'", "definition: $arg* is many: give each argument a name"),
+        ("definition: 'p:x f a=%di ¦pid=%si'", "definition: 'pid' is a built-in field: choose another name"),
+        ("definition: 'r:x f ¦return=$retval'", "definition: 'return' is a built-in field"),
+        ("definition: 'p:x f a=%di', fetch: {¦a: '%si'}", "fetch.a: the definition has an argument of this"),
+        ("definition: 'r3:x f', maxactive: ¦4", "maxactive: the definition says 3 already: keep one"),
+        ("definition: 'p:x f', maxactive: ¦4", "maxactive: only a kretprobe has it"),
+        ("definition: 'p:x f', returns: ¦int", "returns: nothing here has a return value"),
+        ("definition: 'e:x a.b if c == 1', filter: ¦d == 2", "filter: the definition has a filter already"),
+        ("definition: 'e:x a.b c=¦+0($d):u8'", "definition: of an event, this version fetches its fields"),
+        ("definition: 'e:x a.b c=¦$comm:string'", "definition: of an event, this version fetches its"),
+        ("definition: 'p:x f a=%di', filter: ¦'a ~ \"x\"'", "filter: 'a' is a number, take the quotes away"),
+        ("definition: 'p:x f', attach: kprobe:f, name: n", "definition: a probe has `attach` or `definition`"),
+        ("definition: ~, ¦name: n", "attach: the key 'attach' is missing"),
+    ],
+)
+def test_refused(problems: Callable[[str], list[str]], text: str, expected: str) -> None:
+    text, place = marked(f"probes: [{{{text}}}]")
+    [problem] = problems(text)
+    assert f": probes[0].{expected}" in problem
+    if "keep one" not in expected and "missing" not in expected and "or `def" not in expected:
+        assert problem.startswith(f"{place}: ")
+
+
+@pytest.mark.parametrize(
+    ("line", "place"),
+    [
+        ("p:same f", "definition: 'p:¦same f'"),
+        ("p f", "definition: 'p f'"),
+        ("e same.p_f_0", "definition: 'p f'"),
+    ],
+)
+def test_names_are_unique(problems: Callable[[str], list[str]], line: str, place: str) -> None:
+    [problem] = problems(f"probes:\n- {{name: {defined_name(line)}, attach: 'kprobe:f'}}\n- definition: '{line}'")
+    assert problem.startswith("3:15: probes[1].definition: there is a probe ")
+    assert problem.endswith("c.yaml:2")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("definition: 'p:¦grp/x f'", "the group 'grp' is left out: the agent has its own"),
+        ("definition: 'p:x f y=¦a1'", "a1 is the spelling of before Linux 2.6.33, read as $arg2"),
+        ("definition: 'r:x f y=¦rv'", "rv is the spelling of before Linux 2.6.33, read as $retval"),
+        ("definition: 'p:x f +8(¦sa)'", "sa is the spelling of before Linux 2.6.33, read as $stack"),
+        ("definition: 'r:x f ¦ra'", "ra is left out, each return shows its caller"),
+        (
+            "definition: 'e:x a.b y=¦$f:u8'",
+            "$f is read by the event's own type, and not as u8",
+        ),
+    ],
+)
+def test_warnings(config: Callable[[str], Config], text: str, expected: str) -> None:
+    text, place = marked(f"probes: [{{{text}}}]")
+    [warning] = config(text).warnings
+    assert warning.endswith(f"c.yaml:{place}: probes[0].definition: warning: {expected}")
+
+
+def test_there_are_no_warnings_without_a_reason(config: Callable[[str], Config]) -> None:
+    assert config("probes: [{definition: 'r:x f a=$retval'}]").warnings == ()
+
+
+@given(definition_text())
+def test_every_definition_has_a_name_and_a_place(line: str) -> None:
+    name = defined_name(line)
+    parsed = parse_definition(line)
+    assert name == parsed.event or (name and len(name) <= 40 and name == name.lower())
+    assert PROBE_NAME

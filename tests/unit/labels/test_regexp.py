@@ -1,0 +1,133 @@
+"""labels.regexp: group 1 of a pattern; patterns that a hostile text could stop the agent with are refused."""
+
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kprobe_exporter.labels import DECODERS
+from kprobe_exporter.labels.regexp import LONGEST, decoder
+from kprobe_exporter.model import Value
+
+
+@pytest.mark.parametrize(
+    ("pattern", "value", "text"),
+    [
+        (r"^(\w+)", b"kworker/0:1", "kworker"),
+        (r"([^/]+)$", b"/usr/bin/cat", "cat"),
+        (r"^/(?:proc|sys)/(\d+)", b"/proc/17/maps", "17"),
+        (r"^/(?:proc|sys)/(\d+)", b"/dev/null", None),
+        (r"^(a)|b", b"b", None),
+        (r"(?i)^(?P<word>LINUX)", b"linux", "linux"),
+        (r"^(\w+)-(\w+)-(\w+)", b"one-two-three", "one"),
+        (r"^https?://([^/]+)/", b"http://host/x", "host"),
+        (r"^(-?\d)", -22, "-2"),
+        (r"^(.*)$", "Größe".encode(), "Größe"),
+        (r"^(.*)$", b"a\xff", r"a\xff"),
+        (r"^(\w*)", b" ", ""),
+        (r"^(a*)", b"a" * 1000, "a" * LONGEST),
+        (r"b(c)", b"a" * LONGEST + b"bc", None),
+        (r"^(.*)", None, None),
+    ],
+)
+def test_values(pattern: str, value: Value, text: str | None) -> None:
+    assert decoder(pattern)(value) == text
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (None, "wants a pattern with a group"),
+        ("", "has no group"),
+        (r"^\w+$", "has no group"),
+        (r"(?:a)", "has no group"),
+        (5, "wants a pattern with a group"),
+        (["(a)"], "wants a pattern with a group"),
+        ("(a" + "b" * 198 + ")", "at most 200 characters, this one 201"),
+        ("(a", r"is no regular expression: missing \), unterminated subpattern"),
+        ("(?\u200e)", r"is no regular expression: unknown extension \?\\u200e"),
+        ("(a{9999999999})", "is too large"),
+        (r"(a)\1", "looks neither ahead nor back"),
+        (r"(?=a)(b)", "looks neither ahead nor back"),
+        (r"(?<!a)(b)", "looks neither ahead nor back"),
+        (r"(?>a+)(b)", "looks neither ahead nor back"),
+        (r"(a)?(?(1)b|c)", "looks neither ahead nor back"),
+        # Exponential, each in its way.
+        (r"^(a+)+$", "could take too long"),
+        (r"^(a|a)*$", "could take too long"),
+        (r"^(a|ab|b)+$", "could take too long"),
+        (r"^((a?){20})+b", "could take too long"),
+        (r"^(?:a?){40}(a{40})", "could take too long"),
+        (r"^(" + "a?" * 40 + "a" * 40 + ")", "could take too long"),
+        (r"^(" + "(?:a|a)" * 25 + ")b", "could take too long"),
+        # Polynomial, of too high a degree.
+        (r"^(\w*)\w*\w*\w*$", "could take too long"),
+        (r"(\w*)\w*\w*$", "could take too long"),
+        (r"(?m)^(\w*)\w*\w*$", "could take too long"),
+        (r".*.*.*(x)", "could take too long"),
+    ],
+)
+def test_refused(options: object, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        decoder(options)
+
+
+@pytest.mark.parametrize("pattern", [r"^(\w*)\w*\w*$", r"(\w+)\w+!", r"^(a*?)a*?a*?b", r"((?:ab?c?){1})x"])
+def test_the_worst_that_is_taken_is_bounded(pattern: str) -> None:
+    decode, begin = decoder(pattern), time.perf_counter()
+    assert decode(b"a" * (LONGEST - 1) + b"-") is None
+    assert time.perf_counter() - begin < 0.5
+
+
+PARTS = st.lists(
+    st.sampled_from(["a", "b", ".", "(", ")", "(?:", "|", "*", "+", "?", "{2}", "{3,}", "[ab]", "^", "$"]),
+    max_size=14,
+)
+
+
+@given(PARTS)
+def test_whatever_is_taken_is_fast(parts: list[str]) -> None:
+    """On texts that fail at their end, where the matcher tries everything."""
+    try:
+        decode = decoder("".join(parts))
+    except ValueError:
+        return
+    begin = time.perf_counter()
+    decode(b"a" * (LONGEST - 1) + b"-")
+    decode(b"ab" * (LONGEST // 2 - 1) + b"-")
+    assert time.perf_counter() - begin < 0.5
+
+
+@given(st.text(max_size=30))
+def test_any_pattern_is_a_decoder_or_a_sentence(text: str) -> None:
+    try:
+        decoder(text)
+    except ValueError as error:
+        assert str(error).isprintable()  # noqa: PT017
+
+
+def test_it_is_the_pattern_as_python_has_it() -> None:
+    assert decoder(r"^(\d+)\.(\d+)")(b"6.12") == re.match(r"^(\d+)", "6.12")[1]  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("steps", "value", "text"),
+    [
+        ([("regexp", r"^(\w+)"), ("map", {"kworker": "kernel"})], b"kworker/0:1", "kernel"),
+        ([("hex", None), ("map", {"0x10": "flag"})], 16, "flag"),
+        ([("hex", None), ("regexp", "^0x(.)")], 0xAB, "a"),
+        ([("errno", None), ("regexp", "^E(.*)")], -2, "NOENT"),
+        # What a decoder gives is text: a number as a key does not meet it.
+        ([("regexp", r"(\d+)"), ("map", {"5": "five", 5: "no"})], b"tty5", "five"),
+        ([("map", {1: "a"}), ("regexp", "(b)")], 1, None),
+    ],
+)
+def test_chains(steps: list[tuple[str, object]], value: Value, text: str | None) -> None:
+    """As the series go through them: the text of one is the bytes of the next."""
+    found: str | None = None
+    for name, options in steps:
+        found = DECODERS[name](options)(value)
+        value = None if found is None else found.encode()
+    assert found == text

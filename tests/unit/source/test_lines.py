@@ -1,0 +1,580 @@
+"""The parser of trace_pipe's text: nothing derails it, nothing hostile is believed, and it is linear."""
+
+import re
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kprobe_exporter.grammar.event_format import parse_format, text_pattern
+from kprobe_exporter.model import CALLER, VALUES, Arg, Batch, Layout, Record
+from kprobe_exporter.source.lines import LONGEST, LineParser, text_key
+from tests.unit.captured import Captured, captured
+
+COUNT = Arg("count", "int")
+PATH = Arg("path", "str")
+COMM = Arg("comm", "str")
+
+ENTRY = Layout(0, "p", "p", "entry", "vfs_read", (COUNT, COMM))
+RETURN = Layout(1, "r", "r", "return", "vfs_read", (Arg("return", "int"), COMM))
+TWO = Layout(2, "two", "two", "entry", "rename", (COUNT, PATH, COMM))
+THREE = Layout(3, "three", "three", "entry", "rename", (Arg("old", "str"), Arg("new", "str"), COMM))
+MIXED = Layout(4, "mixed", "mixed", "entry", "f", (Arg("sym", "bare"), Arg("names", "texts"), COMM))
+LATER = Layout(5, "later", "later", "entry", "f", (COMM, COUNT))
+LAYOUTS = (ENTRY, RETURN, TWO, THREE, MIXED, LATER)
+
+AT_ENTRY = b"(vfs_read+0x0/0x1a0)"
+AT_RETURN = b"(ksys_read+0x75/0x100 <- vfs_read)"
+PREFIX = b"            bash-1234    [001] .....    12.345678: "
+
+
+def line(
+    body: bytes, comm: bytes = b"bash", tid: int = 1234, tgid: bytes = b"", flags: bytes = b"..... "
+) -> bytes:
+    """A line as trace_print_context() and trace_print_time() of kernel/trace/trace_output.c print it."""
+    return b"%16s-%-7d %s[001] %s %5d.%06d: %s\n" % (comm, tid, tgid, flags[:-1], 12, 345678, body)
+
+
+def parse(*pieces: bytes, layouts: tuple[Layout, ...] = LAYOUTS) -> Batch:
+    """All that the pieces give, as one batch."""
+    parser, whole = LineParser(layouts), Batch()
+    for piece in pieces:
+        batch = parser.feed(piece)
+        whole.records += batch.records
+        whole.unparsed += batch.unparsed
+        whole.lost += batch.lost
+    return whole
+
+
+def values(data: bytes) -> list[tuple[Any, ...]]:
+    """The arguments of all records."""
+    return [record[VALUES:] for record in parse(data).records]
+
+
+def test_a_record_has_all_of_the_line() -> None:
+    batch = parse(line(b"r: " + AT_RETURN + b' return=-2 comm="bash"'))
+    assert batch.records == [(1, 12_345_678_000, 1, 1234, None, b"ksys_read", -2, b"bash")]
+    assert batch == Batch(batch.records, unparsed=0, lost=0)
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        b"            bash-1234    [001] .....    12.345678: ",
+        b"            bash-1234    [001] ....    12.345678: ",
+        b"            bash-1234    [001]    12.345678: ",
+        b"            bash-1234    [001] dNZff    12.345678: ",
+        b"            bash-1234    [001] D..2.    12.345678: ",
+        b"            bash-1234  [001] ....    12.345678: ",
+        b"            bash-1234    (-------) [001] .....    12.345678: ",
+        b"            bash-1234    (-------) [001]    12.345678: ",
+        b"                -1234    [001] .....    12.345678: ",
+        b" 123456789abcdef-1234    [001] .....    12.345678: ",
+        b"  a b-7 [001]: x-1234    [001] .....    12.345678: ",
+        b"      \xff\xfe \n \n\n [x-1234    [001] .....    12.345678: ",
+        b" -1 [0] 1.0: p: -1234    [001] .....    12.345678: ",
+        b" \n\n\n\n\n\n\n\n\n\n\n\n\n\n\n-1234    [001] .....    12.345678: ",
+    ],
+)
+def test_prefixes(prefix: bytes) -> None:
+    batch = parse(prefix + b"p: " + AT_ENTRY + b' count=1 comm=""\n')
+    assert batch.records == [(0, 12_345_678_000, 1, 1234, None, None, 1, b"")]
+    assert batch.unparsed == 0
+
+
+@pytest.mark.parametrize(("column", "tgid"), [(b"(     12) ", 12), (b"(1234567) ", 1234567), (b"(12) ", 12)])
+def test_the_thread_group(column: bytes, tgid: int) -> None:
+    batch = parse(line(b"p: " + AT_ENTRY + b' count=1 comm="x"', tgid=column))
+    assert batch.records == [(0, 12_345_678_000, 1, 1234, tgid, None, 1, b"x")]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        b"(vfs_read+0x0/0x1a0)",
+        b"(f+0x0/0x10 [ext4])",
+        b"(0xffffffff81000000)",
+        b"(0x4245c0)",
+        b"(f.isra.0+0x4/0x40)",
+    ],
+)
+def test_addresses_of_an_entry(address: bytes) -> None:
+    assert values(line(b"p: " + address + b' count=1 comm="x"')) == [(1, b"x")]
+
+
+@pytest.mark.parametrize(
+    ("address", "caller"),
+    [
+        (b"(ksys_read+0x75/0x100 <- vfs_read)", b"ksys_read"),
+        (b"(f.constprop.0+0x75/0x100 [ext4] <- g [ext4])", b"f.constprop.0"),
+        (b"([unknown/kretprobe'd] <- vfs_read)", None),
+        (b"(0xffffffff81000000 <- vfs_read)", b"0xffffffff81000000"),
+    ],
+)
+def test_the_caller(address: bytes, caller: bytes | None) -> None:
+    (record,) = parse(line(b"r: " + address + b' return=1 comm="x"')).records
+    assert record[CALLER] == caller
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (b"0", 0),
+        (b"-9223372036854775808", -(2**63)),
+        (b"18446744073709551615", 2**64 - 1),
+        (b"0x0", 0),
+        (b"0xfffffffffffffffe", 2**64 - 2),
+        (b"007", 7),
+        (b"(fault)", None),
+    ],
+)
+def test_numbers(text: bytes, value: int | None) -> None:
+    assert values(line(b"p: " + AT_ENTRY + b" count=" + text + b' comm="x"')) == [(value, b"x")]
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"-", b"0x", b"1 2", b"0x1g", b"+1", b"1e6", b"\xd9\xa3", b"9" * 5000, b"0x" + b"f" * 17]
+)
+def test_what_is_no_number_is_unparsed(text: bytes) -> None:
+    assert parse(line(b"p: " + AT_ENTRY + b" count=" + text + b' comm="x"')) == Batch([], unparsed=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "column"), [("tid", b"-%s "), ("cpu", b"[%s]"), ("seconds", b" %s.123456: "), ("tgid", b"(%s) ")]
+)
+def test_numbers_of_the_prefix_are_bounded(name: str, column: bytes) -> None:
+    """int() of more than 4300 digits is a ValueError."""
+    usual = {"tid": b"1", "tgid": b"1", "cpu": b"1", "seconds": b"1"} | {name: b"9" * 5000}
+    text = b" " * 16 + b'-%(tid)s (%(tgid)s) [%(cpu)s] ..... %(seconds)s.123456: p: (f) count=1 comm=""\n' % {
+        key.encode(): value for key, value in usual.items()
+    }
+    assert column % (b"9" * 5000) in text
+    assert parse(text) == Batch([], unparsed=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        ("bare", b"vfs_read+0x0/0x1a0", b"vfs_read+0x0/0x1a0"),
+        ("bare", b"f+0x0/0x10 [ext4]", b"f+0x0/0x10 [ext4]"),
+        ("bare", b"' '", b"' '"),
+        ("bare", b"'''", b"'''"),
+        ("bare", b"{1,-2,0x3}", b"{1,-2,0x3}"),
+        ("bare", b"{'}',',',' ','''}", b"{'}',',',' ','''}"),
+        ("bare", b"{f+0x0/0x10 [ext4],0x0}", b"{f+0x0/0x10 [ext4],0x0}"),
+        ("texts", b'{"a","b"}', b'{"a","b"}'),
+        ("texts", b'{"} n=5",(fault)}', b'{"} n=5",(fault)}'),
+        ("hex", b"fffffffe", 0xFFFFFFFE),
+        ("hex", b"0x7f", 0x7F),
+        ("str", b'"x"', b"x"),
+        ("str", b'""', b""),
+        ("str", b'"""', b'"'),
+        ("str", b'"(fault)"', b"(fault)"),
+        ("str", b"(fault)", None),
+    ],
+)
+def test_kinds(kind: Any, text: bytes, value: object) -> None:
+    layout = Layout(0, "p", "p", "entry", "f", (Arg("n", "int"), Arg("x", kind)))
+    batch = parse(line(b"p: (f+0x0/0x1) n=7 x=" + text), layouts=(layout,))
+    assert [record[VALUES:] for record in batch.records] == [(7, value)]
+
+
+@pytest.mark.parametrize(
+    ("bits", "text", "value"),
+    [
+        (64, b"0xfffffffffffffffe", -2),
+        (32, b"0xfffffffe", -2),
+        (32, b"0xfffffffffffffffe", -2),
+        (32, b"0x7fffffff", 2**31 - 1),
+        (0, b"0xfffffffe", 2**32 - 2),
+    ],
+)
+def test_signed_numbers_in_hexadecimal(bits: int, text: bytes, value: int) -> None:
+    layout = Layout(
+        0, "x", "sys_exit_read", "tracepoint", "s", (Arg("ret", "hex", bits),), None, rb"(0x[0-9a-f]+)"
+    )
+    assert parse(line(b"sys_read -> " + text), layouts=(layout,)).records[0][VALUES] == value
+
+
+@pytest.mark.parametrize(
+    ("event", "key"),
+    [
+        ("sys_enter_openat", b"sys_openat("),
+        ("sys_exit_openat", b"sys_openat -> "),
+        ("sched_switch", b"sched_switch: "),
+    ],
+)
+def test_how_a_tracepoint_names_itself(event: str, key: bytes) -> None:
+    assert text_key(Layout(0, "x", event, "tracepoint", event)) == key
+    assert text_key(Layout(0, "x", event, "entry", event)) == event.encode() + b": "
+
+
+# What a process may have put into a string. The prefix is what the kernel wrote.
+
+
+def test_a_string_does_not_end_at_what_looks_like_its_end() -> None:
+    assert values(line(b'p: (f) count=1 comm="a" comm="b"')) == [(1, b'a" comm="b')]
+    assert values(line(b'p: (f) count=1 comm="a" count=2"')) == [(1, b'a" count=2')]
+    assert values(line(b'later: (f) comm="a" count=9" count=1')) == [(b'a" count=9', 1)]
+
+
+@pytest.mark.parametrize(
+    "strings",
+    [
+        b'path="a" comm="b" comm="c"',
+        b'path="a" comm=(fault)" comm="c"',
+        b'path="a" comm=b" comm="c"',
+        b'path="" comm=" comm=""',
+        b'path=(fault) comm="b" comm="c"',
+        b'path="a" comm="new',
+        b'path="new',
+    ],
+)
+def test_strings_that_could_be_cut_in_two_ways_are_none_and_the_event_counts(strings: bytes) -> None:
+    batch = parse(line(b"two: (f) count=1 " + strings))
+    assert [record[VALUES:] for record in batch.records] == [(1, None, None)]
+    assert batch.unparsed == 0
+
+
+@pytest.mark.parametrize(
+    ("strings", "expected"),
+    [
+        (b'path="a" comm="b"', (b"a", b"b")),
+        (b'path="a" x="1" comm="b"', (b'a" x="1', b"b")),
+        (b'path="a" count=5" comm="b"', (b'a" count=5', b"b")),
+        (b'path="a"" comm=""b"', (b'a"', b'"b')),
+        (b'path=(fault) comm="b"', (None, b"b")),
+        (b'path="a" comm=(fault)', (b"a", None)),
+        (b"path=(fault) comm=(fault)", (None, None)),
+    ],
+)
+def test_two_strings(strings: bytes, expected: tuple[bytes | None, ...]) -> None:
+    assert values(line(b"two: (f) count=1 " + strings)) == [(1, *expected)]
+
+
+def test_a_number_is_not_forged_by_an_array_of_strings() -> None:
+    data = line(b'mixed: (f) sym=g+0x1/0x2 names={"} comm=","y"} comm="real"')
+    assert values(data) == [(b"g+0x1/0x2", None, None)]
+    assert values(line(b'mixed: (f) sym=0x1 names={"x","y"} comm="real"')) == [
+        (b"0x1", b'{"x","y"}', b"real")
+    ]
+
+
+@pytest.mark.parametrize(
+    "comm",
+    [
+        b"a\nb",
+        b"\n",
+        b"\n -1 [0] 1.0: p",
+        b"x\nCPU:0 [LOST ",
+        b"\n#",
+        b"p: (f) count=9",
+        b"-9 [000] .... 1",
+        b"[LINE TOO BIG]\n",
+        b"<...>-7    [0]",
+    ],
+)
+def test_a_name_forges_nothing(comm: bytes) -> None:
+    """Whatever 15 bytes a thread calls itself: its line counts once, and so do its neighbours."""
+    assert len(comm) <= 15
+    good = line(b'p: (f) count=1 comm="good"')
+    batch = parse(good + line(b'p: (f) count=2 comm="x"', comm) + line(b"unknown: x", comm) + good)
+    assert [record[VALUES] for record in batch.records] == [1, 2, 1]
+    assert (batch.unparsed, batch.lost) == (1, 0)
+
+
+@given(st.binary(max_size=15), st.binary(max_size=15))
+def test_no_name_forges_anything(comm: bytes, other: bytes) -> None:
+    """Beside short lines too, over whose end the 16 columns of a name could be read."""
+    short = b"[LINE TOO BIG]\nCPU:0 [LOST EVENTS]\n => f\n"
+    last = line(b"p: (f) count=2 comm=(fault)", other)
+    batch = parse(line(b"p: (f) count=1 comm=(fault)", comm), short, line(b"u: x", other), short, last)
+    assert [record[VALUES] for record in batch.records] == [1, 2]
+    assert (batch.unparsed, batch.lost) == (4 + 1, 0)
+
+
+def test_a_newline_in_a_string_costs_the_string_and_not_the_event() -> None:
+    batch = parse(line(b'r: (g+0x1/0x2 <- f) return=-2 comm="new\nline"'))
+    assert [record[VALUES:] for record in batch.records] == [(-2, None)]
+    assert batch.unparsed == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "unparsed", "lost"),
+    [
+        (b"CPU:1 [LOST 23 EVENTS]\n", 0, 23),
+        (b"CPU:12 [LOST EVENTS]\n", 0, 0),
+        (b"CPU:1 [LOST 1 EVENTS]\nCPU:1 [LOST 2 EVENTS]\n", 0, 3),
+        (b"CPU:1 [LOST " + b"9" * 5000 + b" EVENTS]\n", 1, 0),
+        (b"[LINE TOO BIG]\n", 1, 0),
+        (b"# tracer: nop\n#\n", 0, 0),
+        (b"##### CPU 1 buffer started ####\n", 0, 0),
+        (b"\n\n", 2, 0),
+        (b"\x00" * 40 + b"\n", 1, 0),
+        (PREFIX + b"bprint: x\n", 1, 0),
+        (PREFIX + b"<stack trace>\n => f\n => g\n" + PREFIX + b"p: x\n", 4, 0),
+        (PREFIX + b"p: (f) count=1\n", 1, 0),
+        (PREFIX + b'p: (f) count=1 comm="x" more=1\n', 0, 0),
+        (PREFIX + b'p:  (f) count=1 comm="x"\n', 1, 0),
+    ],
+)
+def test_other_lines(data: bytes, unparsed: int, lost: int) -> None:
+    batch = parse(data)
+    assert (batch.unparsed, batch.lost) == (unparsed, lost)
+
+
+def test_what_waits_is_bounded() -> None:
+    """A line without an end fills no memory, and counts once, however it comes."""
+    good = line(b'p: (f) count=1 comm="good"')
+    for start in (b"junk", PREFIX + b'p: (f) count=2 comm="'):
+        long = start + b"x" * (3 * LONGEST) + b'"\n'
+        expected = parse(long + good)
+        assert [record[VALUES] for record in expected.records] == [1]
+        assert expected.unparsed == 1
+        for cut in (LONGEST - 1, LONGEST, LONGEST + 1, 2 * LONGEST):
+            pieces = [long[at : at + cut] for at in range(0, len(long), cut)]
+            assert parse(*pieces, good) == expected
+    parser = LineParser()
+    for _ in range(4):
+        parser.feed(b"x" * LONGEST)
+        assert len(parser._rest) <= LONGEST
+
+
+@pytest.mark.parametrize("length", [LONGEST - 1, LONGEST, LONGEST + 1])
+def test_the_longest_line_is_the_same_in_pieces(length: int) -> None:
+    start = PREFIX + b'p: (f) count=1 comm="'
+    data = start + b"x" * (length - len(start) - 2) + b'"\n'
+    assert len(data) == length
+    whole = parse(data)
+    assert len(whole.records) == (length <= LONGEST)
+    assert parse(data[:-1], data[-1:]) == whole
+    assert parse(data[:-2], data[-2:]) == whole
+
+
+HOSTILE = {
+    "parentheses": b"r: (" + b"a" * LONGEST,
+    "returns": b"r: (" + b" <- " * (LONGEST // 4),
+    "plus": b"r: (" + b"a+" * (LONGEST // 2),
+    "open": b"p: " + b"(" * LONGEST,
+    "digits": b"p: (f) count=" + b"9" * LONGEST,
+    "zeros": b"p: (f) count=0x" + b"0" * LONGEST,
+    "quotes": b'p: (f) count=1 comm="' + b'"' * LONGEST + b"x",
+    "ends of one": b'later: (f) comm="' + b'" count=1' * (LONGEST // 9) + b"x",
+    "ends of two": b'two: (f) count=1 path="' + b'" comm="' * (LONGEST // 8) + b"x",
+    "ends of three": b'three: (f) old="' + b'" new="" comm="' * (LONGEST // 15) + b"x",
+    "faults": b"three: (f) old=" + b'(fault) new=(fault) comm=(fault)" new=' * (LONGEST // 39),
+    "braces": b"mixed: (f) sym={" + b"{1,'}',{" * (LONGEST // 8),
+    "arrays": b'mixed: (f) sym={1} names={"' + b'"} comm="' * (LONGEST // 9) + b"x",
+    "spaces": b" " * LONGEST,
+    "symbols": b"mixed: (f) sym=" + b"f [x] " * (LONGEST // 6),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_text_takes_long(name: str) -> None:
+    """64 KiB of each: quadratic time would be minutes here, linear time is milliseconds."""
+    parse(PREFIX + HOSTILE[name] + b"\n", PREFIX + HOSTILE[name] + b'"\n')
+
+
+@pytest.mark.parametrize("unit", [b"-1 ", b"-1 [1] ", b"-1 ( ", b" ", b"\n", b" \n", b"-1 [1] .... 1"])
+def test_no_prefix_takes_long(unit: bytes) -> None:
+    assert parse(unit * (LONGEST // len(unit)), b"\n").records == []
+
+
+# Any bytes, however cut.
+
+WORDS = st.sampled_from(
+    [
+        PREFIX,
+        b"p: ",
+        b"r: ",
+        b"two: ",
+        b"three: ",
+        b"(f+0x0/0x1)",
+        AT_RETURN,
+        b" count=",
+        b" return=",
+        b' path="',
+        b' comm="',
+        b'"',
+        b"(fault)",
+        b"-1",
+        b"0x2",
+        b"\n",
+        b'"\n',
+        b"CPU:0 [LOST 3 EVENTS]\n",
+        b" " * 16,
+        b"#",
+        b"x",
+        b"\x00\xff",
+        line(b'p: (f) count=3 comm="\xffx"', b"a\nb"),
+        line(b"r: " + AT_RETURN + b' return=-1 comm="a\nb"', b" \n "),
+    ]
+)
+TEXT = st.one_of(st.binary(max_size=200), st.lists(WORDS, max_size=20).map(b"".join))
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    edges = sorted({0, len(data), *(place % (len(data) + 1) for place in places)})
+    return [data[start:end] for start, end in pairwise(edges)]
+
+
+@given(TEXT, st.lists(st.integers(0, 10_000), max_size=8))
+def test_any_bytes_however_cut_give_the_same(data: bytes, places: list[int]) -> None:
+    whole = parse(data)
+    assert parse(*cut(data, places)) == whole
+    assert parse(*(data[at : at + 1] for at in range(len(data)))) == whole
+    assert len(whole.records) + whole.unparsed <= data.count(b"\n")
+
+
+@given(TEXT)
+def test_garbage_does_not_swallow_what_follows(data: bytes) -> None:
+    """Once a line has ended and 16 columns have passed, the next event is found."""
+    good = line(b'p: (f) count=23 comm="good"')
+    *_, last = parse(data, b"\n" + b"#" * 16 + b"\n", good).records
+    assert last[VALUES:] == (23, b"good")
+
+
+# What the kernel prints of any values reads back as these values.
+
+COMMS = st.binary(max_size=15).filter(lambda comm: b"\0" not in comm)
+STRINGS = st.one_of(
+    st.none(),
+    st.binary(max_size=60),
+    st.lists(
+        st.sampled_from([b'"', b'" comm=', b'" x=', b" ", b"(fault)", b"a", b"\xff", b'" path="']), max_size=8
+    ).map(b"".join),
+).filter(lambda text: text is None or not {0, ord("\n")} & set(text))
+
+
+def shown(text: bytes | None) -> bytes:
+    """PRINT_TYPE_FUNC_NAME(string) of kernel/trace/trace_probe.c."""
+    return b"(fault)" if text is None else b'"%s"' % text
+
+
+@st.composite
+def events(draw: st.DrawFn) -> tuple[bytes, Record]:
+    """A line in the kernel's printf formats, and the record that it stands for."""
+    tid, cpu = draw(st.integers(0, 2**22)), draw(st.integers(0, 4095))
+    seconds, micros = draw(st.integers(0, 10**9)), draw(st.integers(0, 999_999))
+    tgid = draw(st.one_of(st.none(), st.integers(1, 2**22)))
+    column = draw(st.sampled_from([b"", b"(-------) "])) if tgid is None else b"(%7d) " % tgid
+    flags = draw(st.sampled_from([b"", b"....", b".....", b"dNZff", b"D.h1.", b"bBH2f"]))
+    prefix = b"%16s-%-7d %s[%03d] %s %5d.%06d: " % (
+        draw(COMMS),
+        tid,
+        column,
+        cpu,
+        flags,
+        seconds,
+        micros,
+    )
+    form = draw(st.sampled_from(["%d", "%u", "0x%x"]))
+    bits = draw(st.sampled_from([8, 16, 32, 64]))
+    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if form == "%d" else (0, 2**bits)
+    number = draw(st.integers(low, high - 1))
+    symbol = draw(st.sampled_from([b"vfs_read", b"f.isra.0", b"__x64_sys_read"]))
+    text = draw(STRINGS)
+    start = (seconds * 10**6 + micros) * 1000, cpu, tid, tgid
+    if draw(st.booleans()):
+        body = b"p: (%s+0x%x/0x1a0)" % (symbol, draw(st.integers(0, 0x19F)))
+        caller, slot, name = None, 0, b"count"
+    else:
+        body = b"r: (%s+0x75/0x100 <- vfs_read)" % symbol
+        caller, slot, name = symbol, 1, b"return"
+    body += b" %s=%s comm=%s\n" % (name, (form % number).encode(), shown(text))
+    return prefix + body, (slot, *start, caller, number, text)
+
+
+@given(st.lists(events(), max_size=5))
+def test_what_the_kernel_prints_reads_back(lines: list[tuple[bytes, Record]]) -> None:
+    batch = parse(b"".join(text for text, _ in lines))
+    assert batch.records == [record for _, record in lines]
+    assert batch.unparsed == 0
+
+
+@given(COMMS, st.integers(-(2**63), 2**63 - 1), STRINGS, STRINGS)
+def test_two_strings_read_back_or_are_none(
+    comm: bytes, number: int, path: bytes | None, name: bytes | None
+) -> None:
+    body = b"two: (f+0x0/0x1) count=%d path=%s comm=%s" % (number, shown(path), shown(name))
+    ((slot, _, _, tid, _, _, count, *strings),) = parse(line(body, comm)).records
+    assert (slot, tid, count) == (2, 1234, number)
+    assert strings in ([path, name], [None, None])
+
+
+@given(STRINGS, STRINGS)
+def test_two_strings_without_traps_always_read_back(path: bytes | None, name: bytes | None) -> None:
+    path, name = (text and text.replace(b" comm=", b" xomm=") for text in (path, name))
+    assert values(line(b"two: (f) count=1 path=%s comm=%s" % (shown(path), shown(name)))) == [(1, path, name)]
+
+
+# What real kernels printed.
+
+
+def captured_layout(stream: Captured) -> Layout:
+    """The layout of the event that was captured, from its definition or its tracepoint's format."""
+    system, event = stream.how["event"].split("/")
+    if stream.how["definition"] is None:
+        form = parse_format(Captured(stream.kernel, f"format/{system}/{event}", {}).text)
+        wanted = {"sys_exit_openat": ["ret"], "sched_process_exec": ["filename", "pid", "old_pid"]}[event]
+        pattern, args = text_pattern(form, wanted)
+        return Layout(0, "x", event, "tracepoint", event, args, None, pattern)
+    verb, _, *fetched = stream.how["definition"].split()
+    kinds = {"string": "str", "ustring": "str"}
+    args = tuple(
+        Arg(name, kinds.get(text.rsplit(":")[-1], "int"))  # type: ignore[arg-type]
+        for name, text in (word.split("=") for word in fetched)
+    )
+    return Layout(0, "x", event, "return" if verb[0] == "r" else "entry", event, args)
+
+
+EVENTS_OF_THE_WORKLOAD = 6 + 4 * 2 + 1 + 2
+"""Opens by ``plain``, by four others with odd names, by a thread, and by the start of a program."""
+
+
+@pytest.mark.parametrize("stream", captured("trace_pipe/"), ids=str)
+def test_every_line_of_a_real_kernel(stream: Captured) -> None:
+    layout = captured_layout(stream)
+    batch = parse(stream.data, layouts=(layout,))
+    kind = stream.name.split("/")[1].split(".")[0]
+    tgids = {record[4] is not None for record in batch.records}
+    assert tgids == {"record-tgid" in stream.how["options"]}
+    if kind in ("tracepoint", "uprobe"):
+        assert (len(batch.records), batch.unparsed) == (1, 0)
+    elif kind == "stacktrace":
+        assert len(batch.records) == 2
+        assert batch.unparsed == 2 + stream.data.count(b"\n => ")
+    elif kind == "lost":
+        overrun = re.search(rb"^overrun: (\d+)$", stream.beside("stats").data, re.MULTILINE)
+        assert overrun is not None
+        assert batch.lost == int(overrun[1]) > 0
+        assert batch.unparsed == 0
+        assert len(batch.records) + batch.lost == 2 + 2000 + 2
+    else:
+        assert len(batch.records) == EVENTS_OF_THE_WORKLOAD
+        # The forged line, and what follows the newline in a name where that is shown.
+        assert batch.unparsed == (kind == "kprobe") + 2 * (layout.args[-1].name == "comm")
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [s for s in captured("trace_pipe/") if s.name.startswith(("trace_pipe/kret", "trace_pipe/epr"))],
+    ids=str,
+)
+def test_names_and_errors_of_a_real_kernel(stream: Captured) -> None:
+    records = parse(stream.data, layouts=(captured_layout(stream),)).records
+    names = [name for *_, name in records]
+    expected = [b"plain"] * 6 + [b"a b-7 [001]: x"] * 2 + [b'q" x="1'] * 2 + [b"\xff\xfebytes"] * 2
+    assert names == [*expected, None, None, b"worker", b"true", b"true"]
+    assert [record[VALUES] for record in records[1:6]] == [-2] * 5
+    assert records[0][VALUES] >= 0
+
+
+@pytest.mark.parametrize("stream", captured("trace_pipe/syscall"), ids=str)
+def test_system_calls_of_a_real_kernel(stream: Captured) -> None:
+    returned = [record[VALUES] for record in parse(stream.data, layouts=(captured_layout(stream),)).records]
+    assert returned[1:6] == [-2] * 5
+    assert returned[0] >= 0

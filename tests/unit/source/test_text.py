@@ -1,0 +1,281 @@
+"""The reader thread over a plain pipe: what was written is delivered, and it always ends."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+
+from kprobe_exporter.errors import SourceError
+from kprobe_exporter.model import Batch
+from kprobe_exporter.source import text
+from kprobe_exporter.source.text import TextSource
+
+SOON = 10.0
+"""Seconds until a test gives up; nothing ever waits for so long."""
+
+
+class Lines:
+    """A parser that makes a record of each line."""
+
+    def __init__(self) -> None:
+        self.rest = b""
+
+    def feed(self, data: bytes) -> Batch:
+        *lines, self.rest = (self.rest + data).split(b"\n")
+        return Batch([(line,) for line in lines])
+
+
+class Reader:
+    """A source on a pipe of ours, and what came out of it."""
+
+    def __init__(self) -> None:
+        pipe, self.end = os.pipe()
+        os.set_blocking(pipe, False)
+        self.pipe = pipe
+        self.records: list[bytes] = []
+        self.errors: list[BaseException] = []
+        self.failed = threading.Event()
+        self.source = TextSource(pipe, Lines(), self.deliver, self.on_error)
+
+    def deliver(self, batch: Batch) -> None:
+        self.records += [line for (line,) in batch.records]
+
+    def on_error(self, error: BaseException) -> None:
+        self.errors.append(error)
+        self.failed.set()
+
+    def write(self, data: bytes) -> None:
+        os.write(self.end, data)
+
+    def hang_up(self) -> None:
+        if self.end >= 0:
+            os.close(self.end)
+            self.end = -1
+
+    @property
+    def running(self) -> bool:
+        return any(thread.name == "kprobe-reader" for thread in threading.enumerate())
+
+
+@pytest.fixture
+def reader() -> Iterator[Reader]:
+    made = Reader()
+    yield made
+    made.source.close()
+    made.hang_up()
+    assert not made.running
+
+
+def test_drain_waits_until_all_is_delivered(reader: Reader) -> None:
+    reader.source.start()
+    for number in range(5):
+        reader.write(b"%d\n" % number)
+        assert reader.source.drain(SOON)
+        assert reader.records == [b"%d" % n for n in range(number + 1)]
+
+
+def test_unfinished_lines_wait_for_their_end(reader: Reader) -> None:
+    reader.source.start()
+    reader.write(b"one\ntw")
+    assert reader.source.drain(SOON)
+    assert reader.records == [b"one"]
+    reader.write(b"o\n")
+    assert reader.source.drain(SOON)
+    assert reader.records == [b"one", b"two"]
+
+
+def test_close_delivers_what_is_there(reader: Reader) -> None:
+    reader.write(b"last\n")
+    reader.source.start()
+    reader.write(b"words\n")
+    reader.source.close()
+    assert reader.records == [b"last", b"words"]
+    assert reader.errors == []
+
+
+def test_end_of_file_is_no_end(reader: Reader) -> None:
+    """trace_pipe gives one while tracing_on is 0."""
+    reader.source.start()
+    reader.write(b"x\n")
+    reader.hang_up()
+    for _ in range(3):
+        assert reader.source.drain(SOON)
+    assert reader.running
+    assert (reader.records, reader.errors) == ([b"x"], [])
+
+
+def test_it_goes_on_after_an_end_of_file(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [b"a\n", b"", b"b\n", b""]
+
+    def read(fd: int, _: int) -> bytes:
+        assert fd == reader.pipe
+        return answers.pop(0) if answers else b""
+
+    monkeypatch.setattr(os, "read", read)
+    reader.source.start()
+    while answers:
+        assert reader.source.drain(SOON)
+    assert reader.records == [b"a", b"b"]
+
+
+def test_close_twice_and_from_many_threads(reader: Reader) -> None:
+    reader.source.start()
+    closers = [threading.Thread(target=reader.source.close) for _ in range(4)]
+    for closer in closers:
+        closer.start()
+    for closer in closers:
+        closer.join(SOON)
+    assert not reader.running
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(reader.pipe)
+    reader.source.close()
+
+
+def test_close_before_start_closes_the_pipe(reader: Reader) -> None:
+    reader.source.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(reader.pipe)
+
+
+def test_drain_waits_for_what_came_after_the_reader_had_looked(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the round that is under way says nothing of it: drain has to ask for another one."""
+    looked, asked, again = threading.Event(), threading.Event(), threading.Event()
+    read, nudge, deliver = os.read, os.eventfd_write, reader.deliver
+
+    def held_read(fd: int, size: int) -> bytes:
+        try:
+            return read(fd, size)
+        except BlockingIOError:
+            looked.set()
+            assert asked.wait(SOON)
+            raise
+
+    def noted_nudge(fd: int, value: int) -> None:
+        nudge(fd, value)
+        (again if asked.is_set() else asked).set()
+
+    def held_deliver(batch: Batch) -> None:
+        assert again.wait(SOON)
+        deliver(batch)
+
+    monkeypatch.setattr(os, "read", held_read)
+    monkeypatch.setattr(os, "eventfd_write", noted_nudge)
+    reader.source._deliver = held_deliver
+    reader.source.start()
+    assert looked.wait(SOON)
+    reader.write(b"late\n")
+    assert reader.source.drain(SOON)
+    delivered = reader.records[:]
+    again.set()
+    assert delivered == [b"late"]
+
+
+def test_drain_gives_up(reader: Reader) -> None:
+    """Nothing runs yet: the time is over at once, and at most once."""
+    assert not reader.source.drain(0)
+
+
+def test_drain_after_close_touches_no_file(reader: Reader) -> None:
+    """The number of the eventfd may be another file's by then."""
+    reader.source.start()
+    reader.source.close()
+    reused = [os.open("/dev/null", os.O_RDONLY) for _ in range(4)]
+    written: list[int] = []
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "eventfd_write", lambda fd, _: written.append(fd))
+            assert not reader.source.drain(0)
+    finally:
+        for fd in reused:
+            os.close(fd)
+    assert set(written) <= {-1}
+
+
+@pytest.mark.parametrize("where", ["_parser", "_deliver"])
+def test_an_error_of_the_thread_is_handed_on_once(reader: Reader, where: str) -> None:
+    class Fails:
+        def feed(self, data: bytes) -> Batch:
+            raise ValueError("a bug")
+
+    setattr(reader.source, where, Fails() if where == "_parser" else Fails().feed)
+    reader.source.start()
+    reader.write(b"x\n")
+    assert reader.failed.wait(SOON)
+    assert not reader.source.drain(SOON)
+    reader.source.close()
+    assert [str(error) for error in reader.errors] == ["a bug"]
+
+
+def test_a_pipe_that_cannot_be_read_any_more_is_a_source_error(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: int) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "read", read)
+    reader.source.start()
+    assert reader.failed.wait(SOON)
+    (error,) = reader.errors
+    assert isinstance(error, SourceError)
+    assert str(error) == "trace_pipe cannot be read any more: Input/output error."
+
+
+def test_a_flood_does_not_hold_up_close(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pipe is never found empty: the reader has to stop by itself."""
+    monkeypatch.setattr(text, "LAST_READS", 50)
+    stop, flooding = threading.Event(), threading.Event()
+    os.set_blocking(reader.end, False)
+
+    def flood() -> None:
+        while not stop.is_set():
+            with suppress(OSError):
+                os.write(reader.end, b"x\n" * 2000)
+            flooding.set()
+
+    writer = threading.Thread(target=flood)
+    writer.start()
+    monkeypatch.setattr(os, "read", _always(os.read))
+    try:
+        assert flooding.wait(SOON)
+        reader.source.start()
+        closer = threading.Thread(target=reader.source.close)
+        closer.start()
+        closer.join(SOON)
+        assert not closer.is_alive()
+    finally:
+        monkeypatch.undo()
+        stop.set()
+        writer.join()
+    assert reader.errors == []
+
+
+def _always(read: Callable[[int, int], bytes]) -> Callable[[int, int], bytes]:
+    """A read that finds something every time."""
+
+    def always(fd: int, size: int) -> bytes:
+        try:
+            return read(fd, size)
+        except BlockingIOError:
+            return b"x\n"
+
+    return always
+
+
+def test_what_comes_meanwhile_is_delivered_without_anybody_asking(reader: Reader) -> None:
+    arrived = threading.Event()
+    deliver = reader.deliver
+
+    def notice(batch: Batch) -> None:
+        deliver(batch)
+        arrived.set()
+
+    reader.source._deliver = notice
+    reader.source.start()
+    assert reader.source.drain(SOON)
+    reader.write(b"unasked\n")
+    assert arrived.wait(SOON)
+    assert reader.records == [b"unasked"]

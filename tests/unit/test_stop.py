@@ -1,0 +1,49 @@
+"""The request to stop, from signal handlers and threads."""
+
+import os
+import signal
+import threading
+from types import FrameType
+
+import pytest
+
+from kprobe_exporter.stop import Stop
+
+
+def test_it_is_set_once_and_for_all() -> None:
+    stop = Stop()
+    assert not stop.is_set()
+    stop.set()
+    stop.set()
+    assert stop.is_set()
+    stop.wait()
+
+
+def test_a_thread_wakes_the_one_that_waits() -> None:
+    stop = Stop()
+    thread = threading.Thread(target=stop.set)
+    thread.start()
+    stop.wait()
+    thread.join()
+
+
+def test_a_signal_in_the_middle_of_setting_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """threading.Event would wait for its own lock here, for ever."""
+    stop = Stop()
+    write = os.eventfd_write
+
+    def interrupted(fd: int, number: int) -> None:
+        monkeypatch.setattr(os, "eventfd_write", write)
+        signal.raise_signal(signal.SIGUSR1)
+        write(fd, number)
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    monkeypatch.setattr(os, "eventfd_write", interrupted)
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        stop.set()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    stop.wait()

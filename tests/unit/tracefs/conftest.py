@@ -1,0 +1,52 @@
+"""A tracefs that is a table of files."""
+
+import errno
+import os
+
+import pytest
+
+
+class Table:
+    """Files by path; a write is noted, and answered with the error that is set for it."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.written: list[tuple[str, str]] = []
+        self.refused: dict[str, int] = {}
+
+    def read(self, path: str) -> bytes:
+        try:
+            return self.files[path]
+        except KeyError:
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
+
+    def write(self, path: str, text: str) -> None:
+        self.written.append((path, text))
+        if code := self.refused.get(path):
+            raise OSError(code, os.strerror(code), path)
+
+    def exists(self, path: str) -> bool:
+        return path in self.files
+
+    def names(self, path: str) -> list[str]:
+        start = f"{path}/"
+        return sorted(
+            {name.removeprefix(start).split("/")[0] for name in self.files if name.startswith(start)}
+        )
+
+    def mkdir(self, path: str) -> None:
+        raise NotImplementedError
+
+    def rmdir(self, path: str) -> None:
+        raise NotImplementedError
+
+    def open_pipe(self, path: str) -> int:
+        raise NotImplementedError
+
+    def lock(self, path: str) -> int | None:
+        raise NotImplementedError
+
+
+@pytest.fixture
+def table() -> Table:
+    return Table()

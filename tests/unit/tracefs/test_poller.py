@@ -1,0 +1,139 @@
+"""The poller: one read for all who ask, none too often, and nobody waits for the kernel for long."""
+
+import logging
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from kprobe_exporter.model import KernelCounts
+from kprobe_exporter.tracefs.poller import MAX_AGE, Poller
+
+SOON = 10.0
+"""Seconds until a test gives up; nothing ever waits for so long."""
+
+
+class Kernel:
+    """A kernel whose reads can be held up, and a clock that stands still."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.reads = 0
+        self.error: Exception | None = None
+        self.delivered: list[KernelCounts] = []
+        self.free = threading.Event()
+        self.free.set()
+        self.reading = threading.Semaphore(0)
+        self.poller = Poller(self.read, self.delivered.append, lambda: self.now)
+
+    def read(self) -> KernelCounts:
+        self.reads += 1
+        self.reading.release()
+        assert self.free.wait(SOON)
+        if self.error is not None:
+            raise self.error
+        return KernelCounts(hits={"p": self.reads})
+
+    def hold(self) -> None:
+        self.free.clear()
+
+    def wait_for_a_read(self) -> None:
+        assert self.reading.acquire(timeout=SOON)
+
+
+@pytest.fixture
+def kernel() -> Iterator[Kernel]:
+    made = Kernel()
+    made.poller.start()
+    yield made
+    made.free.set()
+    made.poller.close()
+    assert not any(thread.name == "kprobe-poller" for thread in threading.enumerate())
+
+
+def test_nobody_asked_nothing_is_read(kernel: Kernel) -> None:
+    assert kernel.reads == 0
+    assert kernel.poller.age() == float("inf")
+
+
+def test_who_asks_gets_fresh_numbers(kernel: Kernel) -> None:
+    assert kernel.poller.refresh(SOON)
+    assert kernel.delivered == [KernelCounts(hits={"p": 1})]
+    kernel.now += 0.25
+    assert kernel.poller.age() == 0.25
+
+
+def test_young_numbers_serve_everybody(kernel: Kernel) -> None:
+    assert kernel.poller.refresh(SOON)
+    kernel.now += MAX_AGE * 0.99
+    assert kernel.poller.refresh(SOON)
+    assert kernel.reads == 1
+    kernel.now += MAX_AGE * 0.02
+    assert kernel.poller.refresh(SOON)
+    assert kernel.reads == 2
+
+
+def test_one_read_serves_all_who_asked_meanwhile(kernel: Kernel) -> None:
+    """And is not followed by another one that nobody waits for."""
+    kernel.hold()
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(kernel.poller.refresh, SOON)
+        kernel.wait_for_a_read()
+        others = [pool.submit(kernel.poller.refresh, 0) for _ in range(3)]
+        assert [other.result(SOON) for other in others] == [False] * 3
+        late = pool.submit(kernel.poller.refresh, SOON)
+        kernel.free.set()
+        assert first.result(SOON)
+        assert late.result(SOON)
+    kernel.poller.close()  # waits for the thread: a second read would be over by now
+    assert kernel.reads == 1
+
+
+def test_a_read_that_hangs_holds_up_nobody(kernel: Kernel) -> None:
+    assert kernel.poller.refresh(SOON)
+    kernel.now += 60
+    kernel.hold()
+    assert not kernel.poller.refresh(0)
+    kernel.wait_for_a_read()
+    kernel.wait_for_a_read()
+    assert not kernel.poller.refresh(0)
+    assert kernel.poller.age() == 60
+    assert kernel.delivered == [KernelCounts(hits={"p": 1})]
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), ValueError("a bug")])
+def test_a_failed_read_leaves_the_last_numbers_and_their_age(
+    kernel: Kernel, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    caplog.set_level(logging.INFO, "kprobe_exporter")
+    assert kernel.poller.refresh(SOON)
+    kernel.error = error
+    for _ in range(3):
+        kernel.now += 60
+        kernel.poller.refresh(SOON)
+    assert (kernel.reads, len(kernel.delivered), kernel.poller.age()) == (4, 1, 180)
+    assert len(caplog.messages) == 1
+    assert str(error) in caplog.messages[0]
+    kernel.error = None
+    assert kernel.poller.refresh(SOON)
+    assert (len(kernel.delivered), kernel.poller.age()) == (2, 0)
+    assert caplog.messages[1:] == ["the kernel's counts can be read again"]
+
+
+def test_close_frees_who_waits_and_can_be_called_twice(kernel: Kernel) -> None:
+    kernel.hold()
+    with ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(kernel.poller.refresh, SOON)
+        kernel.wait_for_a_read()
+        closing = pool.submit(kernel.poller.close)
+        assert waiting.result(SOON)
+        kernel.free.set()
+        closing.result(SOON)
+    kernel.poller.close()
+    assert kernel.poller.refresh(SOON)
+    assert kernel.reads == 1
+
+
+def test_close_before_start() -> None:
+    Poller(KernelCounts, lambda _: None).close()

@@ -1,0 +1,128 @@
+"""kprobe_profile and the ring buffers' statistics."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kprobe_exporter.tracefs.profile import (
+    Counts,
+    CpuStats,
+    buffer_stats,
+    kprobe_counts,
+    parse_profile,
+    parse_stats,
+)
+from tests.unit.captured import Captured, captured
+from tests.unit.tracefs.conftest import Table
+
+
+def profile_line(name: str, hits: int, misses: int) -> str:
+    """probes_profile_seq_show() of kernel/trace/trace_kprobe.c."""
+    return f"  {name:<44} {hits:15} {misses:15}\n"
+
+
+NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,62}", fullmatch=True)
+NUMBERS = st.integers(0, 2**64 - 1)
+
+
+@given(st.lists(st.tuples(NAMES, st.builds(Counts, NUMBERS, NUMBERS))))
+def test_what_the_kernel_prints_reads_back(lines: list[tuple[str, Counts]]) -> None:
+    text = "".join(profile_line(name, *counts) for name, counts in lines)
+    assert parse_profile(text) == lines
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "\n", "x", "x 1", "x 1 -1\n", "x 1 1.0\n", "x ² ²\n", "x ٣ ٣\n", "x 1 1 y\n", f"x 1 {'9' * 5000}\n"],
+)
+def test_what_is_no_line_of_it(text: str) -> None:
+    assert parse_profile(text) == []
+
+
+@given(st.text())
+def test_any_text(text: str) -> None:
+    assert len(parse_profile(text)) <= text.count("\n") + 1
+
+
+@pytest.mark.parametrize("file", captured("kprobe_profile/"), ids=str)
+def test_the_profile_of_a_real_kernel(file: Captured) -> None:
+    counts = dict(parse_profile(file.text))
+    assert len(counts) == file.text.count("\n")
+    assert counts[file.how["event"].split("/")[1]].hits > 0
+
+
+def table_of(table: Table, profile: str, events: str) -> Table:
+    table.files |= {"kprobe_profile": profile.encode(), "kprobe_events": events.encode()}
+    return table
+
+
+def test_one_line_a_name_needs_no_look_at_the_definitions(table: Table) -> None:
+    table.files["kprobe_profile"] = (profile_line("a", 5, 1) + profile_line("b" * 60, 7, 0)).encode()
+    assert kprobe_counts(table, "ours") == {"a": Counts(5, 1), "b" * 60: Counts(7, 0)}
+
+
+@pytest.mark.parametrize(("groups", "mine"), [(("ours", "theirs"), 1), (("theirs", "ours"), 2)])
+def test_a_foreign_event_of_our_name_is_told_apart(table: Table, groups: tuple[str, str], mine: int) -> None:
+    profile = profile_line("a", 1, 0) + profile_line("b", 9, 9) + profile_line("a", 2, 0)
+    events = f"p:{groups[0]}/a f\np:ours/b f\nr4:{groups[1]}/a f\n"
+    assert kprobe_counts(table_of(table, profile, events), "ours") == {
+        "a": Counts(mine, 0),
+        "b": Counts(9, 9),
+    }
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        "p:ours/a f\np:ours/b f\n",
+        "p:theirs/a f\np:ours/a f\np:others/a f\np:ours/b f\n",
+        "p:theirs/a f\np:others/a f\np:ours/b f\n",
+    ],
+)
+def test_where_the_two_files_disagree_nothing_is_said(table: Table, events: str) -> None:
+    """One came or went between the reads. A count of somebody else's would be added for good."""
+    profile = profile_line("a", 5, 0) + profile_line("a", 1000, 0) + profile_line("b", 1, 0)
+    assert kprobe_counts(table_of(table, profile, events), "ours") == {"b": Counts(1, 0)}
+
+
+def test_files_that_cannot_be_read_are_the_callers(table: Table) -> None:
+    with pytest.raises(FileNotFoundError):
+        kprobe_counts(table, "ours")
+
+
+STATS = """\
+entries: 3
+overrun: 1785
+commit overrun: 2
+bytes: 140
+oldest event ts:    13.410821
+now ts:    13.414318
+dropped events: 7
+read events: 260
+"""
+
+
+def test_statistics() -> None:
+    assert parse_stats(STATS) == CpuStats(3, 1785, 2, 140, 7, 260)
+    assert parse_stats("") == CpuStats(0, 0, 0, 0, 0, 0)
+    assert parse_stats("overrun: x\nread events: 1") == CpuStats(0, 0, 0, 0, 0, 1)
+
+
+@given(st.text())
+def test_any_statistics(text: str) -> None:
+    assert all(number >= 0 for number in parse_stats(text))
+
+
+@pytest.mark.parametrize("file", captured("stats/"), ids=str)
+def test_the_statistics_of_a_real_kernel(file: Captured) -> None:
+    """All was read, so nothing waits; only the flood lost anything."""
+    stats = parse_stats(file.text)
+    assert (stats.entries, stats.commit_overrun, stats.dropped) == (0, 0, 0)
+    assert (stats.overrun > 0) == file.name.endswith("lost.txt")
+
+
+def test_the_cpus_are_summed(table: Table) -> None:
+    for cpu in ("cpu0", "cpu1"):
+        table.files[f"instances/x/per_cpu/{cpu}/stats"] = STATS.encode()
+    assert buffer_stats(table, "instances/x") == CpuStats(6, 3570, 4, 280, 14, 520)
+    assert buffer_stats(table, "instances/none") == CpuStats(0, 0, 0, 0, 0, 0)
