@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.aggregate.aggregator import Aggregator, Numbers
 from kprobe_exporter.aggregate.series import Limits
+from kprobe_exporter.grammar.evaluate import compile_filter
+from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model import (
@@ -23,6 +25,7 @@ from kprobe_exporter.model import (
     ProbeMetrics,
     Record,
     ReturnType,
+    Where,
 )
 
 LONG = ReturnType("long", "s64", signed=True, wide=True)
@@ -249,3 +252,48 @@ def test_threads_lose_nothing() -> None:
     for thread in threads:
         thread.join()
     assert samples(made.copy(), "kprobe_all_total") == {(): 23 * 20 * 4}
+
+
+def only(text: str) -> Where:
+    parsed = parse_filter(text)
+    return Where(tuple(parsed.fields), compile_filter(parsed))
+
+
+def test_where_the_agent_filters_hits_are_firings_and_events_what_passed() -> None:
+    made = Aggregator("kprobe", Limits(10, 20_000), name_of)
+    made.declare(probe("open", TOTAL))
+    made.attach(OPEN, count_hits=True, only=only("return < 0"))
+    made.consume(Batch([record(-2), record(3), record(-2)]))
+    numbers = made.copy()
+    assert numbers.hits == {"open": 3}
+    assert numbers.events == {"open": 2}
+    assert samples(numbers, "kprobe_all_total") == {(): 2}
+    assert samples(numbers, "kprobe_return_value") == {("open",): HistogramValue((1.0, 4.0), (0, 0, 0), 0)}
+
+
+def test_a_metrics_own_filter_narrows_that_metric_alone() -> None:
+    some = MetricSpec("kprobe_some_total", "counter", "Some.", None, (), where=only("return < 0"))
+    made = aggregator(some, TOTAL)
+    made.consume(Batch([record(-2), record(3)]))
+    numbers = made.copy()
+    assert samples(numbers, "kprobe_some_total") == {(): 1}
+    assert samples(numbers, "kprobe_all_total") == {(): 2}
+    assert numbers.events == {"open": 2}
+
+
+def test_label_sets_expire_as_time_goes_by() -> None:
+    now = [0.0]
+    made = Aggregator("kprobe", Limits(10, 20_000, 60, lambda: now[0]), name_of)
+    made.declare(probe("open", ERRORS))
+    made.attach(OPEN)
+    made.consume(Batch([record(-2, b"gone"), record(-2, b"there")]))
+    for step in range(1, 6):
+        now[0] = step * 16.0
+        made.consume(Batch([record(-2, b"there")]))
+    assert samples(made.copy(), "kprobe_open_errors_total") == {("ENOENT", "there"): 6}
+
+
+def test_a_probe_that_did_not_come_up_has_no_hits() -> None:
+    made = aggregator(count_hits=True)
+    made.detach(OPEN)
+    assert made.copy().hits == {}

@@ -186,3 +186,106 @@ def test_as_many_values_as_labels() -> None:
     raw: RawKey = (1, 2)
     with pytest.raises(ValueError, match="zip"):
         Metric(COMM).series.cell(raw)
+
+
+class Clock:
+    """A time that passes when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def limited(clock: Clock, cap: int = 10, total: int = 1000, ttl: float = 60) -> Limits:
+    return Limits(cap, total, ttl, clock)
+
+
+def with_limits(limits: Limits) -> Metric:
+    metric = Metric(COMM)
+    metric.series = Series((COMM,), lambda: [0], limits, metric._failed)
+    return metric
+
+
+def test_what_is_not_seen_for_its_time_goes_and_what_is_seen_stays() -> None:
+    clock = Clock()
+    metric = with_limits(limited(clock))
+    metric.count(b"old")
+    metric.count(b"kept")
+    for _ in range(8):  # every quarter of the time to live, as the aggregator does
+        clock.now += 15
+        metric.count(b"kept")
+        metric.series.expire()
+    assert metric.counts == {("kept",): 9}
+    metric.count(b"old")  # it starts anew
+    assert metric.counts[("old",)] == 1
+
+
+def test_names_that_come_and_go_do_not_crowd_out_the_others_for_good() -> None:
+    """A process that renames itself fills the cap; when it is done, new names find room at once."""
+    clock = Clock()
+    limits = limited(clock, cap=3)
+    metric = with_limits(limits)
+    for name in (b"steady", b"x1", b"x2", b"x3"):
+        metric.count(name)
+    assert metric.counts == {("steady",): 1, ("x1",): 1, ("x2",): 1, (OVERFLOW,): 1}
+    clock.now += 59
+    metric.series.expire()
+    metric.count(b"steady")
+    clock.now += 2
+    metric.count(b"late")
+    assert metric.counts == {("steady",): 2, ("late",): 1, (OVERFLOW,): 1}
+    assert limits.used == 2
+
+
+def test_room_is_looked_for_once_a_second_at_the_most() -> None:
+    clock = Clock()
+    metric = with_limits(limited(clock, cap=1, ttl=0.1))
+    metric.count(b"first")
+    clock.now += 0.5
+    metric.count(b"second")
+    assert metric.series.overflowed == 1
+    clock.now += 0.6
+    metric.count(b"second")
+    assert metric.counts == {("second",): 1, (OVERFLOW,): 1}
+
+
+def test_all_metrics_together_have_a_cap() -> None:
+    limits = limited(Clock(), cap=10, total=3)
+    one, other = with_limits(limits), with_limits(limits)
+    for name in (b"a", b"b"):
+        one.count(name)
+        other.count(name)
+    assert one.counts == {("a",): 1, ("b",): 1}
+    assert other.counts == {("a",): 1, (OVERFLOW,): 1}
+    assert limits.used == 3
+
+
+def test_without_a_time_to_live_nothing_goes() -> None:
+    clock = Clock()
+    metric = with_limits(limited(clock, cap=1, ttl=0))
+    metric.count(b"a")
+    clock.now += 1e9
+    metric.count(b"b")
+    assert metric.counts == {("a",): 1, (OVERFLOW,): 1}
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.floats(0, 40)), max_size=60))
+def test_expiry_against_a_slow_obvious_model(steps: list[tuple[int, float]]) -> None:
+    """Who was seen within the time to live is there; who was not for 1.25 times as long is not."""
+    clock = Clock()
+    metric = with_limits(limited(clock))
+    seen: dict[str, float] = {}
+    expired = clock.now
+    for name, pause in steps:
+        clock.now += pause
+        if clock.now - expired >= 15:
+            metric.series.expire()
+            expired = clock.now
+        metric.count(str(name).encode())
+        seen[str(name)] = clock.now
+        there = {key[0] for key in metric.counts}
+        assert {n for n, at in seen.items() if clock.now - at < 60 - 40} <= there
+        assert not {n for n, at in seen.items() if expired - at > 60 + 15 + 40} & there
+    assert metric.series._limits.used == len(metric.counts)

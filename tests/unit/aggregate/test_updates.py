@@ -12,11 +12,25 @@ from kprobe_exporter.aggregate.series import Limits, Series
 from kprobe_exporter.aggregate.updates import (
     MAX_ERRNO,
     HistogramCell,
+    counter_update,
     getter,
+    guarded,
     key_getter,
+    passes,
     return_update,
 )
-from kprobe_exporter.model import Arg, HistogramValue, LabelSpec, Layout, MetricSpec, Record, ReturnType
+from kprobe_exporter.grammar.evaluate import compile_filter
+from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.model import (
+    Arg,
+    HistogramValue,
+    LabelSpec,
+    Layout,
+    MetricSpec,
+    Record,
+    ReturnType,
+    Where,
+)
 
 LONG = ReturnType("long", "s64", signed=True, wide=True)
 INT = ReturnType("int", "s32", signed=True)
@@ -198,3 +212,36 @@ def test_return_values(returns: ReturnType, value: object, counts: list[int], er
     found: list[int] = []
     return_update(layout(returns), returns, (1.0,), cell, found.append)(record(value))
     assert (cell.counts, found) == (counts, errors)
+
+
+@pytest.mark.parametrize(
+    ("kind", "cell"), [("counter", [1.25]), ("gauge", [0.5]), ("histogram", ([0, 2], 1.25))]
+)
+def test_a_scale_multiplies_the_value(kind: Any, cell: object) -> None:
+    series: Series[Any] = Series(
+        (), (lambda: HistogramCell(1)) if kind == "histogram" else (lambda: [0]), Limits(10, 10), print
+    )
+    spec = MetricSpec("m", kind, "help", "count", (), (0.1,), scale=0.25)
+    update = UPDATES[kind](layout(LONG), spec, series, lambda _: None)
+    for value in (3, 2):
+        update(record(count=value))
+    (found,) = series.cells.values()
+    assert ((found.counts, found.sum) if kind == "histogram" else found) == cell
+
+
+def test_a_whole_scale_keeps_large_counts_exact() -> None:
+    series: Series[list[float]] = Series((), lambda: [0], Limits(10, 10), print)
+    spec = MetricSpec("m", "counter", "help", "count", (), scale=512.0)
+    counter_update(layout(LONG), spec, series, lambda _: None)(record(count=2**60 + 1))
+    assert series.cells[()] == [(2**60 + 1) * 512]
+
+
+def test_a_filter_guards_an_update() -> None:
+    seen: list[Record] = []
+    parsed = parse_filter('return < 0 && comm == "bash" && cpu != 3')
+    where = Where(tuple(parsed.fields), compile_filter(parsed))
+    update = guarded(passes(layout(LONG), where), seen.append)
+    records = [record(-2), record(-2, comm=b"zsh"), record(2), record(None), record(2**32 - 22)]
+    for each in records:
+        update(each)
+    assert seen == [records[0], records[4]]  # the last is an error that was read too wide
