@@ -8,10 +8,8 @@ import itertools
 import logging
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from kprobe_exporter import __version__
@@ -19,10 +17,7 @@ from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.own import agent_families, probe_families
 from kprobe_exporter.aggregate.series import Limits
 from kprobe_exporter.config.values import Config
-from kprobe_exporter.errors import KprobeExporterError, ProbeRefused, StartError, TracefsError
-from kprobe_exporter.export.listen import listen
-from kprobe_exporter.export.server import WebServer
-from kprobe_exporter.export.web import create_app
+from kprobe_exporter.errors import ProbeRefused, StartError, TracefsError
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model import ProbeSpec, ProbeStatus, Snapshot, Unfit
@@ -30,9 +25,8 @@ from kprobe_exporter.plan import Kernel, ProbePlan, plan_probe, wants_tgid
 from kprobe_exporter.source.lines import LineParser
 from kprobe_exporter.source.text import TextSource
 from kprobe_exporter.stop import Stop
-from kprobe_exporter.tracefs.files import MountedTracefs, Tracefs
+from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance
-from kprobe_exporter.tracefs.mount import mounted
 from kprobe_exporter.tracefs.poller import Poller, read_counts
 from kprobe_exporter.tracefs.probes import Installed, install, names_in_use
 
@@ -45,54 +39,6 @@ POLL_TIME = 0.5
 """Seconds that a scrape waits for fresh counts of the kernel; then the last ones serve."""
 
 BUILD = {"version": __version__, "python_version": platform.python_version()}
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the command line says beside the configuration."""
-
-    listen: Sequence[str] = (":10435",)
-    telemetry_path: str = "/metrics"
-    tracefs: Path | None = None
-    fail_fast: bool = False
-
-
-@contextmanager
-def this_kernel(path: Path | None) -> Iterator[Tracefs]:
-    """The tracefs of the running kernel, at the path asked for or wherever it is mounted."""
-    with mounted(path) as root:
-        yield MountedTracefs(root)
-
-
-def serve(
-    config: Config,
-    options: Options,
-    stop: Stop,
-    kernel: Callable[[Path | None], AbstractContextManager[Tracefs]] = this_kernel,
-) -> None:
-    """Run the agent until ``stop`` is set. Raises KprobeExporterError for what a person can mend.
-
-    The sockets come first: a second agent on the same address must not touch the kernel at all.
-    """
-    with ExitStack() as stack:
-        sockets = listen(options.listen)
-        for socket in sockets:
-            stack.callback(socket.close)
-        files = stack.enter_context(kernel(options.tracefs))
-        agent = stack.enter_context(Agent(config, files, stop))
-        if options.fail_fast:
-            agent.insist()
-        app = create_app(agent.snapshot, agent.ready, options.telemetry_path)
-        web = WebServer(app, sockets, agent.failed)
-        stack.callback(web.close)
-        web.start()
-        for address in web.addresses:
-            log.info("serving metrics at http://%s%s", address, options.telemetry_path)
-        stop.wait()
-    if agent.error is not None:
-        if isinstance(agent.error, KprobeExporterError):
-            raise agent.error
-        raise StartError(f"a background thread failed: {agent.error!r}.") from agent.error
 
 
 @dataclass(slots=True)
@@ -262,6 +208,8 @@ class Agent:
         state.reason = " ".join(f"{target}: {reason}" for target, reason in refused.items())
         if state.installed is None:
             self._complain(state)
+        else:
+            _warn_of_strings(state.installed)
 
     def _refuse_shared(self, spec: ProbeSpec) -> None:
         """An instance has one filter a tracepoint: two probes share it only if the agent filters."""
@@ -309,3 +257,15 @@ class Agent:
     def _complain(self, state: ProbeState) -> None:
         level = logging.DEBUG if state.plan.probe.optional else logging.WARNING
         log.log(level, "the probe '%s' is down: %s", state.name, state.reason)
+
+
+def _warn_of_strings(probe: Installed) -> None:
+    """Of what whoever chooses a string can do to a reader of text; a thread's name is too short for it."""
+    names = [arg.name for arg in probe.layout.args if arg.kind in ("str", "texts") and arg.name != "comm"]
+    if names:
+        log.warning(
+            "the probe '%s' reads %s from the kernel's text, in which a string with a newline can forge "
+            "events of this probe: do not trust it where users choose it (README, Safety)",
+            probe.spec.probe,
+            " and ".join(f"'{name}'" for name in names),
+        )

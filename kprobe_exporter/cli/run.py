@@ -7,11 +7,11 @@ from types import FrameType
 
 import click
 
-from kprobe_exporter.agent import Options, serve
 from kprobe_exporter.cli import logs
 from kprobe_exporter.config.files import DEFAULT
 from kprobe_exporter.config.load import load
 from kprobe_exporter.labels import DECODERS
+from kprobe_exporter.serve import Options, serve
 from kprobe_exporter.stop import Stop
 
 log = logging.getLogger(__name__)
@@ -76,6 +76,8 @@ def run(
     heed_signals(stop)
     logs.set_up(level, form)
     config = load(paths or [DEFAULT], DECODERS)
+    for warning in config.warnings:
+        log.warning("%s", warning)
     serve(config, Options(addresses, telemetry_path, tracefs, fail_fast), stop)
     log.info("stopped")
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from kprobe_exporter.agent import Options, serve
 from kprobe_exporter.cli import logs
 from kprobe_exporter.cli.run import heed_signals
 from kprobe_exporter.config.load import load
 from kprobe_exporter.labels import DECODERS
+from kprobe_exporter.serve import Options, serve
 from kprobe_exporter.stop import Stop
 from kprobe_exporter.tracefs.files import Tracefs
 from tests.agent_process import AgentProcess, running
