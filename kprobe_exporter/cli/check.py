@@ -20,7 +20,8 @@ def check(paths: tuple[Path, ...]) -> None:
     """Validate configurations; several combine, as they do for 'run'.
 
     Every problem is one line on stderr, FILE:LINE:COLUMN: PATH: MESSAGE, and the exit status is 2;
-    a warning is such a line too, and changes nothing. Whether this kernel has the functions that are named is not looked at.
+    a warning is such a line too, and changes nothing. Whether this kernel has the functions that are
+    named is not looked at.
     """
     config = load(paths, DECODERS)
     for warning in config.warnings:

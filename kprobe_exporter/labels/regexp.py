@@ -83,4 +83,6 @@ def _ways_of(name: str, detail: Any) -> int:
             least, most, body = detail
             most = min(most, LONGEST)
             return int(max(1, most - least + 1) * _ways(body) ** most)
-    raise ValueError("the decoder regexp looks neither ahead nor back: leave out (?= (?! (?<= (?> \\1 and a++")
+    raise ValueError(
+        "the decoder regexp looks neither ahead nor back: leave out (?= (?! (?<= (?> \\1 and a++"
+    )

@@ -33,9 +33,10 @@ def test_a_warning_changes_nothing(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["check", str(file)])
     assert result.exit_code == 0
     assert result.stdout == f"{file}: ok\n1 probe, 0 metrics\n"
+    path = "probes[0].definition"
     assert result.stderr.splitlines() == [
-        f"{file}:2:17: probes[0].definition: warning: the group 'other' is left out: the agent has its own",
-        f"{file}:2:46: probes[0].definition: warning: a2 is the spelling of before Linux 2.6.33, read as $arg3",
+        f"{file}:2:17: {path}: warning: the group 'other' is left out: the agent has its own",
+        f"{file}:2:46: {path}: warning: a2 is the spelling of before Linux 2.6.33, read as $arg3",
     ]
 
 

@@ -157,7 +157,9 @@ def test_a_filter_must_suit_every_alternative(problems: Callable[[str], list[str
 
 
 def test_the_return_value_has_a_type_always(config: Callable[[str], Config]) -> None:
-    [one] = attached(config, "attach: 'kretprobe:f', fetch: {a: $retval, b: '$retval:u8', c: rv}, returns: int")
+    [one] = attached(
+        config, "attach: 'kretprobe:f', fetch: {a: $retval, b: '$retval:u8', c: rv}, returns: int"
+    )
     assert one.fetch == {"a": "$retval:s32", "b": "$retval:u8", "c": "$retval:s32"}
     [one] = attached(config, "attach: 'kretprobe:f', fetch: {a: $retval}, returns: void")
     assert one.fetch == {"a": "$retval"}

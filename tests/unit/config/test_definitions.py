@@ -1,17 +1,21 @@
 """config.definitions: lines of the kernel's own grammar, as probes like any other."""
 
+import json
+import re
 from collections.abc import Callable
+from random import Random
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from kprobe_exporter.config.definitions import defined_name
-from kprobe_exporter.config.fields import PROBE_NAME
 from kprobe_exporter.config.values import Attach, Config, Probe, return_type
+from kprobe_exporter.errors import ConfigError
 from kprobe_exporter.grammar.definition import parse_definition
 from kprobe_exporter.grammar.target import Kind, Target, parse_target
 from tests.unit.config.conftest import marked
-from tests.unit.grammar.generate import definition_text
+from tests.unit.grammar.generate import definition
 
 
 def probe(config: Callable[[str], Config], line: str, rest: str = "") -> Probe:
@@ -63,7 +67,7 @@ def test_places_that_attach_cannot_name(config: Callable[[str], Config]) -> None
 
 
 def test_an_event_and_its_filter(config: Callable[[str], Config]) -> None:
-    line = "e:x syscalls/sys_exit_openat return=$ret $id comm=$comm:string if return < 0 && comm ~ \"a*\""
+    line = 'e:x syscalls/sys_exit_openat return=$ret $id comm=$comm:string if return < 0 && comm ~ "a*"'
     [attach] = probe(config, line, "returns: long, fetch: {more: other}").attach
     target = Target(Kind.TRACEPOINT, system="syscalls", event="sys_exit_openat")
     fetch = {"return": "ret", "arg2": "id", "more": "other"}
@@ -78,7 +82,7 @@ def test_what_is_there_by_itself_may_be_named(config: Callable[[str], Config]) -
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("definition: '¦-:x'", "definition: this deletes a probe"),
+        ("definition: ¦'-:x'", "definition: this deletes a probe"),
         ("definition: 'p:x f ¦$ag1'", "definition: there is no '$ag1'"),
         (r'definition: ¦"p f\n-:x"', "definition: a newline cannot be written to the kernel"),
         ("definition: 'p f¦#g'", "definition: a '#' cannot be written to the kernel"),
@@ -100,7 +104,10 @@ def test_what_is_there_by_itself_may_be_named(config: Callable[[str], Config]) -
         ("definition: 'e:x a.b c=¦+0($d):u8'", "definition: of an event, this version fetches its fields"),
         ("definition: 'e:x a.b c=¦$comm:string'", "definition: of an event, this version fetches its"),
         ("definition: 'p:x f a=%di', filter: ¦'a ~ \"x\"'", "filter: 'a' is a number, take the quotes away"),
-        ("definition: 'p:x f', attach: kprobe:f, name: n", "definition: a probe has `attach` or `definition`"),
+        (
+            "definition: 'p:x f', attach: kprobe:f, name: n",
+            "definition: a probe has `attach` or `definition`",
+        ),
         ("definition: ~, ¦name: n", "attach: the key 'attach' is missing"),
     ],
 )
@@ -112,16 +119,11 @@ def test_refused(problems: Callable[[str], list[str]], text: str, expected: str)
         assert problem.startswith(f"{place}: ")
 
 
-@pytest.mark.parametrize(
-    ("line", "place"),
-    [
-        ("p:same f", "definition: 'p:¦same f'"),
-        ("p f", "definition: 'p f'"),
-        ("e same.p_f_0", "definition: 'p f'"),
-    ],
-)
-def test_names_are_unique(problems: Callable[[str], list[str]], line: str, place: str) -> None:
-    [problem] = problems(f"probes:\n- {{name: {defined_name(line)}, attach: 'kprobe:f'}}\n- definition: '{line}'")
+@pytest.mark.parametrize("line", ["p:same f", "p f", "e same.p_f_0"])
+def test_names_are_unique(problems: Callable[[str], list[str]], line: str) -> None:
+    [problem] = problems(
+        f"probes:\n- {{name: {defined_name(line)}, attach: 'kprobe:f'}}\n- definition: '{line}'"
+    )
     assert problem.startswith("3:15: probes[1].definition: there is a probe ")
     assert problem.endswith("c.yaml:2")
 
@@ -150,9 +152,25 @@ def test_there_are_no_warnings_without_a_reason(config: Callable[[str], Config])
     assert config("probes: [{definition: 'r:x f a=$retval'}]").warnings == ()
 
 
-@given(definition_text())
-def test_every_definition_has_a_name_and_a_place(line: str) -> None:
-    name = defined_name(line)
-    parsed = parse_definition(line)
-    assert name == parsed.event or (name and len(name) <= 40 and name == name.lower())
-    assert PROBE_NAME
+def test_any_definition_loads_as_it_is_parsed_or_is_refused(config: Callable[[str], Config]) -> None:
+    random, taken, refused = Random(1), 0, [True]
+    for line in (definition(random) for _ in range(300)):
+        try:
+            found = config(json.dumps({"probes": [{"name": "p", "definition": line}]}))
+        except ConfigError as error:
+            refused += [str(problem).isprintable() for problem in error.problems]
+            continue
+        taken += 1
+        parsed = parse_definition(line)
+        [attach] = found.probes[0].attach
+        assert str(attach.target).endswith(f":{parsed.place}")
+        untyped = {name: body.removesuffix(":s64") for name, body in attach.fetch.items()}
+        assert untyped == {arg.name: arg.body.removesuffix(":s64") for arg in parsed.args}
+    assert taken > 100
+    assert all(refused)
+
+
+@given(st.text(max_size=20))
+def test_what_is_no_definition_has_no_name(text: str) -> None:
+    name = defined_name(text)
+    assert name is None or re.fullmatch(r"\w{1,63}", name)

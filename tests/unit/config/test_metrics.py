@@ -146,11 +146,11 @@ def test_accepted(problems: Callable[[str], list[str]], rest: str) -> None:
 @pytest.mark.parametrize(
     ("where", "rest"),
     [
-        ("return < 0 && comm ~ \"a*\" && !(tid == 1 || pid & 2)", ""),
-        ("caller == \"f\" && symbol != \"g\" && cpu >= 1", ""),
+        ('return < 0 && comm ~ "a*" && !(tid == 1 || pid & 2)', ""),
+        ('caller == "f" && symbol != "g" && cpu >= 1', ""),
         # An error is negative in the agent, even where the register is read as a pointer.
         ("return == -2", "returns: ptr"),
-        ("s == \"f+0x0/0x8\"", "fetch: {s: '$arg1:symbol'}"),
+        ('s == "f+0x0/0x8"', "fetch: {s: '$arg1:symbol'}"),
     ],
 )
 def test_where(config: Callable[[str], Config], where: str, rest: str) -> None:
@@ -168,7 +168,9 @@ def test_where_must_suit_every_alternative(problems: Callable[[str], list[str]])
         "['kretprobe:f', {to: 'kretprobe:g', fetch: {a: '+0($arg1):string'}},"
         " {to: 'tracepoint:a:b', fetch: {a: b}}]"
     )
-    probe = f"{{name: p, attach: {attach}, fetch: {{a: $arg1}}, metrics: [{{counter: a_total, where: {{}}}}]}}"
+    probe = (
+        f"{{name: p, attach: {attach}, fetch: {{a: $arg1}}, metrics: [{{counter: a_total, where: {{}}}}]}}"
+    )
     [problem] = problems(f"probes: [{probe.replace('{}', 'a == 3')}]")
     assert problem.endswith("where: 'a' is a string, put 3 in quotes (at kretprobe:g)")
     [problem] = problems(f"probes: [{probe.replace('{}', 'caller == x')}]")

@@ -57,10 +57,10 @@ def spoil(random: Random, text: str, keep: str = "") -> str:
 
 
 STRINGS = ("text", "comm", "COMM")
-FIELDS = (*STRINGS[:2] * 2, "COMM", "cpu", "common_cpu", "common_pid", "x32", "bits")
-FIELDS += tuple(f"{sign}{bits}" for sign in "us" for bits in (8, 16, 32, 64))
+FIELDS = [f"{sign}{bits}" for sign in "us" for bits in (8, 16, 32, 64)]
+FIELDS += ["x32", "bits", "cpu", "common_cpu", "common_pid", "text", "comm", *STRINGS]
 WORDS = ("", "a", "ab", "abc", "abcabc", "b", "a*c", "[x]", "1ab", "x-y", "a]c", "kprobe")
-NEAR = {2**bits + near for bits in (0, 7, 8, 15, 16, 31, 32, 63) for near in (-1, 0, 1)}
+NEAR = {(1 << bits) + near for bits in (0, 7, 8, 15, 16, 31, 32, 63) for near in (-1, 0, 1)}
 LIMITS = [*sorted(NEAR), *sorted(-number for number in NEAR if number <= 2**63)]
 
 
