@@ -48,6 +48,7 @@ SYSCALL = "syscalls/sys_exit_openat"
 
 FALLBACK = "until then let 'attach' name a tracepoint as well"
 UNUSED = "this version does not need it"
+FPROBE_SYNTAX = b"f[:[<group>/][<event>]]"
 
 KINDS = (
     Kind(
@@ -79,13 +80,6 @@ KINDS = (
         "e",
         f"{TRACEPOINT.replace('/', '.')} comm=$comm:string",
         "Boot a kernel with CONFIG_EPROBE_EVENTS; until then a tracepoint takes one probe, without 'comm'.",
-    ),
-    Kind(
-        "fprobe",
-        "dynamic_events",
-        "f",
-        FUNCTION,
-        f"Boot a kernel with CONFIG_FPROBE_EVENTS; {UNUSED}.",
     ),
 )
 
@@ -120,6 +114,7 @@ def instance_checks(instance: Instance) -> list[Check]:
     """What the tracefs of this instance can do. Defines and deletes in its group, and enables nothing."""
     return [
         *(try_kind(instance, kind) for kind in KINDS),
+        _fprobe(instance),
         _has(
             instance,
             "tracepoint",
@@ -172,6 +167,19 @@ def try_kind(instance: Instance, kind: Kind) -> Check:
         return Check(kind.name, "no", f"{kind.file} refuses {shown}: {reason}", fix)
     delete(files, instance.group, event)
     return Check(kind.name, "ok", f"{kind.file} took {shown}")
+
+
+def _fprobe(instance: Instance) -> Check:
+    """By the README's word: a trial would patch the kernel's text.
+
+    Unlike a kprobe, an fprobe is armed when it is defined. Defined and deleted while ftrace_enabled is
+    0, it leaves flags behind on which 6.12 switches ftrace off for good (ftrace_shutdown, ftrace.c).
+    """
+    files = instance.files
+    if files.exists("README") and FPROBE_SYNTAX in files.read("README"):
+        return Check("fprobe", "ok", "tracefs' README has fprobes")
+    fix = f"Boot a kernel with CONFIG_FPROBE_EVENTS; {UNUSED}."
+    return Check("fprobe", "no", "tracefs' README has no fprobes", fix)
 
 
 def _has(instance: Instance, name: str, paths: list[str], fix: str) -> Check:

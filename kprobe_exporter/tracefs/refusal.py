@@ -18,6 +18,7 @@ MEANING = {
     errno.EACCES: "no permission: run as root",
     errno.EROFS: "tracefs is mounted read-only",
     errno.ENOMEM: "no memory",
+    errno.ENODEV: "ftrace has switched itself off after a fault of the kernel, which dmesg tells of",
     errno.E2BIG: "the definition is too long",
     errno.ENOSPC: "the definition does not fit",
     errno.EOPNOTSUPP: "this kernel was built without it",

@@ -24,6 +24,7 @@ EVENTS = f"instances/{TRIAL}/events"
 def instance(table: Table) -> Instance:
     """An instance whose files are the table's; it is never closed."""
     table.files |= {"kprobe_events": b"", "uprobe_events": b"", "dynamic_events": b""}
+    table.files["README"] = b"\t f[:[<group>/][<event>]] <func-name>[%return] [<args>]"
     table.files |= {
         f"{EVENTS}/sched/sched_process_exec/enable": b"0\n",
         f"{EVENTS}/sched/sched_process_exec/hist": b"",
@@ -62,6 +63,14 @@ def test_what_is_defined_is_deleted_and_nothing_else_is_written(table: Table, in
         name = f"{TRIAL}/doctor_{kind.name}"
         assert defined == (kind.file, f"{kind.verb}:{name} {kind.body}")
         assert deleted == ("dynamic_events", f"-:{name}\n")
+
+
+def test_fprobes_are_not_tried(table: Table, instance: Instance) -> None:
+    """Defining one patches the kernel's text, which has side effects where ftrace is switched off."""
+    instance_checks(instance)
+    assert not [text for _, text in table.written if text.startswith("f")]
+    table.files["README"] = b"p[:[<group>/][<event>]]"
+    assert by_name(instance_checks(instance))["fprobe"].state == "no"
 
 
 def test_a_kernel_that_can_do_nothing(table: Table) -> None:
