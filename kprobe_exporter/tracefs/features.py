@@ -131,7 +131,7 @@ def instance_checks(instance: Instance) -> list[Check]:
             instance,
             "hist",
             [f"events/{TRACEPOINT}/hist"],
-            "Boot a kernel with CONFIG_HIST_TRIGGERS; until then a filter narrows the hits of a tracepoint.",
+            "Boot a kernel with CONFIG_HIST_TRIGGERS; until then the agent reads and counts every firing.",
         ),
         _has(
             instance,

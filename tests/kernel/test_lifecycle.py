@@ -4,7 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -36,27 +36,26 @@ def instances(tracefs: Path) -> list[str]:
 @contextmanager
 def foreign_things(files: MountedTracefs) -> Iterator[None]:
     """Another tool's instance with something in its buffer, and its probe, enabled in it."""
-    files.mkdir("instances/foreign")
     probe = "getppid"
+    enable = f"instances/foreign/events/foreign/{probe}/enable"
     with_kprobes = files.exists("kprobe_events")
-    if with_kprobes:
-        files.write("kprobe_events", f"p:foreign/{probe} __x64_sys_getppid")
-        files.write(f"instances/foreign/events/foreign/{probe}/enable", "1")
-        os.getppid()
-    files.write("instances/foreign/trace_marker", "foreign words")
-    try:
+    with ExitStack() as stack:
+        if with_kprobes:
+            files.write("kprobe_events", f"p:foreign/{probe} __x64_sys_getppid")
+            stack.callback(files.write, "kprobe_events", f"-:foreign/{probe}")
+        files.mkdir("instances/foreign")
+        stack.callback(files.rmdir, "instances/foreign")
+        if with_kprobes:
+            files.write(enable, "1")
+            stack.callback(files.write, enable, "0")
+            os.getppid()
+        files.write("instances/foreign/trace_marker", "foreign words")
         yield
         text = files.read("instances/foreign/trace")
         assert b"foreign words" in text
         if with_kprobes:
             assert f"{probe}: (".encode() in text
-            assert files.read(f"instances/foreign/events/foreign/{probe}/enable") == b"1\n"
-    finally:
-        if with_kprobes:
-            files.write(f"instances/foreign/events/foreign/{probe}/enable", "0")
-        files.rmdir("instances/foreign")
-        if with_kprobes:
-            files.write("kprobe_events", f"-:foreign/{probe}")
+            assert files.read(enable) == b"1\n"
 
 
 def has_more_hits(agent: AgentProcess, than: float) -> bool:
