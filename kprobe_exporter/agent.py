@@ -128,7 +128,7 @@ class Agent:
                     state=probe.state,
                     kind=spec.kind if spec else first.kind.value,
                     target=spec.target if spec else str(first),
-                    plan=probe.plan.how,
+                    plan=spec.plan if spec else "",
                     reason=probe.reason,
                     hits=numbers.hits.get(probe.name),
                     misses=numbers.misses.get(probe.name),
@@ -226,7 +226,7 @@ class Agent:
             pipe = instance.open_pipe()
         except OSError as error:
             raise TracefsError(instance.cannot_read(error)) from error
-        parser = LineParser([probe.layout for probe in self._installed()])
+        parser = LineParser([p.layout for p in self._installed() if p.spec.plan == "events"])
         return TextSource(pipe, parser, self._aggregator.consume, self.failed)
 
     def _enable(self) -> None:

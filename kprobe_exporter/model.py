@@ -46,7 +46,7 @@ class Layout:
 
     ``slot`` numbers the layouts of one agent; a record names its layout by it. ``pattern`` is a
     regular expression for the text of a static tracepoint, one group an argument; None for what the
-    probe events of the kernel print in one form.
+    probe events of the kernel print in one form. ``stack``: the kernel's stack follows each event.
     """
 
     slot: int
@@ -57,6 +57,7 @@ class Layout:
     args: tuple[Arg, ...] = ()
     returns: ReturnType | None = None
     pattern: bytes | None = None
+    stack: bool = False
 
     def place(self, name: str) -> int | None:
         """Where a record of this layout holds the argument ``name``, None if it does not."""
@@ -83,12 +84,15 @@ class Batch:
     """What one read gave: records in the order in which the kernel printed them, and what was not one.
 
     ``lost`` sums the kernel's LOST lines; per-CPU ``overrun`` tells the same loss, so it is shown,
-    never added.
+    never added. ``stacks`` are frames, innermost first, as printed, each with the record that they
+    belong to: that one may be of an earlier batch, for the kernel writes an event before its stack,
+    and no event waits for it. In the same way the last frames may come with the next batch.
     """
 
     records: list[Record] = field(default_factory=list)
     unparsed: int = 0
     lost: int = 0
+    stacks: list[tuple[Record, tuple[bytes, ...]]] = field(default_factory=list)
 
 
 class Where(NamedTuple):
@@ -96,6 +100,11 @@ class Where(NamedTuple):
 
     fields: tuple[str, ...]
     test: Callable[[Mapping[str, Value]], bool]
+
+
+Plan: TypeAlias = Literal["count", "events"]
+"""How a probe is collected: counted by the kernel, without a single event in the ring buffer; or event
+by event, because something wants to know more than how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +138,7 @@ class ProbeSpec:
     event: str = ""
     only: Where | None = None
     stack: bool = False
+    plan: Plan = "events"
 
     def line(self, group: str, event: str) -> str:
         """The definition as the kernel wants it, for this group and event name."""

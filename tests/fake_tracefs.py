@@ -70,6 +70,7 @@ class FakeInstance:
     values: dict[str, str] = field(default_factory=dict)
     triggers: dict[str, int] = field(default_factory=dict)  # event → hits
     notrace: set[int] = field(default_factory=set)
+    soft: dict[str, set[str]] = field(default_factory=dict)  # event → its other triggers
 
 
 class FakeTracefs:
@@ -176,7 +177,7 @@ class FakeTracefs:
     def fire(self, symbol: str, body: str = "", tid: int | None = None) -> None:
         """A function is called and returns, or a tracepoint fires, in this thread or another."""
         tid = threading.get_native_id() if tid is None else tid
-        for event in [e for e in self.events if e.symbol == symbol and e.enabled]:
+        for event in [e for e in self.events if e.symbol == symbol and (e.enabled or self._soft(e))]:
             event.hits += 1
             address = f"caller+0x1/0x2 <- {symbol}" if event.is_return else f"{symbol}+0x0/0x10"
             for name in event.enabled:
@@ -186,6 +187,11 @@ class FakeTracefs:
                 key = f"events/{event.group}/{event.name}"
                 if key in instance.triggers:
                     instance.triggers[key] += 1
+
+    def _soft(self, event: FakeEvent) -> bool:
+        """Whether a trigger that never acts keeps it counting in some instance."""
+        key = f"events/{event.group}/{event.name}"
+        return any("traceon" in instance.soft.get(key, set()) for instance in self.instances.values())
 
     def feed(self, instance: str, text: bytes) -> None:
         """Captured text appears in an instance's trace_pipe."""
@@ -326,7 +332,11 @@ class FakeTracefs:
 
     @staticmethod
     def _trigger(instance: FakeInstance, key: str, text: str) -> None:
-        if text.startswith("!"):
+        word = text.removeprefix("!").partition(":")[0].partition(" ")[0]
+        if word != "hist":
+            others = instance.soft.setdefault(key, set())
+            (others.discard if text.startswith("!") else others.add)(word)
+        elif text.startswith("!"):
             instance.triggers.pop(key, None)
         elif key in instance.triggers:
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))

@@ -3,8 +3,8 @@
 from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.grammar.fetch import FetchArg, parse_fetch
 from kprobe_exporter.grammar.target import Kind
-from kprobe_exporter.model import Arg, ArgKind, Layout, ProbeSpec
-from kprobe_exporter.plan.metric import filter_fields
+from kprobe_exporter.model import Arg, ArgKind, Layout, Plan, ProbeSpec
+from kprobe_exporter.plan.metric import counts_suffice, filter_fields
 
 
 def function_spec(probe: Probe, attach: Attach, wanted: set[str], slot: int) -> ProbeSpec:
@@ -17,6 +17,7 @@ def function_spec(probe: Probe, attach: Attach, wanted: set[str], slot: int) -> 
     if "comm" in wanted | filter_fields(attach.filter):
         args.append(parse_fetch("$comm:string", name="comm"))
     args.sort(key=_is_string)
+    plan: Plan = "count" if counts_suffice(probe, attach, wanted) else "events"
     module = f"{target.module}:" if target.module else ""
     offset = f"+{target.offset}" if target.offset else ""
     return ProbeSpec(
@@ -36,8 +37,10 @@ def function_spec(probe: Probe, attach: Attach, wanted: set[str], slot: int) -> 
             target.symbol,
             tuple(Arg(arg.name, _arg_kind(arg)) for arg in args),
             attach.returns,
+            stack=probe.stack,
         ),
         stack=probe.stack,
+        plan=plan,
     )
 
 

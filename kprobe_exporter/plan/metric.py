@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from kprobe_exporter.config.values import Label, Metric, Probe
+from kprobe_exporter.config.values import Attach, Label, Metric, Probe
 from kprobe_exporter.grammar.condition import Filter
 from kprobe_exporter.grammar.evaluate import compile_filter
 from kprobe_exporter.grammar.filter import parse_filter
@@ -38,6 +38,15 @@ def where(parsed: Filter) -> Where:
 def filter_fields(text: str | None) -> frozenset[str]:
     """The fields that a filter names."""
     return parse_filter(text, fractions=True).fields if text is not None else frozenset()
+
+
+def counts_suffice(probe: Probe, attach: Attach, wanted: set[str]) -> bool:
+    """Whether nobody wants to know more of this alternative than how often it fires.
+
+    A filter is such a wish: what passes it is counted by events. So is a return value to be read.
+    """
+    reads_return = attach.returns is not None and attach.returns.fetch is not None
+    return not (probe.metrics or wanted or attach.filter or probe.stack or reads_return)
 
 
 def fields_used(probe: Probe) -> set[str]:

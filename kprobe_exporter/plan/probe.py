@@ -30,7 +30,6 @@ class ProbePlan:
 
     probe: Probe
     metrics: ProbeMetrics
-    how: str
     alternatives: tuple[ProbeSpec | Unfit, ...]
 
 
@@ -52,7 +51,6 @@ def plan_probe(
     return ProbePlan(
         probe,
         ProbeMetrics(probe.name, metrics, probe.return_buckets, returns),
-        "events",
         tuple(alternatives),
     )
 

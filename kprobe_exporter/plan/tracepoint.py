@@ -8,7 +8,7 @@ from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.event_format import EventFormat, parse_format, text_pattern
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.model import Arg, ArgKind, Layout, ProbeSpec, Unfit
-from kprobe_exporter.plan.metric import filter_fields, where
+from kprobe_exporter.plan.metric import counts_suffice, filter_fields, where
 
 COMMON_FIELDS = {"common_pid": "tid", "common_cpu": "cpu", "CPU": "cpu", "cpu": "cpu"}
 """What every event has: the kernel's filter's names to those of our records."""
@@ -37,11 +37,13 @@ def tracepoint_specs(
         used = _fields(attach, form)
     except GrammarError as error:
         return [Unfit(str(target), error.message)]
+    counting = counted and counts_suffice(probe, attach, wanted)
+    first = [_counted(probe, attach, next(slots))] if counting else []
     comm = "comm" in wanted | filter_fields(attach.filter)
     eprobe = _eprobe(probe, attach, form, used, comm, next(slots))
     own_text = _own_text(probe, attach, form, used, wanted, next(slots))
     if attach.filter is None:
-        return [eprobe, own_text]
+        return [*first, eprobe, own_text]
     by_kernel = _kernel_filters(attach, attach.filter, own_text)
     with_fields = _own_text(probe, attach, form, used, wanted | filter_fields(attach.filter), next(slots))
     by_agent = _agent_filters(attach.filter, with_fields)
@@ -60,6 +62,25 @@ def _fields(attach: Attach, form: EventFormat) -> dict[str, str]:
                 f"{', '.join(form.fields) or 'none'}"
             )
     return used
+
+
+def _counted(probe: Probe, attach: Attach, slot: int) -> ProbeSpec:
+    """The tracepoint itself, with nothing on it but a hist trigger that counts."""
+    target = attach.target
+    return ProbeSpec(
+        probe=probe.name,
+        kind=target.kind.value,
+        target=str(target),
+        symbol=target.event,
+        file=None,
+        verb="",
+        body="",
+        filter=None,
+        layout=Layout(slot, probe.name, target.event, "tracepoint", target.event, pattern=b"[^\n]*"),
+        system=target.system,
+        event=target.event,
+        plan="count",
+    )
 
 
 def _eprobe(
@@ -92,6 +113,7 @@ def _eprobe(
             target.event,
             tuple(Arg(name, kind) for name, _, kind in args),
             attach.returns,
+            stack=probe.stack,
         ),
         stack=probe.stack,
     )
@@ -133,6 +155,7 @@ def _own_text(
             tuple(arg._replace(name=ours[arg.name]) for arg in found),
             attach.returns,
             pattern,
+            probe.stack,
         ),
         system=target.system,
         event=target.event,

@@ -16,6 +16,9 @@ log = logging.getLogger(__name__)
 
 NAMES_TRIED = 1000
 
+COUNT = "traceon:0"
+"""A trigger that never acts enables its event softly: kprobe_profile counts, and nothing is recorded."""
+
 STACK = "stacktrace"
 """The trigger of kernel/trace/trace_events_trigger.c."""
 
@@ -40,6 +43,11 @@ class Installed:
     def profiled(self) -> bool:
         """Whether kprobe_profile counts it."""
         return self.spec.file == "kprobe_events"
+
+    @property
+    def counted_softly(self) -> bool:
+        """Whether it is only softly enabled: counted by kprobe_profile, and nothing recorded."""
+        return self.spec.plan == "count" and self.profiled
 
     def set_filter(self) -> None:
         """Put the filter in the kernel. Raises ProbeRefused."""
@@ -74,11 +82,16 @@ class Installed:
         """Let the kernel count the firings of a tracepoint, where it can; kprobes have their profile."""
         if self.spec.kind == "tracepoint":
             self.hits = HitCounter.attach(self._instance, self._dir)
+            if self.hits is None and self.spec.plan == "count":
+                raise ProbeRefused("the kernel refuses a hist trigger on it, by which it would be counted.")
 
     def enable(self) -> None:
-        """Start recording. Raises ProbeRefused."""
+        """Start recording, or only counting. Raises ProbeRefused."""
+        if self.spec.plan == "count" and not self.counted_softly:
+            return  # the hist trigger has counted since it was attached
+        file, text = ("trigger", COUNT) if self.counted_softly else ("enable", "1")
         try:
-            self._instance.write(f"{self._dir}/enable", "1")
+            self._instance.write(f"{self._dir}/{file}", text)
         except OSError as error:
             reason = why(self._instance.files, error, "", ())
             raise ProbeRefused(f"it cannot be enabled: {reason}.") from None
@@ -88,6 +101,7 @@ class Installed:
         if self.hits is not None:
             self.hits.detach()
         undo = [("trigger", f"!{STACK}")] if self.spec.stack else []
+        undo += [("trigger", f"!{COUNT.partition(':')[0]}")] if self.counted_softly else []
         undo += [("enable", "0")]
         undo += [("filter", "0")] if self.spec.filter is not None and not self.owned else []
         for file, text in undo:

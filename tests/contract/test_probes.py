@@ -1,6 +1,7 @@
 """Probes: installed under a name of their own, counted, refused with a sentence, removed."""
 
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ from kprobe_exporter.tracefs.definitions import list_definitions
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.poller import read_counts
 from kprobe_exporter.tracefs.probes import install, names_in_use
-from kprobe_exporter.tracefs.profile import kprobe_counts
+from kprobe_exporter.tracefs.profile import kprobe_counts, parse_stats
 from tests.contract.conftest import Kernel
 
 NAME = "contract_test"
@@ -177,3 +178,27 @@ def _read(pipe: int) -> bytes:
             text += os.read(pipe, 65536)
         except BlockingIOError:
             return text
+
+
+def entries(kernel: Kernel) -> list[int]:
+    """The events that each ring buffer of our instance holds."""
+    per_cpu = f"instances/{NAME}/per_cpu"
+    return [
+        parse_stats(kernel.files.read(f"{per_cpu}/{cpu}/stats").decode()).entries
+        for cpu in kernel.files.names(per_cpu)
+    ]
+
+
+def test_a_probe_that_only_counts_records_nothing(kernel: Kernel) -> None:
+    with Instance.acquire(kernel.files, NAME) as instance:
+        instance.set_up(256, record_tgid=False)
+        probe = install(instance, replace(entry(kernel.symbol), plan="count"), names_in_use(instance))
+        probe.enable()
+        before = entries(kernel)
+        for _ in range(23):
+            kernel.call()
+        assert read_counts(instance, [probe]).hits == {"call": 23}
+        assert entries(kernel) == before
+        probe.disable()
+        kernel.call()
+        assert read_counts(instance, [probe]).hits == {"call": 23}

@@ -72,7 +72,8 @@ probes:
     eventually(lambda: agent.scrape().value("kprobe_hits_total", probe="getppid") == TIMES)
     metrics = agent.scrape()
     assert metrics.value("kprobe_misses_total", probe="getppid") == 0
-    assert metrics.value("kprobe_exporter_events_total", probe="getppid") == TIMES
+    assert metrics.value("kprobe_exporter_events_total", probe="getppid") == 0  # counted, not recorded
+    assert [labels["plan"] for labels in metrics.labels("kprobe_info")] == ["count"]
     assert ("kprobe_misses_total", frozenset({("probe", "getppid")})) in metrics
 
 
@@ -176,12 +177,17 @@ probes:
     filter: "return < 0 && common_pid == {tid}"
   - name: all
     attach: tracepoint:syscalls:sys_exit_getppid
+    fetch: {{return: ret}}
+  - name: only_counted
+    attach: tracepoint:syscalls:sys_exit_getppid
 """)
     for _ in range(TIMES):
         os.getppid()
     eventually(lambda: agent.scrape().value("kprobe_hits_total", probe="failed") == TIMES)
     metrics = agent.scrape()
     assert metrics.value("kprobe_hits_total", probe="all") == TIMES
+    assert metrics.value("kprobe_hits_total", probe="only_counted") == TIMES
+    assert metrics.value("kprobe_exporter_events_total", probe="only_counted") == 0
     assert metrics.value("kprobe_exporter_events_total", probe="failed") == 0
     assert metrics.value("kprobe_exporter_events_total", probe="all") == TIMES
 
@@ -222,7 +228,10 @@ def test_what_the_buffer_cannot_hold_is_counted(start_agent: StartAgent) -> None
     """Hits are what was delivered and what was lost, exactly, over a flood."""
     agent = start_agent("""
 global: {buffer_size: 4KiB}
-probes: [{name: getppid, attach: ["kprobe:__x64_sys_getppid", "kprobe:sys_getppid"]}]
+probes:
+  - name: getppid
+    attach: ["kprobe:__x64_sys_getppid", "kprobe:sys_getppid"]
+    metrics: [{counter: calls_total}]
 """)
     for _ in range(20_011):
         os.getppid()

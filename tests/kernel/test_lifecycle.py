@@ -22,6 +22,7 @@ probes:
     attach: ["kretprobe:do_sys_openat2", "tracepoint:syscalls:sys_exit_openat"]
   - name: getppid
     attach: ["kprobe:__x64_sys_getppid", "tracepoint:syscalls:sys_enter_getppid"]
+    metrics: [{counter: getppid_total}]
   - name: exec
     attach: tracepoint:sched:sched_process_exec
     fetch: {file: filename}

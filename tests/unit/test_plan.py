@@ -152,7 +152,7 @@ def test_the_text_is_read_for_what_is_used_alone() -> None:
     eprobe, static = specs(probe(way, metrics=(counter("new"),)))
     assert eprobe.line("g", "e") == "e:g/e sched.sched_process_exec new=$pid:s32 file=$filename:string"
     assert static.layout.args == (Arg("new", "int"),)
-    assert specs(probe(way))[1].layout.args == ()
+    assert specs(probe(way))[-1].layout.args == ()
 
 
 def test_what_a_filter_names_is_recorded_by_an_eprobe_alone() -> None:
@@ -215,10 +215,40 @@ def test_every_alternative_has_a_slot_of_its_own() -> None:
         "kprobe:f",
         f"tracepoint:{EXEC}",
         f"tracepoint:{EXEC}",
+        f"tracepoint:{EXEC}",
         "kprobe:g",
     ]
     assert len({spec.layout.slot for spec in found}) == len(found)
     assert next(slots) > max(spec.layout.slot for spec in found)
+
+
+@pytest.mark.parametrize(
+    ("way", "more", "how"),
+    [
+        (attach("kprobe:f"), {}, "count"),
+        (attach("kprobe:f", x="$arg1"), {}, "count"),
+        (attach("kprobe:f", only="common_pid == 7"), {}, "events"),
+        (attach("kprobe:f"), {"stack": True}, "events"),
+        (attach("kprobe:f"), {"metrics": (counter(),)}, "events"),
+        (attach("kretprobe:f", "int"), {}, "events"),
+        (attach("kretprobe:f", "void"), {}, "count"),
+        (attach(f"tracepoint:{EXEC}"), {}, "count"),
+        (attach(f"tracepoint:{EXEC}", only="pid == 7"), {}, "events"),
+        (attach(f"tracepoint:{EXIT}", "long", **{"return": "ret"}), {}, "events"),
+    ],
+)
+def test_nothing_is_recorded_where_counts_suffice(way: Attach, more: dict[str, Any], how: str) -> None:
+    first = plan(probe(way, **more)).alternatives[0]
+    assert isinstance(first, ProbeSpec)
+    assert first.plan == how
+    if how == "count" and way.target.event:
+        assert (first.file, first.system, first.event) == (None, "sched", "sched_process_exec")
+
+
+def test_a_tracepoint_that_nobody_counts_is_read() -> None:
+    kernel = Kernel(formats, counts_tracepoints=False)
+    ways = plan(probe(attach(f"tracepoint:{EXEC}")), kernel=kernel).alternatives
+    assert [way.plan for way in ways if isinstance(way, ProbeSpec)] == ["events", "events"]
 
 
 def test_the_metrics_are_one_for_all_alternatives() -> None:
