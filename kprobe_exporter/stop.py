@@ -2,27 +2,35 @@
 
 import os
 import select
+from contextlib import suppress
 
 
 class Stop:
     """Set once, by anybody: a signal handler, any thread; never taken back.
 
     Not a threading.Event: that takes a lock in ``set``, and a second signal that arrives while the first
-    one's handler holds it would wait for itself for ever. A write to an eventfd takes none.
+    one's handler holds it would wait for itself for ever. A write to a pipe takes none.
+
+    Python runs a handler only when the main thread gets to run: a signal that comes just before it
+    blocks, or that the kernel gives to another thread, would go unnoticed. So ``wake_up_fd`` is for
+    signal.set_wakeup_fd(): what the signal itself writes there ends the wait, and the handler runs.
     """
 
     def __init__(self) -> None:
-        self._eventfd = os.eventfd(0, os.EFD_CLOEXEC)
+        self._read, self.wake_up_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._set = False
 
     def set(self) -> None:
         self._set = True
-        os.eventfd_write(self._eventfd, 1)
+        with suppress(BlockingIOError):  # a full pipe wakes as well
+            os.write(self.wake_up_fd, b"\0")
 
     def is_set(self) -> bool:
         return self._set
 
     def wait(self) -> None:
-        """Return when it is set, at once if it is already."""
+        """Return when it is set, at once if it is already. For one thread, the main one."""
         while not self._set:
-            select.select([self._eventfd], [], [])
+            select.select([self._read], [], [])
+            with suppress(BlockingIOError):
+                os.read(self._read, 4096)  # of signals that ask for something else

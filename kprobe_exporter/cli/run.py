@@ -95,6 +95,7 @@ def heed_signals(stop: Stop) -> None:
     def no_reload(number: int, frame: FrameType | None) -> None:
         log.warning("SIGHUP: reloading is not in this version yet; restart to read a changed file")
 
+    signal.set_wakeup_fd(stop.wake_up_fd, warn_on_full_buffer=False)
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
     signal.signal(signal.SIGHUP, no_reload)

@@ -2,14 +2,17 @@
 
 import signal
 
+import pytest
+
 from tests.e2e.conftest import PlayBack
 
 CONFIG = "probes: [{name: exec, attach: 'tracepoint:sched:sched_process_exec'}]"
 
 
-def test_a_burst_of_signals(play_back: PlayBack) -> None:
+@pytest.mark.parametrize("attempt", range(10))
+def test_a_burst_of_signals(play_back: PlayBack, attempt: int) -> None:
     """As from a terminal whose Ctrl-C reaches make and the agent, and make passes it on."""
-    agent = play_back(CONFIG, {})
+    agent = play_back(CONFIG, {})  # it is about to wait, which is when a signal can go unnoticed
     for _ in range(100):
         agent.signal(signal.SIGTERM)
         agent.signal(signal.SIGINT)

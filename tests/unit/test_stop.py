@@ -30,20 +30,27 @@ def test_a_thread_wakes_the_one_that_waits() -> None:
 def test_a_signal_in_the_middle_of_setting_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """threading.Event would wait for its own lock here, for ever."""
     stop = Stop()
-    write = os.eventfd_write
+    write = os.write
 
-    def interrupted(fd: int, number: int) -> None:
-        monkeypatch.setattr(os, "eventfd_write", write)
+    def interrupted(fd: int, data: bytes) -> int:
+        monkeypatch.setattr(os, "write", write)
         signal.raise_signal(signal.SIGUSR1)
-        write(fd, number)
+        return write(fd, data)
 
     def handler(number: int, frame: FrameType | None) -> None:
         stop.set()
 
-    monkeypatch.setattr(os, "eventfd_write", interrupted)
+    monkeypatch.setattr(os, "write", interrupted)
     before = signal.signal(signal.SIGUSR1, handler)
     try:
         stop.set()
     finally:
         signal.signal(signal.SIGUSR1, before)
+    stop.wait()
+
+
+def test_a_pipe_that_is_full_wakes_too() -> None:
+    stop = Stop()
+    for _ in range(100_000):
+        stop.set()
     stop.wait()
