@@ -11,7 +11,7 @@ vm-packages := busybox-static file iproute2 kmod qemu-system-x86 udev
 COMMAND ?= $(bin)/kprobe-exporter run $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check vmtest demo shell fixtures hooks clean .venv
+.PHONY: help run test check vmtest demo bench shell fixtures hooks clean .venv
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -36,6 +36,9 @@ vmtest: .venv/test.stamp ## the kernel suite in VMs (KERNEL=6.1 ARGS="tests/kern
 demo: .venv/test.stamp ## the agent in a VM that has kprobes (KERNEL=6.12 PORT=10435 ARGS="--config FILE")
 	@scripts/debian-packages $(vm-packages)
 	@$(bin)/python -m tests.vm demo $(KERNEL:%=--kernel %) $(PORT:%=--port %) -- $(COMMAND)
+
+bench: .venv/test.stamp ## what the hot paths cost, as ratios in one run
+	$(bin)/python -m tests.bench
 
 shell: .venv/test.stamp ## a shell in a VM (KERNEL=6.12)
 	@scripts/debian-packages $(vm-packages)

@@ -14,6 +14,7 @@ COMMANDS = {
     "run": "Run the agent until SIGTERM or Ctrl-C.",
     "check": "Validate configurations without touching the kernel.",
     "doctor": "Show what this kernel can and cannot do.",
+    "replay": "Print the metrics of saved trace text.",
     "cleanup": "Remove what killed agents left in the kernel.",
     "schema": "Print the JSON Schema of the configuration.",
 }

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.grammar.event_format import parse_format, text_pattern
 from kprobe_exporter.model import CALLER, VALUES, Arg, Batch, Layout, Record
-from kprobe_exporter.source.lines import LONGEST, LineParser, text_key
+from kprobe_exporter.source.lines import LONGEST, LineParser
+from kprobe_exporter.source.walk import text_key
 from tests.unit.captured import Captured, captured
 
 COUNT = Arg("count", "int")

@@ -1,0 +1,140 @@
+"""``replay``: metrics out of saved trace text."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from kprobe_exporter.cli import logs
+from kprobe_exporter.config.load import load
+from kprobe_exporter.errors import SourceError, UsageError
+from kprobe_exporter.labels import DECODERS
+from kprobe_exporter.replay import Replay, Summary
+
+CHUNK = 1 << 20
+NAMES_SHOWN = 20
+
+SILENT = 2.0
+"""Seconds without a word: most files are done by then."""
+
+STEP = 0.5
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  kprobe-exporter replay trace.txt
+  ssh host cat /sys/kernel/tracing/trace | kprobe-exporter replay -
+  kprobe-exporter replay --config probes.yaml trace.txt > metrics.prom
+""",
+)
+@click.argument("file")
+@click.option(
+    "--config",
+    "paths",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="FILE|DIR",
+    help="Feed the probes of this configuration: each by the events that have its name.",
+)
+def replay(file: str, paths: tuple[Path, ...]) -> None:
+    """Read saved text of 'trace' or 'trace_pipe', of any kernel since 2.6.33, and print the metrics.
+
+    FILE may be '-' for stdin. Events are counted by name; of return values and errors those that
+    cannot be anything else: an argument called return, ret, retval or rval, or the only one of a
+    return. A summary goes to stderr. The exit status is 1 if nothing in the text is an event, 2 if
+    it cannot be read.
+    """
+    config = load(paths, DECODERS) if paths else None
+    for warning in config.warnings if config else ():
+        click.echo(warning, err=True)
+    run = Replay(config)
+    try:
+        with opened(file) as stream:
+            read(stream, run)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}.") from None
+    click.echo(run.metrics(), nl=False)
+    click.echo(shown(run.summary), err=True)
+    if not run.summary.events:
+        raise SourceError(f"nothing in {file} is an event.")
+
+
+@contextmanager
+def opened(file: str) -> Iterator[BinaryIO]:
+    """The file, or stdin, as it comes."""
+    if file == "-":
+        yield sys.stdin.buffer.raw if hasattr(sys.stdin.buffer, "raw") else sys.stdin.buffer
+    else:
+        with open(file, "rb", buffering=0) as stream:
+            yield stream
+
+
+def read(stream: BinaryIO, run: Replay) -> None:
+    """Feed all of it."""
+    progress = Progress(_size(stream), run.summary)
+    try:
+        while data := stream.read(CHUNK):
+            run.feed(data)
+            progress.advance(len(data))
+        run.finish()
+    finally:
+        progress.clear()
+
+
+class Progress:
+    """One line on a terminal's stderr, for what takes longer; nothing elsewhere."""
+
+    def __init__(self, size: int, summary: Summary) -> None:
+        self._size = size
+        self._summary = summary
+        self._done = 0
+        self._next = time.monotonic() + SILENT if sys.stderr.isatty() else float("inf")
+        self._drawn = False
+
+    def advance(self, length: int) -> None:
+        self._done += length
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + STEP
+        self._drawn = True
+        share = f"{min(1, self._done / self._size):4.0%}  " if self._size else ""
+        said = f"{share}{self._done / 1e6:,.0f} MB, {self._summary.lines:,} lines"
+        click.echo(f"\r{said}\x1b[K", err=True, nl=False)
+
+    def clear(self) -> None:
+        if self._drawn:
+            click.echo("\r\x1b[K", err=True, nl=False)
+
+
+def _size(stream: BinaryIO) -> int:
+    """Of a regular file; 0 for a pipe."""
+    try:
+        return os.fstat(stream.fileno()).st_size
+    except (OSError, ValueError):
+        return 0
+
+
+def shown(summary: Summary) -> str:
+    """The summary: the totals, then the events by name, the most frequent ones first."""
+    lines = [
+        f"{_count(summary.lines, 'line')}: {_count(summary.events.total(), 'event')},"
+        f" {_count(summary.stacks, 'stack')}, {summary.rejected} rejected, {summary.cut} cut;"
+        f" {_count(summary.lost, 'event')} lost by the kernel"
+    ]
+    if summary.unclear:
+        said = "is not counted, because only its event's definition could tell what it is"
+        lines.append(f"{_count(summary.unclear, 'return value')}: each {said}")
+    lines += [f"{count:>9}  {logs.escape(name)}" for name, count in summary.events.most_common(NAMES_SHOWN)]
+    if len(summary.events) > NAMES_SHOWN:
+        lines.append(f"{'':>9}  and {len(summary.events) - NAMES_SHOWN} more names")
+    return "\n".join(lines)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,68 @@
+"""Stacks: the lines that follow an event, and which event that is."""
+
+import re
+
+from kprobe_exporter.model import Batch, Record
+
+FRAME = re.compile(rb"[ \t]*=> ([^\n]*)\n")
+"""One line of a stack: ``sym``, with the option sym-offset ``sym+0x1/0x2``, with sym-addr ``sym <address>``
+(seq_print_ip_sym() of kernel/trace/trace_output.c)."""
+
+WAITING = 1024
+"""Events that wait for their stack, of all CPUs: in truth one a CPU and level of interrupt."""
+
+
+class Stacks:
+    """Gives each stack to its event: the last one of its CPU and thread that has none yet.
+
+    The kernel writes an event and then its stack (a post trigger, kernel/trace/trace_events_trigger.c).
+    In between may come what other CPUs wrote, and on this one what an interrupt's probes did, each
+    with a stack of its own before ours: so the last that waits is the right one. What comes to nobody
+    is swallowed, and was counted with the event that was lost. Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[int, int, list[Record]]] = []
+        self._owners: list[Record] = []
+        self._frames: list[bytes] = []
+        self._next = -1
+
+    def expect(self, cpu: int, tid: int, records: list[Record]) -> None:
+        """An event whose stack will follow; no record where it could not be read."""
+        self._waiting.append((cpu, tid, records))
+        if len(self._waiting) > WAITING:
+            del self._waiting[: WAITING // 2]
+
+    def forget(self, cpu: int) -> None:
+        """The kernel lost what came next on this CPU: nothing of it is to be expected."""
+        self._waiting = [waiting for waiting in self._waiting if waiting[0] != cpu]
+
+    def begin(self, cpu: int, tid: int, frames_at: int, batch: Batch) -> None:
+        """A stack starts, its first frame at this place of the text."""
+        self.hand_over(batch)
+        self._owners, self._next = self._take(cpu, tid), frames_at
+
+    def frame(self, data: bytes, at: int, end: int) -> int:
+        """Where the line after this one starts, if this is a frame of the stack; else 0."""
+        if at != self._next or not (found := FRAME.match(data, at, end)):
+            return 0
+        if self._owners:
+            self._frames.append(found[1])
+        self._next = found.end()
+        return self._next
+
+    def shift(self, at: int) -> None:
+        """The text that follows starts with what was at this place."""
+        self._next -= at
+
+    def hand_over(self, batch: Batch) -> None:
+        """Put what was read of a stack into a batch."""
+        if self._frames:
+            batch.stacks += [(record, tuple(self._frames)) for record in self._owners]
+            self._frames = []
+
+    def _take(self, cpu: int, tid: int) -> list[Record]:
+        for number in range(len(self._waiting) - 1, -1, -1):
+            if self._waiting[number][0] == cpu:
+                return self._waiting.pop(number)[2] if self._waiting[number][1] == tid else []
+        return []

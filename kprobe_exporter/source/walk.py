@@ -1,0 +1,120 @@
+"""One layout of an event, compiled: the pattern of its text, and how its groups become a record."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from kprobe_exporter.model import VALUES, Arg, Layout, Record, Value
+
+ADDRESS = rb"\([^)\n]*+\)"
+RETURN_ADDRESS = rb"\((?:\[unknown/kretprobe'd\]|([^\s)+]++))[^)\n<]*+<- [^)\n]*+\)"
+
+ELEMENT = rb"""(?:'.'|[^'",{}\n]++)"""
+VALUE_PATTERNS = {
+    "int": rb"(0x[0-9a-f]{1,16}|-?[0-9]{1,20}|\(fault\))",
+    "hex": rb"((?:0x)?[0-9a-f]{1,16})",
+    "bare": rb"('.'|\{" + ELEMENT + rb"(?:," + ELEMENT + rb')*+\}|[^\s"]\S*+(?: \[\w++\])?+)',
+    "str": rb'(?:"(%s)"|\(fault\))',
+    "texts": rb"(\{%s\})",
+}
+UNTRUSTED = ("str", "texts")
+"""Kinds whose text is whatever a process wished."""
+
+Groups: TypeAlias = tuple[bytes | None, ...]
+Recorder: TypeAlias = Callable[[Groups, int, int, int, int | None], Record]
+
+
+class Walk(NamedTuple):
+    """The match of a body, and how its groups become a record."""
+
+    match: Callable[[bytes, int, int], re.Match[bytes] | None]
+    record: Recorder
+
+    @classmethod
+    def of(cls, layout: Layout) -> "Walk":
+        pattern = _probe_pattern(layout) if layout.pattern is None else layout.pattern
+        return cls(re.compile(pattern + rb"\n").match, _recorder(layout))
+
+
+def text_key(layout: Layout) -> bytes:
+    """How a line of this layout names itself: the event, or the system call's own spelling."""
+    if layout.form == "tracepoint":
+        if layout.event.startswith("sys_enter_"):
+            return b"sys_" + layout.event.removeprefix("sys_enter_").encode() + b"("
+        if layout.event.startswith("sys_exit_"):
+            return b"sys_" + layout.event.removeprefix("sys_exit_").encode() + b" -> "
+    return layout.event.encode() + b": "
+
+
+def _probe_pattern(layout: Layout) -> bytes:
+    """What kernel/trace/trace_probe.c prints: an address, then ``NAME=VALUE`` for each argument."""
+    address = RETURN_ADDRESS if layout.form == "return" else ADDRESS
+    trusted, rest = arguments_pattern(layout.args)
+    if not rest:
+        return address + trusted
+    first = next(arg for arg in layout.args if arg.kind in UNTRUSTED)
+    unread = b" " + first.name.encode() + rb'=["({][^\n]*+'
+    return address + trusted + b"(?:" + rest + b"|" + unread + b")"
+
+
+def arguments_pattern(args: Sequence[Arg]) -> tuple[bytes, bytes]:
+    """The pattern of the arguments up to the first untrusted string, and of the others."""
+    untrusted = [number for number, arg in enumerate(args) if arg.kind in UNTRUSTED]
+    if not untrusted:
+        return b"".join(_shown(arg, b"") for arg in args), b""
+    first, last = untrusted[0], untrusted[-1]
+    text = rb"[^\n]*"
+    if first != last:  # none may hold what ends another
+        ends = "|".join(args[number + 1].name for number in untrusted[:-1]).encode()
+        text = rb'(?!@)[^"}\n]*+(?:["}](?!@)[^"}\n]*+)*'.replace(b"@", rb" (?:" + ends + rb")=")
+    rest = b"".join(
+        _shown(arg, text + b"+" if number < last else text)
+        for number, arg in enumerate(args)
+        if number >= first
+    )
+    return b"".join(_shown(arg, b"") for arg in args[:first]), rest
+
+
+def _shown(arg: Arg, text: bytes) -> bytes:
+    """The pattern of one argument; ``text`` is that of an untrusted string."""
+    value = VALUE_PATTERNS[arg.kind]
+    return b" " + arg.name.encode() + b"=" + (value % text if arg.kind in UNTRUSTED else value)
+
+
+def _recorder(layout: Layout) -> Recorder:
+    slot = layout.slot
+    caller = () if layout.form == "return" else (None,)  # a return's is the first group
+    numbers = [
+        (place, _hexadecimal(arg.bits) if arg.kind == "hex" else _number)
+        for place, arg in enumerate(layout.args, VALUES)
+        if arg.kind in ("int", "hex")
+    ]
+
+    def record(groups: Groups, time: int, cpu: int, tid: int, tgid: int | None) -> Record:
+        made: list[Any] = [slot, time, cpu, tid, tgid, *caller, *groups]
+        for place, convert in numbers:
+            made[place] = convert(made[place])
+        return tuple(made)
+
+    return record
+
+
+def _number(text: bytes | None) -> Value:
+    if text is None or text == b"(fault)":
+        return None
+    return int(text, 16) if text.startswith(b"0x") else int(text)
+
+
+def _hexadecimal(bits: int) -> Callable[[bytes | None], Value]:
+    """Of a number that is printed in hexadecimal, signed ones by their lower ``bits``."""
+    if not bits:
+        return lambda text: None if text is None else int(text, 16)
+    wrap, sign = 1 << bits, 1 << (bits - 1)
+
+    def signed(text: bytes | None) -> Value:
+        if text is None:
+            return None
+        number = int(text, 16) & (wrap - 1)
+        return number - wrap if number & sign else number
+
+    return signed

@@ -1,0 +1,175 @@
+"""Random filters: a kernel takes what we take, and delivers what our evaluation lets pass."""
+
+import os
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import pytest
+
+from kprobe_exporter.errors import GrammarError
+from kprobe_exporter.grammar.condition import Filter
+from kprobe_exporter.grammar.definition import parse_definition
+from kprobe_exporter.grammar.evaluate import (
+    COMMON_FIELDS,
+    Value,
+    check_fields,
+    compile_filter,
+    field_type,
+)
+from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.tracefs.files import MountedTracefs
+from tests.kernel.verdict import takes
+from tests.unit.grammar.generate import LIMITS, WORDS, filter_text, spoil
+
+FILTERS = 400
+EVENTS = 8
+GROUP = "filters_under_test"
+INSTANCE = f"instances/{GROUP}"
+COMMS = (*filter(None, WORDS), "kprobe-tester-a")  # the last is as long as a name can be
+CPUS = sorted(os.sched_getaffinity(0))
+VALUES: list[int] = [*LIMITS, *range(8)]
+NUMBERS = [f"{sign}{bits}" for sign in "us" for bits in (8, 16, 32, 64)] + ["x32"]
+
+
+class Event(NamedTuple):
+    """An event whose every firing carries the same values, by immediate arguments."""
+
+    line: str
+    values: Mapping[str, Value]
+
+
+def constant(random: Random, name: str) -> Event:
+    """An event of that name, its values chosen at random."""
+    numbers = {kind: number(random, kind) for kind in NUMBERS}
+    bits, text = random.randrange(256), random.choice(WORDS)
+    arguments = [f"{kind}=\\{value}:{kind}" for kind, value in numbers.items()]
+    arguments += [f"bits=\\{bits}:b4@3/8", f'text=\\"{text}"']
+    line = f"p:{GROUP}/{name} __x64_sys_getppid {' '.join(arguments)}"
+    return Event(line, {**numbers, "bits": bits >> 3 & 15, "text": text.encode()})
+
+
+def number(random: Random, kind: str) -> int:
+    size, signed = int(kind[1:]), kind[0] == "s"
+    lowest = -(1 << size - 1) if signed else 0
+    return random.choice([value for value in VALUES if 0 <= value - lowest < 1 << size])
+
+
+class Caller:
+    """A thread that fires the events, under a name and on a CPU of our choice."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1)
+        self.tid = self._thread.submit(threading.get_native_id).result()
+
+    def call(self, comm: str, cpu: int) -> dict[str, Value]:
+        """Fire all events once; the fields that they have in common."""
+        self._thread.submit(_call, comm, cpu).result()
+        cpus = dict.fromkeys(("cpu", "CPU", "common_cpu"), cpu)
+        return {**cpus, **dict.fromkeys(("comm", "COMM"), comm.encode()), "common_pid": self.tid}
+
+    def end(self) -> None:
+        self._thread.shutdown()
+
+
+def _call(comm: str, cpu: int) -> None:
+    os.sched_setaffinity(0, {cpu})
+    Path("/proc/thread-self/comm").write_text(comm)
+    os.getppid()
+
+
+class Bench:
+    """Events in an instance, enabled for one thread, and that thread."""
+
+    def __init__(self, files: MountedTracefs, events: list[Event], caller: Caller, pipe: int) -> None:
+        self.files = files
+        self.events = events
+        self.caller = caller
+        self.pipe = pipe
+        fields = parse_definition(events[0].line).args
+        self.known = {**COMMON_FIELDS, **{arg.name: field_type(arg) for arg in fields}}
+
+    def apply(self, text: str) -> bool:
+        """Filter all events; whether the kernel took it.
+
+        It never refuses what it is told of a group, so one of its events is asked first.
+        """
+        one, all_of_them = (f"{INSTANCE}/events/{GROUP}/{place}filter" for place in ("ev0/", ""))
+        return takes(self.files, one, text) and takes(self.files, all_of_them, text)
+
+    def delivered(self) -> list[int]:
+        """The numbers of the events that wait to be read."""
+        text = b""
+        while True:
+            try:
+                text += os.read(self.pipe, 1 << 16)
+            except BlockingIOError:
+                return sorted(int(found) for found in re.findall(rb": ev(\d+): \(", text))
+
+    def accepted(self, text: str) -> Filter | None:
+        """The filter, if it is right in our eyes."""
+        try:
+            parsed = parse_filter(text)
+        except GrammarError:
+            return None
+        return None if check_fields(parsed, self.known) else parsed
+
+    def passing(self, parsed: Filter, common: Mapping[str, Value]) -> list[int]:
+        """The numbers of the events that pass in our eyes."""
+        test = compile_filter(parsed, self.known)
+        return [place for place, event in enumerate(self.events) if test({**common, **event.values})]
+
+
+@pytest.fixture
+def bench(files: MountedTracefs, random: Random) -> Iterator[Bench]:
+    events = [constant(random, f"ev{place}") for place in range(EVENTS)]
+    with ExitStack() as stack:
+        caller = Caller()
+        stack.callback(caller.end)
+        for place, event in enumerate(events):
+            files.write("kprobe_events", event.line)
+            stack.callback(files.write, "kprobe_events", f"-:{GROUP}/ev{place}")
+        files.mkdir(INSTANCE)
+        stack.callback(files.rmdir, INSTANCE)
+        files.write(f"{INSTANCE}/set_event_pid", str(caller.tid))
+        files.write(f"{INSTANCE}/events/{GROUP}/enable", "1")
+        stack.callback(files.write, f"{INSTANCE}/events/{GROUP}/enable", "0")
+        pipe = files.open_pipe(f"{INSTANCE}/trace_pipe")
+        stack.callback(os.close, pipe)
+        yield Bench(files, events, caller, pipe)
+
+
+def reads_past_the_end(bench: Bench) -> bool:
+    """Whether a ``[!a]`` matches the NUL too, as in kernels before 6.12 (lib/glob.c)."""
+    assert bench.apply("comm ~ 'a[!a]*'")
+    bench.caller.call("a", CPUS[0])
+    return bool(bench.delivered())
+
+
+@pytest.mark.needs("kprobe_events")
+def test_random_filters(bench: Bench, random: Random) -> None:
+    past_the_end = reads_past_the_end(bench)
+    problems: list[str] = []
+    counts: list[int] = []
+    for _ in range(FILTERS):
+        text = spoil(random, filter_text(random))
+        parsed = bench.accepted(text)
+        taken = bench.apply(parsed.render() if parsed and random.random() < 0.5 else text)
+        if taken is (parsed is None) and "#" not in text:  # which nothing that we write may hold
+            problems.append(f"only {'the kernel takes' if taken else 'we take'} {text}")
+        if not (taken and parsed) or (past_the_end and "[!" in text):
+            continue
+        common = bench.caller.call(random.choice(COMMS), random.choice(CPUS))
+        ours, theirs = bench.passing(parsed, common), bench.delivered()
+        counts.append(len(theirs))
+        if ours != theirs:
+            problems.append(f"we let pass {ours}, the kernel {theirs}, with {common}: {text}")
+    print(f"{FILTERS} filters, {len(counts)} taken, {sum(counts)} of {len(counts) * EVENTS} events passed")
+    assert not problems, "\n".join(problems)
+    assert 0.2 < sum(counts) / (len(counts) * EVENTS) < 0.8
+    assert len(counts) > FILTERS / 3
