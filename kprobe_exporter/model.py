@@ -7,10 +7,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 Value: TypeAlias = int | bytes | None
 """A field of an event: a number, a string's raw bytes, or None where the kernel could not read it."""
 
-ArgKind = Literal["int", "hex", "bare", "str", "texts"]
-"""How the kernel prints an argument: a number as C reads it, hexadecimal digits alone, text without
-quotes (symbols, characters, arrays of these and of numbers), a quoted string, an array of quoted
-strings."""
+ArgKind = Literal["int", "hex", "char", "bare", "str", "texts"]
+"""How the kernel prints an argument: a number as C reads it, hexadecimal digits alone, one character in
+quotes, text without quotes (symbols, and arrays of numbers or characters), a quoted string, an array of
+quoted strings."""
 
 
 class ReturnType(NamedTuple):

@@ -53,4 +53,4 @@ def _arg_kind(arg: FetchArg) -> ArgKind:
     kind = arg.value_kind
     if kind == "array" and arg.element_kind == "str":
         return "texts"
-    return kind if kind in ("int", "str") else "bare"
+    return kind if kind in ("int", "char", "str") else "bare"

@@ -13,6 +13,7 @@ ELEMENT = rb"""(?:'.'|[^'",{}\n]++)"""
 VALUE_PATTERNS = {
     "int": rb"(0x[0-9a-f]{1,16}|-?[0-9]{1,20}|\(fault\))",
     "hex": rb"((?:0x)?[0-9a-f]{1,16})",
+    "char": rb"'([^\n])'",
     "bare": rb"('.'|\{" + ELEMENT + rb"(?:," + ELEMENT + rb')*+\}|[^\s"]\S*+(?: \[\w++\])?+)',
     "str": rb'(?:"(%s)"|\(fault\))',
     "texts": rb"(\{%s\})",

@@ -67,7 +67,7 @@ def specs(made: Probe) -> list[ProbeSpec]:
             attach("kprobe:f", names="+0($arg1):string[2]", sym="$arg2:symbol", c="$arg3:char", n="$arg4:u8"),
             (),
             "p:g/e f sym=$arg2:symbol c=$arg3:char n=$arg4:u8 names=+0($arg1):string[2]",
-            (Arg("sym", "bare"), Arg("c", "bare"), Arg("n", "int"), Arg("names", "texts")),
+            (Arg("sym", "bare"), Arg("c", "char"), Arg("n", "int"), Arg("names", "texts")),
         ),
         (
             attach("kretprobe:vfs_read", "long"),
