@@ -23,17 +23,26 @@ MAX_ARGS = 128
 TEXT = "text"
 """The argument that holds the whole text of a tracepoint."""
 
-NAME = rb"[A-Za-z_]\w*"
+NAME = rb"[A-Za-z_]\w{0,127}+"
+SYMBOL_LENGTH = rb"{1,511}+"
+"""KSYM_NAME_LEN of include/linux/kallsyms.h. Names are kept, so they are bounded; values are not."""
+
 EVENT = re.compile(rb"(" + NAME + rb")(: |:\Z|\(| -> )")
 PLACE = rb"0x[0-9a-f]+/0x[0-9a-f]+(?: \[[^\]\s]+\])?"
 ADDRESS = re.compile(
     rb"\((?:(?P<event>" + NAME + rb"\." + NAME + rb")"
-    rb"|(?P<back>(?:[^()\n<]|<(?!- ))++)<- (?P<function>[^()\s]++)[^()\n]*+"
-    rb"|(?P<symbol>[^()\s+]++)\+" + PLACE + rb"[^()\n]*+"
+    rb"|(?P<back>(?:[^()\n<]|<(?!- ))++)<- (?P<function>[^()\s]" + SYMBOL_LENGTH + rb")[^()\n]*+"
+    rb"|(?P<symbol>[^()\s+]" + SYMBOL_LENGTH + rb")\+" + PLACE + rb"[^()\n]*+"
     rb"|0x[0-9a-f]++[^()\n]*+)\)(?= |\Z)"
 )
 NAMELESS = re.compile(
-    rb"(?P<symbol>[^\s:+]++)\+" + PLACE + rb"(?: <- (?P<function>[^\s:+]+)(?: \[[^\]\s]+\])?)?:(?= |\Z)"
+    rb"(?P<symbol>[^\s:+]"
+    + SYMBOL_LENGTH
+    + rb")\+"
+    + PLACE
+    + rb"(?: <- (?P<function>[^\s:+]"
+    + SYMBOL_LENGTH
+    + rb")(?: \[[^\]\s]+\])?)?:(?= |\Z)"
 )
 CALLER = re.compile(rb"[^\s+\[]+")
 
@@ -44,7 +53,7 @@ ARRAY = rb"\{(?:'.'|[^'\"{}\n])*+\}"
 PLAIN = rb"((?:'.'|" + ARRAY + rb"|[^\s\"{][^\s\"]*+)(?: \[[^\]\s=]+\])?)" + NEXT
 ARGUMENT = re.compile(rb" (" + NAME + rb")=(?:" + STRING + rb"|" + TEXTS + rb"|" + PLAIN + rb")")
 STRING_STARTS = re.compile(rb" " + NAME + rb'=["{]')
-HEX_ARGUMENT = re.compile(rb" ([^\s=]+)=([0-9a-f]{1,16})" + NEXT)
+HEX_ARGUMENT = re.compile(rb" ([^\s=]{1,128}+)=([0-9a-f]{1,16})" + NEXT)
 
 FIELD = re.compile(rb"(?:\A| )(" + NAME + rb")=")
 PARAMETER = re.compile(rb"(?:\A|, )(" + NAME + rb"): ")

@@ -79,6 +79,7 @@ class SavedParser:
         self._learnt = learnt
         self._layouts: dict[LayoutKey, Layout] = {}
         self._known: dict[tuple[str, str], list[_Known]] = {}
+        self._taught = 0
         self._stacks = Stacks()
         self._rest = b""
 
@@ -168,7 +169,8 @@ class SavedParser:
         arguments, cut = read_arguments(text, head, decimal)
         if continued and not cut:  # the last value goes on in the next line
             return arguments[:-1], True
-        if not cut and len(known) < LAYOUTS_OF_AN_EVENT and len(self._known) < LAYOUTS:
+        if not cut and len(known) < LAYOUTS_OF_AN_EVENT and self._taught < LAYOUTS:
+            self._taught += 1
             args = tuple(Arg(arg.name, arg.kind) for arg in arguments)
             pattern = re.compile(b"".join(arguments_pattern(args)))
             self._known[head.event, head.form] = [*known, _Known(args, pattern)]

@@ -1,6 +1,5 @@
 """Saved text of every era: what is certain is read, what is not stays text, and nothing breaks the parser."""
 
-import re
 from itertools import pairwise
 from typing import Any
 
@@ -9,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.model import CALLER, VALUES, Layout, Record, Value
-from kprobe_exporter.source import saved
 from kprobe_exporter.source.lines import LONGEST, LineParser
 from kprobe_exporter.source.saved import LAYOUTS, OVERFLOW, SavedBatch, SavedParser
 from tests.unit.captured import Captured, captured
@@ -420,7 +418,27 @@ def test_layouts_are_bounded() -> None:
     assert read.events[-1] == (OVERFLOW, {})
     parser = SavedParser()
     parser.feed(b"".join(NEW + line for line in lines))
-    assert len(parser._known) <= LAYOUTS
+    assert sum(map(len, parser._known.values())) == LAYOUTS
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"%s: (f+0x0/0x1)",
+        b"ev: (%s+0x0/0x1)",
+        b"ev: (f+0x0/0x1 <- %s)",
+        b"ev: (f+0x0/0x1) %s=0x1",
+        b"ev: %s=0x1",
+        b"sys_%s(a: 1)",
+        b"sys_x(%s: 1)",
+        b"%s+0x0/0x1: a=1",
+        b"g+0x0/0x1 <- %s: a=1",
+        b"f+0x0/0x1: %s=1",
+    ],
+)
+def test_names_that_are_kept_are_bounded(body: bytes) -> None:
+    layouts = Read(NEW + body % (b"x" * 5000) + b"\n").layouts
+    assert len(repr(layouts)) < 1000
 
 
 # Hostile text.
@@ -520,17 +538,26 @@ def test_any_bytes_give_values_or_a_counted_rejection(data: bytes) -> None:
     read = Read(data)
     batch = read.batch
     frames = sum(len(frames) for _, frames in batch.stacks)
-    lines = data.count(b"\n") + (data[-1:] not in (b"", b"\n"))
-    assert batch.lines == lines
-    assert len(batch.records) + batch.unparsed + frames <= lines
-    others = [
-        line for line in data.split(b"\n") if re.match(rb"[ \t\r]*(#|$)|.*(LOST|=> |stack trace>)", line)
-    ]
-    if not any(b"\n" in found for found in re.findall(saved.COLUMNS, data)):
-        assert len(batch.records) + batch.unparsed >= data.count(b"\n") + 1 - len(others) - data.count(b"-")
+    assert batch.lines == data.count(b"\n") + (data[-1:] not in (b"", b"\n"))
+    assert len(batch.records) + batch.unparsed + frames <= batch.lines
     for record in batch.records:
         assert len(record) == VALUES + len(read.layout(record).args)
         assert all(isinstance(value, int | bytes | None) for value in record[VALUES:])
+
+
+@given(TEXT)
+def test_no_line_goes_uncounted(data: bytes) -> None:
+    """With an x before it, a line is no comment, no frame, and none of its columns is the kernel's."""
+    lines = [b"x" + line for line in data.split(b"\n") if b"stack trace>" not in line]
+    batch = Read(b"\n".join(lines)).batch
+    assert len(batch.records) + batch.unparsed == len(lines) == batch.lines
+
+
+@given(TEXT)
+def test_garbage_does_not_swallow_what_follows(data: bytes) -> None:
+    """Once a line has ended and 16 columns have passed, the next event is found."""
+    good = NEW + b"good: (f+0x0/0x1) n=0x17\n"
+    assert Read(data, b"\n" + b"#" * 16 + b"\n", good).events[-1] == ("good", {"n": 23})
 
 
 @given(TEXT, st.lists(st.integers(0, 10_000), max_size=8))
