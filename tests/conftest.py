@@ -1,10 +1,12 @@
-"""What every suite shares: the marker `needs`.
+"""What every suite shares: the marker `needs`, and promtool.
 
 `@pytest.mark.needs("kprobe_events")` skips a test where the kernel has no such file below its
 tracefs, and no such word in its README. The harness (tests/vm) knows what each kernel under test
 lacks: any other skip there is a failure.
 """
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -23,3 +25,15 @@ def has(feature: str) -> bool:
     """Whether this machine's tracefs has the file, or names the word in its README."""
     readme = TRACEFS / "README"
     return (TRACEFS / feature).exists() or (readme.exists() and feature in readme.read_text())
+
+
+@pytest.fixture
+def promtool() -> str:
+    """Prometheus' own judge of metrics; where tests run for the record it must be there."""
+    unpacked = Path(__file__).parents[1] / "build/prometheus/usr/bin/promtool"
+    found = shutil.which("promtool") or shutil.which(unpacked)
+    if found:
+        return found
+    if os.environ.get("CI"):
+        pytest.fail(f"promtool is neither on PATH nor at {unpacked}")
+    pytest.skip("no promtool: `make test` fetches it, or install Debian's prometheus package")

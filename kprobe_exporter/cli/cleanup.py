@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from kprobe_exporter.cli import logs
+from kprobe_exporter.cli.options import config_option, tracefs_option
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Settings
 from kprobe_exporter.errors import InstanceBusy
@@ -22,16 +23,9 @@ Examples:
   kprobe-exporter cleanup --instance my_instance
 """,
 )
-@click.option(
-    "--config",
-    "paths",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    metavar="FILE|DIR",
-    help="Take the instance's name from this configuration.",
-)
+@config_option("Take the instance's name from this configuration.")
 @click.option("--instance", metavar="NAME", help="The instance's name, kprobe_exporter by default.")
-@click.option("--tracefs", type=click.Path(path_type=Path), metavar="PATH", help="As of 'run'.")
+@tracefs_option()
 def cleanup(paths: tuple[Path, ...], instance: str | None, tracefs: Path | None) -> None:
     """Remove what a killed agent left in the kernel: its tracefs instance and its probes.
 

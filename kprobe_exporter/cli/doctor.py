@@ -12,6 +12,7 @@ import click
 
 from kprobe_exporter.cli import logs
 from kprobe_exporter.cli.cleanup import left_behind
+from kprobe_exporter.cli.options import tracefs_option
 from kprobe_exporter.config.values import Settings
 from kprobe_exporter.errors import InstanceBusy, TracefsError
 from kprobe_exporter.tracefs.features import TRIAL, Check, instance_checks, kernel_checks
@@ -30,7 +31,7 @@ Examples:
 """,
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as a JSON array of objects.")
-@click.option("--tracefs", type=click.Path(path_type=Path), metavar="PATH", help="As of 'run'.")
+@tracefs_option()
 def doctor(as_json: bool, tracefs: Path | None) -> None:
     """Show what this kernel can and cannot do, with the evidence, and what would mend it.
 

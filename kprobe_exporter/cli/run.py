@@ -8,6 +8,7 @@ from types import FrameType
 import click
 
 from kprobe_exporter.cli import logs
+from kprobe_exporter.cli.options import config_option, tracefs_option
 from kprobe_exporter.config.files import DEFAULT
 from kprobe_exporter.config.load import load
 from kprobe_exporter.labels import DECODERS
@@ -24,14 +25,7 @@ Examples:
   kprobe-exporter run --config /etc/kprobe_exporter/ --web.listen-address 127.0.0.1:10435
 """,
 )
-@click.option(
-    "--config",
-    "paths",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    metavar="FILE|DIR",
-    help="Configuration; several combine. Without one the packaged default.yaml.",
-)
+@config_option("Configuration; several combine. Without one the packaged default.yaml.")
 @click.option(
     "--web.listen-address",
     "addresses",
@@ -49,12 +43,7 @@ Examples:
     metavar="PATH",
     help="Where the metrics are.",
 )
-@click.option(
-    "--tracefs",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="The tracefs to use, instead of the mounted one, as /tracefs in a container.",
-)
+@tracefs_option()
 @click.option(
     "--fail-fast",
     is_flag=True,

@@ -1,9 +1,6 @@
 """A whole agent on a kernel that plays back what real ones wrote."""
 
-import json
-import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -69,21 +66,3 @@ def play_back(tmp_path: Path) -> Iterator[PlayBack]:
             return agent
 
         yield start
-
-
-@pytest.fixture
-def promtool() -> str:
-    """The real promtool, by `make test` unpacked from Debian's package."""
-    unpacked = Path(__file__).parents[2] / "build/prometheus/usr/bin/promtool"
-    found = shutil.which("promtool") or (str(unpacked) if unpacked.exists() else None)
-    if found is None:
-        if os.environ.get("CI"):
-            pytest.fail("no promtool: run 'make test', which unpacks Debian's package")
-        pytest.skip("no promtool: run 'make test', which unpacks Debian's package")
-    return found
-
-
-def meta(kernel: str) -> dict[str, dict[str, object]]:
-    """What the capture says of each of a kernel's files."""
-    files: dict[str, dict[str, object]] = json.loads((FIXTURES / kernel / "meta.json").read_text())["files"]
-    return files

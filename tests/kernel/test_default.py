@@ -1,7 +1,6 @@
 """The packaged configuration, as a newcomer starts it: it comes up, and promtool has nothing to say."""
 
 import os
-import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -49,10 +48,7 @@ def test_each_default_metric_moves(start_agent: StartAgent) -> None:
     assert total(metrics, "kprobe_execs_total") >= 1
 
 
-def test_promtool_has_nothing_to_say(start_agent: StartAgent) -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("no promtool on the PATH")
+def test_promtool_has_nothing_to_say(start_agent: StartAgent, promtool: str) -> None:
     text = start_agent(None).get()
     check = subprocess.run(
         [promtool, "check", "metrics"], input=text, capture_output=True, text=True, check=False

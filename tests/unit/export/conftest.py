@@ -1,11 +1,5 @@
 """A small snapshot that has everything in it, and promtool."""
 
-import os
-import shutil
-from pathlib import Path
-
-import pytest
-
 from kprobe_exporter.model import Family, HistogramValue, ProbeStatus, Snapshot
 
 HOSTILE = 'a"b\\c\nd<script>&\x1b[31m\u202e\x00é'
@@ -42,15 +36,3 @@ SNAPSHOT = Snapshot(
         ProbeStatus(HOSTILE, "failed", "kprobe", HOSTILE, HOSTILE, HOSTILE, None, None, 0),
     ),
 )
-
-
-@pytest.fixture
-def promtool() -> str:
-    """Prometheus' own judge of metrics; where tests run for the record it must be there."""
-    unpacked = Path(__file__).parents[3] / "build/prometheus/usr/bin/promtool"
-    found = shutil.which("promtool") or shutil.which(unpacked)
-    if found:
-        return found
-    if os.environ.get("CI"):
-        pytest.fail(f"promtool is neither on PATH nor at {unpacked}")
-    pytest.skip("no promtool: `make test` fetches it, or install Debian's prometheus package")
