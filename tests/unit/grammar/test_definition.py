@@ -210,3 +210,25 @@ def test_spoilt_definitions(case: Case, at: int, noise: str) -> None:
 @given(st.integers(0, 2**32).map(random.Random))
 def test_random_definitions(source: random.Random) -> None:
     assert_sound(definition(source))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("p vfs_read =%di", "the argument's name is missing"),
+        ("p vfs_read 1x=%di", "'1x' is no argument name"),
+        ("p vfs_read common_pid=%di", "every event has a field 'common_pid'"),
+        ("px vfs_read", "after 'p' comes ':'"),
+    ],
+)
+def test_what_is_wrong_with_a_word(text: str, words: str) -> None:
+    with pytest.raises(GrammarError, match=words):
+        parse_definition(text)
+
+
+def test_an_argument_without_a_name_is_not_called_what_every_event_has() -> None:
+    """generate_probe_arg_name() of kernel/trace/trace_probe.c takes the number then."""
+    (arg,) = parse_definition("p vfs_read common_pid").args
+    assert arg.name == "arg1"
+    (long,) = parse_definition(f"p vfs_read {'a' * 33}").args
+    assert long.name == "arg1"

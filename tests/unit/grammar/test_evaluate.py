@@ -188,3 +188,11 @@ def test_written_back_it_passes_the_same(source: random.Random, event: dict[str,
     types = dict.fromkeys(parsed.fields, replace(FieldType("int"), signed=True))
     types |= {"text": STRING, "comm": STRING}
     assert isinstance(compile_filter(parsed, types)(event), bool)
+
+
+@pytest.mark.parametrize("operator", ["==", "!=", "<", "<=", ">", ">="])
+def test_a_duration_may_be_compared_with_a_fraction(operator: str) -> None:
+    parsed = parse_filter(f"duration {operator} 0.25", fractions=True)
+    assert check_fields(parsed, KNOWN) == ()
+    (problem,) = check_fields(parse_filter("duration & 1", fractions=True), KNOWN)
+    assert "it has no bits" in problem.message

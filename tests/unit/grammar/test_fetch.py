@@ -127,3 +127,30 @@ def test_noise(text: str) -> None:
             assert_points_into(text, error)
         else:
             assert parse_fetch(arg.body, site) == arg
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "common_type",
+        "common_flags",
+        "common_preempt_count",
+        "common_pid",
+        "common_tgid",
+        "__probe_ip",
+        "__probe_ret_ip",
+        "__probe_func",
+    ],
+)
+def test_names_that_every_event_has(name: str) -> None:
+    """reserved_field_names of kernel/trace/trace_probe.c."""
+    with pytest.raises(GrammarError, match=name):
+        parse_fetch("%di", name=name)
+
+
+def test_how_often_memory_may_be_followed() -> None:
+    """Each step is an instruction of the kernel's, which has room for so many (FETCH_INSN_MAX)."""
+    deepest = "+0(" * 14 + "%di" + ")" * 14
+    assert parse_fetch(deepest).expression == deepest
+    with pytest.raises(GrammarError, match="too many addresses"):
+        parse_fetch(f"+0({deepest})")

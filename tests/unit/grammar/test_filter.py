@@ -161,3 +161,12 @@ def test_noise_of_the_right_letters(text: str) -> None:
 @given(st.integers(0, 2**32).map(random.Random))
 def test_random_filters(source: random.Random) -> None:
     assert_sound(filter_text(source))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("a == 1)", r"this '\)' has no '\('"), ("a == 1 b == 2", "there must be && or || before 'b'")],
+)
+def test_what_comes_after_a_filter(text: str, words: str) -> None:
+    with pytest.raises(GrammarError, match=words.replace("||", r"\|\|")):
+        parse_filter(text)
