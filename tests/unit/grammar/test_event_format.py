@@ -393,3 +393,25 @@ def test_no_text_takes_long(number: int) -> None:
     text = start + unit * (65536 // len(unit)) + "\x00"
     found: Any = read(form, wanted, text)
     assert not found
+
+
+def test_commas_within_brackets_and_strings_part_no_arguments() -> None:
+    """Flags and their names stand in the print fmt as C has them."""
+    form = parse_format(
+        "name: e\n"
+        "\tfield:int a;\toffset:8;\tsize:4;\tsigned:1;\n"
+        "\tfield:int f;\toffset:12;\tsize:4;\tsigned:1;\n"
+        "\tfield:int b;\toffset:16;\tsize:4;\tsigned:1;\n"
+        'print fmt: "a=%d f=%s \\"b\\"=%d\\n", REC->a, '
+        '__print_flags(REC->f, ",", { 1, "x),\\"y" }, { (2), "{[" }), REC->b\n'
+    )
+    assert form.print_args == (
+        " REC->a",
+        ' __print_flags(REC->f, ",", { 1, "x),\\"y" }, { (2), "{[" })',
+        " REC->b",
+    )
+    pattern, args = text_pattern(form, {"a", "b"})
+    assert [arg.name for arg in args] == ["a", "b"]
+    found = re.fullmatch(pattern, b'a=-3 f=x),"y "b"=7\n')
+    assert found is not None
+    assert found.groups() == (b"-3", b"7")
