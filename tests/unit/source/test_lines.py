@@ -582,3 +582,17 @@ def test_system_calls_of_a_real_kernel(stream: Captured) -> None:
     returned = [record[VALUES] for record in parse(stream.data, layouts=(captured_layout(stream),)).records]
     assert returned[1:6] == [-2] * 5
     assert returned[0] >= 0
+
+
+@pytest.mark.parametrize("event", ["open_2", "_open", "Open", "A9_z", "o"])
+def test_names_of_events(event: str) -> None:
+    layout = Layout(9, event, event, "entry", "vfs_read", ())
+    batch = parse(line(event.encode() + b": " + AT_ENTRY), layouts=(layout,))
+    assert [record[0] for record in batch.records] == [9]
+    assert batch.unparsed == 0
+
+
+def test_a_value_that_could_not_be_read_is_none_of_each_kind() -> None:
+    layout = Layout(9, "e", "e", "entry", "f", (COUNT, COMM))
+    (record,) = parse(line(b"e: (f+0x0/0x1) count=(fault) comm=(fault)"), layouts=(layout,)).records
+    assert record[VALUES:] == (None, None)
