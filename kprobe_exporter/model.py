@@ -7,10 +7,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 Value: TypeAlias = int | bytes | None
 """A field of an event: a number, a string's raw bytes, or None where the kernel could not read it."""
 
-ArgKind = Literal["int", "hex", "char", "bare", "str", "texts"]
+ArgKind = Literal["int", "hex", "char", "bare", "str", "texts", "comm"]
 """How the kernel prints an argument: a number as C reads it, hexadecimal digits alone, one character in
 quotes, text without quotes (symbols, and arrays of numbers or characters), a quoted string, an array of
-quoted strings."""
+quoted strings. ``comm`` is not in the event: the thread's name, looked up by its id."""
 
 
 class ReturnType(NamedTuple):
@@ -32,12 +32,16 @@ class ReturnType(NamedTuple):
 class Arg(NamedTuple):
     """One argument of an event, in the order of its definition.
 
-    ``bits`` is set where a signed number is printed as an unsigned one of that width.
+    ``bits`` is set where a signed number is printed as an unsigned one of that width. ``type`` is the
+    kernel's fetch type, such as ``x32[4]`` or ``symbol``, "" where the event's ``format`` tells all;
+    ``field`` the name in that format where it is another one.
     """
 
     name: str
     kind: ArgKind
     bits: int = 0
+    type: str = ""
+    field: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +106,9 @@ class Where(NamedTuple):
     test: Callable[[Mapping[str, Value]], bool]
 
 
-Plan: TypeAlias = Literal["count", "events"]
-"""How a probe is collected: counted by the kernel, without a single event in the ring buffer; or event
-by event, because something wants to know more than how many."""
+Plan: TypeAlias = Literal["count", "events", "kernel"]
+"""How a probe is collected: counted by the kernel, without a single event in the ring buffer; event by
+event, because something wants to know more than how many; or aggregated in the kernel, by hist triggers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +126,7 @@ class ProbeSpec:
     ``file`` is the definitions file, None for a static tracepoint that needs no definition;
     ``verb`` the head of the line (``p``, ``r1024``, ``e``), ``body`` what follows the name;
     ``system`` and ``event`` name the static tracepoint. ``filter`` is the kernel's to evaluate, ``only``
-    the agent's.
+    the agent's. ``because`` says in one clause why the plan is this one, for a person.
     """
 
     probe: str
@@ -139,6 +143,7 @@ class ProbeSpec:
     only: Where | None = None
     stack: bool = False
     plan: Plan = "events"
+    because: str = ""
 
     def line(self, group: str, event: str) -> str:
         """The definition as the kernel wants it, for this group and event name."""
