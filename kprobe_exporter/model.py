@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from kprobe_exporter.recipe import Condition, Refused, Tally
+
 Value: TypeAlias = int | bytes | None
 """A field of an event: a number, a string's raw bytes, or None where the kernel could not read it."""
 
@@ -91,19 +93,30 @@ class Batch:
     never added. ``stacks`` are frames, innermost first, as printed, each with the record that they
     belong to: that one may be of an earlier batch, for the kernel writes an event before its stack,
     and no event waits for it. In the same way the last frames may come with the next batch.
+
+    ``tallies`` are what the records of layouts with a recipe came to; then ``arrived`` counts them by
+    slot, and ``passed`` those that their filter let through, where it is ours.
     """
 
     records: list[Record] = field(default_factory=list)
+    tallies: list[Tally] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+    arrived: dict[int, int] = field(default_factory=dict)
+    passed: dict[int, int] = field(default_factory=dict)
     unparsed: int = 0
     lost: int = 0
     stacks: list[tuple[Record, tuple[bytes, ...]]] = field(default_factory=list)
 
 
 class Where(NamedTuple):
-    """A filter that is evaluated in the agent: the fields it reads, and the test of their values."""
+    """A filter that is evaluated in the agent: the fields it reads, and the test of their values.
+
+    ``condition`` is the same test as plain values; None where it has patterns of strings in it.
+    """
 
     fields: tuple[str, ...]
     test: Callable[[Mapping[str, Value]], bool]
+    condition: Condition | None = None
 
 
 Plan: TypeAlias = Literal["count", "events", "kernel"]

@@ -13,6 +13,7 @@ FIELD = re.compile(
     r"\s*offset:(?P<offset>\d+);\s*size:(?P<size>\d+);(?:\s*signed:(?P<signed>[01]);)?",
     re.MULTILINE,
 )
+ID = re.compile(r"^ID: (\d+)$", re.MULTILINE)
 PRINT = re.compile(r'^print fmt: "(?P<text>(?:[^"\\]|\\.)*)"(?P<rest>.*)$', re.MULTILINE)
 CONVERSION = re.compile(
     r"%(?P<flags>[-+ #0]*)(?P<width>\*|\d*)(?:\.(?P<precision>\*|\d*))?(?:hh?|ll?|[zjtL])?"
@@ -33,14 +34,19 @@ NUMBER = {
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of an event's record. ``size`` in bytes; ``text`` for a string held in the record."""
+    """One field of an event's record. ``offset`` and ``size`` in bytes; ``text`` for a string in the record.
+
+    ``count`` is the length of an array, 0 where there is none or the record tells it.
+    """
 
     name: str
     type: str
+    offset: int
     size: int
     signed: bool
     text: bool
     array: bool
+    count: int = 0
 
     @property
     def fetch_type(self) -> str | None:
@@ -54,9 +60,11 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class EventFormat:
-    """What ``events/SYSTEM/EVENT/format`` says of an event; the fields common to all are left out."""
+    """What ``events/SYSTEM/EVENT/format`` says of an event; ``common`` are the fields that all have."""
 
     name: str
+    id: int
+    common: dict[str, Field]
     fields: dict[str, Field]
     print_text: str
     print_args: tuple[str, ...]
@@ -67,21 +75,27 @@ def parse_format(text: str) -> EventFormat:
     name = re.match(r"name: (\S+)", text)
     if name is None:
         raise GrammarError("this is not an event's format: it does not start with 'name:'", text)
-    fields = {}
+    number = ID.search(text)
+    common, fields = {}, {}
     for found in FIELD.finditer(text):
-        kind, array = found["type"].strip(), found["array"] is not None or "[]" in found["type"]
-        if not found["name"].startswith("common_"):
-            fields[found["name"]] = Field(
-                found["name"],
-                kind,
-                int(found["size"]),
-                found["signed"] == "1",
-                array and re.search(r"\bchar\b", kind) is not None and "unsigned" not in kind,
-                array,
-            )
+        kind, array = found["type"].strip(), found["array"] is not None or "[" in found["type"]
+        kept = common if found["name"].startswith("common_") else fields
+        length = re.search(r"\[(\d+)\]$", found["array"] or kind)
+        kept[found["name"]] = Field(
+            found["name"],
+            kind,
+            int(found["offset"]),
+            int(found["size"]),
+            found["signed"] == "1",
+            array and re.search(r"\bchar\b", kind) is not None and "unsigned" not in kind,
+            array,
+            int(length[1]) if length else 0,
+        )
     printed = PRINT.search(text)
     return EventFormat(
         name[1],
+        int(number[1]) if number else 0,
+        common,
         fields,
         _unescape(printed["text"]) if printed else "",
         tuple(_split(printed["rest"])) if printed else (),

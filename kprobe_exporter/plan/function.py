@@ -35,7 +35,7 @@ def function_spec(probe: Probe, attach: Attach, wanted: set[str], slot: int) -> 
             probe.name,
             "return" if is_return else "entry",
             target.symbol,
-            tuple(Arg(arg.name, _arg_kind(arg)) for arg in args),
+            tuple(Arg(arg.name, _arg_kind(arg), type=_fetch_type(arg)) for arg in args),
             attach.returns,
             stack=probe.stack,
         ),
@@ -47,6 +47,13 @@ def function_spec(probe: Probe, attach: Attach, wanted: set[str], slot: int) -> 
 def _is_string(arg: FetchArg) -> bool:
     """Strings go last: the text of what follows a string cannot be trusted to end it."""
     return arg.element_kind == "str"
+
+
+def _fetch_type(arg: FetchArg) -> str:
+    """What the event's ``format`` does not tell: how an array prints, what is a character or an address."""
+    if arg.count:
+        return f"{arg.type or 'x64'}[{arg.count}]"
+    return arg.type if arg.type in ("char", "symbol") else ""
 
 
 def _arg_kind(arg: FetchArg) -> ArgKind:

@@ -93,19 +93,19 @@ def test_the_formats_of_real_kernels(file: Captured) -> None:
 @pytest.mark.parametrize(
     ("file", "name", "field", "fetch_type"),
     [
-        ("sched/sched_switch", "prev_comm", Field("prev_comm", "char", 16, False, True, True), "string"),
-        ("sched/sched_switch", "next_pid", Field("next_pid", "pid_t", 4, True, False, False), "s32"),
+        ("sched/sched_switch", "prev_comm", Field("prev_comm", "char", 8, 16, False, True, True, 16), "string"),
+        ("sched/sched_switch", "next_pid", Field("next_pid", "pid_t", 56, 4, True, False, False), "s32"),
         (
             "sched/sched_process_exec",
             "filename",
-            Field("filename", "__data_loc char[]", 4, False, True, True),
+            Field("filename", "__data_loc char[]", 8, 4, False, True, True),
             "string",
         ),
-        ("syscalls/sys_exit_openat", "ret", Field("ret", "long", 8, True, False, False), "s64"),
+        ("syscalls/sys_exit_openat", "ret", Field("ret", "long", 16, 8, True, False, False), "s64"),
         (
             "syscalls/sys_enter_openat",
             "filename",
-            Field("filename", "const char *", 8, False, False, False),
+            Field("filename", "const char *", 24, 8, False, False, False),
             "u64",
         ),
     ],

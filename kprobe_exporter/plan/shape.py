@@ -1,0 +1,98 @@
+"""From a layout and the kernel's ``format`` of its event to the places of its values in a record."""
+
+import re
+
+from kprobe_exporter.errors import GrammarError
+from kprobe_exporter.grammar.event_format import Field as FormatField
+from kprobe_exporter.grammar.event_format import parse_format
+from kprobe_exporter.model import Arg, Layout
+from kprobe_exporter.shape import Field, Geometry, Shape, Stacks
+
+ARRAY_TYPE = re.compile(r"(\w+)\[(\d+)\]")
+HEADER = re.compile(r"field: (\w+) (\w+);\s*offset:(\d+);\s*size:(\d+);")
+EVENT_HEADER = {
+    "type_len": r"type_len\s*:\s*5 bits",
+    "time_delta": r"time_delta\s*:\s*27 bits",
+    "padding": r"padding\s*: type == 29",
+    "time_extend": r"time_extend\s*: type == 30",
+    "time_stamp": r"time_stamp\s*: type == 31",
+    "data": r"data max type_len\s*== 28",
+}
+"""What include/linux/ring_buffer.h builds a record's header of, on every kernel so far."""
+
+
+def geometry(header_page: str, header_event: str) -> Geometry:
+    """Parse events/header_page, and make sure of events/header_event. Raises GrammarError."""
+    for name, pattern in EVENT_HEADER.items():
+        if not re.search(pattern, header_event):
+            raise GrammarError(f"events/header_event tells of another '{name}' than is known", header_event)
+    places = {found[2]: (int(found[3]), int(found[4])) for found in HEADER.finditer(header_page)}
+    try:
+        (stamp, stamp_size), (commit, commit_size), (data, size) = (
+            places[name] for name in ("timestamp", "commit", "data")
+        )
+    except KeyError as error:
+        raise GrammarError(f"events/header_page has no field {error}", header_page) from None
+    if (stamp, stamp_size) != (0, 8) or commit_size not in (4, 8) or not 0 < commit < data:
+        raise GrammarError("events/header_page tells of a page that is not known", header_page)
+    return Geometry(commit, commit_size, data, data + size)
+
+
+def stacks(text: str) -> Stacks:
+    """Where events/ftrace/kernel_stack/format puts the return addresses. Raises GrammarError."""
+    form = parse_format(text)
+    if "caller" not in form.fields:
+        raise GrammarError("the format of ftrace:kernel_stack has no field 'caller'", text)
+    return Stacks(form.id, form.fields["caller"].offset)
+
+
+def shape(layout: Layout, text: str) -> Shape:
+    """Where the records of ``layout`` hold its values; ``text`` is the event's ``format``.
+
+    Raises GrammarError for what this kernel's format does not have.
+    """
+    form = parse_format(text)
+    for name, place in {"common_type": (0, 2), "common_pid": (4, 4)}.items():
+        found = form.common.get(name)
+        if found is None or (found.offset, found.size) != place:
+            raise GrammarError(f"the format of {form.name} has its {name} at another place than is known")
+    probe = layout.form != "tracepoint"
+    fields = tuple(_field(arg, form.fields, form.name, probe) for arg in layout.args)
+    back = form.fields.get("__probe_ret_ip") if layout.form == "return" else None
+    caller = Field("symbol", back.offset, back.size) if back else None
+    tid = Field("signed", form.common["common_pid"].offset, 4)
+    size = max(field.offset + field.size for field in (tid, *fields, *([caller] if caller else ())))
+    return Shape(form.id, layout, fields, tid, caller, size)
+
+
+def _field(arg: Arg, known: dict[str, FormatField], event: str, probe: bool) -> Field:
+    if arg.kind == "comm":
+        return Field("comm")
+    found = known.get(arg.field or arg.name)
+    if found is None:
+        raise GrammarError(f"the format of {event} has no field '{arg.field or arg.name}'")
+    place = (found.offset, found.size)
+    array = ARRAY_TYPE.fullmatch(arg.type)
+    if arg.kind == "texts":
+        return Field("texts", *place, count=found.size // 4, fault=True)
+    if found.text:
+        if found.type.startswith("__data_loc"):
+            return Field("dynamic", *place, fault=probe)
+        if found.type.startswith("__rel_loc"):
+            return Field("relative", *place, fault=probe)
+        return Field("text", *place)
+    if array:
+        return Field("array", *place, element=array[1], count=int(array[2]))
+    if found.array:
+        if found.type.startswith("__") or not found.count or found.size % found.count:
+            raise GrammarError(f"the field '{found.name}' of {event} is an array of unknown length")
+        return Field("array", *place, element=_element(found), count=found.count)
+    if arg.type in ("char", "symbol"):
+        return Field("char" if arg.type == "char" else "symbol", *place)
+    if found.size not in (1, 2, 4, 8):
+        raise GrammarError(f"the field '{found.name}' of {event} has {found.size} bytes, which are no number")
+    return Field("signed" if found.signed else "unsigned", *place)
+
+
+def _element(found: FormatField) -> str:
+    return f"{'s' if found.signed else 'u'}{found.size // found.count * 8}"

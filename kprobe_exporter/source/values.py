@@ -1,0 +1,114 @@
+"""The values of a binary record's fields, one by one: what the compiled walk leaves to Python."""
+
+import struct
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+from kprobe_exporter.model import Value
+from kprobe_exporter.shape import Field
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+Read: TypeAlias = Callable[[Buffer, int, int, int], Value]
+"""Of a page, where the record starts and ends in it, and its thread's id."""
+
+CODES = {
+    ("unsigned", 1): "B",
+    ("unsigned", 2): "H",
+    ("unsigned", 4): "I",
+    ("unsigned", 8): "Q",
+    ("signed", 1): "b",
+    ("signed", 2): "h",
+    ("signed", 4): "i",
+    ("signed", 8): "q",
+}
+"""Numbers as the module struct spells them."""
+
+NUMBER = struct.Struct("=I")
+ADDRESS = struct.Struct("=Q")
+
+
+class Names(Protocol):
+    """Who knows what the records have but numbers of. Asked by the reader's thread alone.
+
+    ``tgid`` and ``comm`` are a thread's; ``caller`` is the function that an address lies in, None where
+    that cannot be told; ``symbol`` an address as the kernel prints it, ``vfs_read+0x10/0x1a0``.
+    """
+
+    def tgid(self, tid: int) -> int | None: ...
+    def comm(self, tid: int) -> bytes | None: ...
+    def caller(self, address: int) -> bytes | None: ...
+    def symbol(self, address: int) -> bytes: ...
+
+
+def reader(field: Field, names: Names) -> Read:
+    """The function that reads this field; None for what the kernel could not read, or a place past the end."""
+    match field.kind:
+        case "unsigned" | "signed":
+            number = struct.Struct("=" + CODES[field.kind, field.size])
+            return lambda data, start, end, tid: number.unpack_from(data, start + field.offset)[0]
+        case "char":
+            return lambda data, start, end, tid: bytes(data[start + field.offset : start + field.offset + 1])
+        case "symbol":
+            return lambda data, start, end, tid: names.symbol(
+                ADDRESS.unpack_from(data, start + field.offset)[0]
+            )
+        case "text":
+            return lambda data, start, end, tid: _text(
+                data, start + field.offset, start + field.offset + field.size
+            )
+        case "dynamic" | "relative":
+            return lambda data, start, end, tid: located(field, data, start, start + field.offset, end)
+        case "comm":
+            return lambda data, start, end, tid: names.comm(tid)
+        case "texts":
+            return lambda data, start, end, tid: _texts(field, data, start, end)
+        case "array":
+            return _array(field, names)
+
+
+def located(field: Field, data: Buffer, start: int, at: int, end: int) -> bytes | None:
+    """The string that the place and length at ``at`` lead to (trace_probe.h: make_data_loc)."""
+    (place,) = NUMBER.unpack_from(data, at)
+    length, offset = place >> 16, place & 0xFFFF
+    first = at + 4 + offset if field.kind == "relative" else start + offset
+    if length == 0 and field.fault:
+        return None
+    if first + length > end:
+        return None
+    return _text(data, first, first + length)
+
+
+def _text(data: Buffer, start: int, end: int) -> bytes:
+    return bytes(data[start:end]).partition(b"\0")[0]
+
+
+def _texts(field: Field, data: Buffer, start: int, end: int) -> bytes:
+    """An array of strings as the kernel's text has it."""
+    first = start + field.offset
+    found = [located(field, data, start, at, end) for at in range(first, first + field.size, 4)]
+    shown = [b"(fault)" if text is None else b'"' + text + b'"' for text in found]
+    return b"{" + b",".join(shown) + b"}"
+
+
+def _array(field: Field, names: Names) -> Read:
+    """An array as the kernel's text has it (trace_probe.c: print_type_*)."""
+    size = field.size // field.count
+    element = field.element
+    code = CODES["signed" if element.startswith("s") and element != "symbol" else "unsigned", size]
+    numbers = struct.Struct(f"={field.count}{code}")
+    show = _shown(element, names)
+
+    def read(data: Buffer, start: int, end: int, tid: int) -> bytes:
+        return b"{" + b",".join(map(show, numbers.unpack_from(data, start + field.offset))) + b"}"
+
+    return read
+
+
+def _shown(element: str, names: Names) -> Callable[[int], bytes]:
+    if element == "symbol":
+        return names.symbol
+    if element == "char":
+        return lambda value: b"'%c'" % value
+    if element.startswith("x"):
+        return lambda value: b"0x%x" % value
+    return lambda value: b"%d" % value
