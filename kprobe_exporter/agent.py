@@ -15,20 +15,23 @@ from typing import Literal
 from kprobe_exporter import __version__
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.own import agent_families, probe_families
+from kprobe_exporter.aggregate.recipes import recipe
 from kprobe_exporter.aggregate.series import Limits
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.errors import ProbeRefused, StartError, TracefsError
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.errno import name_of
-from kprobe_exporter.model import ProbeSpec, ProbeStatus, Snapshot, Unfit
+from kprobe_exporter.model import ProbeStatus, Snapshot, Unfit
 from kprobe_exporter.plan import Kernel, ProbePlan, plan_probe, wants_tgid
-from kprobe_exporter.source.lines import LineParser
-from kprobe_exporter.source.text import TextSource
+from kprobe_exporter.plan.sharing import cannot_share
+from kprobe_exporter.reading import PAGE_PARSER, Reading, choose, open_pipe
+from kprobe_exporter.source.reader import Pipe, Reader
 from kprobe_exporter.stop import Stop
 from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.poller import Poller, read_counts
 from kprobe_exporter.tracefs.probes import Installed, install, names_in_use
+from kprobe_exporter.tracefs.symbols import Symbols
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +41,11 @@ DRAIN_TIME = 0.2
 POLL_TIME = 0.5
 """Seconds that a scrape waits for fresh counts of the kernel; then the last ones serve."""
 
-BUILD = {"version": __version__, "python_version": platform.python_version()}
+BUILD = {
+    "version": __version__,
+    "python_version": platform.python_version(),
+    "page_parser": PAGE_PARSER,
+}
 
 
 @dataclass(slots=True)
@@ -79,7 +86,10 @@ class Agent:
         settings = config.settings
         limits = Limits(settings.max_series, settings.max_series_total, settings.series_ttl)
         self._aggregator = Aggregator(settings.namespace, limits, name_of)
-        self._source: TextSource
+        self._symbols = Symbols(files)
+        self._reading = Reading(None)
+        self._buffer_kib = 0
+        self._source: Reader
         self._poller: Poller
 
     def __enter__(self) -> "Agent":
@@ -133,6 +143,7 @@ class Agent:
                     hits=numbers.hits.get(probe.name),
                     misses=numbers.misses.get(probe.name),
                     events=numbers.events[probe.name],
+                    because=spec.because if spec else "",
                 )
             )
         shown = [s for s, p in zip(statuses, self._probes, strict=True) if not p.absent]
@@ -154,7 +165,7 @@ class Agent:
         instance = self._stack.enter_context(Instance.acquire(self._files, name))
         self._set_up(instance)
         self._install(instance)
-        self._source = self._reader(instance)
+        self._source = Reader(self._pipe(instance), self.failed)
         self._stack.callback(self._source.close)
         self._source.start()
         self._stack.callback(self._disable)
@@ -168,10 +179,14 @@ class Agent:
         log.info("%d of %d probes are up", up, len(self._probes))
 
     def _set_up(self, instance: Instance) -> None:
-        settings = self._config.settings
+        settings, probes = self._config.settings, self._config.probes
         cpus = max(1, len(instance.files.names(f"{instance.path}/per_cpu")))
-        per_cpu = min(settings.buffer_size, settings.buffer_total // cpus)
-        instance.set_up(max(4, per_cpu // 1024), record_tgid=wants_tgid(self._config.probes))
+        self._buffer_kib = max(4, min(settings.buffer_size, settings.buffer_total // cpus) // 1024)
+        instance.set_up(self._buffer_kib, record_tgid=wants_tgid(probes))
+        stacks_wanted = any(probe.stack for probe in probes)
+        self._reading = choose(instance, settings, self._symbols, stacks_wanted=stacks_wanted)
+        if self._reading.geometry is None:
+            log.info("events are read as text: %s", self._reading.because)
         if not instance.keep_own_threads_out():
             log.warning("this kernel cannot keep the agent's own threads out of its events")
 
@@ -179,7 +194,8 @@ class Agent:
         slots = itertools.count()
         taken = names_in_use(instance)
         namespace = self._config.settings.namespace
-        kernel = Kernel(instance.event_format, instance.counts_tracepoints())
+        binary = self._reading.geometry is not None
+        kernel = Kernel(instance.event_format, instance.counts_tracepoints(), binary)
         for probe in self._config.probes:
             plan = plan_probe(probe, namespace, DECODERS, kernel, slots)
             self._aggregator.declare(plan.metrics)
@@ -198,7 +214,8 @@ class Agent:
                 refused[spec.target] = spec.reason
                 continue
             try:
-                self._refuse_shared(spec)
+                if shared := cannot_share(spec, (probe.spec for probe in self._installed())):
+                    raise ProbeRefused(shared)
                 state.installed = install(instance, spec, taken)
             except ProbeRefused as error:
                 refused[spec.target] = str(error)
@@ -208,26 +225,29 @@ class Agent:
         state.reason = " ".join(f"{target}: {reason}" for target, reason in refused.items())
         if state.installed is None:
             self._complain(state)
-        else:
+        elif self._reading.geometry is None:
             _warn_of_strings(state.installed)
 
-    def _refuse_shared(self, spec: ProbeSpec) -> None:
-        """An instance has one filter a tracepoint: two probes share it only if the agent filters."""
-        for other in (probe.spec for probe in self._installed()):
-            same = spec.file is None and (other.system, other.event) == (spec.system, spec.event)
-            if same and (spec.filter or other.filter):
-                raise ProbeRefused(
-                    f"this kernel has no eprobes, and the probe '{other.probe}' has this tracepoint "
-                    "already: put the metrics of both into one probe."
-                )
-
-    def _reader(self, instance: Instance) -> TextSource:
-        try:
-            pipe = instance.open_pipe()
-        except OSError as error:
-            raise TracefsError(instance.cannot_read(error)) from error
-        parser = LineParser([p.layout for p in self._installed() if p.spec.plan == "events"])
-        return TextSource(pipe, parser, self._aggregator.consume, self.failed)
+    def _pipe(self, instance: Instance) -> Pipe:
+        recorded = {
+            state.installed: state.plan.metrics
+            for state in self._probes
+            if state.installed is not None and state.installed.spec.plan == "events"
+        }
+        recipes = {
+            probe.layout.slot: recipe(probe.layout, metrics, probe.spec.only)
+            for probe, metrics in recorded.items()
+        }
+        return open_pipe(
+            instance,
+            self._reading,
+            self._symbols,
+            {probe.layout: probe.system for probe in recorded},
+            {slot: made for slot, made in recipes.items() if made is not None},
+            self._aggregator.consume,
+            self._buffer_kib,
+            tgid=wants_tgid(self._config.probes),
+        )
 
     def _enable(self) -> None:
         for state in self._probes:

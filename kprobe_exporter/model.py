@@ -242,7 +242,10 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class ProbeStatus:
-    """A probe as the status page shows it. ``hits`` and ``misses`` are None where nobody counts them."""
+    """A probe as the status page shows it. ``hits`` and ``misses`` are None where nobody counts them.
+
+    ``because`` says in one clause why the plan is this one.
+    """
 
     name: str
     state: Literal["up", "failed", "disabled"]
@@ -253,6 +256,7 @@ class ProbeStatus:
     hits: int | None
     misses: int | None
     events: int
+    because: str = ""
 
 
 @dataclass(frozen=True, slots=True)

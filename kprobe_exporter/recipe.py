@@ -46,7 +46,7 @@ class Tally(NamedTuple):
     slot: int
     group: int
     key: RawKey
-    count: int
+    events: int
     sum: int
     time: int = 0
     buckets: tuple[int, ...] | None = None

@@ -15,7 +15,7 @@ array; an array of strings; the thread's name, which is not in the record."""
 class Field(NamedTuple):
     """Where a record holds one value: ``offset`` and ``size`` in bytes, counted from the record's start.
 
-    ``element`` is the fetch type that an array's elements print by, ``count`` their number (0 where
+    ``element`` is the fetch type that an array's elements print by, ``length`` their number (0 where
     the record tells). ``fault``: a dynamic string of no bytes is one that could not be read.
     """
 
@@ -23,7 +23,7 @@ class Field(NamedTuple):
     offset: int = 0
     size: int = 0
     element: str = ""
-    count: int = 0
+    length: int = 0
     fault: bool = False
 
 

@@ -7,6 +7,14 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from kprobe_exporter.aggregate.accumulator import Accumulator
+from kprobe_exporter.aggregate.recipes import (
+    Take,
+    counter_take,
+    gauge_take,
+    histogram_take,
+    refuse_many,
+    return_takes,
+)
 from kprobe_exporter.aggregate.series import UNKNOWN, Limits, Series
 from kprobe_exporter.aggregate.updates import (
     HistogramCell,
@@ -47,6 +55,13 @@ UPDATES: dict[str, Callable[[Layout, MetricSpec, Series[Any], Refuse], Update]] 
     "counter": counter_update,
     "gauge": gauge_update,
     "histogram": histogram_update,
+}
+
+
+TAKES: dict[str, Callable[[MetricSpec, Series[Any]], Take]] = {
+    "counter": counter_take,
+    "gauge": gauge_take,
+    "histogram": histogram_take,
 }
 
 
@@ -97,6 +112,7 @@ class Aggregator:
         self._probes: dict[str, _Probe] = {}
         self._metrics: dict[str, _Metric] = {}
         self._updates: dict[int, list[Update]] = {}
+        self._takes: dict[int, list[Take]] = {}
         self._probe_of: dict[int, str] = {}
         self._arrived: Counter[int] = Counter()
         self._filtered_here: set[int] = set()
@@ -127,6 +143,11 @@ class Aggregator:
         with self._lock:
             probe = self._probes[layout.probe]
             updates = [self._update(layout, spec) for spec in probe.metrics.metrics]
+            takes = [
+                TAKES[spec.kind](spec, self._metrics[spec.name].series) for spec in probe.metrics.metrics
+            ]
+            takes += return_takes(probe.returned, probe.errors)
+            self._takes[layout.slot] = takes
             if layout.returns is not None and layout.place("return") is not None:
                 updates.append(
                     return_update(
@@ -151,7 +172,7 @@ class Aggregator:
             self._counted_here.discard(layout.probe)
 
     def consume(self, batch: Batch) -> None:
-        """Count a batch of events."""
+        """Count a batch of events: one by one, or by what the source says that they came to."""
         arrived, updates = self._arrived, self._updates
         with self._lock:
             self._expire()
@@ -160,6 +181,12 @@ class Aggregator:
                 arrived[slot] += 1
                 for update in updates[slot]:
                     update(record)
+            arrived.update(batch.arrived)
+            self._let_through.update(batch.passed)
+            for tally in batch.tallies:
+                self._takes[tally.slot][tally.group](tally)
+            for refused in batch.refused:
+                refuse_many(refused, partial(_count, self._lost_here))
             if batch.unparsed:
                 self._lost_here["unparsed"] += batch.unparsed
 
@@ -286,5 +313,5 @@ def _number() -> list[float]:
     return [0]
 
 
-def _count(counter: dict[K, int], key: K) -> None:
-    counter[key] = counter.get(key, 0) + 1
+def _count(counter: dict[K, int], key: K, count: int = 1) -> None:
+    counter[key] = counter.get(key, 0) + count

@@ -53,7 +53,7 @@ class Series(Generic[Cell]):
         labels: tuple[LabelSpec, ...],
         make: Callable[[], Cell],
         limits: Limits,
-        failed: Callable[[str], None],
+        failed: Callable[[str, int], None],
     ) -> None:
         self.labels = labels
         self.cells: dict[LabelValues, Cell] = {}
@@ -68,10 +68,10 @@ class Series(Generic[Cell]):
         if not labels:
             self.cells[()] = make()
 
-    def cell(self, raw: RawKey) -> Cell:
-        """The cell of these raw values, one for each label."""
+    def cell(self, raw: RawKey, events: int = 1) -> Cell:
+        """The cell of these raw values, one for each label, for so many events."""
         found = self._cache.get(raw)
-        return self._look_up(raw) if found is None else found
+        return self._look_up(raw, events) if found is None else found
 
     def expire(self) -> None:
         """Forget the label sets that were not seen for the limits' ``ttl``.
@@ -85,11 +85,11 @@ class Series(Generic[Cell]):
             del self.cells[key], self._seen[key]
             self._limits.used -= 1
 
-    def _look_up(self, raw: RawKey) -> Cell:
+    def _look_up(self, raw: RawKey, events: int) -> Cell:
         failures = False
         texts = []
         for label, value in zip(self.labels, raw, strict=True):
-            text = self._decode(label, value)
+            text = self._decode(label, value, events)
             failures = failures or text is None
             texts.append(UNKNOWN if text is None else text)
         key = tuple(texts)
@@ -97,7 +97,7 @@ class Series(Generic[Cell]):
         found = self.cells.get(key)
         if found is None:
             if bounded and not self._has_room():
-                self.overflowed += 1
+                self.overflowed += events
                 return self.cells.setdefault(self._overflow, self._make())
             found = self.cells[key] = self._make()
             self._limits.used += bounded
@@ -122,17 +122,17 @@ class Series(Generic[Cell]):
             return len(self._seen) < limits.max_series and limits.used < limits.max_series_total
         return False
 
-    def _decode(self, label: LabelSpec, value: Value) -> str | None:
+    def _decode(self, label: LabelSpec, value: Value, events: int) -> str | None:
         if not label.decoders:
             if value is None:
-                self._failed("none")
+                self._failed("none", events)
                 return None
             return plain(value)
         text: str | None = None
         for name, decode in label.decoders:
             text = _attempt(decode, value)
             if text is None:
-                self._failed(name)
+                self._failed(name, events)
                 return None
             value = text.encode()
         return plain(value)

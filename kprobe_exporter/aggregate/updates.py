@@ -21,6 +21,7 @@ from kprobe_exporter.model import (
 
 Update = Callable[[Record], None]
 Getter = Callable[[Record], Value]
+
 Refuse = Callable[[str], None]
 """Told the reason why an event's value could not be taken."""
 
@@ -42,6 +43,11 @@ class HistogramCell:
     def observe(self, bounds: Sequence[float], value: float) -> None:
         self.counts[bisect_left(bounds, value)] += 1
         self.sum += value
+
+    def add(self, counts: Sequence[int], total: float) -> None:
+        """Take what many values came to."""
+        self.counts = [*map(int.__add__, self.counts, counts)]
+        self.sum += total
 
     def value(self, bounds: tuple[float, ...]) -> HistogramValue:
         return HistogramValue(bounds, tuple(self.counts), self.sum)
@@ -121,7 +127,7 @@ def counter_update(layout: Layout, spec: MetricSpec, series: Series[list[float]]
             cell(key(record))[0] += 1
 
         return count
-    take, scale = getter(layout, spec.value), _scale(spec)
+    take, scale = getter(layout, spec.value), whole_scale(spec)
 
     def add(record: Record) -> None:
         value = take(record)
@@ -136,7 +142,7 @@ def counter_update(layout: Layout, spec: MetricSpec, series: Series[list[float]]
 def gauge_update(layout: Layout, spec: MetricSpec, series: Series[list[float]], refuse: Refuse) -> Update:
     """Keep the last value."""
     key, cell = key_getter(layout, [label.field for label in spec.labels]), series.cell
-    take, scale = getter(layout, spec.value or ""), _scale(spec)
+    take, scale = getter(layout, spec.value or ""), whole_scale(spec)
 
     def keep(record: Record) -> None:
         value = take(record)
@@ -153,7 +159,7 @@ def histogram_update(
 ) -> Update:
     """Put the value into its bucket."""
     key, cell = key_getter(layout, [label.field for label in spec.labels]), series.cell
-    take, scale, bounds = getter(layout, spec.value or ""), _scale(spec), spec.buckets
+    take, scale, bounds = getter(layout, spec.value or ""), whole_scale(spec), spec.buckets
 
     def observe(record: Record) -> None:
         value = take(record)
@@ -165,7 +171,7 @@ def histogram_update(
     return observe
 
 
-def _scale(spec: MetricSpec) -> float:
+def whole_scale(spec: MetricSpec) -> float:
     """The factor; a whole one stays whole, so that large counts stay exact."""
     return int(spec.scale) if spec.scale.is_integer() else spec.scale
 

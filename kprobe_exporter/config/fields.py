@@ -104,12 +104,6 @@ def _returns(value: str) -> str:
     return value
 
 
-def _source(value: object) -> object:
-    if sentence := later("source", value):
-        raise ValueError(sentence)
-    return value
-
-
 def _line(value: str) -> str:
     """Help is one line in the exposition: a folded text's line ends become blanks."""
     return " ".join(value.split())
@@ -136,7 +130,7 @@ class Strict(BaseModel):
 
 Finite: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 Count: TypeAlias = Annotated[int, Field(ge=1, le=MAX_BUCKETS)]
-SourceName: TypeAlias = Annotated[Literal["auto", "text"], BeforeValidator(_source)]
+SourceName: TypeAlias = Literal["auto", "binary", "text"]
 Size: TypeAlias = Annotated[
     int,
     BeforeValidator(_size),

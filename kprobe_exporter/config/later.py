@@ -12,7 +12,6 @@ LATER: Mapping[str, frozenset[str]] = {
     "global": frozenset({"limit"}),
     "probes": frozenset({"aggregate", "duration_buckets", "export", "limit"}),
     "attach": frozenset({"pair"}),
-    "source": frozenset({"binary"}),
     "field": frozenset({"duration"}),
     "decoder": frozenset(_DECODERS.split()),
 }

@@ -108,7 +108,7 @@ class Settings:
 
     namespace: str = "kprobe"
     tracefs_instance: str = "kprobe_exporter"
-    source: Literal["auto", "text"] = "auto"
+    source: Literal["auto", "binary", "text"] = "auto"
     buffer_size: int = 1 << 20
     buffer_total: int = 64 << 20
     max_series: int = 1000

@@ -14,6 +14,7 @@ table { border-collapse: collapse }
 th, td { padding: .25rem .75rem; text-align: left; vertical-align: top }
 th, td { border-bottom: 1px solid #8884 }
 td { overflow-wrap: anywhere; unicode-bidi: isolate }
+td small { display: block; max-width: 24rem; color: #888 }
 td.number { text-align: right; font-variant-numeric: tabular-nums }
 .up { color: #1a7f37 } .failed { color: #d1242f } .disabled { color: #888 }
 """
@@ -53,11 +54,18 @@ def _row(probe: ProbeStatus) -> str:
         "<tr>"
         + _cells("td", [probe.name])
         + _cells("td", [probe.state], probe.state)
-        + _cells("td", [probe.kind, probe.plan, probe.target])
+        + _cells("td", [probe.kind])
+        + f"<td>{_plan(probe)}</td>"
+        + _cells("td", [probe.target])
         + _cells("td", numbers, "number")
         + _cells("td", [probe.reason])
         + "</tr>\n"
     )
+
+
+def _plan(probe: ProbeStatus) -> str:
+    reason = f" <small>{escape(probe.because)}</small>" if probe.because else ""
+    return escape(probe.plan) + reason
 
 
 def _cells(tag: str, texts: Iterable[str], css_class: str = "") -> str:

@@ -36,7 +36,7 @@ NUMBER = {
 class Field:
     """One field of an event's record. ``offset`` and ``size`` in bytes; ``text`` for a string in the record.
 
-    ``count`` is the length of an array, 0 where there is none or the record tells it.
+    ``length`` is that of an array, 0 where there is none or the record tells it.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Field:
     signed: bool
     text: bool
     array: bool
-    count: int = 0
+    length: int = 0
 
     @property
     def fetch_type(self) -> str | None:
@@ -76,7 +76,8 @@ def parse_format(text: str) -> EventFormat:
     if name is None:
         raise GrammarError("this is not an event's format: it does not start with 'name:'", text)
     number = ID.search(text)
-    common, fields = {}, {}
+    common: dict[str, Field] = {}
+    fields: dict[str, Field] = {}
     for found in FIELD.finditer(text):
         kind, array = found["type"].strip(), found["array"] is not None or "[" in found["type"]
         kept = common if found["name"].startswith("common_") else fields

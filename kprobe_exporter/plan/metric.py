@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping
 
 from kprobe_exporter.config.values import Attach, Label, Metric, Probe
-from kprobe_exporter.grammar.condition import Filter
+from kprobe_exporter.grammar.condition import And, Comparison, Filter, Not, Or
 from kprobe_exporter.grammar.evaluate import compile_filter
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.model import Decoder, LabelSpec, MetricSpec, Where
+from kprobe_exporter.recipe import Condition
 
 Decoders = Mapping[str, Callable[[object], Decoder]]
 
@@ -32,7 +33,27 @@ def metric_spec(metric: Metric, namespace: str, decoders: Decoders) -> MetricSpe
 
 def where(parsed: Filter) -> Where:
     """A filter for the agent to evaluate."""
-    return Where(tuple(sorted(parsed.fields)), compile_filter(parsed))
+    return Where(tuple(sorted(parsed.fields)), compile_filter(parsed), condition(parsed))
+
+
+def condition(parsed: Filter) -> Condition | None:
+    """The filter as plain values; None if it has patterns in it."""
+    if isinstance(parsed, Comparison):
+        if isinstance(parsed.value, str):
+            return (
+                None
+                if parsed.operator == "~"
+                else ("text", parsed.name, parsed.operator, parsed.value.encode())
+            )
+        return "number", parsed.name, parsed.operator, parsed.value
+    if isinstance(parsed, Not):
+        operand = condition(parsed.operand)
+        return None if operand is None else ("not", operand)
+    assert isinstance(parsed, And | Or)
+    operands = [made for made in map(condition, parsed.operands) if made is not None]
+    if len(operands) < len(parsed.operands):
+        return None
+    return ("all" if isinstance(parsed, And) else "any"), tuple(operands)
 
 
 def filter_fields(text: str | None) -> frozenset[str]:

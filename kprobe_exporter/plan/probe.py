@@ -17,11 +17,13 @@ class Kernel:
 
     ``event_format`` gives the text of ``events/SYSTEM/EVENT/format``, None if there is no such event;
     ``counts_tracepoints`` says whether it counts a tracepoint's firings whatever its filter (hist
-    triggers).
+    triggers); ``binary`` whether events are read as pages, in which every field can be read, rather
+    than as text.
     """
 
     event_format: Callable[[str, str], str | None]
     counts_tracepoints: bool
+    binary: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +44,9 @@ def plan_probe(
     for attach in probe.attach:
         if attach.target.kind is Kind.TRACEPOINT:
             text = kernel.event_format(attach.target.system, attach.target.event)
-            in_kernel = kernel.counts_tracepoints
-            alternatives += tracepoint_specs(probe, attach, wanted, text, in_kernel, slots)
+            alternatives += tracepoint_specs(
+                probe, attach, wanted, text, slots, counted=kernel.counts_tracepoints, binary=kernel.binary
+            )
         else:
             alternatives.append(function_spec(probe, attach, wanted, next(slots)))
     returns = next((a.returns for a in probe.attach if a.returns is not None), None)

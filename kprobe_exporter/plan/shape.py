@@ -6,7 +6,7 @@ from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.event_format import Field as FormatField
 from kprobe_exporter.grammar.event_format import parse_format
 from kprobe_exporter.model import Arg, Layout
-from kprobe_exporter.shape import Field, Geometry, Shape, Stacks
+from kprobe_exporter.shape import Field, FieldKind, Geometry, Shape, Stacks
 
 ARRAY_TYPE = re.compile(r"(\w+)\[(\d+)\]")
 HEADER = re.compile(r"field: (\w+) (\w+);\s*offset:(\d+);\s*size:(\d+);")
@@ -71,28 +71,35 @@ def _field(arg: Arg, known: dict[str, FormatField], event: str, probe: bool) -> 
     found = known.get(arg.field or arg.name)
     if found is None:
         raise GrammarError(f"the format of {event} has no field '{arg.field or arg.name}'")
-    place = (found.offset, found.size)
-    array = ARRAY_TYPE.fullmatch(arg.type)
     if arg.kind == "texts":
-        return Field("texts", *place, count=found.size // 4, fault=True)
+        return Field("texts", found.offset, found.size, length=found.size // 4, fault=True)
     if found.text:
-        if found.type.startswith("__data_loc"):
-            return Field("dynamic", *place, fault=probe)
-        if found.type.startswith("__rel_loc"):
-            return Field("relative", *place, fault=probe)
-        return Field("text", *place)
-    if array:
-        return Field("array", *place, element=array[1], count=int(array[2]))
-    if found.array:
-        if found.type.startswith("__") or not found.count or found.size % found.count:
-            raise GrammarError(f"the field '{found.name}' of {event} is an array of unknown length")
-        return Field("array", *place, element=_element(found), count=found.count)
-    if arg.type in ("char", "symbol"):
-        return Field("char" if arg.type == "char" else "symbol", *place)
+        return Field(_string_kind(found), found.offset, found.size, fault=probe)
+    if found.array or "[" in arg.type:
+        return _array(arg, found, event)
+    return Field(_number_kind(arg, found, event), found.offset, found.size)
+
+
+def _string_kind(found: FormatField) -> FieldKind:
+    if found.type.startswith("__data_loc"):
+        return "dynamic"
+    return "relative" if found.type.startswith("__rel_loc") else "text"
+
+
+def _array(arg: Arg, found: FormatField, event: str) -> Field:
+    typed = ARRAY_TYPE.fullmatch(arg.type)
+    count = int(typed[2]) if typed else found.length
+    if found.type.startswith("__") or not count or found.size // count not in (1, 2, 4, 8):
+        raise GrammarError(f"the field '{found.name}' of {event} is an array that is not known")
+    element = typed[1] if typed else f"{'s' if found.signed else 'u'}{found.size // count * 8}"
+    return Field("array", found.offset, found.size, element, count)
+
+
+def _number_kind(arg: Arg, found: FormatField, event: str) -> FieldKind:
     if found.size not in (1, 2, 4, 8):
         raise GrammarError(f"the field '{found.name}' of {event} has {found.size} bytes, which are no number")
-    return Field("signed" if found.signed else "unsigned", *place)
-
-
-def _element(found: FormatField) -> str:
-    return f"{'s' if found.signed else 'u'}{found.size // found.count * 8}"
+    if arg.type == "char":
+        return "char"
+    if arg.type == "symbol":
+        return "symbol"
+    return "signed" if found.signed else "unsigned"

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.event_format import EventFormat, parse_format, text_pattern
+from kprobe_exporter.grammar.event_format import EventFormat, Field, parse_format, text_pattern
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.model import Arg, ArgKind, Layout, ProbeSpec, Unfit
 from kprobe_exporter.plan.metric import counts_suffice, filter_fields, where
@@ -19,14 +20,17 @@ def tracepoint_specs(
     attach: Attach,
     wanted: set[str],
     text: str | None,
-    counted: bool,
     slots: Iterator[int],
+    *,
+    counted: bool,
+    binary: bool,
 ) -> list[ProbeSpec | Unfit]:
     """What to try in order. ``text`` is the event's ``format``, None if the kernel has no such event;
     ``counted`` says whether the kernel counts its firings whatever the filter.
 
     An eprobe records the thread's name with the event, and two may sit on one tracepoint. A kernel
-    without them prints the tracepoint's own text. If nobody in such a kernel counts the firings, the
+    without them gives the tracepoint's own event, of which the text shows what its ``print fmt`` does,
+    and the page (``binary``) all. If nobody in such a kernel counts the firings, the
     filter is left to the agent: hits are firings, a filter does not narrow them.
     """
     target = attach.target
@@ -41,11 +45,12 @@ def tracepoint_specs(
     first = [_counted(probe, attach, next(slots))] if counting else []
     comm = "comm" in wanted | filter_fields(attach.filter)
     eprobe = _eprobe(probe, attach, form, used, comm, next(slots))
-    own_text = _own_text(probe, attach, form, used, wanted, next(slots))
+    own = partial(_own, probe, attach, form, used, binary=binary)
+    own_event = own(wanted, next(slots))
     if attach.filter is None:
-        return [*first, eprobe, own_text]
-    by_kernel = _kernel_filters(attach, attach.filter, own_text)
-    with_fields = _own_text(probe, attach, form, used, wanted | filter_fields(attach.filter), next(slots))
+        return [*first, eprobe, own_event]
+    by_kernel = _kernel_filters(attach, attach.filter, own_event)
+    with_fields = own(wanted | filter_fields(attach.filter), next(slots))
     by_agent = _agent_filters(attach.filter, with_fields)
     return [eprobe, by_kernel, by_agent] if counted else [eprobe, by_agent, by_kernel]
 
@@ -119,22 +124,21 @@ def _eprobe(
     )
 
 
-def _own_text(
+def _own(
     probe: Probe,
     attach: Attach,
     form: EventFormat,
     used: dict[str, str],
     wanted: set[str],
     slot: int,
+    *,
+    binary: bool,
 ) -> ProbeSpec | Unfit:
-    """The tracepoint itself, not filtered yet; of its text only what is needed is read."""
+    """The tracepoint itself, not filtered yet; only what is needed of it is read."""
     target = attach.target
     shown = {name: field for name, field in used.items() if name in wanted | {"return"}}
-    ours = {field: name for name, field in shown.items()}
-    if len(ours) < len(shown):
-        return Unfit(str(target), "one field under two names takes an eprobe, which this kernel lacks")
     try:
-        pattern, found = text_pattern(form, set(shown.values()))
+        pattern, args = _page_args(form, shown, wanted) if binary else _text_args(form, shown)
     except GrammarError as error:
         return Unfit(str(target), error.message)
     return ProbeSpec(
@@ -152,7 +156,7 @@ def _own_text(
             target.event,
             "tracepoint",
             target.event,
-            tuple(arg._replace(name=ours[arg.name]) for arg in found),
+            args,
             attach.returns,
             pattern,
             probe.stack,
@@ -161,6 +165,33 @@ def _own_text(
         event=target.event,
         stack=probe.stack,
     )
+
+
+def _text_args(form: EventFormat, shown: dict[str, str]) -> tuple[bytes, tuple[Arg, ...]]:
+    """What the event's text shows, and its pattern."""
+    ours = {field: name for name, field in shown.items()}
+    if len(ours) < len(shown):
+        raise GrammarError("one field under two names takes an eprobe, which this kernel lacks")
+    pattern, found = text_pattern(form, set(shown.values()))
+    return pattern, tuple(arg._replace(name=ours[arg.name], field=arg.name) for arg in found)
+
+
+def _page_args(form: EventFormat, shown: dict[str, str], wanted: set[str]) -> tuple[bytes, tuple[Arg, ...]]:
+    """What the event's record holds, and the name of its thread."""
+    args = []
+    for name, field in shown.items():
+        found = form.fields[field]
+        kind: ArgKind = "str" if found.text else "bare" if found.array else "int"
+        length = f"{_element(found)}[{found.length}]" if kind == "bare" else ""
+        args.append(Arg(name, kind, type=length, field=field))
+    if "comm" in wanted - shown.keys():
+        args.append(Arg("comm", "comm"))
+    return b"", tuple(args)
+
+
+def _element(found: Field) -> str:
+    """The fetch type of an array's elements."""
+    return f"{'s' if found.signed else 'u'}{found.size * 8 // max(1, found.length)}"
 
 
 def _kernel_filters(attach: Attach, text: str, spec: ProbeSpec | Unfit) -> ProbeSpec | Unfit:

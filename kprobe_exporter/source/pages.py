@@ -4,6 +4,7 @@ A page is a header and records, each a word of length and time and then the even
 ring_buffer.c, include/linux/ring_buffer.h; tools/lib/traceevent/kbuffer-parse.c reads the same).
 """
 
+import os
 import struct
 import sys
 from collections import defaultdict
@@ -72,6 +73,20 @@ class PageParser:
         except (struct.error, IndexError, _DamagedError):
             self._batch.unparsed += 1
 
+    def pull(self, fd: int, cpu: int, pages: int) -> int:
+        """Read and take in up to ``pages`` of a trace_pipe_raw; how many there were. Raises OSError."""
+        for got in range(pages):
+            try:
+                page = os.read(fd, self._geometry.page)
+            except BlockingIOError:
+                return got
+            if not page:
+                return got
+            self.feed(page, cpu)
+            if self._part(page):
+                return got + 1
+        return pages
+
     def take(self) -> Batch:
         """What came since the last call."""
         batch, self._batch = self._batch, Batch()
@@ -81,6 +96,11 @@ class PageParser:
     def waiting(self) -> int:
         """How many records and tallies ``take`` would give."""
         return len(self._batch.records)
+
+    def _part(self, page: Buffer) -> bool:
+        """Whether it was the page that is being written: there is hardly more, and it comes in crumbs."""
+        (commit,) = WORD.unpack_from(page, _low_word(self._geometry))
+        return bool((commit & ~(MISSED | COUNTED)) < self._geometry.page // 2)
 
     def _walk(self, page: Buffer, cpu: int) -> None:
         geometry = self._geometry

@@ -1,7 +1,7 @@
 """The values of a binary record's fields, one by one: what the compiled walk leaves to Python."""
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol, TypeAlias
 
 from kprobe_exporter.model import Value
@@ -31,39 +31,86 @@ class Names(Protocol):
     """Who knows what the records have but numbers of. Asked by the reader's thread alone.
 
     ``tgid`` and ``comm`` are a thread's; ``caller`` is the function that an address lies in, None where
-    that cannot be told; ``symbol`` an address as the kernel prints it, ``vfs_read+0x10/0x1a0``.
+    that cannot be told; ``symbol`` an address as the kernel prints it, ``vfs_read+0x10/0x1a0``, None where no
+    addresses may be seen.
     """
 
     def tgid(self, tid: int) -> int | None: ...
     def comm(self, tid: int) -> bytes | None: ...
     def caller(self, address: int) -> bytes | None: ...
-    def symbol(self, address: int) -> bytes: ...
+    def symbol(self, address: int) -> bytes | None: ...
 
 
 def reader(field: Field, names: Names) -> Read:
-    """The function that reads this field; None for what the kernel could not read, or a place past the end."""
-    match field.kind:
-        case "unsigned" | "signed":
-            number = struct.Struct("=" + CODES[field.kind, field.size])
-            return lambda data, start, end, tid: number.unpack_from(data, start + field.offset)[0]
-        case "char":
-            return lambda data, start, end, tid: bytes(data[start + field.offset : start + field.offset + 1])
-        case "symbol":
-            return lambda data, start, end, tid: names.symbol(
-                ADDRESS.unpack_from(data, start + field.offset)[0]
-            )
-        case "text":
-            return lambda data, start, end, tid: _text(
-                data, start + field.offset, start + field.offset + field.size
-            )
-        case "dynamic" | "relative":
-            return lambda data, start, end, tid: located(field, data, start, start + field.offset, end)
-        case "comm":
-            return lambda data, start, end, tid: names.comm(tid)
-        case "texts":
-            return lambda data, start, end, tid: _texts(field, data, start, end)
-        case "array":
-            return _array(field, names)
+    """The function that reads this field; None for what could not be read, or leads outside the record."""
+    return _READERS[field.kind](field, names)
+
+
+def _number(field: Field, names: Names) -> Read:
+    number = struct.Struct("=" + CODES[field.kind, field.size])
+    return lambda data, start, end, tid: number.unpack_from(data, start + field.offset)[0]
+
+
+def _char(field: Field, names: Names) -> Read:
+    return lambda data, start, end, tid: bytes(data[start + field.offset : start + field.offset + 1])
+
+
+def _symbol(field: Field, names: Names) -> Read:
+    return lambda data, start, end, tid: names.symbol(ADDRESS.unpack_from(data, start + field.offset)[0])
+
+
+def _comm(field: Field, names: Names) -> Read:
+    return lambda data, start, end, tid: names.comm(tid)
+
+
+def _fixed(field: Field, names: Names) -> Read:
+    def read(data: Buffer, start: int, end: int, tid: int) -> bytes:
+        return _text(data, start + field.offset, start + field.offset + field.size)
+
+    return read
+
+
+def _located(field: Field, names: Names) -> Read:
+    return lambda data, start, end, tid: located(field, data, start, start + field.offset, end)
+
+
+def _texts(field: Field, names: Names) -> Read:
+    """An array of strings as the kernel's text has it."""
+
+    def read(data: Buffer, start: int, end: int, tid: int) -> bytes:
+        first = start + field.offset
+        found = [located(field, data, start, at, end) for at in range(first, first + field.size, 4)]
+        shown = [b"(fault)" if text is None else b'"' + text + b'"' for text in found]
+        return b"{" + b",".join(shown) + b"}"
+
+    return read
+
+
+def _array(field: Field, names: Names) -> Read:
+    """An array as the kernel's text has it (trace_probe.c: print_type_*)."""
+    size, element = field.size // field.length, field.element
+    code = CODES["signed" if element in ("s8", "s16", "s32", "s64") else "unsigned", size]
+    numbers = struct.Struct(f"={field.length}{code}")
+    show = _shown(element, names)
+
+    def read(data: Buffer, start: int, end: int, tid: int) -> bytes:
+        return b"{" + b",".join(map(show, numbers.unpack_from(data, start + field.offset))) + b"}"
+
+    return read
+
+
+_READERS: Mapping[str, Callable[[Field, Names], Read]] = {
+    "unsigned": _number,
+    "signed": _number,
+    "char": _char,
+    "symbol": _symbol,
+    "comm": _comm,
+    "text": _fixed,
+    "dynamic": _located,
+    "relative": _located,
+    "texts": _texts,
+    "array": _array,
+}
 
 
 def located(field: Field, data: Buffer, start: int, at: int, end: int) -> bytes | None:
@@ -82,31 +129,9 @@ def _text(data: Buffer, start: int, end: int) -> bytes:
     return bytes(data[start:end]).partition(b"\0")[0]
 
 
-def _texts(field: Field, data: Buffer, start: int, end: int) -> bytes:
-    """An array of strings as the kernel's text has it."""
-    first = start + field.offset
-    found = [located(field, data, start, at, end) for at in range(first, first + field.size, 4)]
-    shown = [b"(fault)" if text is None else b'"' + text + b'"' for text in found]
-    return b"{" + b",".join(shown) + b"}"
-
-
-def _array(field: Field, names: Names) -> Read:
-    """An array as the kernel's text has it (trace_probe.c: print_type_*)."""
-    size = field.size // field.count
-    element = field.element
-    code = CODES["signed" if element.startswith("s") and element != "symbol" else "unsigned", size]
-    numbers = struct.Struct(f"={field.count}{code}")
-    show = _shown(element, names)
-
-    def read(data: Buffer, start: int, end: int, tid: int) -> bytes:
-        return b"{" + b",".join(map(show, numbers.unpack_from(data, start + field.offset))) + b"}"
-
-    return read
-
-
 def _shown(element: str, names: Names) -> Callable[[int], bytes]:
     if element == "symbol":
-        return names.symbol
+        return lambda address: names.symbol(address) or b"0x%x" % address
     if element == "char":
         return lambda value: b"'%c'" % value
     if element.startswith("x"):

@@ -10,7 +10,7 @@ from types import TracebackType
 
 from kprobe_exporter.errors import InstanceBusy, TracefsError
 from kprobe_exporter.tracefs.definitions import delete_group
-from kprobe_exporter.tracefs.files import Tracefs
+from kprobe_exporter.tracefs.files import ReadOnlyTracefs, Tracefs
 
 log = logging.getLogger(__name__)
 
@@ -28,12 +28,19 @@ class Instance:
     state. Made by ``acquire``. Not thread-safe: one thread acquires, sets up and closes it.
     """
 
-    def __init__(self, files: Tracefs, name: str, lock: int) -> None:
+    def __init__(self, files: Tracefs, name: str, lock: int | None) -> None:
         self.files = files
         self.name = name
         self.group = name
         self.path = f"instances/{name}"
-        self._lock: int | None = lock
+        self._lock = lock
+
+    @classmethod
+    def top(cls, files: ReadOnlyTracefs) -> "Instance":
+        """The kernel's own tracefs, which has what an instance of ours would have; only to look at."""
+        made = cls(files, "", None)
+        made.path = "."
+        return made
 
     @classmethod
     def acquire(cls, files: Tracefs, name: str) -> "Instance":
@@ -135,6 +142,19 @@ class Instance:
     def open_pipe(self) -> int:
         """A non-blocking descriptor of our trace_pipe; OSError as the kernel gives it."""
         return self.files.open_pipe(f"{self.path}/trace_pipe")
+
+    def open_raw(self) -> dict[int, int]:
+        """A non-blocking descriptor of every CPU's trace_pipe_raw; OSError as the kernel gives it."""
+        pipes: dict[int, int] = {}
+        try:
+            for name in self.files.names(f"{self.path}/per_cpu"):
+                cpu = int(name.removeprefix("cpu"))
+                pipes[cpu] = self.files.open_pipe(f"{self.path}/per_cpu/{name}/trace_pipe_raw")
+        except BaseException:
+            for pipe in pipes.values():
+                os.close(pipe)
+            raise
+        return pipes
 
     def cannot_read(self, error: OSError) -> str:
         """Why our trace_pipe could not be opened, as a sentence."""

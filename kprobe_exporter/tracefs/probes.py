@@ -142,9 +142,7 @@ def names_in_use(instance: Instance) -> set[str]:
 def _define(instance: Instance, spec: ProbeSpec, taken: set[str]) -> Installed:
     assert spec.file is not None
     if not instance.files.exists(spec.file):
-        raise ProbeRefused(
-            f"this kernel was built without {_OPTION.get(spec.file, spec.file)} (no {spec.file})."
-        )
+        raise ProbeRefused(not_built(spec.file))
     for event in _names(spec.probe, taken):
         line = spec.line(instance.group, event)
         try:
@@ -165,6 +163,11 @@ _OPTION = {
     "uprobe_events": "CONFIG_UPROBE_EVENTS",
     "dynamic_events": "CONFIG_DYNAMIC_EVENTS",
 }
+
+
+def not_built(file: str) -> str:
+    """Why there is no such definitions file, as a sentence."""
+    return f"this kernel was built without {_OPTION.get(file, file)} (no {file})."
 
 
 def _names(wish: str, taken: set[str]) -> Iterable[str]:

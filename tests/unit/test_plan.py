@@ -67,7 +67,12 @@ def specs(made: Probe) -> list[ProbeSpec]:
             attach("kprobe:f", names="+0($arg1):string[2]", sym="$arg2:symbol", c="$arg3:char", n="$arg4:u8"),
             (),
             "p:g/e f sym=$arg2:symbol c=$arg3:char n=$arg4:u8 names=+0($arg1):string[2]",
-            (Arg("sym", "bare"), Arg("c", "char"), Arg("n", "int"), Arg("names", "texts")),
+            (
+                Arg("sym", "bare", type="symbol"),
+                Arg("c", "char", type="char"),
+                Arg("n", "int"),
+                Arg("names", "texts", type="string[2]"),
+            ),
         ),
         (
             attach("kretprobe:vfs_read", "long"),
@@ -117,7 +122,7 @@ def test_a_tracepoint_is_an_eprobe_or_else_itself() -> None:
     assert eprobe.layout.form == "eprobe"
     assert (static.file, static.filter) == (None, "ret < 0")
     assert (static.system, static.event) == ("syscalls", "sys_exit_openat")
-    assert static.layout.args == (Arg("return", "hex", 64),)
+    assert static.layout.args == (Arg("return", "hex", 64, field="ret"),)
     assert static.layout.form == "tracepoint"
     assert static.layout.pattern is not None
     assert (unfiltered.filter, unfiltered.layout.args) == (None, static.layout.args)
@@ -151,7 +156,7 @@ def test_the_text_is_read_for_what_is_used_alone() -> None:
     way = attach(f"tracepoint:{EXEC}", file="filename", new="pid")
     eprobe, static = specs(probe(way, metrics=(counter("new"),)))
     assert eprobe.line("g", "e") == "e:g/e sched.sched_process_exec new=$pid:s32 file=$filename:string"
-    assert static.layout.args == (Arg("new", "int"),)
+    assert static.layout.args == (Arg("new", "int", field="pid"),)
     assert specs(probe(way))[-1].layout.args == ()
 
 

@@ -23,7 +23,7 @@ class Kernel:
 KERNELS = {
     kernel.series: kernel
     for kernel in (
-        Kernel("6.1", absent=frozenset({"available_filter_functions_addrs"})),
+        Kernel("6.1", absent=frozenset({"available_filter_functions_addrs", "buffer_subbuf_size_kb"})),
         Kernel("6.12"),
     )
 }

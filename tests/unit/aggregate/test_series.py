@@ -19,8 +19,8 @@ class Metric:
         self.failures: Counter[str] = Counter()
         self.series: Series[list[int]] = Series(labels, lambda: [0], Limits(cap, 20_000), self._failed)
 
-    def _failed(self, decoder: str) -> None:
-        self.failures[decoder] += 1
+    def _failed(self, decoder: str, events: int) -> None:
+        self.failures[decoder] += events
 
     def count(self, *raw: Value) -> None:
         self.series.cell(raw)[0] += 1

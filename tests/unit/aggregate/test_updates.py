@@ -122,7 +122,7 @@ class Metric:
         labels = (LabelSpec("comm", "comm"),)
         spec = MetricSpec("m", kind, "help", value, labels, buckets)
         make = (lambda: HistogramCell(len(buckets))) if kind == "histogram" else (lambda: [0])
-        self.series: Series[Any] = Series(labels, make, Limits(10, 20_000), lambda _: None)
+        self.series: Series[Any] = Series(labels, make, Limits(10, 20_000), lambda _, __: None)
         self.update = UPDATES[kind](layout(returns), spec, self.series, self.refused.append)
 
     @property

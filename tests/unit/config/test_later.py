@@ -37,11 +37,6 @@ def test_pair(problems: Callable[[str], list[str]]) -> None:
     assert problem.startswith("1:29: probes[0].attach.pair: 'pair' is not in this version yet")
 
 
-def test_source(problems: Callable[[str], list[str]]) -> None:
-    [problem] = problems(f"{PROBE}global: {{source: binary}}")
-    assert problem.startswith("2:18: global.source: 'binary' is not in this version yet")
-
-
 @pytest.mark.parametrize("name", sorted(LATER["decoder"]))
 @pytest.mark.parametrize("form", ["{}", "{{{}: {{}}}}", "[{}]"])
 def test_decoders(problems: Callable[[str], list[str]], name: str, form: str) -> None:

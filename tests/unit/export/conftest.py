@@ -33,6 +33,6 @@ SNAPSHOT = Snapshot(
     ),
     probes=(
         ProbeStatus("open", "up", "kretprobe", "do_sys_openat2", "events", "", 23, 0, 23),
-        ProbeStatus(HOSTILE, "failed", "kprobe", HOSTILE, HOSTILE, HOSTILE, None, None, 0),
+        ProbeStatus(HOSTILE, "failed", "kprobe", HOSTILE, HOSTILE, HOSTILE, None, None, 0, HOSTILE),
     ),
 )

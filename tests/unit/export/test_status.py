@@ -25,7 +25,7 @@ class Page(HTMLParser):
             self.cells.append("")
 
     def handle_data(self, data: str) -> None:
-        if self.cells and self.tags[-1] in ("td", "th"):
+        if self.cells and self.tags[-1] in ("td", "th", "small"):
             self.cells[-1] += data
 
 
@@ -37,9 +37,15 @@ def test_every_probe_has_its_row() -> None:
         *("open", "up", "kretprobe", "events", "do_sys_openat2", "23", "0", "23", "")
     ]
     assert [cell.strip() for cell in bad] == [
-        *(HOSTILE, "failed", "kprobe", HOSTILE, HOSTILE, "", "", "0", HOSTILE)
+        *(HOSTILE, "failed", "kprobe", f"{HOSTILE} {HOSTILE}", HOSTILE, "", "", "0", HOSTILE)
     ]
     assert "script" not in page.tags
+
+
+def test_the_reason_of_a_plan_stands_below_it() -> None:
+    probe = ProbeStatus("p", "up", "kprobe", "f", "events", "", 1, 0, 1, "a metric takes <comm>")
+    page = render_status(Snapshot((), (probe,)), "/metrics")
+    assert b"<td>events <small>a metric takes &lt;comm&gt;</small></td>" in page
 
 
 def test_a_quote_cannot_leave_an_attribute() -> None:

@@ -93,7 +93,12 @@ def test_the_formats_of_real_kernels(file: Captured) -> None:
 @pytest.mark.parametrize(
     ("file", "name", "field", "fetch_type"),
     [
-        ("sched/sched_switch", "prev_comm", Field("prev_comm", "char", 8, 16, False, True, True, 16), "string"),
+        (
+            "sched/sched_switch",
+            "prev_comm",
+            Field("prev_comm", "char", 8, 16, False, True, True, 16),
+            "string",
+        ),
         ("sched/sched_switch", "next_pid", Field("next_pid", "pid_t", 56, 4, True, False, False), "s32"),
         (
             "sched/sched_process_exec",

@@ -10,7 +10,8 @@ import pytest
 from kprobe_exporter.errors import SourceError
 from kprobe_exporter.model import Batch
 from kprobe_exporter.source import text
-from kprobe_exporter.source.text import TextSource
+from kprobe_exporter.source.reader import Reader
+from kprobe_exporter.source.text import TextPipe
 
 SOON = 10.0
 """Seconds until a test gives up; nothing ever waits for so long."""
@@ -27,7 +28,7 @@ class Lines:
         return Batch([(line,) for line in lines])
 
 
-class Reader:
+class Source:
     """A source on a pipe of ours, and what came out of it."""
 
     def __init__(self) -> None:
@@ -37,7 +38,8 @@ class Reader:
         self.records: list[bytes] = []
         self.errors: list[BaseException] = []
         self.failed = threading.Event()
-        self.source = TextSource(pipe, Lines(), self.deliver, self.on_error)
+        self.text = TextPipe(pipe, Lines(), self.deliver)
+        self.source = Reader(self.text, self.on_error)
 
     def deliver(self, batch: Batch) -> None:
         self.records += [line for (line,) in batch.records]
@@ -60,15 +62,15 @@ class Reader:
 
 
 @pytest.fixture
-def reader() -> Iterator[Reader]:
-    made = Reader()
+def reader() -> Iterator[Source]:
+    made = Source()
     yield made
     made.source.close()
     made.hang_up()
     assert not made.running
 
 
-def test_drain_waits_until_all_is_delivered(reader: Reader) -> None:
+def test_drain_waits_until_all_is_delivered(reader: Source) -> None:
     reader.source.start()
     for number in range(5):
         reader.write(b"%d\n" % number)
@@ -76,7 +78,7 @@ def test_drain_waits_until_all_is_delivered(reader: Reader) -> None:
         assert reader.records == [b"%d" % n for n in range(number + 1)]
 
 
-def test_unfinished_lines_wait_for_their_end(reader: Reader) -> None:
+def test_unfinished_lines_wait_for_their_end(reader: Source) -> None:
     reader.source.start()
     reader.write(b"one\ntw")
     assert reader.source.drain(SOON)
@@ -86,7 +88,7 @@ def test_unfinished_lines_wait_for_their_end(reader: Reader) -> None:
     assert reader.records == [b"one", b"two"]
 
 
-def test_close_delivers_what_is_there(reader: Reader) -> None:
+def test_close_delivers_what_is_there(reader: Source) -> None:
     reader.write(b"last\n")
     reader.source.start()
     reader.write(b"words\n")
@@ -95,7 +97,7 @@ def test_close_delivers_what_is_there(reader: Reader) -> None:
     assert reader.errors == []
 
 
-def test_end_of_file_is_no_end(reader: Reader) -> None:
+def test_end_of_file_is_no_end(reader: Source) -> None:
     """trace_pipe gives one while tracing_on is 0."""
     reader.source.start()
     reader.write(b"x\n")
@@ -106,7 +108,7 @@ def test_end_of_file_is_no_end(reader: Reader) -> None:
     assert (reader.records, reader.errors) == ([b"x"], [])
 
 
-def test_it_goes_on_after_an_end_of_file(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_goes_on_after_an_end_of_file(reader: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [b"a\n", b"", b"b\n", b""]
 
     def read(fd: int, _: int) -> bytes:
@@ -120,7 +122,7 @@ def test_it_goes_on_after_an_end_of_file(reader: Reader, monkeypatch: pytest.Mon
     assert reader.records == [b"a", b"b"]
 
 
-def test_close_twice_and_from_many_threads(reader: Reader) -> None:
+def test_close_twice_and_from_many_threads(reader: Source) -> None:
     reader.source.start()
     closers = [threading.Thread(target=reader.source.close) for _ in range(4)]
     for closer in closers:
@@ -133,14 +135,14 @@ def test_close_twice_and_from_many_threads(reader: Reader) -> None:
     reader.source.close()
 
 
-def test_close_before_start_closes_the_pipe(reader: Reader) -> None:
+def test_close_before_start_closes_the_pipe(reader: Source) -> None:
     reader.source.close()
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(reader.pipe)
 
 
 def test_drain_waits_for_what_came_after_the_reader_had_looked(
-    reader: Reader, monkeypatch: pytest.MonkeyPatch
+    reader: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The end of the round that is under way says nothing of it: drain has to ask for another one."""
     looked, asked, again = threading.Event(), threading.Event(), threading.Event()
@@ -164,7 +166,7 @@ def test_drain_waits_for_what_came_after_the_reader_had_looked(
 
     monkeypatch.setattr(os, "read", held_read)
     monkeypatch.setattr(os, "eventfd_write", noted_nudge)
-    reader.source._deliver = held_deliver
+    reader.text._deliver = held_deliver
     reader.source.start()
     assert looked.wait(SOON)
     reader.write(b"late\n")
@@ -174,12 +176,12 @@ def test_drain_waits_for_what_came_after_the_reader_had_looked(
     assert delivered == [b"late"]
 
 
-def test_drain_gives_up(reader: Reader) -> None:
+def test_drain_gives_up(reader: Source) -> None:
     """Nothing runs yet: the time is over at once, and at most once."""
     assert not reader.source.drain(0)
 
 
-def test_drain_after_close_touches_no_file(reader: Reader) -> None:
+def test_drain_after_close_touches_no_file(reader: Source) -> None:
     """The number of the eventfd may be another file's by then."""
     reader.source.start()
     reader.source.close()
@@ -196,12 +198,12 @@ def test_drain_after_close_touches_no_file(reader: Reader) -> None:
 
 
 @pytest.mark.parametrize("where", ["_parser", "_deliver"])
-def test_an_error_of_the_thread_is_handed_on_once(reader: Reader, where: str) -> None:
+def test_an_error_of_the_thread_is_handed_on_once(reader: Source, where: str) -> None:
     class Fails:
         def feed(self, data: bytes) -> Batch:
             raise ValueError("a bug")
 
-    setattr(reader.source, where, Fails() if where == "_parser" else Fails().feed)
+    setattr(reader.text, where, Fails() if where == "_parser" else Fails().feed)
     reader.source.start()
     reader.write(b"x\n")
     assert reader.failed.wait(SOON)
@@ -211,7 +213,7 @@ def test_an_error_of_the_thread_is_handed_on_once(reader: Reader, where: str) ->
 
 
 def test_a_pipe_that_cannot_be_read_any_more_is_a_source_error(
-    reader: Reader, monkeypatch: pytest.MonkeyPatch
+    reader: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read(*_: int) -> bytes:
         raise OSError(5, "Input/output error")
@@ -224,9 +226,9 @@ def test_a_pipe_that_cannot_be_read_any_more_is_a_source_error(
     assert str(error) == "trace_pipe cannot be read any more: Input/output error."
 
 
-def test_a_flood_does_not_hold_up_close(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flood_does_not_hold_up_close(reader: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pipe is never found empty: the reader has to stop by itself."""
-    monkeypatch.setattr(text, "LAST_READS", 50)
+    monkeypatch.setattr(text, "MOST_READS", 50)
     stop, flooding = threading.Event(), threading.Event()
     os.set_blocking(reader.end, False)
 
@@ -265,7 +267,7 @@ def _always(read: Callable[[int, int], bytes]) -> Callable[[int, int], bytes]:
     return always
 
 
-def test_what_comes_meanwhile_is_delivered_without_anybody_asking(reader: Reader) -> None:
+def test_what_comes_meanwhile_is_delivered_without_anybody_asking(reader: Source) -> None:
     arrived = threading.Event()
     deliver = reader.deliver
 
@@ -273,7 +275,7 @@ def test_what_comes_meanwhile_is_delivered_without_anybody_asking(reader: Reader
         deliver(batch)
         arrived.set()
 
-    reader.source._deliver = notice
+    reader.text._deliver = notice
     reader.source.start()
     assert reader.source.drain(SOON)
     reader.write(b"unasked\n")

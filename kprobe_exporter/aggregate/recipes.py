@@ -1,0 +1,140 @@
+"""What a layout's records are wanted for, written down so that a source can add them up by itself.
+
+The same that `updates` compiles into functions, one record at a time; tests hold the one against the
+other.
+"""
+
+from collections.abc import Callable, Iterator
+
+from kprobe_exporter.aggregate.series import Series
+from kprobe_exporter.aggregate.updates import MAX_ERRNO, HistogramCell, whole_scale
+from kprobe_exporter.model import Layout, MetricSpec, ProbeMetrics, ReturnType, Where
+from kprobe_exporter.recipe import Condition, Group, Recipe, Refused, Tally
+
+SMALLEST, LARGEST = -(1 << 63), (1 << 64) - 1
+"""Of the numbers that a field can hold, signed or not."""
+
+Take = Callable[[Tally], None]
+
+ERRORS: Condition = ("all", (("number", "return", ">=", -MAX_ERRNO), ("number", "return", "<", 0)))
+VALUES: Condition = ("number", "return", ">=", 0)
+
+
+def recipe(layout: Layout, metrics: ProbeMetrics, only: Where | None) -> Recipe | None:
+    """All that the records of ``layout`` are wanted for; None where records themselves are needed.
+
+    That is for patterns of strings, stacks, arrays in labels, and conditions on what is not in the
+    record.
+    """
+    wheres = [spec.where for spec in metrics.metrics if spec.where is not None] + ([only] if only else [])
+    groups = [_group(spec) for spec in metrics.metrics]
+    if layout.returns is not None and layout.place("return") is not None:
+        groups += return_groups(layout.returns, metrics.return_buckets)
+    if layout.stack or not all(_writable(where, layout) for where in wheres):
+        return None
+    kinds = {arg.name: arg.type or arg.kind for arg in layout.args}
+    numbers = {kinds.get(group.value) for group in groups if group.value is not None}
+    keys = {kinds.get(key, "") for group in groups for key in group.keys}
+    if numbers & {"char", "symbol", "comm"} or "texts" in keys or any("[" in kind for kind in keys):
+        return None
+    return Recipe(tuple(groups), only.condition if only else None)
+
+
+def _writable(where: Where, layout: Layout) -> bool:
+    """Whether a condition is one on plain numbers and strings of the record."""
+    plain = {arg.name for arg in layout.args if arg.kind in ("int", "hex", "str", "bare") and not arg.type}
+    looked_up = {arg.name for arg in layout.args} | {"pid", "caller", "symbol", "comm"}
+    return where.condition is not None and not looked_up.difference(plain).intersection(where.fields)
+
+
+def return_groups(returns: ReturnType, bounds: tuple[float, ...]) -> Iterator[Group]:
+    """The built-in metrics of a return value: the errors, then the histogram of what is not negative."""
+    yield Group(keys=("return",), where=ERRORS)
+    if not returns.pointer:
+        yield Group(value="return", bounds=thresholds(bounds, 1), where=VALUES)
+
+
+def thresholds(bounds: tuple[float, ...], scale: float) -> tuple[int, ...]:
+    """For each bucket the greatest whole number whose multiple by ``scale`` falls into it or below.
+
+    By the same multiplication that a single value goes through, so that rounding changes no bucket.
+    """
+    return tuple(_greatest(bound, scale) for bound in bounds)
+
+
+def _greatest(bound: float, scale: float) -> int:
+    """The greatest whole number whose multiple is no more than ``bound``; one below them all if none is."""
+    low, high = SMALLEST - 1, LARGEST
+    while low < high:
+        middle = (low + high + 1) // 2
+        if middle * scale <= bound:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _group(spec: MetricSpec) -> Group:
+    return Group(
+        keys=tuple(label.field for label in spec.labels),
+        value=spec.value,
+        bounds=thresholds(spec.buckets, whole_scale(spec)) if spec.kind == "histogram" else None,
+        last=spec.kind == "gauge",
+        positive=spec.kind == "counter",
+        where=spec.where.condition if spec.where else None,
+    )
+
+
+def counter_take(spec: MetricSpec, series: Series[list[float]]) -> Take:
+    """Add what many events came to."""
+    scale, counts = whole_scale(spec), spec.value is None
+
+    def add(tally: Tally) -> None:
+        cell = series.cell(tally.key, tally.events)
+        cell[0] += tally.events if counts else tally.sum * scale
+
+    return add
+
+
+def gauge_take(spec: MetricSpec, series: Series[list[float]]) -> Take:
+    """Keep the value of the last of many events."""
+    scale = whole_scale(spec)
+
+    def keep(tally: Tally) -> None:
+        series.cell(tally.key, tally.events)[0] = tally.sum * scale
+
+    return keep
+
+
+def histogram_take(spec: MetricSpec, series: Series[HistogramCell]) -> Take:
+    """Add the buckets of many events."""
+    scale = whole_scale(spec)
+
+    def observe(tally: Tally) -> None:
+        assert tally.buckets is not None
+        series.cell(tally.key, tally.events).add(tally.buckets, tally.sum * scale)
+
+    return observe
+
+
+def return_takes(values: HistogramCell, errors: dict[int, int]) -> list[Take]:
+    """What the groups of ``return_groups`` add to."""
+
+    def count(tally: Tally) -> None:
+        (number,) = tally.key
+        assert isinstance(number, int)
+        errors[-number] = errors.get(-number, 0) + tally.events
+
+    def observe(tally: Tally) -> None:
+        assert tally.buckets is not None
+        values.add(tally.buckets, tally.sum)
+
+    return [count, observe]
+
+
+def refuse_many(refused: Refused, refuse: Callable[[str, int], None]) -> None:
+    """Tell of values that could not be taken."""
+    if refused.negative:
+        refuse("negative", refused.negative)
+    if refused.unreadable:
+        refuse("unreadable", refused.unreadable)

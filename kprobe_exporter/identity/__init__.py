@@ -1,0 +1,1 @@
+"""Who a thread is: its name and its process."""

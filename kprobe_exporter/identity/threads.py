@@ -1,0 +1,142 @@
+"""The name and the process of a thread, by its id: from /proc while it lives, else what the kernel saved."""
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Generic, TypeVar
+
+INITIAL = "pid:[4026531836]"
+"""The initial pid namespace (PROC_PID_INIT_INO, include/linux/proc_ns.h); events number threads in it."""
+
+MOST_THREADS = 16_384
+FRESH = 5.0
+"""Seconds for which an answer is kept: ids are reused, names change."""
+
+SCAN_PAUSE = 0.1
+"""Seconds between two readings of a saved file, which lists all threads."""
+
+COMM_BYTES = 15
+
+T = TypeVar("T")
+
+TGID = re.compile(rb"^Tgid:\t(\d+)$", re.MULTILINE)
+
+
+class Threads:
+    """Looks threads up; the reader's thread owns it.
+
+    ``read`` gives a top-level file of tracefs. A look-up costs some 20 µs, once in FRESH seconds a
+    thread. In another pid namespace than the initial one our /proc tells of other threads, so only
+    what the kernel saved serves: saved_cmdlines, of the last 128 threads, and saved_tgids, while the
+    option record-tgid is on.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[str], bytes],
+        proc: Path = Path("/proc"),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._proc = proc if _is_initial(proc) else None
+        self._comms: _Answers[bytes] = _Answers(clock, lambda: parse_comms(_read(read, "saved_cmdlines")))
+        self._tgids: _Answers[int] = _Answers(clock, lambda: parse_tgids(_read(read, "saved_tgids")))
+
+    def comm(self, tid: int) -> bytes | None:
+        """The thread's name as it is now, or was at last; None if nobody knows."""
+        return b"<idle>" if tid == 0 else self._comms.get(tid, self._living_comm)
+
+    def tgid(self, tid: int) -> int | None:
+        """The id of the thread's process; None if nobody knows."""
+        return 0 if tid == 0 else self._tgids.get(tid, self._living_tgid)
+
+    def _living_comm(self, tid: int) -> bytes | None:
+        text = self._of(tid, "comm")
+        return None if text is None else text.removesuffix(b"\n")
+
+    def _living_tgid(self, tid: int) -> int | None:
+        found = TGID.search(self._of(tid, "status") or b"")
+        return int(found[1]) if found else None
+
+    def _of(self, tid: int, name: str) -> bytes | None:
+        if self._proc is None:
+            return None
+        try:
+            return (self._proc / str(tid) / name).read_bytes()
+        except OSError:
+            return None
+
+
+class _Answers(Generic[T]):
+    """A bounded cache over two sources: one thread alone, and a file of all that were saved."""
+
+    def __init__(self, clock: Callable[[], float], scan: Callable[[], Mapping[int, T]]) -> None:
+        self._clock = clock
+        self._scan = scan
+        self._scanned = float("-inf")
+        self._saved: Mapping[int, T] = {}
+        self._known: dict[int, tuple[T | None, float]] = {}
+
+    def get(self, tid: int, living: Callable[[int], T | None]) -> T | None:
+        now = self._clock()
+        known = self._known.get(tid)
+        if known is not None and now - known[1] < FRESH:
+            return known[0]
+        found = living(tid)
+        if found is None:
+            if now - self._scanned >= SCAN_PAUSE:
+                self._saved, self._scanned = self._scan(), now
+            found = self._saved.get(tid)
+        if found is not None or known is None:
+            self._known.pop(tid, None)
+            while len(self._known) >= MOST_THREADS:
+                del self._known[next(iter(self._known))]
+            self._known[tid] = found, now
+        return found if found is not None or known is None else known[0]
+
+
+def parse_tgids(text: bytes) -> dict[int, int]:
+    """``saved_tgids``: a thread and its process a line (kernel/trace/trace_sched_switch.c)."""
+    return {int(tid): int(tgid) for tid, tgid in re.findall(rb"^(\d{1,10}) (\d{1,10})$", text, re.MULTILINE)}
+
+
+def parse_comms(text: bytes) -> dict[int, bytes]:
+    """``saved_cmdlines``: a thread and its name a line, of the names that cannot have been forged.
+
+    A name is up to 15 bytes of whatever its thread wished, line ends and other threads' ids too. So a
+    line that could be the rest of the name before it is left out, and the thread before it as well.
+    """
+    names: dict[int, bytes] = {}
+    doubtful: set[int] = set()
+    last, room = -1, -1  # the thread that may go on, and how many bytes its name has left
+    for line in text.split(b"\n"):
+        found = re.fullmatch(rb"(\d{1,10}) (.*)", line, re.DOTALL)
+        if len(line) + 1 <= room:
+            doubtful.add(last)
+            room -= len(line) + 1
+        else:
+            room = -1
+            last = int(found[1]) if found else -1
+        if found is None:
+            continue
+        tid, name = int(found[1]), found[2]
+        if tid in names or room >= 0:
+            doubtful.add(tid)
+        names[tid] = name
+        if room < 0:
+            room = COMM_BYTES - len(name)
+    return {tid: name for tid, name in names.items() if tid not in doubtful and len(name) <= COMM_BYTES}
+
+
+def _is_initial(proc: Path) -> bool:
+    try:
+        return str((proc / "self/ns/pid").readlink()) == INITIAL
+    except OSError:
+        return False
+
+
+def _read(read: Callable[[str], bytes], path: str) -> bytes:
+    try:
+        return read(path)
+    except OSError:
+        return b""

@@ -1,0 +1,20 @@
+"""Two probes on one tracepoint, where there are no eprobes: an instance has one filter for both."""
+
+from collections.abc import Iterable
+
+from kprobe_exporter.model import ProbeSpec
+
+
+def cannot_share(spec: ProbeSpec, others: Iterable[ProbeSpec]) -> str | None:
+    """Why ``spec`` cannot be beside the others, as a sentence; None if it can.
+
+    Two probes share a tracepoint's own event only if the agent filters.
+    """
+    for other in others:
+        same = spec.file is None and (other.system, other.event) == (spec.system, spec.event)
+        if same and (spec.filter or other.filter):
+            return (
+                f"this kernel has no eprobes, and the probe '{other.probe}' has this tracepoint "
+                "already: put the metrics of both into one probe."
+            )
+    return None

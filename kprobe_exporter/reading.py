@@ -1,0 +1,139 @@
+"""Which source reads the events of this kernel, and everything that it needs to do so."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from kprobe_exporter.config.values import Settings
+from kprobe_exporter.errors import GrammarError, TracefsError
+from kprobe_exporter.identity.threads import Threads
+from kprobe_exporter.model import Batch, Layout
+from kprobe_exporter.plan.shape import geometry, shape, stacks
+from kprobe_exporter.recipe import Recipe
+from kprobe_exporter.shape import Geometry
+from kprobe_exporter.source import pages
+from kprobe_exporter.source.binary import BinaryPipe, PagesParser
+from kprobe_exporter.source.lines import LineParser
+from kprobe_exporter.source.reader import Pipe
+from kprobe_exporter.source.text import TextPipe
+from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.symbols import Symbols
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def page_parser() -> type[PagesParser]:
+    """The compiled walk, or where the package was installed without a C compiler the one in Python."""
+    try:
+        from kprobe_exporter.source import _pages  # noqa: PLC0415
+    except ImportError:
+        return pages.PageParser
+    return _pages.PageParser
+
+
+PAGE_PARSER = "compiled" if page_parser().compiled else "python"
+
+TRAMPOLINES = (b"arch_rethook_trampoline", b"__kretprobe_trampoline", b"kretprobe_trampoline")
+"""Where a function returns to that two return probes sit on: its caller is not known."""
+
+
+class KernelNames:
+    """Names of threads and functions, for the parser of pages. The reader's thread owns it."""
+
+    def __init__(self, threads: Threads, symbols: Symbols) -> None:
+        self._symbols = symbols
+        self._visible = symbols.visible()
+        self.tgid = threads.tgid
+        self.comm = threads.comm
+
+    def caller(self, address: int) -> bytes | None:
+        """The function at the address, where addresses may be seen."""
+        name = self._symbols.name(address) if self._visible else None
+        return None if name in TRAMPOLINES else name
+
+    def symbol(self, address: int) -> bytes | None:
+        """The address as the kernel prints it."""
+        return self._symbols.text(address) if self._visible else None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How events are read: as binary pages of this geometry, or as text, and why not as pages."""
+
+    geometry: Geometry | None
+    because: str = ""
+
+
+def choose(instance: Instance, settings: Settings, symbols: Symbols, *, stacks_wanted: bool) -> Reading:
+    """Decide before anything is planned. Raises TracefsError if 'binary' is insisted on and cannot be."""
+    if settings.source == "text":
+        return Reading(None, "global.source is 'text'")
+    because = ""
+    found = None
+    try:
+        found = _geometry(instance)
+    except (OSError, GrammarError) as error:
+        because = f"this kernel's pages cannot be read: {error}"
+    if found and stacks_wanted and not symbols.visible():
+        found, because = None, "stacks are asked for, and this process may not see the kernel's symbols"
+    if found is None and settings.source == "binary":
+        raise TracefsError(f"global.source is 'binary', but {because}: set it to 'auto'.")
+    return Reading(found, because)
+
+
+def open_pipe(
+    instance: Instance,
+    reading: Reading,
+    symbols: Symbols,
+    layouts: Mapping[Layout, str],
+    recipes: Mapping[int, Recipe],
+    deliver: Callable[[Batch], None],
+    buffer_kib: int,
+    *,
+    tgid: bool,
+) -> Pipe:
+    """What the reader's thread will empty: ``layouts``, each with the system of its event, in batches.
+
+    Raises TracefsError if the kernel lets nobody read.
+    """
+    if reading.geometry is None:
+        pipe = _open(instance, instance.open_pipe)
+        return TextPipe(pipe, LineParser(layouts), deliver)
+    try:
+        shapes = [shape(layout, _format(instance, system, layout)) for layout, system in layouts.items()]
+    except GrammarError as error:
+        raise TracefsError(f"{error.message}: set global.source to 'text'.") from None
+    stack_format = instance.event_format("ftrace", "kernel_stack")
+    parser = page_parser()(
+        reading.geometry,
+        shapes,
+        KernelNames(Threads(instance.files.read), symbols),
+        stacks(stack_format) if stack_format else None,
+        tgid,
+        recipes,
+    )
+    pipes = _open(instance, instance.open_raw)
+    budget = 2 + 2 * buffer_kib * 1024 // reading.geometry.page
+    return BinaryPipe(pipes, parser, deliver, budget)
+
+
+def _geometry(instance: Instance) -> Geometry:
+    page, event = (instance.read(f"events/{name}").decode() for name in ("header_page", "header_event"))
+    return geometry(page, event)
+
+
+def _format(instance: Instance, system: str, layout: Layout) -> str:
+    text = instance.event_format(system, layout.event)
+    if text is None:
+        raise GrammarError(f"the event {system}/{layout.event} has no format that can be read")
+    return text
+
+
+def _open(instance: Instance, opener: Callable[[], T]) -> T:
+    try:
+        return opener()
+    except OSError as error:
+        raise TracefsError(instance.cannot_read(error)) from error

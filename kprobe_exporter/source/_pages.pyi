@@ -1,0 +1,26 @@
+"""The compiled walk, as type checkers see it."""
+
+from collections.abc import Iterable, Mapping
+
+from kprobe_exporter.model import Batch
+from kprobe_exporter.recipe import Recipe
+from kprobe_exporter.shape import Geometry, Shape, Stacks
+from kprobe_exporter.source.values import Buffer, Names
+
+class PageParser:
+    compiled: bool
+    time: int
+    def __init__(
+        self,
+        geometry: Geometry,
+        shapes: Iterable[Shape],
+        names: Names,
+        stacks: Stacks | None = None,
+        tgid: bool = False,
+        recipes: Mapping[int, Recipe] | None = None,
+    ) -> None: ...
+    def feed(self, page: Buffer, cpu: int) -> None: ...
+    def pull(self, fd: int, cpu: int, pages: int) -> int: ...
+    def take(self) -> Batch: ...
+    @property
+    def waiting(self) -> int: ...

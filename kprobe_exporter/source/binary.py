@@ -1,0 +1,120 @@
+"""trace_pipe_raw: the ring buffer's own pages of every CPU, read into a parser, in time order."""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from heapq import heappop, heappush
+from operator import itemgetter
+from typing import Protocol
+
+from kprobe_exporter.errors import SourceError
+from kprobe_exporter.model import TIME, Batch, Record
+from kprobe_exporter.recipe import Recipe
+from kprobe_exporter.shape import Geometry, Shape, Stacks
+from kprobe_exporter.source.values import Names
+
+PAGES = 64
+"""Read at once of one CPU: a bound for the bytes that wait for the interpreter."""
+
+MANY = 8192
+"""Records or label sets after which they are handed on, a bound for memory."""
+
+MOST_HELD = 65_536
+"""Records that may wait for those of other CPUs; with more, order has to go."""
+
+
+class PagesParser(Protocol):
+    """What reads and walks pages: compiled (_pages) or not (pages)."""
+
+    compiled: bool
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        shapes: Iterable[Shape],
+        names: Names,
+        stacks: Stacks | None = None,
+        tgid: bool = False,
+        recipes: Mapping[int, Recipe] | None = None,
+    ) -> None: ...
+    @property
+    def time(self) -> int: ...
+    @property
+    def waiting(self) -> int: ...
+    def pull(self, fd: int, cpu: int, pages: int) -> int: ...
+    def take(self) -> Batch: ...
+
+
+class BinaryPipe:
+    """The trace_pipe_raw of every CPU and their parser; ``deliver`` gets what came since it last did.
+
+    The CPU whose last record is the oldest is read next, and records are delivered in the order of
+    time up to the last moment of which no CPU can have anything more: then, and MOST_HELD records,
+    is the window in which they are ordered. ``clock`` is the instance's, in nanoseconds; ``budget``
+    the pages that a CPU's buffer holds, and so the most of it that may have been there.
+    """
+
+    pause = 0  # the kernel wakes us for half a buffer only
+
+    def __init__(
+        self,
+        pipes: Mapping[int, int],
+        parser: PagesParser,
+        deliver: Callable[[Batch], None],
+        budget: int,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.descriptors = list(pipes.values())
+        self._pipes = pipes
+        self._parser = parser
+        self._deliver = deliver
+        self._budget = budget
+        self._clock = clock
+        self._held: list[Record] = []
+
+    def empty(self, *, last: bool) -> None:
+        """Read of each CPU what was there. Costs a system call a CPU, and two thirds of one a page."""
+        started = self._clock()
+        left = dict.fromkeys(self._pipes, self._budget)
+        next_up = [(0, cpu) for cpu in self._pipes]
+        while next_up:
+            _, cpu = heappop(next_up)
+            got = self._pull(cpu, min(PAGES, left[cpu]))
+            left[cpu] -= got
+            if got and left[cpu] and self._parser.time < started:
+                heappush(next_up, (self._parser.time, cpu))
+            if next_up and self._parser.waiting >= MANY:
+                self._hand_over(next_up[0][0])
+        self._hand_over(None if last else started)
+
+    def close(self) -> None:
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+
+    def _pull(self, cpu: int, pages: int) -> int:
+        try:
+            return self._parser.pull(self._pipes[cpu], cpu, pages)
+        except OSError as error:
+            raise SourceError(
+                f"per_cpu/cpu{cpu}/trace_pipe_raw cannot be read any more: {error.strerror}."
+            ) from error
+
+    def _hand_over(self, until: int | None) -> None:
+        """Deliver what is there; records only up to a moment, if one is given."""
+        batch = self._parser.take()
+        if batch.records or self._held:
+            records = sorted(self._held + batch.records, key=itemgetter(TIME))
+            count = len(records)
+            if until is not None and count <= MOST_HELD:
+                count = _older(records, until)
+            batch.records, self._held = records[:count], records[count:]
+        if batch != Batch():
+            self._deliver(batch)
+
+
+def _older(records: list[Record], until: int) -> int:
+    """How many of the sorted records are of no later moment."""
+    count = len(records)
+    while count and records[count - 1][TIME] > until:
+        count -= 1
+    return count

@@ -1,0 +1,130 @@
+"""The background thread that reads the ring buffer, whatever the form, and hands batches on."""
+
+import logging
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+log = logging.getLogger(__name__)
+
+TIMER_MS = 100
+"""Look again at the latest: poll of trace_pipe_raw waits for a filling level, half of the buffer."""
+
+
+class Pipe(Protocol):
+    """What is read: its descriptors, and the work of emptying it. The reader's thread owns it.
+
+    ``empty`` reads and delivers all that was there when it was called, in bounded time, however much
+    comes meanwhile; with ``last`` what it kept back as well. ``pause`` in milliseconds after that,
+    before anything new is looked at.
+    """
+
+    @property
+    def descriptors(self) -> Sequence[int]: ...
+    @property
+    def pause(self) -> int: ...
+    def empty(self, *, last: bool) -> None: ...
+    def close(self) -> None: ...
+
+
+class Reader:
+    """Empties one pipe in a background thread until closed.
+
+    The thread alone touches the pipe. ``_round`` (under ``_progress``) counts how often it was
+    emptied; ``drain`` waits on it. ``close`` may be called from any thread, more than once, and
+    unblocks the thread at once. An error of the thread ends it and is handed to ``on_error``, once.
+    """
+
+    def __init__(self, pipe: Pipe, on_error: Callable[[BaseException], None]) -> None:
+        self._pipe = pipe
+        self._on_error = on_error
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._progress = threading.Condition()
+        self._round = 0
+        self._ended = False
+        self._closing = threading.Event()
+        self._close_lock = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="kprobe-reader", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def drain(self, timeout: float) -> bool:
+        """Wait until what is in the pipe now was delivered, ``timeout`` seconds at the most.
+
+        True if so. Two rounds have to pass: the one under way may have looked before the call.
+        """
+        deadline = time.monotonic() + timeout
+        for _ in range(2):
+            with self._progress:
+                seen = self._round
+                self._nudge()
+                self._progress.wait_for(partial(self._moved_on, seen), deadline - time.monotonic())
+                if self._round == seen:
+                    return False
+        return True
+
+    def close(self) -> None:
+        """End the thread, after it has read what is there, and close the pipe."""
+        with self._close_lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._closing.set()
+            self._nudge()
+            if self._thread.is_alive():
+                self._thread.join()
+            with self._progress:  # no drain may nudge a number that is another file's by now
+                os.close(self._wake)
+                self._wake = -1
+            self._pipe.close()
+
+    def _moved_on(self, seen: int) -> bool:
+        return self._round > seen or self._ended
+
+    def _nudge(self) -> None:
+        try:
+            os.eventfd_write(self._wake, 1)
+        except OSError:  # closed meanwhile: nobody is left to be woken
+            return
+
+    def _run(self) -> None:
+        try:
+            self._read_until_closed()
+        except BaseException as error:
+            log.debug("reader ended", exc_info=True)
+            self._on_error(error)
+        finally:
+            with self._progress:
+                self._ended = True
+                self._progress.notify_all()
+
+    def _read_until_closed(self) -> None:
+        pause, wait = select.epoll(), select.epoll()
+        with pause, wait:
+            for poll in (pause, wait):
+                poll.register(self._wake, select.EPOLLIN)
+            for descriptor in self._pipe.descriptors:
+                wait.register(descriptor, select.EPOLLIN)
+            while True:
+                last = self._closing.is_set()
+                self._pipe.empty(last=last)
+                with self._progress:
+                    self._round += 1
+                    self._progress.notify_all()
+                if last:
+                    return
+                if not (self._pipe.pause and self._woken(pause, self._pipe.pause)):
+                    self._woken(wait, TIMER_MS)
+
+    def _woken(self, poll: select.epoll, milliseconds: int) -> bool:
+        """Wait; True if somebody nudged."""
+        if any(fd == self._wake for fd, _ in poll.poll(milliseconds / 1000)):
+            os.eventfd_read(self._wake)
+            return True
+        return False

@@ -1,0 +1,141 @@
+"""An agent that reads pages: every lost event is told, and no name can forge one."""
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.agent_process import AgentProcess, Metrics, eventually
+from tests.kernel.conftest import StartAgent
+
+FLOOD = 300_000
+FORGED_LINE = '             cat-1     [000] .....     1.000001: open: (f+0x0/0x1) dfd=3 file="/etc/shadow"'
+FORGED = f"/nonexistent\n{FORGED_LINE}"
+
+SOURCES = ["binary", "text"]
+
+
+def getppid(times: int) -> None:
+    for _ in range(times):
+        os.getppid()
+
+
+def losses(metrics: Metrics) -> float:
+    return sum(
+        metrics.value("kprobe_exporter_events_lost_total", reason=reason)
+        for reason in ("overrun", "commit_overrun", "dropped")
+    )
+
+
+def settled(agent: AgentProcess) -> Metrics:
+    """A scrape after which nothing more comes: two in a row tell of the same."""
+    found: list[Metrics] = [agent.scrape()]
+
+    def same() -> bool:
+        found.append(agent.scrape())
+        now, before = (sum(m.value(f"kprobe_{n}", probe="flood") for n in COUNTS) for m in found[:-3:-1])
+        return now == before and found[-1].value("kprobe_exporter_ring_buffer_bytes") == 0
+
+    eventually(same, timeout=60)
+    return found[-1]
+
+
+COUNTS = ("hits_total", "exporter_events_total")
+
+
+@pytest.mark.needs("kprobe_events")
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("label", ["tid", "caller"])
+def test_flooded_what_is_lost_is_hits_less_delivered(
+    start_agent: StartAgent, source: str, label: str
+) -> None:
+    agent = start_agent(f"""
+global: {{source: {source}, buffer_size: 16KiB}}
+probes:
+  - name: flood
+    attach: kretprobe:__x64_sys_getppid
+    returns: long
+    metrics: [{{counter: calls_total, labels: [{label}]}}]
+""")
+    with ProcessPoolExecutor(2) as others:
+        list(others.map(getppid, [FLOOD // 2] * 2))
+    metrics = settled(agent)
+    hits = metrics.value("kprobe_hits_total", probe="flood")
+    events = metrics.value("kprobe_exporter_events_total", probe="flood")
+    assert hits >= FLOOD
+    assert losses(metrics) > 0
+    assert hits - events == losses(metrics)
+    assert metrics.value("kprobe_exporter_events_lost_total", reason="unparsed") == 0
+    calls = sum(metrics[key] for key in metrics if key[0] == "kprobe_calls_total")
+    assert calls == events == metrics.value("kprobe_return_value_count", probe="flood")
+
+
+@pytest.mark.needs("kprobe_events")
+def test_a_name_with_a_newline_forges_nothing(start_agent: StartAgent) -> None:
+    agent = start_agent("""
+probes:
+  - name: open
+    attach: kprobe:do_sys_openat2
+    fetch: {file: "+0($arg2):ustring", dfd: "$arg1:s32"}
+    filter: 'file ~ "/nonexistent*" || file ~ "/etc/shadow*"'
+    metrics: [{counter: opens_total, labels: [file, dfd, comm]}]
+""")
+    with pytest.raises(FileNotFoundError):
+        os.open(FORGED, os.O_RDONLY)
+    agent_text = agent.get()
+    metrics = agent.scrape()
+    (labels,) = metrics.labels("kprobe_opens_total")
+    assert (labels["file"], labels["dfd"]) == (FORGED, "-100")
+    assert metrics.value("kprobe_opens_total", **labels) == 1
+    assert metrics.value("kprobe_exporter_events_total", probe="open") == 1
+    assert losses(metrics) + metrics.value("kprobe_exporter_events_lost_total", reason="unparsed") == 0
+    (line,) = [line for line in agent_text.splitlines() if line.startswith("kprobe_opens_total{")]
+    assert "/nonexistent\\n" in line
+    assert not any(line.lstrip().startswith("cat-1") for line in agent_text.splitlines())
+
+
+def test_a_tracepoints_string_with_a_newline_forges_nothing(start_agent: StartAgent, tmp_path: Path) -> None:
+    agent = start_agent("""
+probes:
+  - name: exec
+    attach: tracepoint:sched:sched_process_exec
+    fetch: {file: filename}
+    filter: 'file ~ "*forged*"'
+    metrics: [{counter: execs_total, labels: [file]}]
+""")
+    name = tmp_path / "forged\n  x-1 [000] ..... 1.000001: sched_process_exec: filename=y pid=1 old_pid=1"
+    name.symlink_to(sys.executable)
+    subprocess.run([str(name), "-c", ""], check=True)
+    metrics = agent.scrape()
+    (labels,) = metrics.labels("kprobe_execs_total")
+    assert labels["file"].startswith(str(tmp_path)[:100])
+    assert metrics.value("kprobe_execs_total", **labels) == 1
+
+
+@pytest.mark.needs("kprobe_events")
+def test_the_caller_and_the_process_are_known_at_once(start_agent: StartAgent) -> None:
+    """As pages have no names: the caller from the kernel's symbols, the process from its thread."""
+    agent = start_agent("""
+probes:
+  - name: read
+    attach: kretprobe:vfs_read
+    returns: long
+    filter: return == 77
+    metrics: [{counter: reads_total, labels: [caller, pid, comm]}]
+""")
+
+    def read() -> None:
+        device = os.open("/dev/zero", os.O_RDONLY)
+        os.read(device, 77)
+        os.close(device)
+
+    with ThreadPoolExecutor(1) as other:
+        other.submit(read).result()
+        # The kernel's symbols are loaded at the first address, which takes a while under emulation.
+        eventually(lambda: agent.scrape().labels("kprobe_reads_total"))
+    (labels,) = agent.scrape().labels("kprobe_reads_total")
+    assert labels["caller"] == "ksys_read"
+    assert labels["pid"] == str(os.getpid())

@@ -1,0 +1,74 @@
+"""Pages of trace_pipe_raw, built as kernel/trace/ring_buffer.c builds them: the parsers' other side."""
+
+import struct
+from dataclasses import dataclass, field
+
+from kprobe_exporter.shape import Geometry
+
+GEOMETRY = Geometry(commit=8, commit_size=8, data=16, page=4096)
+
+MISSED, COUNTED = 1 << 31, 1 << 30
+
+
+def event(number: int, tid: int, *fields: bytes) -> bytes:
+    """An event's payload: the common fields, then the given ones."""
+    return struct.pack("=HBBi", number, 0, 0, tid) + b"".join(fields)
+
+
+def located(offset: int, text: bytes) -> bytes:
+    """A ``__data_loc``: where a string stands in its record, and how long it is."""
+    return struct.pack("=I", len(text) << 16 | offset)
+
+
+@dataclass
+class Page:
+    """One page of a little-endian machine."""
+
+    time: int = 0
+    geometry: Geometry = GEOMETRY
+    body: bytes = b""
+    flags: int = 0
+    lost: int | None = None
+    _now: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self._now = self.time
+
+    def add(self, time: int, payload: bytes, *, long: bool = False) -> "Page":
+        """A record; with a time extend before it where its time does not fit into 27 bits."""
+        delta = time - self._now
+        if delta >= 1 << 27:
+            self.body += struct.pack("=II", 30 | (delta & 0x7FFFFFF) << 5, delta >> 27)
+            delta = 0
+        self._now = time
+        padded = payload + bytes(-len(payload) % 4)
+        if long or len(padded) > 28 * 4:
+            self.body += struct.pack("=II", delta << 5, len(payload) + 4) + padded
+        else:
+            self.body += struct.pack("=I", len(padded) // 4 | delta << 5) + padded
+        return self
+
+    def stamp(self, time: int) -> "Page":
+        """An absolute time, of which 59 bits are kept."""
+        kept = time & ((1 << 59) - 1)
+        self.body += struct.pack("=II", 31 | (kept & 0x7FFFFFF) << 5, kept >> 27)
+        self._now = time
+        return self
+
+    def discard(self, size: int) -> "Page":
+        """A record that the writer took back."""
+        self.body += struct.pack("=II", 29 | 1 << 5, size + 4) + bytes(size)
+        self._now += 1
+        return self
+
+    def room(self, size: int) -> bool:
+        return len(self.body) + size <= self.geometry.page - self.geometry.data
+
+    def render(self) -> bytes:
+        flags = self.flags
+        lost = b""
+        if self.lost is not None:
+            flags |= MISSED | COUNTED
+            lost = struct.pack("=Q", self.lost)
+        head = struct.pack("=QQ", self.time, len(self.body) | flags)
+        return (head + self.body + lost).ljust(self.geometry.page, b"\0")[: self.geometry.page]

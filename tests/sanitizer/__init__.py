@@ -1,0 +1,1 @@
+"""The compiled walk under AddressSanitizer, fed with damaged pages."""

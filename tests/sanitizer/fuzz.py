@@ -1,0 +1,98 @@
+"""Feeds damaged pages to a page parser that was built with AddressSanitizer.
+
+`python -m tests.sanitizer.fuzz PAGES SEED`, with the parser in $SANITIZED. A page lies in memory of exactly its own size, so that a byte read past it is a byte that is not ours.
+"""
+
+import ctypes
+import importlib.util
+import os
+import struct
+import sys
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from kprobe_exporter.aggregate.recipes import recipe
+from kprobe_exporter.shape import Geometry
+from tests.ring_buffer import GEOMETRY, MISSED, Page, event
+from tests.unit.source.test_pages import PROBES, SHAPES, STACKS, Names, back, entry
+
+EXTREMES = (0, 1, 3, 4, 7, 8, 0x7F, 0xFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 1 << 31, 1 << 30, 4080, 4081, 4096)
+INTERESTING = [struct.pack("=I", value) for value in EXTREMES]
+
+
+def main() -> None:
+    rounds, seed = int(sys.argv[1]), int(sys.argv[2])
+    module = _load(Path(os.environ["SANITIZED"]))
+    random = Random(seed)
+    recipes = {
+        shape.layout.slot: made
+        for shape in SHAPES
+        if (made := recipe(shape.layout, PROBES[shape.layout.slot], None)) is not None
+    }
+    parsers = [
+        module.PageParser(GEOMETRY, SHAPES, Names(), STACKS, True, {}),
+        module.PageParser(GEOMETRY, SHAPES, Names(), STACKS, False, recipes),
+        module.PageParser(Geometry(8, 4, 12, 4096), SHAPES, Names(), STACKS, False, recipes),
+    ]
+    read, write = os.pipe2(os.O_NONBLOCK)
+    records = damaged = 0
+    for number in range(rounds):
+        page = _damaged(random)
+        exact = (ctypes.c_char * len(page)).from_buffer_copy(page)
+        for parser in parsers:
+            parser.feed(exact, number % 4)
+            if number % 16 == 0:
+                os.write(write, page)
+                parser.pull(read, number % 4, 3)
+                while parser.pull(read, 0, 64):
+                    pass
+            batch = parser.take()
+            records += len(batch.records) + len(batch.tallies)
+            damaged += batch.unparsed > 0
+    print(f"{rounds} pages, {records} records and tallies, {damaged} times damage was seen")
+
+
+def _load(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location("kprobe_exporter.source._pages", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _damaged(random: Random) -> bytes:
+    """A page as the kernel would write it, then not."""
+    page = Page(random.getrandbits(60), lost=random.choice([None, 5]), flags=random.choice([0, MISSED]))
+    now = page.time
+    for _ in range(random.randrange(40)):
+        now += random.choice([0, 5, 1 << 30])
+        body = random.choice(
+            [
+                back(
+                    random.getrandbits(63) - (1 << 62),
+                    random.getrandbits(31),
+                    random.randbytes(random.randrange(60)),
+                ),
+                entry(13, random.randbytes(random.randrange(300)), at=random.choice([0, 80, 200, 65535])),
+                event(4, 13, random.randbytes(random.randrange(64))),
+                event(11, 13),
+                event(random.getrandbits(16), 1, random.randbytes(random.randrange(24))),
+            ]
+        )
+        page.add(now, body[: random.randrange(4, len(body) + 1)], long=random.random() < 0.2)
+    data = bytearray(page.render())
+    for _ in range(random.choice([0, 1, 2, 8, 64])):
+        at = random.randrange(len(data) - 4)
+        if random.random() < 0.5:
+            data[at : at + 4] = random.choice(INTERESTING)
+        else:
+            data[at] ^= 1 << random.randrange(8)
+    if random.random() < 0.3:
+        del data[random.randrange(len(data)) :]
+    return bytes(data)
+
+
+if __name__ == "__main__":
+    main()

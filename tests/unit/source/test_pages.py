@@ -1,0 +1,387 @@
+"""Pages of the ring buffer: the compiled walk and the one in Python are held against each other.
+
+What a record is, is said by the pages that `tests.ring_buffer` builds; what an adding up has to come
+to, by the aggregator that gets the records one by one.
+"""
+
+import struct
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kprobe_exporter.aggregate.aggregator import Aggregator, Numbers
+from kprobe_exporter.aggregate.recipes import recipe
+from kprobe_exporter.aggregate.series import Limits
+from kprobe_exporter.config.values import return_type
+from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.model import (
+    Arg,
+    Batch,
+    Family,
+    HistogramValue,
+    LabelSpec,
+    Layout,
+    MetricSpec,
+    ProbeMetrics,
+    Where,
+)
+from kprobe_exporter.plan.metric import where
+from kprobe_exporter.shape import Field, Geometry, Shape, Stacks
+from kprobe_exporter.source import pages
+from tests.ring_buffer import GEOMETRY, MISSED, Page, event, located
+
+compiled: Any = pytest.importorskip("kprobe_exporter.source._pages")
+
+PARSERS = [pages.PageParser, compiled.PageParser]
+TID = Field("signed", 4, 4)
+
+
+class Names:
+    """Knows everybody by their number."""
+
+    def tgid(self, tid: int) -> int | None:
+        return None if tid == 13 else tid // 2
+
+    def comm(self, tid: int) -> bytes | None:
+        return None if tid == 13 else b"thread %d" % tid
+
+    def caller(self, address: int) -> bytes | None:
+        return None if address == 0 else b"function_%x" % (address // 16)
+
+    def symbol(self, address: int) -> bytes | None:
+        return b"symbol+0x%x/0x10" % address
+
+
+ENTRY = Shape(
+    7,
+    Layout(
+        0,
+        "entry",
+        "entry",
+        "entry",
+        "f",
+        (
+            Arg("u8", "int"),
+            Arg("s8", "int"),
+            Arg("s16", "int"),
+            Arg("u16", "int"),
+            Arg("s32", "int"),
+            Arg("u32", "int"),
+            Arg("s64", "int"),
+            Arg("u64", "int"),
+            Arg("sym", "bare", type="symbol"),
+            Arg("letter", "char", type="char"),
+            Arg("numbers", "bare", type="x16[3]"),
+            Arg("words", "texts", type="string[2]"),
+            Arg("fixed", "str"),
+            Arg("path", "str"),
+            Arg("comm", "comm"),
+        ),
+    ),
+    (
+        Field("unsigned", 8, 1),
+        Field("signed", 9, 1),
+        Field("signed", 10, 2),
+        Field("unsigned", 12, 2),
+        Field("signed", 16, 4),
+        Field("unsigned", 20, 4),
+        Field("signed", 24, 8),
+        Field("unsigned", 32, 8),
+        Field("symbol", 40, 8),
+        Field("char", 48, 1),
+        Field("array", 50, 6, "x16", 3),
+        Field("texts", 56, 8, length=2, fault=True),
+        Field("text", 64, 8),
+        Field("dynamic", 72, 4, fault=True),
+        Field("comm"),
+    ),
+    TID,
+    None,
+    76,
+)
+LONG = return_type("long")
+RETURN = Shape(
+    9,
+    Layout(1, "back", "back", "return", "g", (Arg("return", "int"), Arg("name", "str")), LONG),
+    (Field("signed", 24, 8), Field("dynamic", 32, 4, fault=True)),
+    TID,
+    Field("symbol", 16, 8),
+    36,
+)
+STACKED = Shape(11, Layout(2, "deep", "deep", "entry", "h", stack=True), (), TID, None, 8)
+SHAPES = [ENTRY, RETURN, STACKED]
+STACKS = Stacks(4, 16)
+
+
+def entry(tid: int, path: bytes | None = b"/etc/passwd\0", **wrong: int) -> bytes:
+    numbers = struct.pack(
+        "=BbhHxxiIqQQcxHHH",
+        200,
+        -3,
+        -300,
+        65000,
+        -70000,
+        4000000000,
+        -(2**40),
+        2**63 + 5,
+        0xFFF0,
+        b"x",
+        1,
+        2,
+        3,
+    )
+    words = located(76, b"one\0") + struct.pack("=I", 0)
+    strings = b"one\0" + (path or b"")
+    place = struct.pack("=I", len(path or b"") << 16 | wrong.get("at", 80))
+    return event(7, tid, numbers, words, b"fixed\0zz", place, strings)
+
+
+def back(value: int, tid: int = 5, name: bytes | None = b"bash", ip: int = 0x1234) -> bytes:
+    text = b"" if name is None else name + b"\0"
+    return event(9, tid, struct.pack("=QQq", 0, ip, value), located(36, text), text)
+
+
+def parser(kind: Any, shapes: list[Shape] = SHAPES, **more: Any) -> Any:
+    return kind(more.pop("geometry", GEOMETRY), shapes, Names(), STACKS, more.pop("tgid", True), **more)
+
+
+def parsed(kind: Any, *rendered: bytes, cpu: int = 3, **more: Any) -> Batch:
+    one = parser(kind, **more)
+    for page in rendered:
+        one.feed(page, cpu)
+    batch: Batch = one.take()
+    return batch
+
+
+both = pytest.mark.parametrize("kind", PARSERS, ids=["python", "compiled"])
+
+
+@both
+def test_every_kind_of_value(kind: Any) -> None:
+    (record,) = parsed(kind, Page(1000).add(1234, entry(40)).render()).records
+    assert record == (
+        *(0, 1234, 3, 40, 20, None),
+        *(200, -3, -300, 65000, -70000, 4000000000, -(2**40), 2**63 + 5),
+        *(b"symbol+0xfff0/0x10", b"x", b"{0x1,0x2,0x3}", b'{"one",(fault)}', b"fixed", b"/etc/passwd"),
+        b"thread 40",
+    )
+
+
+@both
+@pytest.mark.parametrize(
+    ("path", "at", "expected"),
+    [(None, 80, None), (b'a\nb" x=1\0', 80, b'a\nb" x=1'), (b"no end", 80, b"no end"), (b"/\0", 4000, None)],
+)
+def test_a_string_that_cannot_be_read_is_none(kind: Any, path: bytes | None, at: int, expected: Any) -> None:
+    (record,) = parsed(kind, Page().add(1, entry(40, path, at=at)).render()).records
+    assert record[-2] == expected
+
+
+@both
+def test_a_return_has_its_caller(kind: Any) -> None:
+    batch = parsed(kind, Page().add(1, back(-2)).add(2, back(7, name=None, ip=0)).render())
+    assert batch.records == [
+        (1, 1, 3, 5, 2, b"function_123", -2, b"bash"),
+        (1, 2, 3, 5, 2, None, 7, None),
+    ]
+
+
+@both
+@pytest.mark.parametrize("gap", [0, 1, (1 << 27) - 1, 1 << 27, 1 << 50])
+def test_times(kind: Any, gap: int) -> None:
+    page = Page(1000).add(1000 + gap, back(1)).add(1001 + gap, back(2), long=True)
+    page.discard(12).stamp(2**40 + gap).add(2**40 + gap + 3, back(3))
+    batch = parsed(kind, page.render())
+    assert [record[1] for record in batch.records] == [1000 + gap, 1001 + gap, 2**40 + gap + 3]
+    assert batch.unparsed == 0
+
+
+@both
+def test_an_absolute_time_keeps_the_upper_bits_of_the_one_before(kind: Any) -> None:
+    start = (5 << 59) - 10
+    page = Page(start).stamp(start + 20).add(start + 21, back(1))
+    assert [record[1] for record in parsed(kind, page.render()).records] == [start + 21]
+
+
+@both
+def test_what_was_lost_is_told(kind: Any) -> None:
+    batch = parsed(kind, Page(lost=77).add(1, back(1)).render(), Page(flags=MISSED).add(2, back(1)).render())
+    assert (batch.lost, len(batch.records), batch.unparsed) == (77, 2, 0)
+
+
+@both
+def test_two_layouts_of_one_event(kind: Any) -> None:
+    twin = RETURN._replace(layout=Layout(8, "twin", "back", "return", "g", (Arg("return", "int"),), LONG))
+    twin = twin._replace(fields=RETURN.fields[:1])
+    batch = parsed(kind, Page().add(1, back(-2)).render(), shapes=[*SHAPES, twin])
+    assert sorted(batch.records) == [
+        (1, 1, 3, 5, 2, b"function_123", -2, b"bash"),
+        (8, 1, 3, 5, 2, b"function_123", -2),
+    ]
+
+
+@both
+def test_a_stack_belongs_to_the_event_before_it(kind: Any) -> None:
+    def stack(tid: int, *frames: int) -> bytes:
+        return event(4, tid, struct.pack(f"=ixxxx{len(frames)}Q", len(frames), *frames))
+
+    page = Page().add(1, event(11, 5)).add(2, stack(5, 0x10, 0x20, 2**64 - 1, 0x30))
+    page.add(3, event(11, 6)).add(4, stack(7, 0x10)).add(5, stack(6, 0x10))
+    batch = parsed(kind, page.render())
+    assert batch.stacks == [((2, 1, 3, 5, 2, None), (b"function_1", b"function_2"))]
+    assert batch.unparsed == 0
+
+
+@both
+def test_unknown_events_are_unparsed(kind: Any) -> None:
+    batch = parsed(kind, Page().add(1, event(5, 1, b"hello\0\0\0")).add(2, back(1)).render())
+    assert (batch.unparsed, len(batch.records)) == (1, 1)
+
+
+@both
+def test_sub_buffers_of_other_sizes(kind: Any) -> None:
+    large = Geometry(8, 8, 16, 65536)
+    page = Page(geometry=large)
+    for time in range(1200):
+        page.add(time, back(time))
+    batch = parsed(kind, page.render(), geometry=large)
+    assert [record[6] for record in batch.records] == [*range(1200)]
+
+
+@both
+def test_a_damaged_page_is_counted_once_and_what_came_before_it_stays(kind: Any) -> None:
+    whole = Page().add(1, back(1)).add(2, back(2)).render()
+    for broken in (
+        whole[:12],
+        struct.pack("=QQ", 0, 5000) + whole[16:],
+        struct.pack("=QQ", 0, 9) + whole[16:],
+    ):
+        batch = parsed(kind, broken)
+        assert batch.unparsed == 1
+        assert len(batch.records) < 2
+
+
+times = st.integers(0, 2**60)
+values = st.one_of(
+    st.integers(-5000, 100), st.integers(2**32 - 4100, 2**32), st.integers(-(2**63), 2**63 - 1)
+)
+
+
+@st.composite
+def real_pages(draw: st.DrawFn) -> list[bytes]:
+    random = Random(draw(st.integers(0, 2**32)))
+    made = []
+    now = draw(st.integers(0, 2**58))
+    for _ in range(draw(st.integers(1, 3))):
+        page = Page(now, lost=draw(st.sampled_from([None, 3])))
+        for _ in range(draw(st.integers(0, 20))):
+            now += random.choice([0, 1, 1000, 1 << 27, 1 << 40])
+            tid = random.choice([1, 2, 13, 70000])
+            name = random.choice([b"bash", b"sh", b"", None, b'we"ird\n', b"x" * 40])
+            body = random.choice(
+                [entry(tid), back(draw(values), tid, name, random.choice([0, 16, 99])), event(11, tid)]
+            )
+            if page.room(len(body) + 16):
+                page.add(now, body, long=random.random() < 0.1)
+            if random.random() < 0.1 and page.room(20):
+                page.discard(8)
+                now += 1
+        made.append(page.render())
+    return made
+
+
+@given(real_pages())
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+def test_both_parsers_agree(rendered: list[bytes]) -> None:
+    assert parsed(compiled.PageParser, *rendered) == parsed(pages.PageParser, *rendered)
+
+
+@given(
+    real_pages(),
+    st.lists(st.tuples(st.integers(0, 4095), st.integers(0, 255)), max_size=12),
+    st.integers(0, 4096),
+)
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=200)
+def test_both_parsers_agree_on_damage(rendered: list[bytes], holes: list[tuple[int, int]], cut: int) -> None:
+    damaged = []
+    for page in rendered:
+        data = bytearray(page)
+        for at, byte in holes:
+            data[at] = byte
+        damaged.append(bytes(data[:cut]) if cut % 3 == 0 else bytes(data))
+    assert parsed(compiled.PageParser, *damaged) == parsed(pages.PageParser, *damaged)
+
+
+def label(name: str) -> LabelSpec:
+    return LabelSpec(name, name)
+
+
+def only(text: str) -> Where:
+    return where(parse_filter(text, fractions=True))
+
+
+METRICS = (
+    MetricSpec("a_total", "counter", "h", None, (label("name"), label("return"))),
+    MetricSpec("b_total", "counter", "h", "return", (label("cpu"),)),
+    MetricSpec("c", "histogram", "h", "return", (label("tid"),), (-10.0, 0.0, 5.5, 100.0, 1e18), scale=0.5),
+    MetricSpec("d", "gauge", "h", "return", (label("caller"),), scale=3.0),
+    MetricSpec("e_total", "counter", "h", None, (label("pid"), label("symbol")), where=only("return < 0.5")),
+    MetricSpec(
+        "f_total", "counter", "h", "tid", (), where=only('name == "bash" || !(return & 3) && cpu != 1')
+    ),
+    MetricSpec("g_total", "counter", "h", "missing", (label("nothing"),)),
+    MetricSpec(
+        "h_total", "counter", "h", None, (), where=only('missing != 3 && name != "sh" && return >= -7')
+    ),
+    MetricSpec("i_total", "counter", "h", "name", (label("name"),)),
+)
+PROBES = {
+    shape.layout.slot: ProbeMetrics(
+        shape.layout.probe, METRICS if shape is RETURN else (), (1.0, 4.0, 16.0, 1e19), shape.layout.returns
+    )
+    for shape in SHAPES
+}
+
+
+def numbers(rendered: list[bytes], kind: Any, filtered: Where | None, *, recipes: bool) -> Numbers:
+    """What an aggregator shows after these pages."""
+    aggregator = Aggregator("ns", Limits(6, 40), lambda number: f"E{number}")
+    made = {}
+    for shape in SHAPES[:2]:
+        aggregator.declare(PROBES[shape.layout.slot])
+        mine = filtered if shape is RETURN else None
+        aggregator.attach(shape.layout, count_hits=True, only=mine)
+        written = recipe(shape.layout, PROBES[shape.layout.slot], mine)
+        assert written is not None
+        if recipes:
+            made[shape.layout.slot] = written
+    one = parser(kind, SHAPES[:2], recipes=made)
+    for number, page in enumerate(rendered):
+        one.feed(page, number)
+        batch = one.take()
+        assert not [record for record in batch.records if record[0] in made]
+        aggregator.consume(batch)
+    return aggregator.copy()
+
+
+@given(real_pages(), st.sampled_from([None, only("return > 0"), only('name == "bash"')]))
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+def test_adding_up_in_the_walk_comes_to_what_single_records_do(
+    rendered: list[bytes], filtered: Where | None
+) -> None:
+    expected = numbers(rendered, pages.PageParser, filtered, recipes=False)
+    found = numbers(rendered, compiled.PageParser, filtered, recipes=True)
+    assert found._replace(families=()) == expected._replace(families=())
+    assert [*map(plain, found.families)] == [*map(plain, expected.families)]
+
+
+def plain(family: Family) -> object:
+    """A family's samples, with the sums of fractions as equal as they can be."""
+    samples = {
+        key: (value.counts, pytest.approx(value.sum)) if isinstance(value, HistogramValue) else value
+        for key, value in family.samples.items()
+    }
+    return family.name, samples
