@@ -12,7 +12,7 @@ from kprobe_exporter.errors import ConfigError, GrammarError, KprobeExporterErro
 
 COMMANDS = {
     "run": "Run the agent until SIGTERM or Ctrl-C.",
-    "check": "Validate configurations without touching the kernel.",
+    "check": "Validate configurations; --live shows what this kernel would make of them.",
     "doctor": "Show what this kernel can and cannot do.",
     "replay": "Print the metrics of saved trace text.",
     "cleanup": "Remove what killed agents left in the kernel.",

@@ -1,11 +1,31 @@
-"""``check``: validates configurations offline, without reading or changing anything of the kernel's."""
+"""``check``: validates configurations; with ``--live`` also shows what this kernel would make of them."""
 
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
+from kprobe_exporter.cli import logs
+from kprobe_exporter.cli.options import tracefs_option
 from kprobe_exporter.config.load import load
+from kprobe_exporter.config.values import Config
+from kprobe_exporter.errors import UsageError
 from kprobe_exporter.labels import DECODERS
+from kprobe_exporter.live import Row, look
+from kprobe_exporter.tracefs.mount import mounted
+
+SHOWN = {
+    "up": ("up", "green"),
+    "down": ("down", "red"),
+    "unsure": ("to be tried", "yellow"),
+    "disabled": ("disabled", "cyan"),
+    "absent": ("absent", "cyan"),
+}
+HEADER = ("Probe", "State", "Kind", "Target", "Plan", "Why")
 
 
 @click.command(
@@ -13,23 +33,80 @@ from kprobe_exporter.labels import DECODERS
 Examples:
   kprobe-exporter check probes.yaml
   kprobe-exporter check /etc/kprobe_exporter/ && systemctl restart kprobe_exporter
+  kprobe-exporter check --live probes.yaml
+  kprobe-exporter check --live --json probes.yaml | jq '.[] | select(.state == "down")'
 """,
 )
 @click.argument("paths", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="FILE|DIR...")
-def check(paths: tuple[Path, ...]) -> None:
+@click.option("--live", is_flag=True, help="Also show what 'run' would settle on with this kernel.")
+@click.option("--json", "as_json", is_flag=True, help="With --live: the rows as a JSON array of objects.")
+@tracefs_option()
+def check(paths: tuple[Path, ...], live: bool, as_json: bool, tracefs: Path | None) -> None:
     """Validate configurations; several combine, as they do for 'run'.
 
     Every problem is one line on stderr, FILE:LINE:COLUMN: PATH: MESSAGE, and the exit status is 2;
     a warning is such a line too, and changes nothing. Whether this kernel has the functions that are
     named is not looked at.
+
+    With --live it is: each probe is shown with the target and the plan that 'run' would settle on
+    with this kernel, and why. That is found by reading alone, so it takes root, and changes nothing;
+    what only trying tells, as whether an instruction begins at an offset, is said to be tried.
+    Fetch arguments and filters of functions are the kernel's to judge. The exit status is 1 if a
+    probe would be down, unless it is optional.
     """
+    if not live and (as_json or tracefs):
+        raise UsageError(f"{'--json' if as_json else '--tracefs'} belongs to --live: give that as well.")
     config = load(paths, DECODERS)
     for warning in config.warnings:
         click.echo(warning, err=True)
-    for file in config.files:
-        click.echo(f"{click.format_filename(file)}: ok")
+    if not as_json:
+        click.echo(_read(config))
+    if live:
+        _show(config, tracefs, as_json)
+
+
+def _show(config: Config, tracefs: Path | None, as_json: bool) -> None:
+    logs.set_up("warning", "text")
+    with mounted(tracefs) as root:
+        rows = look(config, root)
+    if as_json:
+        click.echo(json.dumps([asdict(row) for row in rows], indent=2))
+    else:
+        click.echo(f"\n{table(rows)}", color=False if os.environ.get("NO_COLOR") else None)
+    if any(row.state == "down" for row in rows):
+        sys.exit(1)
+
+
+def table(rows: list[Row]) -> str:
+    """The probes in columns, further reasons below the first, and the verdict."""
+    cells = [
+        [*(logs.escape(text) for text in (row.probe, SHOWN[row.state][0], row.kind, row.target, row.plan))]
+        for row in rows
+    ]
+    widths = [max(map(len, column)) for column in zip(HEADER[:-1], *cells, strict=True)]
+    lines = [_line(HEADER[:-1], widths, HEADER[-1])]
+    for row, found in zip(rows, cells, strict=True):
+        first, *others = map(logs.escape, row.why or ("",))
+        lines.append(_line(found, widths, first, SHOWN[row.state][1]))
+        lines += [_line([""] * len(widths), widths, other) for other in others]
+    down = [row.probe for row in rows if row.state == "down"]
+    up = sum(row.state == "up" for row in rows)
+    verdict = f"{up} of {_count(len(rows), 'probe')} would be up"
+    return "\n".join([*lines, "", verdict + (f"; down: {', '.join(down)}" if down else "")])
+
+
+def _line(cells: Sequence[str], widths: list[int], last: str, color: str | None = None) -> str:
+    padded = [f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)]
+    if color:
+        padded[1] = click.style(padded[1], fg=color)
+    return "  ".join([*padded, last]).rstrip()
+
+
+def _read(config: Config) -> str:
+    """Which files were read, and how much is in them."""
     metrics = {metric.name for probe in config.probes for metric in probe.metrics}
-    click.echo(f"{_count(len(config.probes), 'probe')}, {_count(len(metrics), 'metric')}")
+    files = [f"{click.format_filename(file)}: ok" for file in config.files]
+    return "\n".join([*files, f"{_count(len(config.probes), 'probe')}, {_count(len(metrics), 'metric')}"])
 
 
 def _count(number: int, what: str) -> str:

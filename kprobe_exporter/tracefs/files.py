@@ -1,10 +1,11 @@
 """The one I/O seam of the tracefs layer: whoever wants a file below tracefs asks here."""
 
+import errno
 import fcntl
 import os
 import stat
 from pathlib import Path
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 
 class Tracefs(Protocol):
@@ -96,3 +97,26 @@ class MountedTracefs:
             there.st_dev,
             there.st_ino,
         )
+
+
+class ReadOnlyTracefs(MountedTracefs):
+    """A tracefs that is only looked at: whatever would change something is refused with EROFS."""
+
+    def write(self, path: str, text: str) -> NoReturn:
+        self._refuse(path)
+
+    def mkdir(self, path: str) -> NoReturn:
+        self._refuse(path)
+
+    def rmdir(self, path: str) -> NoReturn:
+        self._refuse(path)
+
+    def open_pipe(self, path: str) -> NoReturn:
+        """Reading a pipe takes events away."""
+        self._refuse(path)
+
+    def lock(self, path: str) -> NoReturn:
+        self._refuse(path)
+
+    def _refuse(self, path: str) -> NoReturn:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(self.root / path))

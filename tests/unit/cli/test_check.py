@@ -1,11 +1,18 @@
-"""cli.check: one line a problem on stderr and exit 2, or what was read and exit 0."""
+"""cli.check: one line a problem on stderr and exit 2, or what was read; --live adds what the kernel has."""
 
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from click.testing import CliRunner
+import pytest
+from click.testing import CliRunner, Result
 
+from kprobe_exporter.cli import check as module
 from kprobe_exporter.cli import main
+from kprobe_exporter.cli.check import table
 from kprobe_exporter.config.files import DEFAULT
+from kprobe_exporter.live import Row
 
 
 def test_a_right_file() -> None:
@@ -48,3 +55,91 @@ def test_one_probe(tmp_path: Path) -> None:
 
 def test_no_file() -> None:
     assert CliRunner().invoke(main, ["check"]).exit_code == 2
+
+
+ROWS = [
+    Row("open", "up", "kretprobe", "kretprobe:do_sys_openat2", "events", ("its events are read",)),
+    Row("x", "down", "kprobe", "kprobe:f", "", ("kprobe:f: \x1b[31mno", "tracepoint:a:b: no")),
+    Row("gone", "absent", "kprobe", "kprobe:g", "", ("kprobe:g: no",)),
+    Row("off", "disabled", "kprobe", "kprobe:h", ""),
+    Row("at", "unsure", "kprobe", "kprobe:i+4", "count", ("only trying tells",)),
+]
+
+
+@pytest.fixture
+def live(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Result]:
+    """Runs `check --live` on a kernel that answers with these rows."""
+
+    @contextmanager
+    def mounted(asked: Path | None) -> Iterator[Path]:
+        yield tmp_path
+
+    def run(rows: list[Row], *arguments: str) -> Result:
+        monkeypatch.setattr(module, "mounted", mounted)
+        monkeypatch.setattr(module, "look", lambda config, root: rows)
+        return CliRunner().invoke(main, ["check", "--live", str(DEFAULT), *arguments])
+
+    return run
+
+
+def test_the_table(live: Callable[..., Result]) -> None:
+    result = live(ROWS)
+    assert result.exit_code == 1
+    assert [line.rstrip() for line in result.stdout.splitlines()[2:]] == [
+        "",
+        "Probe  State        Kind       Target                    Plan    Why",
+        "open   up           kretprobe  kretprobe:do_sys_openat2  events  its events are read",
+        "x      down         kprobe     kprobe:f                          kprobe:f: \\x1b[31mno",
+        "                                                                 tracepoint:a:b: no",
+        "gone   absent       kprobe     kprobe:g                          kprobe:g: no",
+        "off    disabled     kprobe     kprobe:h",
+        "at     to be tried  kprobe     kprobe:i+4                count   only trying tells",
+        "",
+        "1 of 5 probes would be up; down: x",
+    ]
+
+
+def test_what_is_absent_disabled_or_unsure_is_no_failure(live: Callable[..., Result]) -> None:
+    result = live([row for row in ROWS if row.state != "down"])
+    assert result.exit_code == 0
+    assert result.stdout.endswith("\n\n1 of 4 probes would be up\n")
+
+
+def test_the_rows_as_json(live: Callable[..., Result]) -> None:
+    result = live(ROWS, "--json")
+    assert result.exit_code == 1
+    first, *_ = rows = json.loads(result.stdout)
+    assert len(rows) == len(ROWS)
+    assert first == {
+        "probe": "open",
+        "state": "up",
+        "kind": "kretprobe",
+        "target": "kretprobe:do_sys_openat2",
+        "plan": "events",
+        "why": ["its events are read"],
+    }
+
+
+def test_colours_are_for_a_terminal(live: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b[" not in live(ROWS).stdout
+    assert "\x1b[31mdown" in table(ROWS)
+
+
+def test_a_wrong_file_is_not_looked_up(live: Callable[..., Result], tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("probes: [{name: p}]")
+    assert live([], str(file)).exit_code == 2
+
+
+@pytest.mark.parametrize("option", [["--json"], ["--tracefs", "/t"]])
+def test_options_of_live_alone(option: list[str]) -> None:
+    result = CliRunner().invoke(main, ["check", str(DEFAULT), *option])
+    assert result.exit_code == 2
+    assert result.stderr == f"kprobe-exporter: {option[0]} belongs to --live: give that as well.\n"
+
+
+def test_no_tracefs(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["check", "--live", str(DEFAULT), "--tracefs", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "mount one with 'mount -t tracefs nodev /sys/kernel/tracing'" in result.stderr

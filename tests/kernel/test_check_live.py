@@ -1,0 +1,127 @@
+"""`check --live` says beforehand what `run` settles on, and leaves no trace of having looked."""
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from kprobe_exporter.cli import main
+from kprobe_exporter.config.files import DEFAULT
+from kprobe_exporter.tracefs.files import MountedTracefs
+from kprobe_exporter.tracefs.functions import Functions, Lists
+from tests.agent_process import Metrics
+from tests.kernel.conftest import StartAgent, definitions
+
+ROOT = Path(__file__).parents[2]
+CONFIGURATIONS = [DEFAULT, *sorted((ROOT / "examples").glob("*.yaml"))]
+GROUP = "kprobe_exporter_test"
+
+HARD = """
+probes:
+  - {name: silent, attach: kprobe:do_sys_open}
+  - {name: alias, attach: kprobe:__x64_sys_getppid}
+  - {name: unknown, attach: kprobe:no_such_function_at_all}
+  - {name: misspelt, attach: kprobe:vfs_raed}
+  - {name: blacklisted, attach: kprobe:do_int3}
+  - {name: data, attach: kprobe:jiffies}
+  - {name: offset, attach: kprobe:vfs_mknod+1}
+  - {name: fallback, attach: ["kprobe:no_such_function_at_all", "kretprobe:vfs_mknod"]}
+  - {name: away, attach: kprobe:no_such_module:no_such_function_at_all}
+  - {name: missing, attach: tracepoint:sched:sched_swich}
+  - {name: optional, attach: tracepoint:sched:sched_swich, optional: true}
+  - {name: off, attach: tracepoint:sched:sched_process_exec, enabled: false}
+  - {name: one, attach: tracepoint:sched:sched_process_exec, filter: pid > 0}
+  - {name: two, attach: tracepoint:sched:sched_process_exec, filter: pid > 1}
+  - {name: three, attach: tracepoint:sched:sched_process_exec, filter: comm != "sh"}
+  - {name: array, attach: tracepoint:tcp:tcp_probe, fetch: {who: saddr}}
+"""
+
+
+def look(*paths: Path) -> list[dict[str, Any]]:
+    """The rows, from a run that exits as they say."""
+    result = CliRunner().invoke(main, ["check", "--live", "--json", *map(str, paths)])
+    rows: list[dict[str, Any]] = json.loads(result.stdout)
+    assert result.exit_code == int(any(row["state"] == "down" for row in rows)), result.output
+    return rows
+
+
+def compare(rows: list[dict[str, Any]], metrics: Metrics) -> None:
+    """What was foretold, and what is."""
+    info = {labels["probe"]: labels for labels in metrics.labels("kprobe_info")}
+    for row in rows:
+        found = info.get(row["probe"])
+        known = ("kprobe_up", frozenset({("probe", row["probe"])})) in metrics
+        assert known == (row["state"] != "absent"), row
+        if row["state"] == "unsure":
+            continue
+        assert (row["state"] == "up") == (found is not None), row
+        assert (row["state"] == "up") == bool(metrics.value("kprobe_up", probe=row["probe"])), row
+        if found is not None:
+            assert {key: row[key] for key in ("probe", "kind", "target", "plan")} == found
+
+
+def errors(tracefs: Path) -> str:
+    """What the kernel refused, should something have been tried."""
+    log = tracefs / "error_log"
+    return log.read_text() if log.exists() else ""
+
+
+@pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: path.name)
+def test_it_foretells_what_run_settles_on(start_agent: StartAgent, tracefs: Path, path: Path) -> None:
+    before = definitions(tracefs), errors(tracefs), (tracefs / "set_event").read_text()
+    rows = look(path)
+    assert (definitions(tracefs), errors(tracefs), (tracefs / "set_event").read_text()) == before
+    agent = start_agent(path.read_text())
+    compare(rows, agent.scrape())
+    assert look(path) == rows, "an agent that runs makes no difference"
+
+
+def test_what_is_hard_to_foretell(start_agent: StartAgent, tracefs: Path, tmp_path: Path) -> None:
+    path = tmp_path / "hard.yaml"
+    path.write_text(HARD)
+    rows = look(path)
+    print(json.dumps(rows, indent=1))
+    agent = start_agent(HARD)
+    print(agent.output())
+    compare(rows, agent.scrape())
+    found = {row["probe"]: row for row in rows}
+    assert "'sched_switch'" in " ".join(found["missing"]["why"])
+    assert (found["off"]["state"], found["optional"]["state"]) == ("disabled", "absent")
+    if not (tracefs / "kprobe_events").exists():
+        return
+    states = {name: row["state"] for name, row in found.items()}
+    assert states["silent"] == states["alias"] == states["fallback"] == states["away"] == "up"
+    assert states["unknown"] == states["misspelt"] == states["blacklisted"] == states["data"] == "down"
+    assert states["offset"] == "unsure"
+    assert "name do_sys_openat2" in " ".join(found["silent"]["why"])
+    assert "'vfs_read'" in " ".join(found["misspelt"]["why"])
+
+
+@pytest.mark.needs("kprobe_events")
+def test_any_symbol(tracefs: Path, files: MountedTracefs, random: Random) -> None:
+    """Each is defined, never enabled, and deleted: the kernel says what was foretold."""
+    symbols = {line.split()[2] for line in Path("/proc/kallsyms").read_text().splitlines()}
+    some = random.sample(sorted(symbols), 300)
+    functions = Functions(Lists.of(tracefs, Path("/")), some)
+    wrong = []
+    answers = {True: 0, False: 0, None: 0}
+    for symbol in some:
+        foretold = functions.answer("", symbol, 0)
+        answers[foretold.can] += 1
+        try:
+            files.write("kprobe_events", f"p:{GROUP}/any {symbol}\n")
+        except OSError as error:
+            took = False
+            said = str(error)
+        else:
+            files.write("kprobe_events", f"-:{GROUP}/any\n")
+            took, said = True, "taken"
+        if foretold.can not in (took, None):
+            wrong.append((symbol, foretold, said))
+    print(answers)
+    assert not wrong
+    assert answers[True] > 20
+    assert answers[False] > 20
