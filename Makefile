@@ -37,8 +37,8 @@ demo: .venv/test.stamp ## the agent in a VM that has kprobes (KERNEL=6.12 PORT=1
 	@scripts/debian-packages $(vm-packages)
 	@$(bin)/python -m tests.vm demo $(KERNEL:%=--kernel %) $(PORT:%=--port %) -- $(COMMAND)
 
-bench: .venv/test.stamp ## what the hot paths cost, as ratios in one run
-	$(bin)/python -m tests.bench
+bench: .venv/test.stamp ## what it costs, measured and written to docs/benchmarks.md (ARGS="throughput start")
+	$(bin)/python -m tests.bench $(ARGS)
 
 shell: .venv/test.stamp ## a shell in a VM (KERNEL=6.12)
 	@scripts/debian-packages $(vm-packages)

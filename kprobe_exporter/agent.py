@@ -197,7 +197,7 @@ class Agent:
         binary = self._reading.geometry is not None
         kernel = Kernel(instance.event_format, instance.counts_tracepoints(), binary)
         for probe in self._config.probes:
-            plan = plan_probe(probe, namespace, DECODERS, kernel, slots)
+            plan = plan_probe(probe, namespace, DECODERS, kernel, slots, self._config.settings.max_series)
             self._aggregator.declare(plan.metrics)
             state = ProbeState(plan)
             self._probes.append(state)
@@ -255,7 +255,9 @@ class Agent:
             if probe is None or self._stop.is_set():
                 continue
             in_kernel = probe.profiled or probe.hits is not None
-            self._aggregator.attach(probe.layout, count_hits=not in_kernel, only=probe.spec.only)
+            self._aggregator.attach(
+                probe.layout, count_hits=not in_kernel, only=probe.spec.only, tables=probe.spec.tables
+            )
             try:
                 probe.enable()
             except ProbeRefused as error:

@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,6 +16,7 @@ from kprobe_exporter.aggregate.recipes import (
     return_takes,
 )
 from kprobe_exporter.aggregate.series import UNKNOWN, Limits, Series
+from kprobe_exporter.aggregate.tables import Tables
 from kprobe_exporter.aggregate.updates import (
     HistogramCell,
     Refuse,
@@ -32,6 +33,7 @@ from kprobe_exporter.model import (
     Batch,
     Family,
     HistogramValue,
+    HistTable,
     KernelCounts,
     LabelValues,
     Layout,
@@ -113,6 +115,7 @@ class Aggregator:
         self._metrics: dict[str, _Metric] = {}
         self._updates: dict[int, list[Update]] = {}
         self._takes: dict[int, list[Take]] = {}
+        self._tables: dict[int, Tables] = {}
         self._probe_of: dict[int, str] = {}
         self._arrived: Counter[int] = Counter()
         self._filtered_here: set[int] = set()
@@ -134,8 +137,15 @@ class Aggregator:
                 if spec.name not in self._metrics:
                     self._metrics[spec.name] = self._metric(spec)
 
-    def attach(self, layout: Layout, *, count_hits: bool = False, only: Where | None = None) -> None:
-        """Get ready for the events of an installed probe that was declared.
+    def attach(
+        self,
+        layout: Layout,
+        *,
+        count_hits: bool = False,
+        only: Where | None = None,
+        tables: Sequence[HistTable] = (),
+    ) -> None:
+        """Get ready for the events of an installed probe that was declared, or for its ``tables``.
 
         ``count_hits``: nobody in the kernel counts its firings, so what comes is counted as hits.
         ``only``: the kernel did not filter, so what does not pass is a hit but no event.
@@ -162,6 +172,7 @@ class Aggregator:
                 updates = [guarded(passes(layout, only), self._passed(layout.slot, updates))]
                 self._filtered_here.add(layout.slot)
             self._updates[layout.slot] = updates
+            self._tables[layout.slot] = Tables(layout, probe.metrics, tables)
             self._probe_of[layout.slot] = layout.probe
             if count_hits:
                 self._counted_here.add(layout.probe)
@@ -202,6 +213,9 @@ class Aggregator:
             for reason, lost in counts.lost.items():
                 self._lost[reason].update(lost)
             self._buffer_bytes = counts.buffer_bytes
+        for slot, readings in counts.tables.items():
+            if slot in self._tables:
+                self.consume(self._tables[slot].since(readings))
 
     def copy(self) -> Numbers:
         """Everything as it is now."""

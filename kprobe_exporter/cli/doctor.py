@@ -15,10 +15,12 @@ from kprobe_exporter.cli.cleanup import left_behind
 from kprobe_exporter.cli.options import tracefs_option
 from kprobe_exporter.config.values import Settings
 from kprobe_exporter.errors import InstanceBusy, TracefsError
+from kprobe_exporter.reading import PAGE_PARSER, choose
 from kprobe_exporter.tracefs.features import TRIAL, Check, instance_checks, kernel_checks
 from kprobe_exporter.tracefs.files import MountedTracefs, Tracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.mount import find, mounted
+from kprobe_exporter.tracefs.symbols import FUNCTIONS, Symbols
 
 SHOWN = {"ok": ("ok", "green"), "warn": ("warn", "yellow"), "no": ("no", "red"), "unknown": ("?", "cyan")}
 
@@ -54,7 +56,7 @@ def doctor(as_json: bool, tracefs: Path | None) -> None:
 
 def examine(tracefs: Path | None, root: Path) -> list[Check]:
     """All checks, in the order in which they are shown; those that need a tracefs, if there is one."""
-    checks = [_kernel(), _user(os.geteuid()), *kernel_checks(root)]
+    checks = [_kernel(), _user(os.geteuid()), _page_parser(PAGE_PARSER), *kernel_checks(root)]
     before = find(Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
     with ExitStack() as stack:
         try:
@@ -77,7 +79,7 @@ def tracefs_checks(files: Tracefs) -> list[Check]:
         return [*checks, _refused("instance", error)]
     with instance:
         made = Check("instance", "ok", f"{instance.path} could be made and locked", required=True)
-        return [*checks, made, *instance_checks(instance)]
+        return [*checks, made, *instance_checks(instance), *_reading(instance)]
 
 
 def table(checks: list[Check], missing: list[str]) -> str:
@@ -104,6 +106,35 @@ def _user(uid: int) -> Check:
     if uid == 0:
         return Check("user", "ok", "uid 0")
     return Check("user", "warn", f"uid {uid}", "Run as root: uid 0 is enough, without any capability.")
+
+
+def _page_parser(kind: str) -> Check:
+    if kind == "compiled":
+        return Check("page_parser", "ok", "the walk through the ring buffer's pages is compiled")
+    return Check(
+        "page_parser",
+        "warn",
+        "the walk through the ring buffer's pages was not compiled, it runs in plain Python",
+        "Install the package again where gcc and Python's headers are (Debian: gcc and python3-dev).",
+    )
+
+
+def _reading(instance: Instance) -> list[Check]:
+    """How events would be read here, and whether the names of their addresses can be."""
+    symbols = Symbols(instance.files)
+    found = choose(instance, Settings(), symbols, stacks_wanted=False)
+    pages = Check("pages", "ok", "events are read as binary pages")
+    if found.geometry is None:
+        fix = "Until this version knows them, events are read as text, in which a file's name can forge one."
+        pages = Check("pages", "warn", found.because, fix)
+    if symbols.visible():
+        return [pages, Check("symbols", "ok", "the addresses of the kernel's functions can be seen")]
+    fix = (
+        "Give CAP_SYSLOG, or boot Linux 6.5 or later; until then 'caller' is 'unknown', and with "
+        "'stack: true' events are read as text."
+    )
+    hidden = f"/proc/kallsyms shows no address, and there is no {FUNCTIONS}"
+    return [pages, Check("symbols", "warn", hidden, fix)]
 
 
 def _agent(files: Tracefs, name: str) -> Check:

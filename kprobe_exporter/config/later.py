@@ -10,7 +10,7 @@ _DECODERS = """
 LATER: Mapping[str, frozenset[str]] = {
     "document": frozenset({"otlp"}),
     "global": frozenset({"limit"}),
-    "probes": frozenset({"aggregate", "duration_buckets", "export", "limit"}),
+    "probes": frozenset({"duration_buckets", "export", "limit"}),
     "attach": frozenset({"pair"}),
     "field": frozenset({"duration"}),
     "decoder": frozenset(_DECODERS.split()),

@@ -12,6 +12,7 @@ from kprobe_exporter.config.definitions import defined_name, spell_out, wrong_ke
 from kprobe_exporter.config.explain import explain
 from kprobe_exporter.config.fields import Decoders
 from kprobe_exporter.config.files import Unusable, expand, read
+from kprobe_exporter.config.kernel import refuse_metric, refuse_probe
 from kprobe_exporter.config.metrics import return_buckets, write_out
 from kprobe_exporter.config.names import Taken, wrong_with_space
 from kprobe_exporter.config.schema import Document, GlobalModel, MetricModel, ProbeModel
@@ -177,12 +178,16 @@ class _Loading:
         if model.definition is not None and model.attach is None:
             model, defined = spell_out(model, model.definition, refuse)
         attached = alternatives(model, refuse, defined)
+        if model.aggregate == "kernel":
+            refuse_probe(model, attached, refuse)
         found: dict[str, Metric] = {}
         for index, data in enumerate(written if isinstance(written, list) else []):
             place: Place = ("metrics", index)
             if not (one := self._valid(MetricModel, data)):
                 continue
             metric = write_out(one, model, attached, refuse.below(place))
+            if model.aggregate == "kernel":
+                refuse_metric(one, metric, attached, refuse.below(place))
             place = (*place, metric.kind)
             where = f"probe {model.name} at {refuse.source.where((*refuse.place, *place))}"
             if metric.name in found:
@@ -200,6 +205,7 @@ class _Loading:
             enabled=model.enabled,
             optional=model.optional,
             stack=model.stack,
+            aggregate=model.aggregate,
         )
 
     def _valid(self, kind: type[Model], data: object) -> Model | None:

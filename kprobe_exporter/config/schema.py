@@ -28,6 +28,7 @@ from kprobe_exporter.config.fields import (
     Where,
     shapes,
 )
+from kprobe_exporter.config.values import Aggregate
 
 MAX_LABELS = 32
 
@@ -153,6 +154,8 @@ class ProbeModel(Strict):
     """Whether it is attached at all."""
     stack: bool = False
     """Whether each event comes with the kernel's stack."""
+    aggregate: Aggregate = "auto"
+    """Who adds up: `auto` as cheaply as it can be done, `events` the agent, `kernel` hist triggers."""
 
 
 class GlobalModel(Strict):

@@ -26,6 +26,8 @@ BUILT_IN_METRICS: Mapping[str, MetricKind] = {
 }
 
 
+Aggregate: TypeAlias = Literal["auto", "events", "kernel"]
+
 MAXACTIVE = 1024
 
 
@@ -84,7 +86,8 @@ class Attach:
 class Probe:
     """A probe: the first alternative of ``attach`` that the kernel can do is used.
 
-    ``stack`` asks for the kernel's stack with each event.
+    ``stack`` asks for the kernel's stack with each event. ``aggregate`` says who adds up: the agent,
+    event by event, or the kernel, by hist triggers.
     """
 
     name: str
@@ -96,6 +99,7 @@ class Probe:
     enabled: bool = True
     optional: bool = False
     stack: bool = False
+    aggregate: Aggregate = "auto"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,24 @@
 """A kprobe or kretprobe: one line in kprobe_events."""
 
+from dataclasses import replace
+
 from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.grammar.fetch import FetchArg, parse_fetch
 from kprobe_exporter.grammar.target import Kind
-from kprobe_exporter.model import Arg, ArgKind, Layout, Plan, ProbeSpec
-from kprobe_exporter.plan.metric import counts_suffice, filter_fields
+from kprobe_exporter.model import Arg, ArgKind, Layout, ProbeSpec, Unfit
+from kprobe_exporter.plan.kernel import NO_HIST, aggregated, argument_keys
+from kprobe_exporter.plan.metric import COUNTED, events_for, filter_fields
 
 
-def function_spec(probe: Probe, attach: Attach, wanted: set[str], slot: int) -> ProbeSpec:
-    """The definition and the layout of its events; ``wanted`` are the fields that metrics take."""
+def function_spec(
+    probe: Probe, attach: Attach, wanted: set[str], slot: int, max_series: int, *, hist: bool
+) -> ProbeSpec | Unfit:
+    """The definition and the layout of its events; ``wanted`` are the fields that metrics take.
+
+    ``hist`` says whether the kernel has hist triggers, ``max_series`` how many label sets a metric has.
+    """
+    if probe.aggregate == "kernel" and not hist:
+        return Unfit(str(attach.target), NO_HIST)
     target = attach.target
     is_return = target.kind is Kind.KRETPROBE
     args = [parse_fetch(text, name=name) for name, text in attach.fetch.items()]
@@ -16,11 +26,14 @@ def function_spec(probe: Probe, attach: Attach, wanted: set[str], slot: int) -> 
         args.append(parse_fetch(f"$retval:{attach.returns.fetch}", name="return"))
     if "comm" in wanted | filter_fields(attach.filter):
         args.append(parse_fetch("$comm:string", name="comm"))
+    if probe.aggregate == "kernel":
+        # Without a type some kernels ask BTF: how a key is to be read has to be known beforehand.
+        args = [replace(arg, type="x64") if _is_untyped(arg) else arg for arg in args]
     args.sort(key=_is_string)
-    plan: Plan = "count" if counts_suffice(probe, attach, wanted) else "events"
+    because = events_for(probe, attach, wanted)
     module = f"{target.module}:" if target.module else ""
     offset = f"+{target.offset}" if target.offset else ""
-    return ProbeSpec(
+    made = ProbeSpec(
         probe=probe.name,
         kind=target.kind.value,
         target=str(target),
@@ -40,13 +53,21 @@ def function_spec(probe: Probe, attach: Attach, wanted: set[str], slot: int) -> 
             stack=probe.stack,
         ),
         stack=probe.stack,
-        plan=plan,
+        plan="events" if because else "count",
+        because=because or COUNTED,
     )
+    if probe.aggregate != "kernel":
+        return made
+    return aggregated(made, probe, attach.filter, argument_keys(args), {}, max_series)
 
 
 def _is_string(arg: FetchArg) -> bool:
     """Strings go last: the text of what follows a string cannot be trusted to end it."""
     return arg.element_kind == "str"
+
+
+def _is_untyped(arg: FetchArg) -> bool:
+    return arg.type is None and arg.value_kind == "int"
 
 
 def _fetch_type(arg: FetchArg) -> str:

@@ -61,13 +61,26 @@ def filter_fields(text: str | None) -> frozenset[str]:
     return parse_filter(text, fractions=True).fields if text is not None else frozenset()
 
 
-def counts_suffice(probe: Probe, attach: Attach, wanted: set[str]) -> bool:
-    """Whether nobody wants to know more of this alternative than how often it fires.
+COUNTED = "nothing but hits is asked for"
+
+
+def events_for(probe: Probe, attach: Attach, wanted: set[str]) -> str | None:
+    """What takes the events of this alternative; None where nobody wants more than how often it fires.
 
     A filter is such a wish: what passes it is counted by events. So is a return value to be read.
     """
-    reads_return = attach.returns is not None and attach.returns.fetch is not None
-    return not (probe.metrics or wanted or attach.filter or probe.stack or reads_return)
+    if probe.aggregate == "events":
+        return "aggregate: events"
+    if probe.metrics or wanted:
+        names = [metric.name for metric in probe.metrics]
+        return f"the metric {names[0]} takes its events" if names else "a metric takes its events"
+    if attach.filter:
+        return "its filter is counted by events"
+    if probe.stack:
+        return "stack: true"
+    if attach.returns is not None and attach.returns.fetch is not None:
+        return "its return value is read"
+    return None
 
 
 def fields_used(probe: Probe) -> set[str]:

@@ -36,19 +36,32 @@ class ProbePlan:
 
 
 def plan_probe(
-    probe: Probe, namespace: str, decoders: Decoders, kernel: Kernel, slots: Iterator[int]
+    probe: Probe,
+    namespace: str,
+    decoders: Decoders,
+    kernel: Kernel,
+    slots: Iterator[int],
+    max_series: int = 1000,
 ) -> ProbePlan:
-    """Work out a probe. ``slots`` numbers the layouts."""
+    """Work out a probe. ``slots`` numbers the layouts; ``max_series`` are the label sets of a metric."""
     wanted = fields_used(probe)
     alternatives: list[ProbeSpec | Unfit] = []
     for attach in probe.attach:
         if attach.target.kind is Kind.TRACEPOINT:
             text = kernel.event_format(attach.target.system, attach.target.event)
             alternatives += tracepoint_specs(
-                probe, attach, wanted, text, slots, counted=kernel.counts_tracepoints, binary=kernel.binary
+                probe,
+                attach,
+                wanted,
+                text,
+                slots,
+                max_series,
+                counted=kernel.counts_tracepoints,
+                binary=kernel.binary,
             )
         else:
-            alternatives.append(function_spec(probe, attach, wanted, next(slots)))
+            hist = kernel.counts_tracepoints
+            alternatives.append(function_spec(probe, attach, wanted, next(slots), max_series, hist=hist))
     returns = next((a.returns for a in probe.attach if a.returns is not None), None)
     metrics = tuple(metric_spec(metric, namespace, decoders) for metric in probe.metrics)
     return ProbePlan(

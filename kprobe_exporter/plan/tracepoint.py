@@ -8,8 +8,9 @@ from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.event_format import EventFormat, Field, parse_format, text_pattern
 from kprobe_exporter.grammar.filter import parse_filter
-from kprobe_exporter.model import Arg, ArgKind, Layout, ProbeSpec, Unfit
-from kprobe_exporter.plan.metric import counts_suffice, filter_fields, where
+from kprobe_exporter.model import Arg, ArgKind, HistKey, Layout, ProbeSpec, Unfit
+from kprobe_exporter.plan.kernel import NO_HIST, aggregated
+from kprobe_exporter.plan.metric import COUNTED, events_for, filter_fields, where
 
 COMMON_FIELDS = {"common_pid": "tid", "common_cpu": "cpu", "CPU": "cpu", "cpu": "cpu"}
 """What every event has: the kernel's filter's names to those of our records."""
@@ -21,6 +22,7 @@ def tracepoint_specs(
     wanted: set[str],
     text: str | None,
     slots: Iterator[int],
+    max_series: int,
     *,
     counted: bool,
     binary: bool,
@@ -41,18 +43,63 @@ def tracepoint_specs(
         used = _fields(attach, form)
     except GrammarError as error:
         return [Unfit(str(target), error.message)]
-    counting = counted and counts_suffice(probe, attach, wanted)
-    first = [_counted(probe, attach, next(slots))] if counting else []
+    if probe.aggregate == "kernel":
+        if not counted:
+            return [Unfit(str(target), NO_HIST)]
+        return _in_kernel(probe, attach, wanted, form, used, slots, max_series)
+    because = events_for(probe, attach, wanted)
+    first = [_counted(probe, attach, next(slots))] if counted and because is None else []
     comm = "comm" in wanted | filter_fields(attach.filter)
     eprobe = _eprobe(probe, attach, form, used, comm, next(slots))
     own = partial(_own, probe, attach, form, used, binary=binary)
     own_event = own(wanted, next(slots))
     if attach.filter is None:
-        return [*first, eprobe, own_event]
+        return [*first, *_because([eprobe, own_event], because)]
     by_kernel = _kernel_filters(attach, attach.filter, own_event)
     with_fields = own(wanted | filter_fields(attach.filter), next(slots))
     by_agent = _agent_filters(attach.filter, with_fields)
-    return [eprobe, by_kernel, by_agent] if counted else [eprobe, by_agent, by_kernel]
+    ways = [eprobe, by_kernel, by_agent] if counted else [eprobe, by_agent, by_kernel]
+    return _because(ways, because)
+
+
+def _because(ways: list[ProbeSpec | Unfit], reason: str | None) -> list[ProbeSpec | Unfit]:
+    """The ways to read every event, with the reason why it is read."""
+    told = reason or "this kernel counts a tracepoint in no other way"
+    return [way if isinstance(way, Unfit) else replace(way, because=told) for way in ways]
+
+
+def _in_kernel(
+    probe: Probe,
+    attach: Attach,
+    wanted: set[str],
+    form: EventFormat,
+    used: dict[str, str],
+    slots: Iterator[int],
+    max_series: int,
+) -> list[ProbeSpec | Unfit]:
+    """Hist triggers on the tracepoint itself, which costs it least; on an eprobe if the thread's name is
+    a key, which only that one records, or if another probe has the same triggers there."""
+    keys = {
+        name: HistKey(name, field, found.size * 8, found.signed)
+        for name, field in used.items()
+        if not (found := form.fields[field]).array and found.size in (1, 2, 4, 8) and field != "comm"
+    }
+    comm = "comm" in wanted | filter_fields(attach.filter)
+    eprobe = _eprobe(probe, attach, form, used, comm, next(slots))
+    on_eprobe = eprobe
+    if isinstance(eprobe, ProbeSpec):
+        named = {name: key._replace(name=name) for name, key in keys.items()}
+        named |= {"comm": HistKey("comm", "comm", 0)} if comm else {}
+        on_eprobe = aggregated(eprobe, probe, attach.filter, named, {}, max_series)
+    if comm:
+        return [on_eprobe]
+    only = parse_filter(attach.filter).rename(used).render() if attach.filter else None
+    bare = _counted(probe, attach, next(slots))
+    layout = replace(bare.layout, returns=attach.returns)
+    return [
+        aggregated(replace(bare, layout=layout), probe, only, keys, used, max_series),
+        on_eprobe,
+    ]
 
 
 def _fields(attach: Attach, form: EventFormat) -> dict[str, str]:
@@ -85,6 +132,7 @@ def _counted(probe: Probe, attach: Attach, slot: int) -> ProbeSpec:
         system=target.system,
         event=target.event,
         plan="count",
+        because=COUNTED,
     )
 
 

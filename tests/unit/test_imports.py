@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, str] = {
     "replay": "model config plan source aggregate labels export",
     "serve": "agent errors model config tracefs export stop",
     # The decoders' names are handed to the configuration by whoever loads it.
-    "cli": "agent config errors grammar labels live model replay serve stop tracefs",
+    "cli": "agent config errors grammar labels live model reading replay serve stop tracefs",
     "__main__": "cli",
     # The package itself: its version.
     "__init__": "",

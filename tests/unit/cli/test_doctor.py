@@ -12,6 +12,7 @@ from kprobe_exporter.cli import main
 from kprobe_exporter.cli.doctor import table, tracefs_checks
 from kprobe_exporter.errors import TracefsError
 from kprobe_exporter.tracefs.features import TRIAL, Check
+from kprobe_exporter.tracefs.symbols import Symbols
 from tests.fake_tracefs import FakeEvent, FakeTracefs
 
 GOOD = Check("kernel", "ok", "6.12")
@@ -143,3 +144,22 @@ def test_an_instance_that_cannot_be_made(fake: FakeTracefs, monkeypatch: pytest.
     assert (last.name, last.state, last.required) == ("instance", "no", True)
     assert last.evidence == f"instances/{TRIAL} cannot be made"
     assert (last.fix or "").startswith("No permission; run as root")
+
+
+def test_a_walk_that_was_not_compiled_is_told_with_its_fix() -> None:
+    assert module._page_parser("compiled").state == "ok"
+    slow = module._page_parser("python")
+    assert slow.state == "warn"
+    assert slow.fix is not None
+    assert "python3-dev" in slow.fix
+
+
+def test_a_kernel_whose_pages_are_not_known_is_read_as_text(
+    fake: FakeTracefs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Symbols, "visible", lambda self: False)
+    checks = {check.name: check for check in tracefs_checks(fake)}
+    assert checks["pages"].state == "warn"
+    assert "header_page" in checks["pages"].evidence
+    assert checks["symbols"].state == "warn"
+    assert "CAP_SYSLOG" in (checks["symbols"].fix or "")

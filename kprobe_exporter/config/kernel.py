@@ -1,0 +1,113 @@
+"""What `aggregate: kernel` can do: hist triggers add up by numbers, in powers of two, and no more."""
+
+import math
+from collections.abc import Iterator
+
+from kprobe_exporter.config.alternatives import Alternative, Refuse
+from kprobe_exporter.config.metrics import return_buckets
+from kprobe_exporter.config.schema import MetricModel, ProbeModel
+from kprobe_exporter.config.values import Metric
+from kprobe_exporter.config.wording import Path, listed, quote
+from kprobe_exporter.grammar.filter import parse_filter
+
+MOST_LABELS = 2
+"""TRACING_MAP_KEYS_MAX of kernel/trace/tracing_map.h is 3, and a histogram's value is one of them."""
+
+NOT_KEYS = frozenset({"pid", "caller", "symbol"})
+"""Fields that the agent finds out, event by event."""
+
+WORDS = frozenset({"hitcount", "raw", "stacktrace", "STACKTRACE", "cpu", "CPU"})
+"""What means something else in a hist trigger (kernel/trace/trace_events_hist.c)."""
+
+EVENTS = "leave `aggregate` out to have it"
+
+
+def refuse_probe(probe: ProbeModel, alternatives: tuple[Alternative, ...], refuse: Refuse) -> None:
+    """Refuse what a probe asks for beside its metrics, and hist triggers cannot do."""
+    if probe.stack:
+        refuse(("stack",), f"the kernel keeps no stacks where it aggregates: {EVENTS}")
+    measured = any(one.attach.returns and one.attach.returns.fetch for one in alternatives)
+    if measured and (wrong := list(_no_powers(return_buckets(probe), 1.0))):
+        refuse(("return_buckets",), _not_a_power(wrong))
+
+
+def refuse_metric(
+    model: MetricModel, metric: Metric, alternatives: tuple[Alternative, ...], refuse: Refuse
+) -> None:
+    """Refuse what a metric asks for and hist triggers cannot do, by paths within the metric."""
+    if metric.kind == "gauge":
+        refuse(("gauge",), f"the kernel keeps no last value where it aggregates: {EVENTS}")
+    if metric.value is not None and (why := _no_key(metric.value, alternatives, text=False)):
+        refuse(("value",), why)
+    if metric.kind == "histogram" and (wrong := list(_no_powers(metric.buckets or (), metric.scale))):
+        refuse(("buckets",), _not_a_power(wrong))
+    if len(metric.labels) > MOST_LABELS:
+        refuse(("labels",), f"the kernel aggregates by {MOST_LABELS} labels at most: {EVENTS}")
+    for path, field in _label_fields(model):
+        if why := _no_key(field, alternatives, text=True):
+            refuse(path, why)
+    _refuse_where(model, alternatives, refuse)
+
+
+def _label_fields(model: MetricModel) -> Iterator[tuple[Path, str]]:
+    if isinstance(model.labels, list):
+        for index, name in enumerate(model.labels):
+            yield ("labels", index), name
+        return
+    for name, label in model.labels.items():
+        if isinstance(label, str):
+            yield ("labels", name), label
+        else:
+            yield ("labels", name, "field"), label.field
+
+
+def _no_key(field: str, alternatives: tuple[Alternative, ...], *, text: bool) -> str | None:
+    """Why hist triggers cannot take a field, as far as it is known without the kernel."""
+    if field == "comm":
+        return None if text else "the kernel adds up numbers alone"
+    if field in NOT_KEYS:
+        return f"the kernel does not aggregate by {quote(field)}, which the agent finds out: {EVENTS}"
+    if field in WORDS - {"cpu"}:
+        return f"{quote(field)} is a word of the kernel's hist triggers: fetch it under another name"
+    for one in alternatives:
+        known = one.fields.get(field)
+        if known is not None and known.kind not in ("int", "cpu"):
+            return f"the kernel aggregates by numbers and `comm`, {quote(field)} is neither: {EVENTS}"
+    return None
+
+
+def _refuse_where(model: MetricModel, alternatives: tuple[Alternative, ...], refuse: Refuse) -> None:
+    """A condition becomes the trigger's own, so it can name what the kernel's event has."""
+    if model.where is None:
+        return
+    guessed = any(one.attach.returns and one.attach.returns.wide for one in alternatives)
+    for part in parse_filter(model.where, fractions=True).comparisons:
+        if part.name in NOT_KEYS:
+            why = f"the kernel does not know {quote(part.name)} where it aggregates: {EVENTS}"
+        elif isinstance(part.value, float):
+            why = f"the kernel compares no fractions where it aggregates: {EVENTS}"
+        elif part.name == "return" and guessed:
+            why = "the kernel compares the whole register: say what it `returns`, such as int or ssize_t"
+        else:
+            continue
+        refuse(("where",), why, column=part.column)
+
+
+def _no_powers(bounds: tuple[float, ...], scale: float) -> Iterator[float]:
+    """Bounds above 0 that are no power of two of the value, whole numbers as it has.
+
+    Bounds up to 0 are exact: what is not above 0 is kept value by value.
+    """
+    for bound in bounds:
+        if bound > 0:
+            raw = bound / scale
+            nearest = 2.0 ** max(0, round(math.log2(raw)))
+            if not math.isclose(raw, nearest, rel_tol=1e-9):
+                yield bound
+
+
+def _not_a_power(wrong: list[float]) -> str:
+    several = "are no powers" if len(wrong) > 1 else "is no power"
+    shown = listed([f"{bound:g}" for bound in wrong[:3]]).replace(" or ", " and ")
+    more = " and others" if len(wrong) > 3 else ""
+    return f"the kernel's buckets are powers of 2 of the value: {shown}{more} {several} of 2"
