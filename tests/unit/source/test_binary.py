@@ -1,0 +1,185 @@
+"""All CPUs' pages in one stream: in the order of time within a bounded window, and nothing left behind."""
+
+import os
+from collections import deque
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kprobe_exporter.errors import SourceError
+from kprobe_exporter.model import TIME, Batch, Record
+from kprobe_exporter.source import binary
+from kprobe_exporter.source.binary import BinaryPipe
+
+NOW = 1000
+
+
+class Pages:
+    """A parser whose CPUs hold pages of records already, each a list of times."""
+
+    compiled = False
+
+    def __init__(self, cpus: dict[int, list[list[int]]]) -> None:
+        self.cpus = {cpu: deque(pages) for cpu, pages in cpus.items()}
+        self.time = 0
+        self.pulls = 0
+        self.batch = Batch()
+
+    @property
+    def waiting(self) -> int:
+        return len(self.batch.records)
+
+    def pull(self, fd: int, cpu: int, pages: int) -> int:
+        assert fd == 100 + cpu
+        self.pulls += 1
+        for got in range(pages):
+            if not self.cpus[cpu]:
+                return got
+            times = self.cpus[cpu].popleft()
+            self.batch.records += [record(time, cpu) for time in times]
+            self.time = times[-1]
+        return pages
+
+    def take(self) -> Batch:
+        batch, self.batch = self.batch, Batch()
+        return batch
+
+
+def record(time: int, cpu: int) -> Record:
+    return 0, time, cpu
+
+
+class Delivered:
+    """A pipe over such pages, and what came of it."""
+
+    def __init__(self, cpus: dict[int, list[list[int]]], budget: int = 1000) -> None:
+        self.batches: list[Batch] = []
+        self.pages = Pages(cpus)
+        self.now = NOW
+        pipes = {cpu: 100 + cpu for cpu in cpus}
+        self.pipe = BinaryPipe(pipes, self.pages, self.batches.append, budget, lambda: self.now)  # type: ignore[arg-type]
+
+    @property
+    def times(self) -> list[int]:
+        return [one[TIME] for batch in self.batches for one in batch.records]
+
+
+def test_records_of_all_cpus_come_in_the_order_of_time() -> None:
+    made = Delivered({0: [[1, 5], [9]], 1: [[2, 3, 8]], 2: []})
+    made.pipe.empty(last=False)
+    assert made.times == [1, 2, 3, 5, 8, 9]
+
+
+def test_what_happened_while_it_read_waits_for_the_other_cpus() -> None:
+    made = Delivered({0: [[990, NOW + 1, NOW + 5]], 1: [[995]]})
+    made.pipe.empty(last=False)
+    assert made.times == [990, 995]
+    made.pages.cpus[1].append([NOW + 3])
+    made.now = NOW + 10
+    made.pipe.empty(last=False)
+    assert made.times == [990, 995, NOW + 1, NOW + 3, NOW + 5]
+
+
+def test_at_the_end_nothing_is_kept_back() -> None:
+    made = Delivered({0: [[NOW + 1]]})
+    made.pipe.empty(last=False)
+    assert made.times == []
+    made.pipe.empty(last=True)
+    assert made.times == [NOW + 1]
+
+
+def test_a_flood_does_not_keep_it_for_ever() -> None:
+    """Pages that are filled as fast as they are read: no more than a buffer can hold at a time."""
+    made = Delivered({0: [[1]] * 5000}, budget=70)
+    made.pipe.empty(last=False)
+    assert len(made.times) == 70
+
+
+def test_it_stops_at_what_came_after_it_began() -> None:
+    made = Delivered({0: [[number] for number in range(NOW - 64, NOW + 500)]})
+    made.pipe.empty(last=False)
+    assert made.times == [*range(NOW - 64, NOW + 1)]
+
+
+def test_memory_is_bounded_and_the_order_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(binary, "MANY", 10)
+    monkeypatch.setattr(binary, "PAGES", 2)
+    made = Delivered({cpu: [[n * 10 + cpu, n * 10 + cpu + 1] for n in range(40)] for cpu in range(4)})
+    made.pipe.empty(last=True)
+    assert len(made.times) == 320
+    assert made.times == sorted(made.times)
+    assert max(len(batch.records) for batch in made.batches) < 40
+
+
+def test_too_many_that_wait_go_out_of_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(binary, "MOST_HELD", 5)
+    made = Delivered({0: [[NOW + n for n in range(1, 9)]]})
+    made.pipe.empty(last=False)
+    assert len(made.times) == 8
+
+
+def test_nothing_is_delivered_of_nothing() -> None:
+    made = Delivered({0: [], 1: []})
+    made.pipe.empty(last=False)
+    assert made.batches == []
+    assert made.pages.pulls == 2
+
+
+def test_sums_and_losses_are_delivered_too() -> None:
+    made = Delivered({0: []})
+    made.pages.batch.arrived[3] = 7
+    made.pages.batch.lost = 2
+    made.pipe.empty(last=False)
+    assert [(batch.arrived, batch.lost) for batch in made.batches] == [({3: 7}, 2)]
+
+
+def test_a_pipe_that_cannot_be_read_any_more_is_a_source_error() -> None:
+    class Broken(Pages):
+        def pull(self, fd: int, cpu: int, pages: int) -> int:
+            raise OSError(5, "Input/output error")
+
+    pipe = BinaryPipe({3: 103}, Broken({3: []}), lambda _: None, 10)  # type: ignore[arg-type]
+    with pytest.raises(
+        SourceError, match="per_cpu/cpu3/trace_pipe_raw cannot be read any more: Input/output error"
+    ):
+        pipe.empty(last=False)
+
+
+def test_close_closes_every_descriptor() -> None:
+    ends = [os.open("/dev/null", os.O_RDONLY) for _ in range(3)]
+    BinaryPipe(dict(enumerate(ends)), Pages({}), lambda _: None, 10).close()  # type: ignore[arg-type]
+    for end in ends:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(end)
+
+
+rises = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=5), max_size=12)
+
+
+@given(st.lists(rises, min_size=1, max_size=4), st.integers(1, 3), st.integers(1, 20))
+def test_whatever_the_pages_all_comes_once_and_in_order(
+    cpus: list[list[list[int]]], pages: int, many: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(binary, "MANY", many)
+        patch.setattr(binary, "PAGES", pages)
+        made = Delivered({cpu: rising(steps) for cpu, steps in enumerate(cpus)})
+        made.now = 10**6
+        made.pipe.empty(last=False)
+        made.pipe.empty(last=True)
+    expected = sorted(time for steps in cpus for page in rising(steps) for time in page)
+    assert made.times == expected
+
+
+def rising(steps: Iterable[list[int]]) -> list[list[int]]:
+    """Times that rise from page to page, as those of one CPU do."""
+    now, pages = 0, []
+    for page in steps:
+        times = []
+        for step in page:
+            now += step
+            times.append(now)
+        pages.append(times)
+    return pages
