@@ -104,28 +104,23 @@ def parse_comms(text: bytes) -> dict[int, bytes]:
     """``saved_cmdlines``: a thread and its name a line, of the names that cannot have been forged.
 
     A name is up to 15 bytes of whatever its thread wished, line ends and other threads' ids too. So a
-    line that could be the rest of the name before it is left out, and the thread before it as well.
+    line that could be the rest of a name before it is left out, and the thread of that name as well.
     """
     names: dict[int, bytes] = {}
     doubtful: set[int] = set()
-    last, room = -1, -1  # the thread that may go on, and how many bytes its name has left
-    for line in text.split(b"\n"):
+    reaching: list[tuple[int, int]] = []  # threads whose names may go on, and for how many bytes
+    for line in text.removesuffix(b"\n").split(b"\n") if text else ():
+        reaching = [(tid, left - len(line) - 1) for tid, left in reaching if left > len(line)]
+        doubtful.update(tid for tid, _ in reaching)
         found = re.fullmatch(rb"(\d{1,10}) (.*)", line, re.DOTALL)
-        if len(line) + 1 <= room:
-            doubtful.add(last)
-            room -= len(line) + 1
-        else:
-            room = -1
-            last = int(found[1]) if found else -1
         if found is None:
             continue
         tid, name = int(found[1]), found[2]
-        if tid in names or room >= 0:
+        if reaching or tid in names or len(name) > COMM_BYTES:
             doubtful.add(tid)
         names[tid] = name
-        if room < 0:
-            room = COMM_BYTES - len(name)
-    return {tid: name for tid, name in names.items() if tid not in doubtful and len(name) <= COMM_BYTES}
+        reaching.append((tid, COMM_BYTES - len(name)))
+    return {tid: name for tid, name in names.items() if tid not in doubtful}
 
 
 def _is_initial(proc: Path) -> bool:

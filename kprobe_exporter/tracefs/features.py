@@ -79,7 +79,8 @@ KINDS = (
         "dynamic_events",
         "e",
         f"{TRACEPOINT.replace('/', '.')} comm=$comm:string",
-        "Boot a kernel with CONFIG_EPROBE_EVENTS; until then 'comm' is looked up when a tracepoint's event is read, and one probe alone may filter it.",
+        "Boot a kernel with CONFIG_EPROBE_EVENTS; until then 'comm' is looked up when a tracepoint's event "
+        "is read, and one probe alone may filter it.",
     ),
 )
 

@@ -1,11 +1,14 @@
 """The kernel's symbols by address, loaded when the first is asked for."""
 
 import logging
+import os
 import re
+import struct
 import time
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +19,13 @@ log = logging.getLogger(__name__)
 FUNCTIONS = "available_filter_functions_addrs"
 """Of tracefs since 6.5: the addresses of all functions that can be traced, for whoever may read tracefs."""
 
-LINE = re.compile(rb"([0-9a-f]{1,16}) (?:[a-zA-Z?] )?([^\s\[\]]+)(?:\s+\[([^\s\[\]]+)\])?\s*")
+LINE = re.compile(rb"([0-9a-f]{1,16}) (?:([a-zA-Z?]) )?([^\s\[\]]+)(?:\s+\[([^\s\[\]]+)\])?\s*")
+TEXT = (None, b"t", b"T", b"w", b"W")
+"""The types of functions; tracefs' list has nothing else, and no types."""
+
+KERNEL = 1 << (8 * struct.calcsize("P") - 1)
+"""Addresses start in the upper half; below are offsets of what every CPU has its own of."""
+
 FARTHEST = 1 << 20
 """Bytes from a symbol's start: what is farther is in no symbol, but in a hole between them."""
 
@@ -92,7 +101,7 @@ class Symbols:
 
     def visible(self) -> bool:
         """Whether addresses may be seen at all. Cheap."""
-        return self._kallsyms_visible() or self._files.exists(FUNCTIONS)
+        return self._kallsyms_visible() or self._functions_visible()
 
     def name(self, address: int) -> bytes | None:
         """The function that holds the address; None if that is not known."""
@@ -105,16 +114,21 @@ class Symbols:
         return b"0x%x" % address if found is None else found.render()
 
     def _find(self, address: int) -> Found | None:
-        if address in self._cache:
-            return self._cache[address]
-        found = self._table.find(address) if self._table is not None else None
-        if found is None and self._clock() - self._loaded >= RELOAD_PAUSE:
+        found = self._cache.get(address)
+        due = self._clock() - self._loaded >= RELOAD_PAUSE
+        if found is not None or (address in self._cache and not due):
+            return found
+        found = self._look_up(address)
+        if found is None and due:
             self._load()
-            found = self._table.find(address) if self._table is not None else None
+            found = self._look_up(address)
         if len(self._cache) >= MOST_CACHED:
             self._cache.clear()
         self._cache[address] = found
         return found
+
+    def _look_up(self, address: int) -> Found | None:
+        return self._table.find(address) if self._table is not None else None
 
     def _load(self) -> None:
         self._loaded = self._clock()
@@ -128,25 +142,34 @@ class Symbols:
         if self._kallsyms_visible():
             with self._kallsyms.open("rb") as lines:
                 yield from parse_symbols(lines)
-        elif self._files.exists(FUNCTIONS):
+        elif self._functions_visible():
             yield from parse_symbols(self._files.read(FUNCTIONS).splitlines())
+
+    def _functions_visible(self) -> bool:
+        """It is there on kernels that forbid to open it, too."""
+        try:
+            os.close(self._files.open_pipe(FUNCTIONS))
+        except OSError:
+            return False
+        return True
 
     def _kallsyms_visible(self) -> bool:
         """All addresses are 0 to whoever may not see them; that was decided when the file was opened."""
         try:
             with self._kallsyms.open("rb") as lines:
-                return any(
-                    address
-                    for address, _, _ in parse_symbols(
-                        line for line, _ in zip(lines, range(50), strict=False)
-                    )
-                )
+                return any(True for _ in parse_symbols(islice(lines, 10_000)))
         except OSError:
             return False
 
 
 def parse_symbols(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes, bytes | None]]:
-    """Address, name and module of each line that is one."""
+    """Address, name and module of each line that is one.
+
+    Of modules their functions alone: their data lies between, and the kernel knows more of it.
+    """
     for line in lines:
-        if found := LINE.fullmatch(line):
-            yield int(found[1], 16), found[2], found[3]
+        found = LINE.fullmatch(line)
+        if found is None or (found[4] is not None and found[2] not in TEXT):
+            continue
+        if (address := int(found[1], 16)) >= KERNEL:
+            yield address, found[3], found[4]

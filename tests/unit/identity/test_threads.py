@@ -1,0 +1,149 @@
+"""Threads by their id: /proc while they live, then what the kernel saved, and no forged name."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kprobe_exporter.identity import threads
+from kprobe_exporter.identity.threads import FRESH, INITIAL, Threads, parse_comms, parse_tgids
+
+
+class Machine:
+    """A /proc, tracefs' two files and a clock."""
+
+    def __init__(self, root: Path, namespace: str = INITIAL) -> None:
+        self.proc = root
+        self.now = 100.0
+        self.saved = {"saved_cmdlines": b"", "saved_tgids": b""}
+        self.scans = 0
+        (root / "self/ns").mkdir(parents=True)
+        (root / "self/ns/pid").symlink_to(namespace)
+        self.threads = Threads(self.read, root, lambda: self.now)
+
+    def read(self, path: str) -> bytes:
+        self.scans += 1
+        return self.saved[path]
+
+    def born(self, tid: int, tgid: int, comm: bytes) -> None:
+        (self.proc / str(tid)).mkdir(exist_ok=True)
+        (self.proc / str(tid) / "comm").write_bytes(comm + b"\n")
+        (self.proc / str(tid) / "status").write_bytes(
+            b"Name:\tx\nTgid:\t%d\nNgid:\t0\nPid:\t%d\n" % (tgid, tid)
+        )
+
+    def died(self, tid: int) -> None:
+        for file in (self.proc / str(tid)).iterdir():
+            file.unlink()
+        (self.proc / str(tid)).rmdir()
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_a_living_thread(machine: Machine) -> None:
+    machine.born(7, 5, b"a\nb c")
+    assert (machine.threads.comm(7), machine.threads.tgid(7)) == (b"a\nb c", 5)
+    assert machine.scans == 0
+
+
+def test_the_idle_thread(machine: Machine) -> None:
+    assert (machine.threads.comm(0), machine.threads.tgid(0)) == (b"<idle>", 0)
+
+
+def test_a_thread_that_ended_before_it_was_asked_for(machine: Machine) -> None:
+    machine.saved = {"saved_cmdlines": b"7 a long enough\n8 other and more\n", "saved_tgids": b"7 5\n8 8\n"}
+    assert (machine.threads.comm(7), machine.threads.tgid(7)) == (b"a long enough", 5)
+    assert machine.threads.comm(9) is None
+
+
+def test_what_was_known_stays_known_when_the_thread_ends(machine: Machine) -> None:
+    machine.born(7, 5, b"short")
+    assert machine.threads.comm(7) == b"short"
+    machine.died(7)
+    machine.now += FRESH
+    assert machine.threads.comm(7) == b"short"
+
+
+def test_an_id_that_is_anothers_by_now(machine: Machine) -> None:
+    machine.born(7, 5, b"first")
+    assert machine.threads.comm(7) == b"first"
+    machine.born(7, 7, b"second")
+    assert machine.threads.comm(7) == b"first"  # for some seconds
+    machine.now += FRESH
+    assert (machine.threads.comm(7), machine.threads.tgid(7)) == (b"second", 7)
+
+
+def test_in_another_pid_namespace_proc_is_not_asked(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "pid:[4026532777]")
+    machine.born(7, 5, b"somebody else")
+    assert (machine.threads.comm(7), machine.threads.tgid(7)) == (None, None)
+    machine.now += FRESH
+    machine.saved["saved_tgids"] = b"7 6\n"
+    assert machine.threads.tgid(7) == 6
+
+
+def test_many_unknown_threads_cost_one_scan(machine: Machine) -> None:
+    for tid in range(1, 500):
+        assert machine.threads.comm(tid) is None
+    assert machine.scans == 1
+    machine.now += 2 * threads.SCAN_PAUSE
+    machine.threads.comm(600)
+    assert machine.scans == 2
+
+
+def test_the_cache_is_bounded(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "MOST_THREADS", 10)
+    for tid in range(1, 40):
+        machine.threads.comm(tid)
+    assert len(machine.threads._comms._known) == 10
+
+
+def test_files_that_cannot_be_read_know_nobody(tmp_path: Path) -> None:
+    def read(path: str) -> bytes:
+        raise PermissionError(path)
+
+    nobody = Threads(read, tmp_path)
+    assert (nobody.comm(7), nobody.tgid(7)) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (b"", {}),
+        (b"1 systemd-journald\n", {}),  # longer than a name can be
+        (b"1 systemd-journa\n22 kworker/u8:2-ev\n", {1: b"systemd-journa", 22: b"kworker/u8:2-ev"}),
+        (b"5 x\n1 systemd\n", {}),  # one thread's name, or two threads
+        (b"5 exactly fifteen\n1 systemd-journa\n", {5: b"exactly fifteen", 1: b"systemd-journa"}),
+        (b"5 x\nno number\n", {}),
+        (b"5 a name of size\n5 a name of size\n", {}),
+        (b"5 \n", {5: b""}),
+    ],
+)
+def test_names_that_may_have_been_forged_are_left_out(text: bytes, names: dict[int, bytes]) -> None:
+    found = parse_comms(text)
+    assert {tid: name for tid, name in found.items() if tid in names} == names
+    assert found.keys() <= names.keys()
+
+
+names = st.binary(max_size=15).filter(lambda name: b"\0" not in name)
+
+
+@given(
+    st.dictionaries(
+        st.integers(1, 30), names | st.sampled_from([b"x\n7 root", b"\n7 a", b"\n\n"]), max_size=12
+    )
+)
+def test_whatever_the_names_no_thread_gets_one_that_is_not_its_own(real: dict[int, bytes]) -> None:
+    text = b"".join(b"%d %s\n" % entry for entry in real.items())
+    for tid, name in parse_comms(text).items():
+        assert real.get(tid) == name
+
+
+@given(st.binary(max_size=200))
+def test_anything_may_be_in_the_files(text: bytes) -> None:
+    assert all(tid >= 0 for tid in parse_comms(text))
+    assert all(tid >= 0 for tid in parse_tgids(text))
