@@ -38,7 +38,8 @@ demo: .venv/test.stamp ## the agent in a VM that has kprobes (KERNEL=6.12 PORT=1
 	@$(bin)/python -m tests.vm demo $(KERNEL:%=--kernel %) $(PORT:%=--port %) -- $(COMMAND)
 
 bench: .venv/test.stamp ## what it costs, measured and written to docs/benchmarks.md (ARGS="throughput start")
-	$(bin)/python -m tests.bench $(ARGS)
+	@scripts/debian-packages $(vm-packages) bpftrace trace-cmd
+	@$(bin)/python -m tests.bench $(ARGS)
 
 shell: .venv/test.stamp ## a shell in a VM (KERNEL=6.12)
 	@scripts/debian-packages $(vm-packages)
@@ -58,6 +59,6 @@ clean: ## remove .venv, build/ and caches
 # For whoever wants only the tools.
 .venv: .venv/test.stamp
 
-# Made again only when pyproject.toml changes.
-.venv/%.stamp: pyproject.toml
+# Made again only when one of these changes.
+.venv/%.stamp: pyproject.toml kprobe_exporter/source/_pages.pyx
 	@scripts/bootstrap $*

@@ -225,7 +225,7 @@ class Agent:
         state.reason = " ".join(f"{target}: {reason}" for target, reason in refused.items())
         if state.installed is None:
             self._complain(state)
-        elif self._reading.geometry is None:
+        elif self._reading.geometry is None and state.installed.spec.plan == "events":
             _warn_of_strings(state.installed)
 
     def _pipe(self, instance: Instance) -> Pipe:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from kprobe_exporter.hist import HistReading, HistTable
 from kprobe_exporter.recipe import Condition, Refused, Tally
 
 Value: TypeAlias = int | bytes | None
@@ -139,7 +140,8 @@ class ProbeSpec:
     ``file`` is the definitions file, None for a static tracepoint that needs no definition;
     ``verb`` the head of the line (``p``, ``r1024``, ``e``), ``body`` what follows the name;
     ``system`` and ``event`` name the static tracepoint. ``filter`` is the kernel's to evaluate, ``only``
-    the agent's. ``because`` says in one clause why the plan is this one, for a person.
+    the agent's. ``because`` says in one clause why the plan is this one, for a person. ``tables`` are
+    the hist triggers of the plan ``kernel``, each with the filter in its own condition.
     """
 
     probe: str
@@ -157,6 +159,7 @@ class ProbeSpec:
     stack: bool = False
     plan: Plan = "events"
     because: str = ""
+    tables: tuple[HistTable, ...] = ()
 
     def line(self, group: str, event: str) -> str:
         """The definition as the kernel wants it, for this group and event name."""
@@ -208,13 +211,15 @@ class KernelCounts:
     """What the kernel counted, read at one moment; raw, so it restarts when a probe is made again.
 
     ``hits`` and ``misses`` by probe; what the kernel does not count is not there. ``lost`` by
-    reason, over all CPUs of our instance; ``buffer_bytes`` waiting in its ring buffers.
+    reason, over all CPUs of our instance and all hist tables; ``buffer_bytes`` waiting in its ring
+    buffers. ``tables`` by the slot of the probe's layout, in the order of its specification.
     """
 
     hits: Mapping[str, int] = field(default_factory=dict)
     misses: Mapping[str, int] = field(default_factory=dict)
     lost: Mapping[str, int] = field(default_factory=dict)
     buffer_bytes: int = 0
+    tables: Mapping[int, tuple[HistReading, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ class FakeInstance:
     entries: int = 0
     open_pipes: dict[int, int] = field(default_factory=dict)  # read end → write end
     values: dict[str, str] = field(default_factory=dict)
-    triggers: dict[str, int] = field(default_factory=dict)  # event → hits
+    triggers: dict[str, dict[str, int]] = field(default_factory=dict)  # event → hist trigger → hits
     notrace: set[int] = field(default_factory=set)
     soft: dict[str, set[str]] = field(default_factory=dict)  # event → its other triggers
 
@@ -182,16 +182,17 @@ class FakeTracefs:
             address = f"caller+0x1/0x2 <- {symbol}" if event.is_return else f"{symbol}+0x0/0x10"
             for name in event.enabled:
                 self._record(self.instances[name], tid, f"{event.name}: ({address}){body}")
-        for name, instance in self.instances.items():
-            for event in [e for e in self.events if e.symbol == symbol and name in e.enabled]:
-                key = f"events/{event.group}/{event.name}"
-                if key in instance.triggers:
-                    instance.triggers[key] += 1
+        for instance in self.instances.values():
+            for event in [e for e in self.events if e.symbol == symbol]:
+                hist = instance.triggers.get(f"events/{event.group}/{event.name}", {})
+                for trigger in hist:
+                    hist[trigger] += 1
 
     def _soft(self, event: FakeEvent) -> bool:
-        """Whether a trigger that never acts keeps it counting in some instance."""
+        """Whether a trigger keeps it counting in some instance: one that never acts, or a hist trigger."""
         key = f"events/{event.group}/{event.name}"
-        return any("traceon" in instance.soft.get(key, set()) for instance in self.instances.values())
+        every = self.instances.values()
+        return any("traceon" in one.soft.get(key, set()) or one.triggers.get(key) for one in every)
 
     def feed(self, instance: str, text: bytes) -> None:
         """Captured text appears in an instance's trace_pipe."""
@@ -291,8 +292,8 @@ class FakeTracefs:
         if (event or static) and parts[3] in {"enable", "filter", "trigger"}:
             return instance.values.get(rest, "0\n")
         if event and parts[3] == "hist":
-            hits = instance.triggers.get(rest.removesuffix("/hist"))
-            return "" if hits is None else f"Totals:\n    Hits: {hits}\n    Entries: 1\n    Dropped: 0\n"
+            tables = instance.triggers.get(rest.removesuffix("/hist"), {})
+            return "\n\n".join(hist_table(*table) for table in tables.items())
         raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
     def _write_instance(self, instance: FakeInstance, path: str, rest: str, text: str) -> None:
@@ -337,8 +338,22 @@ class FakeTracefs:
             others = instance.soft.setdefault(key, set())
             (others.discard if text.startswith("!") else others.add)(word)
         elif text.startswith("!"):
-            instance.triggers.pop(key, None)
-        elif key in instance.triggers:
+            instance.triggers.get(key, {}).pop(text.removeprefix("!"), None)
+        elif text in instance.triggers.setdefault(key, {}):
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
         else:
-            instance.triggers[key] = 0
+            instance.triggers[key][text] = 0
+
+
+def hist_table(trigger: str, hits: int) -> str:
+    """The table of a trigger that has one key, a number, which was always 0."""
+    words, _, condition = trigger.partition(" if ")
+    attributes = dict(pair.split("=") for pair in words.removeprefix("hist:").split(":"))
+    keys, size = attributes["keys"], attributes.get("size", "2048")
+    condition = f" if {condition}" if condition else ""
+    row = f"{{ {keys}: {0:10} }} hitcount: {hits:10}\n" if hits else ""
+    return (
+        "# event histogram\n#\n# trigger info: "
+        f"hist:keys={keys}:vals=hitcount:sort=hitcount:size={size}{condition} [active]\n#\n\n{row}"
+        f"\nTotals:\n    Hits: {hits}\n    Entries: {int(hits > 0)}\n    Dropped: 0\n"
+    )

@@ -28,12 +28,12 @@ from kprobe_exporter.aggregate.updates import (
     passes,
     return_update,
 )
+from kprobe_exporter.hist import HistTable
 from kprobe_exporter.model import (
     SLOT,
     Batch,
     Family,
     HistogramValue,
-    HistTable,
     KernelCounts,
     LabelValues,
     Layout,

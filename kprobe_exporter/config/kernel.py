@@ -37,14 +37,14 @@ def refuse_metric(
     """Refuse what a metric asks for and hist triggers cannot do, by paths within the metric."""
     if metric.kind == "gauge":
         refuse(("gauge",), f"the kernel keeps no last value where it aggregates: {EVENTS}")
-    if metric.value is not None and (why := _no_key(metric.value, alternatives, text=False)):
+    if metric.value is not None and (why := _no_value(metric.value, alternatives)):
         refuse(("value",), why)
     if metric.kind == "histogram" and (wrong := list(_no_powers(metric.buckets or (), metric.scale))):
         refuse(("buckets",), _not_a_power(wrong))
     if len(metric.labels) > MOST_LABELS:
         refuse(("labels",), f"the kernel aggregates by {MOST_LABELS} labels at most: {EVENTS}")
     for path, field in _label_fields(model):
-        if why := _no_key(field, alternatives, text=True):
+        if why := _no_key(field, alternatives):
             refuse(path, why)
     _refuse_where(model, alternatives, refuse)
 
@@ -61,10 +61,17 @@ def _label_fields(model: MetricModel) -> Iterator[tuple[Path, str]]:
             yield ("labels", name, "field"), label.field
 
 
-def _no_key(field: str, alternatives: tuple[Alternative, ...], *, text: bool) -> str | None:
-    """Why hist triggers cannot take a field, as far as it is known without the kernel."""
+def _no_value(field: str, alternatives: tuple[Alternative, ...]) -> str | None:
+    """Why hist triggers cannot add up a field."""
+    if field in ("cpu", "tid"):
+        return f"the kernel adds up what an event carries, which {quote(field)} is not: {EVENTS}"
+    return None if field == "comm" else _no_key(field, alternatives)  # that comm is text was told
+
+
+def _no_key(field: str, alternatives: tuple[Alternative, ...]) -> str | None:
+    """Why hist triggers cannot tell events apart by a field, as far as it is known without the kernel."""
     if field == "comm":
-        return None if text else "the kernel adds up numbers alone"
+        return None
     if field in NOT_KEYS:
         return f"the kernel does not aggregate by {quote(field)}, which the agent finds out: {EVENTS}"
     if field in WORDS - {"cpu"}:
@@ -80,14 +87,15 @@ def _refuse_where(model: MetricModel, alternatives: tuple[Alternative, ...], ref
     """A condition becomes the trigger's own, so it can name what the kernel's event has."""
     if model.where is None:
         return
-    guessed = any(one.attach.returns and one.attach.returns.wide for one in alternatives)
+    returned = [one.attach.returns for one in alternatives if one.attach.returns]
+    guessed = any(returns.wide or returns.pointer for returns in returned)
     for part in parse_filter(model.where, fractions=True).comparisons:
         if part.name in NOT_KEYS:
             why = f"the kernel does not know {quote(part.name)} where it aggregates: {EVENTS}"
         elif isinstance(part.value, float):
             why = f"the kernel compares no fractions where it aggregates: {EVENTS}"
         elif part.name == "return" and guessed:
-            why = "the kernel compares the whole register: say what it `returns`, such as int or ssize_t"
+            why = "the kernel compares the whole register: say that it `returns` int, ssize_t or the like"
         else:
             continue
         refuse(("where",), why, column=part.column)

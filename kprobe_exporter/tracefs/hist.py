@@ -1,13 +1,12 @@
 """Counting a tracepoint's firings in the kernel, by a hist trigger that writes no event."""
 
-import re
+from collections.abc import Iterable
 
+from kprobe_exporter.tracefs.hist_tables import Shown, parse_hist
 from kprobe_exporter.tracefs.instance import Instance
 
 TRIGGERS = ("hist:keys=common_cpu", "hist:keys=cpu")
 """Any key will do: the total counts every firing. The CPU's number is ``cpu`` before 5.13."""
-
-TOTALS = re.compile(rb"^Totals:\s*Hits: (\d+)\s*Entries: \d+\s*Dropped: (\d+)", re.MULTILINE)
 
 
 class HitCounter:
@@ -37,10 +36,18 @@ class HitCounter:
             return cls(instance, event, trigger)
         return None
 
+    def total(self, shown: Iterable[Shown]) -> int | None:
+        """Firings since it was attached, by the tables of its event; None if it is not among them."""
+        keys = self._trigger.removeprefix("hist:keys=")
+        for one in shown:
+            if (one.keys, one.vals, one.condition) == (keys, "hitcount", None):
+                return one.reading.hits + one.reading.dropped
+        return None
+
     def read(self) -> int | None:
-        """Firings since it was attached; None if the event is gone."""
+        """The total, read anew; None if the event is gone."""
         try:
-            return parse_hits(self._instance.read(f"{self._event}/hist"))
+            return self.total(parse_hist(self._instance.read(f"{self._event}/hist")))
         except OSError:
             return None
 
@@ -50,9 +57,3 @@ class HitCounter:
             self._instance.write(f"{self._event}/trigger", f"!{self._trigger}")
         except OSError:
             return
-
-
-def parse_hits(text: bytes) -> int | None:
-    """The total of one ``hist`` file: hits, which include those that found no room in the table."""
-    found = TOTALS.search(text)
-    return int(found[1]) if found else None

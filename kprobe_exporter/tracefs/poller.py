@@ -4,8 +4,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 
+from kprobe_exporter.hist import HistReading
 from kprobe_exporter.model import KernelCounts
+from kprobe_exporter.tracefs.hist_tables import parse_hist
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed
 from kprobe_exporter.tracefs.profile import buffer_stats, kprobe_counts
@@ -26,9 +29,19 @@ def read_counts(instance: Instance, probes: Sequence[Installed]) -> KernelCounts
         for probe in profiled:
             if count := counts.get(probe.event):
                 hits[probe.spec.probe], misses[probe.spec.probe] = count
+    tables: dict[int, tuple[HistReading, ...]] = {}
+    shown = cache(lambda file: parse_hist(instance.read(file)))  # two probes may share a tracepoint
     for probe in probes:
-        if probe.hits is not None and (total := probe.hits.read()) is not None:
+        if probe.hist is None:
+            continue
+        try:
+            found = shown(probe.hist)
+        except OSError:
+            continue
+        if probe.hits is not None and (total := probe.hits.total(found)) is not None:
             hits[probe.spec.probe] = total
+        if probe.tables is not None and (readings := probe.tables.read(found)) is not None:
+            tables[probe.layout.slot] = readings
     stats = buffer_stats(instance.files, instance.path)
     return KernelCounts(
         hits=hits,
@@ -37,8 +50,10 @@ def read_counts(instance: Instance, probes: Sequence[Installed]) -> KernelCounts
             "overrun": stats.overrun,
             "commit_overrun": stats.commit_overrun,
             "dropped": stats.dropped,
+            "table_full": sum(one.dropped for readings in tables.values() for one in readings),
         },
         buffer_bytes=stats.bytes,
+        tables=tables,
     )
 
 

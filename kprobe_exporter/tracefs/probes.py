@@ -9,6 +9,7 @@ from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.model import Layout, ProbeSpec
 from kprobe_exporter.tracefs.definitions import delete, list_definitions
 from kprobe_exporter.tracefs.hist import HitCounter
+from kprobe_exporter.tracefs.hist_tables import HistTables
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.refusal import why
 
@@ -35,9 +36,15 @@ class Installed:
         self.system = instance.group if owned else spec.system
         self.layout: Layout = replace(spec.layout, event=event)
         self.hits: HitCounter | None = None
+        self.tables: HistTables | None = None
         self.owned = owned
         self._instance = instance
         self._dir = f"events/{self.system}/{event}"
+
+    @property
+    def hist(self) -> str | None:
+        """The file of its hist triggers in the instance, if it has any."""
+        return f"{self._dir}/hist" if self.hits or self.tables else None
 
     @property
     def profiled(self) -> bool:
@@ -78,17 +85,23 @@ class Installed:
             reason = why(self._instance.files, error, trigger, (f"{self._instance.path}/error_log",))
             raise ProbeRefused(f"it gives no stacks: {reason}.") from None
 
+    def aggregate(self) -> None:
+        """Put the hist triggers of the plan ``kernel`` on it; they enable it softly. Raises ProbeRefused."""
+        if self.spec.plan == "kernel":
+            self.tables = HistTables(self._instance, self._dir, self.spec.tables)
+            self.tables.attach()
+
     def count_hits(self) -> None:
         """Let the kernel count the firings of a tracepoint, where it can; kprobes have their profile."""
         if self.spec.kind == "tracepoint":
             self.hits = HitCounter.attach(self._instance, self._dir)
-            if self.hits is None and self.spec.plan == "count":
+            if self.hits is None and self.spec.plan != "events":
                 raise ProbeRefused("the kernel refuses a hist trigger on it, by which it would be counted.")
 
     def enable(self) -> None:
         """Start recording, or only counting. Raises ProbeRefused."""
-        if self.spec.plan == "count" and not self.counted_softly:
-            return  # the hist trigger has counted since it was attached
+        if self.spec.plan != "events" and not self.counted_softly:
+            return  # its hist triggers have counted since they were attached
         file, text = ("trigger", COUNT) if self.counted_softly else ("enable", "1")
         try:
             self._instance.write(f"{self._dir}/{file}", text)
@@ -98,6 +111,8 @@ class Installed:
 
     def disable(self) -> None:
         """Stop recording. Never raises: an event that is gone records nothing."""
+        if self.tables is not None:
+            self.tables.detach()
         if self.hits is not None:
             self.hits.detach()
         undo = [("trigger", f"!{STACK}")] if self.spec.stack else []
@@ -127,6 +142,7 @@ def install(instance: Instance, spec: ProbeSpec, taken: set[str]) -> Installed:
     try:
         probe.set_filter()
         probe.take_stacks()
+        probe.aggregate()
         probe.count_hits()
     except BaseException:
         probe.remove()

@@ -5,7 +5,7 @@ import re
 
 from kprobe_exporter.tracefs.files import Tracefs
 
-ENTRY = re.compile(r"^\[\s*\d+\.\d+\] (?P<place>[^:]+): error: (?P<text>.*)$")
+ENTRY = re.compile(r"^\[\s*\d+\.\d+\] (?P<place>.+?): error: (?P<text>.*)$")
 
 MEANING = {
     errno.ENOENT: "this kernel has no such function or event",

@@ -1,5 +1,6 @@
 """The kernel's symbols by address, loaded when the first is asked for."""
 
+import errno
 import logging
 import os
 import re
@@ -8,13 +9,16 @@ import time
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.tracefs.files import Tracefs
 
 log = logging.getLogger(__name__)
+
+Row: TypeAlias = tuple[int, bytes, bytes | None]
+"""Address, name and module of a symbol; what begins at one without a name is not known."""
 
 FUNCTIONS = "available_filter_functions_addrs"
 """Of tracefs since 6.5: the addresses of all functions that can be traced, for whoever may read tracefs."""
@@ -29,8 +33,20 @@ KERNEL = 1 << (8 * struct.calcsize("P") - 1)
 FARTHEST = 1 << 20
 """Bytes from a symbol's start: what is farther is in no symbol, but in a hole between them."""
 
+SITE = 7
+"""A function is listed by the place that is patched: on x86 4 bytes after its start, behind an endbr64."""
+
+LEAST, MOST = 16, 4096
+"""Bytes that are certainly a listed function's, and that a module's is taken to have at the most."""
+
+WINDOW = 16
+"""Listed functions that are searched for the one that comes next in the kernel's own order."""
+
+PADDING, OVERRIDDEN = b"__pfx_", b"__ftrace_invalid_address_"
+"""What stands before a function and never runs, and a weak function that another one replaced."""
+
 RELOAD_PAUSE = 10.0
-"""Seconds between two loadings, for modules that came later."""
+"""Seconds between two looks at /proc/modules, for modules that came or went."""
 
 MOST_CACHED = 16_384
 
@@ -50,17 +66,36 @@ class Found(NamedTuple):
 
 
 class Table:
-    """Symbols in the order of their addresses; 12 bytes each, and their names in one string."""
+    """Symbols in the order of their addresses; 12 bytes each, and their names in one string.
 
-    def __init__(self, symbols: Iterable[tuple[int, bytes, bytes | None]]) -> None:
-        rows = sorted(symbols, key=lambda row: row[0])  # stable: of aliases the kernel takes the first
-        self._addresses = array("Q", (address for address, _, _ in rows))
+    Filled row by row: a list of all rows would take five times the memory while it is there.
+    """
+
+    def __init__(self, symbols: Iterable[Row]) -> None:
+        self._addresses = array("Q")
         self._ends = array("I")
-        names = bytearray()
-        for _, name, module in rows:
-            names += name if module is None else name + b"\0" + module
-            self._ends.append(len(names))
-        self._names = bytes(names)
+        self._names = bytearray()
+        for address, name, module in symbols:
+            self._addresses.append(address)
+            self._names += name if module is None else name + b"\0" + module
+            self._ends.append(len(self._names))
+        self._sort()
+
+    def _sort(self) -> None:
+        """Stable: of aliases the kernel takes the first. Its own are sorted, its modules' follow."""
+        addresses, ends, names = self._addresses, self._ends, self._names
+        rising = next((at for at, (a, b) in enumerate(pairwise(addresses), 1) if b < a), None)
+        if rising is None:
+            return
+        in_place = bisect_right(addresses, min(addresses[rising:]), 0, rising)
+        order = sorted(range(in_place, len(addresses)), key=addresses.__getitem__)
+        texts = [bytes(names[ends[row - 1] if row else 0 : ends[row]]) for row in order]
+        addresses[in_place:] = array("Q", map(addresses.__getitem__, order))
+        end = ends[in_place - 1] if in_place else 0
+        names[end:] = b"".join(texts)
+        for row, text in enumerate(texts, in_place):
+            end += len(text)
+            ends[row] = end
 
     def __len__(self) -> int:
         return len(self._addresses)
@@ -72,8 +107,10 @@ class Table:
             return None
         start = self._addresses[after - 1]
         first = bisect_right(self._addresses, start - 1)
-        text = self._names[self._ends[first - 1] if first else 0 : self._ends[first]]
+        text = bytes(self._names[self._ends[first - 1] if first else 0 : self._ends[first]])
         name, _, module = text.partition(b"\0")
+        if name in (b"", b"_end"):
+            return None
         end = self._addresses[after] if after < len(self._addresses) else address + 1
         return Found(name, address - start, end - start, module or None)
 
@@ -82,8 +119,10 @@ class Symbols:
     """Names of addresses in the kernel, modules included. Not thread-safe.
 
     From /proc/kallsyms, where it shows addresses (with CAP_SYSLOG), else from tracefs' own list of
-    functions, which knows no data and not the end of a function. Loading takes some tenths of a
-    second, and 40 bytes of memory a symbol.
+    functions, which knows no data and no sizes: there an address that may be in a function that
+    cannot be traced has no name. MEASURED
+    What is loaded is loaded again, at the next look-up, when modules came or went; BPF programs that
+    came later stay without a name.
     """
 
     def __init__(
@@ -96,7 +135,8 @@ class Symbols:
         self._kallsyms = kallsyms
         self._clock = clock
         self._table: Table | None = None
-        self._loaded = float("-inf")
+        self._modules: frozenset[bytes] = frozenset()
+        self._looked = float("-inf")
         self._cache: dict[int, Found | None] = {}
 
     def visible(self) -> bool:
@@ -114,44 +154,68 @@ class Symbols:
         return b"0x%x" % address if found is None else found.render()
 
     def _find(self, address: int) -> Found | None:
-        found = self._cache.get(address)
-        due = self._clock() - self._loaded >= RELOAD_PAUSE
-        if found is not None or (address in self._cache and not due):
-            return found
-        found = self._look_up(address)
-        if found is None and due:
-            self._load()
-            found = self._look_up(address)
+        if self._clock() - self._looked >= RELOAD_PAUSE:
+            self._look_again()
+        try:
+            return self._cache[address]
+        except KeyError:
+            pass
         if len(self._cache) >= MOST_CACHED:
             self._cache.clear()
-        self._cache[address] = found
+        found = self._cache[address] = None if self._table is None else self._table.find(address)
         return found
 
-    def _look_up(self, address: int) -> Found | None:
-        return self._table.find(address) if self._table is not None else None
-
-    def _load(self) -> None:
-        self._loaded = self._clock()
+    def _look_again(self) -> None:
+        """Load the symbols, unless they were and the modules are the same."""
+        self._looked = self._clock()
+        modules = self._loaded_modules()
+        if self._table is not None and modules == self._modules:
+            return
+        self._modules = modules
         self._cache.clear()
+        self._table = None  # its memory is needed for the next one
         try:
             self._table = Table(self._read())
         except OSError as error:
             log.debug("the kernel's symbols cannot be read: %s", error)
 
-    def _read(self) -> Iterator[tuple[int, bytes, bytes | None]]:
+    def _loaded_modules(self) -> frozenset[bytes]:
+        """Names and sizes, which /proc/modules shows to everybody."""
+        try:
+            lines = self._kallsyms.with_name("modules").read_bytes().splitlines()
+        except OSError:
+            return frozenset()
+        return frozenset(b" ".join(line.split()[:2]) for line in lines)
+
+    def _read(self) -> Iterator[Row]:
         if self._kallsyms_visible():
             with self._kallsyms.open("rb") as lines:
                 yield from parse_symbols(lines)
         elif self._functions_visible():
-            yield from parse_symbols(self._files.read(FUNCTIONS).splitlines())
+            yield from certain(parse_functions(self._files.read(FUNCTIONS)), self._order())
+
+    def _order(self) -> Iterator[bytes]:
+        """The kernel's own functions by rising address, which the file tells without the addresses."""
+        try:
+            with self._kallsyms.open("rb") as lines:
+                yield from parse_order(lines)
+        except OSError:
+            return
 
     def _functions_visible(self) -> bool:
         """It is there on kernels that forbid to open it, too."""
         try:
             os.close(self._files.open_pipe(FUNCTIONS))
+        except OSError as error:
+            return error.errno == errno.EROFS and self._functions_readable()
+        return True
+
+    def _functions_readable(self) -> bool:
+        """For a tracefs that is only looked at, which opens nothing: 2 MB are read in some 0.1 s."""
+        try:
+            return bool(self._files.read(FUNCTIONS))
         except OSError:
             return False
-        return True
 
     def _kallsyms_visible(self) -> bool:
         """All addresses are 0 to whoever may not see them; that was decided when the file was opened."""
@@ -162,14 +226,77 @@ class Symbols:
             return False
 
 
-def parse_symbols(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes, bytes | None]]:
+def parse_symbols(lines: Iterable[bytes]) -> Iterator[Row]:
     """Address, name and module of each line that is one.
 
-    Of modules their functions alone: their data lies between, and the kernel knows more of it.
+    Of modules their functions alone: their data lies between, and the kernel knows more of it. What
+    kallsyms lists as of ``__builtin__kprobes`` and the like, the kernel prints as a bare address, and a
+    BPF program without brackets (kernel/kallsyms.c: kallsyms_lookup_buildid).
     """
     for line in lines:
         found = LINE.fullmatch(line)
-        if found is None or (found[4] is not None and found[2] not in TEXT):
+        if found is None:
             continue
-        if (address := int(found[1], 16)) >= KERNEL:
-            yield address, found[3], found[4]
+        address, kind, name, module = int(found[1], 16), found[2], found[3], found[4]
+        if address < KERNEL or (
+            module is not None and (kind not in TEXT or module.startswith(b"__builtin__"))
+        ):
+            continue
+        yield address, name, None if module == b"bpf" else module
+
+
+def parse_functions(text: bytes) -> list[Row]:
+    """Tracefs' list of functions, by the addresses where they start."""
+    rows = parse_symbols(match[0] for match in re.finditer(rb"[^\n]+", text))
+    return sorted(
+        (
+            (address & ~SITE, name, module)
+            for address, name, module in rows
+            if not name.startswith(OVERRIDDEN)
+        ),
+        key=lambda row: row[0],
+    )
+
+
+def parse_order(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Names of the kernel's own functions in the order of kallsyms, whose addresses may all be 0."""
+    for line in lines:
+        found = LINE.fullmatch(line)
+        if found and found[2] in TEXT and found[4] is None and not found[3].startswith(PADDING):
+            yield found[3]
+
+
+def certain(functions: list[Row], order: Iterable[bytes]) -> Iterator[Row]:
+    """The functions, and where it is no longer certain that an address is theirs, a row without a name.
+
+    Between two listed functions may lie others that cannot be traced: do_syscall_64, or a kretprobe's
+    trampoline. In the kernel itself the order of all names tells between which. A module's are not in
+    order; of them nearly all can be traced, so what is near is taken to be one's own.
+    """
+    kernel = [row for row in functions if row[2] is None]
+    followed = _followed([name for _, name, _ in kernel], order)
+    for at, row in enumerate(kernel):
+        yield row
+        if at not in followed:
+            yield row[0] + LEAST, b"", None
+    for row in functions:
+        if row[2] is not None:
+            yield row
+            yield row[0] + MOST, b"", None
+
+
+def _followed(listed: list[bytes], order: Iterable[bytes]) -> set[int]:
+    """Which of the listed functions are followed by the next one listed, and by nothing else before."""
+    followed: set[int] = set()
+    last, between = -1, True
+    for name in order:
+        here = next(
+            (at for at in range(last + 1, min(last + 1 + WINDOW, len(listed))) if listed[at] == name), None
+        )
+        if here is None:
+            between = True
+            continue
+        if here == last + 1 and not between:
+            followed.add(last)
+        last, between = here, False
+    return followed

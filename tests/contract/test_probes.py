@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from kprobe_exporter.errors import ProbeRefused
+from kprobe_exporter.hist import HistKey, HistTable
 from kprobe_exporter.model import VALUES, Arg, Layout, ProbeSpec
 from kprobe_exporter.source.lines import LineParser
 from kprobe_exporter.tracefs.definitions import list_definitions
@@ -202,3 +203,32 @@ def test_a_probe_that_only_counts_records_nothing(kernel: Kernel) -> None:
         probe.disable()
         kernel.call()
         assert read_counts(instance, [probe]).hits == {"call": 23}
+
+
+def test_a_probe_that_the_kernel_aggregates_records_nothing(kernel: Kernel) -> None:
+    """Its hist triggers alone enable it, and its profile counts."""
+    keys = (HistKey("cpu", "common_cpu", 32),)
+    none, all_ = HistTable(keys, None, "common_pid < 0", 128, ()), HistTable(keys, None, None, 128, ())
+    with Instance.acquire(kernel.files, NAME) as instance:
+        instance.set_up(256, record_tgid=False)
+        spec = replace(entry(kernel.symbol), plan="kernel", tables=(all_,))
+        probe = install(instance, spec, names_in_use(instance))
+        probe.enable()
+        before = entries(kernel)
+        for _ in range(23):
+            kernel.call()
+        counts = read_counts(instance, [probe])
+        (reading,) = counts.tables[0]
+        assert (reading.hits, reading.dropped) == (23, 0)
+        assert sum(hits for hits, _ in reading.rows.values()) == 23
+        assert counts.hits == {"call": 23}
+        assert counts.lost["table_full"] == 0
+        assert entries(kernel) == before
+        assert probe.tables is not None
+        probe.disable()
+        kernel.call()
+        assert read_counts(instance, [probe]).hits == {"call": 23}
+        assert read_counts(instance, [probe]).tables == {}
+        with pytest.raises(ProbeRefused, match="another probe has the same hist trigger"):
+            install(instance, replace(spec, tables=(none, none)), names_in_use(instance))
+        assert [d.event for d in list_definitions(kernel.files) if d.group == NAME] == ["call"]

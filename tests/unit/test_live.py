@@ -18,6 +18,7 @@ from tests.fake_tracefs import EXEC_FORMAT
 
 EXEC = "tracepoint:sched:sched_process_exec"
 COMM = (Metric("counter", "x_total", "help", labels=(Label("comm", "comm"),)),)
+HITS = "nothing but hits is asked for"
 YES, NO, TRY = Answer(True), Answer(False, "it cannot"), Answer(None, "only trying tells")
 
 
@@ -55,13 +56,13 @@ def row(kernel: Known, made: Probe) -> Row:
 
 def test_the_first_that_works() -> None:
     made = probe("p", "kprobe:a", "kprobe:b", EXEC)
-    assert row(known({"a": YES}), made) == Row("p", "up", "kprobe", "kprobe:a", "count")
+    assert row(known({"a": YES}), made) == Row("p", "up", "kprobe", "kprobe:a", "count", (HITS,))
     assert row(known({"b": YES}), made) == Row(
-        "p", "up", "kprobe", "kprobe:b", "count", ("kprobe:a: it cannot",)
+        "p", "up", "kprobe", "kprobe:b", "count", (HITS, "kprobe:a: it cannot")
     )
     found = row(known(lacks=("kprobe_events",)), made)
     assert (found.state, found.target) == ("up", EXEC)
-    assert found.why[0].startswith("kprobe:a: this kernel was built without CONFIG_KPROBE_EVENTS")
+    assert found.why[1].startswith("kprobe:a: this kernel was built without CONFIG_KPROBE_EVENTS")
 
 
 def test_none_that_works() -> None:
@@ -86,16 +87,16 @@ def test_what_only_trying_tells() -> None:
     made = probe("p", "kprobe:a+4", "kprobe:b")
     alone = row(known({"a": TRY}), made)
     assert alone == Row(
-        "p", "unsure", "kprobe", "kprobe:a+4", "count", ("only trying tells", "kprobe:b: it cannot")
+        "p", "unsure", "kprobe", "kprobe:a+4", "count", (HITS, "only trying tells", "kprobe:b: it cannot")
     )
     sure = row(known({"a": TRY, "b": YES}), made)
     assert (sure.state, sure.target) == ("up", "kprobe:a+4")
-    assert sure.why == ("only trying tells; else kprobe:b",)
+    assert sure.why == (HITS, "only trying tells; else kprobe:b")
 
 
 def test_a_note_is_shown() -> None:
     found = row(known({"a": Answer(True, "it never fires")}), probe("p", "kprobe:a"))
-    assert (found.state, found.why) == ("up", ("it never fires",))
+    assert (found.state, found.why) == ("up", (HITS, "it never fires"))
 
 
 @pytest.mark.parametrize("eprobes", [YES, NO, TRY])
@@ -107,7 +108,18 @@ def test_a_tracepoint(eprobes: Answer, hist: bool) -> None:
     assert counted.plan == ("count" if hist else "events")
     named = row(known(eprobes=eprobes, hist=hist), probe("p", EXEC, metrics=COMM))
     assert (named.state, named.target, named.plan) == ("up", EXEC, "events")
-    assert named.why == (("only trying tells",) if eprobes is TRY else ())
+    because = "the metric x_total takes its events"
+    assert named.why == ((because, "only trying tells") if eprobes is TRY else (because,))
+
+
+@pytest.mark.parametrize("to", ["kprobe:a", EXEC])
+def test_one_that_the_kernel_aggregates(to: str) -> None:
+    made = probe("p", to, aggregate="kernel")
+    found = row(known({"a": YES}), made)
+    assert (found.state, found.plan, found.why) == ("up", "kernel", ("aggregate: kernel",))
+    found = row(known({"a": YES}, hist=False), made)
+    assert (found.state, found.plan) == ("down", "")
+    assert "CONFIG_HIST_TRIGGERS" in found.why[0]
 
 
 def test_two_on_one_tracepoint() -> None:

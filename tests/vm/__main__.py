@@ -29,7 +29,7 @@ HOST_LIMIT = 8 * 60
 VM_LIMIT = 15 * 60
 LOST = (None, 255)  # virtme-ng's 255: the guest went without leaving a status
 HOST_SUITES = {
-    "host": ("tests/unit", "tests/contract", "tests/e2e"),
+    "host": ("tests/unit", "tests/contract", "tests/e2e", "tests/sanitizer"),
     "host-kernel": ("tests/kernel",),
 }
 # The kernel suite last: it may leave the guest in a state that only a boot ends.

@@ -4,6 +4,8 @@ What a record is, is said by the pages that `tests.ring_buffer` builds; what an 
 to, by the aggregator that gets the records one by one.
 """
 
+import importlib
+import os
 import struct
 from random import Random
 from typing import Any
@@ -33,6 +35,8 @@ from kprobe_exporter.shape import Field, Geometry, Shape, Stacks
 from kprobe_exporter.source import pages
 from tests.ring_buffer import GEOMETRY, MISSED, Page, event, located
 
+if os.environ.get("CI"):
+    importlib.import_module("kprobe_exporter.source._pages")
 compiled: Any = pytest.importorskip("kprobe_exporter.source._pages")
 
 PARSERS = [pages.PageParser, compiled.PageParser]

@@ -1,11 +1,13 @@
-"""The total of a hist file."""
+"""The number of firings that a hist trigger counted."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from kprobe_exporter.tracefs.hist import parse_hits
+from kprobe_exporter.tracefs.hist import HitCounter
+from kprobe_exporter.tracefs.hist_tables import parse_hist
+from kprobe_exporter.tracefs.instance import Instance
+from tests.unit.tracefs.conftest import Table
 
+EVENT = "events/sched/sched_process_exec"
 TABLE = b"""\
 # event histogram
 #
@@ -20,6 +22,16 @@ Totals:
     Entries: 2
     Dropped: 0
 """
+FILTERED = TABLE.replace(b" [active]", b" if ret < 0 [active]").replace(b"23", b"99")
+
+
+@pytest.fixture
+def counter(table: Table) -> HitCounter:
+    table.files[f"instances/i/{EVENT}/hist"] = b""
+    made = HitCounter.attach(Instance(table, "i", None), EVENT)
+    assert made is not None
+    assert table.written == [(f"instances/i/{EVENT}/trigger", "hist:keys=common_cpu")]
+    return made
 
 
 @pytest.mark.parametrize(
@@ -27,21 +39,27 @@ Totals:
     [
         (TABLE, 23),
         (TABLE.replace(b"Hits: 23", b"Hits: 18446744073709551615"), 2**64 - 1),
-        (TABLE.replace(b"Dropped: 0", b"Dropped: 5"), 23),
-        (b"# event histogram\n\n\nTotals:\n    Hits: 0\n    Entries: 0\n    Dropped: 0\n", 0),
-        (TABLE + TABLE.replace(b"23", b"99"), 23),
+        (TABLE.replace(b"Dropped: 0", b"Dropped: 5"), 28),
+        (FILTERED + b"\n\n" + TABLE, 23),
+        (TABLE + b"\n\n" + FILTERED, 23),
+        (FILTERED, None),
         (b"", None),
-        (b"Totals:\n", None),
         (TABLE[: TABLE.index(b"Entries")], None),
         (TABLE.replace(b"Hits: 23", b"Hits: -1"), None),
-        (b"x Totals:\n    Hits: 1\n    Entries: 1\n    Dropped: 0\n", None),
     ],
 )
-def test_the_total(text: bytes, hits: int | None) -> None:
-    assert parse_hits(text) == hits
+def test_the_total(counter: HitCounter, table: Table, text: bytes, hits: int | None) -> None:
+    table.files[f"instances/i/{EVENT}/hist"] = text
+    assert counter.read() == counter.total(parse_hist(text)) == hits
 
 
-@given(st.binary())
-def test_any_bytes(text: bytes) -> None:
-    assert parse_hits(text) is None
-    assert parse_hits(text + b"\n" + TABLE) == 23
+def test_an_event_that_is_gone(counter: HitCounter, table: Table) -> None:
+    table.files.clear()
+    assert counter.read() is None
+    assert HitCounter.attach(Instance(table, "i", None), EVENT) is None
+
+
+def test_it_goes_as_it_came(counter: HitCounter, table: Table) -> None:
+    table.written.clear()
+    counter.detach()
+    assert table.written == [(f"instances/i/{EVENT}/trigger", "!hist:keys=common_cpu")]

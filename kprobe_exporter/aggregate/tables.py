@@ -1,0 +1,132 @@
+"""From hist tables, which only grow, to what happened since they were last read."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from kprobe_exporter.aggregate.updates import MAX_ERRNO, normal_return, whole_scale
+from kprobe_exporter.hist import HistFeed, HistKey, HistReading, HistTable
+from kprobe_exporter.model import Batch, Layout, ProbeMetrics, Value
+from kprobe_exporter.recipe import Refused, Tally
+
+Key = tuple[int | bytes, ...]
+Row = tuple[tuple[Value, ...], int, int]
+"""The values of a row's keys, and by how much its hits and its sum have grown."""
+
+
+class Tables:
+    """The hist tables of one installed probe, and how they read the last time.
+
+    Not thread-safe: the poller's thread, which reads them, owns it.
+    """
+
+    def __init__(self, layout: Layout, metrics: ProbeMetrics, tables: Sequence[HistTable]) -> None:
+        self._slot = layout.slot
+        self._tables = [_Table(layout, metrics, table) for table in tables]
+
+    def since(self, readings: Sequence[HistReading]) -> Batch:
+        """What happened since the last reading, as a source of events would tell it.
+
+        What passed the filter is what those tables saw that see everything, with a row or without.
+        """
+        batch = Batch()
+        passed = 0
+        for table, reading in zip(self._tables, readings, strict=True):
+            passed += table.passed(reading)
+            for row in table.grown(reading):
+                for feed in table.feeds:
+                    told = feed(row)
+                    if isinstance(told, Tally):
+                        batch.tallies.append(told)
+                    elif told is not None:
+                        batch.refused.append(told)
+        batch.arrived[self._slot] = passed
+        return batch
+
+
+class _Table:
+    """One table: its last reading, and what its rows are to the metrics."""
+
+    def __init__(self, layout: Layout, metrics: ProbeMetrics, table: HistTable) -> None:
+        self.feeds = [_feed(layout.slot, metrics, table, feed) for feed in table.feeds]
+        self._readers = [_reader(layout, key) for key in table.keys]
+        self._counts_passed = table.passed
+        self._seen = 0
+        self._last: Mapping[Key, tuple[int, int]] = {}
+
+    def passed(self, reading: HistReading) -> int:
+        """Events that passed the filter since the last time; a table that started again has no past."""
+        seen = reading.hits + reading.dropped
+        if seen < self._seen:
+            self._seen, self._last = 0, {}
+        more, self._seen = seen - self._seen, seen
+        return more if self._counts_passed else 0
+
+    def grown(self, reading: HistReading) -> Iterator[Row]:
+        """The rows that grew. A sum is one of 64 bits, and may run over."""
+        last, self._last = self._last, reading.rows
+        for key, (hits, total) in reading.rows.items():
+            hits_before, sum_before = last.get(key, (0, 0))
+            if hits < hits_before:
+                hits_before, sum_before = 0, 0
+            more, added = hits - hits_before, (total - sum_before) % (1 << 64)
+            if more or added:
+                yield tuple([read(raw) for read, raw in zip(self._readers, key, strict=True)]), more, added
+
+
+def _reader(layout: Layout, key: HistKey) -> Callable[[int | bytes], Value]:
+    """How a key is read: the kernel prints the number's bits, padded with zeros or with the sign."""
+    if key.log2 or not key.bits:
+        return lambda raw: raw
+    mask, sign = (1 << key.bits) - 1, 1 << (key.bits - 1)
+    returns = layout.returns if key.field == "return" else None
+    normal = normal_return(returns) if returns else lambda value: value
+
+    def read(raw: int | bytes) -> Value:
+        assert isinstance(raw, int)
+        number = raw & mask
+        return normal(number - (sign << 1) if key.signed and number & sign else number)
+
+    return read
+
+
+def _feed(
+    slot: int, metrics: ProbeMetrics, table: HistTable, feed: HistFeed
+) -> Callable[[Row], Tally | Refused | None]:
+    group, labels, place = feed.group, feed.labels, feed.value
+    built_in = group >= len(metrics.metrics)
+    spec = None if built_in else metrics.metrics[group]
+    bounds = spec.buckets if spec else metrics.return_buckets
+    scale = whole_scale(spec) if spec else 1
+    log2 = table.keys[place].log2
+
+    def add(row: Row) -> Tally:
+        values, hits, total = row
+        return Tally(slot, group, tuple([values[label] for label in labels]), hits, total)
+
+    def spread(row: Row) -> Tally | None:
+        values, hits, total = row
+        value = values[place]
+        assert isinstance(value, int)
+        if log2:
+            # Whatever lies in (2^(k-1), 2^k] falls into one bucket; 0.75 * 2^k does, free of rounding.
+            place_of = 0.75 * 2.0**value * scale
+        else:
+            if built_in and value < 0:
+                return None
+            place_of, total = value * scale, value * hits
+        counts = [0] * (len(bounds) + 1)
+        counts[bisect_left(bounds, place_of)] = hits
+        key = tuple([values[label] for label in labels])
+        return Tally(slot, group, key, hits, total, buckets=tuple(counts))
+
+    def errors(row: Row) -> Tally | None:
+        values, hits, _ = row
+        value = values[place]
+        if isinstance(value, int) and -MAX_ERRNO <= value < 0:
+            return Tally(slot, group, (value,), hits, 0)
+        return None
+
+    def negative(row: Row) -> Refused:
+        return Refused(slot, group, negative=row[1], unreadable=0)
+
+    return {"add": add, "spread": spread, "errors": errors, "negative": negative}[feed.use]

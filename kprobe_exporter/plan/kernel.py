@@ -1,0 +1,227 @@
+"""Aggregating in the kernel: the hist triggers that a probe's metrics take, without any event."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import count
+
+from kprobe_exporter.config.values import Metric, Probe
+from kprobe_exporter.errors import GrammarError
+from kprobe_exporter.grammar.fetch import FetchArg
+from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.hist import HistFeed, HistKey, HistTable, HistUse
+from kprobe_exporter.model import ProbeSpec, ReturnType, Unfit
+
+NO_HIST = "this kernel was built without CONFIG_HIST_TRIGGERS (its events have no hist)"
+
+CPU = HistKey("cpu", "common_cpu", 32)
+COMMON = {"cpu": CPU, "tid": HistKey("tid", "common_pid", 32, signed=True)}
+"""What hist triggers know of every event (kernel/trace/trace_events_hist.c, parse_field)."""
+
+RENAMED = {"tid": "common_pid", "cpu": "CPU"}
+"""The same in a filter."""
+
+MAX_ERRNO = 4095
+WIDE_ERRORS = (2**32 - MAX_ERRNO, 2**32 - 1)
+"""Errors of a C ``int`` that was read as 64 bits."""
+
+MIN_ROWS, MAX_ROWS = 1 << 7, 1 << 17
+"""TRACING_MAP_BITS_MIN and _MAX of kernel/trace/tracing_map.h."""
+
+ROWS = {"cpu": 1 << 10, "log2": MIN_ROWS, "value": 1 << 9}
+"""Without labels there are few keys: one a CPU, 65 powers of two, the errors that a function returns."""
+
+
+def argument_keys(args: list[FetchArg]) -> dict[str, HistKey]:
+    """The arguments of a probe event that can be keys, and the thread's name if it is recorded."""
+    keys = {
+        arg.name: HistKey(arg.name, arg.name, arg.size * 8, arg.signed)
+        for arg in args
+        if arg.value_kind == "int"
+    }
+    if any(arg.name == "comm" for arg in args):
+        keys["comm"] = HistKey("comm", "comm", 0)
+    return keys
+
+
+def aggregated(
+    spec: ProbeSpec,
+    probe: Probe,
+    only: str | None,
+    known: Mapping[str, HistKey],
+    names: Mapping[str, str],
+    max_series: int,
+) -> ProbeSpec | Unfit:
+    """The same probe with its metrics kept by the kernel; what its events would have is in the tables."""
+    try:
+        tables = hist_tables(probe, spec.layout.returns, only, known, names, max_series)
+    except GrammarError as error:
+        return Unfit(spec.target, error.message)
+    return replace(spec, filter=None, plan="kernel", because="aggregate: kernel", tables=tables)
+
+
+def hist_tables(
+    probe: Probe,
+    returns: ReturnType | None,
+    only: str | None,
+    known: Mapping[str, HistKey],
+    names: Mapping[str, str],
+    max_series: int,
+) -> tuple[HistTable, ...]:
+    """The triggers for a probe's metrics and its return value.
+
+    ``known`` are our fields that the event has as plain numbers, and ``comm``; ``names`` those that
+    the event names otherwise. ``only`` is the probe's filter in the event's own names, which every
+    condition repeats, because the event's filter does not hold for its hist triggers. Raises
+    GrammarError for a field that cannot be a key.
+    """
+    made = _Tables(only, {**known, **COMMON}, {**names, **RENAMED}, returns, max_series)
+    for group, metric in enumerate(probe.metrics):
+        made.metric(group, metric)
+    if returns is not None and "return" in known:
+        made.returned(len(probe.metrics), len(probe.metrics) + 1, returns)
+    return made.all()
+
+
+class _Tables:
+    """The tables of one probe in the making; equal triggers become one."""
+
+    def __init__(
+        self,
+        only: str | None,
+        known: Mapping[str, HistKey],
+        names: Mapping[str, str],
+        returns: ReturnType | None,
+        max_series: int,
+    ) -> None:
+        self.only, self.known, self.names = only, known, names
+        self.returns = returns
+        self.max_series = max_series
+        self.found: dict[tuple[tuple[HistKey, ...], str | None, str | None], HistTable] = {}
+        self.whole: list[str] = []  # the triggers that together see every event once
+
+    def metric(self, group: int, metric: Metric) -> None:
+        """What one metric takes."""
+        labels = [self._key(label.field) for label in metric.labels]
+        where = parse_filter(metric.where).rename(self.names).render() if metric.where else None
+        if metric.value is None:
+            self._add(group, "add", labels, where)
+            return
+        value = self._key(metric.value)
+        wide = metric.value == "return" and self.returns is not None and self.returns.wide
+        if metric.kind == "counter":
+            self._add(group, "add", labels, where, _at_least_0(value, wide), summed=value)
+            if value.signed:
+                self._add(group, "negative", [], where, _below_0(value, wide))
+            return
+        # Powers of two tell the sign of nothing, and do not tell 0 from 1: what is not above 0 is
+        # kept value by value.
+        above = self._add(group, "spread", labels, where, _above_0(value, wide), summed=value, log2=True)
+        rest = self._add(group, "spread", labels, where, _at_most_0(value, wide), kept=value)
+        if where is None and not self.whole:
+            self.whole = [above, rest]
+
+    def returned(self, errors: int, values: int, returns: ReturnType) -> None:
+        """What the built-in metrics of a return value take: errors by number, and a histogram from 0 on."""
+        key = self.known["return"]
+        if returns.pointer:
+            self._add(errors, "errors", [], f"{key.name} >= {2**64 - MAX_ERRNO}", kept=key)
+            return
+        self._add(values, "spread", [], _above_0(key, returns.wide), summed=key, log2=True)
+        few = _few(key, returns.wide)
+        self._add(values, "spread", [], few, kept=key)
+        if key.signed:
+            self._add(errors, "errors", [], few, kept=key)
+
+    def all(self) -> tuple[HistTable, ...]:
+        """All tables. One of them, or two that complement each other, count what passed the filter."""
+        if not self.whole:
+            self._add(0, None, [])
+        return tuple(replace(table, passed=table.trigger in self.whole) for table in self.found.values())
+
+    def _add(
+        self,
+        group: int,
+        use: HistUse | None,
+        labels: list[HistKey],
+        *conditions: str | None,
+        summed: HistKey | None = None,
+        kept: HistKey | None = None,
+        log2: bool = False,
+    ) -> str:
+        """Add a table, or another use of one. Returns its trigger."""
+        value = summed._replace(log2=True) if summed and log2 else kept
+        keys = tuple(dict.fromkeys([*labels, *([value] if value else [])])) or (CPU,)
+        own = [condition for condition in conditions if condition]
+        parts = [self.only, *own] if self.only else own
+        condition = " && ".join(f"({part})" if len(parts) > 1 else part for part in parts) or None
+        summed_name = summed.name if summed else None
+        kind = "log2" if log2 else "value" if kept else "cpu"
+        rows = _rows(labels, kind, self.max_series)
+        places = tuple(map(keys.index, labels))
+        feeds = (HistFeed(group, use, places, keys.index(value) if value else 0),) if use else ()
+        same = (keys, summed_name, condition)
+        before = self.found.get(same)
+        if before is not None:
+            self.found[same] = replace(before, feeds=before.feeds + feeds)
+            return before.trigger
+        made = self.found[same] = HistTable(keys, summed_name, condition, rows, feeds)
+        if not own:
+            self.whole = [made.trigger]
+        return made.trigger
+
+    def _key(self, field: str) -> HistKey:
+        try:
+            return self.known[field]
+        except KeyError:
+            raise GrammarError(f"its field '{field}' is no plain number, and cannot be counted by") from None
+
+
+def _rows(labels: list[HistKey], kind: str, max_series: int) -> int:
+    """The room of a table. The kernel allots it at once, and never forgets a key.
+
+    So a metric's table has four times the rows that the metric may have label sets: names that come
+    and go keep their rows, and decoders make one label set of many raw values. A histogram's has
+    another four times that for the powers of two, of which values seldom take more.
+    """
+    if not labels:
+        return ROWS[kind]
+    wanted = max_series * (4 if kind == "cpu" else 16)
+    return min(MAX_ROWS, next(1 << bits for bits in count(7) if 1 << bits >= min(wanted, MAX_ROWS)))
+
+
+def _above_0(key: HistKey, wide: bool) -> str:
+    return f"{key.name} > 0" + (f" && {_no_wide_error(key)}" if wide else "")
+
+
+def _at_most_0(key: HistKey, wide: bool) -> str:
+    if not key.signed:
+        return f"{key.name} == 0"
+    return f"{key.name} <= 0" + (f" || ({_wide_error(key)})" if wide else "")
+
+
+def _at_least_0(key: HistKey, wide: bool) -> str | None:
+    if not key.signed:
+        return None
+    return f"{key.name} >= 0" + (f" && {_no_wide_error(key)}" if wide else "")
+
+
+def _below_0(key: HistKey, wide: bool) -> str:
+    return f"{key.name} < 0" + (f" || ({_wide_error(key)})" if wide else "")
+
+
+def _few(key: HistKey, wide: bool) -> str:
+    """0 and the errors: -4095 is cut to the width of the field that it is compared with."""
+    if not key.signed or key.bits < 16:
+        return _at_most_0(key, wide)
+    few = f"{key.name} <= 0 && {key.name} >= -{MAX_ERRNO}"
+    return f"({few}) || ({_wide_error(key)})" if wide else few
+
+
+def _wide_error(key: HistKey) -> str:
+    lowest, highest = WIDE_ERRORS
+    return f"{key.name} >= {lowest} && {key.name} <= {highest}"
+
+
+def _no_wide_error(key: HistKey) -> str:
+    lowest, highest = WIDE_ERRORS
+    return f"({key.name} < {lowest} || {key.name} > {highest})"

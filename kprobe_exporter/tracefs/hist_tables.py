@@ -1,0 +1,146 @@
+"""Hist triggers that aggregate in the kernel: put on an event, read as tables, taken away."""
+
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from kprobe_exporter.errors import ProbeRefused
+from kprobe_exporter.hist import HistReading, HistTable
+from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.refusal import why
+
+log = logging.getLogger(__name__)
+
+HEADER = re.compile(
+    rb"\n*# event histogram\n#\n# trigger info: "
+    rb"hist:keys=([^:\s]+):vals=([^:\s]+)(?::\S*)?(?: if ([^\n]*))? \[\w+\]\n#\n\n"
+)
+TOTALS = re.compile(rb"\nTotals:\n    Hits: (\d{1,20})\n    Entries: \d+\n    Dropped: (\d{1,20})\n")
+
+NAME = rb"(?s:(.{15}))(?: {20}| {35})"
+"""A thread's name: at most 15 bytes of whatever kind, in a column of 50 bytes on 6.1 and 6.12; one of 35
+is taken as well. By its place: it may hold what looks like the end of the row, or of the table."""
+POWER = rb"~ 2\^(\d{1,2}) *"
+NUMBER = rb" *(\d{1,20})"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One trigger's table in a ``hist`` file, and the trigger as the kernel spells it."""
+
+    keys: str
+    vals: str
+    condition: str | None
+    reading: HistReading
+
+
+def parse_hist(text: bytes) -> list[Shown]:
+    """The tables of a ``hist`` file, in the order in which their triggers were put there.
+
+    hist_show() of kernel/trace/trace_events_hist.c prints them one after another. A row's form follows
+    from the header above it: strings are taken by the width of their column, never by searching. What
+    is none of the forms that our triggers give ends the list.
+
+    A name's blanks at its end cannot be told from the column's; rows that differ in them are added up.
+    Costs about 2 µs a row, on top of the kernel's scan and sort of the table.
+    """
+    return list(_tables(text))
+
+
+def _tables(text: bytes) -> Iterator[Shown]:
+    at = 0
+    while header := HEADER.match(text, at):
+        keys, vals = header[1].decode(errors="replace"), header[2].decode(errors="replace")
+        condition = header[3].decode(errors="replace") if header[3] is not None else None
+        names = keys.split(",")
+        row = re.compile(_row(names, vals.split(",")))
+        at = header.end()
+        rows: dict[tuple[int | bytes, ...], tuple[int, int]] = {}
+        while found := row.match(text, at):
+            at = found.end()
+            parts = found.groups()
+            key = tuple([_value(name, part) for name, part in zip(names, parts, strict=False)])
+            hits, *sums = map(int, parts[len(names) :])
+            hits_before, sum_before = rows.get(key, (0, 0))
+            rows[key] = hits_before + hits, sum_before + sum(sums)
+        totals = TOTALS.match(text, at)
+        if totals is None:
+            return
+        at = totals.end()
+        yield Shown(keys, vals, condition, HistReading(int(totals[1]), int(totals[2]), rows))
+
+
+def _row(keys: Sequence[str], vals: Sequence[str]) -> bytes:
+    """The pattern of one row: hist_trigger_print_key() and hist_trigger_entry_print()."""
+    shown = b", ".join(_key(name) for name in keys)
+    sums = b"  ".join(re.escape(name.encode()) + b":" + NUMBER for name in vals)
+    return rb"\{ " + shown + rb" \} " + sums + rb"\n"
+
+
+def _key(rendered: str) -> bytes:
+    name, _, modifier = rendered.partition(".")
+    form = POWER if modifier == "log2" else NAME if name == "comm" else NUMBER
+    return re.escape(name.encode()) + (b": " if form is not NUMBER else b":") + form
+
+
+def _value(name: str, part: bytes) -> int | bytes:
+    return part.rstrip(b" ") if name == "comm" else int(part)
+
+
+class HistTables:
+    """The hist triggers of one probe on its event, which they alone enable, softly.
+
+    They see every firing that meets their own condition, whatever the event's filter, the instance's
+    set_event_notrace_pid and its buffer. Reading is left to one thread, attaching and detaching to
+    another; no state is shared.
+    """
+
+    def __init__(self, instance: Instance, event: str, tables: Sequence[HistTable]) -> None:
+        self._instance = instance
+        self._event = event
+        self._tables = tables
+        self._attached: list[str] = []
+        self._complained = False
+
+    def attach(self) -> None:
+        """Put the triggers on ``events/SYSTEM/EVENT``. Raises ProbeRefused; ``detach`` undoes a part."""
+        if not self._instance.files.exists(f"{self._instance.path}/{self._event}/hist"):
+            raise ProbeRefused("this kernel was built without CONFIG_HIST_TRIGGERS (there is no hist).")
+        for table in self._tables:
+            try:
+                self._instance.write(f"{self._event}/trigger", table.trigger)
+            except FileExistsError:
+                raise ProbeRefused("another probe has the same hist trigger on this event.") from None
+            except OSError as error:
+                log = (f"{self._instance.path}/error_log",)
+                reason = why(self._instance.files, error, table.trigger, log)
+                raise ProbeRefused(f"the hist trigger '{table.trigger}' is refused: {reason}.") from None
+            self._attached.append(table.trigger)
+
+    def detach(self) -> None:
+        """Take the triggers away; one that is gone is as good."""
+        for trigger in self._attached:
+            try:
+                self._instance.write(f"{self._event}/trigger", f"!{trigger}")
+            except OSError:
+                continue
+        self._attached = []
+
+    def read(self, shown: Sequence[Shown]) -> tuple[HistReading, ...] | None:
+        """Our tables among those of the event, in our order; None unless all are there."""
+        readings = {(one.keys, one.vals, one.condition): one.reading for one in shown}
+        found = [readings.get(_spelled(table)) for table in self._tables]
+        whole = tuple(reading for reading in found if reading is not None)
+        if len(whole) == len(found):
+            return whole
+        if not self._complained:
+            log.warning("the hist tables of %s cannot be read: its numbers stay as they are", self._event)
+        self._complained = True
+        return None
+
+
+def _spelled(table: HistTable) -> tuple[str, str, str | None]:
+    """A trigger as event_hist_trigger_print() spells it."""
+    vals = f"hitcount,{table.value}" if table.value else "hitcount"
+    return ",".join(key.render() for key in table.keys), vals, table.condition

@@ -1,0 +1,185 @@
+"""From tables that only grow to numbers that only grow: differences, buckets, keys read as what they are."""
+
+import itertools
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kprobe_exporter.aggregate.aggregator import Aggregator, Numbers
+from kprobe_exporter.aggregate.series import Limits
+from kprobe_exporter.aggregate.tables import Tables
+from kprobe_exporter.config.values import Attach, Decode, Label, Metric, Probe, return_type
+from kprobe_exporter.grammar.evaluate import compile_filter
+from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.target import parse_target
+from kprobe_exporter.hist import HistFeed, HistKey, HistReading, HistTable
+from kprobe_exporter.labels import DECODERS
+from kprobe_exporter.labels.errno import name_of
+from kprobe_exporter.model import Batch, HistogramValue, KernelCounts, Layout, ProbeMetrics, ProbeSpec, Record
+from kprobe_exporter.plan import Kernel, plan_probe
+from kprobe_exporter.recipe import Tally
+
+LAYOUT = Layout(3, "p", "p", "return", "f", (), return_type("long"))
+COUNTED = HistTable(
+    (HistKey("comm", "comm", 0), HistKey("return", "return", 64, signed=True)),
+    "n",
+    None,
+    128,
+    (HistFeed(0, "add", (1, 0)),),
+    passed=True,
+)
+
+
+def tables(*made: HistTable, layout: Layout = LAYOUT) -> Tables:
+    return Tables(layout, ProbeMetrics("p", (), (1.0,), layout.returns), made)
+
+
+def reading(rows: dict[tuple[Any, ...], tuple[int, int]], dropped: int = 0) -> HistReading:
+    return HistReading(sum(hits for hits, _ in rows.values()), dropped, rows)
+
+
+def test_what_happened_since() -> None:
+    made = tables(COUNTED)
+    first = {(b"a", 2**64 - 2): (3, 30), (b"b", 5): (1, 10)}
+    batch = made.since([reading(first)])
+    assert batch.tallies == [Tally(3, 0, (-2, b"a"), 3, 30), Tally(3, 0, (5, b"b"), 1, 10)]
+    assert batch.arrived == {3: 4}
+    assert made.since([reading(first)]) == Batch(arrived={3: 0})
+    batch = made.since([reading({**first, (b"b", 5): (3, 15)}, dropped=7)])
+    assert batch.tallies == [Tally(3, 0, (5, b"b"), 2, 5)]
+    assert batch.arrived == {3: 9}
+
+
+def test_a_table_that_started_again() -> None:
+    made = tables(COUNTED)
+    made.since([reading({(b"a", 1): (10, 100), (b"b", 1): (10, 100)})])
+    batch = made.since([reading({(b"a", 1): (2, 7)})])
+    assert batch.tallies == [Tally(3, 0, (1, b"a"), 2, 7)]
+    assert batch.arrived == {3: 2}
+
+
+def test_a_sum_that_ran_over() -> None:
+    made = tables(COUNTED)
+    made.since([reading({(b"a", 1): (1, 2**64 - 1)})])
+    assert made.since([reading({(b"a", 1): (2, 4)})]).tallies == [Tally(3, 0, (1, b"a"), 1, 5)]
+
+
+def test_numbers_by_their_width() -> None:
+    """Alone a key is printed with its sign, beside others with zeros above it; a guessed width is guessed."""
+    narrow = HistTable((HistKey("n", "n", 32, signed=True),), None, None, 128, (HistFeed(0, "add", (0,)),))
+    guessed = HistTable((HistKey("return", "return", signed=True),), None, None, 128, narrow.feeds)
+    for made, raw, number in (
+        (narrow, 2**64 - 2, -2),
+        (narrow, 2**32 - 2, -2),
+        (guessed, 2**32 - 2, -2),
+        (guessed, 2**32, 2**32),
+    ):
+        rows = {(raw,): (1, 0)}
+        assert tables(made).since([reading(rows)]).tallies == [Tally(3, 0, (number,), 1, 0)]
+
+
+class Table:
+    """What the kernel would do: a trigger's condition, its keys, its rows and their limit."""
+
+    def __init__(self, table: HistTable) -> None:
+        self.table = table
+        self.test = compile_filter(parse_filter(table.condition)) if table.condition else lambda _: True
+        self.rows: dict[tuple[int | bytes, ...], tuple[int, int]] = {}
+        self.dropped = 0
+
+    def fire(self, fields: dict[str, int | bytes | None]) -> None:
+        if not self.test(fields):
+            return
+        key = tuple(self.shown(one, fields[one.name]) for one in self.table.keys)
+        if key not in self.rows and len(self.rows) >= self.table.size:
+            self.dropped += 1
+            return
+        added = fields[self.table.value] if self.table.value else 0
+        hits, total = self.rows.get(key, (0, 0))
+        assert isinstance(added, int)
+        self.rows[key] = hits + 1, total + added
+
+    @staticmethod
+    def shown(key: HistKey, value: int | bytes | None) -> int | bytes:
+        if isinstance(value, bytes) or value is None:
+            return value or b""
+        return max(0, (value - 1).bit_length()) if key.log2 else value % 2**64
+
+
+METRICS = (
+    Metric(
+        "counter", "a_total", "h", None, (Label("comm", "comm"), Label("e", "return", (Decode("errno"),)))
+    ),
+    Metric("counter", "b_total", "h", "n", (Label("comm", "comm"),), scale=512.0),
+    Metric("counter", "c_total", "h", "return"),
+    Metric("histogram", "d", "h", "return", (Label("comm", "comm"),), (-1.0, 0.0, 1.0, 2.0, 64.0, 4096.0)),
+    Metric("histogram", "e", "h", "n", (), (0.001, 0.512, 4.096), scale=0.001),
+    Metric("counter", "f_total", "h", None, (), where="n > 100"),
+)
+
+
+def numbers(aggregate: str, events: list[tuple[int, int, bytes]], returns: str) -> tuple[Numbers, ProbeSpec]:
+    """What an agent would tell of these events, collected in one way or the other."""
+    way = Attach(parse_target("kretprobe:f"), {"n": "$arg1:u64"}, "n != 7", return_type(returns))
+    made = Probe("p", "help", (way,), METRICS, aggregate=aggregate)  # type: ignore[arg-type]
+    plan = plan_probe(
+        made, "ns", DECODERS, Kernel(lambda *_: None, counts_tracepoints=True), itertools.count()
+    )
+    spec = plan.alternatives[0]
+    assert isinstance(spec, ProbeSpec)
+    aggregator = Aggregator("ns", Limits(1000, 20_000), name_of)
+    aggregator.declare(plan.metrics)
+    aggregator.attach(spec.layout, tables=spec.tables)
+    kernel = [Table(table) for table in spec.tables]
+    records: list[Record] = []
+    for number, (returned, n, comm) in enumerate(events):
+        fields: dict[str, int | bytes | None] = {"return": returned, "n": n, "comm": comm, "common_cpu": 0}
+        for table in kernel:
+            table.fire(fields)
+        if n != 7:
+            record = (spec.layout.slot, 0, 0, 1, None, None, *(fields[arg.name] for arg in spec.layout.args))
+            records.append(record)
+        if number % 3 == 0 and aggregate == "kernel":
+            aggregator.update_kernel(read(spec, kernel))
+    if aggregate == "kernel":
+        aggregator.update_kernel(read(spec, kernel))
+    else:
+        aggregator.consume(Batch(records))
+    return aggregator.copy(), spec
+
+
+def read(spec: ProbeSpec, kernel: list[Table]) -> KernelCounts:
+    readings = tuple(
+        HistReading(sum(hits for hits, _ in t.rows.values()), t.dropped, dict(t.rows)) for t in kernel
+    )
+    return KernelCounts(tables={spec.layout.slot: readings})
+
+
+returned = st.one_of(st.integers(-5000, 5000), st.sampled_from([2**32 - 2, 2**32 - 4095, 2**32, -(2**40)]))
+events = st.lists(st.tuples(returned, st.integers(0, 5000), st.sampled_from([b"x", b"\xff}", b""])))
+
+
+@given(events, st.sampled_from(["long", "ssize_t"]))
+def test_the_same_as_by_events(happened: list[tuple[int, int, bytes]], returns: str) -> None:
+    kernel, _ = numbers("kernel", happened, returns)
+    one_by_one, _ = numbers("events", happened, returns)
+    for told, expected in zip(kernel.families, one_by_one.families, strict=True):
+        assert told.name == expected.name
+        assert rounded(dict(told.samples)) == rounded(dict(expected.samples))
+    assert kernel.events == one_by_one.events
+    assert kernel.lost.get("negative", 0) == one_by_one.lost.get("negative", 0)
+
+
+def rounded(samples: dict[Any, Any]) -> dict[Any, Any]:
+    """Sums of fractions in another order differ in their last bits."""
+    return {
+        key: (value.counts, round(value.sum, 6)) if isinstance(value, HistogramValue) else value
+        for key, value in samples.items()
+    }
+
+
+def test_an_update_of_a_probe_that_is_not_attached() -> None:
+    aggregator = Aggregator("ns", Limits(1, 1), name_of)
+    aggregator.update_kernel(KernelCounts(tables={9: ()}))
+    assert aggregator.copy().events == {}

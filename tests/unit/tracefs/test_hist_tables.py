@@ -1,0 +1,170 @@
+"""Hist triggers: their tables as kernels print them, whatever the names in them, and their way in and out."""
+
+import errno
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kprobe_exporter.errors import ProbeRefused
+from kprobe_exporter.hist import HistKey, HistReading, HistTable
+from kprobe_exporter.tracefs.hist_tables import HistTables, parse_hist
+from kprobe_exporter.tracefs.instance import Instance
+from tests.unit.tracefs.conftest import Table
+
+NAMES = (
+    b"# event histogram\n#\n"
+    b"# trigger info: hist:keys=comm,r32:vals=hitcount:sort=hitcount:size=128 if r32 < 0 [active]\n#\n\n"
+    b"{ comm: x }\nhitcount: 9                                   , r32: 18446744073709551614 }"
+    b" hitcount:          3\n"
+    b"{ comm: abc                                               , r32: 18446744073709551614 }"
+    b" hitcount:          3\n"
+    b"\nTotals:\n    Hits: 6\n    Entries: 2\n    Dropped: 0\n"
+)
+POWERS = (
+    b"# event histogram\n#\n"
+    b"# trigger info: hist:keys=common_cpu,common_pid,return.log2:vals=hitcount,return:sort=hitcount:size=256"
+    b" if CPU >= 0 && return > 0 && return < 4294967290 [active]\n#\n\n"
+    b"{ common_cpu:          1, common_pid:        259, return: ~ 2^4  } hitcount:         11"
+    b"  return:        154\n"
+    b"{ common_cpu:          1, common_pid:        259, return: ~ 2^10 } hitcount:          1"
+    b"  return:       1024\n"
+    b"\nTotals:\n    Hits: 12\n    Entries: 2\n    Dropped: 3\n"
+)
+EMPTY = (
+    b"# event histogram\n#\n"
+    b"# trigger info: hist:keys=common_cpu:vals=hitcount:sort=hitcount:size=2048 [active]\n#\n\n"
+    b"\nTotals:\n    Hits: 0\n    Entries: 0\n    Dropped: 0\n"
+)
+"""As Debian's 6.1 and 6.12 print them, one after another for one event."""
+
+MINUS_2 = 2**64 - 2
+
+
+def test_as_the_kernel_prints_them() -> None:
+    names, powers, empty = parse_hist(NAMES + b"\n\n" + POWERS + b"\n\n" + EMPTY)
+    assert (names.keys, names.vals, names.condition) == ("comm,r32", "hitcount", "r32 < 0")
+    assert names.reading == HistReading(
+        6, 0, {(b"x }\nhitcount: 9", MINUS_2): (3, 0), (b"abc", MINUS_2): (3, 0)}
+    )
+    assert (powers.keys, powers.vals) == ("common_cpu,common_pid,return.log2", "hitcount,return")
+    assert powers.condition == "CPU >= 0 && return > 0 && return < 4294967290"
+    assert powers.reading == HistReading(12, 3, {(1, 259, 4): (11, 154), (1, 259, 10): (1, 1024)})
+    assert (empty.condition, empty.reading) == (None, HistReading(0, 0, {}))
+
+
+def printed(rows: dict[tuple[bytes, int], int], width: int) -> bytes:
+    """What hist_show() prints for the keys comm and return, and a sum."""
+    lines = [
+        b"{ comm: %s, return: %10d } hitcount: %10d  return: %10d\n" % (comm.ljust(width), number, hits, hits)
+        for (comm, number), hits in rows.items()
+    ]
+    return (
+        b"# event histogram\n#\n# trigger info: hist:keys=comm,return:vals=hitcount,return:sort=hitcount"
+        b":size=128 [active]\n#\n\n%s\nTotals:\n    Hits: %d\n    Entries: %d\n    Dropped: 0\n"
+        % (b"".join(lines), sum(rows.values()), len(rows))
+    )
+
+
+names = st.one_of(
+    st.sampled_from([b"x }\nhitcount: 9", b"\nTotals:\n", b"# event histogr", b"a, return: 1 }", b"", b" "]),
+    st.lists(st.sampled_from([b" ", b"}", b"{", b"\n", b",", b":", b"9", b"\xff"]), max_size=15).map(
+        b"".join
+    ),
+    st.binary(max_size=15).map(lambda name: name.replace(b"\0", b"")),
+)
+numbers = st.integers(0, 2**64 - 1)
+
+
+@given(
+    st.lists(st.dictionaries(st.tuples(names, numbers), numbers, max_size=5), min_size=1, max_size=3),
+    st.sampled_from([35, 50]),
+)
+def test_whatever_the_names(tables: list[dict[tuple[bytes, int], int]], width: int) -> None:
+    """Each stays in its own row; only its last blanks are the column's."""
+    shown = parse_hist(b"\n\n".join(printed(rows, width) for rows in tables))
+    assert len(shown) == len(tables)
+    for one, rows in zip(shown, tables, strict=True):
+        expected: dict[tuple[bytes, int], tuple[int, int]] = {}
+        for (comm, number), hits in rows.items():
+            key = comm.rstrip(b" "), number
+            before = expected.get(key, (0, 0))
+            expected[key] = before[0] + hits, before[1] + hits
+        assert one.reading.rows == expected
+
+
+@given(st.binary())
+def test_any_bytes(text: bytes) -> None:
+    assert parse_hist(text) == []
+    assert [one.keys for one in parse_hist(EMPTY + text)] == ["common_cpu"]
+
+
+@given(st.integers(0, len(NAMES + POWERS)))
+def test_a_text_that_is_cut(at: int) -> None:
+    """No table is told of that is not whole."""
+    whole = parse_hist(NAMES + POWERS)
+    assert parse_hist((NAMES + POWERS)[:at]) in (whole[:0], whole[:1], whole)
+
+
+KEY = HistKey("return", "return", 64, signed=True)
+POWER = HistTable((KEY._replace(log2=True),), "return", "return > 0", 128, ())
+REST = HistTable((HistKey("comm", "comm", 0), KEY), None, "return <= 0", 512, ())
+EVENT = "events/g/open"
+
+
+@pytest.fixture
+def tables(table: Table) -> HistTables:
+    table.files[f"instances/i/{EVENT}/hist"] = b""
+    return HistTables(Instance(table, "i", None), EVENT, (POWER, REST))
+
+
+def test_triggers_come_and_go(table: Table, tables: HistTables) -> None:
+    tables.attach()
+    tables.detach()
+    tables.detach()
+    written = ["hist:keys=return.log2:vals=return:size=128 if return > 0"]
+    written += ["hist:keys=comm,return:size=512 if return <= 0"]
+    file = f"instances/i/{EVENT}/trigger"
+    assert table.written == [(file, text) for text in written] + [(file, f"!{text}") for text in written]
+
+
+def test_a_kernel_without_hist_triggers(table: Table, tables: HistTables) -> None:
+    table.files.clear()
+    with pytest.raises(ProbeRefused, match="without CONFIG_HIST_TRIGGERS"):
+        tables.attach()
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        (errno.EEXIST, "another probe has the same hist trigger on this event"),
+        (
+            errno.EINVAL,
+            r"the hist trigger 'hist:keys=.*' is refused: .*\(EINVAL\); the kernel says: Couldn't",
+        ),
+    ],
+)
+def test_a_refused_one(table: Table, tables: HistTables, code: int, sentence: str) -> None:
+    table.refused[f"instances/i/{EVENT}/trigger"] = code
+    table.files["instances/i/error_log"] = (
+        b"[    1.000001] hist:g:open: error: Couldn't find field\n  Command: "
+        + POWER.trigger.encode()
+        + b"\n                     ^\n"
+    )
+    with pytest.raises(ProbeRefused, match=sentence):
+        tables.attach()
+
+
+def test_its_own_tables_in_its_own_order(tables: HistTables) -> None:
+    """By what the kernel says of them, whoever else put triggers there."""
+    rest = NAMES.replace(b"r32 <", b"r32 <=").replace(b"r32", b"return")
+    power = (
+        b"# event histogram\n#\n# trigger info: hist:keys=return.log2:vals=hitcount,return:sort=hitcount"
+        b":size=128 if return > 0 [active]\n#\n\n"
+        b"{ return: ~ 2^0  } hitcount:          1  return:          1\n"
+        b"\nTotals:\n    Hits: 1\n    Entries: 1\n    Dropped: 0\n"
+    )
+    found = tables.read(parse_hist(b"\n\n".join([EMPTY, rest, POWERS, power])))
+    assert found is not None
+    assert [reading.hits for reading in found] == [1, 6]
+    assert tables.read(parse_hist(EMPTY + b"\n\n" + power)) is None
