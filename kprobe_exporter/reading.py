@@ -49,9 +49,13 @@ class KernelNames:
         self.tgid = threads.tgid
         self.comm = threads.comm
 
-    def caller(self, address: int) -> bytes | None:
+    def function(self, address: int) -> bytes | None:
         """The function at the address, where addresses may be seen."""
-        name = self._symbols.name(address) if self._visible else None
+        return self._symbols.name(address) if self._visible else None
+
+    def caller(self, address: int) -> bytes | None:
+        """The same of a return address, which may be another probe's."""
+        name = self.function(address)
         return None if name in TRAMPOLINES else name
 
     def symbol(self, address: int) -> bytes | None:

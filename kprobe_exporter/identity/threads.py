@@ -17,6 +17,12 @@ SCAN_PAUSE = 0.1
 """Seconds between two readings of a saved file, which lists all threads."""
 
 COMM_BYTES = 15
+UNKNOWN = b"<...>"
+"""What the kernel writes for a saved thread whose name it has no more."""
+
+WORKER = re.compile(rb"kworker/(?:R-[^+]*|[^+-]*)")
+"""/proc adds to a worker's own name what it works for: ``kworker/0:1-events`` (wq_worker_comm() of
+kernel/workqueue.c), and shows a kernel thread's whole name (proc_task_name() of fs/proc/array.c)."""
 
 T = TypeVar("T")
 
@@ -52,7 +58,7 @@ class Threads:
 
     def _living_comm(self, tid: int) -> bytes | None:
         text = self._of(tid, "comm")
-        return None if text is None else text.removesuffix(b"\n")
+        return None if text is None else own_name(text.removesuffix(b"\n"))
 
     def _living_tgid(self, tid: int) -> int | None:
         found = TGID.search(self._of(tid, "status") or b"")
@@ -80,19 +86,25 @@ class _Answers(Generic[T]):
     def get(self, tid: int, living: Callable[[int], T | None]) -> T | None:
         now = self._clock()
         known = self._known.get(tid)
-        if known is not None and now - known[1] < FRESH:
+        if known is not None and now - known[1] < (SCAN_PAUSE if known[0] is None else FRESH):
             return known[0]
         found = living(tid)
         if found is None:
             if now - self._scanned >= SCAN_PAUSE:
                 self._saved, self._scanned = self._scan(), now
             found = self._saved.get(tid)
-        if found is not None or known is None:
+        if found is not None or known is None or known[0] is None:
             self._known.pop(tid, None)
             while len(self._known) >= MOST_THREADS:
                 del self._known[next(iter(self._known))]
             self._known[tid] = found, now
         return found if found is not None or known is None else known[0]
+
+
+def own_name(shown: bytes) -> bytes:
+    """A thread's name as events have it, of what /proc shows."""
+    worker = WORKER.match(shown)
+    return (worker[0] if worker else shown)[:COMM_BYTES]
 
 
 def parse_tgids(text: bytes) -> dict[int, int]:
@@ -120,7 +132,7 @@ def parse_comms(text: bytes) -> dict[int, bytes]:
             doubtful.add(tid)
         names[tid] = name
         reaching.append((tid, COMM_BYTES - len(name)))
-    return {tid: name for tid, name in names.items() if tid not in doubtful}
+    return {tid: name for tid, name in names.items() if tid not in doubtful and name != UNKNOWN}
 
 
 def _is_initial(proc: Path) -> bool:

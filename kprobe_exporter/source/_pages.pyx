@@ -23,6 +23,7 @@ from math import ceil, floor
 
 from kprobe_exporter.model import Batch
 from kprobe_exporter.recipe import Refused, Tally
+from kprobe_exporter.source.pages import frame
 from kprobe_exporter.source.values import reader
 
 cdef enum:
@@ -784,7 +785,7 @@ cdef class PageParser:
             address = _u64(one.start + at)
             if address == <uint64_t>0 - 1:
                 break
-            frames.append(self._names.caller(address) or b"0x%x" % address)
+            frames.append(frame(self._names, address))
             at += 8
         self._batch.stacks += [(record, tuple(frames)) for record in expected[2]]
 

@@ -31,6 +31,9 @@ HEAD = struct.Struct("=HBBi")
 """Of an event: its id, flags, preemption count, thread id."""
 
 LITTLE = sys.byteorder == "little"
+TRAMPOLINE = (1 << 31) - 1
+"""Stands for ftrace's own code in a stack (FTRACE_TRAMPOLINE_MARKER, kernel/trace/trace.h)."""
+
 ULONG_MAX = (1 << 64) - 1
 """Ends a stack that is shorter than its record."""
 
@@ -177,9 +180,16 @@ class PageParser:
             (address,) = LONG_WORD.unpack_from(page, at)
             if address == ULONG_MAX:
                 break
-            frames.append(self._names.caller(address) or b"0x%x" % address)
+            frames.append(frame(self._names, address))
         if expected == tid:
             self._batch.stacks += [(record, tuple(frames)) for record in records]
+
+
+def frame(names: Names, address: int) -> bytes:
+    """A return address of a stack, as the kernel prints it."""
+    if address == TRAMPOLINE:
+        return b"[FTRACE TRAMPOLINE]"
+    return names.function(address) or b"0x%x" % address
 
 
 class _DamagedError(Exception):

@@ -30,13 +30,14 @@ ADDRESS = struct.Struct("=Q")
 class Names(Protocol):
     """Who knows what the records have but numbers of. Asked by the reader's thread alone.
 
-    ``tgid`` and ``comm`` are a thread's; ``caller`` is the function that an address lies in, None where
-    that cannot be told; ``symbol`` an address as the kernel prints it, ``vfs_read+0x10/0x1a0``, None where no
-    addresses may be seen.
+    ``tgid`` and ``comm`` are a thread's; ``function`` is the one that an address lies in, ``caller`` the
+    same of an address that a function returns to, None where that cannot be told; ``symbol`` an address
+    as the kernel prints it, ``vfs_read+0x10/0x1a0``, None where no addresses may be seen.
     """
 
     def tgid(self, tid: int) -> int | None: ...
     def comm(self, tid: int) -> bytes | None: ...
+    def function(self, address: int) -> bytes | None: ...
     def caller(self, address: int) -> bytes | None: ...
     def symbol(self, address: int) -> bytes | None: ...
 

@@ -113,6 +113,7 @@ probes:
 @pytest.mark.needs("kprobe_events")
 def test_a_string_is_warned_of_and_a_name_is_not(start_agent: StartAgent) -> None:
     agent = start_agent("""
+global: {source: text}
 probes:
   - name: open
     attach: kprobe:do_sys_openat2

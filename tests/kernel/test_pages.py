@@ -156,7 +156,17 @@ def by_text(instance: Instance, layouts: list[Layout]) -> Iterator[Record]:
 
 
 def by_pages(instance: Instance, probes: list[Installed], kind: Any) -> list[Record]:
-    """What the raw pages hold, in the order in which it is delivered."""
+    """The records that the raw pages hold, in the order in which they are delivered."""
+    return [record for batch in batches(instance, probes, kind) for record in batch.records]
+
+
+def stacked(instance: Instance, probes: list[Installed], kind: Any) -> list[tuple[Record, tuple[bytes, ...]]]:
+    """The stacks that the raw pages hold, each with its record."""
+    return [stack for batch in batches(instance, probes, kind) for stack in batch.stacks]
+
+
+def batches(instance: Instance, probes: list[Installed], kind: Any) -> list[Batch]:
+    """All that the raw pages hold."""
     headers = [instance.read(f"events/{name}").decode() for name in ("header_page", "header_event")]
     form = instance.event_format("ftrace", "kernel_stack")
     assert form is not None
@@ -167,12 +177,12 @@ def by_pages(instance: Instance, probes: list[Installed], kind: Any) -> list[Rec
         shapes.append(shape(probe.layout, text))
     names = KernelNames(Threads(instance.files.read), Symbols(instance.files))
     parser = kind(geometry(*headers), shapes, names, stacks(form))
-    batches: list[Batch] = []
-    pipe = BinaryPipe(instance.open_raw(), parser, batches.append, budget=1 << 20)
+    found: list[Batch] = []
+    pipe = BinaryPipe(instance.open_raw(), parser, found.append, budget=1 << 20)
     pipe.empty(last=True)
     pipe.close()
-    assert sum(batch.unparsed for batch in batches) == 0
-    return [record for batch in batches for record in batch.records]
+    assert sum(batch.unparsed for batch in found) == 0
+    return found
 
 
 def compare(instance: Instance, probes: list[Installed], kind: Any) -> dict[str, int]:
@@ -240,3 +250,32 @@ def test_sub_buffers_of_another_size(instance: Instance, tmp_path: Path) -> None
         instance.write("tracing_on", "0")
         assert "size:65520;" in instance.read("events/header_page").decode()
         assert compare(instance, probes, compiled.PageParser)["plain"] >= 5000
+
+
+DEEP = """
+probes:
+  - {name: deep, attach: "kretprobe:ksys_read", returns: long, filter: return == 77, stack: true}
+  - {name: shallow, attach: "kprobe:vfs_fsync_range", stack: true}
+"""
+
+
+@pytest.mark.needs("kprobe_events")
+@pytest.mark.parametrize("kind", [pages.PageParser, compiled.PageParser], ids=["python", "compiled"])
+def test_stacks(instance: Instance, tmp_path: Path, kind: Any) -> None:
+    with installed(instance, tmp_path, DEEP, own=False) as probes:
+        instance.write("tracing_on", "1")
+        for _ in range(23):
+            work(1)
+            with open("/dev/zero", "rb", buffering=0) as zero:
+                zero.read(77)
+                with suppress(OSError):
+                    os.fsync(zero.fileno())
+        instance.write("tracing_on", "0")
+        parser, lines = LineParser([probe.layout for probe in probes]), []
+        with open(f"/sys/kernel/tracing/{instance.path}/trace", "rb", buffering=0) as trace:
+            while data := trace.read(1 << 20):
+                lines += parser.feed(data).stacks
+        expected = [(record[0], record[CPU], frames) for record, frames in lines]
+        found = [(record[0], record[CPU], frames) for record, frames in stacked(instance, probes, kind)]
+    assert len(found) >= 46
+    assert sorted(found) == sorted(expected)

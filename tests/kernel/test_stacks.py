@@ -11,6 +11,7 @@ from kprobe_exporter.source.lines import LineParser
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import install, names_in_use
+from tests.agent_process import eventually
 from tests.kernel.conftest import StartAgent
 
 TIMES = 23
@@ -19,8 +20,10 @@ NAME = "stacks_under_test"
 
 
 @pytest.mark.needs("kprobe_events")
-def test_events_with_stacks_are_counted_and_nothing_is_unparsed(start_agent: StartAgent) -> None:
+@pytest.mark.parametrize("source", ["binary", "text"])
+def test_events_with_stacks_are_counted_and_nothing_is_unparsed(start_agent: StartAgent, source: str) -> None:
     agent = start_agent(f"""
+global: {{source: {source}}}
 probes:
   - name: getppid
     attach: kprobe:{SYMBOL}
@@ -30,8 +33,10 @@ probes:
 """)
     for _ in range(TIMES):
         os.getppid()
+    tid = str(threading.get_native_id())
+    # The kernel's symbols are loaded for the first stack, which takes a while under emulation.
+    eventually(lambda: agent.scrape().value("kprobe_getppid_total", tid=tid) == TIMES)
     metrics = agent.scrape()
-    assert metrics.value("kprobe_getppid_total", tid=str(threading.get_native_id())) == TIMES
     assert metrics.value("kprobe_exporter_events_total", probe="getppid") == TIMES
     assert metrics.value("kprobe_exporter_events_lost_total", reason="unparsed") == 0
 

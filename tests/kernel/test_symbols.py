@@ -1,8 +1,10 @@
 """Addresses as the kernel itself prints them: it is asked by events whose arguments are addresses."""
 
 import os
+import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -12,10 +14,10 @@ import pytest
 from kprobe_exporter.identity.threads import Threads
 from kprobe_exporter.model import VALUES, Arg, Layout, ProbeSpec
 from kprobe_exporter.source.lines import LineParser
-from kprobe_exporter.tracefs.files import MountedTracefs
+from kprobe_exporter.tracefs.files import MountedTracefs, ReadOnlyTracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import install, names_in_use
-from kprobe_exporter.tracefs.symbols import Symbols, parse_symbols
+from kprobe_exporter.tracefs.symbols import Symbols, parse_functions, parse_symbols
 from tests.conftest import has
 
 NAME = "kprobe_exporter_symbols"
@@ -100,28 +102,67 @@ def test_addresses_are_what_the_kernel_prints(instance: Instance, random: Random
             assert last or found == text, hex(address)
 
 
-def test_without_the_capability(files: MountedTracefs) -> None:
-    """Functions that tracefs lists are known, where it lists addresses; else nothing is."""
+def test_without_the_capability(files: MountedTracefs, random: Random) -> None:
+    """What tracefs lists is known, where it lists addresses, and nothing is known wrongly."""
     listed = "available_filter_functions_addrs"
-    addresses: list[int] = []
-    names: list[bytes] = []
+    known = Symbols(files)
+    asked: list[int] = []
     shown = has(listed) and Symbols(files, Path("/none")).visible()
     if shown:
-        rows = [*parse_symbols(files.read(listed).splitlines())][:2000:200]
-        addresses, names = [row[0] for row in rows], [row[1] for row in rows]
+        starts = [address for address, _, module in parse_functions(files.read(listed)) if module is None]
+        asked = random.sample(starts, 300)
+        asked += [address + random.randrange(256) for address in random.sample(starts, 300)]
+        with open("/proc/kallsyms", "rb") as lines:
+            rows = [(address, name) for address, name, _ in parse_symbols(lines)]
+        hidden = (b"do_syscall_64", b"arch_rethook_trampoline", b"__schedule")
+        asked += [address + 32 for address, name in rows if name in hidden]
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_SYSLOG, *map(hex, addresses)],
+        [sys.executable, "-c", WITHOUT_SYSLOG, *map(hex, asked)],
         cwd=Path(__file__).parents[2],
         check=True,
         capture_output=True,
     )
     visible, *found = done.stdout.split()
     assert visible == (b"True" if shown else b"False")
-    assert found == names
+    right = [known.name(address) for address in asked]
+    wrong = [(name, real) for name, real in zip(found, right, strict=True) if name not in (b"-", real)]
+    # What stands before a function, from 6.2 on, is taken to be the end of the one before: it never runs.
+    assert [pair for pair in wrong if not (pair[1] or b"").startswith(b"__pfx_")] == []
+    assert found[:300] == right[:300]
+    assert found[300:600].count(b"-") <= 90
+    assert set(found[600:]) <= {b"-"}
+
+
+def test_looking_alone_sees_as_much(files: MountedTracefs, tracefs: Path) -> None:
+    nowhere = Path("/none")
+    assert Symbols(ReadOnlyTracefs(tracefs), nowhere).visible() == Symbols(files, nowhere).visible()
+
+
+def test_names_of_kernel_threads_are_those_of_events(instance: Instance) -> None:
+    """/proc shows a worker's work behind its name, and more of a long name than events do."""
+    threads = Threads(instance.files.read)
+    pipe = instance.open_pipe()
+    text = b""
+    try:
+        instance.write("events/sched/sched_switch/enable", "1")
+        for _ in range(20):
+            os.sync()
+            time.sleep(0.05)
+        instance.write("events/sched/sched_switch/enable", "0")
+        while data := os.read(pipe, 65536):
+            text += data
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(pipe)
+    seen = set(re.findall(rb"next_comm=(k[^\n=]*|rcu[^\n=]*) next_pid=(\d+) ", text))
+    assert any(name.startswith(b"kworker/") for name, _ in seen)
+    living = {(name, int(tid)) for name, tid in seen if Path(f"/proc/{int(tid)}").exists()}
+    assert {(threads.comm(tid), tid) for _, tid in living} == living
 
 
 def test_threads_of_this_machine(files: MountedTracefs) -> None:
     threads = Threads(files.read)
-    assert threads.comm(os.getpid()) == Path("/proc/self/comm").read_bytes().rstrip(b"\n")
+    assert threads.comm(os.getpid()) == Path("/proc/self/comm").read_bytes().removesuffix(b"\n")
     assert threads.tgid(os.getpid()) == os.getpid()
     assert threads.comm(2) == b"kthreadd"

@@ -86,6 +86,30 @@ def test_in_another_pid_namespace_proc_is_not_asked(tmp_path: Path) -> None:
     assert machine.threads.tgid(7) == 6
 
 
+def test_a_thread_that_is_saved_only_after_it_was_asked_for(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "pid:[4026532777]")
+    assert machine.threads.tgid(7) is None
+    machine.saved["saved_tgids"] = b"7 6\n"
+    machine.now += 2 * threads.SCAN_PAUSE
+    assert machine.threads.tgid(7) == 6
+
+
+@pytest.mark.parametrize(
+    ("shown", "name"),
+    [
+        (b"kworker/0:1-events", b"kworker/0:1"),
+        (b"kworker/u8:2+flush-8:0", b"kworker/u8:2"),
+        (b"kworker/1:0H-kblockd", b"kworker/1:0H"),
+        (b"kworker/R-xfs-buf/vda", b"kworker/R-xfs-b"),
+        (b"rcu_tasks_rude_kthread", b"rcu_tasks_rude_"),
+        (b"a-b+c", b"a-b+c"),
+    ],
+)
+def test_a_name_is_what_events_have_not_what_proc_adds(machine: Machine, shown: bytes, name: bytes) -> None:
+    machine.born(7, 7, shown)
+    assert machine.threads.comm(7) == name
+
+
 def test_many_unknown_threads_cost_one_scan(machine: Machine) -> None:
     for tid in range(1, 500):
         assert machine.threads.comm(tid) is None
@@ -121,6 +145,7 @@ def test_files_that_cannot_be_read_know_nobody(tmp_path: Path) -> None:
         (b"5 x\nno number\n", {}),
         (b"5 a name of size\n5 a name of size\n", {}),
         (b"5 \n", {5: b""}),
+        (b"5 <...>\n123456 systemd-journa\n", {123456: b"systemd-journa"}),
     ],
 )
 def test_names_that_may_have_been_forged_are_left_out(text: bytes, names: dict[int, bytes]) -> None:

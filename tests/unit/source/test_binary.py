@@ -59,7 +59,7 @@ class Delivered:
         self.pages = Pages(cpus)
         self.now = NOW
         pipes = {cpu: 100 + cpu for cpu in cpus}
-        self.pipe = BinaryPipe(pipes, self.pages, self.batches.append, budget, lambda: self.now)  # type: ignore[arg-type]
+        self.pipe = BinaryPipe(pipes, self.pages, self.batches.append, budget, lambda: self.now)
 
     @property
     def times(self) -> list[int]:
@@ -140,7 +140,7 @@ def test_a_pipe_that_cannot_be_read_any_more_is_a_source_error() -> None:
         def pull(self, fd: int, cpu: int, pages: int) -> int:
             raise OSError(5, "Input/output error")
 
-    pipe = BinaryPipe({3: 103}, Broken({3: []}), lambda _: None, 10)  # type: ignore[arg-type]
+    pipe = BinaryPipe({3: 103}, Broken({3: []}), lambda _: None, 10)
     with pytest.raises(
         SourceError, match="per_cpu/cpu3/trace_pipe_raw cannot be read any more: Input/output error"
     ):
@@ -149,7 +149,7 @@ def test_a_pipe_that_cannot_be_read_any_more_is_a_source_error() -> None:
 
 def test_close_closes_every_descriptor() -> None:
     ends = [os.open("/dev/null", os.O_RDONLY) for _ in range(3)]
-    BinaryPipe(dict(enumerate(ends)), Pages({}), lambda _: None, 10).close()  # type: ignore[arg-type]
+    BinaryPipe(dict(enumerate(ends)), Pages({}), lambda _: None, 10).close()
     for end in ends:
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(end)

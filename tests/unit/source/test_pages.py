@@ -52,8 +52,10 @@ class Names:
     def comm(self, tid: int) -> bytes | None:
         return None if tid == 13 else b"thread %d" % tid
 
-    def caller(self, address: int) -> bytes | None:
+    def function(self, address: int) -> bytes | None:
         return None if address == 0 else b"function_%x" % (address // 16)
+
+    caller = function
 
     def symbol(self, address: int) -> bytes | None:
         return b"symbol+0x%x/0x10" % address
