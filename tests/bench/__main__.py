@@ -1,44 +1,75 @@
 """`make bench`: runs the benchmarks, prints their tables and writes them to docs/benchmarks.md."""
 
-import importlib
+import argparse
 import os
+import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
-from tests.bench.table import merge
+from tests.bench import overhead, scrape, start, throughput, work
+from tests.bench.document import merged
+from tests.bench.machine import conditions
+from tests.bench.table import Table
 
 DOCUMENT = Path(__file__).parents[2] / "docs/benchmarks.md"
 
-BENCHMARKS = ("throughput", "overhead", "agent", "scrape", "start")
+# By the name on the command line. Each has a TITLE and measures by table().
+BENCHMARKS: Mapping[str, ModuleType] = {
+    "throughput": throughput,
+    "overhead": overhead,
+    "work": work,
+    "scrape": scrape,
+    "start": start,
+}
 
 
-def main(names: Sequence[str]) -> None:
+def main() -> int:
+    names = _arguments()
+    # Ended by a signal, what was put into the kernel is still taken out again.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    began = time.monotonic()
+    for name in names:
+        print(f"== {name}: {_summary(BENCHMARKS[name])}", flush=True)
+        table: Table = BENCHMARKS[name].table()
+        print(f"\n{table.text()}\n", flush=True)
+        _write(table, names)
+    print(f"{time.monotonic() - began:.0f} s in all; written to {DOCUMENT.relative_to(Path.cwd())}")
+    return 0
+
+
+def _write(table: Table, names: list[str]) -> None:
+    """At once, so that a later benchmark that fails costs only its own table."""
+    command = "make bench" if names == list(BENCHMARKS) else f'make bench ARGS="{" ".join(names)}"'
+    body = f"{conditions()} `{command}`\n\n{table.markdown()}"
+    before = DOCUMENT.read_text() if DOCUMENT.exists() else ""
+    order = [module.TITLE for module in BENCHMARKS.values()]
+    DOCUMENT.write_text(merged(before, {table.title: body}, order))
+
+
+def _summary(module: ModuleType) -> str:
+    return (module.__doc__ or "").partition("\n")[0]
+
+
+def _arguments() -> list[str]:
+    listing = "\n".join(f"  {name:11} {_summary(module)}" for name, module in BENCHMARKS.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench",
+        description=__doc__,
+        epilog=f"benchmarks, all of them by default:\n{listing}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    names: list[str] = parser.parse_args().names or list(BENCHMARKS)
     for name in names:
         if name not in BENCHMARKS:
-            sys.exit(f"there is no benchmark '{name}': name some of {', '.join(BENCHMARKS)}, or none for all")
+            parser.error(f"there is no benchmark {name!r}: name some of {', '.join(BENCHMARKS)}")
     if os.geteuid() != 0:
-        sys.exit("the benchmarks need root: tracefs and virtual machines")
-    started = time.monotonic()
-    for name in names or BENCHMARKS:
-        module: Any = importlib.import_module(f"tests.bench.{name}")
-        table = module.table(progress(name, started))
-        text = DOCUMENT.read_text() if DOCUMENT.exists() else ""
-        DOCUMENT.write_text(merge(text, [table]))
-        print(f"\n{table.text()}", flush=True)
-    print(f"{time.monotonic() - started:.0f} s; the tables are in {DOCUMENT.relative_to(Path.cwd())}")
-
-
-def progress(name: str, started: float) -> Callable[[str], None]:
-    """Tells on stderr what is being measured."""
-
-    def tell(what: str) -> None:
-        print(f"[{time.monotonic() - started:4.0f}s] {name}: {what}", file=sys.stderr, flush=True)
-
-    return tell
+        parser.error("run it as root: it records events of the kernel")
+    return names
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main())

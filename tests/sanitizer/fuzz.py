@@ -1,6 +1,7 @@
 """Feeds damaged pages to a page parser that was built with AddressSanitizer.
 
-`python -m tests.sanitizer.fuzz PAGES SEED`, with the parser in $SANITIZED. A page lies in memory of exactly its own size, so that a byte read past it is a byte that is not ours.
+`python -m tests.sanitizer.fuzz PAGES SEED`, with the parser in $SANITIZED. A page lies in memory of
+exactly its own size, so that a byte read past it is a byte that is not ours.
 """
 
 import ctypes

@@ -1,0 +1,82 @@
+"""Probes of a configuration, planned and installed as the agent does, in an instance of our own."""
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from kprobe_exporter.config.load import load
+from kprobe_exporter.config.values import Config
+from kprobe_exporter.errors import ProbeRefused
+from kprobe_exporter.labels import DECODERS
+from kprobe_exporter.model import ProbeMetrics, Unfit
+from kprobe_exporter.plan import Kernel, ProbePlan, plan_probe
+from kprobe_exporter.tracefs.files import MountedTracefs
+from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.mount import USUAL, mounted
+from kprobe_exporter.tracefs.probes import Installed, install, names_in_use
+
+INSTANCE = "kprobe_exporter_bench"
+TRACEFS = USUAL
+
+
+@dataclass(frozen=True)
+class Put:
+    """A probe in the kernel, and what its events feed."""
+
+    installed: Installed
+    metrics: ProbeMetrics
+
+
+@contextmanager
+def own_instance(buffer_kib: int) -> Iterator[Instance]:
+    """The benchmarks' instance, ready to record; gone afterwards, and all that was defined for it."""
+    with mounted(None) as root, Instance.acquire(MountedTracefs(root), INSTANCE) as instance:
+        instance.set_up(buffer_kib, record_tgid=False)
+        yield instance
+
+
+def configured(text: str) -> Config:
+    """A configuration, checked as the agent does."""
+    with TemporaryDirectory() as directory:
+        path = write_config(Path(directory), text)
+        return load([path], DECODERS)
+
+
+def write_config(directory: Path, text: str) -> Path:
+    path = directory / "config.yaml"
+    path.write_text(text)
+    path.chmod(0o600)
+    return path
+
+
+@contextmanager
+def put(instance: Instance, config: Config, *, binary: bool = False) -> Iterator[list[Put]]:
+    """All probes of the configuration installed, not enabled; taken out again afterwards."""
+    kernel = Kernel(instance.event_format, instance.counts_tracepoints(), binary)
+    slots, taken = itertools.count(), names_in_use(instance)
+    done: list[Put] = []
+    try:
+        for probe in config.probes:
+            plan = plan_probe(probe, config.settings.namespace, DECODERS, kernel, slots)
+            done.append(Put(_first(instance, plan, taken), plan.metrics))
+        yield done
+    finally:
+        for one in done:
+            one.installed.remove()
+
+
+def _first(instance: Instance, plan: ProbePlan, taken: set[str]) -> Installed:
+    """The first alternative that this kernel takes."""
+    refused = []
+    for spec in plan.alternatives:
+        if isinstance(spec, Unfit):
+            refused.append(f"{spec.target}: {spec.reason}")
+            continue
+        try:
+            return install(instance, spec, taken)
+        except ProbeRefused as error:
+            refused.append(f"{spec.target}: {error}")
+    raise ProbeRefused(" ".join(refused))

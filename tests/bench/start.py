@@ -1,0 +1,40 @@
+"""How long a start takes with up to 200 probes, beside the kernel's own part in it."""
+
+from tests.bench.guest import EMULATED, in_each_kernel
+from tests.bench.start_guest import PLANS, SIZES
+from tests.bench.table import Table
+
+TITLE = "A start"
+KINDS = {
+    "count": "counted only",
+    "events": "with a filter and a label",
+}
+
+
+def table() -> Table:
+    found: dict[str, dict[str, float]] = in_each_kernel("tests.bench.start_guest")
+    head = ["kprobes"]
+    for version in found:
+        head += [f"{version}: agent s", "less imports", "the kernel's"]
+    rows = []
+    for plan in PLANS:
+        for size in SIZES:
+            row = [f"{size}, {KINDS[plan]}"]
+            for seconds in found.values():
+                agent, kernel = seconds[f"agent {plan} {size}"], seconds[f"kernel {plan} {size}"]
+                row += [f"{agent:.2f}", f"{agent - seconds['imports']:.2f}", f"{kernel:.2f}"]
+            rows.append(tuple(row))
+    imports = ", ".join(f"{seconds['imports']:.2f} s on {version}" for version, seconds in found.items())
+    return Table(
+        TITLE,
+        "From the start of the process until `/-/ready` answers 200, with kprobes on so many functions that"
+        " nobody calls; beside it the same definitions, filters and enables, written one after the other by a"
+        " script that does nothing else.",
+        tuple(head),
+        tuple(rows),
+        (
+            EMULATED,
+            f"A process that only imports what the agent does takes {imports}: of the time less that, the"
+            " configuration has its share, the probes theirs.",
+        ),
+    )

@@ -1,0 +1,156 @@
+"""Runs in the guest of `tests.bench.start`: starts agents and makes the kernel do the same by itself."""
+
+import itertools
+import json
+import math
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from kprobe_exporter.tracefs.mount import mounted
+
+SIZES = (1, 10, 50, 200)
+PLANS = ("count", "events")
+FUNCTION = re.compile(r"(?:acpi|pci)_[a-z0-9_]+")
+"""Built into every kernel, and idle once it has booted: what is measured are starts, not hits."""
+
+FILTER = "common_pid > 0"
+GROUP = "bench"
+ROUNDS = 2
+PORT = 10435
+READY = b"GET /-/ready HTTP/1.0\r\nHost: localhost\r\n\r\n"
+PATIENCE = 120
+
+
+class Kernel:
+    """The writes of a start and nothing else, in an instance of their own."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._instance = root / "instances" / GROUP
+
+    def accepted(self, count: int) -> list[str]:
+        """The first functions that the kernel lists and lets be probed."""
+        listed = (self._root / "available_filter_functions").read_text().splitlines()
+        found: list[str] = []
+        for name in filter(FUNCTION.fullmatch, dict.fromkeys(listed)):
+            try:
+                self._define(name)
+            except OSError:
+                continue
+            self._delete(name)
+            found.append(name)
+            if len(found) == count:
+                return found
+        raise LookupError(f"there are only {len(found)} functions to be probed")
+
+    def start(self, plan: str, functions: Sequence[str]) -> float:
+        """The seconds that these probes take, one write after the other."""
+        self._instance.mkdir()
+        began = time.monotonic()
+        for name in functions:
+            self._define(name, " comm=$comm:string" if plan == "events" else "")
+            event = self._instance / "events" / GROUP / name
+            if plan == "events":
+                _write(event / "filter", FILTER)
+                _write(event / "enable", "1")
+            else:
+                _write(event / "trigger", "traceon:0")
+        taken = time.monotonic() - began
+        for name in functions:
+            event = self._instance / "events" / GROUP / name
+            _write(*((event / "enable", "0") if plan == "events" else (event / "trigger", "!traceon")))
+        self._instance.rmdir()
+        for name in functions:
+            self._delete(name)
+        return taken
+
+    def _define(self, name: str, fetch: str = "") -> None:
+        _write(self._root / "kprobe_events", f"p:{GROUP}/{name} {name}{fetch}")
+
+    def _delete(self, name: str) -> None:
+        _write(self._root / "kprobe_events", f"-:{GROUP}/{name}")
+
+
+def config(plan: str, functions: Sequence[str]) -> str:
+    """A probe for each function; of plan events, one with a filter and a metric with the label comm."""
+    more = ""
+    if plan == "events":
+        metric = "{counter: calls_%s_total, help: Calls., labels: [comm]}"
+        more = f'\n    filter: "{FILTER}"\n    metrics:\n      - {metric}'
+    probe = "  - name: {0}\n    help: A function\n    attach: kprobe:{0}"
+    return "probes:\n" + "\n".join(probe.format(name) + more.replace("%s", name) for name in functions) + "\n"
+
+
+def agent(path: Path) -> float:
+    """The seconds from the start of a process until it answers that it is ready."""
+    began = time.monotonic()
+    command = [sys.executable, "-m", "kprobe_exporter", "run", "--config", str(path)]
+    log = path.with_suffix(".log")
+    with log.open("wb") as output:
+        command += ["--web.listen-address", f"127.0.0.1:{PORT}"]
+        process = subprocess.Popen(command, stdout=output, stderr=output)
+    try:
+        while not _ready():
+            if process.poll() is not None or time.monotonic() - began > PATIENCE:
+                raise RuntimeError(f"the agent is not ready: {log.read_text()}")
+            time.sleep(0.05)
+        return time.monotonic() - began
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _ready() -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", PORT), PATIENCE) as connection:
+            connection.sendall(READY)
+            return b" 200 " in connection.makefile("rb").readline()
+    except OSError:
+        return False
+
+
+def _write(path: Path, text: str) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_APPEND)  # open() would seek, which some of these files refuse
+    try:
+        os.write(file, text.encode())
+    finally:
+        os.close(file)
+
+
+def imports() -> float:
+    """The seconds of a process that only imports what an agent does."""
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import kprobe_exporter.cli.run"], check=True)
+    return time.monotonic() - began
+
+
+def measure() -> dict[str, float]:
+    """The best of some rounds, taken in turn: seconds by "WHAT PLAN SIZE", and of the imports."""
+    path = Path("/tmp/bench.yaml")
+    best = {"imports": math.inf}
+    with mounted(None) as root:
+        kernel = Kernel(root)
+        functions = kernel.accepted(max(SIZES))
+        for number in range(1, ROUNDS + 1):
+            for plan, size in itertools.product(PLANS, SIZES):
+                if size == SIZES[0]:
+                    best["imports"] = min(best["imports"], imports())
+                path.write_text(config(plan, functions[:size]))
+                path.chmod(0o600)
+                found = {"kernel": kernel.start(plan, functions[:size]), "agent": agent(path)}
+                for what, seconds in found.items():
+                    key = f"{what} {plan} {size}"
+                    best[key] = min(best.get(key, math.inf), seconds)
+                took = ", ".join(f"{what} {seconds:.2f} s" for what, seconds in found.items())
+                print(f"round {number} of {ROUNDS}, {plan}, {size} probes: {took}", flush=True)
+    return best
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(json.dumps(measure()))

@@ -1,0 +1,242 @@
+"""Events a second through the whole pipeline, beside other ways to read the same ring buffer."""
+
+import mmap
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from kprobe_exporter import reading
+from kprobe_exporter.aggregate.aggregator import Aggregator
+from kprobe_exporter.aggregate.recipes import recipe
+from kprobe_exporter.aggregate.series import Limits
+from kprobe_exporter.config.values import Config
+from kprobe_exporter.labels.errno import name_of
+from kprobe_exporter.model import Batch
+from kprobe_exporter.recipe import Recipe
+from kprobe_exporter.source import pages
+from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.symbols import Symbols
+from tests.bench.probes import TRACEFS, Put, configured, own_instance, put
+from tests.bench.progress import say
+from tests.bench.table import Table, reached
+from tests.bench.workload import Workload
+
+TITLE = "Throughput"
+EVENTS = 2_000_000
+VALUES = 64
+ROUNDS = 3
+EVENT_BYTES = 28
+BUFFER_KIB = 96 * 1024
+SMALL_KIB = 64
+
+CONFIG = """
+global: {source: SOURCE}
+probes:
+  - name: seek
+    attach: tracepoint:syscalls:sys_exit_lseek
+    fetch: {return: ret}
+    metrics:
+      - counter: seeks_total
+        labels: {cpu: cpu, errno: {field: return, decode: errno}}
+      - histogram: offset
+        value: return
+        buckets: [1, 2, 4, 8, 16, 32]
+"""
+
+# Two fields are cut out and counted by, as perf-tools do.
+AWK = "{ count[$2, $NF]++ } END { for (key in count) sum += count[key]; print sum }"
+
+SCALE = 0.35e6
+"""Events a second that text does on the machine for which the goal is said."""
+
+
+@dataclass(frozen=True)
+class Full:
+    """An instance with all events in the buffer of one CPU, and the probe that they are of."""
+
+    instance: Instance
+    cpu: int
+    config: Config
+    probe: Put
+
+    @property
+    def path(self) -> Path:
+        return TRACEFS / self.instance.path
+
+
+FLOOR, WALK = "the floor: raw pages, thrown away", "the walk alone: every event seen and counted"
+
+Consumer = Callable[[Full], float]
+"""Reads all events and tells the seconds that it took."""
+
+
+def table() -> Table:
+    cpus = sorted(os.sched_getaffinity(0))
+    try:
+        os.sched_setaffinity(0, cpus[:1])  # the readers, and what they start
+        seconds = _measure(cpus[-1])
+    finally:
+        os.sched_setaffinity(0, cpus)
+    rates = {name: EVENTS / min(times) for name, times in seconds.items()}
+    text, binary = rates["pipeline, text"], rates["pipeline, binary"]
+    scaled = binary / text * SCALE
+    return Table(
+        TITLE,
+        f"{EVENTS:,} events of a tracepoint (the return of lseek) wait in the ring buffer, none was lost."
+        f" How long one core takes to read them all; best of {ROUNDS} rounds, taken in turn.",
+        ("", "events/s", "ns per event", "times text"),
+        tuple(
+            (name, f"{rate:,.0f}", f"{1e9 / rate:,.0f}", f"{rate / text:.2f}")
+            for name, rate in sorted(rates.items(), key=lambda item: -item[1])
+        ),
+        (
+            "The pipeline is the agent's, on one thread: read, parse, count by two labels (CPU, errno), and"
+            " add to a configured histogram and to that of return values.",
+            "The floor copies the pages of trace_pipe_raw and looks at nothing.",
+            "awk (mawk) counts by two fields of each line, the CPU and the value, and that is all.",
+            "trace-cmd extracts the pages of the same buffer into a file (`record` would want events of its"
+            " own; it takes along what waits in the top-level buffer), then prints that file as text; nobody"
+            " has counted anything yet.",
+            reached("binary at least 8 times as fast as text", f"{binary / text:.1f}", ok=binary >= 8 * text),
+            reached(
+                f"3 million events/s on a machine on which text does {SCALE / 1e6:.2f} million",
+                f"{scaled / 1e6:.1f} million, scaled by the text's speed here",
+                ok=scaled >= 3e6,
+            ),
+            reached(
+                "the walk alone within 10 times the floor",
+                f"{rates[FLOOR] / rates[WALK]:.1f} times",
+                ok=rates[FLOOR] <= 10 * rates[WALK],
+            ),
+        ),
+    )
+
+
+def _measure(cpu: int) -> dict[str, list[float]]:
+    seconds: dict[str, list[float]] = {name: [] for name in CONSUMERS}
+    with Workload(cpu) as workload:
+        for number in range(1, ROUNDS + 1):
+            for name, (source, consumer) in CONSUMERS.items():
+                seconds[name].append(_once(cpu, workload, source, consumer))
+                say(f"round {number} of {ROUNDS}, {name}: {seconds[name][-1]:.2f} s")
+    return seconds
+
+
+def _once(cpu: int, workload: Workload, source: str, consumer: Consumer) -> float:
+    """In an instance of its own: trace-cmd removes the one that it extracts from."""
+    config = configured(CONFIG.replace("SOURCE", source))
+    with own_instance(SMALL_KIB) as instance, put(instance, config, binary=source == "binary") as probes:
+        instance.write(f"per_cpu/cpu{cpu}/buffer_size_kb", str(BUFFER_KIB))
+        instance.write("set_event_pid", str(workload.pid))
+        probes[0].installed.enable()
+        workload.burst(EVENTS, VALUES)
+        instance.write("tracing_on", "0")
+        lines = instance.read(f"per_cpu/cpu{cpu}/stats").decode().splitlines()
+        stats = dict(line.split(": ", 1) for line in lines)
+        entries, lost = int(stats["entries"]), int(stats["overrun"]) + int(stats["dropped events"])
+        assert (entries, lost) == (EVENTS, 0), stats
+        return consumer(Full(instance, cpu, config, probes[0]))
+
+
+def _pipeline(full: Full) -> float:
+    """What agent.py wires, on the calling thread."""
+    settings, probe = full.config.settings, full.probe
+    layout, only = probe.installed.layout, probe.installed.spec.only
+    aggregator = Aggregator(
+        settings.namespace, Limits(settings.max_series, settings.max_series_total), name_of
+    )
+    aggregator.declare(probe.metrics)
+    aggregator.attach(layout, only=only)
+    seconds = _emptied(full, recipe(layout, probe.metrics, only), aggregator.consume)
+    _check(aggregator.copy().events["seek"])
+    return seconds
+
+
+def _python(full: Full) -> float:
+    """The same without the compiled walk."""
+    compiled, reading.page_parser = reading.page_parser, lambda: pages.PageParser
+    try:
+        return _pipeline(full)
+    finally:
+        reading.page_parser = compiled
+
+
+def _walk(full: Full) -> float:
+    """From page to record, each counted, and no more."""
+    arrived: list[int] = []
+    seconds = _emptied(full, Recipe(()), lambda batch: arrived.extend(batch.arrived.values()))
+    _check(sum(arrived))
+    return seconds
+
+
+def _emptied(full: Full, wanted: Recipe | None, deliver: Callable[[Batch], None]) -> float:
+    layout, symbols = full.probe.installed.layout, Symbols(full.instance.files)
+    pipe = reading.open_pipe(
+        full.instance,
+        reading.choose(full.instance, full.config.settings, symbols, stacks_wanted=False),
+        symbols,
+        {layout: full.probe.installed.system},
+        {layout.slot: wanted} if wanted else {},
+        deliver,
+        BUFFER_KIB,
+        tgid=False,
+    )
+    try:
+        began = time.perf_counter()
+        pipe.empty(last=True)
+        return time.perf_counter() - began
+    finally:
+        pipe.close()
+
+
+def _floor(full: Full) -> float:
+    page = bytearray(65536)
+    with (full.path / f"per_cpu/cpu{full.cpu}/trace_pipe_raw").open("rb", buffering=0) as pipe:
+        os.set_blocking(pipe.fileno(), False)
+        began = time.perf_counter()
+        pages = 0
+        while pipe.readinto(page):
+            pages += 1
+        seconds = time.perf_counter() - began
+    assert pages * mmap.PAGESIZE >= EVENTS * EVENT_BYTES, f"only {pages} pages were read"
+    return seconds
+
+
+def _awk(full: Full) -> float:
+    seconds, output = _shell(f"cat {full.path}/trace_pipe | awk '{AWK}'")
+    _check(int(output))
+    return seconds
+
+
+def _trace_cmd(full: Full) -> float:
+    with TemporaryDirectory() as directory:
+        extract = f"trace-cmd extract -B {full.instance.name} -o trace.dat >&2"
+        seconds, output = _shell(f"cd {directory} && {extract} && trace-cmd report -i trace.dat | tail -n 1")
+    assert "lseek" in output, output
+    return seconds
+
+
+def _shell(command: str) -> tuple[float, str]:
+    began = time.perf_counter()
+    run = subprocess.run(["sh", "-c", command], check=True, capture_output=True, text=True)
+    return time.perf_counter() - began, run.stdout
+
+
+def _check(found: int) -> None:
+    assert found == EVENTS, f"{found:,} of {EVENTS:,} events were counted"
+
+
+# By name: the source that the probe is configured with, and who reads.
+CONSUMERS: Mapping[str, tuple[str, Consumer]] = {
+    "pipeline, text": ("text", _pipeline),
+    "pipeline, binary": ("binary", _pipeline),
+    "pipeline, binary, not compiled": ("binary", _python),
+    WALK: ("binary", _walk),
+    FLOOR: ("binary", _floor),
+    "cat trace_pipe, then awk": ("text", _awk),
+    "trace-cmd extract, then report": ("text", _trace_cmd),
+}
