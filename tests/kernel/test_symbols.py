@@ -16,8 +16,9 @@ from kprobe_exporter.model import VALUES, Arg, Layout, ProbeSpec
 from kprobe_exporter.source.lines import LineParser
 from kprobe_exporter.tracefs.files import MountedTracefs, ReadOnlyTracefs
 from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.kallsyms import parse_functions, parse_symbols
 from kprobe_exporter.tracefs.probes import install, names_in_use
-from kprobe_exporter.tracefs.symbols import Symbols, parse_functions, parse_symbols
+from kprobe_exporter.tracefs.symbols import Symbols
 from tests.conftest import has
 
 NAME = "kprobe_exporter_symbols"

@@ -9,20 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.tracefs.files import ReadOnlyTracefs
-from kprobe_exporter.tracefs.symbols import (
-    FARTHEST,
-    FUNCTIONS,
+from kprobe_exporter.tracefs.kallsyms import (
     LEAST,
     MOST,
-    RELOAD_PAUSE,
     Row,
-    Symbols,
-    Table,
     certain,
     parse_functions,
     parse_order,
     parse_symbols,
 )
+from kprobe_exporter.tracefs.symbols import FARTHEST, FUNCTIONS, RELOAD_PAUSE, Symbols, Table
 from tests.unit.tracefs.conftest import Table as Listed
 
 KALLSYMS = b"""0000000000000000 A fixed_percpu_data
