@@ -60,5 +60,5 @@ clean: ## remove .venv, build/ and caches
 .venv: .venv/test.stamp
 
 # Made again only when one of these changes.
-.venv/%.stamp: pyproject.toml kprobe_exporter/source/_pages.pyx
+.venv/%.stamp: pyproject.toml $(wildcard kprobe_exporter/source/_*.p?[xi])
 	@scripts/bootstrap $*

@@ -3,7 +3,7 @@
 
 The one rule of this file: whatever a page claims, nothing is read outside the bytes that were read of
 it. ``_walk_page`` checks each record against the page's end, ``size`` of its shape against the record,
-and ``_text`` each string against the record. Costs some 15 ns a record, 20 to 40 for each metric.
+and ``_text`` (_record.pxi) each string against the record. Costs some 10 ns a record, and 15 for each metric.
 """
 
 import sys
@@ -27,16 +27,6 @@ from kprobe_exporter.source.pages import frame
 from kprobe_exporter.source.values import reader
 
 cdef enum:
-    UNSIGNED, SIGNED, TEXT, DYNAMIC, RELATIVE, CPU, TID, NOTHING, COMPLEX
-
-cdef enum:
-    ALL, ANY, NOT, TRUE, FALSE, LESS, LESS_EQUAL, GREATER, GREATER_EQUAL, EQUAL, UNEQUAL, BITS
-    TEXT_EQUAL, TEXT_UNEQUAL
-
-cdef enum:
-    PLAIN, WIDE, POINTER
-
-cdef enum:
     WALKED, DAMAGED, NO_MEMORY
 
 cdef enum:
@@ -44,71 +34,9 @@ cdef enum:
     LOST = -2
 
 cdef uint32_t MISSED = 1u << 31, COUNTED = 1u << 30
-cdef uint64_t MAX_ERRNO = 4095
 cdef bint LITTLE = sys.byteorder == "little"
-cdef uint32_t MANY_CELLS = 4096
-"""When ``waiting`` asks for ``take``: so many that a table stays in the cache."""
-cdef size_t MANY_BYTES = 1 << 20
-
-LARGEST = (1 << 64) - 1
-SMALLEST = -(1 << 63) - 1
-
-cdef struct Num:  # a whole number of 128 bits, two's complement: any u64 or s64, and any sum of them
-    int64_t hi
-    uint64_t lo
-
-cdef struct Place:
-    uint8_t kind
-    uint8_t normal
-    uint8_t fault
-    uint32_t offset
-    uint32_t size
-
-cdef struct Rec:
-    const uint8_t* start
-    uint32_t length
-    int32_t tid
-    int32_t cpu
-    uint64_t time
-
-cdef struct Node:
-    uint8_t op
-    uint32_t first
-    uint32_t count
-    Place field
-    Num number
-    uint8_t* text
-    uint32_t length
-
-cdef struct Cell:
-    uint64_t hash
-    uint64_t key
-    uint32_t length
-    uint64_t count
-    uint64_t time
-    Num sum
-
-cdef struct Table:
-    int32_t where
-    uint32_t nkeys
-    Place* keys
-    bint valued
-    bint last
-    bint positive
-    Place value
-    int32_t nbounds
-    Num* bounds
-    uint32_t* index
-    uint32_t slots
-    Cell* cells
-    uint64_t* buckets
-    uint32_t room
-    uint32_t used
-    uint8_t* arena
-    size_t arena_room
-    size_t arena_used
-    uint64_t negative
-    uint64_t unreadable
+include "_record.pxi"
+include "_tally.pxi"
 
 cdef struct Kind:
     uint32_t size
@@ -128,289 +56,6 @@ cdef struct Pending:
     uint32_t length
     int32_t kind
     uint64_t time
-
-
-cdef inline uint32_t _u32(const uint8_t* at) noexcept nogil:
-    cdef uint32_t value
-    memcpy(&value, at, 4)
-    return value
-
-
-cdef inline uint64_t _u64(const uint8_t* at) noexcept nogil:
-    cdef uint64_t value
-    memcpy(&value, at, 8)
-    return value
-
-
-cdef inline bint _less(Num a, Num b) noexcept nogil:
-    return a.hi < b.hi or (a.hi == b.hi and a.lo < b.lo)
-
-
-cdef inline void _add(Num* total, Num value) noexcept nogil:
-    cdef uint64_t before = total.lo
-    total.lo += value.lo
-    total.hi += value.hi + (total.lo < before)
-
-
-cdef inline bint _number(const Place* field, const Rec* rec, Num* out) noexcept nogil:
-    """Read a number; False where the field is none. The record is long enough: its shape's size says so."""
-    cdef const uint8_t* at = rec.start + field.offset
-    cdef int16_t half
-    cdef int32_t whole
-    cdef uint16_t uhalf
-    out.hi = 0
-    if field.kind == UNSIGNED:
-        if field.size == 8:
-            out.lo = _u64(at)
-        elif field.size == 4:
-            out.lo = _u32(at)
-        elif field.size == 2:
-            memcpy(&uhalf, at, 2)
-            out.lo = uhalf
-        else:
-            out.lo = at[0]
-    elif field.kind == SIGNED:
-        if field.size == 8:
-            out.lo = _u64(at)
-        elif field.size == 4:
-            memcpy(&whole, at, 4)
-            out.lo = <uint64_t><int64_t>whole
-        elif field.size == 2:
-            memcpy(&half, at, 2)
-            out.lo = <uint64_t><int64_t>half
-        else:
-            out.lo = <uint64_t><int64_t>(<int8_t>at[0])
-        out.hi = -1 if <int64_t>out.lo < 0 else 0
-    elif field.kind == TID:
-        out.lo = <uint64_t><int64_t>rec.tid
-        out.hi = -1 if rec.tid < 0 else 0
-    elif field.kind == CPU:
-        out.lo = <uint64_t>rec.cpu
-    else:
-        return False
-    if field.normal == WIDE:  # an int's error, read too wide (aggregate/updates.py: normal_return)
-        if out.hi == 0 and out.lo >= (1ull << 32) - MAX_ERRNO and out.lo < (1ull << 32):
-            out.lo -= 1ull << 32
-            out.hi = -1
-    elif field.normal == POINTER:
-        if out.hi == 0 and out.lo >= <uint64_t>0 - MAX_ERRNO:
-            out.hi = -1
-    return True
-
-
-cdef inline bint _text(const Place* field, const Rec* rec, const uint8_t** at, uint32_t* length) noexcept nogil:
-    """Find a string in its record; False where it could not be read, or leads outside."""
-    cdef uint32_t place, first, size
-    cdef const void* nul
-    if field.kind == TEXT:
-        first, size = field.offset, field.size
-    elif field.kind == DYNAMIC or field.kind == RELATIVE:
-        place = _u32(rec.start + field.offset)
-        first, size = place & 0xFFFF, place >> 16
-        if field.kind == RELATIVE:
-            first += field.offset + 4
-        if size == 0 and field.fault:
-            return False
-    else:
-        return False
-    if first > rec.length or size > rec.length - first:
-        return False
-    at[0] = rec.start + first
-    nul = memchr(at[0], 0, size) if size else NULL
-    length[0] = <uint32_t>(<const uint8_t*>nul - at[0]) if nul != NULL else size
-    return True
-
-
-cdef bint _meets(const Node* nodes, uint32_t number, const Rec* rec) noexcept nogil:
-    """Whether a record meets a condition; a value that is none of its sort equals nothing."""
-    cdef const Node* node = &nodes[number]
-    cdef Num value
-    cdef const uint8_t* text
-    cdef uint32_t i, length
-    cdef bint same
-    if node.op == ALL or node.op == ANY:
-        for i in range(node.count):
-            if _meets(nodes, node.first + i, rec) == (node.op == ANY):
-                return node.op == ANY
-        return node.op == ALL
-    if node.op == NOT:
-        return not _meets(nodes, node.first, rec)
-    if node.op == TRUE or node.op == FALSE:
-        return node.op == TRUE
-    if node.op == TEXT_EQUAL or node.op == TEXT_UNEQUAL:
-        same = (
-            _text(&node.field, rec, &text, &length)
-            and length == node.length
-            and memcmp(text, node.text, length) == 0
-        )
-        return same == (node.op == TEXT_EQUAL)
-    if not _number(&node.field, rec, &value):
-        return node.op == UNEQUAL
-    if node.op == LESS:
-        return _less(value, node.number)
-    if node.op == LESS_EQUAL:
-        return not _less(node.number, value)
-    if node.op == GREATER:
-        return _less(node.number, value)
-    if node.op == GREATER_EQUAL:
-        return not _less(value, node.number)
-    if node.op == BITS:
-        return (value.hi & node.number.hi) != 0 or (value.lo & node.number.lo) != 0
-    same = value.hi == node.number.hi and value.lo == node.number.lo
-    return same == (node.op == EQUAL)
-
-
-cdef inline uint64_t _hash(const uint8_t* key, uint32_t length, uint64_t seed) noexcept nogil:
-    """Mixes 8 bytes at a time; seeded, for the strings are whatever users wish."""
-    cdef uint64_t value = seed ^ length, word
-    cdef uint32_t at = 0
-    while at + 8 <= length:
-        value = (value ^ _u64(key + at)) * <uint64_t>0x9E3779B97F4A7C15
-        value ^= value >> 29
-        at += 8
-    if at < length:
-        word = 0
-        memcpy(&word, key + at, length - at)
-        value = (value ^ word) * <uint64_t>0x9E3779B97F4A7C15
-        value ^= value >> 29
-    value *= <uint64_t>0xBF58476D1CE4E5B9
-    return value ^ (value >> 32)
-
-
-cdef uint32_t _key(const Table* table, const Rec* rec, uint8_t* out) noexcept nogil:
-    """Write the raw values of a table's keys, each behind a byte that tells its sort; how long they are."""
-    cdef uint32_t at = 0, i, length
-    cdef Num value
-    cdef const uint8_t* text
-    for i in range(table.nkeys):
-        if _number(&table.keys[i], rec, &value):
-            out[at] = 1 if value.hi == 0 else 2
-            memcpy(out + at + 1, &value.lo, 8)
-            at += 9
-        elif _text(&table.keys[i], rec, &text, &length):
-            out[at] = 3
-            memcpy(out + at + 1, &length, 4)
-            memcpy(out + at + 5, text, length)
-            at += 5 + length
-        else:
-            out[at] = 0
-            at += 1
-    return at
-
-
-cdef bint _grow(Table* table) noexcept nogil:
-    """Twice the room for cells; False if there is no memory."""
-    cdef uint32_t room = 2 * table.room if table.room else 16, slots = 4 * room, i, at
-    cdef Cell* cells = <Cell*>realloc(table.cells, room * sizeof(Cell))
-    if cells == NULL:
-        return False
-    table.cells = cells
-    cdef uint64_t* buckets
-    if table.nbounds >= 0:
-        buckets = <uint64_t*>realloc(table.buckets, <size_t>room * (table.nbounds + 1) * 8)
-        if buckets == NULL:
-            return False
-        table.buckets = buckets
-    cdef uint32_t* index = <uint32_t*>calloc(slots, 4)
-    if index == NULL:
-        return False
-    for i in range(table.used):
-        at = cells[i].hash & (slots - 1)
-        while index[at]:
-            at = (at + 1) & (slots - 1)
-        index[at] = i + 1
-    free(table.index)
-    table.index, table.slots, table.room = index, slots, room
-    return True
-
-
-cdef Cell* _cell(Table* table, const uint8_t* key, uint32_t length, uint64_t seed) noexcept nogil:
-    """The cell of a key, made if it is not there; NULL if there is no memory."""
-    cdef uint64_t hash = _hash(key, length, seed) if length else 0
-    cdef uint32_t at
-    cdef Cell* cell
-    cdef size_t room
-    cdef uint8_t* arena
-    if table.slots:
-        at = hash & (table.slots - 1)
-        while table.index[at]:
-            cell = &table.cells[table.index[at] - 1]
-            if cell.hash == hash and cell.length == length and (
-                length == 0 or memcmp(table.arena + cell.key, key, length) == 0
-            ):
-                return cell
-            at = (at + 1) & (table.slots - 1)
-    if table.used == table.room:
-        if not _grow(table):
-            return NULL
-        at = hash & (table.slots - 1)
-        while table.index[at]:
-            at = (at + 1) & (table.slots - 1)
-    if table.arena_used + length > table.arena_room:
-        room = 2 * (table.arena_used + length) + 256
-        arena = <uint8_t*>realloc(table.arena, room)
-        if arena == NULL:
-            return NULL
-        table.arena, table.arena_room = arena, room
-    cell = &table.cells[table.used]
-    memset(cell, 0, sizeof(Cell))
-    cell.hash, cell.key, cell.length = hash, table.arena_used, length
-    if length:
-        memcpy(table.arena + table.arena_used, key, length)
-    table.arena_used += length
-    if table.nbounds >= 0:
-        memset(&table.buckets[<size_t>table.used * (table.nbounds + 1)], 0, (table.nbounds + 1) * 8)
-    table.used += 1
-    table.index[at] = table.used
-    return cell
-
-
-cdef bint _tally(
-    Table* table, const Node* nodes, const Rec* rec, uint8_t* scratch, uint64_t seed
-) noexcept nogil:
-    """What one record does to one metric; False if there is no memory."""
-    cdef Num value
-    cdef Cell* cell
-    cdef int32_t low, high, middle
-    if table.where >= 0 and not _meets(nodes, table.where, rec):
-        return True
-    if table.valued:
-        if not _number(&table.value, rec, &value):
-            table.unreadable += 1
-            return True
-        if table.positive and value.hi < 0:
-            table.negative += 1
-            return True
-    cell = _cell(table, scratch, _key(table, rec, scratch), seed)
-    if cell == NULL:
-        return False
-    cell.count += 1
-    if table.valued:
-        if not table.last:
-            _add(&cell.sum, value)
-        elif rec.time >= cell.time:
-            cell.sum, cell.time = value, rec.time
-    if table.nbounds >= 0:
-        low, high = 0, table.nbounds
-        while low < high:
-            middle = (low + high) >> 1
-            if _less(table.bounds[middle], value):
-                low = middle + 1
-            else:
-                high = middle
-        table.buckets[<size_t>(cell - table.cells) * (table.nbounds + 1) + low] += 1
-    return True
-
-
-cdef Num _num(value):
-    cdef Num number
-    number.lo = value & LARGEST
-    number.hi = value >> 64
-    return number
-
-
-cdef object _int(Num number):
-    return (<object>number.hi << 64) + number.lo if number.hi else <object>number.lo
 
 
 cdef class PageParser:
@@ -488,18 +133,23 @@ cdef class PageParser:
                 where = -1 if group.where is None else _add_nodes(nodes, [group.where], shape)
                 tables.append((group, shape, where))
                 self._owners.append((shape.layout.slot, place))
-        self._make_nodes(nodes)
-        self._make_tables(tables)
+        self._nodes = <Node*>calloc(max(1, len(nodes)), sizeof(Node))
+        self._tables = <Table*>calloc(max(1, len(tables)), sizeof(Table))
+        keys = max([len(group.keys) for group, _, _ in tables], default=1)
+        self._scratch = <uint8_t*>malloc(max(1, <size_t>keys * (self._page + 16)))
+        if self._nodes == NULL or self._tables == NULL or self._scratch == NULL:
+            raise MemoryError
+        self._nnodes, self._ntables = len(nodes), len(tables)
+        for i, entry in enumerate(nodes):
+            _fill_node(&self._nodes[<uint32_t>i], entry)
+        for i, (group, shape, where) in enumerate(tables):
+            _fill_table(&self._tables[<uint32_t>i], group, shape, where)
+            self._resolvers.append([_resolver(shape, name, names) for name in group.keys])
 
     def __dealloc__(self):
         cdef uint32_t i
         for i in range(self._ntables):
-            free(self._tables[i].keys)
-            free(self._tables[i].bounds)
-            free(self._tables[i].index)
-            free(self._tables[i].cells)
-            free(self._tables[i].buckets)
-            free(self._tables[i].arena)
+            _free_table(&self._tables[i])
         for i in range(self._nnodes):
             free(self._nodes[i].text)
         for i in range(self._nkinds):
@@ -846,155 +496,6 @@ cdef class PageParser:
             _place(field, &kind.fields[i])
         return 0
 
-    cdef int _make_nodes(self, list nodes) except -1:
-        self._nodes = <Node*>calloc(max(1, len(nodes)), sizeof(Node))
-        if self._nodes == NULL:
-            raise MemoryError
-        self._nnodes = len(nodes)
-        cdef Node* node
-        cdef bytes text
-        for number, (op, first, count, field, value) in enumerate(nodes):
-            node = &self._nodes[<uint32_t>number]
-            node.op, node.first, node.count = op, first, count
-            if field is not None:
-                _place_named(field[0], field[1], &node.field)
-            if isinstance(value, bytes):
-                text = value
-                node.length = len(text)
-                node.text = <uint8_t*>malloc(max(1, len(text)))
-                if node.text == NULL:
-                    raise MemoryError
-                memcpy(node.text, <const char*>text, len(text))
-            elif value is not None:
-                node.number = _num(value)
-        return 0
-
-    cdef int _make_tables(self, list tables) except -1:
-        cdef Table* table
-        cdef uint32_t i
-        cdef size_t longest = 1
-        self._tables = <Table*>calloc(max(1, len(tables)), sizeof(Table))
-        if self._tables == NULL:
-            raise MemoryError
-        self._ntables = len(tables)
-        for number, (group, shape, where) in enumerate(tables):
-            table = &self._tables[<uint32_t>number]
-            table.where, table.nbounds = where, -1
-            table.last, table.positive, table.valued = group.last, group.positive, group.value is not None
-            table.nkeys = len(group.keys)
-            table.keys = <Place*>calloc(max(1, table.nkeys), sizeof(Place))
-            if table.keys == NULL:
-                raise MemoryError
-            longest = max(longest, <size_t>table.nkeys * (self._page + 16))
-            for i, name in enumerate(group.keys):
-                _place_named(shape, name, &table.keys[i])
-            self._resolvers.append([_resolver(shape, name, self._names) for name in group.keys])
-            if group.value is not None:
-                _place_named(shape, group.value, &table.value)
-            if group.bounds is not None:
-                table.nbounds = len(group.bounds)
-                table.bounds = <Num*>calloc(max(1, table.nbounds), sizeof(Num))
-                if table.bounds == NULL:
-                    raise MemoryError
-                for i, bound in enumerate(group.bounds):
-                    table.bounds[i] = _num(bound)
-        self._scratch = <uint8_t*>malloc(longest)
-        if self._scratch == NULL:
-            raise MemoryError
-        return 0
-
-
 cdef inline void _set(tuple made, Py_ssize_t place, object value):
     Py_INCREF(value)
     PyTuple_SET_ITEM(made, place, value)
-
-
-cdef int _place(field, Place* out) except -1:
-    out.kind = {
-        "unsigned": UNSIGNED, "signed": SIGNED, "text": TEXT, "dynamic": DYNAMIC, "relative": RELATIVE,
-    }.get(field.kind, COMPLEX)
-    out.offset, out.size, out.fault, out.normal = field.offset, field.size, field.fault, PLAIN
-    return 0
-
-
-cdef int _place_named(shape, str name, Place* out) except -1:
-    """The place of a field by its name; NOTHING where the records do not have it."""
-    memset(out, 0, sizeof(Place))
-    layout = shape.layout
-    if name == "cpu":
-        out.kind = CPU
-    elif name in ("tid", "pid"):
-        out.kind = TID
-    elif name == "caller" and shape.caller is not None:
-        out.kind, out.offset, out.size = UNSIGNED, shape.caller.offset, shape.caller.size
-    elif name in ("caller", "symbol"):
-        out.kind = NOTHING
-    else:
-        out.kind = NOTHING
-        for arg, field in zip(layout.args, shape.fields):
-            if arg.name != name:
-                continue
-            _place(field, out)
-            if field.kind == "comm":
-                out.kind = TID
-            elif field.kind in ("char", "symbol"):
-                out.kind = UNSIGNED
-            if name == "return" and layout.returns is not None:
-                out.normal = WIDE if layout.returns.wide else POINTER if layout.returns.pointer else PLAIN
-    return 0
-
-
-def _resolver(shape, name, names):
-    """What turns a raw value of the table into what a record would hold; None if nothing has to."""
-    if name == "pid":
-        return names.tgid
-    if name == "caller":
-        return None if shape.caller is None else names.caller
-    if name == "symbol":
-        symbol = shape.layout.symbol.encode()
-        return lambda value: symbol
-    for arg, field in zip(shape.layout.args, shape.fields):
-        if arg.name == name:
-            if field.kind == "comm":
-                return names.comm
-            if field.kind == "symbol":
-                return names.symbol
-            if field.kind == "char":
-                return lambda value: bytes([value])
-    return None
-
-
-_COMPARE = {"<": LESS, "<=": LESS_EQUAL, ">": GREATER, ">=": GREATER_EQUAL, "==": EQUAL, "!=": UNEQUAL, "&": BITS}
-
-
-def _add_nodes(nodes, conditions, shape):
-    """Write conditions down side by side, their operands behind them; the number of the first."""
-    first = len(nodes)
-    nodes.extend([None] * len(conditions))
-    for number, condition in enumerate(conditions, first):
-        sort, *rest = condition
-        if sort in ("all", "any"):
-            (operands,) = rest
-            start = _add_nodes(nodes, operands, shape)
-            nodes[number] = (ALL if sort == "all" else ANY, start, len(operands), None, None)
-        elif sort == "not":
-            nodes[number] = (NOT, _add_nodes(nodes, rest, shape), 1, None, None)
-        elif sort == "text":
-            field, operator, value = rest
-            nodes[number] = (TEXT_EQUAL if operator == "==" else TEXT_UNEQUAL, 0, 0, (shape, field), value)
-        else:
-            field, operator, value = rest
-            op, value = _whole(_COMPARE[operator], value)
-            nodes[number] = (op, 0, 0, (shape, field), value)
-    return first
-
-
-def _whole(op, value):
-    """A comparison of a whole number with a fraction, as one with a whole number."""
-    if op == BITS:
-        return op, int(value)
-    if isinstance(value, float):
-        if not value.is_integer() and op in (EQUAL, UNEQUAL):
-            return (FALSE if op == EQUAL else TRUE), None
-        value = ceil(value) if op in (LESS, GREATER_EQUAL) else floor(value)
-    return op, value

@@ -1,0 +1,166 @@
+"""A record's values: where they are, and how they are read without leaving the record."""
+
+cdef enum:
+    UNSIGNED, SIGNED, TEXT, DYNAMIC, RELATIVE, CPU, TID, NOTHING, COMPLEX
+
+cdef enum:
+    PLAIN, WIDE, POINTER
+
+cdef uint64_t MAX_ERRNO = 4095
+
+LARGEST = (1 << 64) - 1
+
+cdef struct Num:  # a whole number of 128 bits, two's complement: any u64 or s64, and any sum of them
+    int64_t hi
+    uint64_t lo
+
+cdef struct Place:
+    uint8_t kind
+    uint8_t normal
+    uint8_t fault
+    uint32_t offset
+    uint32_t size
+
+cdef struct Rec:
+    const uint8_t* start
+    uint32_t length
+    int32_t tid
+    int32_t cpu
+    uint64_t time
+
+
+cdef inline uint32_t _u32(const uint8_t* at) noexcept nogil:
+    cdef uint32_t value
+    memcpy(&value, at, 4)
+    return value
+
+
+cdef inline uint64_t _u64(const uint8_t* at) noexcept nogil:
+    cdef uint64_t value
+    memcpy(&value, at, 8)
+    return value
+
+
+cdef inline bint _less(Num a, Num b) noexcept nogil:
+    return a.hi < b.hi or (a.hi == b.hi and a.lo < b.lo)
+
+
+cdef inline void _add(Num* total, Num value) noexcept nogil:
+    cdef uint64_t before = total.lo
+    total.lo += value.lo
+    total.hi += value.hi + (total.lo < before)
+
+
+cdef inline bint _number(const Place* field, const Rec* rec, Num* out) noexcept nogil:
+    """Read a number; False where the field is none. The record is long enough: its shape's size says so."""
+    cdef const uint8_t* at = rec.start + field.offset
+    cdef int16_t half
+    cdef int32_t whole
+    cdef uint16_t uhalf
+    out.hi = 0
+    if field.kind == UNSIGNED:
+        if field.size == 8:
+            out.lo = _u64(at)
+        elif field.size == 4:
+            out.lo = _u32(at)
+        elif field.size == 2:
+            memcpy(&uhalf, at, 2)
+            out.lo = uhalf
+        else:
+            out.lo = at[0]
+    elif field.kind == SIGNED:
+        if field.size == 8:
+            out.lo = _u64(at)
+        elif field.size == 4:
+            memcpy(&whole, at, 4)
+            out.lo = <uint64_t><int64_t>whole
+        elif field.size == 2:
+            memcpy(&half, at, 2)
+            out.lo = <uint64_t><int64_t>half
+        else:
+            out.lo = <uint64_t><int64_t>(<int8_t>at[0])
+        out.hi = -1 if <int64_t>out.lo < 0 else 0
+    elif field.kind == TID:
+        out.lo = <uint64_t><int64_t>rec.tid
+        out.hi = -1 if rec.tid < 0 else 0
+    elif field.kind == CPU:
+        out.lo = <uint64_t>rec.cpu
+    else:
+        return False
+    if field.normal == WIDE:  # an int's error, read too wide (aggregate/updates.py: normal_return)
+        if out.hi == 0 and out.lo >= (1ull << 32) - MAX_ERRNO and out.lo < (1ull << 32):
+            out.lo -= 1ull << 32
+            out.hi = -1
+    elif field.normal == POINTER:
+        if out.hi == 0 and out.lo >= <uint64_t>0 - MAX_ERRNO:
+            out.hi = -1
+    return True
+
+
+cdef inline bint _text(const Place* field, const Rec* rec, const uint8_t** at, uint32_t* length) noexcept nogil:
+    """Find a string in its record; False where it could not be read, or leads outside."""
+    cdef uint32_t place, first, size
+    cdef const void* nul
+    if field.kind == TEXT:
+        first, size = field.offset, field.size
+    elif field.kind == DYNAMIC or field.kind == RELATIVE:
+        place = _u32(rec.start + field.offset)
+        first, size = place & 0xFFFF, place >> 16
+        if field.kind == RELATIVE:
+            first += field.offset + 4
+        if size == 0 and field.fault:
+            return False
+    else:
+        return False
+    if first > rec.length or size > rec.length - first:
+        return False
+    at[0] = rec.start + first
+    nul = memchr(at[0], 0, size) if size else NULL
+    length[0] = <uint32_t>(<const uint8_t*>nul - at[0]) if nul != NULL else size
+    return True
+
+
+cdef Num _num(value):
+    cdef Num number
+    number.lo = value & LARGEST
+    number.hi = value >> 64
+    return number
+
+
+cdef object _int(Num number):
+    return (<object>number.hi << 64) + number.lo if number.hi else <object>number.lo
+
+
+cdef int _place(field, Place* out) except -1:
+    out.kind = {
+        "unsigned": UNSIGNED, "signed": SIGNED, "text": TEXT, "dynamic": DYNAMIC, "relative": RELATIVE,
+    }.get(field.kind, COMPLEX)
+    out.offset, out.size, out.fault, out.normal = field.offset, field.size, field.fault, PLAIN
+    return 0
+
+
+cdef int _place_named(shape, str name, Place* out) except -1:
+    """The place of a field by its name; NOTHING where the records do not have it."""
+    memset(out, 0, sizeof(Place))
+    layout = shape.layout
+    if name == "cpu":
+        out.kind = CPU
+    elif name in ("tid", "pid"):
+        out.kind = TID
+    elif name == "caller" and shape.caller is not None:
+        out.kind, out.offset, out.size = UNSIGNED, shape.caller.offset, shape.caller.size
+    elif name in ("caller", "symbol"):
+        out.kind = NOTHING
+    else:
+        out.kind = NOTHING
+        for arg, field in zip(layout.args, shape.fields):
+            if arg.name != name:
+                continue
+            _place(field, out)
+            if field.kind == "comm":
+                out.kind = TID
+            elif field.kind in ("char", "symbol"):
+                out.kind = UNSIGNED
+            if name == "return" and layout.returns is not None:
+                out.normal = WIDE if layout.returns.wide else POINTER if layout.returns.pointer else PLAIN
+    return 0

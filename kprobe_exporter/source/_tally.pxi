@@ -1,0 +1,336 @@
+"""Adding up: conditions, and what one record does to the table of one metric."""
+
+cdef enum:
+    ALL, ANY, NOT, TRUE, FALSE, LESS, LESS_EQUAL, GREATER, GREATER_EQUAL, EQUAL, UNEQUAL, BITS
+    TEXT_EQUAL, TEXT_UNEQUAL
+
+cdef uint32_t MANY_CELLS = 4096
+"""When ``waiting`` asks for ``take``: so many that a table stays in the cache."""
+cdef size_t MANY_BYTES = 1 << 20
+
+cdef struct Node:
+    uint8_t op
+    uint32_t first
+    uint32_t count
+    Place field
+    Num number
+    uint8_t* text
+    uint32_t length
+
+cdef struct Cell:
+    uint64_t hash
+    uint64_t key
+    uint32_t length
+    uint64_t count
+    uint64_t time
+    Num sum
+
+cdef struct Table:
+    int32_t where
+    uint32_t nkeys
+    Place* keys
+    bint valued
+    bint last
+    bint positive
+    Place value
+    int32_t nbounds
+    Num* bounds
+    uint32_t* index
+    uint32_t slots
+    Cell* cells
+    uint64_t* buckets
+    uint32_t room
+    uint32_t used
+    uint8_t* arena
+    size_t arena_room
+    size_t arena_used
+    uint64_t negative
+    uint64_t unreadable
+
+
+cdef bint _meets(const Node* nodes, uint32_t number, const Rec* rec) noexcept nogil:
+    """Whether a record meets a condition; a value that is none of its sort equals nothing."""
+    cdef const Node* node = &nodes[number]
+    cdef Num value
+    cdef const uint8_t* text
+    cdef uint32_t i, length
+    cdef bint same
+    if node.op == ALL or node.op == ANY:
+        for i in range(node.count):
+            if _meets(nodes, node.first + i, rec) == (node.op == ANY):
+                return node.op == ANY
+        return node.op == ALL
+    if node.op == NOT:
+        return not _meets(nodes, node.first, rec)
+    if node.op == TRUE or node.op == FALSE:
+        return node.op == TRUE
+    if node.op == TEXT_EQUAL or node.op == TEXT_UNEQUAL:
+        same = (
+            _text(&node.field, rec, &text, &length)
+            and length == node.length
+            and memcmp(text, node.text, length) == 0
+        )
+        return same == (node.op == TEXT_EQUAL)
+    if not _number(&node.field, rec, &value):
+        return node.op == UNEQUAL
+    if node.op == LESS:
+        return _less(value, node.number)
+    if node.op == LESS_EQUAL:
+        return not _less(node.number, value)
+    if node.op == GREATER:
+        return _less(node.number, value)
+    if node.op == GREATER_EQUAL:
+        return not _less(value, node.number)
+    if node.op == BITS:
+        return (value.hi & node.number.hi) != 0 or (value.lo & node.number.lo) != 0
+    same = value.hi == node.number.hi and value.lo == node.number.lo
+    return same == (node.op == EQUAL)
+
+
+cdef inline uint64_t _hash(const uint8_t* key, uint32_t length, uint64_t seed) noexcept nogil:
+    """Mixes 8 bytes at a time; seeded, for the strings are whatever users wish."""
+    cdef uint64_t value = seed ^ length, word
+    cdef uint32_t at = 0
+    while at + 8 <= length:
+        value = (value ^ _u64(key + at)) * <uint64_t>0x9E3779B97F4A7C15
+        value ^= value >> 29
+        at += 8
+    if at < length:
+        word = 0
+        memcpy(&word, key + at, length - at)
+        value = (value ^ word) * <uint64_t>0x9E3779B97F4A7C15
+        value ^= value >> 29
+    value *= <uint64_t>0xBF58476D1CE4E5B9
+    return value ^ (value >> 32)
+
+
+cdef uint32_t _key(const Table* table, const Rec* rec, uint8_t* out) noexcept nogil:
+    """Write the raw values of a table's keys, each behind a byte that tells its sort; how long they are."""
+    cdef uint32_t at = 0, i, length
+    cdef Num value
+    cdef const uint8_t* text
+    for i in range(table.nkeys):
+        if _number(&table.keys[i], rec, &value):
+            out[at] = 1 if value.hi == 0 else 2
+            memcpy(out + at + 1, &value.lo, 8)
+            at += 9
+        elif _text(&table.keys[i], rec, &text, &length):
+            out[at] = 3
+            memcpy(out + at + 1, &length, 4)
+            memcpy(out + at + 5, text, length)
+            at += 5 + length
+        else:
+            out[at] = 0
+            at += 1
+    return at
+
+
+cdef bint _grow(Table* table) noexcept nogil:
+    """Twice the room for cells; False if there is no memory."""
+    cdef uint32_t room = 2 * table.room if table.room else 16, slots = 4 * room, i, at
+    cdef Cell* cells = <Cell*>realloc(table.cells, room * sizeof(Cell))
+    if cells == NULL:
+        return False
+    table.cells = cells
+    cdef uint64_t* buckets
+    if table.nbounds >= 0:
+        buckets = <uint64_t*>realloc(table.buckets, <size_t>room * (table.nbounds + 1) * 8)
+        if buckets == NULL:
+            return False
+        table.buckets = buckets
+    cdef uint32_t* index = <uint32_t*>calloc(slots, 4)
+    if index == NULL:
+        return False
+    for i in range(table.used):
+        at = cells[i].hash & (slots - 1)
+        while index[at]:
+            at = (at + 1) & (slots - 1)
+        index[at] = i + 1
+    free(table.index)
+    table.index, table.slots, table.room = index, slots, room
+    return True
+
+
+cdef Cell* _cell(Table* table, const uint8_t* key, uint32_t length, uint64_t seed) noexcept nogil:
+    """The cell of a key, made if it is not there; NULL if there is no memory."""
+    cdef uint64_t hash = _hash(key, length, seed) if length else 0
+    cdef uint32_t at
+    cdef Cell* cell
+    cdef size_t room
+    cdef uint8_t* arena
+    if table.slots:
+        at = hash & (table.slots - 1)
+        while table.index[at]:
+            cell = &table.cells[table.index[at] - 1]
+            if cell.hash == hash and cell.length == length and (
+                length == 0 or memcmp(table.arena + cell.key, key, length) == 0
+            ):
+                return cell
+            at = (at + 1) & (table.slots - 1)
+    if table.used == table.room:
+        if not _grow(table):
+            return NULL
+        at = hash & (table.slots - 1)
+        while table.index[at]:
+            at = (at + 1) & (table.slots - 1)
+    if table.arena_used + length > table.arena_room:
+        room = 2 * (table.arena_used + length) + 256
+        arena = <uint8_t*>realloc(table.arena, room)
+        if arena == NULL:
+            return NULL
+        table.arena, table.arena_room = arena, room
+    cell = &table.cells[table.used]
+    memset(cell, 0, sizeof(Cell))
+    cell.hash, cell.key, cell.length = hash, table.arena_used, length
+    if length:
+        memcpy(table.arena + table.arena_used, key, length)
+    table.arena_used += length
+    if table.nbounds >= 0:
+        memset(&table.buckets[<size_t>table.used * (table.nbounds + 1)], 0, (table.nbounds + 1) * 8)
+    table.used += 1
+    table.index[at] = table.used
+    return cell
+
+
+cdef bint _tally(
+    Table* table, const Node* nodes, const Rec* rec, uint8_t* scratch, uint64_t seed
+) noexcept nogil:
+    """What one record does to one metric; False if there is no memory."""
+    cdef Num value
+    cdef Cell* cell
+    cdef int32_t low, high, middle
+    if table.where >= 0 and not _meets(nodes, table.where, rec):
+        return True
+    if table.valued:
+        if not _number(&table.value, rec, &value):
+            table.unreadable += 1
+            return True
+        if table.positive and value.hi < 0:
+            table.negative += 1
+            return True
+    cell = _cell(table, scratch, _key(table, rec, scratch), seed)
+    if cell == NULL:
+        return False
+    cell.count += 1
+    if table.valued:
+        if not table.last:
+            _add(&cell.sum, value)
+        elif rec.time >= cell.time:
+            cell.sum, cell.time = value, rec.time
+    if table.nbounds >= 0:
+        low, high = 0, table.nbounds
+        while low < high:
+            middle = (low + high) >> 1
+            if _less(table.bounds[middle], value):
+                low = middle + 1
+            else:
+                high = middle
+        table.buckets[<size_t>(cell - table.cells) * (table.nbounds + 1) + low] += 1
+    return True
+
+
+cdef int _fill_node(Node* node, entry) except -1:
+    """Write a condition's node down; ``entry`` is one of _add_nodes."""
+    op, first, count, field, value = entry
+    cdef bytes text
+    node.op, node.first, node.count = op, first, count
+    if field is not None:
+        _place_named(field[0], field[1], &node.field)
+    if isinstance(value, bytes):
+        text = value
+        node.length = len(text)
+        node.text = <uint8_t*>malloc(max(1, len(text)))
+        if node.text == NULL:
+            raise MemoryError
+        memcpy(node.text, <const char*>text, len(text))
+    elif value is not None:
+        node.number = _num(value)
+    return 0
+
+
+cdef int _fill_table(Table* table, group, shape, int where) except -1:
+    """Write down what a metric wants, with the places of its fields in these records."""
+    cdef uint32_t i
+    table.where, table.nbounds = where, -1
+    table.last, table.positive, table.valued = group.last, group.positive, group.value is not None
+    table.nkeys = len(group.keys)
+    table.keys = <Place*>calloc(max(1, table.nkeys), sizeof(Place))
+    if table.keys == NULL:
+        raise MemoryError
+    for i, name in enumerate(group.keys):
+        _place_named(shape, name, &table.keys[i])
+    if group.value is not None:
+        _place_named(shape, group.value, &table.value)
+    if group.bounds is not None:
+        table.nbounds = len(group.bounds)
+        table.bounds = <Num*>calloc(max(1, table.nbounds), sizeof(Num))
+        if table.bounds == NULL:
+            raise MemoryError
+        for i, bound in enumerate(group.bounds):
+            table.bounds[i] = _num(bound)
+    return 0
+
+
+cdef void _free_table(Table* table) noexcept:
+    free(table.keys)
+    free(table.bounds)
+    free(table.index)
+    free(table.cells)
+    free(table.buckets)
+    free(table.arena)
+
+
+def _resolver(shape, name, names):
+    """What turns a raw value of the table into what a record would hold; None if nothing has to."""
+    if name == "pid":
+        return names.tgid
+    if name == "caller":
+        return None if shape.caller is None else names.caller
+    if name == "symbol":
+        symbol = shape.layout.symbol.encode()
+        return lambda value: symbol
+    for arg, field in zip(shape.layout.args, shape.fields):
+        if arg.name == name:
+            if field.kind == "comm":
+                return names.comm
+            if field.kind == "symbol":
+                return names.symbol
+            if field.kind == "char":
+                return lambda value: bytes([value])
+    return None
+
+
+_COMPARE = {"<": LESS, "<=": LESS_EQUAL, ">": GREATER, ">=": GREATER_EQUAL, "==": EQUAL, "!=": UNEQUAL, "&": BITS}
+
+
+def _add_nodes(nodes, conditions, shape):
+    """Write conditions down side by side, their operands behind them; the number of the first."""
+    first = len(nodes)
+    nodes.extend([None] * len(conditions))
+    for number, condition in enumerate(conditions, first):
+        sort, *rest = condition
+        if sort in ("all", "any"):
+            (operands,) = rest
+            start = _add_nodes(nodes, operands, shape)
+            nodes[number] = (ALL if sort == "all" else ANY, start, len(operands), None, None)
+        elif sort == "not":
+            nodes[number] = (NOT, _add_nodes(nodes, rest, shape), 1, None, None)
+        elif sort == "text":
+            field, operator, value = rest
+            nodes[number] = (TEXT_EQUAL if operator == "==" else TEXT_UNEQUAL, 0, 0, (shape, field), value)
+        else:
+            field, operator, value = rest
+            op, value = _whole(_COMPARE[operator], value)
+            nodes[number] = (op, 0, 0, (shape, field), value)
+    return first
+
+
+def _whole(op, value):
+    """A comparison of a whole number with a fraction, as one with a whole number."""
+    if op == BITS:
+        return op, int(value)
+    if isinstance(value, float):
+        if not value.is_integer() and op in (EQUAL, UNEQUAL):
+            return (FALSE if op == EQUAL else TRUE), None
+        value = ceil(value) if op in (LESS, GREATER_EQUAL) else floor(value)
+    return op, value
