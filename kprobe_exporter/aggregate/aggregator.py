@@ -2,11 +2,12 @@
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from kprobe_exporter.aggregate.accumulator import Accumulator
+from kprobe_exporter.aggregate.numbers import MetricNumbers, Numbers, ProbeNumbers, built_in, family
 from kprobe_exporter.aggregate.recipes import (
     Take,
     counter_take,
@@ -15,7 +16,7 @@ from kprobe_exporter.aggregate.recipes import (
     refuse_many,
     return_takes,
 )
-from kprobe_exporter.aggregate.series import UNKNOWN, Limits, Series
+from kprobe_exporter.aggregate.series import Limits, Series
 from kprobe_exporter.aggregate.tables import Tables
 from kprobe_exporter.aggregate.updates import (
     HistogramCell,
@@ -32,10 +33,7 @@ from kprobe_exporter.hist import HistTable
 from kprobe_exporter.model import (
     SLOT,
     Batch,
-    Family,
-    HistogramValue,
     KernelCounts,
-    LabelValues,
     Layout,
     MetricSpec,
     ProbeMetrics,
@@ -44,14 +42,6 @@ from kprobe_exporter.model import (
 )
 
 K = TypeVar("K")
-
-HELP = {
-    "hits_total": "Firings of the probe, whatever its filter lets through.",
-    "misses_total": "Firings that the kernel had to miss.",
-    "return_value": "Return values of the probed function that are no errors.",
-    "return_errors_total": "Error returns of the probed function, by errno.",
-}
-
 
 UPDATES: dict[str, Callable[[Layout, MetricSpec, Series[Any], Refuse], Update]] = {
     "counter": counter_update,
@@ -65,36 +55,6 @@ TAKES: dict[str, Callable[[MetricSpec, Series[Any]], Take]] = {
     "gauge": gauge_take,
     "histogram": histogram_take,
 }
-
-
-class _Probe(NamedTuple):
-    """The built-in numbers of one probe."""
-
-    metrics: ProbeMetrics
-    hits: Accumulator
-    misses: Accumulator
-    returned: HistogramCell
-    errors: dict[int, int]
-
-
-class _Metric(NamedTuple):
-    """One configured metric, perhaps shared by several probes."""
-
-    spec: MetricSpec
-    series: Series[Any]
-
-
-class Numbers(NamedTuple):
-    """A copy of everything, taken at one moment. ``hits`` and ``misses`` lack probes nobody counts."""
-
-    families: tuple[Family, ...]
-    hits: dict[str, int]
-    misses: dict[str, int]
-    events: dict[str, int]
-    lost: dict[str, int]
-    overflows: dict[str, int]
-    decode_failures: dict[str, int]
-    buffer_bytes: int
 
 
 class Aggregator:
@@ -111,8 +71,8 @@ class Aggregator:
         self._expired = limits.clock()
         self._errno_name = errno_name
         self._lock = threading.Lock()
-        self._probes: dict[str, _Probe] = {}
-        self._metrics: dict[str, _Metric] = {}
+        self._probes: dict[str, ProbeNumbers] = {}
+        self._metrics: dict[str, MetricNumbers] = {}
         self._updates: dict[int, list[Update]] = {}
         self._takes: dict[int, list[Take]] = {}
         self._tables: dict[int, Tables] = {}
@@ -132,7 +92,7 @@ class Aggregator:
         """Make a probe's metrics known, so that they are there from the start, installed or not."""
         with self._lock:
             cell = HistogramCell(len(probe.return_buckets))
-            self._probes[probe.probe] = _Probe(probe, Accumulator(), Accumulator(), cell, {})
+            self._probes[probe.probe] = ProbeNumbers(probe, Accumulator(), Accumulator(), cell, {})
             for spec in probe.metrics:
                 if spec.name not in self._metrics:
                     self._metrics[spec.name] = self._metric(spec)
@@ -234,8 +194,8 @@ class Aggregator:
                     misses[name] = probe.misses.total
             return Numbers(
                 families=(
-                    *self._built_in(hits, misses),
-                    *(_family(metric) for metric in self._metrics.values()),
+                    *built_in(self._namespace, self._probes, hits, misses, self._errno_name),
+                    *(family(metric) for metric in self._metrics.values()),
                 ),
                 hits=hits,
                 misses=misses,
@@ -274,52 +234,15 @@ class Aggregator:
             for metric in self._metrics.values():
                 metric.series.expire()
 
-    def _metric(self, spec: MetricSpec) -> _Metric:
+    def _metric(self, spec: MetricSpec) -> MetricNumbers:
         make = partial(HistogramCell, len(spec.buckets)) if spec.kind == "histogram" else _number
         failed = partial(_count, self._decode_failures)
-        return _Metric(spec, Series(spec.labels, make, self._limits, failed))
+        return MetricNumbers(spec, Series(spec.labels, make, self._limits, failed))
 
     def _update(self, layout: Layout, spec: MetricSpec) -> Update:
         refuse = partial(_count, self._lost_here)
         update = UPDATES[spec.kind](layout, spec, self._metrics[spec.name].series, refuse)
         return guarded(passes(layout, spec.where), update) if spec.where else update
-
-    def _built_in(self, hits: dict[str, int], misses: dict[str, int]) -> Iterable[Family]:
-        yield self._counter("hits_total", ("probe",), {(name,): n for name, n in hits.items()})
-        yield self._counter("misses_total", ("probe",), {(name,): n for name, n in misses.items()})
-        returned: dict[LabelValues, float | HistogramValue] = {}
-        errors: dict[LabelValues, int] = {}
-        for name, probe in self._probes.items():
-            returns = probe.metrics.returns
-            if returns is None or returns.fetch is None:
-                continue
-            if not returns.pointer:
-                returned[name,] = probe.returned.value(probe.metrics.return_buckets)
-            for number, count in probe.errors.items():
-                key = (name, self._errno_name(number) or UNKNOWN)
-                errors[key] = errors.get(key, 0) + count
-        yield Family(
-            f"{self._namespace}_return_value",
-            "histogram",
-            HELP["return_value"],
-            ("probe",),
-            returned,
-        )
-        yield self._counter("return_errors_total", ("probe", "errno"), errors)
-
-    def _counter(self, name: str, labels: tuple[str, ...], samples: dict[LabelValues, int]) -> Family:
-        return Family(f"{self._namespace}_{name}", "counter", HELP[name], labels, dict(samples))
-
-
-def _family(metric: _Metric) -> Family:
-    spec = metric.spec
-    samples: dict[LabelValues, float | HistogramValue]
-    if spec.kind == "histogram":
-        samples = {k: cell.value(spec.buckets) for k, cell in metric.series.cells.items()}
-    else:
-        samples = {k: cell[0] for k, cell in metric.series.cells.items()}
-    labels = tuple(label.name for label in spec.labels)
-    return Family(spec.name, spec.kind, spec.help, labels, samples)
 
 
 def _number() -> list[float]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from kprobe_exporter.aggregate.aggregator import Numbers
+from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.model import Family, LabelValues, ProbeStatus
 
 PREFIX = "kprobe_exporter"

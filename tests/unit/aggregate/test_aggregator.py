@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.aggregate.aggregator import Aggregator, Numbers
+from kprobe_exporter.aggregate.aggregator import Aggregator
+from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.aggregate.series import Limits
 from kprobe_exporter.grammar.evaluate import compile_filter
 from kprobe_exporter.grammar.filter import parse_filter

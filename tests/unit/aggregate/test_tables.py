@@ -6,7 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.aggregate.aggregator import Aggregator, Numbers
+from kprobe_exporter.aggregate.aggregator import Aggregator
+from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.aggregate.series import Limits
 from kprobe_exporter.aggregate.tables import Tables
 from kprobe_exporter.config.values import Attach, Decode, Label, Metric, Probe, return_type

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kprobe_exporter.aggregate.aggregator import Aggregator, Numbers
+from kprobe_exporter.aggregate.aggregator import Aggregator
+from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.aggregate.recipes import recipe
 from kprobe_exporter.aggregate.series import Limits
 from kprobe_exporter.config.values import return_type

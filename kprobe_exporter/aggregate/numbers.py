@@ -1,0 +1,93 @@
+"""The numbers of probes and metrics, and how they are copied into families."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from kprobe_exporter.aggregate.accumulator import Accumulator
+from kprobe_exporter.aggregate.series import UNKNOWN, Series
+from kprobe_exporter.aggregate.updates import HistogramCell
+from kprobe_exporter.model import Family, HistogramValue, LabelValues, MetricSpec, ProbeMetrics
+
+HELP = {
+    "hits_total": "Firings of the probe, whatever its filter lets through.",
+    "misses_total": "Firings that the kernel had to miss.",
+    "return_value": "Return values of the probed function that are no errors.",
+    "return_errors_total": "Error returns of the probed function, by errno.",
+}
+
+
+class ProbeNumbers(NamedTuple):
+    """The built-in numbers of one probe."""
+
+    metrics: ProbeMetrics
+    hits: Accumulator
+    misses: Accumulator
+    returned: HistogramCell
+    errors: dict[int, int]
+
+
+class MetricNumbers(NamedTuple):
+    """One configured metric, perhaps shared by several probes."""
+
+    spec: MetricSpec
+    series: Series[Any]
+
+
+class Numbers(NamedTuple):
+    """A copy of everything, taken at one moment. ``hits`` and ``misses`` lack probes nobody counts."""
+
+    families: tuple[Family, ...]
+    hits: dict[str, int]
+    misses: dict[str, int]
+    events: dict[str, int]
+    lost: dict[str, int]
+    overflows: dict[str, int]
+    decode_failures: dict[str, int]
+    buffer_bytes: int
+
+
+def built_in(
+    namespace: str,
+    probes: Mapping[str, ProbeNumbers],
+    hits: Mapping[str, int],
+    misses: Mapping[str, int],
+    errno_name: Callable[[int], str | None],
+) -> Iterator[Family]:
+    """What every probe has without any configuration."""
+    yield _counter(namespace, "hits_total", ("probe",), {(name,): n for name, n in hits.items()})
+    yield _counter(namespace, "misses_total", ("probe",), {(name,): n for name, n in misses.items()})
+    returned: dict[LabelValues, float | HistogramValue] = {}
+    errors: dict[LabelValues, int] = {}
+    for name, probe in probes.items():
+        returns = probe.metrics.returns
+        if returns is None or returns.fetch is None:
+            continue
+        if not returns.pointer:
+            returned[name,] = probe.returned.value(probe.metrics.return_buckets)
+        for number, count in probe.errors.items():
+            key = (name, errno_name(number) or UNKNOWN)
+            errors[key] = errors.get(key, 0) + count
+    yield Family(
+        f"{namespace}_return_value",
+        "histogram",
+        HELP["return_value"],
+        ("probe",),
+        returned,
+    )
+    yield _counter(namespace, "return_errors_total", ("probe", "errno"), errors)
+
+
+def _counter(namespace: str, name: str, labels: tuple[str, ...], samples: dict[LabelValues, int]) -> Family:
+    return Family(f"{namespace}_{name}", "counter", HELP[name], labels, dict(samples))
+
+
+def family(metric: MetricNumbers) -> Family:
+    """A configured metric with all its label sets, copied."""
+    spec = metric.spec
+    samples: dict[LabelValues, float | HistogramValue]
+    if spec.kind == "histogram":
+        samples = {k: cell.value(spec.buckets) for k, cell in metric.series.cells.items()}
+    else:
+        samples = {k: cell[0] for k, cell in metric.series.cells.items()}
+    labels = tuple(label.name for label in spec.labels)
+    return Family(spec.name, spec.kind, spec.help, labels, samples)
