@@ -14,6 +14,7 @@ from kprobe_exporter.cli import main
 # What `run` imports, imported once here and inherited by every forked agent.
 from kprobe_exporter.cli import run as run  # noqa: PLC0414
 from kprobe_exporter.tracefs.files import MountedTracefs
+from kprobe_exporter.tracefs.profile import parse_stats
 from tests.agent_process import AgentProcess, running
 
 TRACEFS = Path("/sys/kernel/tracing")
@@ -96,3 +97,16 @@ def start_agent(tmp_path: Path, tracefs: Path, as_found: None) -> Iterator[Start
             return agent
 
         yield start
+
+
+@pytest.fixture
+def entries(files: MountedTracefs) -> Callable[[], list[int]]:
+    """The events in each ring buffer of the agent's instance."""
+
+    def read() -> list[int]:
+        per_cpu = "instances/kprobe_exporter/per_cpu"
+        return [
+            parse_stats(files.read(f"{per_cpu}/{cpu}/stats").decode()).entries for cpu in files.names(per_cpu)
+        ]
+
+    return read

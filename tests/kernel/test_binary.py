@@ -1,14 +1,20 @@
 """An agent that reads pages: every lost event is told, and no name can forge one."""
 
+import ctypes
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.agent_process import AgentProcess, Metrics, eventually
+from kprobe_exporter.cli import main
+from kprobe_exporter.tracefs.files import MountedTracefs
+from kprobe_exporter.tracefs.symbols import Symbols
+from tests.agent_process import AgentProcess, Metrics, eventually, running
 from tests.kernel.conftest import StartAgent
 
 FLOOD = 300_000
@@ -139,3 +145,69 @@ probes:
     (labels,) = agent.scrape().labels("kprobe_reads_total")
     assert labels["caller"] == "ksys_read"
     assert labels["pid"] == str(os.getpid())
+
+
+def without_capabilities(arguments: list[str]) -> None:
+    """The command line as uid 0 with no capability at all."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    header, none = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    assert libc.capset(header, none) == 0
+    main(arguments)
+
+
+@pytest.fixture
+def powerless(tmp_path: Path, as_found: None) -> Iterator[Callable[[str], AgentProcess]]:
+    """Starts an agent that has no capability."""
+    with ExitStack() as stack:
+
+        def start(config: str) -> AgentProcess:
+            path = tmp_path / "powerless.yaml"
+            path.write_text(config)
+            path.chmod(0o600)
+            arguments = ["run", "--web.listen-address", "127.0.0.1:0", "--config", str(path)]
+            agent = AgentProcess(tmp_path / "powerless.log", without_capabilities, arguments)
+            stack.enter_context(running(agent))
+            agent.wait_until_serving()
+            return agent
+
+        yield start
+
+
+@pytest.mark.needs("kprobe_events")
+def test_without_any_capability(powerless: Callable[[str], AgentProcess], files: MountedTracefs) -> None:
+    """Addresses are seen by tracefs' own list, where it has one; else the caller is unknown."""
+    agent = powerless("""
+probes:
+  - name: read
+    attach: kretprobe:vfs_read
+    returns: long
+    filter: return == 77
+    metrics: [{counter: reads_total, labels: [caller, comm]}]
+""")
+    with open("/dev/zero", "rb", buffering=0) as zero, ThreadPoolExecutor(1) as other:
+        other.submit(zero.read, 77).result()
+        eventually(lambda: agent.scrape().labels("kprobe_reads_total"))
+    (labels,) = agent.scrape().labels("kprobe_reads_total")
+    shown = Symbols(files, Path("/nowhere")).visible()
+    assert labels["caller"] == ("ksys_read" if shown else "unknown")
+    assert "read as text" not in agent.output()
+
+
+@pytest.mark.needs("kprobe_events")
+def test_stacks_without_the_right_to_see_addresses(
+    powerless: Callable[[str], AgentProcess], files: MountedTracefs
+) -> None:
+    """Then the kernel's text has the names."""
+    agent = powerless("""
+probes:
+  - name: parent
+    attach: kprobe:__x64_sys_getppid
+    stack: true
+    metrics: [{counter: calls_total, labels: [comm]}]
+""")
+    getppid(23)
+    eventually(
+        lambda: sum(v for (name, _), v in agent.scrape().items() if name == "kprobe_calls_total") >= 23
+    )
+    shown = Symbols(files, Path("/nowhere")).visible()
+    assert ("events are read as text: stacks are asked for" in agent.output()) is not shown

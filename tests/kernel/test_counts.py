@@ -4,6 +4,7 @@ import os
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -75,6 +76,20 @@ probes:
     assert metrics.value("kprobe_exporter_events_total", probe="getppid") == 0  # counted, not recorded
     assert [labels["plan"] for labels in metrics.labels("kprobe_info")] == ["count"]
     assert ("kprobe_misses_total", frozenset({("probe", "getppid")})) in metrics
+
+
+@pytest.mark.needs("kprobe_events")
+@pytest.mark.parametrize("target", ["kprobe:__x64_sys_getppid", "tracepoint:syscalls:sys_enter_getppid"])
+def test_what_is_only_counted_writes_no_event(
+    start_agent: StartAgent, entries: Callable[[], list[int]], target: str
+) -> None:
+    agent = start_agent(f"probes: [{{name: getppid, attach: {target}}}]")
+    before = entries()
+    hits = agent.scrape().value("kprobe_hits_total", probe="getppid")
+    for _ in range(TIMES):
+        os.getppid()
+    eventually(lambda: agent.scrape().value("kprobe_hits_total", probe="getppid") == hits + TIMES)
+    assert entries() == before
 
 
 @pytest.mark.needs("kprobe_events")

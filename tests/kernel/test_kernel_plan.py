@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from kprobe_exporter.tracefs.files import MountedTracefs
-from kprobe_exporter.tracefs.profile import parse_stats
 from tests.agent_process import AgentProcess, Metrics
 from tests.kernel.conftest import StartAgent
 
@@ -36,19 +34,6 @@ def other() -> Iterator[ThreadPoolExecutor]:
 @pytest.fixture
 def tid(other: ThreadPoolExecutor) -> int:
     return other.submit(threading.get_native_id).result()
-
-
-@pytest.fixture
-def entries(files: MountedTracefs) -> Callable[[], list[int]]:
-    """The events in each ring buffer of the agent's instance."""
-
-    def read() -> list[int]:
-        per_cpu = "instances/kprobe_exporter/per_cpu"
-        return [
-            parse_stats(files.read(f"{per_cpu}/{cpu}/stats").decode()).entries for cpu in files.names(per_cpu)
-        ]
-
-    return read
 
 
 def fresh(agent: AgentProcess) -> Metrics:
