@@ -1,6 +1,5 @@
 """Which source reads the events of this kernel, and everything that it needs to do so."""
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -19,8 +18,6 @@ from kprobe_exporter.source.reader import Pipe
 from kprobe_exporter.source.text import TextPipe
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.symbols import Symbols
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 

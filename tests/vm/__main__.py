@@ -26,7 +26,7 @@ from tests.vm.report import Result, judge, table
 PYTHON = str(ROOT / ".venv/bin/python")
 AGENT = str(ROOT / ".venv/bin/kprobe-exporter")
 HOST_LIMIT = 8 * 60
-VM_LIMIT = 15 * 60
+VM_LIMIT = 25 * 60
 LOST = (None, 255)  # virtme-ng's 255: the guest went without leaving a status
 HOST_SUITES = {
     "host": ("tests/unit", "tests/contract", "tests/e2e", "tests/sanitizer"),
