@@ -118,7 +118,7 @@ def open_pipe(
     )
     pipes = _open(instance, instance.open_raw)
     budget = 2 + 2 * buffer_kib * 1024 // reading.geometry.page
-    return BinaryPipe(pipes, parser, deliver, budget)
+    return BinaryPipe(pipes, parser, deliver, budget, reading.geometry.page)
 
 
 def _geometry(instance: Instance) -> Geometry:

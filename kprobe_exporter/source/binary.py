@@ -13,8 +13,11 @@ from kprobe_exporter.recipe import Recipe
 from kprobe_exporter.shape import Geometry, Shape, Stacks
 from kprobe_exporter.source.values import Names
 
-PAGES = 64
-"""Read at once of one CPU: a bound for the bytes that wait for the interpreter."""
+PULL_BYTES = 256 * 1024
+"""Read at once of one CPU: some thousand events, of which other CPUs' may have to wait."""
+
+MOST_PAGES = 64
+"""What a parser takes at once."""
 
 MANY = 8192
 """Records or label sets after which they are handed on, a bound for memory."""
@@ -51,7 +54,7 @@ class BinaryPipe:
     The CPU whose last record is the oldest is read next, and records are delivered in the order of
     time up to the last moment of which no CPU can have anything more: then, and MOST_HELD records,
     is the window in which they are ordered. ``clock`` is the instance's, in nanoseconds; ``budget``
-    the pages that a CPU's buffer holds, and so the most of it that may have been there.
+    the pages that a CPU's buffer holds, and so the most of it that may have been there; ``page`` their bytes.
     """
 
     pause = 0  # the kernel wakes us for half a buffer only
@@ -62,6 +65,7 @@ class BinaryPipe:
         parser: PagesParser,
         deliver: Callable[[Batch], None],
         budget: int,
+        page: int = 4096,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.descriptors = list(pipes.values())
@@ -69,6 +73,7 @@ class BinaryPipe:
         self._parser = parser
         self._deliver = deliver
         self._budget = budget
+        self._pages = min(MOST_PAGES, max(1, PULL_BYTES // page))
         self._clock = clock
         self._held: list[Record] = []
 
@@ -79,7 +84,7 @@ class BinaryPipe:
         next_up = [(0, cpu) for cpu in self._pipes]
         while next_up:
             _, cpu = heappop(next_up)
-            got = self._pull(cpu, min(PAGES, left[cpu]))
+            got = self._pull(cpu, min(self._pages, left[cpu]))
             left[cpu] -= got
             if got and left[cpu] and self._parser.time < started:
                 heappush(next_up, (self._parser.time, cpu))

@@ -176,9 +176,10 @@ def batches(instance: Instance, probes: list[Installed], kind: Any) -> list[Batc
         assert text is not None
         shapes.append(shape(probe.layout, text))
     names = KernelNames(Threads(instance.files.read), Symbols(instance.files))
-    parser = kind(geometry(*headers), shapes, names, stacks(form))
+    form_of_page = geometry(*headers)
+    parser = kind(form_of_page, shapes, names, stacks(form))
     found: list[Batch] = []
-    pipe = BinaryPipe(instance.open_raw(), parser, found.append, budget=1 << 20)
+    pipe = BinaryPipe(instance.open_raw(), parser, found.append, budget=1 << 20, page=form_of_page.page)
     pipe.empty(last=True)
     pipe.close()
     assert sum(batch.unparsed for batch in found) == 0

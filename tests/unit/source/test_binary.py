@@ -59,7 +59,7 @@ class Delivered:
         self.pages = Pages(cpus)
         self.now = NOW
         pipes = {cpu: 100 + cpu for cpu in cpus}
-        self.pipe = BinaryPipe(pipes, self.pages, self.batches.append, budget, lambda: self.now)
+        self.pipe = BinaryPipe(pipes, self.pages, self.batches.append, budget, clock=lambda: self.now)
 
     @property
     def times(self) -> list[int]:
@@ -105,7 +105,7 @@ def test_it_stops_at_what_came_after_it_began() -> None:
 
 def test_memory_is_bounded_and_the_order_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(binary, "MANY", 10)
-    monkeypatch.setattr(binary, "PAGES", 2)
+    monkeypatch.setattr(binary, "MOST_PAGES", 2)
     made = Delivered({cpu: [[n * 10 + cpu, n * 10 + cpu + 1] for n in range(40)] for cpu in range(4)})
     made.pipe.empty(last=True)
     assert len(made.times) == 320
@@ -164,7 +164,7 @@ def test_whatever_the_pages_all_comes_once_and_in_order(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(binary, "MANY", many)
-        patch.setattr(binary, "PAGES", pages)
+        patch.setattr(binary, "MOST_PAGES", pages)
         made = Delivered({cpu: rising(steps) for cpu, steps in enumerate(cpus)})
         made.now = 10**6
         made.pipe.empty(last=False)
