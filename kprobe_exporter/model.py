@@ -59,7 +59,7 @@ class Layout:
     slot: int
     probe: str
     event: str
-    form: Literal["entry", "return", "eprobe", "tracepoint"]
+    form: Literal["entry", "return", "eprobe", "tracepoint", "joined"]
     symbol: str
     args: tuple[Arg, ...] = ()
     returns: ReturnType | None = None
@@ -86,6 +86,14 @@ goes back to, None where the kernel could not tell · from VALUES on the values 
 SLOT, TIME, CPU, TID, TGID, CALLER, VALUES = range(7)
 
 
+class Loss(NamedTuple):
+    """Events of one CPU that were lost: between these moments, in nanoseconds of the instance's clock."""
+
+    cpu: int
+    start: int
+    end: int
+
+
 @dataclass(slots=True)
 class Batch:
     """What one read gave: records in the order in which the kernel printed them, and what was not one.
@@ -97,6 +105,9 @@ class Batch:
 
     ``tallies`` are what the records of layouts with a recipe came to; then ``arrived`` counts them by
     slot, and ``passed`` those that their filter let through, where it is ours.
+
+    ``losses`` say when events went missing, before any record of a later moment than their start is
+    delivered. ``unpaired`` counts the events that belong to a pair of which the other half is missing.
     """
 
     records: list[Record] = field(default_factory=list)
@@ -107,6 +118,30 @@ class Batch:
     unparsed: int = 0
     lost: int = 0
     stacks: list[tuple[Record, tuple[bytes, ...]]] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
+    unpaired: int = 0
+
+
+STACK_POINTER = "stack_pointer"
+"""The argument of both halves of a call that holds ``$stack``, by which they are paired."""
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """How two events become one record: an event of ``begins``, and then one of ``end``.
+
+    ``layout`` is the joined record's: TIME, CPU, TID and TGID are the first event's, CALLER the second's;
+    an argument is the first event's, of those that it has not the second's, and ``duration`` the
+    nanoseconds between the two. ``by`` says which belong together: ``stack``, a function's entry and
+    return, by thread and STACK_POINTER; ``depth``, the same where there is no stack pointer, by
+    thread and nesting; ``key``, by equal values of the fields ``key``, the latest first event each.
+    """
+
+    layout: Layout
+    begins: tuple[Layout, ...]
+    end: Layout
+    by: Literal["stack", "depth", "key"]
+    key: tuple[str, ...] = ()
 
 
 class Where(NamedTuple):
