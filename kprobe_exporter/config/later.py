@@ -3,16 +3,14 @@
 from collections.abc import Mapping
 
 _DECODERS = """
-    syscall signal ksym ip ifname majorminor user cgroup container pod namespace
+    cgroup container pod namespace
 """
 
-# By the place in the configuration; `grammar.target` knows the kinds of targets itself.
+# By the place in the configuration.
 LATER: Mapping[str, frozenset[str]] = {
     "document": frozenset({"otlp"}),
     "global": frozenset({"limit"}),
-    "probes": frozenset({"duration_buckets", "export", "limit"}),
-    "attach": frozenset({"pair"}),
-    "field": frozenset({"duration"}),
+    "probes": frozenset({"export", "limit"}),
     "decoder": frozenset(_DECODERS.split()),
 }
 

@@ -1,0 +1,61 @@
+"""``ifname``: the index of a network interface as its name: ``eth0``; ``none`` for 0."""
+
+import os
+import socket
+import time
+from collections.abc import Callable
+
+from kprobe_exporter.labels._text import number, printable
+from kprobe_exporter.model import Decoder, Value
+
+FRESH = 10.0
+"""Seconds for which an answer is kept: interfaces come, go and are renamed."""
+
+MOST_CACHED = 4096
+
+HIGHEST = 2**31 - 1
+"""An index is a positive ``int``."""
+
+
+def name_of(index: int) -> bytes:
+    """The interface's name in the network namespace of this process. Raises OSError without one."""
+    return os.fsencode(socket.if_indextoname(index))
+
+
+def decoder(
+    options: object,
+    look_up: Callable[[int], bytes] = name_of,
+    clock: Callable[[], float] = time.monotonic,
+) -> Decoder:
+    """Takes no options. Names are those of the agent's own network namespace.
+
+    Each namespace counts its interfaces itself, so an event of another one gets the name that the
+    index has here, or none. 0 is no interface, such as a socket has that is bound to none.
+    """
+    if options is not None:
+        raise ValueError("the decoder ifname takes no options: write 'decode: ifname'")
+    cache: dict[int, tuple[float, str | None]] = {}
+
+    def decode(value: Value) -> str | None:
+        index = number(value)
+        if index == 0:
+            return "none"
+        if index is None or not 0 < index <= HIGHEST:
+            return None
+        now = clock()
+        until, name = cache.get(index, (now, None))
+        if until <= now:
+            name = _looked_up(look_up, index)
+            if len(cache) >= MOST_CACHED:
+                cache.clear()
+            cache[index] = now + FRESH, name
+        return name
+
+    return decode
+
+
+def _looked_up(look_up: Callable[[int], bytes], index: int) -> str | None:
+    try:
+        return printable(look_up(index))
+    except OSError:
+        return None

@@ -1,0 +1,65 @@
+"""``ip``: an IPv4 or IPv6 address as it is written: ``127.0.0.1``, ``fe80::1``."""
+
+import sys
+from collections.abc import Sequence
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Literal
+
+from kprobe_exporter.labels._text import NUMBER, array, unsigned
+from kprobe_exporter.model import Decoder, Value
+
+LONGEST = 45
+"""Characters of an address as text: INET6_ADDRSTRLEN."""
+
+Order = Literal["little", "big"]
+
+
+def decoder(options: object) -> Decoder:
+    """Of a number of 32 bits, an array of 4 or 16 bytes or of words, or a text that is an address.
+
+    Addresses lie in memory in network order, so that is how a number is taken that was read from
+    there: on x86, 0x0100007f is 127.0.0.1. With ``decode: {ip: host}`` the number is in host order,
+    after ntohl(): 0x7f000001. An IPv4 address that is mapped into IPv6 (::ffff:127.0.0.1) is shown as
+    the IPv4 address that it is. Four elements are bytes unless one does not fit, two are of 16 bits
+    unless one does not fit: so all 0 is 0.0.0.0.
+    """
+    if options not in (None, "host"):
+        raise ValueError(
+            "the decoder ip takes no option but host: write 'decode: ip', or {ip: host} for host order"
+        )
+    order: Order = "big" if options == "host" else sys.byteorder
+
+    def decode(value: Value) -> str | None:
+        if isinstance(value, bytes) and not NUMBER.fullmatch(value):
+            return _of_array(array(value), order) if value.startswith(b"{") else _of_text(value)
+        number = unsigned(value, 32)
+        return None if number is None else _show(number.to_bytes(4, order))
+
+    return decode
+
+
+def _of_text(text: bytes) -> str | None:
+    if len(text) > LONGEST or b"%" in text or not text.isascii():
+        return None
+    try:
+        return _show(ip_address(text.decode()).packed)
+    except ValueError:
+        return None
+
+
+def _of_array(elements: Sequence[int] | None, order: Order) -> str | None:
+    """Of the sizes that make 4 or 16 bytes the first that all elements fit into."""
+    for size in (1, 2, 4, 8):
+        if elements is not None and len(elements) * size in (4, 16):
+            words = [unsigned(element, 8 * size) for element in elements]
+            fitting = [word.to_bytes(size, order) for word in words if word is not None]
+            if len(fitting) == len(words):
+                return _show(b"".join(fitting))
+    return None
+
+
+def _show(packed: bytes) -> str:
+    if len(packed) == 4:
+        return str(IPv4Address(packed))
+    address = IPv6Address(packed)
+    return str(address.ipv4_mapped or address)

@@ -1,0 +1,49 @@
+"""``ksym``: an address in the kernel as its symbol: ``vfs_read``, ``vfs_read+0x10`` with its offset."""
+
+import re
+from collections.abc import Callable, Mapping
+
+from kprobe_exporter.labels._text import unsigned
+from kprobe_exporter.model import Decoder, Value
+
+SYMBOL = re.compile(
+    rb"([A-Za-z_.$][\w.$]{0,510})(\+0x[0-9a-f]{1,16})?(?:/0x[0-9a-f]{1,16})?(?: \[[\w ]{1,128}\])?"
+)
+"""As the kernel prints it (kernel/kallsyms.c: sprint_symbol), with a module and its build id."""
+
+Resolve = Callable[[int], bytes | None]
+"""The text of an address as the kernel prints it; hexadecimal or None where there is no symbol."""
+
+
+def decoder_with(resolve: Resolve) -> Callable[[object], Decoder]:
+    """A decoder that asks ``resolve`` for addresses; what is text with a symbol already needs it not."""
+
+    def decoder(options: object) -> Decoder:
+        """Plain names, or with ``decode: {ksym: {offset: true}}`` the offset too: a series a place."""
+        offset = _offset(options)
+
+        def decode(value: Value) -> str | None:
+            address = unsigned(value, 64)
+            text = value if address is None else resolve(address)
+            found = SYMBOL.fullmatch(text) if isinstance(text, bytes) else None
+            if found is None:
+                return None
+            return (found[1] + (found[2] or b"") if offset else found[1]).decode()
+
+        return decode
+
+    return decoder
+
+
+def _offset(options: object) -> bool:
+    if options is None:
+        return False
+    if isinstance(options, Mapping) and options.keys() == {"offset"} and isinstance(options["offset"], bool):
+        return bool(options["offset"])
+    raise ValueError(
+        "the decoder ksym takes no option but offset: write 'decode: ksym', or {ksym: {offset: true}}"
+    )
+
+
+decoder = decoder_with(lambda address: None)
+"""Knows no address: enough to check a configuration, and for what the kernel printed as a symbol."""

@@ -1,0 +1,37 @@
+"""``signal``: the number of a signal as its name: ``SIGKILL``, ``SIGRTMIN+1``; ``none`` for 0."""
+
+from kprobe_exporter.labels._text import number
+from kprobe_exporter.model import Decoder, Value
+
+FIRST, LAST = 34, 64
+"""The real-time signals that a C library leaves to programs; the kernel's own begin at 32."""
+
+NAMES = dict(
+    enumerate(
+        """
+        none SIGHUP SIGINT SIGQUIT SIGILL SIGTRAP SIGABRT SIGBUS SIGFPE SIGKILL SIGUSR1 SIGSEGV SIGUSR2
+        SIGPIPE SIGALRM SIGTERM SIGSTKFLT SIGCHLD SIGCONT SIGSTOP SIGTSTP SIGTTIN SIGTTOU SIGURG SIGXCPU
+        SIGXFSZ SIGVTALRM SIGPROF SIGWINCH SIGIO SIGPWR SIGSYS SIG32 SIG33 """.split()
+    )
+)
+"""include/uapi/asm-generic/signal.h, which alpha, mips, parisc and sparc alone do not follow.
+
+32 and 33 belong to the C library, and each calls them otherwise: glibc SIGCANCEL and SIGSETXID.
+"""
+
+NAMES |= {FIRST: "SIGRTMIN", LAST: "SIGRTMAX"}
+NAMES |= {number: f"SIGRTMIN+{number - FIRST}" for number in range(FIRST + 1, 50)}
+NAMES |= {number: f"SIGRTMAX-{LAST - number}" for number in range(50, LAST)}
+"""Counted from the nearer end, as ``kill -l`` does."""
+
+
+def decoder(options: object) -> Decoder:
+    """Takes no options. 0 is the signal that is not sent, with which kill(2) only looks."""
+    if options is not None:
+        raise ValueError("the decoder signal takes no options: write 'decode: signal'")
+    return decode
+
+
+def decode(value: Value) -> str | None:
+    found = number(value)
+    return None if found is None else NAMES.get(found)

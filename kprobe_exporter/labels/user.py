@@ -1,0 +1,85 @@
+"""``user``: a user id as the name in /etc/passwd: ``root``; the number where there is none."""
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from stat import S_ISREG
+
+from kprobe_exporter.labels._text import printable, unsigned
+from kprobe_exporter.model import Decoder, Value
+
+UNSET = 2**32 - 1
+"""INVALID_UID of include/linux/uidgid.h: what no user has, such as the login uid of a daemon."""
+
+LOOK_PAUSE = 10.0
+"""Seconds between two looks whether the file changed."""
+
+MOST_BYTES = 4 << 20
+LONGEST_NAME = 256
+"""Bytes, as sysconf(_SC_LOGIN_NAME_MAX) has it."""
+
+LINE = re.compile(rb"^([^:\n#+-][^:\n]{0,%d}):[^:\n]*:([0-9]{1,10}):" % (LONGEST_NAME - 1), re.MULTILINE)
+"""A name, a password, a user id; lines with + or - are the name service's, those with # nobody's."""
+
+
+class Users:
+    """Names by user id, of a file like /etc/passwd, read again when it changed. Not thread-safe.
+
+    The name service is not asked: it may wait for a network. A file that cannot be read has no users.
+    """
+
+    def __init__(self, passwd: Path, clock: Callable[[], float]) -> None:
+        self._passwd = passwd
+        self._clock = clock
+        self._looked = float("-inf")
+        self._version: tuple[int, ...] = ()
+        self._names: Mapping[int, str] = {}
+
+    def name(self, uid: int) -> str | None:
+        """The first name that the file has for the id."""
+        if self._clock() - self._looked >= LOOK_PAUSE:
+            self._looked = self._clock()
+            self._look_again()
+        return self._names.get(uid)
+
+    def _look_again(self) -> None:
+        try:
+            found = self._passwd.stat()
+            version = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+            if version != self._version:
+                self._names = _parse(self._passwd) if S_ISREG(found.st_mode) else {}
+                self._version = version
+        except OSError:
+            self._names, self._version = {}, ()
+
+
+def _parse(passwd: Path) -> Mapping[int, str]:
+    with passwd.open("rb") as file:
+        text = file.read(MOST_BYTES)
+    names: dict[int, str] = {}
+    for name, uid in LINE.findall(text):
+        names.setdefault(int(uid), printable(name))
+    return names
+
+
+def decoder(
+    options: object,
+    passwd: Path = Path("/etc/passwd"),
+    clock: Callable[[], float] = time.monotonic,
+) -> Decoder:
+    """Takes no options. The file is the agent's own: in a container, mount the host's over it.
+
+    Without a name there, the id is the text; 4294967295, which is no user's, is ``unset``.
+    """
+    if options is not None:
+        raise ValueError("the decoder user takes no options: write 'decode: user'")
+    users = Users(passwd, clock)
+
+    def decode(value: Value) -> str | None:
+        uid = unsigned(value, 32)
+        if uid is None:
+            return None
+        return "unset" if uid == UNSET else users.name(uid) or str(uid)
+
+    return decode

@@ -1,0 +1,105 @@
+"""Interfaces by name, asked for again after a while; the machine's own are the oracle."""
+
+import errno
+import os
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kprobe_exporter.labels.ifname import FRESH, HIGHEST, MOST_CACHED, decoder
+from kprobe_exporter.model import Decoder, Value
+
+
+class World:
+    """Interfaces that come and go, a clock, and what was asked for."""
+
+    def __init__(self, **names: int) -> None:
+        self.names = {index: name.encode() for name, index in names.items()}
+        self.now = 0.0
+        self.asked: list[int] = []
+
+    def look_up(self, index: int) -> bytes:
+        self.asked.append(index)
+        if index not in self.names:
+            raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
+        return self.names[index]
+
+    def decoder(self) -> Decoder:
+        return decoder(None, self.look_up, lambda: self.now)
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        (1, "lo"),
+        (2, "eth0"),
+        (b"2", "eth0"),
+        (b"0x2", "eth0"),
+        (3, None),
+        (0, "none"),
+        (b"0", "none"),
+        (-1, None),
+        (HIGHEST + 1, None),
+        (2**64, None),
+        (b"eth0", None),
+        (None, None),
+    ],
+)
+def test_values(value: Value, name: str | None) -> None:
+    assert World(lo=1, eth0=2).decoder()(value) == name
+
+
+def test_the_machine_s_own() -> None:
+    decode = decoder(None)
+    for index, name in socket.if_nameindex():
+        assert decode(index) == name
+    assert decode(HIGHEST) is None
+
+
+def test_an_answer_is_kept_for_a_while() -> None:
+    world = World(eth0=2)
+    decode = world.decoder()
+    assert [decode(2), decode(3)] * 3 == ["eth0", None] * 3
+    assert world.asked == [2, 3]
+    world.names = {2: b"wan0", 3: b"veth1"}
+    world.now = FRESH - 0.1
+    assert (decode(2), decode(3)) == ("eth0", None)
+    world.now = FRESH
+    assert (decode(2), decode(3)) == ("wan0", "veth1")
+    world.names = {}
+    assert (decode(2), decode(3)) == ("wan0", "veth1")
+    world.now = 2 * FRESH
+    assert (decode(2), decode(3)) == (None, None)
+    assert world.asked == [2, 3] * 3
+
+
+def test_what_is_kept_is_bounded() -> None:
+    world = World(eth0=1)
+    decode = world.decoder()
+    for index in range(1, MOST_CACHED + 1):
+        decode(index)
+    decode(1)
+    assert world.asked.count(1) == 1
+    decode(MOST_CACHED + 1)
+    decode(1)
+    assert world.asked.count(1) == 2
+
+
+def test_a_name_that_is_no_text() -> None:
+    world = World()
+    world.names = {1: b"\x1b[31m\xff"}
+    assert world.decoder()(1) == r"\x1b[31m\xff"
+
+
+@pytest.mark.parametrize("options", [{}, "eth0", 1, False])
+def test_it_takes_no_options(options: object) -> None:
+    with pytest.raises(ValueError, match="takes no options: write 'decode: ifname'"):
+        decoder(options)
+
+
+@given(st.integers() | st.integers(0, 5) | st.binary(), st.binary(max_size=15))
+def test_any_value(value: int | bytes, name: bytes) -> None:
+    text = decoder(None, lambda index: name)(value)
+    assert text is None or (text.isprintable() and len(text) <= 60)
