@@ -15,22 +15,24 @@ from typing import Literal
 from kprobe_exporter import __version__
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.own import agent_families, probe_families
+from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.aggregate.recipes import recipe
 from kprobe_exporter.aggregate.series import Limits
+from kprobe_exporter.attach import Attached, settle
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.errors import ProbeRefused, StartError, TracefsError
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.errno import name_of
-from kprobe_exporter.model import ProbeStatus, Snapshot, Unfit
+from kprobe_exporter.model import Batch, Layout, ProbeStatus, Snapshot
 from kprobe_exporter.plan import Kernel, ProbePlan, plan_probe, wants_tgid
-from kprobe_exporter.plan.sharing import cannot_share
 from kprobe_exporter.reading import PAGE_PARSER, Reading, choose, open_pipe
+from kprobe_exporter.recipe import Recipe
 from kprobe_exporter.source.reader import Pipe, Reader
 from kprobe_exporter.stop import Stop
 from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.poller import Poller, read_counts
-from kprobe_exporter.tracefs.probes import Installed, install, names_in_use
+from kprobe_exporter.tracefs.probes import Installed, names_in_use
 from kprobe_exporter.tracefs.symbols import Symbols
 
 log = logging.getLogger(__name__)
@@ -55,7 +57,7 @@ class ProbeState:
     plan: ProbePlan
     state: Literal["up", "failed", "disabled"] = "failed"
     reason: str = "not installed yet"
-    installed: Installed | None = None
+    attached: Attached | None = None
 
     @property
     def name(self) -> str:
@@ -86,6 +88,7 @@ class Agent:
         settings = config.settings
         limits = Limits(settings.max_series, settings.max_series_total, settings.series_ttl)
         self._aggregator = Aggregator(settings.namespace, limits, name_of)
+        self._pairing = Pairing()
         self._symbols = Symbols(files)
         self._reading = Reading(None)
         self._buffer_kib = 0
@@ -130,7 +133,7 @@ class Agent:
         numbers = self._aggregator.copy()
         statuses = []
         for probe in self._probes:
-            spec = probe.installed.spec if probe.installed else None
+            spec = probe.attached.spec if probe.attached else None
             first = probe.plan.probe.attach[0].target
             statuses.append(
                 ProbeStatus(
@@ -208,86 +211,85 @@ class Agent:
 
     def _settle(self, instance: Instance, state: ProbeState, taken: set[str]) -> None:
         """Install the first alternative that this kernel takes."""
-        refused: dict[str, str] = {}
-        for spec in state.plan.alternatives:
-            if isinstance(spec, Unfit):
-                refused[spec.target] = spec.reason
-                continue
-            try:
-                if shared := cannot_share(spec, (probe.spec for probe in self._installed())):
-                    raise ProbeRefused(shared)
-                state.installed = install(instance, spec, taken)
-            except ProbeRefused as error:
-                refused[spec.target] = str(error)
-                continue
-            refused.pop(spec.target, None)  # an eprobe refused, its tracepoint taken: no matter
-            break
+        there = (part.spec for part in self._installed())
+        state.attached, refused = settle(instance, state.plan, taken, there)
         state.reason = " ".join(f"{target}: {reason}" for target, reason in refused.items())
-        if state.installed is None:
+        if state.attached is None:
             self._complain(state)
-        elif self._reading.geometry is None and state.installed.spec.plan == "events":
-            _warn_of_strings(state.installed)
+        elif self._reading.geometry is None and state.attached.spec.plan == "events":
+            _warn_of_strings(state.attached)
 
     def _pipe(self, instance: Instance) -> Pipe:
-        recorded = {
-            state.installed: state.plan.metrics
-            for state in self._probes
-            if state.installed is not None and state.installed.spec.plan == "events"
-        }
-        recipes = {
-            probe.layout.slot: recipe(probe.layout, metrics, probe.spec.only)
-            for probe, metrics in recorded.items()
-        }
+        layouts: dict[Layout, str] = {}
+        recipes: dict[int, Recipe] = {}
+        for state in self._probes:
+            attached = state.attached
+            if attached is None or attached.spec.plan != "events":
+                continue
+            layouts |= {part.layout: part.system for part in attached.parts}
+            if attached.joined is not None:
+                self._pairing.add(attached.joined)
+            elif made := recipe(attached.layout, state.plan.metrics, attached.only):
+                recipes[attached.layout.slot] = made
+        if any(layout.caller or layout.stack for layout in layouts):
+            self._symbols.name(0)  # loaded now: it takes a while, and events would have to wait
         return open_pipe(
             instance,
             self._reading,
             self._symbols,
-            {probe.layout: probe.system for probe in recorded},
-            {slot: made for slot, made in recipes.items() if made is not None},
-            self._aggregator.consume,
+            layouts,
+            recipes,
+            self._consume,
             self._buffer_kib,
             tgid=wants_tgid(self._config.probes),
         )
 
+    def _consume(self, batch: Batch) -> None:
+        self._aggregator.consume(self._pairing.pair(batch))
+
     def _enable(self) -> None:
         for state in self._probes:
-            probe = state.installed
-            if probe is None or self._stop.is_set():
+            attached = state.attached
+            if attached is None or self._stop.is_set():
                 continue
-            in_kernel = probe.profiled or probe.hits is not None
             self._aggregator.attach(
-                probe.layout, count_hits=not in_kernel, only=probe.spec.only, tables=probe.spec.tables
+                attached.layout,
+                count_hits=not attached.counted_by_kernel,
+                only=attached.only,
+                tables=attached.tables,
+                begins=attached.joined.begins if attached.joined else (),
             )
             try:
-                probe.enable()
+                attached.enable()
             except ProbeRefused as error:
-                self._aggregator.detach(probe.layout)
-                probe.remove()
-                state.installed, state.reason = None, str(error)
+                self._aggregator.detach(attached.layout)
+                attached.remove()
+                state.attached, state.reason = None, str(error)
                 self._complain(state)
             else:
                 state.state = "up"
-                log.info("%s: %s", state.name, probe.spec.target)
+                log.info("%s: %s", state.name, attached.spec.target)
 
     def _disable(self) -> None:
-        for probe in self._installed():
-            probe.disable()
+        for part in self._installed():
+            part.disable()
 
     def _installed(self) -> list[Installed]:
-        return [probe.installed for probe in self._probes if probe.installed is not None]
+        return [part for probe in self._probes if probe.attached for part in probe.attached.parts]
 
     def _complain(self, state: ProbeState) -> None:
         level = logging.DEBUG if state.plan.probe.optional else logging.WARNING
         log.log(level, "the probe '%s' is down: %s", state.name, state.reason)
 
 
-def _warn_of_strings(probe: Installed) -> None:
+def _warn_of_strings(attached: Attached) -> None:
     """Of what whoever chooses a string can do to a reader of text; a thread's name is too short for it."""
-    names = [arg.name for arg in probe.layout.args if arg.kind in ("str", "texts") and arg.name != "comm"]
+    args = (arg for part in attached.parts for arg in part.layout.args)
+    names = [arg.name for arg in args if arg.kind in ("str", "texts") and arg.name != "comm"]
     if names:
         log.warning(
             "the probe '%s' reads %s from the kernel's text, in which a string with a newline can forge "
             "events of this probe: do not trust it where users choose it (README, Safety)",
-            probe.spec.probe,
+            attached.spec.probe,
             " and ".join(f"'{name}'" for name in names),
         )

@@ -12,7 +12,7 @@ from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.grammar.target import Kind, Target, parse_target
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model import ProbeSpec, Unfit
-from kprobe_exporter.plan import Kernel, ProbePlan, plan_probe
+from kprobe_exporter.plan import JoinedSpec, Kernel, ProbePlan, plan_probe
 from kprobe_exporter.plan.sharing import cannot_share
 from kprobe_exporter.reading import choose
 from kprobe_exporter.tracefs.files import ReadOnlyTracefs, Tracefs
@@ -77,7 +77,7 @@ def _settle(plan: ProbePlan, known: Known, taken: list[ProbeSpec]) -> Row:
     ``taken`` are those that are sure, of the probes before; this one's is added.
     """
     refused: dict[str, str] = {}
-    unsure: tuple[ProbeSpec, str] | None = None
+    unsure: tuple[ProbeSpec | JoinedSpec, str] | None = None
     for spec in plan.alternatives:
         if isinstance(spec, Unfit):
             refused[spec.target] = spec.reason + _near(spec.target, known)
@@ -88,7 +88,7 @@ def _settle(plan: ProbePlan, known: Known, taken: list[ProbeSpec]) -> Row:
         elif can is None:
             unsure = unsure or (spec, why)
         else:
-            taken.append(spec)
+            taken += [spec] if isinstance(spec, ProbeSpec) else _chosen(spec, known, taken)
             refused.pop(spec.target, None)
             if unsure is None:
                 return _row(plan, "up", spec, why, refused)
@@ -103,8 +103,32 @@ def _settle(plan: ProbePlan, known: Known, taken: list[ProbeSpec]) -> Row:
     return _row(plan, "absent" if plan.probe.optional else "down", None, "", refused)
 
 
-def _judge(spec: ProbeSpec, known: Known, taken: Iterable[ProbeSpec]) -> Answer:
-    """What the kernel would say to one way to attach."""
+def _judge(spec: ProbeSpec | JoinedSpec, known: Known, taken: Iterable[ProbeSpec]) -> Answer:
+    """What the kernel would say to one way to attach; of a call or a pair all events have to be had."""
+    there = list(taken)
+    if isinstance(spec, ProbeSpec):
+        return _judge_one(spec, known, there)
+    unsure = None
+    for ways in spec.ways:
+        answers = [_judge_one(way, known, there) for way in ways if isinstance(way, ProbeSpec)]
+        best = next((one for can in (True, None) for one in answers if one.can is can), answers[-1])
+        if best.can is False:
+            return best
+        unsure = unsure or (best if best.can is None else None)
+    return unsure or Answer(True)
+
+
+def _chosen(spec: JoinedSpec, known: Known, taken: list[ProbeSpec]) -> list[ProbeSpec]:
+    """The way that each event of a call or a pair takes."""
+    halves = ([way for way in ways if isinstance(way, ProbeSpec)] for ways in spec.ways)
+    return [
+        next((way for way in half if _judge_one(way, known, taken).can is not False), half[-1])
+        for half in halves
+    ]
+
+
+def _judge_one(spec: ProbeSpec, known: Known, taken: Iterable[ProbeSpec]) -> Answer:
+    """What the kernel would say to one way to attach to one event."""
     if spec.file is not None and not known.has(spec.file):
         return Answer(False, not_built(spec.file))
     if spec.file == "kprobe_events":
@@ -118,7 +142,9 @@ def _judge(spec: ProbeSpec, known: Known, taken: Iterable[ProbeSpec]) -> Answer:
     return Answer(True)
 
 
-def _row(plan: ProbePlan, state: State, spec: ProbeSpec | None, note: str, refused: dict[str, str]) -> Row:
+def _row(
+    plan: ProbePlan, state: State, spec: ProbeSpec | JoinedSpec | None, note: str, refused: dict[str, str]
+) -> Row:
     first = plan.probe.attach[0].target
     kind, target = (spec.kind, spec.target) if spec else (first.kind.value, str(first))
     others = (
@@ -134,6 +160,8 @@ def _disabled(plan: ProbePlan) -> Row:
 
 def _near(text: str, known: Known) -> str:
     """A suggestion, if the target is a tracepoint that is not there."""
+    if " -> " in text:
+        return ""
     target = parse_target(text)
     if (
         target.kind is not Kind.TRACEPOINT
@@ -148,7 +176,8 @@ def _known(config: Config, files: ReadOnlyTracefs, lists: Lists) -> Known:
     instance = Instance.top(files)
     stacks_wanted = any(probe.stack for probe in config.probes)
     reading = choose(instance, config.settings, Symbols(files), stacks_wanted=stacks_wanted)
-    functions = Functions(lists, (attach.target.symbol for probe in config.probes for attach in probe.attach))
+    places = (place for probe in config.probes for attach in probe.attach for place in attach.single)
+    functions = Functions(lists, (place.target.symbol for place in places))
     return Known(
         Kernel(instance.event_format, instance.counts_tracepoints(), reading.geometry is not None),
         files.exists,

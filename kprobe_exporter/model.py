@@ -54,6 +54,8 @@ class Layout:
     ``slot`` numbers the layouts of one agent; a record names its layout by it. ``pattern`` is a
     regular expression for the text of a static tracepoint, one group an argument; None for what the
     probe events of the kernel print in one form. ``stack``: the kernel's stack follows each event.
+    ``user``: its addresses are a program's, so it knows no caller. ``caller``: where a return goes back
+    to is wanted, for which the kernel's symbols have to be loaded.
     """
 
     slot: int
@@ -65,6 +67,8 @@ class Layout:
     returns: ReturnType | None = None
     pattern: bytes | None = None
     stack: bool = False
+    user: bool = False
+    caller: bool = False
 
     def place(self, name: str) -> int | None:
         """Where a record of this layout holds the argument ``name``, None if it does not."""
@@ -106,8 +110,8 @@ class Batch:
     ``tallies`` are what the records of layouts with a recipe came to; then ``arrived`` counts them by
     slot, and ``passed`` those that their filter let through, where it is ours.
 
-    ``losses`` say when events went missing, before any record of a later moment than their start is
-    delivered. ``unpaired`` counts the events that belong to a pair of which the other half is missing.
+    ``losses`` say when events went missing; of pages, before any record of a later moment than their
+    start is delivered (text tells only where the next event of that CPU is printed). ``unpaired`` counts the events that belong to a pair of which the other half is missing.
     """
 
     records: list[Record] = field(default_factory=list)
@@ -176,7 +180,8 @@ class ProbeSpec:
     ``verb`` the head of the line (``p``, ``r1024``, ``e``), ``body`` what follows the name;
     ``system`` and ``event`` name the static tracepoint. ``filter`` is the kernel's to evaluate, ``only``
     the agent's. ``because`` says in one clause why the plan is this one, for a person. ``tables`` are
-    the hist triggers of the plan ``kernel``, each with the filter in its own condition.
+    the hist triggers of the plan ``kernel``, each with the filter in its own condition. ``role`` is
+    its part in a call or a pair: what ends it is no hit of its own.
     """
 
     probe: str
@@ -195,6 +200,7 @@ class ProbeSpec:
     plan: Plan = "events"
     because: str = ""
     tables: tuple[HistTable, ...] = ()
+    role: Literal["whole", "begin", "end"] = "whole"
 
     def line(self, group: str, event: str) -> str:
         """The definition as the kernel wants it, for this group and event name."""
@@ -233,12 +239,14 @@ class MetricSpec:
 
 @dataclass(frozen=True, slots=True)
 class ProbeMetrics:
-    """What the events of one probe are turned into."""
+    """What the events of one probe are turned into; ``duration_buckets`` in seconds, empty where
+    nothing takes time."""
 
     probe: str
     metrics: tuple[MetricSpec, ...]
     return_buckets: tuple[float, ...]
     returns: ReturnType | None
+    duration_buckets: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

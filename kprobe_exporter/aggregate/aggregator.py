@@ -23,6 +23,7 @@ from kprobe_exporter.aggregate.updates import (
     Refuse,
     Update,
     counter_update,
+    duration_update,
     gauge_update,
     guarded,
     histogram_update,
@@ -80,7 +81,7 @@ class Aggregator:
         self._arrived: Counter[int] = Counter()
         self._filtered_here: set[int] = set()
         self._let_through: Counter[int] = Counter()
-        self._counted_here: set[str] = set()
+        self._counted_here: dict[str, list[int]] = {}
         self._kernel_hits: set[str] = set()
         self._kernel_misses: set[str] = set()
         self._lost: defaultdict[str, Accumulator] = defaultdict(Accumulator)
@@ -92,7 +93,8 @@ class Aggregator:
         """Make a probe's metrics known, so that they are there from the start, installed or not."""
         with self._lock:
             cell = HistogramCell(len(probe.return_buckets))
-            self._probes[probe.probe] = ProbeNumbers(probe, Accumulator(), Accumulator(), cell, {})
+            durations = HistogramCell(len(probe.duration_buckets))
+            self._probes[probe.probe] = ProbeNumbers(probe, Accumulator(), Accumulator(), cell, durations, {})
             for spec in probe.metrics:
                 if spec.name not in self._metrics:
                     self._metrics[spec.name] = self._metric(spec)
@@ -104,11 +106,13 @@ class Aggregator:
         count_hits: bool = False,
         only: Where | None = None,
         tables: Sequence[HistTable] = (),
+        begins: Sequence[Layout] = (),
     ) -> None:
         """Get ready for the events of an installed probe that was declared, or for its ``tables``.
 
         ``count_hits``: nobody in the kernel counts its firings, so what comes is counted as hits.
-        ``only``: the kernel did not filter, so what does not pass is a hit but no event.
+        ``only``: the kernel did not filter, so what does not pass is a hit but no event. ``begins`` are
+        the first events of a call or a pair, of which each is a hit; they come as a count only.
         """
         with self._lock:
             probe = self._probes[layout.probe]
@@ -128,6 +132,8 @@ class Aggregator:
                         partial(_count, probe.errors),
                     )
                 )
+            if layout.place("duration") is not None:
+                updates.append(duration_update(layout, probe.metrics.duration_buckets, probe.durations))
             if only is not None:
                 updates = [guarded(passes(layout, only), self._passed(layout.slot, updates))]
                 self._filtered_here.add(layout.slot)
@@ -135,12 +141,12 @@ class Aggregator:
             self._tables[layout.slot] = Tables(layout, probe.metrics, tables)
             self._probe_of[layout.slot] = layout.probe
             if count_hits:
-                self._counted_here.add(layout.probe)
+                self._counted_here[layout.probe] = [one.slot for one in begins or (layout,)]
 
     def detach(self, layout: Layout) -> None:
         """It did not come up after all: no events of it will come, and nobody counts its hits."""
         with self._lock:
-            self._counted_here.discard(layout.probe)
+            self._counted_here.pop(layout.probe, None)
 
     def consume(self, batch: Batch) -> None:
         """Count a batch of events: one by one, or by what the source says that they came to."""
@@ -160,6 +166,8 @@ class Aggregator:
                 refuse_many(refused, partial(_count, self._lost_here))
             if batch.unparsed:
                 self._lost_here["unparsed"] += batch.unparsed
+            if batch.unpaired:
+                self._lost_here["unpaired"] += batch.unpaired
 
     def update_kernel(self, counts: KernelCounts) -> None:
         """Take what the kernel counted."""
@@ -181,7 +189,6 @@ class Aggregator:
         """Everything as it is now."""
         with self._lock:
             self._expire()
-            arrived = self._by_probe(self._arrived)
             late = {slot: self._let_through[slot] for slot in self._filtered_here}
             events = self._by_probe(dict(self._arrived) | late)
             hits, misses = {}, {}
@@ -189,7 +196,7 @@ class Aggregator:
                 if name in self._kernel_hits:
                     hits[name] = probe.hits.total
                 elif name in self._counted_here:
-                    hits[name] = arrived[name]
+                    hits[name] = sum(self._arrived[slot] for slot in self._counted_here[name])
                 if name in self._kernel_misses:
                     misses[name] = probe.misses.total
             return Numbers(
@@ -213,7 +220,8 @@ class Aggregator:
         """Counts by layout, added up by probe."""
         total = dict.fromkeys(self._probes, 0)
         for slot, count in counts.items():
-            total[self._probe_of[slot]] += count
+            if slot in self._probe_of:
+                total[self._probe_of[slot]] += count
         return total
 
     def _passed(self, slot: int, updates: list[Update]) -> Update:

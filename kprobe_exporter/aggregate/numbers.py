@@ -13,6 +13,7 @@ HELP = {
     "misses_total": "Firings that the kernel had to miss.",
     "return_value": "Return values of the probed function that are no errors.",
     "return_errors_total": "Error returns of the probed function, by errno.",
+    "duration_seconds": "Seconds from a call's entry to its return, or between the events of a pair.",
 }
 
 
@@ -23,6 +24,7 @@ class ProbeNumbers(NamedTuple):
     hits: Accumulator
     misses: Accumulator
     returned: HistogramCell
+    durations: HistogramCell
     errors: dict[int, int]
 
 
@@ -75,6 +77,14 @@ def built_in(
         returned,
     )
     yield _counter(namespace, "return_errors_total", ("probe", "errno"), errors)
+    durations: dict[LabelValues, float | HistogramValue] = {
+        (name,): probe.durations.value(bounds)
+        for name, probe in probes.items()
+        if (bounds := probe.metrics.duration_buckets)
+    }
+    if durations:
+        name = f"{namespace}_duration_seconds"
+        yield Family(name, "histogram", HELP["duration_seconds"], ("probe",), durations)
 
 
 def _counter(namespace: str, name: str, labels: tuple[str, ...], samples: dict[LabelValues, int]) -> Family:

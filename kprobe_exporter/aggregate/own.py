@@ -9,7 +9,16 @@ from kprobe_exporter.model import Family, LabelValues, ProbeStatus
 PREFIX = "kprobe_exporter"
 """Of the agent's own metrics; the namespace of the configuration is not for them."""
 
-LOSSES = ("overrun", "commit_overrun", "dropped", "unparsed", "unreadable", "negative", "table_full")
+LOSSES = (
+    "overrun",
+    "commit_overrun",
+    "dropped",
+    "unparsed",
+    "unpaired",
+    "unreadable",
+    "negative",
+    "table_full",
+)
 
 
 def probe_families(namespace: str, probes: Iterable[ProbeStatus]) -> tuple[Family, ...]:

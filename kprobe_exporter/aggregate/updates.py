@@ -176,6 +176,18 @@ def whole_scale(spec: MetricSpec) -> float:
     return int(spec.scale) if spec.scale.is_integer() else spec.scale
 
 
+def duration_update(layout: Layout, bounds: tuple[float, ...], durations: HistogramCell) -> Update:
+    """The built-in histogram of durations, in seconds; records have nanoseconds."""
+    take = getter(layout, "duration")
+
+    def observe(record: Record) -> None:
+        value = take(record)
+        if isinstance(value, int):
+            durations.observe(bounds, value / 1_000_000_000)
+
+    return observe
+
+
 def return_update(
     layout: Layout,
     returns: ReturnType,

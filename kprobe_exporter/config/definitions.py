@@ -3,22 +3,23 @@
 import re
 from collections.abc import Iterator, Mapping
 
-from kprobe_exporter.config.alternatives import BUILT_IN, Refuse
 from kprobe_exporter.config.fields import PATTERNS, PROBE_NAME
 from kprobe_exporter.config.schema import ProbeModel
+from kprobe_exporter.config.sites import BUILT_IN, Refuse
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.definition import Definition, ProbeKind, parse_definition
 from kprobe_exporter.grammar.fetch import FetchArg
-from kprobe_exporter.grammar.place import Address, EventName, Place, Symbol
+from kprobe_exporter.grammar.place import Address, EventName, FileOffset, Place, Symbol
 from kprobe_exporter.grammar.target import Kind, Target
 
 _HERE = ("definition",)
 
-_OTHER_KINDS = {
-    ProbeKind.UPROBE: "a place in a file (uprobe)",
-    ProbeKind.FPROBE: "f (fprobe)",
-    ProbeKind.TPROBE: "t (tprobe)",
+_KINDS = {
+    ProbeKind.KPROBE: (Kind.KPROBE, Kind.KRETPROBE),
+    ProbeKind.FPROBE: (Kind.FENTRY, Kind.FEXIT),
+    ProbeKind.UPROBE: (Kind.UPROBE, Kind.URETPROBE),
 }
+"""Of each, the kind on entry and the kind on return."""
 
 
 def wrong_keys(probe: Mapping[object, object]) -> Iterator[tuple[str, str]]:
@@ -100,13 +101,15 @@ class _Written:
         return name
 
     def _target(self, place: Place) -> Target | None:
-        kind = Kind.KRETPROBE if self.definition.returns else Kind.KPROBE
+        if self.definition.kind is ProbeKind.TPROBE:
+            self.wrong("attach to the tracepoint by `attach: tracepoint:SYSTEM:EVENT` instead", self.line)
+            return None
+        kind = _KINDS.get(self.definition.kind, _KINDS[ProbeKind.KPROBE])[self.definition.returns]
         match place:
-            case _ if self.definition.kind in _OTHER_KINDS:
-                what = _OTHER_KINDS[self.definition.kind]
-                self.wrong(
-                    f"this version does not do {what} yet, only p and r on a function and e", self.line
-                )
+            case FileOffset(ref_counter=int()):
+                self.wrong("the counter of a place's users is left to the program: take it out", str(place))
+            case FileOffset(path=path, offset=offset):
+                return Target(kind, path=path, offset=offset)
             case Symbol(name=name, module=module, offset=offset):
                 return Target(kind, module, name, offset)
             case Address() if self.definition.returns:

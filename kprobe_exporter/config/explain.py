@@ -12,8 +12,10 @@ from kprobe_exporter.config.schema import (
     AttachModel,
     Document,
     GlobalModel,
+    HalfModel,
     LabelModel,
     MetricModel,
+    PairModel,
     ProbeModel,
 )
 from kprobe_exporter.config.wording import Path, nearest, quote
@@ -26,10 +28,14 @@ _MODELS: Mapping[str, type[Strict]] = {
     "global": GlobalModel,
     "probes": ProbeModel,
     "attach": AttachModel,
+    "pair": PairModel,
+    "from": HalfModel,
+    "to": HalfModel,
     "metrics": MetricModel,
     "labels": LabelModel,
     "buckets": BucketRule,
     "return_buckets": BucketRule,
+    "duration_buckets": BucketRule,
     "linear": Linear,
     "exp2": Exp2,
 }

@@ -144,7 +144,7 @@ Duration: TypeAlias = Annotated[
     WithJsonSchema({"type": ["number", "string"], "pattern": _DURATION, "examples": ["15m"]}),
 ]
 Help: TypeAlias = Annotated[str, Field(max_length=1000), AfterValidator(_line)]
-Filter: TypeAlias = Annotated[str, AfterValidator(_grammar(parse_filter))]
+Filter: TypeAlias = Annotated[str, AfterValidator(_grammar(_where))]
 Where: TypeAlias = Annotated[str, AfterValidator(_grammar(_where)), Field(examples=["return > 0"])]
 Definition: TypeAlias = Annotated[
     str,

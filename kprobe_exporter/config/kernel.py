@@ -3,9 +3,9 @@
 import math
 from collections.abc import Iterator
 
-from kprobe_exporter.config.alternatives import Alternative, Refuse
 from kprobe_exporter.config.metrics import return_buckets
 from kprobe_exporter.config.schema import MetricModel, ProbeModel
+from kprobe_exporter.config.sites import Alternative, Refuse
 from kprobe_exporter.config.values import Metric
 from kprobe_exporter.config.wording import Path, listed, quote
 from kprobe_exporter.grammar.filter import parse_filter
@@ -24,6 +24,8 @@ EVENTS = "leave `aggregate` out to have it"
 
 def refuse_probe(probe: ProbeModel, alternatives: tuple[Alternative, ...], refuse: Refuse) -> None:
     """Refuse what a probe asks for beside its metrics, and hist triggers cannot do."""
+    if joined := [str(one.attach.target) for one in alternatives if one.attach.target.kind.is_joined]:
+        refuse(("aggregate",), f"{listed(joined)} is two events, which the agent joins: {EVENTS}")
     if probe.stack:
         refuse(("stack",), f"the kernel keeps no stacks where it aggregates: {EVENTS}")
     measured = any(one.attach.returns and one.attach.returns.fetch for one in alternatives)

@@ -13,7 +13,7 @@ from kprobe_exporter.config.explain import explain
 from kprobe_exporter.config.fields import Decoders
 from kprobe_exporter.config.files import Unusable, expand, read
 from kprobe_exporter.config.kernel import refuse_metric, refuse_probe
-from kprobe_exporter.config.metrics import return_buckets, write_out
+from kprobe_exporter.config.metrics import duration_buckets, return_buckets, write_out
 from kprobe_exporter.config.names import Taken, wrong_with_space
 from kprobe_exporter.config.schema import Document, GlobalModel, MetricModel, ProbeModel
 from kprobe_exporter.config.values import MAXACTIVE, Config, Metric, Probe, Settings
@@ -202,6 +202,7 @@ class _Loading:
             metrics=tuple(found.values()),
             maxactive=model.maxactive or MAXACTIVE,
             return_buckets=return_buckets(model),
+            duration_buckets=duration_buckets(model),
             enabled=model.enabled,
             optional=model.optional,
             stack=model.stack,

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from typing import Any
 
-from kprobe_exporter.config.alternatives import Alternative, Refuse
 from kprobe_exporter.config.fields import bounds
 from kprobe_exporter.config.later import later
 from kprobe_exporter.config.names import wrong_with_label, wrong_with_metric
 from kprobe_exporter.config.schema import LabelModel, MetricModel, ProbeModel
-from kprobe_exporter.config.values import RETURN_BUCKETS, Decode, Label, Metric, MetricKind
+from kprobe_exporter.config.sites import Alternative, Refuse
+from kprobe_exporter.config.values import DURATION_BUCKETS, RETURN_BUCKETS, Decode, Label, Metric, MetricKind
 from kprobe_exporter.config.wording import Path, listed, quote
 from kprobe_exporter.grammar.condition import Comparison
 from kprobe_exporter.grammar.evaluate import check_fields
@@ -19,6 +19,11 @@ from kprobe_exporter.grammar.lexis import closest
 def return_buckets(probe: ProbeModel) -> tuple[float, ...]:
     """The bounds of the probe's built-in histogram."""
     return bounds(probe.return_buckets) if probe.return_buckets is not None else RETURN_BUCKETS
+
+
+def duration_buckets(probe: ProbeModel) -> tuple[float, ...]:
+    """The bounds of the probe's built-in histogram of durations, in seconds."""
+    return bounds(probe.duration_buckets) if probe.duration_buckets is not None else DURATION_BUCKETS
 
 
 def write_out(
@@ -118,6 +123,8 @@ class _Written:
             return None
         if self.model.buckets is not None:
             return bounds(self.model.buckets)
+        if self.model.value == "duration":
+            return duration_buckets(self.probe)
         return return_buckets(self.probe) if self.model.value == "return" else RETURN_BUCKETS
 
     def _labels(self) -> Iterator[Label]:

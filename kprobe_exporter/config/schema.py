@@ -93,11 +93,57 @@ class MetricModel(Strict):
         return self
 
 
+class HalfModel(Strict):
+    """One event of a pair; `fetch` and `filter` are its own."""
+
+    to: To
+    """Where to attach: any kind but `call`, `ucall` and `syscall`, and no pattern."""
+    fetch: Fetch | None = None
+    """NAME to the kernel's fetch argument; on a tracepoint NAME to its field."""
+    filter: Filter | None = None
+    """The kernel's own filter, evaluated in the kernel."""
+    returns: Returns | None = None
+    """How the return value is read."""
+
+
+_To: TypeAlias = Annotated[To, Tag("<text>")]
+_Half: TypeAlias = Annotated[HalfModel, Tag("<mapping>")]
+_Halves: TypeAlias = list[
+    Annotated[_To | _Half, shapes("an event of a pair is a text as kprobe:vfs_read, or {to: …}")]
+]
+_HALF = "an event of a pair is a text as kprobe:vfs_read, or {to: …}"
+
+
+class PairModel(Strict):
+    """Two events as one, with the time between them."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    # `from` is a keyword of Python.
+    begin: Annotated[
+        _To | _Half | Annotated[_Halves, Field(min_length=1, max_length=8), Tag("<list>")],
+        shapes(f"{_HALF}, or a list of these"),
+    ] = Field(alias="from")
+    """The event that begins it; of a list, each of them does."""
+    to: Annotated[_To | _Half, shapes(_HALF)]
+    """The event that ends it."""
+    key: Annotated[
+        Annotated[str, Tag("<text>")]
+        | Annotated[list[str], Field(min_length=1, max_length=8), Tag("<list>")],
+        shapes("key is the name of a field, or a list of names"),
+    ]
+    """The fields by which the two are known to belong together; both have them."""
+
+
 class AttachModel(Strict):
     """One alternative; its keys replace those of the probe."""
 
-    to: To
-    """Where to attach: `kprobe:SYM[+OFF]`, `kretprobe:SYM` or `tracepoint:SYSTEM:EVENT`."""
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["to"]}, {"required": ["pair"]}]})
+
+    to: To | None = None
+    """Where to attach: `kprobe:SYM[+OFF]`, `call:SYM`, `tracepoint:SYSTEM:EVENT`, `uprobe:PATH:SYM`, …"""
+    pair: PairModel | None = None
+    """Two events as one: `{from: …, to: …, key: FIELD}`."""
     fetch: Fetch | None = None
     """NAME to the kernel's fetch argument; on a tracepoint NAME to its field."""
     filter: Filter | None = None
@@ -105,15 +151,20 @@ class AttachModel(Strict):
     returns: Returns | None = None
     """How the return value is read: the type in the function's declaration."""
 
+    @model_validator(mode="after")
+    def _one(self) -> "AttachModel":
+        if (self.to is None) == (self.pair is None):
+            raise ValueError("attach has `to` or `pair`, one of them")
+        return self
 
-_To: TypeAlias = Annotated[To, Tag("<text>")]
+
 _Alternative: TypeAlias = Annotated[AttachModel, Tag("<mapping>")]
 _Alternatives: TypeAlias = list[
-    Annotated[_To | _Alternative, shapes("an alternative is a text as kprobe:vfs_read, or {to: …}")]
+    Annotated[_To | _Alternative, shapes("an alternative is a text as kprobe:vfs_read, {to: …} or {pair: …}")]
 ]
 Attachment: TypeAlias = Annotated[
     _To | _Alternative | Annotated[_Alternatives, Field(min_length=1, max_length=32), Tag("<list>")],
-    shapes("attach is a text as kprobe:vfs_read, {to: …}, or a list of these"),
+    shapes("attach is a text as kprobe:vfs_read, {to: …}, {pair: …}, or a list of these"),
 ]
 
 
@@ -148,6 +199,8 @@ class ProbeModel(Strict):
     """What to count beside the built-in metrics."""
     return_buckets: Buckets | None = None
     """Bounds of the built-in histogram of return values; powers of 4 up to 4^10."""
+    duration_buckets: Buckets | None = None
+    """Bounds in seconds of the built-in histogram of a call's or pair's durations; 1 µs to 17 s."""
     optional: bool = False
     """Whether a kernel that cannot do it is no reason for a warning."""
     enabled: bool = True

@@ -1,21 +1,31 @@
-"""The alternatives of one probe: merged with its own keys, checked, and which fields they yield."""
+"""One place to attach to: merged with the keys of its probe, checked, and which fields it yields."""
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from kprobe_exporter.config.schema import AttachModel, ProbeModel
+from kprobe_exporter.config.schema import AttachModel, HalfModel, ProbeModel
 from kprobe_exporter.config.values import Attach, return_type
 from kprobe_exporter.config.wording import Path, quote
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.evaluate import COMMON_FIELDS, STRING, FieldType, check_fields, field_type
-from kprobe_exporter.grammar.expression import KPROBE, KRETPROBE, Site
+from kprobe_exporter.grammar.condition import Filter, split_filter
+from kprobe_exporter.grammar.evaluate import (
+    COMMON_FIELDS,
+    FLOAT,
+    STRING,
+    FieldType,
+    check_fields,
+    field_type,
+)
+from kprobe_exporter.grammar.expression import KPROBE, KRETPROBE
+from kprobe_exporter.grammar.expression import Site as FetchSite
 from kprobe_exporter.grammar.fetch import FetchArg, check_name, parse_fetch
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.lexis import NAME, closest
 from kprobe_exporter.grammar.place import BASES
-from kprobe_exporter.grammar.target import Kind, Target, parse_target
-from kprobe_exporter.model import ReturnType
+from kprobe_exporter.grammar.target import Kind, Target
+from kprobe_exporter.model import STACK_POINTER, ReturnType
 
 _S32 = FieldType("int", 4, signed=True)
 _S64 = FieldType("int", 8, signed=True)
@@ -23,6 +33,9 @@ _S64 = FieldType("int", 8, signed=True)
 # What every event has, as the agent reads it.
 _COMMON: Mapping[str, FieldType] = {"comm": STRING, "tid": _S32, "pid": _S32, "cpu": _S32}
 BUILT_IN = frozenset({*_COMMON, "return", "caller", "symbol", "duration"})
+
+AGENT_NAMES = {"common_pid": "tid", "common_cpu": "cpu", "CPU": "cpu", "COMM": "comm"}
+"""What the kernel's filter calls by another name than the agent."""
 
 MAX_FETCH = 64
 
@@ -47,45 +60,11 @@ class Alternative:
     fields: Mapping[str, FieldType | None]
 
 
-def alternatives(probe: ProbeModel, refuse: Refuse, defined: Target | None = None) -> tuple[Alternative, ...]:
-    """All alternatives of a well-formed probe, in order; what is wrong goes to ``refuse``.
-
-    ``defined`` is what the probe's definition names, the only alternative then.
-    """
-    found = tuple(_Merged(probe, *one, refuse).alternative() for one in _written(probe, defined))
-    if found:
-        _refuse_return_keys(probe, found, refuse)
-    return found
-
-
-def _written(probe: ProbeModel, defined: Target | None) -> Iterator[tuple[Target, AttachModel, Path]]:
-    """The alternatives as written, with their paths in the probe."""
-    if defined:
-        yield defined, AttachModel.model_construct({"to"}, to=str(defined)), ("definition",)
-        return
-    entries = probe.attach if isinstance(probe.attach, list) else [probe.attach]
-    for index, entry in enumerate(entries):
-        path: Path = ("attach", index) if isinstance(probe.attach, list) else ("attach",)
-        if entry is not None:
-            own = AttachModel(to=entry) if isinstance(entry, str) else entry
-            yield parse_target(own.to), own, path
-
-
-def _refuse_return_keys(probe: ProbeModel, found: tuple[Alternative, ...], refuse: Refuse) -> None:
-    """Keys that would silently do nothing."""
-    if not any(one.attach.target.kind is Kind.KRETPROBE for one in found) and probe.maxactive:
-        refuse(("maxactive",), "only a kretprobe has it, and none is attached: leave it out")
-    if not any(one.attach.returns for one in found):
-        for key in ("returns", "return_buckets"):
-            if getattr(probe, key) is not None:
-                refuse((key,), "nothing here has a return value to read: leave it out")
-
-
-class _Merged:
-    """One alternative in the making."""
+class Site:
+    """One place in the making: of an event, or of a call with both its halves."""
 
     def __init__(
-        self, probe: ProbeModel, target: Target, own: AttachModel, path: Path, refuse: Refuse
+        self, probe: ProbeModel, target: Target, own: AttachModel | HalfModel, path: Path, refuse: Refuse
     ) -> None:
         self.probe, self.target, self.own = probe, target, own
         self.path, self.refuse = path, refuse
@@ -99,6 +78,7 @@ class _Merged:
             self.filter = own.filter
         if "returns" in own.model_fields_set:
             returns = own.returns
+        self.guessed = returns is None
         self.returns = self._returns(returns)
         self.fields: dict[str, FieldType | None] = {**_COMMON}
         self.compared: dict[str, FieldType] = {}  # in the kernel's filter, as far as it is known here
@@ -118,7 +98,9 @@ class _Merged:
             except GrammarError as error:
                 self.refuse(path, self._here(error.message, "fetch"), column=error.column)
         self._check_filter()
-        return Alternative(Attach(self.target, fetch, self.filter, self.returns), self.fields)
+        guessed = self.returns is not None and self.guessed
+        attach = Attach(self.target, fetch, self.filter, self.returns, guessed)
+        return Alternative(_in_halves(attach) if self.target.kind.is_call else attach, self.fields)
 
     def _path(self, key: str) -> Path:
         """Where the key is written that is in force: in the alternative, or for the whole probe."""
@@ -132,7 +114,8 @@ class _Merged:
 
     def _returns(self, name: str | None) -> ReturnType | None:
         kind = self.target.kind
-        if kind is Kind.KRETPROBE or (kind is Kind.TRACEPOINT and "return" in self.fetch):
+        fetched = kind is Kind.TRACEPOINT and "return" in self.fetch
+        if kind.is_return or kind.is_call or fetched:
             return return_type(name or "long")
         if self.own.returns is not None:
             self.refuse((*self.path, "returns"), f"{self.target} has no return value to read")
@@ -140,35 +123,41 @@ class _Merged:
 
     def _own_fields(self) -> None:
         """The fields that come with the kind of the probe."""
-        if self.target.kind is Kind.TRACEPOINT:
+        kind = self.target.kind
+        if kind is Kind.TRACEPOINT:
             return
-        self.compared |= COMMON_FIELDS
         self.fields["symbol"] = STRING
-        if self.target.kind is Kind.KRETPROBE:
+        if kind.is_joined:
+            self.fields["duration"] = FLOAT
+            self.compared |= {**_COMMON, "duration": FLOAT}
+        self.compared |= COMMON_FIELDS
+        if kind in (Kind.KRETPROBE, Kind.FEXIT, Kind.CALL):
             self.fields["caller"] = STRING
         if self.returns and self.returns.fetch:
             kept = field_type(parse_fetch(f"$retval:{self.returns.fetch}"))
             # Where the type is a guess, or a pointer, the agent makes errors negative.
-            negative = self.returns.wide or self.returns.pointer
-            self.fields["return"] = _S64 if negative else kept
-            self.compared["return"] = kept
+            read = _S64 if self.returns.wide or self.returns.pointer else kept
+            self.fields["return"] = read
+            self.compared["return"] = read if kind.is_joined else kept
 
     def _check_name(self, name: str, path: Path) -> None:
-        tracepoint = self.target.kind is Kind.TRACEPOINT
-        if name in BUILT_IN and not (name == "return" and tracepoint):
+        own = name == "return" and self.target.kind is Kind.TRACEPOINT
+        if name in BUILT_IN and not own:
             self.refuse(path, f"{name!r} is a built-in field: choose another name", at_key=True)
+        elif name == STACK_POINTER:
+            self.refuse(path, f"{name!r} is the agent's own: choose another name", at_key=True)
         else:
             check_name(name)
 
     def _fetched(self, name: str, text: str, path: Path) -> str:
         """A fetch argument as the kernel takes it; its type is noted. Raises GrammarError."""
-        if self.target.kind is Kind.TRACEPOINT:
+        if self.target.kind.on_event:
             if not NAME.fullmatch(text):
                 raise GrammarError(
                     f"on a tracepoint this is the name of one of its fields, not {quote(text)}"
                 )
             return text
-        found = parse_fetch(text, _site(self.target))
+        found = _parse(text, self.target)
         if found.expression == "$arg*":
             raise GrammarError("$arg* is many: give each argument a name of its own")
         if found.warning:
@@ -178,12 +167,18 @@ class _Merged:
             found = replace(found, type=self.returns.fetch)
         self.fields[name] = _as_read(found)
         self.compared[name] = field_type(found)
-        return found.body
+        return text if self.target.kind.in_file and "$arg" in text else found.body
 
     def _check_filter(self) -> None:
         if self.filter is None:
             return
-        for part in parse_filter(self.filter).comparisons:
+        try:
+            # The kernel knows no fractions; what takes time is filtered by the agent.
+            parts = parse_filter(self.filter, fractions=self.target.kind.is_joined).comparisons
+        except GrammarError as error:
+            self.refuse(self._path("filter"), self._here(error.message, "filter"), column=error.column)
+            return
+        for part in parts:
             why = self._wrong_in_filter(part.name)
             if not why and part.name in self.compared:
                 why = next(map(str, check_fields(part, self.compared)), None)
@@ -191,14 +186,15 @@ class _Merged:
                 self.refuse(self._path("filter"), self._here(why, "filter"), column=part.column)
 
     def _wrong_in_filter(self, name: str) -> str | None:
+        kind = self.target.kind
         if name == "return" and name not in self.fields:
-            if self.target.kind is Kind.TRACEPOINT:
+            if kind is Kind.TRACEPOINT:
                 return "a tracepoint has no 'return' of its own: add fetch: {return: FIELD}"
-            why = "returns: void" if self.target.kind is Kind.KRETPROBE else "this is an entry"
+            why = "returns: void" if kind.is_return or kind.is_call else "this is an entry"
             return f"there is no 'return' here: {why}"
         # The names of a tracepoint's own fields are the running kernel's to know.
         usable = {*self.fetch, *self.compared}
-        if name in usable or self.target.kind is Kind.TRACEPOINT:
+        if name in usable or kind is Kind.TRACEPOINT:
             return None
         if name in ("tid", "pid"):
             return f"the kernel's filter has no {name!r}: common_pid is the thread's id"
@@ -207,8 +203,39 @@ class _Merged:
         return f"there is no field {quote(name)} to filter on: fetch it{closest(name, usable)}"
 
 
-def _site(target: Target) -> Site:
+def _in_halves(attach: Attach) -> Attach:
+    """A call with its entry and its return. Only what holds for both is the kernel's to filter."""
+    enter, leave = attach.target.halves
+    early, late = None, None
+    if attach.filter is not None:
+        early, late = split_filter(parse_filter(attach.filter, fractions=True), _same_in_both)
+    in_kernel = early.render() if early else None
+    returned = {"return": "ret"} if attach.target.kind is Kind.SYSCALL else {}
+    return replace(
+        attach,
+        filter=late.rename(AGENT_NAMES).render() if late else None,
+        begins=(Attach(enter, attach.fetch, in_kernel, None),),
+        end=Attach(leave, returned, in_kernel, attach.returns, attach.guessed),
+    )
+
+
+def _same_in_both(part: Filter) -> bool:
+    """A thread stays what it is during a call; its name, its CPU and what it looks at may change."""
+    return part.fields == {"common_pid"}
+
+
+def _parse(text: str, target: Target) -> FetchArg:
+    """A fetch argument at its place; of a program the agent knows by itself where its arguments are."""
+    if not target.kind.in_file:
+        return parse_fetch(text, _site(target))
+    known = text if target.kind is Kind.URETPROBE else re.sub(r"\$arg[1-9]\d?(?!\w)", "%di", text)
+    return parse_fetch(known, FetchSite("user", returns=target.kind is Kind.URETPROBE))
+
+
+def _site(target: Target) -> FetchSite:
     """Where the arguments are still in place: an entry may be 4 bytes in, after x86-64's endbr64."""
+    if target.kind in (Kind.FENTRY, Kind.FEXIT):
+        return FetchSite("function", returns=target.kind is Kind.FEXIT)
     if target.kind is Kind.KRETPROBE:
         return KRETPROBE
     entry = target.offset in (0, 4) and not target.symbol[:1].isdigit()

@@ -13,6 +13,9 @@ MetricKind: TypeAlias = Literal["counter", "histogram", "gauge"]
 # Powers of 4 from 1 to 4^10, the bounds of the built-in histogram of return values.
 RETURN_BUCKETS = tuple(float(4**k) for k in range(11))
 
+# Powers of 4 from 1 µs to 4^12 µs, 17 s: those of the built-in histogram of durations, in seconds.
+DURATION_BUCKETS = tuple(4**k / 1_000_000 for k in range(13))
+
 # In the probe's name space, so that no metric of a probe may have their names. The kinds tell
 # which further names each of them takes.
 BUILT_IN_METRICS: Mapping[str, MetricKind] = {
@@ -73,13 +76,26 @@ class Attach:
 
     ``fetch`` keeps its order: NAME to fetch argument; on a tracepoint NAME to its field.
     ``returns`` is None where there is no return value to read: on entry, and on a tracepoint that
-    does not fetch a ``return``.
+    does not fetch a ``return``. ``guessed``: nobody said how it is read, and the kernel's BTF may know.
+
+    A call or a pair has ``begins``, one of which comes first, and ``end``: they say what is fetched and
+    what the kernel filters; ``filter`` is what is left for the agent, in its own names. A pair's
+    halves agree in the fields ``key``.
     """
 
     target: Target
     fetch: Mapping[str, str]
     filter: str | None
     returns: ReturnType | None
+    guessed: bool = False
+    begins: tuple["Attach", ...] = ()
+    end: "Attach | None" = None
+    key: tuple[str, ...] = ()
+
+    @property
+    def single(self) -> tuple["Attach", ...]:
+        """The single events: of a call or a pair those that begin it and the one that ends it."""
+        return (self,) if self.end is None else (*self.begins, self.end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +112,7 @@ class Probe:
     metrics: tuple[Metric, ...] = ()
     maxactive: int = MAXACTIVE
     return_buckets: tuple[float, ...] = RETURN_BUCKETS
+    duration_buckets: tuple[float, ...] = DURATION_BUCKETS
     enabled: bool = True
     optional: bool = False
     stack: bool = False

@@ -1,7 +1,7 @@
 """Attach strings of the configuration, ``kprobe:SYM+OFF`` and the like, parsed and written back."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from kprobe_exporter.grammar.lexis import (
@@ -16,7 +16,7 @@ from kprobe_exporter.grammar.lexis import (
 
 
 class Kind(StrEnum):
-    """What can be attached to, by bpftrace's names."""
+    """What can be attached to, by bpftrace's names; ``call`` and the like are an entry and its return."""
 
     KPROBE = "kprobe"
     KRETPROBE = "kretprobe"
@@ -28,10 +28,38 @@ class Kind(StrEnum):
     CALL = "call"
     UCALL = "ucall"
     SYSCALL = "syscall"
+    PAIR = "pair"
+
+    @property
+    def is_return(self) -> bool:
+        """Whether a function's return is all that it sees."""
+        return self in (Kind.KRETPROBE, Kind.URETPROBE, Kind.FEXIT)
+
+    @property
+    def is_call(self) -> bool:
+        """Whether it is an entry and its return."""
+        return self in (Kind.CALL, Kind.UCALL, Kind.SYSCALL)
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether two events make one of it, which takes time."""
+        return self.is_call or self is Kind.PAIR
+
+    @property
+    def in_file(self) -> bool:
+        """Whether it is a place in a program or a library, not in the kernel."""
+        return self in (Kind.UPROBE, Kind.URETPROBE, Kind.UCALL)
+
+    @property
+    def on_event(self) -> bool:
+        """Whether it is an event that the kernel has by itself, with fields of its own."""
+        return self in (Kind.TRACEPOINT, Kind.SYSCALL)
 
 
-SUPPORTED = frozenset({Kind.KPROBE, Kind.KRETPROBE, Kind.TRACEPOINT})
-"""The kinds that this version does; the others are only recognised."""
+HALVES = {
+    Kind.CALL: (Kind.KPROBE, Kind.KRETPROBE),
+    Kind.UCALL: (Kind.UPROBE, Kind.URETPROBE),
+}
 
 LONGEST = 1024
 
@@ -42,9 +70,18 @@ _SHORT = {
     "r": Kind.KRETPROBE,
     "t": Kind.TRACEPOINT,
     "tp": Kind.TRACEPOINT,
+    "u": Kind.UPROBE,
+    "ur": Kind.URETPROBE,
+    "f": Kind.FENTRY,
+    "fr": Kind.FEXIT,
+    "kfunc": Kind.FENTRY,
+    "kretfunc": Kind.FEXIT,
 }
 
 _TRACE_NAME = re.compile(r"[A-Za-z0-9_-]+")  # "9p" and "hda_intel" are systems of the kernel
+_SYSCALL_NAME = re.compile(r"[a-z0-9_]+")
+_FILE_SYMBOL = re.compile(r"[A-Za-z_.$][A-Za-z0-9_.$@]*")  # with its version: memcpy@GLIBC_2.14
+_PATTERN = re.compile(r"[A-Za-z0-9_.$*?\[\]!-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +89,10 @@ class Target:
     """What one attach string names; ``str()`` gives the canonical string back.
 
     A probe on a function has ``symbol``, perhaps ``module`` (empty for the kernel itself) and
-    ``offset`` in bytes; a tracepoint has ``system`` and ``event``.
+    ``offset`` in bytes, or a pattern as ``symbol``; one in a file has its ``path``, and without a
+    ``symbol`` the offset is from the start of the file. A tracepoint has ``system`` and ``event``, a
+    system call its name as ``symbol``. A pair has ``parts``: the first events, and at last the one that
+    ends it.
     """
 
     kind: Kind
@@ -61,19 +101,44 @@ class Target:
     offset: int = 0
     system: str = ""
     event: str = ""
+    path: str = ""
+    parts: tuple["Target", ...] = ()
 
     def __str__(self) -> str:
+        if self.parts:
+            return f"{' | '.join(map(str, self.parts[:-1]))} -> {self.parts[-1]}"
         if self.kind is Kind.TRACEPOINT:
             return f"{self.kind}:{self.system}:{self.event}"
-        module = f"{self.module}:" if self.module else ""
+        place = f"{self.path}:" if self.path else f"{self.module}:" if self.module else ""
+        if self.path and not self.symbol:
+            return f"{self.kind}:{place}{self.offset:#x}"
         offset = f"+{self.offset}" if self.offset else ""
-        return f"{self.kind}:{module}{self.symbol}{offset}"
+        return f"{self.kind}:{place}{self.symbol}{offset}"
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether it may name many: the symbol, or the event of a tracepoint, is a shell pattern."""
+        return _is_pattern(self.event or self.symbol)
+
+    @property
+    def halves(self) -> tuple["Target", "Target"]:
+        """The entry and the return of a call. Raises KeyError for another kind."""
+        if self.kind is Kind.SYSCALL:
+            enter, leave = (
+                Target(Kind.TRACEPOINT, system="syscalls", event=f"sys_{way}_{self.symbol}")
+                for way in ("enter", "exit")
+            )
+            return enter, leave
+        entry, back = HALVES[self.kind]
+        return replace(self, kind=entry), replace(self, kind=back)
 
 
 def parse_target(text: str) -> Target:
     """Parse an attach string; raises GrammarError.
 
-    ``kprobe:[MOD:]SYM[+OFF]``, ``kretprobe:[MOD:]SYM`` or ``tracepoint:SYSTEM:EVENT``.
+    ``kprobe:[MOD:]SYM[+OFF]``, ``kretprobe:[MOD:]SYM`` and so ``fentry``, ``fexit`` and ``call``;
+    ``uprobe:PATH:SYM[+OFF]|OFFSET``, ``uretprobe`` and ``ucall``; ``tracepoint:SYSTEM:EVENT``;
+    ``syscall:NAME``.
     """
     refuse_forbidden(text, LONGEST)
     word, colon, rest = text.partition(":")
@@ -81,10 +146,12 @@ def parse_target(text: str) -> Target:
         fail(f"{text!r} names no kind, write it as KIND:NAME, such as kprobe:vfs_read", text)
     kind = _kind(word, text)
     with part_of(text, len(word) + 1):
-        _refuse_pattern(rest)
         if kind is Kind.TRACEPOINT:
             return _tracepoint(rest)
-        return _function(kind, rest)
+        if kind is Kind.SYSCALL:
+            _whole(_SYSCALL_NAME, rest, "system call")
+            return Target(kind, symbol=rest)
+        return _in_file(kind, rest) if kind.in_file else _function(kind, rest)
 
 
 def _kind(word: str, text: str) -> Kind:
@@ -95,15 +162,9 @@ def _kind(word: str, text: str) -> Kind:
             fail(f"unknown kind {word!r}, write {meant!s}", text)
         near = closest(word, Kind) or f", there are {', '.join(Kind)}"
         fail(f"unknown kind {word!r}{near}", text)
-    if kind not in SUPPORTED:
-        known = ", ".join(kind for kind in Kind if kind in SUPPORTED)
-        fail(f"this version does not do {kind!s} probes yet, only {known}", text)
+    if kind is Kind.PAIR:
+        fail("a pair is written as pair: {from: …, to: …, key: FIELD}", text)
     return kind
-
-
-def _refuse_pattern(text: str) -> None:
-    if found := re.search(r"[*?\[\]{}]", text):
-        fail("patterns are not done yet, name one function or tracepoint", text, found.start())
 
 
 def _tracepoint(text: str) -> Target:
@@ -114,7 +175,7 @@ def _tracepoint(text: str) -> Target:
         fail(f"a tracepoint is named by its system and its event, write {hint}", text, len(text))
     _whole(_TRACE_NAME, system, "tracepoint system")
     with part_of(text, len(system) + 1):
-        _whole(_TRACE_NAME, event, "tracepoint event")
+        _whole(_PATTERN if _is_pattern(event) else _TRACE_NAME, event, "tracepoint event")
     return Target(Kind.TRACEPOINT, system=system, event=event)
 
 
@@ -125,16 +186,50 @@ def _function(kind: Kind, text: str) -> Target:
     if colon:
         _whole(MODULE, module, "module")
     with part_of(text, start):
-        _whole(SYMBOL, symbol, "function")
+        _whole(_PATTERN if _is_pattern(symbol) else SYMBOL, symbol, "function")
     if not plus:
         return Target(kind, module, symbol)
     start += len(symbol) + 1
-    if kind is Kind.KRETPROBE:
-        fail("a return has no offset, take it out or write kprobe", text, start - 1)
-    value = kernel_number(offset, 0, 2**32 - 1)
+    target = Target(kind, module, symbol)
+    if kind is not Kind.KPROBE:
+        what = "a return" if kind.is_return else f"{'an' if kind is Kind.FENTRY else 'a'} {kind}"
+        fail(f"{what} has no offset, take it out or write kprobe", text, start - 1)
+    if target.is_pattern:
+        fail("a pattern has no offset, take it out or name one function", text, start - 1)
+    return replace(target, offset=_offset(offset, text, start))
+
+
+def _in_file(kind: Kind, text: str) -> Target:
+    path, colon, rest = text.rpartition(":")
+    if not colon or not rest:
+        fail(f"a place in a file is written as {kind}:PATH:FUNCTION or {kind}:PATH:0x1234", text, len(text))
+    if not path.startswith("/"):
+        fail("the path of a program or a library begins with '/'", text)
+    if found := re.search(r"\s", path):
+        fail("the kernel takes no path with a blank in it: make a link to it", text, found.start())
+    start = len(path) + 1
+    if rest[0].isdigit():
+        return Target(kind, path=path, offset=_offset(rest, text, start))
+    symbol, plus, offset = rest.partition("+")
+    with part_of(text, start):
+        _whole(_FILE_SYMBOL, symbol, "function")
+    if not plus:
+        return Target(kind, symbol=symbol, path=path)
+    start += len(symbol) + 1
+    if kind is not Kind.UPROBE:
+        fail("a return has no offset, take it out or write uprobe", text, start - 1)
+    return Target(kind, symbol=symbol, path=path, offset=_offset(offset, text, start))
+
+
+def _offset(written: str, text: str, start: int) -> int:
+    value = kernel_number(written, 0, 2**32 - 1)
     if value is None:
-        fail(f"{offset!r} is no offset in bytes, write a number such as 16 or 0x10", text, start)
-    return Target(kind, module, symbol, value)
+        fail(f"{written!r} is no offset in bytes, write a number such as 16 or 0x10", text, start)
+    return value
+
+
+def _is_pattern(name: str) -> bool:
+    return re.search(r"[*?\[]", name) is not None
 
 
 def _whole(pattern: re.Pattern[str], name: str, what: str) -> None:

@@ -22,14 +22,7 @@ def function_spec(
     target = attach.target
     is_return = target.kind is Kind.KRETPROBE
     args = [parse_fetch(text, name=name) for name, text in attach.fetch.items()]
-    if is_return and attach.returns is not None and attach.returns.fetch is not None:
-        args.append(parse_fetch(f"$retval:{attach.returns.fetch}", name="return"))
-    if "comm" in wanted | filter_fields(attach.filter):
-        args.append(parse_fetch("$comm:string", name="comm"))
-    if probe.aggregate == "kernel":
-        # Without a type some kernels ask BTF: how a key is to be read has to be known beforehand.
-        args = [replace(arg, type="x64") if _is_untyped(arg) else arg for arg in args]
-    args.sort(key=_is_string)
+    args = event_args(args, probe, attach, wanted, is_return=is_return)
     because = events_for(probe, attach, wanted)
     module = f"{target.module}:" if target.module else ""
     offset = f"+{target.offset}" if target.offset else ""
@@ -48,9 +41,10 @@ def function_spec(
             probe.name,
             "return" if is_return else "entry",
             target.symbol,
-            tuple(Arg(arg.name, _arg_kind(arg), type=_fetch_type(arg)) for arg in args),
+            layout_args(args),
             attach.returns,
             stack=probe.stack,
+            caller="caller" in wanted,
         ),
         stack=probe.stack,
         plan="events" if because else "count",
@@ -59,6 +53,26 @@ def function_spec(
     if probe.aggregate != "kernel":
         return made
     return aggregated(made, probe, attach.filter, argument_keys(args), {}, max_series)
+
+
+def event_args(
+    fetched: list[FetchArg], probe: Probe, attach: Attach, wanted: set[str], *, is_return: bool
+) -> list[FetchArg]:
+    """All that an event records, in its order: what is fetched, the return value, the thread's name."""
+    args = [*fetched]
+    if is_return and attach.returns is not None and attach.returns.fetch is not None:
+        args.append(parse_fetch(f"$retval:{attach.returns.fetch}", name="return"))
+    if "comm" in wanted | filter_fields(attach.filter):
+        args.append(parse_fetch("$comm:string", name="comm"))
+    if probe.aggregate == "kernel":
+        # Without a type some kernels ask BTF: how a key is to be read has to be known beforehand.
+        args = [replace(arg, type="x64") if _is_untyped(arg) else arg for arg in args]
+    return sorted(args, key=_is_string)
+
+
+def layout_args(args: list[FetchArg]) -> tuple[Arg, ...]:
+    """The same as a layout has them."""
+    return tuple(Arg(arg.name, _arg_kind(arg), type=_fetch_type(arg)) for arg in args)
 
 
 def _is_string(arg: FetchArg) -> bool:

@@ -1,6 +1,7 @@
 """Metrics as the aggregator takes them: under full names, with decoders and filters made."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from kprobe_exporter.config.values import Attach, Label, Metric, Probe
 from kprobe_exporter.grammar.condition import And, Comparison, Filter, Not, Or
@@ -8,6 +9,9 @@ from kprobe_exporter.grammar.evaluate import compile_filter
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.model import Decoder, LabelSpec, MetricSpec, Where
 from kprobe_exporter.recipe import Condition
+
+NANO = 1e-9
+"""Seconds of the unit in which records have a duration."""
 
 Decoders = Mapping[str, Callable[[object], Decoder]]
 
@@ -26,14 +30,27 @@ def metric_spec(metric: Metric, namespace: str, decoders: Decoders) -> MetricSpe
         metric.value,
         tuple(map(label_spec, metric.labels)),
         metric.buckets or (),
-        metric.scale,
+        metric.scale * (NANO if metric.value == "duration" else 1),
         where(parse_filter(metric.where, fractions=True)) if metric.where is not None else None,
     )
 
 
 def where(parsed: Filter) -> Where:
-    """A filter for the agent to evaluate."""
+    """A filter for the agent to evaluate, in which a duration is in seconds."""
+    parsed = _in_nanoseconds(parsed)
     return Where(tuple(sorted(parsed.fields)), compile_filter(parsed), condition(parsed))
+
+
+def _in_nanoseconds(parsed: Filter) -> Filter:
+    """The same with durations in nanoseconds, as records have them."""
+    match parsed:
+        case Comparison(name="duration", value=int() | float() as seconds):
+            return replace(parsed, value=seconds / NANO)
+        case Not():
+            return Not(_in_nanoseconds(parsed.operand))
+        case And() | Or():
+            return replace(parsed, operands=tuple(map(_in_nanoseconds, parsed.operands)))
+    return parsed
 
 
 def condition(parsed: Filter) -> Condition | None:
@@ -87,4 +104,7 @@ def fields_used(probe: Probe) -> set[str]:
     """The fields that the probe's metrics take."""
     used = {metric.value for metric in probe.metrics if metric.value is not None}
     used |= {label.field for metric in probe.metrics for label in metric.labels}
+    for attach in probe.attach:
+        if attach.end is not None:  # the agent filters, and joins by the key
+            used |= filter_fields(attach.filter) | set(attach.key)
     return used.union(*(filter_fields(metric.where) for metric in probe.metrics))

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
 
-from kprobe_exporter.config.values import Probe
+from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.model import ProbeMetrics, ProbeSpec, Unfit
 from kprobe_exporter.plan.function import function_spec
+from kprobe_exporter.plan.joined import JoinedSpec, joined_spec
 from kprobe_exporter.plan.metric import Decoders, fields_used, metric_spec
 from kprobe_exporter.plan.tracepoint import tracepoint_specs
 
@@ -26,13 +29,16 @@ class Kernel:
     binary: bool = False
 
 
+Alternative: TypeAlias = ProbeSpec | JoinedSpec | Unfit
+
+
 @dataclass(frozen=True, slots=True)
 class ProbePlan:
     """How one probe is collected: what to try in order, and what its events feed."""
 
     probe: Probe
     metrics: ProbeMetrics
-    alternatives: tuple[ProbeSpec | Unfit, ...]
+    alternatives: tuple[Alternative, ...]
 
 
 def plan_probe(
@@ -45,30 +51,42 @@ def plan_probe(
 ) -> ProbePlan:
     """Work out a probe. ``slots`` numbers the layouts; ``max_series`` are the label sets of a metric."""
     wanted = fields_used(probe)
-    alternatives: list[ProbeSpec | Unfit] = []
+    single = partial(_single, kernel, slots, max_series)
+    alternatives: list[Alternative] = []
     for attach in probe.attach:
-        if attach.target.kind is Kind.TRACEPOINT:
-            text = kernel.event_format(attach.target.system, attach.target.event)
-            alternatives += tracepoint_specs(
-                probe,
-                attach,
-                wanted,
-                text,
-                slots,
-                max_series,
-                counted=kernel.counts_tracepoints,
-                binary=kernel.binary,
-            )
+        if attach.end is not None:
+            alternatives.append(joined_spec(probe, attach, wanted, slots, single))
         else:
-            hist = kernel.counts_tracepoints
-            alternatives.append(function_spec(probe, attach, wanted, next(slots), max_series, hist=hist))
+            alternatives += single(probe, attach, wanted)
     returns = next((a.returns for a in probe.attach if a.returns is not None), None)
+    takes_time = any(attach.target.kind.is_joined for attach in probe.attach)
+    durations = probe.duration_buckets if takes_time else ()
     metrics = tuple(metric_spec(metric, namespace, decoders) for metric in probe.metrics)
     return ProbePlan(
         probe,
-        ProbeMetrics(probe.name, metrics, probe.return_buckets, returns),
+        ProbeMetrics(probe.name, metrics, probe.return_buckets, returns, durations),
         tuple(alternatives),
     )
+
+
+def _single(
+    kernel: Kernel, slots: Iterator[int], max_series: int, probe: Probe, attach: Attach, wanted: set[str]
+) -> list[ProbeSpec | Unfit]:
+    """One event: what to try in order."""
+    if attach.target.kind is Kind.TRACEPOINT:
+        text = kernel.event_format(attach.target.system, attach.target.event)
+        return tracepoint_specs(
+            probe,
+            attach,
+            wanted,
+            text,
+            slots,
+            max_series,
+            counted=kernel.counts_tracepoints,
+            binary=kernel.binary,
+        )
+    hist = kernel.counts_tracepoints
+    return [function_spec(probe, attach, wanted, next(slots), max_series, hist=hist)]
 
 
 def wants_tgid(probes: Iterable[Probe]) -> bool:

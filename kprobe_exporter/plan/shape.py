@@ -58,7 +58,8 @@ def shape(layout: Layout, text: str) -> Shape:
             raise GrammarError(f"the format of {form.name} has its {name} at another place than is known")
     probe = layout.form != "tracepoint"
     fields = tuple(_field(arg, form.fields, form.name, probe) for arg in layout.args)
-    back = form.fields.get("__probe_ret_ip") if layout.form == "return" else None
+    returns = layout.form == "return" and layout.caller and not layout.user
+    back = form.fields.get("__probe_ret_ip") if returns else None
     caller = Field("symbol", back.offset, back.size) if back else None
     tid = Field("signed", form.common["common_pid"].offset, 4)
     size = max(field.offset + field.size for field in (tid, *fields, *([caller] if caller else ())))

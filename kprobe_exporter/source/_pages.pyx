@@ -23,11 +23,14 @@ from math import ceil, floor
 
 from kprobe_exporter.model import Batch
 from kprobe_exporter.recipe import Refused, Tally
-from kprobe_exporter.source.pages import frame
+from kprobe_exporter.source.pages import frame, loss, untold
 from kprobe_exporter.source.values import reader
 
 cdef enum:
     WALKED, DAMAGED, NO_MEMORY
+
+cdef enum:
+    MOST_PAGES = 64
 
 cdef enum:
     STACK = -1
@@ -57,6 +60,10 @@ cdef struct Pending:
     int32_t kind
     uint64_t time
 
+cdef struct Between:
+    uint64_t start
+    uint64_t end
+
 
 cdef class PageParser:
     """Turns pages into batches of records and tallies, as pages.PageParser does into records.
@@ -84,13 +91,16 @@ cdef class PageParser:
     cdef uint64_t _seed
     cdef uint64_t _unparsed
     cdef uint64_t _lost
+    cdef uint64_t _last
+    cdef bint _gap
+    cdef Between[MOST_PAGES] _losses
+    cdef uint32_t _nlosses
     cdef uint32_t _commit, _commit_size, _data, _page, _low
     cdef int32_t _stack_id
     cdef uint32_t _stack_offset
     cdef readonly uint64_t time
     cdef object _shapes, _slots, _readers, _resolvers, _owners, _names, _batch, _stacked, _wants_tgid
-
-    PAGES = 64
+    cdef object _lasts, _gaps
 
     def __cinit__(self, geometry, shapes, names, stacks=None, tgid=False, recipes=None):
         self._commit, self._commit_size, self._data, self._page = geometry
@@ -103,6 +113,7 @@ cdef class PageParser:
         self._names, self._wants_tgid = names, tgid
         self._readers = [[reader(field, names) for field in shape.fields] for shape in self._shapes]
         self._batch, self._stacked = Batch(), {}
+        self._lasts, self._gaps = {}, set()
         self._resolvers, self._owners = [], []
         recipes = recipes or {}
         nodes, tables = [], []
@@ -110,7 +121,7 @@ cdef class PageParser:
         self._kinds = <Kind*>calloc(max(1, self._nkinds), sizeof(Kind))
         self._ids = max([shape.id for shape in self._shapes], default=0) + 1
         self._by_id = <int32_t*>malloc(self._ids * 4)
-        self._buffer = <uint8_t*>malloc(<size_t>self._page * self.PAGES)
+        self._buffer = <uint8_t*>malloc(<size_t>self._page * MOST_PAGES)
         if self._kinds == NULL or self._by_id == NULL or self._buffer == NULL:
             raise MemoryError
         memset(self._by_id, 0xFF, self._ids * 4)
@@ -166,6 +177,7 @@ cdef class PageParser:
         """Take in one page that was read of ``cpu``; ``time`` is its last record's then."""
         cdef Py_buffer view
         cdef int state
+        self._begin(cpu)
         PyObject_GetBuffer(page, &view, PyBUF_SIMPLE)
         try:
             with nogil:
@@ -185,8 +197,9 @@ cdef class PageParser:
         cdef int state = WALKED, got = 0, error = 0
         cdef ssize_t size = 0
         cdef uint8_t* at
+        self._begin(cpu)
         with nogil:
-            while got < pages and got < 64:
+            while got < pages and got < MOST_PAGES:
                 at = self._buffer + <size_t>got * self._page
                 size = read(fd, at, self._page)
                 if size < 0 and errno == EINTR:
@@ -210,17 +223,18 @@ cdef class PageParser:
 
     @property
     def waiting(self):
-        """How many records and tallies ``take`` would give."""
+        """How many records, losses and tallies ``take`` would give."""
         cdef uint32_t i, used = 0
         for i in range(self._ntables):
             used += self._tables[i].used
-        return len(self._batch.records) + used
+        return len(self._batch.records) + len(self._batch.losses) + used
 
     def take(self):
         """What came since the last call."""
         batch, self._batch = self._batch, Batch()
         batch.unparsed, batch.lost = self._unparsed, self._lost
         self._unparsed = self._lost = 0
+        batch.losses += untold(self._gaps, self._lasts)
         cdef uint32_t i
         cdef Kind* kind
         for i in range(self._nkinds):
@@ -235,6 +249,13 @@ cdef class PageParser:
             self._empty(&self._tables[i], i, batch)
         return batch
 
+    cdef int _begin(self, int cpu) except -1:
+        """Get ready for pages of this CPU."""
+        self._last = self._lasts.get(cpu, 0)
+        self._gap = cpu in self._gaps
+        self._nlosses = 0
+        return 0
+
     cdef bint _many(self) noexcept nogil:
         cdef uint32_t i
         for i in range(self._ntables):
@@ -243,29 +264,35 @@ cdef class PageParser:
         return False
 
     cdef int _walk_page(self, const uint8_t* page, size_t length, int cpu) noexcept nogil:
-        """Walk one page of ``length`` bytes, of which any may hold anything."""
+        """Walk one page of ``length`` bytes; where it is damaged, the rest of its events is missing."""
+        cdef int state = self._walk(page, length, cpu)
+        if state == DAMAGED:
+            self._unparsed += 1
+            self._gap = True
+        return state
+
+    cdef inline int _walk(self, const uint8_t* page, size_t length, int cpu) noexcept nogil:
+        """Walk one page, of which any byte may hold anything."""
         cdef uint32_t commit, word, next_word, delta, size, head
         cdef uint8_t kind
         cdef size_t at = self._data, end, start
         cdef uint64_t time, stamp
         cdef int state
         if length < self._data:
-            self._unparsed += 1
             return DAMAGED
         time = _u64(page)
         commit = _u32(page + self._low)
         end = at + (commit & ~(MISSED | COUNTED))
         if end > length or end > self._page:
-            self._unparsed += 1
             return DAMAGED
         if commit & MISSED:
             if not self._push(NULL, 0, LOST, 0):
                 return NO_MEMORY
+            self._gap = True
             if commit & COUNTED and end + self._commit_size <= length:
                 self._lost += _u64(page + end) if self._commit_size == 8 else _u32(page + end)
         while at < end:
             if at + 4 > end:
-                self._unparsed += 1
                 return DAMAGED
             word = _u32(page + at)
             if LITTLE:
@@ -276,7 +303,6 @@ cdef class PageParser:
                 break
             if kind == 0 or kind >= 29:
                 if at + 8 > end:
-                    self._unparsed += 1
                     return DAMAGED
                 next_word = _u32(page + at + 4)
             if kind >= 30:
@@ -294,20 +320,23 @@ cdef class PageParser:
             if kind == 0 or kind == 29:
                 head = 8 if kind == 0 else 4
                 if kind == 0 and next_word < 4:
-                    self._unparsed += 1
                     return DAMAGED
                 size = next_word - 4 if kind == 0 else next_word
             else:
                 head, size = 4, 4 * <uint32_t>kind
             start = at + head
             if start > end or size > end - start:
-                self._unparsed += 1
                 return DAMAGED
             at = start + ((<size_t>size + 3) & ~<size_t>3)
             if kind != 29:
                 state = self._event(page + start, size, time, cpu)
                 if state != WALKED:
                     return state
+                if self._gap:  # no page has two: it is behind another page's events, or our own page ends
+                    self._gap = False
+                    self._losses[self._nlosses] = Between(self._last, time)
+                    self._nlosses += 1
+                self._last = time
         return WALKED
 
     cdef inline int _event(self, const uint8_t* start, uint32_t length, uint64_t time, int cpu) noexcept nogil:
@@ -317,7 +346,6 @@ cdef class PageParser:
         cdef Rec rec
         cdef Kind* kind
         if length < 8:
-            self._unparsed += 1
             return DAMAGED
         memcpy(&number, start, 2)
         at = self._by_id[number] if number < self._ids else -1
@@ -332,7 +360,6 @@ cdef class PageParser:
         while at >= 0:
             kind = &self._kinds[at]
             if length < kind.size:
-                self._unparsed += 1
                 return DAMAGED
             if not kind.tallied:
                 if not self._push(start, length, at, time):
@@ -361,10 +388,17 @@ cdef class PageParser:
         return True
 
     cdef int _build(self, int cpu) except -1:
-        """Make records of what waits for it; the bytes are still there."""
+        """Make losses and records of what waits for it; the bytes are still there."""
         cdef uint32_t i, count = self._npending
         cdef Pending* one
         self._npending = 0
+        self._lasts[cpu] = self._last
+        if self._gap:
+            self._gaps.add(cpu)
+        else:
+            self._gaps.discard(cpu)
+        for i in range(self._nlosses):
+            self._batch.losses.append(loss(cpu, self._losses[i].start, self._losses[i].end))
         records = self._batch.records
         for i in range(count):
             one = &self._pending[i]

@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Protocol
 
 from kprobe_exporter.errors import SourceError
-from kprobe_exporter.model import TIME, Batch, Record
+from kprobe_exporter.model import TIME, Batch, Loss, Record
 from kprobe_exporter.recipe import Recipe
 from kprobe_exporter.shape import Geometry, Shape, Stacks
 from kprobe_exporter.source.values import Names
@@ -53,7 +53,8 @@ class BinaryPipe:
 
     The CPU whose last record is the oldest is read next, and records are delivered in the order of
     time up to the last moment of which no CPU can have anything more: then, and MOST_HELD records,
-    is the window in which they are ordered. ``clock`` is the instance's, in nanoseconds; ``budget``
+    is the window in which they are ordered. Losses do not wait, so no record of a later moment than
+    their start went out before. ``clock`` is the instance's, in nanoseconds; ``budget``
     the pages that a CPU's buffer holds, and so the most of it that may have been there; ``page`` their bytes.
     """
 
@@ -76,6 +77,7 @@ class BinaryPipe:
         self._pages = min(MOST_PAGES, max(1, PULL_BYTES // page))
         self._clock = clock
         self._held: list[Record] = []
+        self._until = 0
 
     def empty(self, *, last: bool) -> None:
         """Read of each CPU what was there. Costs a system call a CPU, and two thirds of one a page."""
@@ -107,6 +109,10 @@ class BinaryPipe:
     def _hand_over(self, until: int | None) -> None:
         """Deliver what is there; records only up to a moment, if one is given."""
         batch = self._parser.take()
+        if batch.losses:
+            batch.losses = self._narrowed(batch.losses)
+        if until is not None:
+            self._until = max(self._until, until)
         if batch.records or self._held:
             records = sorted(self._held + batch.records, key=itemgetter(TIME))
             count = len(records)
@@ -115,6 +121,15 @@ class BinaryPipe:
             batch.records, self._held = records[:count], records[count:]
         if batch != Batch():
             self._deliver(batch)
+
+    def _narrowed(self, losses: list[Loss]) -> list[Loss]:
+        """All up to the last hand-over's moment was read of every CPU, and nothing is later than now."""
+        now = self._clock()
+        starts = [max(loss.start, self._until) for loss in losses]
+        return [
+            Loss(loss.cpu, start, max(start, min(loss.end, now)))
+            for loss, start in zip(losses, starts, strict=True)
+        ]
 
 
 def _older(records: list[Record], until: int) -> int:

@@ -8,7 +8,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 
-from kprobe_exporter.model import Batch, Layout
+from kprobe_exporter.model import TIME, Batch, Layout
+from kprobe_exporter.source.pages import loss
 from kprobe_exporter.source.stacks import Stacks
 from kprobe_exporter.source.walk import Walk, text_key
 
@@ -34,6 +35,9 @@ SPACE = ord(" ")
 LONGEST = 65536
 """Bytes of a line; the kernel prints 8 KiB at the most (struct trace_seq). What is longer is unparsed."""
 
+MOST_CPUS = 8192
+"""Of which is kept when their last event was (NR_CPUS of x86): the text could name any number."""
+
 
 class LineParser:
     """Turns the bytes of trace_pipe, however they are cut, into batches of records.
@@ -46,6 +50,11 @@ class LineParser:
 
     Several layouts may have the same text, two probes on one tracepoint: each makes a record of its
     own. Stacks are read where a layout asks for them; to others such lines are as strange as any.
+
+    A loss reaches from the last record of its CPU, 0 if there is none, to the next record of any, for
+    the kernel prints in the order of time, and LOST right before the CPU's next event. Only records
+    have a say in when. A line of one of our events that cannot be read is such a loss too: with a text
+    of more than the kernel's buffer it has no end, and has swallowed the line that follows.
 
     Every pattern is linear in the length of a line, whatever it holds. Costs about 2 µs an event with
     two arguments. Not thread-safe.
@@ -62,6 +71,9 @@ class LineParser:
         self._stacked = {key for key, same in shared.items() if any(layout.stack for layout in same)}
         self._stacks = Stacks()
         self._rest = b""
+        self._last: dict[int, int] = {}
+        self._gaps: dict[int, int] = {}
+        self._gaps_at = 0
 
     def feed(self, data: bytes) -> Batch:
         """The records that end in ``data``; an unfinished line waits for the next call."""
@@ -71,11 +83,15 @@ class LineParser:
         self._rest = data[at : at + LONGEST]
         self._stacks.shift(at)
         self._stacks.hand_over(batch)
+        self._close_gaps(batch)
+        self._gaps_at = 0
+        if len(self._last) > MOST_CPUS:
+            self._last.clear()
         return batch
 
     def _parse(self, data: bytes, batch: Batch) -> int:
         """Parse the finished lines; returns where the unfinished one starts."""
-        append, walks, match_head = batch.records.append, self._walks, HEAD.match
+        append, walks, match_head, last = batch.records.append, self._walks, HEAD.match, self._last
         at, end = 0, data.rfind(b"\n") + 1
         while at < end:
             head = match_head(data, at, end)
@@ -90,7 +106,9 @@ class LineParser:
             if walk and body and (after := body.end()) - at <= LONGEST:
                 time = int(seconds + micros) * 1000
                 group = int(tgid) if tgid else None
-                append(walk.record(body.groups(), time, int(cpu), int(tid), group))
+                where = int(cpu)
+                append(walk.record(body.groups(), time, where, int(tid), group))
+                last[where] = time
                 at = after
             else:
                 at = self._other_event(head, batch)
@@ -108,7 +126,12 @@ class LineParser:
             walk.record(body.groups(), *prefix) for walk, body in zip(walks, bodies, strict=False) if body
         ]
         batch.records += records
-        batch.unparsed += max(1, len(walks)) - len(records)
+        unparsed = max(1, len(walks)) - len(records)
+        batch.unparsed += unparsed
+        if records:
+            self._last[int(cpu)] = prefix[0]
+        if unparsed and (walks or key in self._walks):
+            self._lost(int(cpu), batch)
         if key in self._stacked:
             self._stacks.expect(int(cpu), int(tid), records)
         return after
@@ -124,6 +147,22 @@ class LineParser:
         if lost := LOST.match(data, at):
             batch.lost += int(lost[2] or 0)
             self._stacks.forget(int(lost[1]))
+            self._lost(int(lost[1]), batch)
         elif not data.startswith(COMMENT, at):
             batch.unparsed += 1
         return data.index(b"\n", at) + 1
+
+    def _lost(self, cpu: int, batch: Batch) -> None:
+        """Of this CPU something is missing here."""
+        self._close_gaps(batch)
+        if len(self._gaps) < MOST_CPUS:
+            self._gaps.setdefault(cpu, self._last.get(cpu, 0))
+        self._gaps_at = len(batch.records)
+
+    def _close_gaps(self, batch: Batch) -> None:
+        """Tell the losses after which a record has come."""
+        if not self._gaps or len(batch.records) == self._gaps_at:
+            return
+        end = batch.records[self._gaps_at][TIME]
+        batch.losses += [loss(cpu, start, end) for cpu, start in self._gaps.items()]
+        self._gaps.clear()

@@ -10,7 +10,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from kprobe_exporter.model import Batch, Record
+from kprobe_exporter.model import Batch, Loss, Record
 from kprobe_exporter.recipe import Recipe
 from kprobe_exporter.shape import Geometry, Shape, Stacks
 from kprobe_exporter.source.values import Buffer, Names, Read, reader
@@ -37,6 +37,9 @@ TRAMPOLINE = (1 << 31) - 1
 ULONG_MAX = (1 << 64) - 1
 """Ends a stack that is shorter than its record."""
 
+UNKNOWN = ULONG_MAX
+"""The end of a loss after which no event has been read: it is not later than the reading."""
+
 
 class PageParser:
     """Turns pages into batches of records. ``take`` gives what came since the last call.
@@ -44,6 +47,9 @@ class PageParser:
     A damaged page is left at the place where it makes no sense, and counted as unparsed, once. Every
     access is checked against what the page says it holds, and that against its size. Costs about 1 µs
     a record and half a microsecond a field. Not thread-safe.
+
+    What is missing of a CPU, since the kernel overwrote it or a page was damaged, is a loss from the
+    last event that was read of that CPU, 0 if none, to the next one; UNKNOWN where ``take`` comes first.
     """
 
     compiled = False
@@ -67,6 +73,8 @@ class PageParser:
             self._shapes[shape.id].append((shape, readers))
         self._stacked: dict[int, tuple[int, list[Record]]] = {}
         self._batch = Batch()
+        self._last: dict[int, int] = {}
+        self._gaps: set[int] = set()
         self.time = 0
 
     def feed(self, page: Buffer, cpu: int) -> None:
@@ -75,6 +83,7 @@ class PageParser:
             self._walk(page, cpu)
         except (struct.error, IndexError, _DamagedError):
             self._batch.unparsed += 1
+            self._gaps.add(cpu)
 
     def pull(self, fd: int, cpu: int, pages: int) -> int:
         """Read and take in up to ``pages`` of a trace_pipe_raw; how many there were. Raises OSError."""
@@ -93,12 +102,13 @@ class PageParser:
     def take(self) -> Batch:
         """What came since the last call."""
         batch, self._batch = self._batch, Batch()
+        batch.losses += untold(self._gaps, self._last)
         return batch
 
     @property
     def waiting(self) -> int:
-        """How many records and tallies ``take`` would give."""
-        return len(self._batch.records)
+        """How many records, losses and tallies ``take`` would give."""
+        return len(self._batch.records) + len(self._batch.losses)
 
     def _part(self, page: Buffer) -> bool:
         """Whether it was the page that is being written: there is hardly more, and it comes in crumbs."""
@@ -115,6 +125,7 @@ class PageParser:
             raise _DamagedError
         if commit & MISSED:
             self._stacked.pop(cpu, None)
+            self._gaps.add(cpu)
             if commit & COUNTED and end + geometry.commit_size <= len(page):
                 count = LONG_WORD if geometry.commit_size == 8 else WORD
                 self._batch.lost += count.unpack_from(page, end)[0]
@@ -124,13 +135,13 @@ class PageParser:
             if kind == PADDING and not delta:
                 break
             if kind == TIME_EXTEND:
-                time += (_word(page, at + 4, end) << 27) + delta
+                time = (time + (_word(page, at + 4, end) << 27) + delta) & ULONG_MAX
                 at += 8
             elif kind == TIME_STAMP:
                 time = _absolute((_word(page, at + 4, end) << 27) + delta, time)
                 at += 8
             else:
-                time += delta
+                time = (time + delta) & ULONG_MAX
                 length, head = kind * 4, 4
                 if kind in (LONG, PADDING):
                     length = _word(page, at + 4, end)
@@ -141,7 +152,15 @@ class PageParser:
                     raise _DamagedError
                 if kind != PADDING:
                     self._event(page, start, start + length, time, cpu)
+                    self._seen(cpu, time)
             self.time = time
+
+    def _seen(self, cpu: int, time: int) -> None:
+        """An event was read: what is missing before it lies after the one before."""
+        if cpu in self._gaps:
+            self._gaps.remove(cpu)
+            self._batch.losses.append(loss(cpu, self._last.get(cpu, 0), time))
+        self._last[cpu] = time
 
     def _event(self, page: Buffer, start: int, end: int, time: int, cpu: int) -> None:
         if end - start < HEAD.size:
@@ -192,6 +211,18 @@ def frame(names: Names, address: int) -> bytes:
     return names.function(address) or b"0x%x" % address
 
 
+def loss(cpu: int, start: int, end: int) -> Loss:
+    """A loss between two events. Where times do not rise, one is wrong: then it is all before both."""
+    return Loss(cpu, start, end) if start <= end else Loss(cpu, 0, start)
+
+
+def untold(gaps: set[int], last: Mapping[int, int]) -> list[Loss]:
+    """Losses of which no end is known yet, of those CPUs; they are no gaps any more."""
+    losses = [loss(cpu, last.get(cpu, 0), UNKNOWN) for cpu in sorted(gaps)]
+    gaps.clear()
+    return losses
+
+
 class _DamagedError(Exception):
     """This page makes no sense."""
 
@@ -210,4 +241,4 @@ def _low_word(geometry: Geometry) -> int:
 
 def _absolute(stamp: int, before: int) -> int:
     stamp |= before >> STAMP_BITS << STAMP_BITS
-    return stamp if stamp >= before else stamp + (1 << STAMP_BITS)
+    return stamp if stamp >= before else (stamp + (1 << STAMP_BITS)) & ULONG_MAX

@@ -49,13 +49,18 @@ def text_key(layout: Layout) -> bytes:
 
 def _probe_pattern(layout: Layout) -> bytes:
     """What kernel/trace/trace_probe.c prints: an address, then ``NAME=VALUE`` for each argument."""
-    address = RETURN_ADDRESS if layout.form == "return" else ADDRESS
+    address = RETURN_ADDRESS if _tells_caller(layout) else ADDRESS
     trusted, rest = arguments_pattern(layout.args)
     if not rest:
         return address + trusted
     first = next(arg for arg in layout.args if arg.kind in UNTRUSTED)
     unread = b" " + first.name.encode() + rb'=["({][^\n]*+'
     return address + trusted + b"(?:" + rest + b"|" + unread + b")"
+
+
+def _tells_caller(layout: Layout) -> bool:
+    """A program's return prints bare addresses, ``(0x40117d <- 0x401136)`` (kernel/trace/trace_uprobe.c)."""
+    return layout.form == "return" and not layout.user
 
 
 def arguments_pattern(args: Sequence[Arg]) -> tuple[bytes, bytes]:
@@ -84,7 +89,7 @@ def _shown(arg: Arg, text: bytes) -> bytes:
 
 def _recorder(layout: Layout) -> Recorder:
     slot = layout.slot
-    caller = () if layout.form == "return" else (None,)  # a return's is the first group
+    caller = () if _tells_caller(layout) else (None,)  # it is the first group
     numbers = [
         (place, _hexadecimal(arg.bits) if arg.kind == "hex" else _number)
         for place, arg in enumerate(layout.args, VALUES)

@@ -1,13 +1,28 @@
 """Whether a function can be probed, by what the kernel lists of its functions: nothing is tried."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from kprobe_exporter.grammar.lexis import closest
+from kprobe_exporter.grammar.place import BASES
+from kprobe_exporter.grammar.target import Kind, Target
+from kprobe_exporter.tracefs.lists import (
+    TEXT,
+    Lists,
+    Symbol,
+    attempt,
+    blacklisted,
+    modules,
+    names_at,
+    symbols,
+    text,
+    traceable,
+)
+from kprobe_exporter.tracefs.namesakes import singles
+
+__all__ = ["EPROBES", "TODAY", "Answer", "Functions", "Lists", "similar"]
 
 T = TypeVar("T")
 
@@ -43,34 +58,6 @@ class Answer(NamedTuple):
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Lists:
-    """The kernel's lists, each opened anew and read line by line. OSError where one cannot be read."""
-
-    traceable: Callable[[], Iterable[bytes]]
-    symbols: Callable[[], Iterable[bytes]]
-    blacklist: Callable[[], Iterable[bytes]]
-    modules: Callable[[], Iterable[bytes]]
-
-    @classmethod
-    def of(cls, tracefs: Path, root: Path) -> "Lists":
-        """Those of this kernel. ``root`` is ``/``, or what a test takes for it."""
-        return cls(
-            lambda: _lines(tracefs / "available_filter_functions"),
-            lambda: _lines(root / "proc/kallsyms"),
-            lambda: _lines(root / "sys/kernel/debug/kprobes/blacklist"),
-            lambda: _lines(root / "proc/modules"),
-        )
-
-
-class Symbol(NamedTuple):
-    """One line of kallsyms; the address is 0 for who may not see it."""
-
-    address: int
-    kind: str
-    module: str
-
-
 class Functions:
     """What the lists tell of the functions ``names``. None is kept for a list that cannot be read."""
 
@@ -79,10 +66,10 @@ class Functions:
         asked = set(names)
         bases = (name.partition(".")[0] for name in asked)
         wanted = {name.encode() for name in chain(asked, bases, TODAY.values(), EPROBES, (COUNTS_NAMES,))}
-        self._traceable = _read(lambda: _places(lists.traceable(), wanted))
-        self._symbols = _read(lambda: _symbols(lists.symbols(), wanted))
-        self._blacklist = _read(lambda: {line.split()[-1] for line in lists.blacklist() if line.strip()})
-        self._modules = _read(lambda: {_text(line.split()[0]) for line in lists.modules()})
+        self._traceable = attempt(lambda: traceable(lists.traceable(), wanted))
+        self._symbols = attempt(lambda: symbols(lists.symbols(), wanted))
+        self._blacklist = attempt(lambda: blacklisted(lists.blacklist()))
+        self._modules = attempt(lambda: modules(lists.modules()))
 
     def eprobes(self) -> Answer:
         """Whether this kernel was built with eprobes. The README of tracefs is no evidence."""
@@ -97,28 +84,31 @@ class Functions:
         if module and module not in (self._modules or ()):
             return self._absent_module(module, symbol)
         found = self._function(module, symbol)
-        if offset and found.can is not False:
+        if offset and (found.can is not False or symbol in BASES):
             return Answer(None, "only trying tells whether an instruction begins at this offset")
         return found
 
     def _function(self, module: str, symbol: str) -> Answer:
         places = _within(module, (self._traceable or {}).get(symbol, ()), lambda place: place)
-        symbols = _within(module, (self._symbols or {}).get(symbol, ()), lambda found: found.module)
-        if not places and not symbols:
+        known = _within(module, (self._symbols or {}).get(symbol, ()), lambda found: found.module)
+        if not places and not known:
             return self._unknown(module, symbol)
-        if (several := max(len(places), len(symbols))) > 1:
+        if (several := max(len(places), len(known))) > 1:
             refused = self._symbols is not None and COUNTS_NAMES in self._symbols
             what = "this kernel refuses to choose" if refused else "the kernel may refuse to choose"
-            return Answer(False if refused else None, f"{several} functions have this name, and {what}")
+            mend = singles(Target(Kind.KPROBE, module, symbol), self._lists)
+            return Answer(
+                False if refused else None, f"{several} functions have this name, and {what}: {mend}"
+            )
         if symbol.encode() in (self._blacklist or ()):
             return Answer(False, "the kernel keeps kprobes off it (/sys/kernel/debug/kprobes/blacklist)")
         if places:
             return Answer(True, self._silent(symbol))
-        return self._not_traceable(symbol, symbols[0])
+        return self._not_traceable(symbol, known[0])
 
     def _not_traceable(self, symbol: str, found: Symbol) -> Answer:
         """A symbol that the list of traceable functions lacks, or that has no such list."""
-        if found.kind not in "tTwW":
+        if found.kind not in TEXT:
             return Answer(False, "it is data of the kernel, and no function")
         if self._traceable is None:
             return Answer(None, "only trying tells: this kernel does not list what can be probed")
@@ -137,12 +127,14 @@ class Functions:
     def _aliases(self) -> dict[int, str]:
         """Other names of the functions that are not listed, under which they are, by address."""
         listed = self._traceable or {}
-        symbols = self._symbols or {}
         addresses = {
-            found.address for name, places in symbols.items() if name not in listed for found in places
+            found.address
+            for name, places in (self._symbols or {}).items()
+            if name not in listed
+            for found in places
         }
-        names = _read(lambda: _names(self._lists.symbols(), addresses)) or {}
-        others = _read(lambda: _places(self._lists.traceable(), set(names))) or {}
+        names = attempt(lambda: names_at(self._lists.symbols(), addresses)) or {}
+        others = attempt(lambda: traceable(self._lists.traceable(), set(names))) or {}
         return {names[name.encode()]: name for name in others}
 
     def _absent_module(self, module: str, symbol: str) -> Answer:
@@ -170,7 +162,7 @@ class Functions:
         today = TODAY.get(symbol)
         if today and today in (self._traceable or {}):
             return f": {today} does its work today"
-        names = _read(lambda: list(_similar(self._lists.traceable(), module, symbol))) or []
+        names = attempt(lambda: list(similar(self._lists.traceable(), module, symbol))) or []
         for name in names:
             if name.startswith(f"{symbol}."):
                 return f": the compiler made '{name}' of it"
@@ -183,63 +175,12 @@ class Functions:
         return f"it will never fire: {SILENT[symbol]}, name {today}"
 
 
-def _lines(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        yield from file
-
-
-def _read(what: Callable[[], T]) -> T | None:
-    try:
-        return what()
-    except OSError:
-        return None
-
-
-def _text(name: bytes) -> str:
-    return name.decode(errors="backslashreplace")
-
-
-def _module(fields: list[bytes], place: int) -> str:
-    return _text(fields[place].strip(b"[]")) if len(fields) > place else ""
-
-
-def _places(lines: Iterable[bytes], wanted: set[bytes]) -> dict[str, list[str]]:
-    """The modules in which functions can be probed, by name: ``sym`` or ``sym [mod]`` a line."""
-    found: dict[str, list[str]] = {}
-    for line in lines:
-        fields = line.split()
-        if fields and fields[0] in wanted:
-            found.setdefault(_text(fields[0]), []).append(_module(fields, 1))
-    return found
-
-
-def _symbols(lines: Iterable[bytes], wanted: set[bytes]) -> dict[str, list[Symbol]]:
-    """Lines of kallsyms: ``address type name``, and ``[mod]`` after a tab."""
-    found: dict[str, list[Symbol]] = {}
-    for line in lines:
-        fields = line.split()
-        if len(fields) > 2 and fields[2] in wanted:
-            made = Symbol(int(fields[0], 16), _text(fields[1]), _module(fields, 3))
-            found.setdefault(_text(fields[2]), []).append(made)
-    return found
-
-
-def _names(lines: Iterable[bytes], addresses: set[int]) -> dict[bytes, int]:
-    """The names in kallsyms that stand for these addresses."""
-    found = {}
-    for line in lines:
-        fields = line.split()
-        if len(fields) > 2 and (address := int(fields[0], 16)) in addresses:
-            found[fields[2]] = address
-    return found
-
-
 def _within(module: str, found: Iterable[T], of: Callable[[T], str]) -> list[T]:
     """Without a module's name the kernel looks everywhere."""
     return [each for each in found if not module or of(each) == module]
 
 
-def _similar(lines: Iterable[bytes], module: str, symbol: str) -> Iterator[str]:
+def similar(lines: Iterable[bytes], module: str, symbol: str) -> Iterator[str]:
     """Names that begin or end as this one does, and are about as long; or what a compiler made of it."""
     wanted = symbol.encode()
     start, end, made = wanted[:2], wanted[-3:], wanted + b"."
@@ -249,4 +190,4 @@ def _similar(lines: Iterable[bytes], module: str, symbol: str) -> Iterator[str]:
             continue
         near = abs(len(name) - len(wanted)) <= NEAR and (name.startswith(start) or name.endswith(end))
         if near or name.startswith(made):
-            yield _text(name)
+            yield text(name)

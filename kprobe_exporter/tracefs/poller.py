@@ -11,7 +11,7 @@ from kprobe_exporter.model import KernelCounts
 from kprobe_exporter.tracefs.hist_tables import parse_hist
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed
-from kprobe_exporter.tracefs.profile import buffer_stats, kprobe_counts
+from kprobe_exporter.tracefs.profile import PROFILES, Counts, buffer_stats
 
 log = logging.getLogger(__name__)
 
@@ -21,14 +21,19 @@ MAX_AGE = 1.0
 
 def read_counts(instance: Instance, probes: Sequence[Installed]) -> KernelCounts:
     """Everything that the kernel counts for us. Raises OSError if its files cannot be read."""
-    hits: dict[str, int] = {}
-    misses: dict[str, int] = {}
-    profiled = [probe for probe in probes if probe.profiled]
-    if profiled:
-        counts = kprobe_counts(instance.files, instance.group)
-        for probe in profiled:
-            if count := counts.get(probe.event):
-                hits[probe.spec.probe], misses[probe.spec.probe] = count
+    hits = _Sums()
+    misses = _Sums()
+    counts: dict[str, Counts] = {}
+    for file, read in PROFILES.items():
+        if any(probe.spec.file == file for probe in probes):
+            counts |= read(instance.files, instance.group)
+    for probe in probes:
+        if not probe.profiled:
+            continue
+        count = counts.get(probe.event)
+        if probe.spec.role != "end":
+            hits.add(probe.spec.probe, count.hits if count else None)
+        misses.add(probe.spec.probe, count.misses if count else None)
     tables: dict[int, tuple[HistReading, ...]] = {}
     shown = cache(lambda file: parse_hist(instance.read(file)))  # two probes may share a tracepoint
     for probe in probes:
@@ -37,15 +42,17 @@ def read_counts(instance: Instance, probes: Sequence[Installed]) -> KernelCounts
         try:
             found = shown(probe.hist)
         except OSError:
+            if probe.hits is not None:
+                hits.add(probe.spec.probe, None)
             continue
-        if probe.hits is not None and (total := probe.hits.total(found)) is not None:
-            hits[probe.spec.probe] = total
+        if probe.hits is not None:
+            hits.add(probe.spec.probe, probe.hits.total(found))
         if probe.tables is not None and (readings := probe.tables.read(found)) is not None:
             tables[probe.layout.slot] = readings
     stats = buffer_stats(instance.files, instance.path)
     return KernelCounts(
-        hits=hits,
-        misses=misses,
+        hits=hits.known(),
+        misses=misses.known(),
         lost={
             "overrun": stats.overrun,
             "commit_overrun": stats.commit_overrun,
@@ -55,6 +62,23 @@ def read_counts(instance: Instance, probes: Sequence[Installed]) -> KernelCounts
         buffer_bytes=stats.bytes,
         tables=tables,
     )
+
+
+class _Sums:
+    """Counts added up by probe: the events of a call or a pair are all needed, or it would seem less."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, int] = {}
+        self._unknown: set[str] = set()
+
+    def add(self, probe: str, count: int | None) -> None:
+        if count is None:
+            self._unknown.add(probe)
+        else:
+            self._sums[probe] = self._sums.get(probe, 0) + count
+
+    def known(self) -> dict[str, int]:
+        return {probe: count for probe, count in self._sums.items() if probe not in self._unknown}
 
 
 class Poller:

@@ -2,7 +2,7 @@
 
 import errno
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from kprobe_exporter.errors import ProbeRefused
@@ -11,14 +11,15 @@ from kprobe_exporter.tracefs.definitions import delete, list_definitions
 from kprobe_exporter.tracefs.hist import HitCounter
 from kprobe_exporter.tracefs.hist_tables import HistTables
 from kprobe_exporter.tracefs.instance import Instance
-from kprobe_exporter.tracefs.refusal import why
+from kprobe_exporter.tracefs.profile import PROFILES
+from kprobe_exporter.tracefs.refusal import IN_FILE, MEANING, why
 
 log = logging.getLogger(__name__)
 
 NAMES_TRIED = 1000
 
 COUNT = "traceon:0"
-"""A trigger that never acts enables its event softly: kprobe_profile counts, and nothing is recorded."""
+"""A trigger that never acts enables its event softly: its profile counts, and nothing is recorded."""
 
 STACK = "stacktrace"
 """The trigger of kernel/trace/trace_events_trigger.c."""
@@ -48,12 +49,17 @@ class Installed:
 
     @property
     def profiled(self) -> bool:
-        """Whether kprobe_profile counts it."""
-        return self.spec.file == "kprobe_events"
+        """Whether kprobe_profile or uprobe_profile counts it."""
+        return self.spec.file in PROFILES
+
+    @property
+    def counted_by_kernel(self) -> bool:
+        """Whether the kernel counts its hits, in a profile or by a hist trigger."""
+        return self.profiled or self.hits is not None
 
     @property
     def counted_softly(self) -> bool:
-        """Whether it is only softly enabled: counted by kprobe_profile, and nothing recorded."""
+        """Whether it is only softly enabled: counted by its profile, and nothing recorded."""
         return self.spec.plan == "count" and self.profiled
 
     def set_filter(self) -> None:
@@ -106,7 +112,7 @@ class Installed:
         try:
             self._instance.write(f"{self._dir}/{file}", text)
         except OSError as error:
-            reason = why(self._instance.files, error, "", ())
+            reason = why(self._instance.files, error, "", (), _meaning(self.spec))
             raise ProbeRefused(f"it cannot be enabled: {reason}.") from None
 
     def disable(self) -> None:
@@ -143,7 +149,8 @@ def install(instance: Instance, spec: ProbeSpec, taken: set[str]) -> Installed:
         probe.set_filter()
         probe.take_stacks()
         probe.aggregate()
-        probe.count_hits()
+        if spec.role != "end":
+            probe.count_hits()
     except BaseException:
         probe.remove()
         raise
@@ -159,7 +166,7 @@ def _define(instance: Instance, spec: ProbeSpec, taken: set[str]) -> Installed:
     assert spec.file is not None
     if not instance.files.exists(spec.file):
         raise ProbeRefused(not_built(spec.file))
-    for event in _names(spec.probe, taken):
+    for event in _names(spec.layout.event, taken):
         line = spec.line(instance.group, event)
         try:
             instance.files.write(spec.file, line)
@@ -167,11 +174,16 @@ def _define(instance: Instance, spec: ProbeSpec, taken: set[str]) -> Installed:
             if error.errno == errno.EEXIST:
                 taken.add(event)
                 continue
-            reason = why(instance.files, error, line, ("error_log",))
+            reason = why(instance.files, error, line, ("error_log",), _meaning(spec))
             raise ProbeRefused(f"{reason}.") from None
         taken.add(event)
         return Installed(instance, spec, event, owned=True)
-    raise ProbeRefused(f"all of {NAMES_TRIED} event names like '{spec.probe}' are taken.")
+    raise ProbeRefused(f"all of {NAMES_TRIED} event names like '{spec.layout.event}' are taken.")
+
+
+def _meaning(spec: ProbeSpec) -> Mapping[int, str]:
+    """What an errno means for a probe of this kind."""
+    return IN_FILE if spec.file == "uprobe_events" else MEANING
 
 
 _OPTION = {

@@ -1,4 +1,4 @@
-"""The kernel's own counts: kprobe_profile (hits, misses) and the ring buffer's per-CPU statistics."""
+"""The kernel's own counts: kprobe_profile, uprobe_profile, and the ring buffer's per-CPU statistics."""
 
 import re
 from collections import defaultdict
@@ -12,13 +12,15 @@ T = TypeVar("T")
 
 
 class Counts(NamedTuple):
-    """Firings of a probe, and firings that the kernel had to miss."""
+    """Firings of a probe, and firings that the kernel had to miss: None where it does not count those."""
 
     hits: int
-    misses: int
+    misses: int | None
 
 
 PROFILE_LINE = re.compile(r"^ *(\S+) +(\d{1,20}) +(\d{1,20})$", re.MULTILINE | re.ASCII)
+
+UPROBE_LINE = re.compile(r"^ *(\S+) +(\S+) +(\d{1,20})$", re.MULTILINE | re.ASCII)
 
 
 def parse_profile(text: str) -> list[tuple[str, Counts]]:
@@ -27,6 +29,14 @@ def parse_profile(text: str) -> list[tuple[str, Counts]]:
     The columns are padded but a long name pushes them.
     """
     return [(name, Counts(int(hits), int(misses))) for name, hits, misses in PROFILE_LINE.findall(text)]
+
+
+def parse_uprobe_profile(text: str) -> list[tuple[str, str, int]]:
+    """The lines of uprobe_profile: path, event name, hits (kernel/trace/trace_uprobe.c).
+
+    The path is as it was written to uprobe_events: it may hold whatever is no blank to the kernel.
+    """
+    return [(path, name, int(hits)) for path, name, hits in UPROBE_LINE.findall(text)]
 
 
 def kprobe_counts(files: Tracefs, group: str) -> dict[str, Counts]:
@@ -38,16 +48,36 @@ def kprobe_counts(files: Tracefs, group: str) -> dict[str, Counts]:
     is left out this time: a wrong count would stay for ever. Raises OSError if the files cannot be
     read.
     """
-    lines = _by_name(parse_profile(files.read("kprobe_profile").decode(errors="replace")))
+    return _ours(files, group, "kprobe_events", parse_profile(_text(files, "kprobe_profile")))
+
+
+def uprobe_counts(files: Tracefs, group: str) -> dict[str, Counts]:
+    """Hits of our group's uprobe events, by event name, told apart in the same way. Raises OSError."""
+    lines = parse_uprobe_profile(_text(files, "uprobe_profile"))
+    return _ours(files, group, "uprobe_events", [(name, Counts(hits, None)) for _, name, hits in lines])
+
+
+PROFILES = {"kprobe_events": kprobe_counts, "uprobe_events": uprobe_counts}
+"""By the file in which a probe is defined, how the kernel's counts of it are read."""
+
+
+def _ours(
+    files: Tracefs, group: str, definitions: str, profile: Iterable[tuple[str, Counts]]
+) -> dict[str, Counts]:
+    lines = _by_name(profile)
     if all(len(counts) == 1 for counts in lines.values()):
         return {name: counts[0] for name, counts in lines.items()}
-    listed = parse_definitions(files.read("kprobe_events").decode(errors="replace"))
+    listed = parse_definitions(_text(files, definitions))
     groups = _by_name((defined.event, defined.group) for defined in listed)
     return {
         name: counts[groups[name].index(group)]
         for name, counts in lines.items()
         if len(counts) == len(groups[name]) and group in groups[name]
     }
+
+
+def _text(files: Tracefs, path: str) -> str:
+    return files.read(path).decode(errors="replace")
 
 
 def _by_name(pairs: Iterable[tuple[str, T]]) -> dict[str, list[T]]:

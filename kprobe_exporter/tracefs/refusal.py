@@ -2,6 +2,7 @@
 
 import errno
 import re
+from collections.abc import Mapping
 
 from kprobe_exporter.tracefs.files import Tracefs
 
@@ -24,6 +25,20 @@ MEANING = {
     errno.EOPNOTSUPP: "this kernel was built without it",
 }
 
+ENOTSUPP = 524
+"""An errno of the kernel's own (include/linux/errno.h)."""
+
+UNFIT = "the instruction at this offset is one that the kernel cannot step over"
+
+IN_FILE = MEANING | {
+    errno.ENOENT: "there is no such file where this process looks (its mount namespace)",
+    errno.EINVAL: "this is no regular file, or the offset is behind its end, or an argument is unknown",
+    errno.EIO: "the file system does not let its files be probed",
+    errno.ENOEXEC: UNFIT,
+    ENOTSUPP: UNFIT,
+}
+"""What they mean for a uprobe (kernel/events/uprobes.c), of which some are told only as it is enabled."""
+
 
 def logged_error(log: str, command: str) -> str | None:
     """What ``error_log`` says last of this command: the text, then the command with ^ where it points.
@@ -44,11 +59,17 @@ def logged_error(log: str, command: str) -> str | None:
     return found
 
 
-def why(files: Tracefs, error: OSError, command: str, logs: tuple[str, ...]) -> str:
+def why(
+    files: Tracefs,
+    error: OSError,
+    command: str,
+    logs: tuple[str, ...],
+    meanings: Mapping[int, str] = MEANING,
+) -> str:
     """Why the kernel refused ``command``, as one clause: what it means, the errno, the kernel's words."""
     code = error.errno or 0
-    meaning = MEANING.get(code, error.strerror or str(error))
-    name = errno.errorcode.get(code, str(code))
+    meaning = meanings.get(code, error.strerror or str(error))
+    name = "ENOTSUPP" if code == ENOTSUPP else errno.errorcode.get(code, str(code))
     for path in logs:
         try:
             said = logged_error(files.read(path).decode(errors="replace"), command)

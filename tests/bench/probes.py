@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from kprobe_exporter.attach import Attached, settle
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.model import ProbeMetrics, Unfit
-from kprobe_exporter.plan import Kernel, ProbePlan, plan_probe
+from kprobe_exporter.model import ProbeMetrics
+from kprobe_exporter.plan import Kernel, plan_probe
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.mount import USUAL, mounted
-from kprobe_exporter.tracefs.probes import Installed, install, names_in_use
+from kprobe_exporter.tracefs.probes import Installed, names_in_use
 
 INSTANCE = "kprobe_exporter_bench"
 TRACEFS = USUAL
@@ -26,8 +27,13 @@ TRACEFS = USUAL
 class Put:
     """A probe in the kernel, and what its events feed."""
 
-    installed: Installed
+    attached: Attached
     metrics: ProbeMetrics
+
+    @property
+    def installed(self) -> Installed:
+        """Its only event, or its first."""
+        return self.attached.parts[0]
 
 
 @contextmanager
@@ -61,22 +67,11 @@ def put(instance: Instance, config: Config, *, binary: bool = False) -> Iterator
     try:
         for probe in config.probes:
             plan = plan_probe(probe, config.settings.namespace, DECODERS, kernel, slots)
-            done.append(Put(_first(instance, plan, taken), plan.metrics))
+            attached, refused = settle(instance, plan, taken, ())
+            if attached is None:
+                raise ProbeRefused(" ".join(f"{target}: {why}" for target, why in refused.items()))
+            done.append(Put(attached, plan.metrics))
         yield done
     finally:
         for one in done:
-            one.installed.remove()
-
-
-def _first(instance: Instance, plan: ProbePlan, taken: set[str]) -> Installed:
-    """The first alternative that this kernel takes."""
-    refused = []
-    for spec in plan.alternatives:
-        if isinstance(spec, Unfit):
-            refused.append(f"{spec.target}: {spec.reason}")
-            continue
-        try:
-            return install(instance, spec, taken)
-        except ProbeRefused as error:
-            refused.append(f"{spec.target}: {error}")
-    raise ProbeRefused(" ".join(refused))
+            one.attached.remove()

@@ -1,21 +1,36 @@
 """An agent that reads pages: every lost event is told, and no name can forge one."""
 
 import ctypes
+import mmap
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kprobe_exporter.cli import main
+from kprobe_exporter.identity.threads import Threads
+from kprobe_exporter.model import CPU, TID, TIME, VALUES, Batch
+from kprobe_exporter.plan.shape import geometry, shape
+from kprobe_exporter.reading import KernelNames
+from kprobe_exporter.source import pages
+from kprobe_exporter.source.binary import BinaryPipe
+from kprobe_exporter.source.lines import LineParser
+from kprobe_exporter.source.reader import Pipe
+from kprobe_exporter.source.text import TextPipe
 from kprobe_exporter.tracefs.files import MountedTracefs
+from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.probes import Installed
 from kprobe_exporter.tracefs.symbols import Symbols
 from tests.agent_process import AgentProcess, Metrics, eventually, running
 from tests.kernel.conftest import StartAgent
+from tests.kernel.test_pages import compiled, installed
 
 FLOOD = 300_000
 FORGED_LINE = '             cat-1     [000] .....     1.000001: open: (f+0x0/0x1) dfd=3 file="/etc/shadow"'
@@ -77,6 +92,114 @@ probes:
     assert metrics.value("kprobe_exporter_events_lost_total", reason="unparsed") == 0
     calls = sum(metrics[key] for key in metrics if key[0] == "kprobe_calls_total")
     assert calls == events == metrics.value("kprobe_return_value_count", probe="flood")
+
+
+SEEKS = 6000
+"""Of each CPU in a flood: some times what its buffer holds."""
+
+SEEKING = """
+probes:
+  - name: seek
+    attach: tracepoint:syscalls:sys_exit_lseek
+    fetch: {return: ret}
+    returns: long
+    metrics: [{counter: seeks_total, labels: [return]}]
+"""
+
+
+@pytest.fixture
+def small(files: MountedTracefs) -> Iterator[Instance]:
+    with Instance.acquire(files, "kprobe_exporter_losses") as made:
+        made.set_up(16, record_tgid=False)
+        yield made
+
+
+class Flood:
+    """Seeks on every CPU, each to a higher place than the one before, and when that was.
+
+    The n-th seek of a CPU lies between the times n and n + 1.
+    """
+
+    def __init__(self) -> None:
+        self.cpus = sorted(os.sched_getaffinity(0))
+        self._memory = {cpu: mmap.mmap(-1, 8 * (SEEKS + 1)) for cpu in self.cpus}
+        self.times = {cpu: memoryview(memory).cast("Q") for cpu, memory in self._memory.items()}
+        self.children = {self._start(cpu): cpu for cpu in self.cpus}
+
+    def _start(self, cpu: int) -> int:
+        if child := os.fork():
+            return child
+        os.sched_setaffinity(0, {cpu})
+        times, file = self.times[cpu], os.memfd_create("seeks")
+        for place in range(SEEKS):
+            times[place] = time.monotonic_ns()
+            os.lseek(file, place, os.SEEK_SET)
+        times[SEEKS] = time.monotonic_ns()
+        os._exit(0)
+
+    def running(self) -> bool:
+        return any(os.waitid(os.P_PID, child, FINISHED) is None for child in self.children)
+
+    def wait(self) -> None:
+        for child in self.children:
+            assert os.waitpid(child, 0)[1] == 0
+
+
+FINISHED = os.WEXITED | os.WNOHANG | os.WNOWAIT
+
+
+def opened(instance: Instance, probe: Installed, kind: Any, deliver: Callable[[Batch], None]) -> Pipe:
+    """The instance's pages with this parser, or its text."""
+    if kind is LineParser:
+        return TextPipe(instance.open_pipe(), LineParser([probe.layout]), deliver)
+    header = geometry(*(instance.read(f"events/header_{name}").decode() for name in ("page", "event")))
+    form = instance.event_format(probe.system, probe.event)
+    assert form is not None
+    names = KernelNames(Threads(instance.files.read), Symbols(instance.files))
+    parser = kind(header, [shape(probe.layout, form)], names)
+    return BinaryPipe(instance.open_raw(), parser, deliver, 2 + 2 * 16 * 1024 // header.page, header.page)
+
+
+@pytest.mark.parametrize(
+    "kind", [pages.PageParser, compiled.PageParser, LineParser], ids=["python", "compiled", "text"]
+)
+def test_every_event_that_is_missing_lies_in_a_loss(small: Instance, tmp_path: Path, kind: Any) -> None:
+    """First nobody reads while the events come, twice; then somebody does."""
+    batches: list[Batch] = []
+    floods = []
+    with installed(small, tmp_path, SEEKING, own=True) as (probe,):
+        pipe = opened(small, probe, kind, batches.append)
+        for live in (False, False, True):
+            floods.append(Flood())
+            while live and floods[-1].running():
+                pipe.empty(last=False)
+            floods[-1].wait()
+            pipe.empty(last=False)
+        pipe.empty(last=True)
+        pipe.close()
+    rounding = 1000 if kind is LineParser else 0
+    records = [record for batch in batches for record in batch.records]
+    told = [loss for batch in batches for loss in batch.losses]
+    for flood in floods:
+        for child, cpu in flood.children.items():
+            windows = [loss for loss in told if loss.cpu == cpu]
+            mine = {record[VALUES] for record in records if record[TID] == child}
+            missing = set(range(SEEKS)) - mine
+            assert mine
+            assert missing or flood is floods[-1]
+            for place in missing:
+                began, ended = flood.times[cpu][place], flood.times[cpu][place + 1]
+                assert any(
+                    loss.start - rounding <= ended and began <= loss.end + rounding for loss in windows
+                )
+    assert sum(batch.unparsed for batch in batches) == 0
+    for loss in told:
+        assert not any(loss.start < record[TIME] < loss.end for record in records if record[CPU] == loss.cpu)
+    if kind is not LineParser:
+        latest = 0
+        for batch in batches:
+            assert all(latest <= loss.start for loss in batch.losses)
+            latest = max([latest, *(record[TIME] for record in batch.records)])
 
 
 @pytest.mark.needs("kprobe_events")

@@ -5,6 +5,7 @@ exactly its own size, so that a byte read past it is a byte that is not ours.
 """
 
 import ctypes
+import fcntl
 import importlib.util
 import os
 import struct
@@ -19,6 +20,9 @@ from tests.ring_buffer import GEOMETRY, MISSED, Page, event
 from tests.unit.source.test_pages import PROBES, SHAPES, STACKS, Names, back, entry
 
 EXTREMES = (0, 1, 3, 4, 7, 8, 0x7F, 0xFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 1 << 31, 1 << 30, 4080, 4081, 4096)
+MANY_PAGES = 70
+"""More than a parser takes at once."""
+
 INTERESTING = [struct.pack("=I", value) for value in EXTREMES]
 
 
@@ -37,7 +41,8 @@ def main() -> None:
         module.PageParser(Geometry(8, 4, 12, 4096), SHAPES, Names(), STACKS, False, recipes),
     ]
     read, write = os.pipe2(os.O_NONBLOCK)
-    records = damaged = 0
+    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 1 << 20)
+    records = damaged = losses = 0
     for number in range(rounds):
         page = _damaged(random)
         exact = (ctypes.c_char * len(page)).from_buffer_copy(page)
@@ -45,13 +50,18 @@ def main() -> None:
             parser.feed(exact, number % 4)
             if number % 16 == 0:
                 os.write(write, page)
+                if number % 160 == 0:
+                    os.write(write, _full(random) * MANY_PAGES)
                 parser.pull(read, number % 4, 3)
                 while parser.pull(read, 0, 64):
                     pass
             batch = parser.take()
             records += len(batch.records) + len(batch.tallies)
             damaged += batch.unparsed > 0
-    print(f"{rounds} pages, {records} records and tallies, {damaged} times damage was seen")
+            losses += len(batch.losses)
+            assert all(loss.start <= loss.end for loss in batch.losses)
+    assert losses > rounds // 10
+    print(f"{rounds} pages, {records} records and tallies, {losses} losses, {damaged} times damage was seen")
 
 
 def _load(path: Path) -> Any:
@@ -61,6 +71,14 @@ def _load(path: Path) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def _full(random: Random) -> bytes:
+    """A page before which events were lost, more than half full."""
+    page = Page(random.getrandbits(60), flags=MISSED)
+    while page.room(GEOMETRY.page // 3):
+        page.add(page.time, back(1))
+    return page.render()
 
 
 def _damaged(random: Random) -> bytes:

@@ -10,7 +10,7 @@ from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.hist import HistFeed, HistTable
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model import ProbeSpec, Unfit
-from kprobe_exporter.plan import Kernel, plan_probe
+from kprobe_exporter.plan import JoinedSpec, Kernel, plan_probe
 from tests.unit.test_plan import EXEC, EXIT, attach, counter, formats, probe
 
 WIDE = "return >= 4294963201 && return <= 4294967295"
@@ -19,7 +19,8 @@ NOT_WIDE = "(return < 4294963201 || return > 4294967295)"
 
 def plans(made: Probe, *, hist: bool = True, max_series: int = 1000) -> tuple[ProbeSpec | Unfit, ...]:
     kernel = Kernel(formats, counts_tracepoints=hist)
-    return plan_probe(made, "ns", DECODERS, kernel, itertools.count(), max_series).alternatives
+    found = plan_probe(made, "ns", DECODERS, kernel, itertools.count(), max_series).alternatives
+    return tuple(way for way in found if not isinstance(way, JoinedSpec))
 
 
 def kernel_probe(*ways: Attach, metrics: tuple[Metric, ...] = (), **more: Any) -> Probe:

@@ -1,5 +1,7 @@
 """Where records hold their values: by the format files of real kernels."""
 
+from dataclasses import replace
+
 import pytest
 
 from kprobe_exporter.errors import GrammarError
@@ -44,7 +46,8 @@ def test_a_page_that_is_not_known(page: str | None, event: str | None, said: str
 
 def test_a_return_probe() -> None:
     layout = Layout(0, "p", "cap_open_ret", "return", "f", (Arg("comm", "str"), Arg("ret", "int")))
-    made = shape(layout, form("capture/cap_open_ret"))
+    assert shape(layout, form("capture/cap_open_ret")).caller is None
+    made = shape(replace(layout, caller=True), form("capture/cap_open_ret"))
     assert made.fields == (Field("dynamic", 32, 4, fault=True), Field("signed", 24, 8))
     assert made.caller == Field("symbol", 16, 8)
     assert (made.tid, made.size) == (Field("signed", 4, 4), 36)

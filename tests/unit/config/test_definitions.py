@@ -55,6 +55,20 @@ def test_targets_and_names(config: Callable[[str], Config], line: str, target: s
     assert probe(config, line, "name: own").name == "own"
 
 
+@pytest.mark.parametrize(
+    ("line", "target"),
+    [
+        ("p:x /bin/sh:0x10 a=%di", "uprobe:/bin/sh:0x10"),
+        ("r:x /bin/sh:0x10 a=$retval", "uretprobe:/bin/sh:0x10"),
+        ("f:x vfs_read a=$arg1", "fentry:vfs_read"),
+        ("f:x vfs_read%return a=$retval", "fexit:vfs_read"),
+    ],
+)
+def test_kinds(config: Callable[[str], Config], line: str, target: str) -> None:
+    [found] = probe(config, line).attach
+    assert str(found.target) == target
+
+
 def test_places_that_attach_cannot_name(config: Callable[[str], Config]) -> None:
     found = probe(config, "p 0xffffffff81234567 a=%di")
     assert found.name == "p_0xffffffff81234567"
@@ -89,9 +103,9 @@ def test_what_is_there_by_itself_may_be_named(config: Callable[[str], Config]) -
         ("definition: ¦3", "definition: must be text, and not 3"),
         ("definition: 'p:¦Open f'", "definition: 'Open' cannot be a probe's name, up to 40 of a-z"),
         (f"definition: 'p:¦{'a' * 41} f'", "definition: 'aaaa"),
-        ("definition: ¦'p:x /bin/sh:0x10 %di'", "definition: this version does not do a place in a file"),
-        ("definition: ¦'f:x vfs_read $arg*'", "definition: this version does not do f (fprobe)"),
-        ("definition: ¦'t:x sched_switch'", "definition: this version does not do t (tprobe)"),
+        ("definition: 'p:x ¦/bin/sh:0x10(0x20) %di'", "definition: the counter of a place's users is left"),
+        ("definition: 'f:x vfs_read ¦$arg*'", "definition: $arg* is many"),
+        ("definition: ¦'t:x sched_switch'", "definition: attach to the tracepoint by `attach: trace"),
         ("definition: 'r:x ¦0xffffffff81234567'", "definition: what is returned at an address is not known"),
         ("definition: 'p:x f ¦$arg*'", "definition: $arg* is many: give each argument a name"),
         ("definition: 'p:x f a=%di ¦pid=%si'", "definition: 'pid' is a built-in field: choose another name"),

@@ -32,11 +32,6 @@ def test_probe_keys(problems: Callable[[str], list[str]], key: str) -> None:
     assert problem.startswith(f"1:40: probes[0].{key}: {key!r} is not in this version yet")
 
 
-def test_pair(problems: Callable[[str], list[str]]) -> None:
-    [problem] = problems("probes: [{name: a, attach: {pair: {from: a, to: b}}}]")
-    assert problem.startswith("1:29: probes[0].attach.pair: 'pair' is not in this version yet")
-
-
 @pytest.mark.parametrize("name", sorted(LATER["decoder"]))
 @pytest.mark.parametrize("form", ["{}", "{{{}: {{}}}}", "[{}]"])
 def test_decoders(problems: Callable[[str], list[str]], name: str, form: str) -> None:
@@ -44,16 +39,3 @@ def test_decoders(problems: Callable[[str], list[str]], name: str, form: str) ->
     text = f"probes: [{{name: a, attach: 'kprobe:f', metrics: [{{counter: a_total, labels: {label}}}]}}]"
     [problem] = problems(text)
     assert f"{name!r} is not in this version yet" in problem
-
-
-@pytest.mark.parametrize("use", ["value: duration", "labels: [duration]", "labels: {a: duration}"])
-def test_duration(problems: Callable[[str], list[str]], use: str) -> None:
-    text = f"probes: [{{name: a, attach: 'kprobe:f', metrics: [{{counter: a_total, {use}}}]}}]"
-    [problem] = problems(text)
-    assert "'duration' is not in this version yet" in problem
-
-
-@pytest.mark.parametrize("kind", ["uprobe", "uretprobe", "fentry", "fexit", "call", "ucall", "syscall"])
-def test_kinds(problems: Callable[[str], list[str]], kind: str) -> None:
-    [problem] = problems(f"probes: [{{name: a, attach: '{kind}:f'}}]")
-    assert problem.startswith(f"1:28: probes[0].attach: this version does not do {kind} probes yet")

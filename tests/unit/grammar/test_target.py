@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.target import SUPPORTED, Kind, Target, parse_target
+from kprobe_exporter.grammar.target import Kind, Target, parse_target
 from tests.unit.grammar.corpus import assert_points_into
 
 
@@ -27,6 +27,21 @@ from tests.unit.grammar.corpus import assert_points_into
             "tracepoint:9p:9p_client_req",
             Target(Kind.TRACEPOINT, system="9p", event="9p_client_req"),
         ),
+        ("fentry:vfs_read", Target(Kind.FENTRY, symbol="vfs_read")),
+        ("fexit:ext4:f", Target(Kind.FEXIT, module="ext4", symbol="f")),
+        ("call:vfs_read", Target(Kind.CALL, symbol="vfs_read")),
+        ("syscall:openat", Target(Kind.SYSCALL, symbol="openat")),
+        ("uprobe:/bin/sh:main", Target(Kind.UPROBE, path="/bin/sh", symbol="main")),
+        ("uprobe:/bin/sh:main+4", Target(Kind.UPROBE, path="/bin/sh", symbol="main", offset=4)),
+        ("uprobe:/bin/sh:0x1234", Target(Kind.UPROBE, path="/bin/sh", offset=0x1234)),
+        (
+            "uretprobe:/lib/a:b.so:memcpy@GLIBC_2.14",
+            Target(Kind.URETPROBE, path="/lib/a:b.so", symbol="memcpy@GLIBC_2.14"),
+        ),
+        ("ucall:/bin/sh:_ZN3fooEv", Target(Kind.UCALL, path="/bin/sh", symbol="_ZN3fooEv")),
+        ("kprobe:tcp_send*", Target(Kind.KPROBE, symbol="tcp_send*")),
+        ("call:nfs:*[!a-c]?", Target(Kind.CALL, module="nfs", symbol="*[!a-c]?")),
+        ("tracepoint:sched:sched_*", Target(Kind.TRACEPOINT, system="sched", event="sched_*")),
     ],
 )
 def test_parses_and_writes_back(text: str, target: Target) -> None:
@@ -48,11 +63,22 @@ def test_offsets_have_one_spelling() -> None:
         ("k:vfs_read", 0, "write kprobe"),
         ("kr:vfs_read", 0, "write kretprobe"),
         ("zz9:vfs_read", 0, "there are kprobe, kretprobe"),
-        ("uprobe:/bin/sh:main", 0, "does not do uprobe probes yet, only kprobe"),
-        ("call:vfs_read", 0, "does not do call probes yet"),
+        ("pair:vfs_read", 0, "a pair is written as"),
+        ("kfunc:vfs_read", 0, "write fentry"),
+        ("uprobe:sh:main", 7, "begins with '/'"),
+        ("uprobe:/bin/sh", 14, "uprobe:PATH:FUNCTION or"),
+        ("uprobe:/bin/sh:", 15, "uprobe:PATH:FUNCTION or"),
+        ("uprobe:/my files/x:main", 10, "with a blank in it"),
+        ("uprobe:/bin/sh:a*", 16, "cannot have '[*]' here"),
+        ("uprobe:/bin/sh:0x12g", 15, "no offset in bytes"),
+        ("uretprobe:/bin/sh:main+4", 22, "a return has no offset"),
+        ("call:vfs_read+4", 13, "a call has no offset"),
+        ("fentry:vfs_read+4", 15, "an fentry has no offset"),
+        ("syscall:openat64x-", 17, "cannot have '-' here"),
+        ("syscall:", 8, "name of the system call is missing"),
+        ("kprobe:vfs_*+4", 12, "a pattern has no offset"),
         ("kprobe:", 7, "name of the function is missing"),
-        ("kprobe:vfs_*", 11, "patterns are not done yet"),
-        ("tracepoint:sched:*", 17, "patterns are not done yet"),
+        ("tracepoint:*:x", 11, "cannot have '[*]' here"),
         ("kprobe:vfs read", 10, "cannot have ' ' here"),
         ("kprobe:vfs_read-4", 15, "cannot have '-' here"),
         ("kprobe:a:b:c", 8, "a module's name cannot have ':'"),
@@ -79,13 +105,37 @@ def test_errors_point(text: str, at: int, message: str) -> None:
     assert (caught.value.text, caught.value.column) == (text, at)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in SUPPORTED])
-def test_other_kinds_are_recognised(kind: Kind) -> None:
-    with pytest.raises(GrammarError, match="yet"):
-        parse_target(f"{kind}:vfs_read")
+@pytest.mark.parametrize(
+    ("text", "pattern"),
+    [("kprobe:vfs_*", True), ("kprobe:a?", True), ("call:[ab]c", True), ("tracepoint:sched:*", True)]
+    + [("kprobe:vfs_read", False), ("uprobe:/bin/[:x", False), ("syscall:read", False)],
+)
+def test_patterns(text: str, pattern: bool) -> None:
+    assert parse_target(text).is_pattern is pattern
 
 
-@given(st.one_of(st.text(), st.from_regex(r"(kprobe|kretprobe|tracepoint):[a-z9:.+*x0 -]*")))
+@pytest.mark.parametrize(
+    ("text", "halves"),
+    [
+        ("call:ext4:f", ("kprobe:ext4:f", "kretprobe:ext4:f")),
+        ("ucall:/bin/sh:main", ("uprobe:/bin/sh:main", "uretprobe:/bin/sh:main")),
+        ("syscall:read", ("tracepoint:syscalls:sys_enter_read", "tracepoint:syscalls:sys_exit_read")),
+    ],
+)
+def test_a_call_has_two_halves(text: str, halves: tuple[str, str]) -> None:
+    assert tuple(map(str, parse_target(text).halves)) == halves
+
+
+def test_a_pair_names_its_parts() -> None:
+    parts = tuple(map(parse_target, ("tracepoint:a:b", "kprobe:f", "tracepoint:a:c")))
+    assert str(Target(Kind.PAIR, parts=parts)) == "tracepoint:a:b | kprobe:f -> tracepoint:a:c"
+
+
+@given(
+    st.one_of(
+        st.text(), st.from_regex(r"(kprobe|kretprobe|tracepoint|u?call|uprobe|syscall):[a-z/9:.+*x0 -]*")
+    )
+)
 def test_noise(text: str) -> None:
     try:
         target = parse_target(text)

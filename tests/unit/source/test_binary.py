@@ -9,11 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.errors import SourceError
-from kprobe_exporter.model import TIME, Batch, Record
+from kprobe_exporter.model import TIME, Batch, Loss, Record
 from kprobe_exporter.source import binary
 from kprobe_exporter.source.binary import BinaryPipe
+from kprobe_exporter.source.pages import UNKNOWN
 
 NOW = 1000
+
+
+class Missed(list[int]):
+    """A page before which events were lost."""
 
 
 class Pages:
@@ -26,6 +31,7 @@ class Pages:
         self.time = 0
         self.pulls = 0
         self.batch = Batch()
+        self.last: dict[int, int] = {}
 
     @property
     def waiting(self) -> int:
@@ -38,8 +44,10 @@ class Pages:
             if not self.cpus[cpu]:
                 return got
             times = self.cpus[cpu].popleft()
+            if isinstance(times, Missed):
+                self.batch.losses.append(Loss(cpu, self.last.get(cpu, 0), times[0]))
             self.batch.records += [record(time, cpu) for time in times]
-            self.time = times[-1]
+            self.time = self.last[cpu] = times[-1]
         return pages
 
     def take(self) -> Batch:
@@ -58,8 +66,14 @@ class Delivered:
         self.batches: list[Batch] = []
         self.pages = Pages(cpus)
         self.now = NOW
+        self.tick = 0
         pipes = {cpu: 100 + cpu for cpu in cpus}
-        self.pipe = BinaryPipe(pipes, self.pages, self.batches.append, budget, clock=lambda: self.now)
+        self.pipe = BinaryPipe(pipes, self.pages, self.batches.append, budget, clock=self.clock)
+
+    def clock(self) -> int:
+        now = self.now
+        self.now += self.tick
+        return now
 
     @property
     def times(self) -> list[int]:
@@ -135,6 +149,30 @@ def test_sums_and_losses_are_delivered_too() -> None:
     assert [(batch.arrived, batch.lost) for batch in made.batches] == [({3: 7}, 2)]
 
 
+def test_a_loss_goes_out_at_once_and_its_records_wait() -> None:
+    made = Delivered({0: [Missed([NOW + 9])], 1: []})
+    made.pipe.empty(last=False)
+    made.now = NOW + 20
+    made.pages.cpus[1].append(Missed([NOW + 15]))
+    made.pipe.empty(last=False)
+    assert [(batch.losses, len(batch.records)) for batch in made.batches] == [
+        ([Loss(0, 0, NOW)], 0),
+        ([Loss(1, NOW, NOW + 15)], 2),
+    ]
+
+
+def test_a_loss_ends_now_at_the_latest_and_begins_with_what_was_not_read_before() -> None:
+    made = Delivered({0: []})
+    for now in (NOW, NOW + 10):
+        made.now = now
+        made.pages.batch.losses.append(Loss(0, 5, UNKNOWN))
+        made.pipe.empty(last=False)
+    made.pages.batch.losses.append(Loss(0, 5, 7))
+    made.pipe.empty(last=True)
+    losses = [loss for batch in made.batches for loss in batch.losses]
+    assert losses == [Loss(0, 5, NOW), Loss(0, NOW, NOW + 10), Loss(0, NOW + 10, NOW + 10)]
+
+
 def test_a_pipe_that_cannot_be_read_any_more_is_a_source_error() -> None:
     class Broken(Pages):
         def pull(self, fd: int, cpu: int, pages: int) -> int:
@@ -171,6 +209,63 @@ def test_whatever_the_pages_all_comes_once_and_in_order(
         made.pipe.empty(last=True)
     expected = sorted(time for steps in cpus for page in rising(steps) for time in page)
     assert made.times == expected
+
+
+@st.composite
+def rounds(draw: st.DrawFn) -> list[list[tuple[int, bool, list[int]]]]:
+    """What is new at each reading: pages, each of a CPU, whether it was overwritten, its times.
+
+    They span 1000; a reading begins in their middle, so that the later half comes while it reads.
+    """
+    made = []
+    for number in range(draw(st.integers(1, 4))):
+        new = []
+        for cpu in range(3):
+            now = 1000 * number
+            for overwritten, steps in draw(
+                st.lists(
+                    st.tuples(st.booleans(), st.lists(st.integers(1, 90), min_size=1, max_size=3)),
+                    max_size=4,
+                )
+            ):
+                times = [now := now + step for step in steps]
+                new.append((cpu, overwritten, times))
+        made.append(new)
+    return made
+
+
+@given(rounds(), st.integers(1, 3), st.integers(1, 20))
+def test_a_loss_is_told_before_any_record_of_a_later_moment(
+    rounds: list[list[tuple[int, bool, list[int]]]], pages: int, many: int
+) -> None:
+    missing: list[tuple[int, int]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(binary, "MANY", many)
+        patch.setattr(binary, "MOST_PAGES", pages)
+        made = Delivered({cpu: [] for cpu in range(3)})
+        made.tick = 499
+        for number, new in enumerate(rounds):
+            missed = dict.fromkeys(range(3), False)
+            for cpu, overwritten, times in new:
+                if overwritten:
+                    missing += [(cpu, time) for time in times]
+                else:
+                    made.pages.cpus[cpu].append(Missed(times) if missed[cpu] else times)
+                missed[cpu] = overwritten
+            for cpu, open_end in missed.items():
+                if open_end:
+                    made.pages.cpus[cpu].append(Missed([1000 * number + 999]))
+            made.now = 1000 * number + 500
+            made.pipe.empty(last=False)
+        made.now = 1000 * len(rounds)
+        made.pipe.empty(last=True)
+    latest = 0
+    for batch in made.batches:
+        assert all(latest <= loss.start <= loss.end for loss in batch.losses)
+        latest = max([latest, *(one[TIME] for one in batch.records)])
+    losses = [loss for batch in made.batches for loss in batch.losses]
+    for cpu, time in missing:
+        assert any(loss.cpu == cpu and loss.start <= time <= loss.end for loss in losses)
 
 
 def rising(steps: Iterable[list[int]]) -> list[list[int]]:

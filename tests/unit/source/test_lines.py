@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.grammar.event_format import parse_format, text_pattern
-from kprobe_exporter.model import CALLER, VALUES, Arg, Batch, Layout, Record
-from kprobe_exporter.source.lines import LONGEST, LineParser
+from kprobe_exporter.model import CALLER, TIME, VALUES, Arg, Batch, Layout, Loss, Record
+from kprobe_exporter.source.lines import LONGEST, MOST_CPUS, LineParser
 from kprobe_exporter.source.walk import text_key
 from tests.unit.captured import Captured, captured
 
@@ -46,6 +46,7 @@ def parse(*pieces: bytes, layouts: tuple[Layout, ...] = LAYOUTS) -> Batch:
         whole.records += batch.records
         whole.unparsed += batch.unparsed
         whole.lost += batch.lost
+        whole.losses += batch.losses
     return whole
 
 
@@ -286,7 +287,7 @@ def test_a_name_forges_nothing(comm: bytes) -> None:
     good = line(b'p: (f) count=1 comm="good"')
     batch = parse(good + line(b'p: (f) count=2 comm="x"', comm) + line(b"unknown: x", comm) + good)
     assert [record[VALUES] for record in batch.records] == [1, 2, 1]
-    assert (batch.unparsed, batch.lost) == (1, 0)
+    assert (batch.unparsed, batch.lost, batch.losses) == (1, 0, [])
 
 
 @given(st.binary(max_size=15), st.binary(max_size=15))
@@ -297,6 +298,7 @@ def test_no_name_forges_anything(comm: bytes, other: bytes) -> None:
     batch = parse(line(b"p: (f) count=1 comm=(fault)", comm), short, line(b"u: x", other), short, last)
     assert [record[VALUES] for record in batch.records] == [1, 2]
     assert (batch.unparsed, batch.lost) == (4 + 1, 0)
+    assert batch.losses == [Loss(0, 0, 12_345_678_000)]
 
 
 def test_a_newline_in_a_string_costs_the_string_and_not_the_event() -> None:
@@ -327,6 +329,92 @@ def test_a_newline_in_a_string_costs_the_string_and_not_the_event() -> None:
 def test_other_lines(data: bytes, unparsed: int, lost: int) -> None:
     batch = parse(data)
     assert (batch.unparsed, batch.lost) == (unparsed, lost)
+
+
+def at(micros: int, cpu: int, body: bytes = b'p: (f) count=1 comm="x"') -> bytes:
+    return b"%16s-%-7d [%03d] ..... %5d.%06d: %s\n" % (b"bash", 1234, cpu, 0, micros, body)
+
+
+LOST_HERE = b"CPU:1 [LOST 7 EVENTS]\n"
+NEXT = at(400, 1)
+STACKING = Layout(7, "p", "p", "entry", "f", (COUNT, COMM), stack=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "losses"),
+    [
+        (at(100, 1) + at(200, 0) + LOST_HERE + NEXT, [(1, 100, 400)]),
+        (at(200, 0) + LOST_HERE + NEXT, [(1, 0, 400)]),
+        (at(100, 1) + LOST_HERE + LOST_HERE + NEXT + at(500, 1), [(1, 100, 400)]),
+        (at(100, 1) + b"CPU:1 [LOST EVENTS]\nCPU:0 [LOST 1 EVENTS]\n" + NEXT, [(1, 100, 400), (0, 0, 400)]),
+        (LOST_HERE + NEXT + LOST_HERE + at(500, 0), [(1, 0, 400), (1, 400, 500)]),
+        (LOST_HERE, []),
+        (at(100, 1) + LOST_HERE + at(300, 1, b"p: (f) count") + NEXT, [(1, 100, 400)]),
+        (at(100, 1) + at(300, 1, b"p: (f) count") + NEXT, [(1, 100, 400)]),
+        (at(100, 1) + at(300, 1, b"p: (f) count=1[LINE TOO BIG]") + NEXT, [(1, 100, 400)]),
+        (at(100, 1) + at(300, 1, b"p: (f) count={0x1,").rstrip() + at(350, 0) + NEXT, [(1, 100, 400)]),
+        (at(100, 1) + LOST_HERE + at(300, 1, b"unknown: (f) count=1") + NEXT, [(1, 100, 400)]),
+        (at(100, 1) + at(300, 1, b"unknown: (f) count=1") + NEXT, []),
+        (at(100, 1) + b"[LINE TOO BIG]\n" + NEXT, []),
+        (at(500, 1) + LOST_HERE + NEXT, [(1, 0, 500)]),
+    ],
+)
+@pytest.mark.parametrize("layouts", [LAYOUTS, (STACKING,)], ids=["", "stack"])
+def test_a_loss_lies_between_the_records_around_it(
+    text: bytes, losses: list[tuple[int, int, int]], layouts: tuple[Layout, ...]
+) -> None:
+    """Of those before it only its CPU's count, for others' may be printed earlier and be later."""
+    expected = [Loss(cpu, start * 1000, end * 1000) for cpu, start, end in losses]
+    for pieces in ([text], text.splitlines(keepends=True)):
+        assert parse(*pieces, layouts=layouts).losses == expected
+
+
+def test_no_times_but_those_of_records_make_a_loss() -> None:
+    """What a string with newlines in it shows as lines is told as lost, yet never with their times."""
+    name = b"\nCPU:1 [LOST 7 EVENTS]\n" + at(999_999, 1, b"p: junk") + at(999_999, 1, b"u: junk")
+    text = at(100, 1) + at(200, 1, b'p: (f) count=2 comm="%s"' % name) + at(300, 0)
+    batch = parse(text)
+    assert [record[TIME] for record in batch.records] == [100_000, 200_000, 300_000]
+    assert batch.losses == [Loss(1, 200_000, 300_000)]
+
+
+def test_a_loss_of_one_of_two_layouts() -> None:
+    other = Layout(8, "q", "p", "entry", "f", (Arg("missing", "int"),))
+    batch = parse(at(100, 1) + NEXT, layouts=(ENTRY, other))
+    assert (len(batch.records), batch.unparsed) == (2, 2)
+    assert batch.losses == [Loss(1, 100_000, 400_000)]
+
+
+def test_what_is_known_of_cpus_is_bounded() -> None:
+    parser = LineParser(LAYOUTS)
+    for cpu in range(MOST_CPUS + 1):
+        parser.feed(at(100, cpu))
+    assert parser.feed(LOST_HERE + NEXT).losses == [Loss(1, 0, 400_000)]
+    parser.feed(b"".join(b"CPU:%d [LOST EVENTS]\n" % cpu for cpu in range(3 * MOST_CPUS)))
+    assert len(parser.feed(NEXT).losses) == MOST_CPUS
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.integers(0, 5)), min_size=1),
+    st.lists(st.integers(0, 10_000), max_size=8),
+)
+def test_every_event_that_the_kernel_lost_lies_in_a_loss(
+    events: list[tuple[int, bool, int]], places: list[int]
+) -> None:
+    """Events in the order of time; the kernel tells of those that are gone at the next one of their CPU."""
+    text, missing, gone, now = b"", [], set(), 0
+    for cpu, lost, step in [*events, *((cpu, False, 1) for cpu in range(4))]:
+        now += step
+        if lost:
+            missing.append((cpu, now * 1000))
+            gone.add(cpu)
+            continue
+        text += b"CPU:%d [LOST 1 EVENTS]\n" % cpu * (cpu in gone) + at(now, cpu)
+        gone.discard(cpu)
+    batch = parse(*cut(text, places))
+    for cpu, time in missing:
+        assert any(loss.cpu == cpu and loss.start <= time <= loss.end for loss in batch.losses)
+    assert {loss.cpu for loss in batch.losses} == {cpu for cpu, _ in missing}
 
 
 def test_what_waits_is_bounded() -> None:
@@ -539,6 +627,23 @@ EVENTS_OF_THE_WORKLOAD = 6 + 4 * 2 + 1 + 2
 """Opens by ``plain``, by four others with odd names, by a thread, and by the start of a program."""
 
 
+def losses_of(data: bytes) -> list[Loss]:
+    """The losses of a text in which every event has a record and nothing else is told."""
+    found: list[Loss] = []
+    last: dict[int, int] = {}
+    lost: int | None = None
+    for text in data.splitlines():
+        if told := re.match(rb"CPU:(\d+) \[LOST", text):
+            lost = int(told[1])
+        elif event := re.search(rb"\[(\d+)\] \S+ +(\d+)\.(\d+): ", text):
+            cpu, time = int(event[1]), int(event[2] + event[3]) * 1000
+            if lost is not None:
+                assert lost == cpu
+                found.append(Loss(cpu, last[cpu], time))
+            last[cpu], lost = time, None
+    return found
+
+
 @pytest.mark.parametrize("stream", captured("trace_pipe/"), ids=str)
 def test_every_line_of_a_real_kernel(stream: Captured) -> None:
     layout = captured_layout(stream)
@@ -557,6 +662,7 @@ def test_every_line_of_a_real_kernel(stream: Captured) -> None:
         assert batch.lost == int(overrun[1]) > 0
         assert batch.unparsed == 0
         assert len(batch.records) + batch.lost == 2 + 2000 + 2
+        assert batch.losses == losses_of(stream.data)
     else:
         assert len(batch.records) == EVENTS_OF_THE_WORKLOAD
         # The forged line, and what follows the newline in a name where that is shown.

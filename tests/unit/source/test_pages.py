@@ -4,6 +4,7 @@ What a record is, is said by the pages that `tests.ring_buffer` builds; what an 
 to, by the aggregator that gets the records one by one.
 """
 
+import fcntl
 import importlib
 import os
 import struct
@@ -27,6 +28,7 @@ from kprobe_exporter.model import (
     HistogramValue,
     LabelSpec,
     Layout,
+    Loss,
     MetricSpec,
     ProbeMetrics,
     Where,
@@ -219,6 +221,90 @@ def test_what_was_lost_is_told(kind: Any) -> None:
     assert (batch.lost, len(batch.records), batch.unparsed) == (77, 2, 0)
 
 
+def told(*losses: tuple[int, int]) -> list[Loss]:
+    return [Loss(3, start, end) for start, end in losses]
+
+
+@both
+def test_a_loss_lies_between_the_events_around_it(kind: Any) -> None:
+    """Whatever they are: no event of ours, a stack, one that nobody asked for."""
+    found = parsed(
+        kind,
+        Page(90, flags=MISSED).add(100, back(1)).add(150, event(5, 1, b"unknown")).render(),
+        Page(199, flags=MISSED).add(200, event(4, 1, bytes(8))).add(250, back(2)).discard(8).render(),
+        Page(300).add(300, back(3)).render(),
+        Page(400, lost=7).add(400, back(4)).render(),
+    )
+    assert found.losses == told((0, 100), (150, 200), (300, 400))
+
+
+@both
+def test_each_cpu_has_its_own_losses(kind: Any) -> None:
+    one = parser(kind)
+    first, missed = Page(100).add(100, back(1)), Page(200, flags=MISSED).add(200, back(2))
+    for cpu, page in [(0, first), (2**31 - 1, missed), (0, missed), (1, first)]:
+        one.feed(page.render(), cpu)
+    assert one.take().losses == [Loss(2**31 - 1, 0, 200), Loss(0, 100, 200)]
+
+
+@both
+def test_the_rest_of_a_damaged_page_is_a_loss(kind: Any) -> None:
+    good = Page(100).add(100, back(1)).add(200, back(2)).render()
+    broken = Page(300).add(300, back(3)).add(400, event(7, 1)).add(500, back(5)).render()
+    empty = Page(600, flags=MISSED).render()
+    after = Page(700).add(700, back(7)).render()
+    assert parsed(kind, good, broken, empty, after).losses == told((300, 700))
+    assert parsed(kind, good[:12], good[:12], good).losses == told((0, 100))
+
+
+@both
+def test_a_loss_without_an_end_is_told_at_once(kind: Any) -> None:
+    one = parser(kind)
+    broken = Page(100).add(100, back(1)).render()[:12]
+    for cpu, page in [(7, Page(100).add(100, back(1)).render()), (7, broken), (2, broken)]:
+        one.feed(page, cpu)
+    assert one.take().losses == [Loss(2, 0, pages.UNKNOWN), Loss(7, 100, pages.UNKNOWN)]
+    one.feed(Page(200).add(200, back(2)).render(), 7)
+    assert one.take().losses == []
+
+
+@both
+def test_where_times_fall_the_loss_is_all_before(kind: Any) -> None:
+    found = parsed(
+        kind,
+        Page(500).add(500, back(1)).render(),
+        Page(200, flags=MISSED).add(200, back(2)).render(),
+    )
+    assert found.losses == told((0, 500))
+
+
+@both
+@pytest.mark.parametrize("recipes", [False, True])
+def test_as_many_losses_as_pages_at_once(kind: Any, recipes: bool) -> None:
+    """More than are taken in at once; what is added up tells of losses as well."""
+    made = {1: recipe(RETURN.layout, PROBES[1], None)} if recipes else None
+    one = parser(kind, recipes=made)
+    rendered = []
+    for number in range(1, 201):
+        page = Page(number, flags=MISSED)
+        while page.room(GEOMETRY.page // 2):
+            page.add(number, back(1))
+        rendered.append(page.render())
+    read, write = os.pipe2(os.O_NONBLOCK)
+    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 1 << 20)
+    os.write(write, b"".join(rendered))
+    pulled = []
+    while got := one.pull(read, 3, 64):
+        pulled.append(got)
+    os.close(read)
+    os.close(write)
+    assert sum(pulled) == 200
+    waiting, batch = one.waiting, one.take()
+    assert waiting == len(batch.records) + len(batch.tallies) + 200
+    assert batch.losses == told(*((number - 1, number) for number in range(1, 201)))
+    assert bool(batch.records) is not (recipes and kind.compiled)
+
+
 @both
 def test_two_layouts_of_one_event(kind: Any) -> None:
     twin = RETURN._replace(layout=Layout(8, "twin", "back", "return", "g", (Arg("return", "int"),), LONG))
@@ -283,7 +369,8 @@ def real_pages(draw: st.DrawFn) -> list[bytes]:
     made = []
     now = draw(st.integers(0, 2**58))
     for _ in range(draw(st.integers(1, 3))):
-        page = Page(now, lost=draw(st.sampled_from([None, 3])))
+        flags = draw(st.sampled_from([0, 0, MISSED]))
+        page = Page(now, lost=draw(st.sampled_from([None, 3])), flags=flags)
         for _ in range(draw(st.integers(0, 20))):
             now += random.choice([0, 1, 1000, 1 << 27, 1 << 40])
             tid = random.choice([1, 2, 13, 70000])
@@ -320,6 +407,76 @@ def test_both_parsers_agree_on_damage(rendered: list[bytes], holes: list[tuple[i
             data[at] = byte
         damaged.append(bytes(data[:cut]) if cut % 3 == 0 else bytes(data))
     assert parsed(compiled.PageParser, *damaged) == parsed(pages.PageParser, *damaged)
+
+
+@st.composite
+def torn(draw: st.DrawFn) -> tuple[list[tuple[int, bytes | None]], dict[int, list[int]]]:
+    """Pages of some CPUs, None where somebody takes, and the times of the events that are in none of them."""
+    read: list[tuple[int, bytes | None]] = []
+    missing: dict[int, list[int]] = {}
+    overwritten = set()
+    now = 0
+    for _ in range(draw(st.integers(1, 12))):
+        cpu = draw(st.sampled_from([0, 3, 70_000]))
+        page = Page(now, flags=MISSED if cpu in overwritten else 0)
+        times = []
+        for step in draw(st.lists(st.sampled_from([0, 1, 1000, 1 << 40]), min_size=1, max_size=4)):
+            now += step
+            times.append(now)
+            page.add(now, draw(st.sampled_from([back(1), event(11, 5), event(5, 1)])))
+        match draw(st.sampled_from(["whole", "whole", "lost", "cut", "take"])):
+            case "lost":
+                overwritten.add(cpu)
+                missing.setdefault(cpu, []).extend(times)
+                continue
+            case "cut":
+                page.add(now, event(9, 1))
+                missing.setdefault(cpu, []).append(now)
+            case "take":
+                read.append((cpu, None))
+        overwritten.discard(cpu)
+        read.append((cpu, page.render()))
+    for cpu in overwritten:
+        now += 1
+        read.append((cpu, Page(now, flags=MISSED).add(now, back(1)).render()))
+    return read, missing
+
+
+@both
+@pytest.mark.parametrize("recipes", [False, True])
+@given(torn=torn())
+def test_every_event_that_is_missing_lies_in_a_loss(
+    kind: Any, recipes: bool, torn: tuple[list[tuple[int, bytes | None]], dict[int, list[int]]]
+) -> None:
+    read, missing = torn
+    one = parser(kind, recipes={1: recipe(RETURN.layout, PROBES[1], None)} if recipes else None)
+    losses: list[Loss] = []
+    for cpu, page in read:
+        if page is None:
+            losses += one.take().losses
+        else:
+            one.feed(page, cpu)
+    losses += one.take().losses
+    for cpu, times in missing.items():
+        for time in times:
+            assert any(loss.cpu == cpu and loss.start <= time <= loss.end for loss in losses)
+    assert {loss.cpu for loss in losses} <= set(missing)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), real_pages(), st.integers(0, 4096), st.booleans()), max_size=6))
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+def test_both_parsers_tell_the_same_losses(read: list[tuple[int, list[bytes], int, bool]]) -> None:
+    batches: list[list[Batch]] = []
+    for kind in PARSERS:
+        one = parser(kind)
+        batches.append([])
+        for cpu, rendered, cut, take in read:
+            for page in rendered:
+                one.feed(page[:cut] if cut % 4 == 0 else page, cpu)
+            if take:
+                batches[-1].append(one.take())
+        batches[-1].append(one.take())
+    assert batches[0] == batches[1]
 
 
 def label(name: str) -> LabelSpec:

@@ -16,7 +16,7 @@ from tests.unit.captured import Captured, captured
 from tests.unit.tracefs.conftest import Table
 
 
-def profile_line(name: str, hits: int, misses: int) -> str:
+def profile_line(name: str, hits: int, misses: int | None) -> str:
     """probes_profile_seq_show() of kernel/trace/trace_kprobe.c."""
     return f"  {name:<44} {hits:15} {misses:15}\n"
 

@@ -1,0 +1,115 @@
+"""Settling a probe on the first of its alternatives that this kernel takes, and having it in the kernel."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kprobe_exporter.errors import ProbeRefused
+from kprobe_exporter.hist import HistTable
+from kprobe_exporter.model import Join, Layout, ProbeSpec, Where
+from kprobe_exporter.plan import JoinedSpec, ProbePlan
+from kprobe_exporter.plan.sharing import cannot_share
+from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.probes import Installed, install
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """A configured probe in the kernel: one event, or those of a call or a pair and what joins them.
+
+    The events that begin it come first, the one that ends it last. Not thread-safe.
+    """
+
+    spec: ProbeSpec | JoinedSpec
+    parts: tuple[Installed, ...]
+    joined: Join | None = None
+
+    @property
+    def layout(self) -> Layout:
+        """That of the records which its metrics take."""
+        return self.parts[0].layout if self.joined is None else self.joined.layout
+
+    @property
+    def only(self) -> Where | None:
+        """The filter that is left for the agent."""
+        return self.spec.only
+
+    @property
+    def tables(self) -> tuple[HistTable, ...]:
+        """The hist triggers, where the kernel aggregates."""
+        return self.spec.tables if isinstance(self.spec, ProbeSpec) else ()
+
+    @property
+    def counted_by_kernel(self) -> bool:
+        """Whether the kernel counts its hits."""
+        return all(part.counted_by_kernel for part in self.parts if part.spec.role != "end")
+
+    def enable(self) -> None:
+        """Start recording; what ends comes before what begins. Raises ProbeRefused."""
+        for part in reversed(self.parts):
+            part.enable()
+
+    def disable(self) -> None:
+        """Stop recording. Never raises."""
+        for part in self.parts:
+            part.disable()
+
+    def remove(self) -> None:
+        """Disable and delete it. Never raises."""
+        for part in self.parts:
+            part.remove()
+
+
+def settle(
+    instance: Instance, plan: ProbePlan, taken: set[str], others: Iterable[ProbeSpec]
+) -> tuple[Attached | None, dict[str, str]]:
+    """Install the first alternative that this kernel takes, and why not those before it, by target.
+
+    ``taken`` are the names of events that are in use, kept up to date; ``others`` what is installed.
+    """
+    refused: dict[str, str] = {}
+    there = list(others)
+    for spec in plan.alternatives:
+        if isinstance(spec, JoinedSpec | ProbeSpec):
+            try:
+                attached = _attach(instance, spec, taken, there)
+            except ProbeRefused as error:
+                refused[spec.target] = str(error)
+                continue
+            refused.pop(spec.target, None)  # an eprobe refused, its tracepoint taken: no matter
+            return attached, refused
+        refused[spec.target] = spec.reason
+    return None, refused
+
+
+def _attach(
+    instance: Instance, spec: ProbeSpec | JoinedSpec, taken: set[str], others: list[ProbeSpec]
+) -> Attached:
+    if isinstance(spec, ProbeSpec):
+        return Attached(spec, (_install(instance, spec, taken, others),))
+    parts: list[Installed] = []
+    try:
+        for ways in spec.ways:
+            beside = [*others, *(part.spec for part in parts)]
+            parts.append(_first(instance, [way for way in ways if isinstance(way, ProbeSpec)], taken, beside))
+    except BaseException:
+        for part in parts:
+            part.remove()
+        raise
+    return Attached(spec, tuple(parts), spec.join([part.layout for part in parts]))
+
+
+def _first(instance: Instance, ways: list[ProbeSpec], taken: set[str], others: list[ProbeSpec]) -> Installed:
+    """The first way that the kernel takes. Raises ProbeRefused of the last one."""
+    *most, last = ways
+    for way in most:
+        try:
+            return _install(instance, way, taken, others)
+        except ProbeRefused:
+            continue
+    return _install(instance, last, taken, others)
+
+
+def _install(instance: Instance, spec: ProbeSpec, taken: set[str], others: list[ProbeSpec]) -> Installed:
+    if shared := cannot_share(spec, others):
+        raise ProbeRefused(shared)
+    return install(instance, spec, taken)

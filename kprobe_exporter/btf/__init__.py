@@ -1,0 +1,13 @@
+"""What functions of the kernel take and return, by BTF: the types that it was compiled with."""
+
+from kprobe_exporter.btf.prototypes import (
+    Btf,
+    Param,
+    Prototype,
+    Type,
+    parameter,
+    read_prototypes,
+    return_type_of,
+)
+
+__all__ = ["Btf", "Param", "Prototype", "Type", "parameter", "read_prototypes", "return_type_of"]

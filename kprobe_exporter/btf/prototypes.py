@@ -1,0 +1,263 @@
+"""Prototypes of functions, from BTF, and how the kernel fetches their arguments and return values."""
+
+import re
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
+
+from kprobe_exporter.btf.types import (
+    ARRAY,
+    CONST,
+    ENUM,
+    ENUM64,
+    FLOAT,
+    FUNC_PROTO,
+    FWD,
+    INT,
+    PTR,
+    RESTRICT,
+    STRUCT,
+    TYPE_TAG,
+    TYPEDEF,
+    UNION,
+    VOLATILE,
+    Record,
+    Types,
+    damaged,
+)
+from kprobe_exporter.model import ReturnType
+
+
+class Type(NamedTuple):
+    """A C type. ``name`` is its spelling: ``struct file *``, ``size_t``, ``int (*)(void *)``.
+
+    ``fetch`` is the kernel's fetch type for it, ``x64`` for a ``pointer``; None for void and for what does
+    not come as a number in one register: a struct by value, ``__int128``, a float.
+    """
+
+    name: str
+    fetch: str | None
+    signed: bool = False
+    pointer: bool = False
+
+
+class Param(NamedTuple):
+    """A parameter; the ``...`` of a variadic function is one without a name.
+
+    ``number`` is the N of ``$argN``, counted from 1. It is None from the first value on that does not take
+    exactly one register, such as a large struct: where the others are differs between architectures.
+    """
+
+    name: str
+    type: Type
+    number: int | None
+
+
+class Prototype(NamedTuple):
+    """What a function takes and returns."""
+
+    name: str
+    params: tuple[Param, ...]
+    returns: Type
+
+
+def return_type_of(prototype: Prototype) -> ReturnType:
+    """How the return register is read. BTF tells the width, so it is never a guess."""
+    returns = prototype.returns
+    return ReturnType(returns.name, returns.fetch, signed=returns.signed, pointer=returns.pointer)
+
+
+def parameter(prototype: Prototype, name: str) -> tuple[int, Type] | None:
+    """The N of the ``$argN`` that a parameter is, and its type.
+
+    None if there is no such parameter, or if it cannot be told where it is passed (``Param.number``).
+    """
+    for param in prototype.params:
+        if name and param.name == name and param.number:
+            return param.number, param.type
+    return None
+
+
+def read_prototypes(data: bytes, names: Collection[str], base: bytes | None = None) -> dict[str, Prototype]:
+    """The prototypes of those of ``names`` that ``data`` has: the bytes of a file of /sys/kernel/btf.
+
+    A module's file continues that of the kernel, which is ``base`` then; only the module's own functions
+    are found. Left out is a name of several functions whose prototypes differ. Raises GrammarError for
+    what is damaged, of another byte order, or of a form that is not known.
+    """
+    symbols = {name for name in names if _SYMBOL.fullmatch(name)}
+    types = Types(data, symbols, Types(base) if base is not None else None)
+    found = {}
+    for name, numbers in types.functions.items():
+        if len(numbers) > _MOST_NAMESAKES:
+            continue
+        first, *others = (_Reader(types).prototype(name, number) for number in numbers)
+        if all(other == first for other in others):
+            found[name] = first
+    return found
+
+
+class Btf:
+    """The running kernel's prototypes; each is looked up once, and nothing else is kept.
+
+    ``read`` gives the content of a file of /sys/kernel/btf, by its name, or raises OSError.
+    """
+
+    def __init__(self, read: Callable[[str], bytes]) -> None:
+        self._read = read
+        self._known: dict[tuple[str, str], Prototype | None] = {}
+
+    def prototypes(self, names: Collection[str], module: str = "") -> dict[str, Prototype]:
+        """The prototypes of these functions of the kernel, or of a module; empty without BTF.
+
+        A file that is not there is tried again the next time: the module may be loaded by then. Raises
+        GrammarError, see ``read_prototypes``.
+        """
+        new = {name for name in names if (module, name) not in self._known}
+        if new and (files := self._files(module)):
+            found = read_prototypes(files[0], new, *files[1:])
+            self._known |= {(module, name): found.get(name) for name in new}
+        answers = {name: self._known.get((module, name)) for name in names}
+        return {name: prototype for name, prototype in answers.items() if prototype}
+
+    def _files(self, module: str) -> list[bytes]:
+        try:
+            return [self._read(name) for name in (module, _KERNEL) if name]
+        except OSError:
+            return []
+
+
+_KERNEL = "vmlinux"
+
+_SYMBOL = re.compile(r"[\w.$]+", re.ASCII)
+
+_QUALIFIERS = {CONST: "const", VOLATILE: "volatile", RESTRICT: "restrict"}
+_TAGGED = {STRUCT: "struct", UNION: "union", ENUM: "enum", ENUM64: "enum"}
+_BITS = (8, 16, 32, 64)
+_SIGNED = 1 << 24  # BTF_INT_SIGNED
+
+_SPELLINGS = {
+    "long int": "long",
+    "long unsigned int": "unsigned long",
+    "short int": "short",
+    "short unsigned int": "unsigned short",
+    "long long int": "long long",
+    "long long unsigned int": "unsigned long long",
+    "_Bool": "bool",
+}
+"""What gcc says, and what the kernel's sources and clang do."""
+
+# Far beyond what any kernel has: they bound what damaged data can cost.
+_LONGEST_CHAIN = 32
+_MOST_STEPS = 4096
+_MOST_NAMESAKES = 8
+
+
+class _Reader:
+    """Reads one prototype, in a bounded number of steps."""
+
+    def __init__(self, types: Types) -> None:
+        self._types = types
+        self._left = _MOST_STEPS
+
+    def prototype(self, name: str, number: int) -> Prototype:
+        record = self._record(number)
+        if record.kind != FUNC_PROTO:
+            raise damaged(f"the function {name} leads to a type of kind {record.kind}, which is no prototype")
+        params: list[Param] = []
+        in_registers = True
+        for count, (param, of) in enumerate(self._params(record), 1):
+            plain = self._plain(of)
+            type_ = self._type(of, plain) if of else Type("...", None)
+            in_registers &= type_.fetch is not None or _is_small_struct(plain)
+            params.append(Param(param, type_, count if in_registers else None))
+        return Prototype(name, tuple(params), self._type(record.value, self._plain(record.value)))
+
+    def _step(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise damaged("a prototype leads to too many types")
+
+    def _record(self, number: int) -> Record:
+        self._step()
+        return self._types.record(number)
+
+    def _params(self, proto: Record) -> Iterator[tuple[str, int]]:
+        """Name and type of each parameter; the type 0 is ``...``."""
+        for at in range(proto.at, proto.at + 2 * proto.vlen, 2):
+            self._step()
+            name, number = proto.words[at : at + 2]
+            yield self._types.text(name), number
+
+    def _plain(self, number: int) -> Record | None:
+        """What a type is without qualifiers, tags and other names; None for void."""
+        for _ in range(_LONGEST_CHAIN):
+            if not number:
+                return None
+            record = self._record(number)
+            if record.kind not in (*_QUALIFIERS, TYPEDEF, TYPE_TAG):
+                return record
+            number = record.value
+        raise damaged("a type leads to itself")
+
+    def _type(self, number: int, plain: Record | None) -> Type:
+        name = self._spelled(number)
+        bits, signed = 0, False
+        if plain and plain.kind == PTR:
+            return Type(name, "x64", pointer=True)
+        if plain and plain.kind == INT:
+            details = plain.words[plain.at]
+            bits, signed = details & 0xFF, bool(details & _SIGNED)
+        elif plain and plain.kind in (ENUM, ENUM64):
+            bits, signed = 8 * plain.value, plain.flag
+        if bits not in _BITS:
+            return Type(name, None)
+        return Type(name, f"{'s' if signed else 'u'}{bits}", signed=signed)
+
+    def _spelled(self, number: int, longest: int = _LONGEST_CHAIN) -> str:
+        """As C declares it, without a name; ``inner`` is what stands where the name would be."""
+        inner = ""
+        qualifiers: list[str] = []
+        for left in range(longest, 0, -1):
+            if not number:
+                return _joined(*qualifiers, "void", inner)
+            record = self._record(number)
+            kind, number = record.kind, record.value
+            if kind in _QUALIFIERS:
+                qualifiers.append(_QUALIFIERS[kind])
+            elif kind == PTR:
+                inner = "*" + _joined(*qualifiers, inner)
+                qualifiers.clear()
+            elif kind == ARRAY:
+                number, _, count = record.words[record.at : record.at + 3]
+                inner = f"{_grouped(inner)}[{count}]"
+            elif kind == FUNC_PROTO:
+                types = [number for _, number in self._params(record)]
+                params = [self._spelled(number, left - 1) if number else "..." for number in types]
+                inner = f"{_grouped(inner)}({', '.join(params) or 'void'})"
+            elif kind != TYPE_TAG:
+                return _joined(*qualifiers, self._name(record), inner)
+        raise damaged("a type leads to itself")
+
+    def _name(self, record: Record) -> str:
+        name = self._types.text(record.name)
+        if record.kind in _TAGGED:
+            return f"{_TAGGED[record.kind]} {name or '{...}'}"
+        if record.kind == FWD:
+            return f"{'union' if record.flag else 'struct'} {name}"
+        if record.kind not in (INT, FLOAT, TYPEDEF):
+            raise damaged(f"a prototype leads to a type of kind {record.kind}")
+        return _SPELLINGS.get(name, name)
+
+
+def _is_small_struct(plain: Record | None) -> bool:
+    """Whether it is a struct by value that takes one register."""
+    return plain is not None and plain.kind in (STRUCT, UNION) and 0 < plain.value <= 8
+
+
+def _joined(*words: str) -> str:
+    return " ".join(filter(None, words))
+
+
+def _grouped(inner: str) -> str:
+    """``int (*)[4]`` is a pointer to an array, ``int *[4]`` an array of pointers."""
+    return f"({inner})" if inner.startswith("*") else inner

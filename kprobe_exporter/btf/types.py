@@ -1,0 +1,185 @@
+"""The types in a file of /sys/kernel/btf, by number: include/uapi/linux/btf.h.
+
+A kernel has some 100,000 types, of variable length and numbered by their order. They are walked once for
+where each begins, and only what is asked for is taken apart.
+"""
+
+from array import array
+from collections.abc import Collection, Iterator, Mapping
+from struct import calcsize, unpack_from
+from typing import Final, NamedTuple
+
+from kprobe_exporter.errors import GrammarError
+
+INT, PTR, ARRAY, STRUCT, UNION, ENUM, FWD, TYPEDEF = range(1, 9)
+VOLATILE, CONST, RESTRICT, FUNC, FUNC_PROTO, VAR, DATASEC, FLOAT = range(9, 17)
+DECL_TAG, TYPE_TAG, ENUM64 = range(17, 20)
+
+_HEADER = "=HBBIIIII"
+_MAGIC, _SWAPPED, _VERSION = 0xEB9F, 0x9FEB, 1
+
+_LENGTHS: Mapping[int, tuple[int, int]] = {
+    **dict.fromkeys(range(INT, ENUM64 + 1), (0, 0)),
+    **dict.fromkeys((INT, VAR, DECL_TAG), (1, 0)),
+    **dict.fromkeys((STRUCT, UNION, DATASEC, ENUM64), (0, 3)),
+    **dict.fromkeys((ENUM, FUNC_PROTO), (0, 2)),
+    ARRAY: (3, 0),
+}
+"""What follows the three words of a type, by kind: words once, and words for each of its members."""
+
+_LONGEST_NAME: Final = 512
+"""KSYM_NAME_LEN of include/linux/kallsyms.h, which the kernel holds BTF to."""
+
+
+def damaged(what: str) -> GrammarError:
+    """The error to raise for BTF that cannot be right."""
+    return GrammarError(f"the kernel's BTF cannot be read: {what}")
+
+
+class Record(NamedTuple):
+    """A type as it is stored: ``struct btf_type``, and the ``words`` after it from ``at`` on.
+
+    ``name`` is the offset of a string. ``value`` is the size in bytes or the type that it leads to, by kind.
+    """
+
+    kind: int
+    flag: bool
+    vlen: int
+    name: int
+    value: int
+    words: memoryview
+    at: int
+
+
+class Types:
+    """The types of ``data``, which may continue those of ``base``, as a module's continue the kernel's.
+
+    ``functions`` are the functions among them that have one of ``names``: the numbers of the prototypes of
+    each name. Raises GrammarError, a sentence, for what is damaged or not known.
+    """
+
+    def __init__(self, data: bytes, names: Collection[str] = (), base: "Types | None" = None) -> None:
+        header, types, strings = _sections(data)
+        if len(types) % 4 or (strings and data[strings[-1]]) or not (strings or base):
+            raise damaged("its types or its strings do not end where they should")
+        self._data = data
+        self._base = base
+        self._words = memoryview(data)[types.start : types.stop].cast("I")
+        self._strings = strings
+        self._first_string: int = base._end_of_strings if base else 0
+        self._end_of_strings: int = self._first_string + len(strings)
+        self._starts = array("I")
+        self._first: int = base._first + len(base._starts) if base else 1
+        self.functions: dict[str, set[int]] = {}
+        self._walk(_Strides({**_lengths_told(data, header), **_LENGTHS}), names)
+
+    def record(self, number: int) -> Record:
+        """The type of this number, counted from 1."""
+        if self._base and number < self._first:
+            return self._base.record(number)
+        if not self._first <= number < self._first + len(self._starts):
+            raise damaged(f"there is no type {number}")
+        at = self._starts[number - self._first]
+        name, info, value = self._words[at : at + 3]
+        return Record(_kind(info), bool(info >> 31), _vlen(info), name, value, self._words, at + 3)
+
+    def text(self, offset: int) -> str:
+        """A string; what is not ASCII in it is escaped."""
+        if self._base and offset < self._first_string:
+            return self._base.text(offset)
+        if not self._first_string <= offset < self._end_of_strings:
+            raise damaged(f"there is no string {offset}")
+        at = offset - self._first_string + self._strings.start
+        end = self._data.find(b"\0", at, at + _LONGEST_NAME)
+        if end < 0:
+            raise damaged(f"the name at {offset} is too long")
+        return self._data[at:end].decode("ascii", "backslashreplace")
+
+    def _walk(self, strides: "_Strides", names: Collection[str]) -> None:
+        """Note where each type begins, and which are wanted: the loop that takes the time."""
+        wanted = {offset: name for name in names for offset in self._offsets(name)}
+        words, start = self._words, self._starts.append
+        at, end = 0, len(words)
+        try:
+            while at < end:
+                start(at)
+                info = words[at + 1]
+                if info >> 24 == FUNC and words[at] in wanted:
+                    self.functions.setdefault(wanted[words[at]], set()).add(words[at + 2])
+                at += strides[info]
+        except IndexError:
+            at = end + 1
+        if at != end:
+            raise damaged("it ends in the middle of a type")
+
+    def _offsets(self, name: str) -> Iterator[int]:
+        """Wherever a name can be found: nothing says that it may not be the end of a longer one."""
+        if self._base:
+            yield from self._base._offsets(name)
+        ended = name.encode() + b"\0"
+        at = self._data.find(ended, self._strings.start, self._strings.stop)
+        while at >= 0:
+            yield at - self._strings.start + self._first_string
+            at = self._data.find(ended, at + 1, self._strings.stop)
+
+
+class _Strides(dict[int, int]):
+    """The words of a type by its ``info``, worked out once for each that there is."""
+
+    def __init__(self, lengths: Mapping[int, tuple[int, int]]) -> None:
+        super().__init__()
+        self._lengths = lengths
+
+    def __missing__(self, info: int) -> int:
+        if _kind(info) not in self._lengths:
+            raise damaged(f"it has types of kind {_kind(info)}, which are not known here")
+        once, each = self._lengths[_kind(info)]
+        self[info] = words = 3 + once + each * _vlen(info)
+        return words
+
+
+def _kind(info: int) -> int:
+    """Bits 24 to 30; to 28 before Linux 7, the others were 0."""
+    return info >> 24 & 0x7F
+
+
+def _vlen(info: int) -> int:
+    """Bits 0 to 23; to 15 before Linux 7, the others were 0."""
+    return info & 0xFFFFFF
+
+
+def _sections(data: bytes) -> tuple[int, range, range]:
+    """The header's length, and where the types and the strings are."""
+    if len(data) < calcsize(_HEADER):
+        raise damaged("it is shorter than its header")
+    magic, version, _, header, *sections = unpack_from(_HEADER, data)
+    if magic == _SWAPPED:
+        raise damaged("it is of a machine with another byte order")
+    if (magic, version) != (_MAGIC, _VERSION):
+        raise damaged(f"it begins with {magic:#x} and version {version}, not with {_MAGIC:#x} and {_VERSION}")
+    if header < calcsize(_HEADER):
+        raise damaged(f"its header has {header} bytes")
+    return header, _span(data, header, *sections[:2]), _span(data, header, *sections[2:])
+
+
+def _span(data: bytes, header: int, offset: int, length: int) -> range:
+    """Where a section is: its offset counts from the end of the header."""
+    span = range(header + offset, header + offset + length)
+    if span.stop > len(data):
+        raise damaged("it is shorter than its header says")
+    return span
+
+
+def _lengths_told(data: bytes, header: int) -> dict[int, tuple[int, int]]:
+    """What newer BTF says itself of the lengths of its kinds (``struct btf_layout``): they can be skipped."""
+    if header < calcsize(_HEADER) + 8:
+        return {}
+    span = _span(data, header, *unpack_from("=II", data, calcsize(_HEADER)))
+    lengths = {
+        kind: unpack_from("=BB", data, at) for kind, at in enumerate(span[: 4 * 0x80 : 4][: len(span) // 4])
+    }
+    return {
+        kind: (once // 4, each // 4)
+        for kind, (once, each) in lengths.items()
+        if kind and not (once % 4 or each % 4)
+    }

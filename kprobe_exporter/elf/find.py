@@ -1,0 +1,128 @@
+"""From a function's name to its offset in a file, or to the sentence that says why there is none.
+
+A uprobe sits at an offset in a file, and whoever runs that file meets it. A path is resolved as the
+agent sees it: a container's file is ``/proc/PID/root/usr/bin/x``, PID a process in it.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from kprobe_exporter.elf.reader import IFUNC, LOCAL, UNDEFINED, ElfFile, Symbol, opened
+from kprobe_exporter.errors import GrammarError
+from kprobe_exporter.grammar.lexis import closest
+from kprobe_exporter.grammar.target import Target
+
+MOST_NEAR = 20_000
+"""Names among which the nearest is looked for, which takes 4 ms a thousand."""
+
+MOST_TOLD = 8
+"""Offsets, versions or libraries in a sentence."""
+
+
+class Code(NamedTuple):
+    """A place in a file's code: ``offset`` in bytes from the file's start.
+
+    ``machine`` is the processor that it is for, as elf.h names it, such as EM_X86_64.
+    """
+
+    offset: int
+    machine: str
+
+
+def locate(target: Target) -> Code:
+    """Where a uprobe or a uretprobe has to sit. Raises GrammarError, a sentence.
+
+    A return is refused in a program in Go: a uretprobe puts an address of its own on the stack, and Go,
+    which moves stacks, ends the program when it finds that.
+    """
+    with opened(target.path) as file:
+        if target.kind.is_return and file.is_go:
+            raise GrammarError(
+                f"{target.path} is written in Go, which a probe on a return makes crash: probe the entry"
+            )
+        return Code(_offset(file, target.symbol, target.offset), file.machine)
+
+
+def file_offset(path: str, symbol: str, offset: int = 0) -> int:
+    """The offset in the file of ``symbol``, ``offset`` bytes further; without one, ``offset`` itself.
+
+    ``NAME@VERSION`` is that version of a symbol, a plain name the default one; what is exported is meant
+    rather than a static function. Raises GrammarError, a sentence, if there is no code, or if the name
+    is imported, ambiguous, data, or decided as late as the program starts (IFUNC).
+    """
+    with opened(path) as file:
+        return _offset(file, symbol, offset)
+
+
+def functions(path: str) -> Iterator[str]:
+    """The names that ``file_offset`` may be asked for, each once, in the file's order.
+
+    Raises GrammarError.
+    """
+    with opened(path) as file:
+        names = dict.fromkeys(file.functions())
+    yield from names
+
+
+def _offset(file: ElfFile, symbol: str, offset: int) -> int:
+    if not symbol:
+        if not any(part.offset <= offset < part.offset + part.size for part in file.code):
+            raise GrammarError(f"the offset {offset:#x} of {file.path} is not in its code")
+        return offset
+    found = _symbol(file, symbol)
+    if offset and offset >= found.size > 0:
+        raise GrammarError(f"{symbol!r} of {file.path} has {found.size} bytes, so none at {offset}")
+    place = file.offset_of(found.value + offset)
+    if place is None:
+        raise GrammarError(f"{symbol!r} of {file.path} is not in the code that this file holds")
+    return place
+
+
+def _symbol(file: ElfFile, symbol: str) -> Symbol:
+    name, _, version = symbol.partition("@")
+    named = file.named(name)
+    matching = [one for one in named if one.default] if not version else _of_version(named, version)
+    code = [one for one in matching if one.is_code]
+    code = [one for one in code if one.binding != LOCAL] or code
+    places = {one.value: one for one in code}
+    if len(places) > 1:
+        offsets = [file.offset_of(value) for value in islice(sorted(places), MOST_TOLD)]
+        listed = ", ".join(hex(offset) for offset in offsets if offset is not None)
+        raise GrammarError(
+            f"{symbol!r} is {len(places)} functions of {file.path}, name one by its offset: {listed}"
+        )
+    if not places:
+        raise GrammarError(_why_not(file, symbol, named, matching))
+    return next(iter(places.values()))
+
+
+def _of_version(named: list[Symbol], version: str) -> list[Symbol]:
+    """Those of one version; ``@@`` is what the linker writes before the default one."""
+    wanted = version.removeprefix("@")
+    return [one for one in named if one.version == wanted and (one.default or wanted == version)]
+
+
+def _why_not(file: ElfFile, symbol: str, named: list[Symbol], matching: list[Symbol]) -> str:
+    """Why there is no function to probe under this name."""
+    here = [one for one in named if one.section != UNDEFINED]
+    if any(one.type == IFUNC for one in matching):
+        return (
+            f"which function {symbol!r} of {file.path} is gets decided when a program starts (IFUNC): "
+            "probe the one that it becomes, by its own name or offset"
+        )
+    if any(one in here for one in matching):
+        return f"{symbol!r} of {file.path} is data, no function"
+    name = symbol.partition("@")[0]
+    if here:
+        versions = dict.fromkeys(f"{name}@{one.version}" for one in here if one.version)
+        return f"{file.path} has no {symbol!r}, only {', '.join(islice(versions, MOST_TOLD)) or name}"
+    if named:
+        libraries = " or ".join(islice(file.libraries(), MOST_TOLD))
+        return f"{file.path} only imports {name!r}: probe it in its library, perhaps {libraries or 'unknown'}"
+    if not file.tables:
+        return f"{file.path} is stripped of all names: write the offset of {name!r} instead"
+    stripped = " (it is stripped, and only what it exports has a name)" if file.is_stripped else ""
+    return (
+        f"{file.path} has no function {name!r}{stripped}{closest(name, islice(file.functions(), MOST_NEAR))}"
+    )

@@ -1,0 +1,280 @@
+"""ELF files as pyelftools parses their headers: segments, sections, and the tables of symbols.
+
+The file may be anybody's. What it claims is held against its size, nothing in it takes more than a
+bounded time and memory, and whatever it makes the parser raise becomes one sentence.
+"""
+
+import errno
+import os
+import stat
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import IO, Any, NamedTuple, TypeAlias
+
+from elftools.common.utils import struct_parse
+from elftools.elf.elffile import ELFFile
+
+from kprobe_exporter.errors import GrammarError
+
+LARGEST_STRINGS = 1 << 28
+"""Bytes of a table of names: a browser with all its symbols has half of that."""
+
+MOST_SYMBOLS = 1 << 22
+"""Of a table; to look at them takes a second."""
+
+MOST_HEADERS = 1 << 12
+"""Sections, segments, versions, libraries: what there are dozens of."""
+
+LONGEST_NAME = 4096
+
+BLOCK = 1 << 14
+"""Symbols that are read at a time."""
+
+UNDEFINED = 0
+NOTYPE, FUNC, IFUNC = 0, 2, 10
+LOCAL = 0
+EXECUTABLE = 1
+HIDDEN = 0x8000
+"""SHN_UNDEF, STT_…, STB_LOCAL, PF_X and VERSYM_HIDDEN of elf.h; hidden is what only those take who ask
+for its version."""
+
+GO = (b"\0.go.buildinfo\0", b"\0.note.go.buildid\0")
+"""Sections that Go's linker makes, which stay when a program is stripped."""
+
+Row: TypeAlias = tuple[int, int, int, int, int, int]
+"""A symbol as the file has it: its number, the place of its name, info, section, value, size."""
+
+
+class Symbol(NamedTuple):
+    """A symbol of a file. ``value`` is an address; ``version`` is empty where it has none."""
+
+    value: int
+    size: int
+    type: int
+    binding: int
+    section: int
+    version: str
+    default: bool
+
+    @property
+    def is_code(self) -> bool:
+        """Whether it may be a function of this file: what is written in assembly says no type."""
+        return self.section != UNDEFINED and self.type in (NOTYPE, FUNC)
+
+
+class Part(NamedTuple):
+    """A segment that is run: where in the file, at which address, how many bytes of the file."""
+
+    offset: int
+    address: int
+    size: int
+
+
+@contextmanager
+def opened(path: str) -> Iterator["ElfFile"]:
+    """The file, read-only. Raises GrammarError for whatever is wrong with it, also later."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except (OSError, ValueError) as error:
+        raise GrammarError(_cannot_open(path, error)) from None
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(fd)
+        raise GrammarError(f"{path} is no regular file, so no program or library")
+    with os.fdopen(fd, "rb") as stream:
+        try:
+            yield ElfFile(path, stream, found.st_size)
+        except GrammarError:
+            raise
+        except OSError as error:
+            raise GrammarError(f"{path} cannot be read: {error.strerror or error}") from None
+        except Exception:  # of any kind: pyelftools was told nonsense
+            raise GrammarError(f"{path} is damaged: its headers contradict each other or its size") from None
+
+
+def _cannot_open(path: str, error: OSError | ValueError) -> str:
+    code = error.errno if isinstance(error, OSError) else None
+    if code == errno.ENOENT:
+        return f"there is no file {path} here; one in a container is /proc/PID/root/…, PID a process in it"
+    if code == errno.EACCES:
+        return f"this process may not read {path}"
+    return f"{path} cannot be opened: {error.strerror if isinstance(error, OSError) else error}"
+
+
+class ElfFile:
+    """An open file, which ``opened`` gives. Raises anything where the file is damaged."""
+
+    def __init__(self, path: str, stream: IO[bytes], size: int) -> None:
+        self.path, self.stream, self.size = path, stream, size
+        start = stream.read(4)
+        if start != b"\x7fELF":
+            kind = "a script: probe the program that runs it" if start[:2] == b"#!" else "no ELF file"
+            raise GrammarError(f"{path} is {kind}")
+        self.elf = ELFFile(stream)
+        self.machine = str(self.elf["e_machine"])
+
+    def offset_of(self, address: int) -> int | None:
+        """Where in the file the code of this address is."""
+        for part in self.code:
+            if part.address <= address < part.address + part.size:
+                return address - part.address + part.offset
+        return None
+
+    def named(self, name: str) -> list[Symbol]:
+        """All symbols of this name, whatever their version."""
+        return [one for table in self.tables for one in table.named(name.encode())]
+
+    def functions(self) -> Iterator[str]:
+        """The names of all functions, with the version where that is not the default one."""
+        for table in self.tables:
+            for row in table.rows():
+                if row[2] & 15 not in (NOTYPE, FUNC) or row[3] == UNDEFINED:
+                    continue
+                found, name = table.symbol(row), text(table.strings, row[1])
+                if name and self.offset_of(found.value) is not None:
+                    yield name if found.default else f"{name}@{found.version}"
+
+    def libraries(self) -> Iterator[str]:
+        """The libraries that it is linked with: DT_NEEDED."""
+        for section in self.sections:
+            if section["sh_type"] != "SHT_DYNAMIC":
+                continue
+            strings = self.strings(self.sections[section["sh_link"]])
+            entry = self.elf.structs.Elf_Dyn
+            for number in range(min(section["sh_size"] // entry.sizeof(), MOST_HEADERS)):
+                found = self.parse(entry, section["sh_offset"] + number * entry.sizeof())
+                if found["d_tag"] == "DT_NEEDED":
+                    yield text(strings, found["d_val"])
+
+    @cached_property
+    def is_go(self) -> bool:
+        """Whether Go's linker made it."""
+        number = self.elf.get_shstrndx()
+        if number >= len(self.sections):
+            return False
+        names = self.strings(self.sections[number])
+        return any(mark in names for mark in GO)
+
+    @cached_property
+    def code(self) -> list[Part]:
+        """The segments that are run."""
+        entry, start, size = self.elf.structs.Elf_Phdr, self.elf["e_phoff"], self.elf["e_phentsize"]
+        count = min(self.elf.num_segments(), MOST_HEADERS)
+        found = [self.parse(entry, start + number * size) for number in range(count)]
+        return [
+            Part(one["p_offset"], one["p_vaddr"], min(one["p_filesz"], self.size - one["p_offset"]))
+            for one in found
+            if one["p_type"] == "PT_LOAD" and one["p_flags"] & EXECUTABLE
+        ]
+
+    @cached_property
+    def sections(self) -> list[Any]:
+        """The headers of the sections."""
+        entry, start, size = self.elf.structs.Elf_Shdr, self.elf["e_shoff"], self.elf["e_shentsize"]
+        count = self.elf.num_sections()
+        if count > MOST_HEADERS:
+            raise GrammarError(f"{self.path} has {count} sections, and {MOST_HEADERS} would be read")
+        return [self.parse(entry, start + number * size) for number in range(count)]
+
+    @cached_property
+    def tables(self) -> list["SymbolTable"]:
+        """What is exported and imported, and in a file that is not stripped the table of everything."""
+        kinds = ("SHT_DYNSYM", "SHT_SYMTAB")
+        found = [section for kind in kinds for section in self.sections if section["sh_type"] == kind]
+        return [SymbolTable(self, section) for section in found[: len(kinds)]]
+
+    @property
+    def is_stripped(self) -> bool:
+        return not any(section["sh_type"] == "SHT_SYMTAB" for section in self.sections)
+
+    def parse(self, entry: Any, at: int) -> Any:
+        """One entry of a table, by pyelftools' description of it."""
+        if at + entry.sizeof() > self.size:
+            raise ValueError(at)
+        return struct_parse(entry, self.stream, at)
+
+    def read(self, section: Any, start: int, size: int) -> bytes:
+        """Bytes of a section, which has to lie in the file."""
+        if section["sh_type"] == "SHT_NOBITS" or section["sh_offset"] + section["sh_size"] > self.size:
+            raise ValueError(section["sh_offset"])
+        self.stream.seek(section["sh_offset"] + start)
+        return self.stream.read(max(0, min(size, section["sh_size"] - start)))
+
+    def strings(self, section: Any) -> bytes:
+        """A whole table of names, each ended by a NUL."""
+        if section["sh_size"] > LARGEST_STRINGS:
+            raise GrammarError(f"{self.path} has {section['sh_size']} bytes of names, which is too many")
+        return self.read(section, 0, section["sh_size"])
+
+
+class SymbolTable:
+    """A table of symbols, with its names and, of what is exported, the versions."""
+
+    def __init__(self, file: ElfFile, section: Any) -> None:
+        self._file, self._section = file, section
+        self.strings = file.strings(file.sections[section["sh_link"]])
+        self._wide = file.elf.elfclass == 64
+        self._order = "<" if file.elf.little_endian else ">"
+        self._entry = struct.Struct(self._order + ("IBBHQQ" if self._wide else "IIIBBH"))
+        self._count = section["sh_size"] // self._entry.size
+        if self._count > MOST_SYMBOLS:
+            raise GrammarError(f"{file.path} has {self._count} symbols, and {MOST_SYMBOLS} would be read")
+
+    def rows(self) -> Iterator[Row]:
+        """All symbols, as plain tuples: there may be a million."""
+        number, size = 0, self._entry.size
+        for start in range(0, self._count, BLOCK):
+            count = min(BLOCK, self._count - start)
+            for row in self._entry.iter_unpack(self._file.read(self._section, start * size, count * size)):
+                if self._wide:
+                    name, info, _, section, value, length = row
+                else:
+                    name, value, length, info, _, section = row
+                yield number, name, info, section, value, length
+                number += 1
+
+    def named(self, name: bytes) -> list[Symbol]:
+        """The symbols of this name, whatever their version."""
+        strings, whole = self.strings, name + b"\0"
+        return [self.symbol(row) for row in self.rows() if strings.startswith(whole, row[1])]
+
+    def symbol(self, row: Row) -> Symbol:
+        """What a row says."""
+        number, _, info, section, value, size = row
+        mark = self._marks[number] if number < len(self._marks) else 1
+        version = self._versions.get(mark & ~HIDDEN, "") if mark & ~HIDDEN > 1 else ""
+        return Symbol(value, size, info & 15, info >> 4, section, version, default=not mark & HIDDEN)
+
+    @cached_property
+    def _marks(self) -> tuple[int, ...]:
+        """The number of each symbol's version, and whether it is hidden (.gnu.version)."""
+        if self._section["sh_type"] == "SHT_DYNSYM":
+            for section in self._file.sections:
+                if section["sh_type"] == "SHT_GNU_versym":
+                    data = self._file.read(section, 0, 2 * self._count)
+                    return struct.unpack(f"{self._order}{len(data) // 2}H", data[: len(data) // 2 * 2])
+        return ()
+
+    @cached_property
+    def _versions(self) -> dict[int, str]:
+        """The versions that this file defines, by number (.gnu.version_d)."""
+        file, found = self._file, dict[int, str]()
+        structs = file.elf.structs
+        for section in file.sections:
+            if section["sh_type"] != "SHT_GNU_verdef":
+                continue
+            strings, at = file.strings(file.sections[section["sh_link"]]), section["sh_offset"]
+            for _ in range(min(section["sh_info"], MOST_HEADERS)):
+                version = file.parse(structs.Elf_Verdef, at)
+                first = file.parse(structs.Elf_Verdaux, at + version["vd_aux"])
+                found[version["vd_ndx"]] = text(strings, first["vda_name"])
+                at += version["vd_next"]
+        return found
+
+
+def text(strings: bytes, at: int) -> str:
+    """A name in a table of names."""
+    end = strings.find(b"\0", at, at + LONGEST_NAME)
+    return strings[at : end if end >= 0 else at + LONGEST_NAME].decode(errors="replace")

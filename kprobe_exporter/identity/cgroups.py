@@ -1,0 +1,313 @@
+"""The cgroup of a thread at the time of an event: from the kernel's own events, else from /proc.
+
+Facts about the events: kernel/fork.c, kernel/exit.c, fs/exec.c, kernel/cgroup/cgroup.c.
+"""
+
+import os
+import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from kprobe_exporter.identity.containers import OUTSIDE, container
+from kprobe_exporter.identity.threads import TGID, _is_initial
+
+CLONE_THREAD, CLONE_INTO_CGROUP = 0x1_0000, 0x2_0000_0000  # include/uapi/linux/sched.h
+PF_EXITING = 0x4
+"""Of include/linux/sched.h: on v1, /proc shows such a thread in ``/`` whatever it was in."""
+
+INITIAL_CGROUPS = "cgroup:[4026531835]"
+"""The initial cgroup namespace (PROC_CGROUP_INIT_INO, include/linux/proc_ns.h)."""
+
+Paths: TypeAlias = tuple[tuple[int, bytes], ...]
+"""Where a thread is in each hierarchy: its id, 0 for the unified one of v2, and the cgroup's path."""
+
+ROOT = b"/"
+MOST_THREADS, MOST_EXITED, MOST_TOLD = 32_768, 4096, 1024
+KEPT = 5_000_000_000
+"""Nanoseconds of the stream for which a thread is remembered after its exit was told: do_exit() goes on."""
+
+LONGEST = 1023
+"""Bytes: a path as long as this in an event may have been cut (TRACE_CGROUP_PATH_LEN, cgroup-internal.h)."""
+
+PREFERRED = (b"", b"name=systemd", b"memory", b"cpu", b"pids")
+"""By their controllers, the hierarchies whose paths tell most, the unified one of v2 first."""
+
+TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+
+_LINE = re.compile(rb"^(\d+):([^:\n]*):(/.*)$", re.MULTILINE)
+
+
+def boot_time(time_ns: int) -> int:
+    """CLOCK_MONOTONIC, the events' clock, as time since boot, which also goes on while suspended."""
+    return time_ns - time.clock_gettime_ns(time.CLOCK_MONOTONIC) + time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+@dataclass(slots=True)
+class _Thread:
+    """What is known of a thread; ``path`` is the telling one of its ``paths``, None if unknown.
+
+    They are as at ``since``, in the events' time, and as later events changed them. What /proc told is
+    ahead of the stream, and about who lives since ``start``, nanoseconds after boot. ``looked`` is
+    when /proc was asked. ``stayed`` are its paths in case that only its process's leader moved.
+    """
+
+    since: int
+    tgid: int
+    paths: Paths
+    path: bytes | None
+    start: int = 0
+    looked: int = 0
+    stayed: Paths | None = None
+
+
+class Cgroups:
+    """Follows threads through their cgroups; the reader's thread owns it.
+
+    It is told the kernel's events in the order of their time, and asked in between. A child inherits
+    its parent's cgroups, so what began and moved before our eyes is known exactly, also after its end
+    (but for a move in the microsecond between a fork and its event, which no event tells). Of any other
+    thread /proc is asked, once, while it lives: about the same thread, for the holder of its id may not
+    have started after the event; but about now, some 0.1 s after it: who moved in between is said to
+    be where it went. ``scan`` spares that: call it when the events of cgroups are on, and those that
+    will be labelled are not yet.
+
+    ``clock`` is the events' clock in nanoseconds, ``since_boot`` turns its time into time since boot.
+    In another pid namespace than the initial one our /proc is about other threads, and never asked about
+    any: then only what moves before our eyes is known, and its children. In a cgroup namespace of our
+    own its paths begin with ``/..``, and what it tells from inside our own container is not enough.
+    """
+
+    def __init__(
+        self,
+        proc: Path = Path("/proc"),
+        clock: Callable[[], int] = time.monotonic_ns,
+        since_boot: Callable[[int], int] = boot_time,
+    ) -> None:
+        self._proc = proc if _is_initial(proc) else None
+        self._own = proc / "self/cgroup"
+        self._namespaced = _is_namespaced(proc)
+        self._clock = clock
+        self._since_boot = since_boot
+        self._threads: dict[int, _Thread] = {}
+        self._processes: dict[int, set[int]] = {}
+        self._exited: dict[int, int] = {}
+        self._hierarchies: dict[int, bytes] = {}
+        self._told: dict[Paths, bytes | None] = {}
+        self._learn_hierarchies()
+
+    def path(self, tid: int, time_ns: int) -> bytes | None:
+        """The cgroup's path, without the mount point, in the hierarchy that tells most; None: unknown.
+
+        That is one whose path names a container, else one where the thread is not in the root, and
+        of these the first of PREFERRED, then the one of the lowest id.
+        """
+        if tid <= 0:
+            return ROOT if tid == 0 else None  # a CPU's idle thread
+        thread = self._known(tid, time_ns)
+        if time_ns < thread.since and self._too_late(thread.start, time_ns):
+            return None
+        return thread.path
+
+    def started(self, parent: int, child: int, clone_flags: int, time_ns: int) -> None:
+        """``task:task_newtask``: a thread or a process, in its parent's cgroups unless the flags say else."""
+        if child <= 0:
+            return
+        known = self._known(parent, time_ns)
+        self._forget(child)
+        if clone_flags & CLONE_INTO_CGROUP:
+            self._look(child, time_ns)  # no event says which
+        elif known.paths and known.since <= time_ns:  # not from where its parent was only later
+            tgid = known.tgid if clone_flags & CLONE_THREAD else child
+            self._keep(child, _Thread(time_ns, tgid, known.paths, known.path))
+
+    def attached(self, tid: int, hierarchy: int, path: bytes, time_ns: int) -> None:
+        """``cgroup:cgroup_attach_task``: a thread, or a whole process by its leader, is in another cgroup.
+
+        The event of a leader does not say whether all its threads moved (a write to cgroup.procs) or
+        it alone (cgroup.threads, or ``tasks`` on v1). Moving all is the rule, so all are taken to have
+        moved; one that /proc still shows in its old place when it is next asked for has stayed.
+        """
+        if tid <= 0:
+            return
+        if hierarchy not in self._hierarchies:
+            self._learn_hierarchies()
+            self._hierarchies.setdefault(hierarchy, b"?")
+            self._told.clear()
+        known = self._threads.get(tid)
+        if known is None or not known.paths:
+            if self._proc is not None:
+                self._look(tid, time_ns)
+            else:  # nearly all that are moved are leaders
+                self._keep(tid, _Thread(time_ns, tid, ((hierarchy, ROOT),), None))
+        self._move(tid, hierarchy, path, time_ns, certain=True)
+        for other in self._processes.get(tid, ()):
+            if other != tid:
+                self._move(other, hierarchy, path, time_ns, certain=False)
+
+    def exited(self, tid: int, time_ns: int) -> None:
+        """``sched:sched_process_exit``: the last events of the thread may still come."""
+        thread = self._threads.get(tid)
+        if thread is not None and thread.since <= time_ns:
+            self._exited.pop(tid, None)
+            self._exited[tid] = time_ns
+        while self._exited:
+            first, when = next(iter(self._exited.items()))
+            if len(self._exited) <= MOST_EXITED and time_ns - when <= KEPT:
+                break
+            self._forget(first)
+
+    def executed(self, old_tid: int, tid: int) -> None:
+        """``sched:sched_process_exec``: a thread that is not its process's leader becomes it (de_thread()).
+
+        The leader's exit was told, that of the other id never will be.
+        """
+        if old_tid != tid:
+            thread = self._threads.get(old_tid)
+            self._forget(old_tid)
+            self._forget(tid)
+            if thread is not None:
+                thread.tgid = tid
+                self._keep(tid, thread)
+
+    def lost(self, time_ns: int | None = None) -> None:
+        """Some events before this time, or before now, may be missing.
+
+        Any thread may have moved, and its id be another's: all are strangers again, except those of
+        whom /proc told after that time.
+        """
+        before = self._clock() if time_ns is None else time_ns
+        for tid in [tid for tid, thread in self._threads.items() if thread.since < before]:
+            self._forget(tid)
+
+    def scan(self) -> None:
+        """Ask /proc about every thread, some 30 µs each, so that all are known before their first event."""
+        for thread in self._proc.glob("[0-9]*/task/[0-9]*") if self._proc is not None else ():
+            if len(self._threads) < MOST_THREADS and (found := self._read(str(thread))) is not None:
+                self._keep(int(thread.name), found)
+
+    def _known(self, tid: int, time_ns: int) -> _Thread:
+        thread = self._threads.get(tid)
+        if thread is None or (thread.path is None and thread.looked <= time_ns):
+            return self._look(tid, time_ns)
+        if thread.stayed is not None:
+            found = self._read(str(tid))
+            if found and found.paths == thread.stayed and not self._too_late(found.start, time_ns):
+                thread.paths, thread.path = found.paths, found.path
+            thread.stayed = None
+        return thread
+
+    def _look(self, tid: int, time_ns: int) -> _Thread:
+        """Ask /proc about a thread of an event; what is not found is not looked for again at once."""
+        looked = self._clock()
+        found = self._read(str(tid))
+        if found is None or self._too_late(found.start, time_ns):
+            found = self._threads.get(tid) or _Thread(time_ns, 0, (), None)
+        found.looked = looked
+        if found is not self._threads.get(tid):
+            self._keep(tid, found)
+        return found
+
+    def _too_late(self, start: int, time_ns: int) -> bool:
+        """Whether a thread that began so long after boot cannot have caused an event of this time."""
+        return start > self._since_boot(time_ns) + TICK
+
+    def _move(self, tid: int, hierarchy: int, path: bytes, time_ns: int, *, certain: bool) -> None:
+        thread = self._threads[tid]
+        # What /proc told holds older moves already, and a dead thread stays where it is.
+        if not thread.paths or time_ns < thread.since or tid in self._exited:
+            return
+        before = thread.stayed or thread.paths
+        thread.paths = _with(thread.paths, hierarchy, path)
+        stayed = _with(before, hierarchy, path) if certain else before
+        thread.stayed = None if stayed == thread.paths else stayed
+        thread.path = self._telling(thread.paths)
+
+    def _telling(self, paths: Paths) -> bytes | None:
+        """The path that tells most; None where it may be one of a hierarchy that is not known."""
+        if paths not in self._told:
+            if len(self._told) >= MOST_TOLD:
+                self._told.clear()
+            unknown = self._hierarchies.keys() - dict(paths)
+            best = min(paths, key=self._rank)[1] if paths else b""
+            self._told[paths] = best if best and (not unknown or container(best)) else None
+        return self._told[paths]
+
+    def _rank(self, place: tuple[int, bytes]) -> tuple[bool, bool, int, int]:
+        hierarchy, path = place
+        names = self._hierarchies.get(hierarchy, b"?").split(b",")
+        best = min((PREFERRED.index(name) for name in names if name in PREFERRED), default=len(PREFERRED))
+        return container(path) is None, path == ROOT, best, hierarchy
+
+    def _keep(self, tid: int, thread: _Thread) -> None:
+        self._forget(tid)
+        # Of the others, the oldest go first: they live long, and /proc can tell about them again.
+        while len(self._threads) >= MOST_THREADS:
+            self._forget(next(iter(self._exited or self._threads)))
+        self._threads[tid] = thread
+        if thread.paths:
+            self._processes.setdefault(thread.tgid, set()).add(tid)
+
+    def _forget(self, tid: int) -> None:
+        self._exited.pop(tid, None)
+        thread = self._threads.pop(tid, None)
+        if thread is not None and thread.tgid in self._processes:
+            self._processes[thread.tgid].discard(tid)
+            if not self._processes[thread.tgid]:
+                del self._processes[thread.tgid]
+
+    def _read(self, thread: str) -> _Thread | None:
+        """What /proc tells about a thread that lives and is not exiting."""
+        if self._proc is None:
+            return None
+        now = self._clock()
+        try:
+            # Files that are opened through a directory are all of the thread that it was opened for.
+            directory = os.open(self._proc / thread, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                cgroup, stat, status = (_text(directory, file) for file in ("cgroup", "stat", "status"))
+            finally:
+                os.close(directory)
+        except OSError:
+            return None
+        fields = stat.rpartition(b")")[2].split()  # from the third on, as proc_pid_stat(5) counts them
+        tgid = TGID.search(status)
+        if len(fields) < 20 or tgid is None or int(fields[6]) & PF_EXITING:
+            return None
+        paths = self._parse(cgroup)
+        return _Thread(now, int(tgid[1]), paths, self._telling(paths), start=int(fields[19]) * TICK)
+
+    def _parse(self, cgroup: bytes) -> Paths:
+        """The lines ``ID:CONTROLLERS:/PATH`` of a thread (cgroups(7)); no path has a line end in it."""
+        lines = [(int(number), names, path) for number, names, path in _LINE.findall(cgroup)]
+        hierarchies = {number: names for number, names, _ in lines}
+        if hierarchies != self._hierarchies:
+            self._hierarchies = hierarchies
+            self._told.clear()
+        places = sorted((number, path) for number, _, path in lines)
+        return tuple(p for p in places if not self._namespaced or p[1].split(b"/")[1] == OUTSIDE)
+
+    def _learn_hierarchies(self) -> None:
+        """Which hierarchies there are: our own file tells it in any namespace."""
+        with suppress(OSError):
+            self._parse(self._own.read_bytes())
+
+
+def _with(paths: Paths, hierarchy: int, path: bytes) -> Paths:
+    others = tuple(place for place in paths if place[0] != hierarchy)
+    whole = path.startswith(ROOT) and len(path) < LONGEST
+    return tuple(sorted((*others, (hierarchy, path)))) if whole else others
+
+
+def _text(directory: int, name: str) -> bytes:
+    with open(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory), "rb", buffering=0) as file:
+        return file.read()
+
+
+def _is_namespaced(proc: Path) -> bool:
+    with suppress(OSError):
+        return str((proc / "self/ns/cgroup").readlink()) != INITIAL_CGROUPS
+    return False

@@ -1,0 +1,95 @@
+"""Which container a cgroup is of, by its path alone: the names that runtimes give their cgroups."""
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+_ID = rb"([0-9a-f]{64})"
+_UID = rb"([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})"
+"""A pod's UID, with underscores where a unit's name has it; a static pod's is the hash of its manifest."""
+
+_SCOPE = re.compile(rb"(cri-containerd|crio|docker|libpod|nerdctl)-" + _ID + rb"\.scope")
+_DIRECTORY = re.compile(rb"(crio|libpod|libpod-payload)-" + _ID)
+"""What CRI-O and podman without systemd call a container's cgroup. ``crio-conmon-…`` and
+``libpod-conmon-…`` hold the container's monitor, which runs on the host."""
+
+_POD = re.compile(rb"(?:(?:[\w-]+-)?kubepods(?:-burstable|-besteffort)?-)?pod" + _UID + rb"(?:\.slice)?")
+_BARE = re.compile(_ID)
+_MIXED = re.compile(rb"(?:[\w-]+-)?kubepods[\w-]*-pod" + _UID + rb"\.slice:cri-containerd:" + _ID)
+"""kubelet counts on systemd, containerd does not: one directory of both names."""
+
+_POD_PARENTS = (b"kubepods", b"burstable", b"besteffort")
+
+_USERS = re.compile(rb"user(?:-\d+)?\.slice|user@\d+\.service")
+
+RUNTIMES = {
+    b"cri-containerd": "containerd",
+    b"crio": "cri-o",
+    b"docker": "docker",
+    b"libpod": "podman",
+    b"libpod-payload": "podman",
+    b"nerdctl": "nerdctl",
+}
+
+OUTSIDE = b".."
+"""How /proc writes what is not below the reader's own cgroup namespace (kernfs_path_from_node() of
+fs/kernfs/dir.c). No directory can have this name."""
+
+
+class Container(NamedTuple):
+    """``id`` is 64 hexadecimal digits; ``pod`` the UID of the pod as Kubernetes writes it, None if the
+    path names none."""
+
+    runtime: str
+    id: str
+    pod: str | None
+
+
+@lru_cache(maxsize=1024)
+def container(path: bytes) -> Container | None:
+    """The container whose processes are in the cgroup of this path; None on the host.
+
+    The innermost one that the path names, such as the container in a node of kind; cgroups that a
+    container makes inside itself (``init.scope``, ``container``) are still its own. Below a pod's
+    container nothing is believed any more: it may be allowed to make cgroups, and could name them
+    after another pod's. Neither is anything below a user's slice, where the user may make any
+    cgroup: a rootless container counts as none. Other trees that root delegated are trusted.
+    """
+    found: Container | None = None
+    pod: str | None = None
+    before = b""
+    for name in path.split(b"/"):
+        if _USERS.fullmatch(name):
+            break
+        if mixed := _MIXED.fullmatch(name):
+            return Container("containerd", _text(mixed[2]), _uid(mixed[1]))
+        if (own := _SCOPE.fullmatch(name) or _DIRECTORY.fullmatch(name)) is not None:
+            found = Container(RUNTIMES[own[1]], _text(own[2]), pod)
+        elif (bare := _BARE.fullmatch(name)) is not None:
+            found = _bare(_text(bare[1]), pod, before) or found
+        elif (unit := _POD.fullmatch(name)) is not None and _may_hold_pods(name, before):
+            pod = _uid(unit[1])
+        if pod is not None and found is not None and found.pod == pod:
+            return found
+        before = name
+    return found
+
+
+def _bare(found: str, pod: str | None, before: bytes) -> Container | None:
+    """A container that is called by nothing but its id, which only certain parents make one."""
+    if before == b"docker":
+        return Container("docker", found, pod)
+    return Container("containerd", found, pod) if pod is not None or before == OUTSIDE else None
+
+
+def _may_hold_pods(name: bytes, before: bytes) -> bool:
+    """Whether ``pod<UID>`` is where kubelet makes it; a slice says so by its own name."""
+    return not name.startswith(b"pod") or before in _POD_PARENTS or before == OUTSIDE
+
+
+def _text(digits: bytes) -> str:
+    return digits.decode("ascii")
+
+
+def _uid(written: bytes) -> str:
+    return _text(written).replace("_", "-")

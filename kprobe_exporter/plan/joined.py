@@ -1,0 +1,129 @@
+"""A call or a pair: how each of its events could be attached, and what the two come to."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from kprobe_exporter.config.values import Attach, Probe
+from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.target import Kind
+from kprobe_exporter.model import (
+    STACK_POINTER,
+    Arg,
+    Join,
+    Layout,
+    Plan,
+    ProbeSpec,
+    ReturnType,
+    Unfit,
+    Where,
+)
+from kprobe_exporter.plan.metric import filter_fields, where
+
+MEASURED = "the time between its two events is measured"
+
+Ways = tuple[ProbeSpec | Unfit, ...]
+"""What to try for one event, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedSpec:
+    """One way to attach a call or a pair, pure.
+
+    ``ways`` are those of each event that begins it, and at last of the one that ends it. ``only`` is
+    the filter that the agent evaluates when it has both.
+    """
+
+    probe: str
+    kind: str
+    target: str
+    symbol: str
+    slot: int
+    ways: tuple[Ways, ...]
+    by: Literal["stack", "depth", "key"]
+    key: tuple[str, ...]
+    returns: ReturnType | None
+    only: Where | None
+    plan: Plan = "events"
+    because: str = MEASURED
+
+    def join(self, layouts: Sequence[Layout]) -> Join:
+        """How the events are joined that were installed, in the order of ``ways``."""
+        *begins, end = layouts
+        shared = [arg for arg in begins[0].args if all(begin.place(arg.name) is not None for begin in begins)]
+        names = {arg.name for arg in shared}
+        args = [*shared, *(arg for arg in end.args if arg.name not in names), Arg("duration", "int")]
+        layout = Layout(
+            self.slot,
+            self.probe,
+            self.probe,
+            "joined",
+            self.symbol,
+            tuple(arg for arg in args if arg.name != STACK_POINTER),
+            self.returns,
+        )
+        return Join(layout, tuple(begins), end, self.by, self.key)
+
+
+def joined_spec(
+    probe: Probe,
+    attach: Attach,
+    wanted: set[str],
+    slots: Iterator[int],
+    single: Callable[[Probe, Attach, set[str]], list[ProbeSpec | Unfit]],
+) -> JoinedSpec | Unfit:
+    """The two events and what joins them; ``single`` plans one event."""
+    assert attach.end is not None
+    kind = attach.target.kind
+    by_stack = kind in (Kind.CALL, Kind.UCALL)
+    first = wanted | filter_fields(attach.filter)
+    ways = [_ways(single(_whole(probe), _half(begin, by_stack), first), "begin") for begin in attach.begins]
+    last = replace(_whole(probe), stack=False)
+    suffix = "return" if kind.is_call else "end"
+    ways.append(
+        _ways(single(last, _half(attach.end, by_stack), wanted & {"return", "caller"}), "end", f"{probe.name}_{suffix}")
+    )
+    for half in ways:
+        if all(isinstance(way, Unfit) for way in half):
+            reasons = dict.fromkeys(way.reason for way in half if isinstance(way, Unfit))
+            return Unfit(str(attach.target), " ".join(reasons))
+    return JoinedSpec(
+        probe.name,
+        kind.value,
+        str(attach.target),
+        attach.target.symbol or str(attach.target),
+        next(slots),
+        tuple(ways),
+        "stack" if by_stack else "key",
+        ("tid",) if kind is Kind.SYSCALL else attach.key,
+        attach.returns,
+        where(parse_filter(attach.filter, fractions=True)) if attach.filter else None,
+    )
+
+
+def _whole(probe: Probe) -> Probe:
+    """The probe with every event wanted: only both together tell how long it took."""
+    return replace(probe, aggregate="events")
+
+
+def _half(attach: Attach, by_stack: bool) -> Attach:
+    """Of a function, its frame is fetched as well: by that an entry and a return are known to be one's."""
+    if not by_stack:
+        return attach
+    return replace(attach, fetch={**attach.fetch, STACK_POINTER: "$stack:u64"})
+
+
+def _ways(found: list[ProbeSpec | Unfit], role: Literal["begin", "end"], event: str = "") -> Ways:
+    """Those that the kernel filters, each told what part it has."""
+    ways: list[ProbeSpec | Unfit] = []
+    for way in found:
+        if isinstance(way, Unfit):
+            ways.append(way)
+        elif way.only is not None:
+            ways.append(
+                Unfit(way.target, "this kernel cannot filter it for a pair: leave its filter out")
+            )
+        else:
+            layout = replace(way.layout, event=event) if event and way.file else way.layout
+            ways.append(replace(way, role=role, layout=layout, because=MEASURED))
+    return tuple(ways)

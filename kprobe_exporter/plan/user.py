@@ -1,0 +1,130 @@
+"""A uprobe or uretprobe: one line in uprobe_events.
+
+Seen of 6.1, 6.12 and 6.18, and true of both kinds:
+
+- The trigger that enables an event softly (tracefs/probes.py) has uprobe_profile count, without an
+  event, whatever the filter; so a probe that only counts is planned as a kprobe is.
+- A uretprobe's hits are entries of its function. Until 6.13 the counter is a plain ``nhit++``, which
+  several CPUs at once may make miss a hit.
+- There is neither a miss nor a MAXACTIVE. ``caller`` is unknown: a return tells an address of a program.
+- ``$stack`` is the stack pointer, which on x86-64 is 8 higher at the return than at the entry.
+- A wrong offset is not noticed: within an instruction it breaks the program, outside of the code it is
+  never hit. So every offset is held against the file's code, and one inside a function is trusted.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from kprobe_exporter.config.values import Attach, Probe
+from kprobe_exporter.elf import Code
+from kprobe_exporter.errors import GrammarError
+from kprobe_exporter.grammar.expression import Site
+from kprobe_exporter.grammar.fetch import FetchArg, parse_fetch
+from kprobe_exporter.grammar.target import Kind, Target
+from kprobe_exporter.model import Layout, ProbeSpec, Unfit
+from kprobe_exporter.plan.function import event_args, layout_args
+from kprobe_exporter.plan.kernel import NO_HIST, aggregated, argument_keys
+from kprobe_exporter.plan.metric import COUNTED, events_for
+
+ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "EM_X86_64": ("%di", "%si", "%dx", "%cx", "%r8", "%r9"),
+    "EM_AARCH64": tuple(f"%x{number}" for number in range(8)),
+}
+"""Where functions take whole numbers and pointers: the System V ABI of AMD64, the AAPCS64."""
+
+ARGUMENT = re.compile(r"\$arg(\d+)")
+
+
+def user_spec(
+    probe: Probe,
+    attach: Attach,
+    wanted: set[str],
+    slot: int,
+    max_series: int,
+    *,
+    hist: bool,
+    locate: Callable[[Target], Code],
+) -> ProbeSpec | Unfit:
+    """The definition and the layout of its events, as ``function_spec`` makes them.
+
+    ``locate`` finds the place in the file, and raises GrammarError where there is none.
+    """
+    target = attach.target
+    if probe.aggregate == "kernel" and not hist:
+        return Unfit(str(target), NO_HIST)
+    if probe.stack:
+        return Unfit(
+            str(target), "stack: true is the kernel's stack, and there is none behind a program's code"
+        )
+    is_return = target.kind is Kind.URETPROBE
+    try:
+        code = locate(target)
+        args = [_fetched(name, text, target, code.machine) for name, text in attach.fetch.items()]
+    except GrammarError as error:
+        return Unfit(str(target), error.message)
+    args = event_args(args, probe, attach, wanted, is_return=is_return)
+    because = events_for(probe, attach, wanted)
+    symbol = target.symbol or f"{target.offset:#x}"
+    made = ProbeSpec(
+        probe=probe.name,
+        kind=target.kind.value,
+        target=str(target),
+        symbol=symbol,
+        file="uprobe_events",
+        verb="r" if is_return else "p",
+        body=" ".join([f"{target.path}:{code.offset:#x}", *(arg.render() for arg in args)]),
+        filter=attach.filter,
+        layout=Layout(
+            slot,
+            probe.name,
+            probe.name,
+            "return" if is_return else "entry",
+            symbol,
+            layout_args(args),
+            attach.returns,
+            user=True,
+        ),
+        plan="events" if because else "count",
+        because=because or COUNTED,
+    )
+    if probe.aggregate != "kernel":
+        return made
+    return aggregated(made, probe, attach.filter, argument_keys(args), {}, max_series)
+
+
+def _fetched(name: str, text: str, target: Target, machine: str) -> FetchArg:
+    """An argument with ``$argN`` as the register that it is in. Raises GrammarError.
+
+    The kernel's own ``$argN`` is for its functions alone.
+    """
+    found = parse_fetch(text, name=name)
+    if not found.is_text and ARGUMENT.search(found.expression):
+        found = replace(found, expression=_in_registers(found.expression, target, machine))
+    return parse_fetch(found.body, Site("user", returns=target.kind is Kind.URETPROBE), name=name)
+
+
+def _in_registers(expression: str, target: Target, machine: str) -> str:
+    if target.kind is Kind.URETPROBE:
+        raise GrammarError(
+            f"the arguments in '{expression}' are gone when the function returns: fetch them on entry"
+        )
+    if target.symbol and target.offset:
+        raise GrammarError(
+            f"the arguments in '{expression}' are there only at a function's first instruction"
+        )
+    registers = ARGUMENTS.get(machine)
+    if registers is None:
+        raise GrammarError(
+            f"in which register '{expression}' is on {machine} is not known: write the register, such as %di"
+        )
+
+    def register(found: re.Match[str]) -> str:
+        number = int(found[1])
+        if not 1 <= number <= len(registers):
+            raise GrammarError(
+                f"{found[0]} is not in a register, as the first {len(registers)} are: read it from the stack"
+            )
+        return registers[number - 1]
+
+    return ARGUMENT.sub(register, expression)

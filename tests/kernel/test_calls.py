@@ -1,0 +1,188 @@
+"""Calls and pairs: what begins and what ends are one, and how long it took is right."""
+
+import os
+import select
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+
+from tests.agent_process import AgentProcess, Metrics, eventually
+from tests.kernel.conftest import StartAgent
+
+TIMES = 23
+BOUNDS = (0.1, 0.2, 0.4, 0.8, 1.6)
+SLEEPS = (0.15, 0.3, 0.6, 1.2)
+"""Seconds, each in the middle of a bucket."""
+
+
+def bucket(metrics: Metrics, name: str, seconds: float, **labels: str) -> float:
+    """The observations between the two bounds around a time."""
+    above = next(bound for bound in BOUNDS if bound > seconds)
+    below = max((bound for bound in BOUNDS if bound < seconds), default=None)
+    upper = metrics.value(f"{name}_bucket", le=str(above), **labels)
+    return upper - (metrics.value(f"{name}_bucket", le=str(below), **labels) if below else 0)
+
+
+def lost(agent: AgentProcess) -> dict[str, float]:
+    """What was lost, by reason, without what was not."""
+    metrics = agent.scrape()
+    every = metrics.labels("kprobe_exporter_events_lost_total")
+    counts = {one["reason"]: metrics.value("kprobe_exporter_events_lost_total", **one) for one in every}
+    return {reason: count for reason, count in counts.items() if count}
+
+
+@pytest.mark.needs("kprobe_events")
+def test_sleeps_of_eight_threads_at_once(start_agent: StartAgent) -> None:
+    agent = start_agent(f"""
+probes:
+  - name: sleep
+    attach: call:hrtimer_nanosleep
+    filter: "common_pid != {os.getpid()}"
+    metrics:
+      - histogram: sleep_seconds
+        value: duration
+        labels: [tid]
+        buckets: {list(BOUNDS)}
+""")
+
+    def sleep(seconds: float) -> tuple[str, float]:
+        for _ in range(3):
+            time.sleep(seconds)
+        return str(threading.get_native_id()), seconds
+
+    with ThreadPoolExecutor(8) as pool:
+        barrier = threading.Barrier(8)
+        done = list(pool.map(lambda seconds: (barrier.wait(), sleep(seconds))[1], SLEEPS * 2))
+    metrics = agent.scrape()
+    for tid, seconds in done:
+        assert bucket(metrics, "kprobe_sleep_seconds", seconds, tid=tid) == 3
+        assert metrics.value("kprobe_sleep_seconds_count", tid=tid) == 3
+        assert metrics.value("kprobe_sleep_seconds_sum", tid=tid) >= 3 * seconds
+    assert metrics.value("kprobe_duration_seconds_count", probe="sleep") >= 24
+    assert metrics.value("kprobe_hits_total", probe="sleep") >= 24
+    assert lost(agent) == {}
+    (info,) = metrics.labels("kprobe_info")
+    assert info == {"probe": "sleep", "kind": "call", "target": "call:hrtimer_nanosleep", "plan": "events"}
+
+
+@pytest.mark.needs("kprobe_events")
+def test_what_was_fetched_on_entry_labels_the_return(start_agent: StartAgent) -> None:
+    agent = start_agent(f"""
+probes:
+  - name: open
+    attach: call:do_sys_openat2
+    fetch: {{path: "+0($arg2):ustring"}}
+    filter: "common_pid == {threading.get_native_id()} && return < 0"
+    metrics:
+      - counter: failed_total
+        labels: {{path: path, errno: {{field: return, decode: errno}}, comm: comm, caller: caller}}
+""")
+    for _ in range(TIMES):
+        with pytest.raises(FileNotFoundError):
+            os.open("/nonexistent/file", os.O_RDONLY)
+        os.close(os.open("/dev/null", os.O_RDONLY))
+    metrics = agent.scrape()
+    (labels,) = metrics.labels("kprobe_failed_total")
+    assert (labels["path"], labels["errno"]) == ("/nonexistent/file", "ENOENT")
+    assert labels["caller"].startswith(("__x64_sys_open", "do_sys_open", "__se_sys_open"))
+    assert metrics.value("kprobe_failed_total", **labels) == TIMES
+    assert metrics.value("kprobe_exporter_events_total", probe="open") == TIMES
+    assert metrics.value("kprobe_return_errors_total", probe="open", errno="ENOENT") == TIMES
+    assert metrics.value("kprobe_duration_seconds_count", probe="open") == TIMES
+    assert lost(agent) == {}
+
+
+@pytest.mark.needs("kprobe_events")
+def test_a_function_that_calls_itself(start_agent: StartAgent) -> None:
+    """Adding an epoll set to another looks through all those that wait for it, in a recursion."""
+    agent = start_agent(f"""
+probes:
+  - name: loop
+    attach: call:ep_loop_check_proc
+    filter: "common_pid == {threading.get_native_id()}"
+""")
+    depth = 4
+    with ExitStack() as stack:
+        inner = os.eventfd(0)
+        stack.callback(os.close, inner)
+        for _ in range(depth):
+            outer = stack.enter_context(select.epoll())
+            outer.register(inner, select.EPOLLIN)
+            inner = outer.fileno()
+        metrics = agent.scrape()
+    assert metrics.value("kprobe_duration_seconds_count", probe="loop") == sum(range(1, depth))
+    assert metrics.value("kprobe_hits_total", probe="loop") == sum(range(1, depth))
+    assert lost(agent) == {}
+
+
+def test_a_system_call(start_agent: StartAgent) -> None:
+    agent = start_agent(f"""
+probes:
+  - name: sleep
+    attach: syscall:clock_nanosleep
+    fetch: {{clock: which_clock}}
+    filter: "tid == {threading.get_native_id()}"
+    metrics:
+      - histogram: sleep_seconds
+        value: duration
+        labels: {{clock: {{field: clock, decode: {{map: {{1: monotonic}}}}}}, symbol: symbol}}
+        buckets: {list(BOUNDS)}
+""")
+    for seconds in SLEEPS[:2]:
+        for _ in range(3):
+            time.sleep(seconds)
+    metrics = agent.scrape()
+    for seconds in SLEEPS[:2]:
+        labels = {"clock": "monotonic", "symbol": "clock_nanosleep"}
+        assert bucket(metrics, "kprobe_sleep_seconds", seconds, **labels) == 3
+    assert metrics.value("kprobe_return_value_count", probe="sleep") >= 6
+    assert metrics.value("kprobe_exporter_events_total", probe="sleep") >= 6
+    eventually(lambda: agent.scrape().value("kprobe_hits_total", probe="sleep") >= 6)
+    assert [info["kind"] for info in metrics.labels("kprobe_info")] == ["syscall"]
+
+
+def test_a_pair(start_agent: StartAgent) -> None:
+    agent = start_agent(f"""
+probes:
+  - name: nap
+    attach:
+      pair:
+        from: {{to: "tracepoint:syscalls:sys_enter_clock_nanosleep", fetch: {{clock: which_clock}}}}
+        to: {{to: "tracepoint:syscalls:sys_exit_clock_nanosleep", fetch: {{return: ret}}}}
+        key: tid
+    filter: "tid == {threading.get_native_id()}"
+    duration_buckets: {list(BOUNDS)}
+""")
+    for seconds in SLEEPS[:2]:
+        for _ in range(3):
+            time.sleep(seconds)
+    metrics = agent.scrape()
+    for seconds in SLEEPS[:2]:
+        assert bucket(metrics, "kprobe_duration_seconds", seconds, probe="nap") == 3
+    assert metrics.value("kprobe_return_value_count", probe="nap") >= 6
+    (info,) = metrics.labels("kprobe_info")
+    assert info["target"] == (
+        "tracepoint:syscalls:sys_enter_clock_nanosleep -> tracepoint:syscalls:sys_exit_clock_nanosleep"
+    )
+
+
+@pytest.mark.needs("kprobe_events")
+def test_a_thread_that_ends_inside(start_agent: StartAgent) -> None:
+    """do_exit never returns: nothing is paired, and a thread of the same id later is another one."""
+    agent = start_agent("""
+probes:
+  - name: exit
+    attach: call:do_exit
+    returns: void
+""")
+    for _ in range(TIMES):
+        thread = threading.Thread(target=lambda: None)
+        thread.start()
+        thread.join()
+    eventually(lambda: agent.scrape().value("kprobe_hits_total", probe="exit") >= TIMES)
+    metrics = agent.scrape()
+    assert metrics.value("kprobe_duration_seconds_count", probe="exit") == 0
+    assert metrics.value("kprobe_exporter_events_total", probe="exit") == 0

@@ -1,0 +1,464 @@
+"""Pairing is never wrong: held against an execution whose truth is known, and against a slow, obvious model.
+
+Every half carries the number of the call that it is of. Pairing does not look at it, but the joined
+record shows both.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Literal, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kprobe_exporter.aggregate.pairing import Pairing
+from kprobe_exporter.model import (
+    CALLER,
+    CPU,
+    SLOT,
+    TGID,
+    TID,
+    TIME,
+    VALUES,
+    Arg,
+    Batch,
+    Join,
+    Layout,
+    Loss,
+    Record,
+)
+
+By = Literal["stack", "depth", "key"]
+ENTRY, COMPAT, RETURN, JOINED, OTHER = range(5)
+
+
+def args(*names: str) -> tuple[Arg, ...]:
+    return tuple([Arg(name, "int") for name in names])
+
+
+BEGINS = (
+    Layout(ENTRY, "p", "entry", "entry", "f", args("call", "stack_pointer")),
+    Layout(COMPAT, "p", "compat", "entry", "f", args("stack_pointer", "mode", "call")),
+)
+END = Layout(RETURN, "p", "ret", "return", "f", args("stack_pointer", "return", "call_end"))
+SHOWN = Layout(JOINED, "p", "joined", "joined", "f", args("call", "call_end", "duration", "return", "mode"))
+
+
+def join(by: By, key: tuple[str, ...] = ()) -> Join:
+    return Join(SHOWN, BEGINS, END, by, key)
+
+
+def entry(time: int, cpu: int, tid: int, pointer: int | None, call: int) -> Record:
+    """Every other call goes another way in, where the arguments are at other places."""
+    common = (time, cpu, tid, tid or None, None)
+    return (COMPAT, *common, pointer, call, call) if call % 2 else (ENTRY, *common, call, pointer)
+
+
+def ret(time: int, cpu: int, tid: int, pointer: int | None, call: int) -> Record:
+    return (RETURN, time, cpu, tid, tid or None, b"caller", pointer, -call, call)
+
+
+def number(half: Record) -> int:
+    """The call that a half is of."""
+    value: int = half[{ENTRY: VALUES, COMPAT: VALUES + 2, RETURN: VALUES + 2}[half[SLOT]]]
+    return value
+
+
+def pointer(half: Record) -> int | None:
+    value: int | None = half[{ENTRY: VALUES + 1, COMPAT: VALUES, RETURN: VALUES}[half[SLOT]]]
+    return value
+
+
+def joined(first: Record, second: Record) -> Record:
+    mode = None if first[SLOT] == ENTRY else number(first)
+    values = (number(first), number(second), second[TIME] - first[TIME], -number(second), mode)
+    return (JOINED, *first[TIME:CALLER], b"caller", *values)
+
+
+class Call(NamedTuple):
+    number: int
+    pointer: int
+    interrupt: bool
+
+
+@dataclass
+class Thread:
+    tid: int
+    cpu: int
+    top: int
+    calls: list[Call] = field(default_factory=list)
+
+    @property
+    def interrupted(self) -> bool:
+        return bool(self.calls) and self.calls[-1].interrupt
+
+
+STACK = 1 << 14
+THREADS, INTERRUPTS = 0xFFFFC90000000000, 0xFFFFFE0000000000
+
+
+class Execution:
+    """What really happened: threads call, are interrupted, change CPUs, exit and come back.
+
+    Depths are few, so that they come again. Each CPU has an interrupt stack and a thread 0.
+    """
+
+    def __init__(self, random: Random, steps: int, *, distance: int, exits: bool = True, warm: bool = False):
+        self.records: list[Record] = []
+        self._random, self._distance = random, distance
+        self._calls = 0
+        self._now = 1_000
+        threads = [
+            Thread(tid, cpu, THREADS + place * STACK - 176)
+            for place, (tid, cpu) in enumerate([(0, 0), (0, 1), (7, 0), (8, 1), (9, 1)], 1)
+        ]
+        if warm:  # so that nothing can outvote the distance
+            for _ in range(2 * steps):
+                self._enter(threads[0])
+                self._leave(threads[0])
+        for _ in range(steps):
+            thread = random.choice(threads)
+            if any(other.interrupted and other.cpu == thread.cpu for other in threads if other is not thread):
+                continue
+            action = random.choices(
+                [self._enter, self._leave, self._interrupt, self._move, self._exit], [6, 6, 2, 2, exits]
+            )[0]
+            action(thread)
+
+    def _enter(self, thread: Thread, interrupt: bool = False) -> None:
+        base = thread.top
+        if interrupt:
+            base = INTERRUPTS + (thread.cpu + 1) * STACK - 176
+        elif thread.calls:
+            base = thread.calls[-1].pointer
+        self._calls += 1
+        call = Call(
+            self._calls, base - 16 * self._random.randint(1, 3), interrupt=interrupt or thread.interrupted
+        )
+        thread.calls.append(call)
+        self.records.append(entry(self._tick(), thread.cpu, thread.tid, call.pointer, call.number))
+
+    def _leave(self, thread: Thread) -> None:
+        if thread.calls:
+            call = thread.calls.pop()
+            read = call.pointer + self._distance
+            self.records.append(ret(self._tick(), thread.cpu, thread.tid, read, call.number))
+
+    def _interrupt(self, thread: Thread) -> None:
+        if not thread.interrupted:
+            self._enter(thread, interrupt=True)
+
+    def _move(self, thread: Thread) -> None:
+        if thread.tid and not thread.interrupted:
+            thread.cpu = self._random.randrange(2)
+
+    def _exit(self, thread: Thread) -> None:
+        """Inside of its calls; the next thread of this id may get the same stack."""
+        if thread.tid and not thread.interrupted:
+            thread.calls.clear()
+            thread.top += self._random.choice([0, 64 * STACK])
+
+    def _tick(self) -> int:
+        self._now += self._random.randint(1, 3)
+        return self._now
+
+
+Delivery = list[Batch | None]
+"""Batches, and None where the probe is disabled and enabled again."""
+
+
+def lose(random: Random, records: Sequence[Record]) -> tuple[list[Record], list[Loss]]:
+    """Take away runs of a CPU's records, and tell between which moments they were."""
+    kept, losses = list(records), []
+    for cpu in range(2):
+        here = [record for record in records if record[CPU] == cpu]
+        gone: set[int] = set()
+        for _ in range(random.randint(0, 3)):
+            start = random.randint(0, len(here))
+            gone |= set(range(start, min(len(here), start + random.randint(1, 6))))
+        for first in sorted(gone - {place + 1 for place in gone}):
+            last = next(place for place in range(first, len(here)) if place + 1 not in gone)
+            start = here[first - 1][TIME] if first else here[first][TIME] - 1
+            end = here[last + 1][TIME] if last + 1 < len(here) else here[last][TIME] + 1
+            losses.append(Loss(cpu, start, end))
+        lost = {here[place][TIME] for place in gone}
+        kept = [record for record in kept if record[TIME] not in lost]
+    return kept, losses
+
+
+def deliver(random: Random, records: list[Record], losses: Iterable[Loss] = (), resets: int = 0) -> Delivery:
+    """Split into batches, other probes' records among them; a loss is told in time, or earlier."""
+    pauses = [sorted([random.randint(0, len(records)) for _ in range(2)]) for _ in range(resets)]
+    cuts = {random.randint(0, len(records)) for _ in range(random.randint(0, 4))}
+    cuts |= {start for start, _ in pauses}
+    delivery: Delivery = [Batch()]
+    for place, record in enumerate(records):
+        if place in cuts:
+            if any(start == place for start, _ in pauses):
+                delivery.append(None)
+            delivery.append(Batch())
+        batch = delivery[-1]
+        assert batch is not None
+        if not any(start <= place < end for start, end in pauses):
+            batch.records.append(record)
+        if random.random() < 0.2:
+            batch.records.append((OTHER, *record[TIME:VALUES], place))
+    batches = [batch for batch in delivery if batch is not None]
+    for loss in losses:
+        in_time = [
+            place
+            for place, batch in enumerate(batches)
+            if not any(record[TIME] > loss.start for before in batches[:place] for record in before.records)
+        ]
+        batches[random.choice(in_time)].losses.append(loss)
+    return delivery
+
+
+class Slow:
+    """What pairing is to do, one open list and every loss looked at for each pair; the distance is known."""
+
+    def __init__(self, by: By, key: Sequence[int] = (), distance: int = 8) -> None:
+        self._by, self._key, self._distance = by, key, distance
+        self._losses: list[Loss] = []
+        self.open: list[Record] = []
+        self.unpaired = 0
+
+    def pair(self, batch: Batch) -> list[Record]:
+        self._losses += batch.losses
+        shown = []
+        for record in batch.records:
+            if record[SLOT] in (ENTRY, COMPAT):
+                self._begin(record)
+            elif record[SLOT] == RETURN:
+                shown += self._end(record)
+            else:
+                shown.append(record)
+        return shown
+
+    def reset(self) -> None:
+        self._drop(list(self.open))
+
+    def _drop(self, gone: list[Record]) -> None:
+        self.unpaired += len(gone)
+        self.open = [first for first in self.open if first not in gone]
+
+    def _open_at(self, what: object, low: int = 0, high: int = 1 << 64) -> list[Record]:
+        """What is open under the same key, by stack in these places, both included."""
+        found = [first for first in self.open if self._what(first, pointer(first)) == what]
+        return [first for first in found if self._by != "stack" or low <= (pointer(first) or 0) <= high]
+
+    def _what(self, half: Record, place: int | None) -> object:
+        if self._by == "key":
+            return [half[place] for place in self._key]
+        if self._by == "depth":
+            return (half[TID], half[CPU] if half[TID] == 0 else None)
+        return (half[TID], None if place is None else place // STACK)
+
+    def _begin(self, first: Record) -> None:
+        place = pointer(first)
+        what = self._what(first, place)
+        if (self._by == "stack" and place is None) or (isinstance(what, list) and None in what):
+            self.unpaired += 1
+            return
+        if self._by != "depth":
+            self._drop(self._open_at(what, high=place or 0))
+        self.open.append(first)
+
+    def _end(self, second: Record) -> list[Record]:
+        read, place = pointer(second), None
+        if self._by == "stack":
+            if read is None:
+                self.unpaired += 1
+                return []
+            place = read - self._distance
+            self._drop(self._open_at(self._what(second, place), high=place - 1))
+        found = self._open_at(self._what(second, place), place or 0, place or 1 << 64)
+        if not found:
+            self.unpaired += self._by != "key"
+            if self._by == "stack" and place is not None and read is not None:
+                self._drop(self._open_at(self._what(second, place), place, read))
+            return []
+        first = found[-1]
+        self.open.remove(first)
+        doubtful = any(loss.start < second[TIME] and first[TIME] < loss.end for loss in self._losses)
+        if doubtful or second[TIME] < first[TIME]:
+            self.unpaired += 1
+            return []
+        return [joined(first, second)]
+
+
+@dataclass
+class Outcome:
+    records: list[Record] = field(default_factory=list)
+    unpaired: int = 0
+    most: int = 0
+
+    @property
+    def joined(self) -> list[Record]:
+        return [record for record in self.records if record[SLOT] == JOINED]
+
+
+def run(pairing: Pairing, how: Join, delivery: Delivery) -> Outcome:
+    outcome = Outcome()
+    for batch in [*delivery, Batch()]:
+        if batch is None:
+            pairing.reset(how)
+            continue
+        given = Batch(list(batch.records), losses=list(batch.losses))
+        assert pairing.pair(given) is given
+        outcome.records += given.records
+        outcome.unpaired += given.unpaired
+        outcome.most = max(outcome.most, pairing.open)
+    return outcome
+
+
+def halves(delivery: Delivery) -> Counter[bool]:
+    """How many first and second halves were delivered, by whether they are a second one."""
+    records = [record for batch in delivery if batch for record in batch.records]
+    return Counter(record[SLOT] == RETURN for record in records if record[SLOT] != OTHER)
+
+
+def check_truth(happened: Sequence[Record], outcome: Outcome) -> None:
+    """Whatever was joined is a call that there was, as it was."""
+    firsts = {number(record): record for record in happened if record[SLOT] != RETURN}
+    seconds = {number(record): record for record in happened if record[SLOT] == RETURN}
+    for record in outcome.joined:
+        call, call_end = record[VALUES : VALUES + 2]
+        assert call == call_end
+        assert record == joined(firsts[call], seconds[call])
+
+
+def check_model(slow: Slow, pairing: Pairing, how: Join, delivery: Delivery) -> None:
+    """Exactly what the slow model does; here every half is accounted for."""
+    outcome, shown = run(pairing, how, delivery), []
+    for batch in delivery:
+        if batch is None:
+            slow.reset()
+        else:
+            shown += slow.pair(batch)
+    assert outcome.records == shown
+    assert outcome.unpaired == slow.unpaired
+    assert pairing.open == len(slow.open)
+
+
+RANDOM = st.randoms(use_true_random=True)
+DISTANCE = st.sampled_from([0, 8, 16])
+CALLS = pytest.mark.parametrize("by", ["stack", "depth"])
+
+
+@CALLS
+@given(RANDOM, st.integers(0, 150), DISTANCE)
+def test_where_nothing_is_missing_every_call_is_paired(
+    by: By, random: Random, steps: int, distance: int
+) -> None:
+    happened = Execution(random, steps, distance=distance).records
+    pairing, how = Pairing([join(by)]), join(by)
+    delivery = deliver(random, happened)
+    outcome = run(pairing, how, delivery)
+    check_truth(happened, outcome)
+    firsts, seconds = halves(delivery)[False], halves(delivery)[True]
+    assert len(outcome.joined) == seconds
+    assert outcome.unpaired + pairing.open == firsts - seconds
+    assert [r for r in outcome.records if r[SLOT] == OTHER] == [
+        r for batch in delivery if batch for r in batch.records if r[SLOT] == OTHER
+    ]
+
+
+@CALLS
+@given(RANDOM, st.integers(1, 150), DISTANCE, st.integers(0, 2))
+def test_no_pair_is_wrong_where_loss_is_told(
+    by: By, random: Random, steps: int, distance: int, resets: int
+) -> None:
+    happened = Execution(random, steps, distance=distance).records
+    delivery = deliver(random, *lose(random, happened), resets)
+    pairing, how = Pairing([join(by)]), join(by)
+    outcome = run(pairing, how, delivery)
+    check_truth(happened, outcome)
+    firsts, seconds = halves(delivery)[False], halves(delivery)[True]
+    pairs = len(outcome.joined)
+    alone = (firsts - pairs - pairing.open, seconds - pairs)
+    assert max(alone) <= outcome.unpaired <= sum(alone)
+
+
+@given(
+    RANDOM,
+    st.integers(1, 150),
+    DISTANCE,
+    st.integers(0, 2),
+    st.sampled_from(["entries", "returns"]),
+    st.booleans(),
+)
+def test_by_stack_no_pair_is_wrong_where_one_sort_goes_missing_untold(
+    random: Random, steps: int, distance: int, resets: int, missing: str, loss: bool
+) -> None:
+    """A thread that exits inside of a call is a return that goes missing."""
+    happened = Execution(random, steps, distance=distance, exits=missing == "returns", warm=True).records
+    settled = 4 * steps
+    kept = happened[:settled] + [
+        record
+        for record in happened[settled:]
+        if (record[SLOT] == RETURN) != (missing == "returns") or random.random() < 0.7
+    ]
+    kept, losses = lose(random, kept) if loss else (kept, [])
+    pairing, how = Pairing([join("stack")]), join("stack")
+    delivery = deliver(random, kept, losses, resets)
+    outcome = run(pairing, how, delivery)
+    check_truth(happened, outcome)
+    if not loss:
+        firsts, seconds = halves(delivery)[False], halves(delivery)[True]
+        assert firsts + seconds == 2 * len(outcome.joined) + pairing.open + outcome.unpaired
+    if distance == 8:
+        check_model(Slow("stack"), Pairing([how]), how, delivery)
+
+
+@CALLS
+@given(RANDOM, st.integers(1, 150), st.integers(0, 12))
+def test_the_bound_holds_and_makes_nothing_wrong(by: By, random: Random, steps: int, most: int) -> None:
+    happened = Execution(random, steps, distance=8).records
+    pairing, how = Pairing([join(by)], most), join(by)
+    one_by_one: Delivery = [Batch([record]) for record in happened]
+    outcome = run(pairing, how, one_by_one)
+    assert outcome.most <= most
+    check_truth(happened, outcome)
+    assert len(happened) == 2 * len(outcome.joined) + pairing.open + outcome.unpaired
+
+
+TIMES = st.lists(st.integers(0, 3), max_size=60).map(
+    lambda steps: [1000 + sum(steps[: place + 1]) for place in range(len(steps))]
+)
+LOSSES = st.lists(
+    st.builds(lambda start, long: Loss(0, start, start + long), st.integers(990, 1100), st.integers(0, 20)),
+    max_size=3,
+)
+# A multiple of 80 apart, and a return 8 above: no other distance is ever voted for.
+POINTERS = st.none() | st.integers(0, 5).map(lambda place: THREADS + STACK - 240 + place * 80)
+
+
+@pytest.mark.parametrize(
+    ("by", "key", "places"),
+    [
+        ("stack", (), ()),
+        ("depth", (), ()),
+        ("key", ("pid",), (TGID,)),
+        ("key", ("cpu", "pid"), (CPU, TGID)),
+    ],
+)
+@given(st.data())
+def test_whatever_comes_the_slow_model_does_the_same(
+    by: By, key: tuple[str, ...], places: tuple[int, ...], data: st.DataObject
+) -> None:
+    records = []
+    for call, time in enumerate(data.draw(TIMES)):
+        place, second = data.draw(POINTERS), data.draw(st.booleans())
+        cpu, tid = data.draw(st.integers(0, 1)), data.draw(st.integers(0, 2))
+        if second:
+            records.append(ret(time, cpu, tid, place and place + 8, call))
+        else:
+            records.append(entry(time, cpu, tid, place, call))
+    how = join(by, key)
+    random = data.draw(RANDOM)
+    delivery = deliver(random, records, data.draw(LOSSES), data.draw(st.integers(0, 1)))
+    check_model(Slow(by, places), Pairing([how]), how, delivery)
