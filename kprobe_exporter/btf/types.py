@@ -139,12 +139,12 @@ class _Strides(dict[int, int]):
 
 
 def _kind(info: int) -> int:
-    """Bits 24 to 30; to 28 before Linux 7, the others were 0."""
+    """Bits 24 to 30; older kernels use those up to 28, the others are 0."""
     return info >> 24 & 0x7F
 
 
 def _vlen(info: int) -> int:
-    """Bits 0 to 23; to 15 before Linux 7, the others were 0."""
+    """Bits 0 to 23; older kernels use those up to 15, the others are 0."""
     return info & 0xFFFFFF
 
 

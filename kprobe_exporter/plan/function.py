@@ -1,39 +1,52 @@
-"""A kprobe or kretprobe: one line in kprobe_events."""
+"""A probe of a kernel function: a kprobe or kretprobe in kprobe_events, an fprobe in dynamic_events."""
 
 from dataclasses import replace
 
 from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.grammar.fetch import FetchArg, parse_fetch
-from kprobe_exporter.grammar.target import Kind
+from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.model import Arg, ArgKind, Layout, ProbeSpec, Unfit
 from kprobe_exporter.plan.kernel import NO_HIST, aggregated, argument_keys
 from kprobe_exporter.plan.metric import COUNTED, events_for, filter_fields
 
+UNCOUNTED = "this kernel counts an fprobe in no other way"
+"""No profile lists fprobes; only a hist trigger counts them without an event."""
+
 
 def function_spec(
-    probe: Probe, attach: Attach, wanted: set[str], slot: int, max_series: int, *, hist: bool
+    probe: Probe,
+    attach: Attach,
+    wanted: set[str],
+    slot: int,
+    max_series: int,
+    *,
+    hist: bool,
+    no_fprobes: str | None = None,
 ) -> ProbeSpec | Unfit:
     """The definition and the layout of its events; ``wanted`` are the fields that metrics take.
 
-    ``hist`` says whether the kernel has hist triggers, ``max_series`` how many label sets a metric has.
+    ``hist`` says whether the kernel has hist triggers, ``max_series`` how many label sets a metric has,
+    ``no_fprobes`` why an fprobe cannot be had, as a clause; None where it can.
     """
-    if probe.aggregate == "kernel" and not hist:
-        return Unfit(str(attach.target), NO_HIST)
     target = attach.target
-    is_return = target.kind is Kind.KRETPROBE
+    fprobe = target.kind in (Kind.FENTRY, Kind.FEXIT)
+    if fprobe and no_fprobes is not None:
+        return Unfit(str(target), f"{no_fprobes}: {_instead(target)}")
+    if probe.aggregate == "kernel" and not hist:
+        return Unfit(str(target), NO_HIST)
+    is_return = target.kind.is_return
     args = [parse_fetch(text, name=name) for name, text in attach.fetch.items()]
     args = event_args(args, probe, attach, wanted, is_return=is_return)
-    because = events_for(probe, attach, wanted)
-    module = f"{target.module}:" if target.module else ""
-    offset = f"+{target.offset}" if target.offset else ""
+    because = events_for(probe, attach, wanted) or (UNCOUNTED if fprobe and not hist else None)
+    file, verb, place = _fprobe(target, probe.maxactive) if fprobe else _kprobe(target, probe.maxactive)
     made = ProbeSpec(
         probe=probe.name,
         kind=target.kind.value,
         target=str(target),
         symbol=target.symbol,
-        file="kprobe_events",
-        verb=f"r{probe.maxactive}" if is_return else "p",
-        body=" ".join([f"{module}{target.symbol}{offset}", *(arg.render() for arg in args)]),
+        file=file,
+        verb=verb,
+        body=" ".join([place, *(arg.render() for arg in args)]),
         filter=attach.filter,
         layout=Layout(
             slot,
@@ -53,6 +66,30 @@ def function_spec(
     if probe.aggregate != "kernel":
         return made
     return aggregated(made, probe, attach.filter, argument_keys(args), {}, max_series)
+
+
+def _kprobe(target: Target, maxactive: int) -> tuple[str, str, str]:
+    """File, verb and place of the definition."""
+    module = f"{target.module}:" if target.module else ""
+    offset = f"+{target.offset}" if target.offset else ""
+    verb = f"r{maxactive}" if target.kind.is_return else "p"
+    return "kprobe_events", verb, f"{module}{target.symbol}{offset}"
+
+
+def _fprobe(target: Target, maxactive: int) -> tuple[str, str, str]:
+    """The same of an fprobe, which takes no module's name (kernel/trace/trace_fprobe.c).
+
+    It fires in every function of its name, kprobes' blacklist or not; its registers are the arguments
+    alone, without those of ``%REG``. Its event has the fields and the text of a kprobe's or kretprobe's.
+    """
+    if target.kind.is_return:
+        return "dynamic_events", f"f{maxactive}", f"{target.symbol}%return"
+    return "dynamic_events", "f", target.symbol
+
+
+def _instead(target: Target) -> str:
+    kind = Kind.KRETPROBE if target.kind.is_return else Kind.KPROBE
+    return f"use {replace(target, kind=kind)}, or list it as an alternative"
 
 
 def event_args(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from kprobe_exporter.tracefs.definitions import delete
+from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.refusal import why
 
@@ -176,11 +177,29 @@ def _fprobe(instance: Instance) -> Check:
     Unlike a kprobe, an fprobe is armed when it is defined. Defined and deleted while ftrace_enabled is
     0, it leaves flags behind on which 6.12 switches ftrace off for good (ftrace_shutdown, ftrace.c).
     """
-    files = instance.files
-    if files.exists("README") and FPROBE_SYNTAX in files.read("README"):
+    if _has_fprobes(instance.files):
         return Check("fprobe", "ok", "tracefs' README has fprobes")
-    fix = f"Boot a kernel with CONFIG_FPROBE_EVENTS; {UNUSED}."
+    fix = (
+        "Boot a kernel with CONFIG_FPROBE_EVENTS (Linux 6.5 or later); until then attach a kprobe where you "
+        "would an fentry, and a kretprobe where you would an fexit."
+    )
     return Check("fprobe", "no", "tracefs' README has no fprobes", fix)
+
+
+def no_fprobes(files: Tracefs, root: Path = Path("/")) -> str | None:
+    """Why no fprobe event should be defined on this kernel, as a clause; None where one can be.
+
+    With ftrace off it would never fire, and could keep ftrace off for good (see ``_fprobe``).
+    """
+    if not _has_fprobes(files):
+        return "this kernel has no fprobe events (since 6.5)"
+    if _switch(root, "", "proc/sys/kernel/ftrace_enabled", "", "").state == "warn":
+        return "an fprobe stays silent while ftrace is off ('sysctl kernel.ftrace_enabled=1' turns it on)"
+    return None
+
+
+def _has_fprobes(files: Tracefs) -> bool:
+    return files.exists("README") and FPROBE_SYNTAX in files.read("README")
 
 
 def _has(instance: Instance, name: str, paths: list[str], fix: str) -> Check:

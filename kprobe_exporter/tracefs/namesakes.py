@@ -41,18 +41,19 @@ def named_alone(target: Target, lists: Lists) -> Iterator[Target]:
     Where kallsyms hides the addresses, tracefs may tell them (since 6.5), though not that of ``_text``:
     then it is counted from the first function whose name is its own.
     """
-    listed = attempt(lambda: parse_functions(b"".join(line.rstrip() + b"\n" for line in lists.addresses())))
-    name, own_names = target.symbol.encode(), Counter(row[1] for row in listed or ())
-    bases = list(islice((row for row in listed or () if row[2] is None and own_names[row[1]] == 1), CANDIDATES))
+    listed = attempt(lambda: parse_functions(b"\n".join(map(bytes.strip, lists.addresses())))) or []
+    name, times = target.symbol.encode(), Counter(row[1] for row in listed)
+    alone = (row for row in listed if row[2] is None and times[row[1]] == 1)
+    bases = list(islice(alone, CANDIDATES))
     wanted = {name, BASE.encode(), *(word.encode() for word in INIT), *(row[1] for row in bases)}
     known = attempt(lambda: symbols(lists.symbols(), wanted)) or {}
     found = known.get(target.symbol, [])
     in_modules = Counter(one.module for one in found if one.module)
-    for module in sorted(module for module, times in in_modules.items() if times == 1):
+    for module in sorted(module for module, several in in_modules.items() if several == 1):
         yield Target(target.kind, module, target.symbol)
     base, start, addresses = _from_text(found, known)
     if not start:
-        base, start, addresses = _from_listed(name, listed or [], bases, known)
+        base, start, addresses = _from_listed(name, listed, bases, known)
     elif listed:
         probed = {row[0] for row in listed if row[1] == name}
         addresses = [address for address in addresses if address & ~SITE in probed]

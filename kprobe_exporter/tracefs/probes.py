@@ -12,7 +12,7 @@ from kprobe_exporter.tracefs.hist import HitCounter
 from kprobe_exporter.tracefs.hist_tables import HistTables
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.profile import PROFILES
-from kprobe_exporter.tracefs.refusal import IN_FILE, MEANING, why
+from kprobe_exporter.tracefs.refusal import IN_FILE, MEANING, refused, why
 
 log = logging.getLogger(__name__)
 
@@ -98,8 +98,8 @@ class Installed:
             self.tables.attach()
 
     def count_hits(self) -> None:
-        """Let the kernel count the firings of a tracepoint, where it can; kprobes have their profile."""
-        if self.spec.kind == "tracepoint":
+        """Let the kernel count the firings of what is in no profile, where it can."""
+        if not self.profiled:
             self.hits = HitCounter.attach(self._instance, self._dir)
             if self.hits is None and self.spec.plan != "events":
                 raise ProbeRefused("the kernel refuses a hist trigger on it, by which it would be counted.")
@@ -174,8 +174,7 @@ def _define(instance: Instance, spec: ProbeSpec, taken: set[str]) -> Installed:
             if error.errno == errno.EEXIST:
                 taken.add(event)
                 continue
-            reason = why(instance.files, error, line, ("error_log",), _meaning(spec))
-            raise ProbeRefused(f"{reason}.") from None
+            raise refused(error, why(instance.files, error, line, ("error_log",), _meaning(spec))) from None
         taken.add(event)
         return Installed(instance, spec, event, owned=True)
     raise ProbeRefused(f"all of {NAMES_TRIED} event names like '{spec.layout.event}' are taken.")

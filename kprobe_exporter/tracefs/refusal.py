@@ -4,6 +4,7 @@ import errno
 import re
 from collections.abc import Mapping
 
+from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.tracefs.files import Tracefs
 
 ENTRY = re.compile(r"^\[\s*\d+\.\d+\] (?P<place>.+?): error: (?P<text>.*)$")
@@ -38,6 +39,19 @@ IN_FILE = MEANING | {
     ENOTSUPP: UNFIT,
 }
 """What they mean for a uprobe (kernel/events/uprobes.c), of which some are told only as it is enabled."""
+
+NON_UNIQUE = "The symbol is not unique"
+"""NON_UNIQ_SYMBOL of kernel/trace/trace_probe.h; the errno is EADDRNOTAVAIL before 6.12, then EINVAL."""
+
+
+class NotUnique(ProbeRefused):
+    """Several functions have the name: ``Resolver.explain`` tells how each is named alone."""
+
+
+def refused(error: OSError, reason: str) -> ProbeRefused:
+    """The exception for a definition that was refused, with ``why`` it was."""
+    several = error.errno == errno.EADDRNOTAVAIL or NON_UNIQUE in reason
+    return (NotUnique if several else ProbeRefused)(f"{reason}.")
 
 
 def logged_error(log: str, command: str) -> str | None:

@@ -1,8 +1,5 @@
 """From a target as written to what is attached: patterns, compilers' suffixes, modules' functions."""
 
-import fnmatch
-import hashlib
-import os.path
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -26,6 +23,7 @@ from kprobe_exporter.tracefs.lists import (
     traceable,
 )
 from kprobe_exporter.tracefs.namesakes import singles
+from kprobe_exporter.tracefs.patterns import begin_alike, matcher
 from kprobe_exporter.tracefs.refusal import NotUnique
 
 FPROBES = frozenset({Kind.FENTRY, Kind.FEXIT})
@@ -37,9 +35,6 @@ no function: nobody calls it."""
 
 OVERRIDDEN = "__ftrace_invalid_address__"
 """In the list for a weak function that another one replaced (kernel/trace/ftrace.c)."""
-
-LONGEST_NAME = 40
-"""Characters of a probe's name."""
 
 
 class Resolved(NamedTuple):
@@ -78,7 +73,7 @@ class Resolver:
         have is there once, for the kernel to refuse.
         """
         if target.kind is Kind.TRACEPOINT:
-            matches = _matcher(target.event)
+            matches = matcher(target.event)
             found = [replace(target, event=name) for name in self._events(target.system) if matches(name)]
             what = "tracepoint"
         else:
@@ -94,11 +89,12 @@ class Resolver:
         return sorted(found, key=lambda one: (one.event, one.symbol, one.module))
 
     def place(self, target: Target) -> Resolved:
-        """Where one target attaches; raises ProbeRefused where only an fprobe would not be refused as late.
+        """Where one target attaches. Raises ProbeRefused where the compiler made several functions of it,
+        and for what an fprobe cannot do.
 
         A function of a module gets the module's name, by which the kernel arms it again when the module
         comes back (trace_kprobe_module_callback of kernel/trace/trace_kprobe.c); a function that the
-        compiler renamed, its name here.
+        compiler renamed, its name here. Whether a kprobe is refused, the kernel says.
         """
         if target.kind not in FUNCTIONS or target.is_pattern or self._places is None:
             return Resolved(target)
@@ -120,14 +116,15 @@ class Resolver:
             target = replace(target, module=places[0])
             note = note or f"'{target.symbol}' is a function of the module '{target.module}'"
         if target.module and target.kind in FPROBES:
-            note = f"{note}; " if note else ""
-            note += f"it counts until the module is unloaded, as kprobe:{target.module}:{target.symbol} does not"
+            once = f"an fprobe is lost when '{target.module}' is unloaded, a kprobe comes back with it"
+            note = f"{note}; {once}" if note else once
         return Resolved(target, note)
 
     def explain(self, target: Target, error: ProbeRefused) -> str:
         """The kernel's refusal of a target, with what to write instead if its name is not unique."""
-        text = str(error)
-        return f"{text.rstrip('.')}; {singles(target, self._lists)}." if isinstance(error, NotUnique) else text
+        if not isinstance(error, NotUnique):
+            return str(error)
+        return f"{str(error).rstrip('.')}; {singles(target, self._lists)}."
 
     @cached_property
     def _places(self) -> dict[str, list[str]] | None:
@@ -149,7 +146,7 @@ class Resolver:
                 f"'{target}' is a pattern, and this kernel does not list its functions ({TRACEABLE}): name "
                 "them one by one."
             )
-        matches = _matcher(target.symbol)
+        matches = matcher(target.symbol)
         off = attempt(lambda: blacklisted(self._lists.blacklist())) or set()
         return {
             (name, module)
@@ -163,9 +160,10 @@ class Resolver:
         """The compiler's form of a function that is not there itself."""
         if target.offset:
             return None
-        found = with_suffix(target.symbol, self._places or ())
-        if found is None or symbols(self._lists.symbols(), {target.symbol.encode()}):
-            return None
+        names = [name for name, found in (self._places or {}).items() if target.module in ("", *found)]
+        found = with_suffix(target.symbol, names)
+        if found and attempt(lambda: symbols(self._lists.symbols(), {target.symbol.encode()})):
+            return None  # it has another name in the list, or is one of those that cannot be traced
         return found
 
     def _insist(self, target: Target, places: list[str]) -> None:
@@ -191,14 +189,8 @@ class Resolver:
             if not names:
                 return f": this kernel has no tracepoints of a system '{target.system}'"
         else:
-            names = [name for name in self._places or () if self._within(replace(target, symbol=name))]
-        pattern = target.event or target.symbol
-        head = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
-        shared = max((os.path.commonprefix([name, head]) for name in names), key=len, default="")
-        if not shared:
-            return ""
-        near = sorted(name for name in names if name.startswith(shared))
-        return f"; {len(near)} begin with '{shared}', such as {near[0]}"
+            names = [name for name, found in (self._places or {}).items() if target.module in ("", *found)]
+        return begin_alike(target.event or target.symbol, sorted(names))
 
 
 def with_suffix(symbol: str, functions: Iterable[str]) -> tuple[str, str] | None:
@@ -214,25 +206,8 @@ def with_suffix(symbol: str, functions: Iterable[str]) -> tuple[str, str] | None
         raise ProbeRefused(f"'{symbol}' is compiled as {', '.join(found)} here: name one of them.")
     if not found:
         return None
-    what = "only some calls enter it" if ".part." in found[0] else "its arguments may differ from the source's"
-    return found[0], f"'{symbol}' is compiled as '{found[0]}' here, and {what}"
-
-
-def probe_name(base: str, function: str, taken: set[str]) -> str:
-    """The name of a probe that a pattern of the probe ``base`` made; ``taken`` is kept up to date.
-
-    At most 40 of ``[a-z0-9_]``. A name that had to be cut, or is taken, ends in a hash of what it stands
-    for, so that it is the same at each start.
-    """
-    whole = f"{base}_{function}"
-    name = re.sub(r"[^a-z0-9_]", "_", whole.lower())
-    number = 0
-    while len(name) > LONGEST_NAME or name in taken:
-        digest = hashlib.sha256(f"{whole}/{number}".encode()).hexdigest()[:7]
-        name = f"{re.sub(r'[^a-z0-9_]', '_', whole.lower())[: LONGEST_NAME - 8]}_{digest}"
-        number += 1
-    taken.add(name)
-    return name
+    but = "not every call enters it" if ".part." in found[0] else "its arguments may be others"
+    return found[0], f"'{symbol}' is compiled as '{found[0]}' here: {but}"
 
 
 def event_names(files: Tracefs, system: str) -> list[str]:
@@ -242,12 +217,6 @@ def event_names(files: Tracefs, system: str) -> list[str]:
     except OSError:
         return []
     return [name for name in names if files.exists(f"events/{system}/{name}/enable")]
-
-
-def _matcher(pattern: str) -> Callable[[str], bool]:
-    """As the shell matches names, case and all (fnmatch.fnmatchcase)."""
-    whole = re.compile(fnmatch.translate(pattern))
-    return lambda name: whole.match(name) is not None
 
 
 def _is_function(name: str) -> bool:

@@ -164,7 +164,7 @@ def test_a_module(btf: Btf) -> None:
         assert prototype.returns == Type("struct p9_fid *", "x64", pointer=True)
         assert parameter(prototype, "nwname") == (2, Type("uint16_t", "u16"))
         assert parameter(prototype, "oldfid") == (1, Type("struct p9_fid *", "x64", pointer=True))
-    for module in modules:
+    for module in modules[:3]:
         assert btf.prototypes(["no_such_function"], module) == {}
     assert btf.prototypes(["vfs_read"], "no_such_module") == {}
 

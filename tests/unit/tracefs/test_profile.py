@@ -1,4 +1,4 @@
-"""kprobe_profile and the ring buffers' statistics."""
+"""kprobe_profile, uprobe_profile and the ring buffers' statistics."""
 
 import pytest
 from hypothesis import given
@@ -11,6 +11,8 @@ from kprobe_exporter.tracefs.profile import (
     kprobe_counts,
     parse_profile,
     parse_stats,
+    parse_uprobe_profile,
+    uprobe_counts,
 )
 from tests.unit.captured import Captured, captured
 from tests.unit.tracefs.conftest import Table
@@ -86,8 +88,60 @@ def test_where_the_two_files_disagree_nothing_is_said(table: Table, events: str)
 
 
 def test_files_that_cannot_be_read_are_the_callers(table: Table) -> None:
-    with pytest.raises(FileNotFoundError):
-        kprobe_counts(table, "ours")
+    for counts in (kprobe_counts, uprobe_counts):
+        with pytest.raises(FileNotFoundError):
+            counts(table, "ours")
+
+
+def uprobe_line(path: str, name: str, hits: int) -> str:
+    """probes_profile_seq_show() of kernel/trace/trace_uprobe.c."""
+    return f"  {path} {name:<44} {hits:15}\n"
+
+
+KERNEL_SPACE = "\t\n\v\f\r \xa0"
+"""isspace() of lib/ctype.c, which ends the words of a definition. Of a byte that is not ASCII Python
+sees a letter or a replacement."""
+
+PATHS = st.text(
+    st.characters(exclude_characters=KERNEL_SPACE + "\0#", exclude_categories=["Cs"]), min_size=1
+).map("/{}".format)
+
+
+@given(st.lists(st.tuples(PATHS, NAMES, NUMBERS)))
+def test_what_the_kernel_prints_of_uprobes_reads_back(lines: list[tuple[str, str, int]]) -> None:
+    text = "".join(uprobe_line(*line) for line in lines)
+    assert parse_uprobe_profile(text) == lines
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\n", "/x a", "/x a -1\n", "/x a ²\n", "a 1\n", "/x a 1 1\n", f"/x a {'9' * 5000}\n"]
+)
+def test_what_is_no_line_of_uprobes(text: str) -> None:
+    assert parse_uprobe_profile(text) == []
+
+
+@given(st.text())
+def test_any_text_of_uprobes(text: str) -> None:
+    assert len(parse_uprobe_profile(text)) <= text.count("\n") + 1
+
+
+@pytest.mark.parametrize("file", captured("uprobe_profile/"), ids=str)
+def test_the_uprobe_profile_of_a_real_kernel(file: Captured) -> None:
+    ((path, name, hits),) = parse_uprobe_profile(file.text)
+    assert path == file.how["definition"].split()[1].rpartition(":")[0]
+    assert (name, hits) == (file.how["event"].split("/")[1], 1)
+
+
+@pytest.mark.parametrize(("groups", "mine"), [(("ours", "theirs"), 1), (("theirs", "ours"), 2)])
+def test_a_foreign_uprobe_of_our_name_is_told_apart(table: Table, groups: tuple[str, str], mine: int) -> None:
+    """Whatever its path looks like."""
+    hostile = "/tmp/a:0x0,r:ours/a"
+    profile = uprobe_line(hostile, "a", 1) + uprobe_line("/b", "b", 9) + uprobe_line("/a\xff", "a", 2)
+    events = f"p:{groups[0]}/a {hostile}:0x1\np:ours/b /b:0x1\nr:{groups[1]}/a /a\xff:0x1\n"
+    table.files |= {"uprobe_profile": profile.encode("latin-1"), "uprobe_events": events.encode("latin-1")}
+    assert uprobe_counts(table, "ours") == {"a": Counts(mine, None), "b": Counts(9, None)}
+    table.files["uprobe_events"] = b"p:ours/a /a:0x1\np:ours/b /b:0x1\n"
+    assert uprobe_counts(table, "ours") == {"b": Counts(9, None)}
 
 
 STATS = """\

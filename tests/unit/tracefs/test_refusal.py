@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.tracefs.refusal import MEANING, logged_error, why
+from kprobe_exporter.tracefs.refusal import ENOTSUPP, IN_FILE, MEANING, UNFIT, logged_error, why
 from tests.unit.captured import Captured, captured
 from tests.unit.tracefs.conftest import Table
 
@@ -104,6 +104,21 @@ def test_what_the_kernel_says_is_added(table: Table) -> None:
 @pytest.mark.parametrize("code", MEANING)
 def test_each_errno_has_a_meaning(table: Table, code: int) -> None:
     assert refusal(table, code, "error_log") == f"{MEANING[code]} ({errno.errorcode[code]})"
+
+
+@pytest.mark.parametrize(
+    ("code", "meaning", "name"),
+    [
+        (errno.ENOENT, "there is no such file where this process looks (its mount namespace)", "ENOENT"),
+        (errno.ENOEXEC, UNFIT, "ENOEXEC"),
+        (ENOTSUPP, UNFIT, "ENOTSUPP"),
+        (errno.EPERM, MEANING[errno.EPERM], "EPERM"),
+    ],
+)
+def test_of_a_place_in_a_file_an_errno_means_something_else(
+    table: Table, code: int, meaning: str, name: str
+) -> None:
+    assert why(table, OSError(code, "?"), COMMAND, (), IN_FILE) == f"{meaning} ({name})"
 
 
 def test_an_errno_without_a_meaning(table: Table) -> None:
