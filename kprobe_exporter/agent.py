@@ -21,10 +21,11 @@ from kprobe_exporter.aggregate.series import Limits
 from kprobe_exporter.attach import Attached, settle
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.errors import ProbeRefused, StartError, TracefsError
+from kprobe_exporter.kernel import expanded, known_kernel
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model import Batch, Layout, ProbeStatus, Snapshot
-from kprobe_exporter.plan import Kernel, ProbePlan, plan_probe, wants_tgid
+from kprobe_exporter.plan import ProbePlan, plan_probe, wants_tgid
 from kprobe_exporter.reading import PAGE_PARSER, Reading, choose, open_pipe
 from kprobe_exporter.recipe import Recipe
 from kprobe_exporter.source.reader import Pipe, Reader
@@ -33,6 +34,7 @@ from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.poller import Poller, read_counts
 from kprobe_exporter.tracefs.probes import Installed, names_in_use
+from kprobe_exporter.tracefs.resolve import Resolver
 from kprobe_exporter.tracefs.symbols import Symbols
 
 log = logging.getLogger(__name__)
@@ -196,23 +198,25 @@ class Agent:
     def _install(self, instance: Instance) -> None:
         slots = itertools.count()
         taken = names_in_use(instance)
-        namespace = self._config.settings.namespace
+        settings = self._config.settings
         binary = self._reading.geometry is not None
-        kernel = Kernel(instance.event_format, instance.counts_tracepoints(), binary)
-        for probe in self._config.probes:
-            plan = plan_probe(probe, namespace, DECODERS, kernel, slots, self._config.settings.max_series)
+        resolver = Resolver.of(self._files)
+        probes = expanded(self._config.probes, resolver, settings.max_matches)
+        kernel = known_kernel(instance, probes, resolver, settings.max_matches, binary=binary)
+        for probe in probes:
+            plan = plan_probe(probe, settings.namespace, DECODERS, kernel, slots, settings.max_series)
             self._aggregator.declare(plan.metrics)
             state = ProbeState(plan)
             self._probes.append(state)
             if not probe.enabled:
                 state.state, state.reason = "disabled", "'enabled: false' in the configuration"
             elif not self._stop.is_set():
-                self._settle(instance, state, taken)
+                self._settle(instance, state, taken, resolver)
 
-    def _settle(self, instance: Instance, state: ProbeState, taken: set[str]) -> None:
+    def _settle(self, instance: Instance, state: ProbeState, taken: set[str], resolver: Resolver) -> None:
         """Install the first alternative that this kernel takes."""
         there = (part.spec for part in self._installed())
-        state.attached, refused = settle(instance, state.plan, taken, there)
+        state.attached, refused = settle(instance, state.plan, taken, there, resolver.explain)
         state.reason = " ".join(f"{target}: {reason}" for target, reason in refused.items())
         if state.attached is None:
             self._complain(state)

@@ -1,9 +1,10 @@
 """Settling a probe on the first of its alternatives that this kernel takes, and having it in the kernel."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from kprobe_exporter.errors import ProbeRefused
+from kprobe_exporter.grammar.target import Target, parse_target
 from kprobe_exporter.hist import HistTable
 from kprobe_exporter.model import Join, Layout, ProbeSpec, Where
 from kprobe_exporter.plan import JoinedSpec, ProbePlan
@@ -60,11 +61,16 @@ class Attached:
 
 
 def settle(
-    instance: Instance, plan: ProbePlan, taken: set[str], others: Iterable[ProbeSpec]
+    instance: Instance,
+    plan: ProbePlan,
+    taken: set[str],
+    others: Iterable[ProbeSpec],
+    explain: Callable[[Target, ProbeRefused], str] = lambda _, error: str(error),
 ) -> tuple[Attached | None, dict[str, str]]:
     """Install the first alternative that this kernel takes, and why not those before it, by target.
 
-    ``taken`` are the names of events that are in use, kept up to date; ``others`` what is installed.
+    ``taken`` are the names of events that are in use, kept up to date; ``others`` what is installed;
+    ``explain`` makes a sentence of the kernel's refusal of a function.
     """
     refused: dict[str, str] = {}
     there = list(others)
@@ -73,7 +79,8 @@ def settle(
             try:
                 attached = _attach(instance, spec, taken, there)
             except ProbeRefused as error:
-                refused[spec.target] = str(error)
+                single = isinstance(spec, ProbeSpec) and spec.file == "kprobe_events"
+                refused[spec.target] = explain(parse_target(spec.target), error) if single else str(error)
                 continue
             refused.pop(spec.target, None)  # an eprobe refused, its tracepoint taken: no matter
             return attached, refused

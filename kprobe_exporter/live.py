@@ -1,15 +1,17 @@
 """What `run` would settle on with this kernel, found by reading alone: nothing is tried or changed."""
 
 import itertools
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from kprobe_exporter.config.values import Config
-from kprobe_exporter.errors import TracefsError
+from kprobe_exporter.config.values import Config, Probe
+from kprobe_exporter.errors import ProbeRefused, TracefsError
 from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.grammar.target import Kind, Target, parse_target
+from kprobe_exporter.kernel import expanded, known_kernel
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model import ProbeSpec, Unfit
 from kprobe_exporter.plan import JoinedSpec, Kernel, ProbePlan, plan_probe
@@ -19,6 +21,7 @@ from kprobe_exporter.tracefs.files import ReadOnlyTracefs, Tracefs
 from kprobe_exporter.tracefs.functions import Answer, Functions, Lists
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import not_built
+from kprobe_exporter.tracefs.resolve import Resolver, event_names
 from kprobe_exporter.tracefs.symbols import Symbols
 
 State: TypeAlias = Literal["up", "down", "unsure", "disabled", "absent"]
@@ -55,7 +58,11 @@ def look(config: Config, tracefs: Path, root: Path = Path("/")) -> list[Row]:
     """Resolve a configuration against this kernel. Raises TracefsError if no agent could start on it."""
     files = ReadOnlyTracefs(tracefs)
     try:
-        return resolve(config, _known(config, files, Lists.of(tracefs, root)))
+        lists = Lists.of(tracefs, root)
+        resolver = Resolver(lists, lambda system: event_names(files, system))
+        probes = expanded(config.probes, resolver, config.settings.max_matches)
+        config = replace(config, probes=tuple(probes))
+        return resolve(config, _known(config, files, lists, resolver, root))
     except OSError as error:
         raise TracefsError(f"the kernel gave an answer that nobody expected: {error}.") from error
 
@@ -171,20 +178,29 @@ def _near(text: str, known: Known) -> str:
     return known.near(target)
 
 
-def _known(config: Config, files: ReadOnlyTracefs, lists: Lists) -> Known:
+def _known(config: Config, files: ReadOnlyTracefs, lists: Lists, resolver: Resolver, root: Path) -> Known:
     """Read what the kernel lists; the reading is decided by what decides it for the agent."""
     instance = Instance.top(files)
     stacks_wanted = any(probe.stack for probe in config.probes)
     reading = choose(instance, config.settings, Symbols(files), stacks_wanted=stacks_wanted)
-    places = (place for probe in config.probes for attach in probe.attach for place in attach.single)
-    functions = Functions(lists, (place.target.symbol for place in places))
+    binary, most = reading.geometry is not None, config.settings.max_matches
+    kernel = known_kernel(instance, config.probes, resolver, most, binary=binary, root=root)
+    functions = Functions(lists, _names(config.probes, kernel))
     return Known(
-        Kernel(instance.event_format, instance.counts_tracepoints(), reading.geometry is not None),
+        kernel,
         files.exists,
         lambda target: functions.answer(target.module, target.symbol, target.offset),
         functions.eprobes(),
         lambda target: near_tracepoint(files, target),
     )
+
+
+def _names(probes: Iterable[Probe], kernel: Kernel) -> Iterator[str]:
+    """The functions to look up: as they are written, and as they are called here."""
+    for one in (one for probe in probes for attach in probe.attach for one in attach.single):
+        yield one.target.symbol
+        with suppress(ProbeRefused):
+            yield kernel.place(one.target)[0].symbol
 
 
 def near_tracepoint(files: Tracefs, target: Target) -> str:

@@ -111,7 +111,8 @@ class Batch:
     slot, and ``passed`` those that their filter let through, where it is ours.
 
     ``losses`` say when events went missing; of pages, before any record of a later moment than their
-    start is delivered (text tells only where the next event of that CPU is printed). ``unpaired`` counts the events that belong to a pair of which the other half is missing.
+    start is delivered (text tells only where the next event of that CPU is printed). ``unpaired``
+    counts the events that belong to a pair of which the other half is missing.
     """
 
     records: list[Record] = field(default_factory=list)

@@ -21,10 +21,9 @@ Of: TypeAlias = Callable[[Record], Any]  # takes out of a half what it is paired
 Take: TypeAlias = Callable[[Record], Record | None]  # what is done with a half: gives what it completes
 Key: TypeAlias = tuple[Any, ...]  # the joined slot, then what both halves have in common
 
+# Kernel stacks are aligned to their 16 KiB (THREAD_SIZE in arch/x86/include/asm/page_64_types.h), and an
+# interrupt's is another one. Where stacks are larger, what is dead is only found out later.
 REGION = 14
-"""Kernel stacks are aligned to their 16 KiB (THREAD_SIZE in arch/x86/include/asm/page_64_types.h), and an
-interrupt's is another one. Where stacks are larger, what is dead is only found out later."""
-
 FARTHEST = 64  # bytes that a return may be above its entry; known are 0, 8 and 16
 MOST_LOSSES = 1024  # windows that wait for their time; more become one that spans them all
 NEVER = 1 << 64  # nanoseconds that no clock reaches
@@ -39,9 +38,9 @@ class Pairing:
       by ``key`` it is ignored where nothing is open. Two halves that span a loss, or of which the second
       is the older one, are unpaired, and count as one.
     - No duration is negative, and none spans a moment at which events were lost and that was told.
-    - By ``stack``, with the right distance, a pair is never wrong unless both the return of a call and
-      the entry of a later one of the same thread at the very same depth went missing untold. With a
-      wrong one, calls stay unpaired, unless they are less than 64 bytes of stack apart.
+    - By ``stack``, with the right distance, a pair is never wrong unless both the return of a call (or
+      its thread exited in it) and the entry of a later one of the same thread at the very same depth went
+      missing untold. With a wrong one, calls stay unpaired, but for those within 64 bytes of stack.
     - By ``depth``, a pair is never wrong unless an event of its thread went missing untold, such as
       returns beyond maxactive (kernel/kprobes.c) or 64 nested ones (kernel/events/uprobes.c).
     - By ``key``, a pair is a first half and the next second one, with no first one in between.

@@ -24,6 +24,8 @@ def alternatives(probe: ProbeModel, refuse: Refuse, defined: Target | None = Non
     found = tuple(_alternatives(probe, refuse, defined))
     if found:
         _refuse_idle_keys(probe, found, refuse)
+        if len(found) > 1:
+            _refuse_patterns(found, refuse)
     return found
 
 
@@ -55,6 +57,13 @@ def _refuse_idle_keys(probe: ProbeModel, found: tuple[Alternative, ...], refuse:
                 refuse((key,), "nothing here has a return value to read: leave it out")
     if probe.duration_buckets is not None and not any(one.attach.target.kind.is_joined for one in found):
         refuse(("duration_buckets",), "nothing here takes time: attach a call or a pair, or leave it out")
+
+
+def _refuse_patterns(found: tuple[Alternative, ...], refuse: Refuse) -> None:
+    """What a pattern names is probed together: that is no alternative to anything."""
+    for index, one in enumerate(found):
+        if one.attach.target.is_pattern:
+            refuse(("attach", index), f"{one.attach.target} is a pattern, which has no alternatives")
 
 
 class _Pair:

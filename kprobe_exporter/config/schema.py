@@ -230,6 +230,8 @@ class GlobalModel(Strict):
     """Label sets of all metrics together."""
     series_ttl: Duration = 900.0
     """A label set that was not seen for so long goes, as `15m` or `90s`; 0 keeps them all."""
+    max_matches: Annotated[int, Field(ge=1, le=10_000)] = 100
+    """How many functions or tracepoints a pattern as `kprobe:tcp_send*` may name, a probe each."""
 
 
 class Document(Strict):

@@ -124,7 +124,7 @@ class Settings:
     """What ``global:`` says. Buffers in bytes.
 
     ``max_series`` counts the label sets of a metric, ``max_series_total`` those of all of them. One
-    that was not seen for ``series_ttl`` seconds goes; 0 is never.
+    that was not seen for ``series_ttl`` seconds goes; 0 is never. A pattern names ``max_matches`` at most.
     """
 
     namespace: str = "kprobe"
@@ -135,6 +135,7 @@ class Settings:
     max_series: int = 1000
     max_series_total: int = 20_000
     series_ttl: float = 900.0
+    max_matches: int = 100
 
 
 @dataclass(frozen=True, slots=True)

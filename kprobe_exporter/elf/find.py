@@ -108,8 +108,8 @@ def _why_not(file: ElfFile, symbol: str, named: list[Symbol], matching: list[Sym
     here = [one for one in named if one.section != UNDEFINED]
     if any(one.type == IFUNC for one in matching):
         return (
-            f"which function {symbol!r} of {file.path} is gets decided when a program starts (IFUNC): "
-            "probe the one that it becomes, by its own name or offset"
+            f"which function is behind {symbol!r} of {file.path} is decided when a program starts (IFUNC): "
+            "probe that one, by its own name or offset"
         )
     if any(one in here for one in matching):
         return f"{symbol!r} of {file.path} is data, no function"

@@ -27,7 +27,7 @@ MOST_SYMBOLS = 1 << 22
 MOST_HEADERS = 1 << 12
 """Sections, segments, versions, libraries: what there are dozens of."""
 
-LONGEST_NAME = 4096
+LONGEST_NAME = 1024
 
 BLOCK = 1 << 14
 """Symbols that are read at a time."""
@@ -275,6 +275,7 @@ class SymbolTable:
 
 
 def text(strings: bytes, at: int) -> str:
-    """A name in a table of names."""
+    """A name in a table of names, fit for a line of a log: what cannot be printed is a ``?``."""
     end = strings.find(b"\0", at, at + LONGEST_NAME)
-    return strings[at : end if end >= 0 else at + LONGEST_NAME].decode(errors="replace")
+    name = strings[at : end if end >= 0 else at + LONGEST_NAME].decode(errors="replace")
+    return name if name.isprintable() else "".join(one if one.isprintable() else "?" for one in name)

@@ -14,7 +14,6 @@ from kprobe_exporter.model import (
     Layout,
     Plan,
     ProbeSpec,
-    ReturnType,
     Unfit,
     Where,
 )
@@ -42,7 +41,6 @@ class JoinedSpec:
     ways: tuple[Ways, ...]
     by: Literal["stack", "depth", "key"]
     key: tuple[str, ...]
-    returns: ReturnType | None
     only: Where | None
     plan: Plan = "events"
     because: str = MEASURED
@@ -60,7 +58,7 @@ class JoinedSpec:
             "joined",
             self.symbol,
             tuple(arg for arg in args if arg.name != STACK_POINTER),
-            self.returns,
+            end.returns,
         )
         return Join(layout, tuple(begins), end, self.by, self.key)
 
@@ -80,9 +78,8 @@ def joined_spec(
     ways = [_ways(single(_whole(probe), _half(begin, by_stack), first), "begin") for begin in attach.begins]
     last = replace(_whole(probe), stack=False)
     suffix = "return" if kind.is_call else "end"
-    ways.append(
-        _ways(single(last, _half(attach.end, by_stack), wanted & {"return", "caller"}), "end", f"{probe.name}_{suffix}")
-    )
+    ended = single(last, _half(attach.end, by_stack), wanted & {"return", "caller"})
+    ways.append(_ways(ended, "end", f"{probe.name}_{suffix}"))
     for half in ways:
         if all(isinstance(way, Unfit) for way in half):
             reasons = dict.fromkeys(way.reason for way in half if isinstance(way, Unfit))
@@ -96,7 +93,6 @@ def joined_spec(
         tuple(ways),
         "stack" if by_stack else "key",
         ("tid",) if kind is Kind.SYSCALL else attach.key,
-        attach.returns,
         where(parse_filter(attach.filter, fractions=True)) if attach.filter else None,
     )
 
@@ -120,9 +116,7 @@ def _ways(found: list[ProbeSpec | Unfit], role: Literal["begin", "end"], event: 
         if isinstance(way, Unfit):
             ways.append(way)
         elif way.only is not None:
-            ways.append(
-                Unfit(way.target, "this kernel cannot filter it for a pair: leave its filter out")
-            )
+            ways.append(Unfit(way.target, "this kernel cannot filter it for a pair: leave its filter out"))
         else:
             layout = replace(way.layout, event=event) if event and way.file else way.layout
             ways.append(replace(way, role=role, layout=layout, because=MEASURED))

@@ -1,17 +1,21 @@
 """One probe's plan: its alternatives in order, and its metrics."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias
 
 from kprobe_exporter.config.values import Attach, Probe
-from kprobe_exporter.grammar.target import Kind
-from kprobe_exporter.model import ProbeMetrics, ProbeSpec, Unfit
+from kprobe_exporter.elf import Code, locate
+from kprobe_exporter.errors import GrammarError, ProbeRefused
+from kprobe_exporter.grammar.target import Kind, Target
+from kprobe_exporter.model import ProbeMetrics, ProbeSpec, ReturnType, Unfit
 from kprobe_exporter.plan.function import function_spec
 from kprobe_exporter.plan.joined import JoinedSpec, joined_spec
 from kprobe_exporter.plan.metric import Decoders, fields_used, metric_spec
 from kprobe_exporter.plan.tracepoint import tracepoint_specs
+from kprobe_exporter.plan.typed import Prototypes, typed
+from kprobe_exporter.plan.user import user_spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +25,19 @@ class Kernel:
     ``event_format`` gives the text of ``events/SYSTEM/EVENT/format``, None if there is no such event;
     ``counts_tracepoints`` says whether it counts a tracepoint's firings whatever its filter (hist
     triggers); ``binary`` whether events are read as pages, in which every field can be read, rather
-    than as text.
+    than as text; ``prototypes`` what BTF knows of functions, by module and name. ``place`` gives the
+    target that is meant by a function as it is written, and a clause on how they differ, and raises
+    ProbeRefused; ``locate`` the place of one in a file, and raises GrammarError. ``no_fprobes`` says in a
+    clause why there are none.
     """
 
     event_format: Callable[[str, str], str | None]
     counts_tracepoints: bool
     binary: bool = False
+    prototypes: Prototypes = field(default_factory=dict)
+    place: Callable[[Target], tuple[Target, str]] = lambda target: (target, "")
+    locate: Callable[[Target], Code] = locate
+    no_fprobes: str | None = None
 
 
 Alternative: TypeAlias = ProbeSpec | JoinedSpec | Unfit
@@ -58,21 +69,38 @@ def plan_probe(
             alternatives.append(joined_spec(probe, attach, wanted, slots, single))
         else:
             alternatives += single(probe, attach, wanted)
-    returns = next((a.returns for a in probe.attach if a.returns is not None), None)
     takes_time = any(attach.target.kind.is_joined for attach in probe.attach)
     durations = probe.duration_buckets if takes_time else ()
     metrics = tuple(metric_spec(metric, namespace, decoders) for metric in probe.metrics)
     return ProbePlan(
         probe,
-        ProbeMetrics(probe.name, metrics, probe.return_buckets, returns, durations),
+        ProbeMetrics(probe.name, metrics, probe.return_buckets, _returns(alternatives), durations),
         tuple(alternatives),
     )
+
+
+def _returns(alternatives: Iterable[Alternative]) -> ReturnType | None:
+    """What the first alternative returns that returns something."""
+    for way in alternatives:
+        for spec in way.ways[-1] if isinstance(way, JoinedSpec) else (way,):
+            if isinstance(spec, ProbeSpec) and spec.layout.returns is not None:
+                return spec.layout.returns
+    return None
 
 
 def _single(
     kernel: Kernel, slots: Iterator[int], max_series: int, probe: Probe, attach: Attach, wanted: set[str]
 ) -> list[ProbeSpec | Unfit]:
     """One event: what to try in order."""
+    note = ""
+    try:
+        if attach.target.is_pattern or not (attach.target.kind.on_event or attach.target.kind.in_file):
+            target, note = kernel.place(attach.target)
+            attach = typed(probe, replace(attach, target=target), kernel.prototypes)
+    except ProbeRefused as error:
+        return [Unfit(str(attach.target), str(error))]
+    except GrammarError as error:
+        return [Unfit(str(attach.target), error.message)]
     if attach.target.kind is Kind.TRACEPOINT:
         text = kernel.event_format(attach.target.system, attach.target.event)
         return tracepoint_specs(
@@ -86,7 +114,14 @@ def _single(
             binary=kernel.binary,
         )
     hist = kernel.counts_tracepoints
-    return [function_spec(probe, attach, wanted, next(slots), max_series, hist=hist)]
+    if attach.target.kind.in_file:
+        return [user_spec(probe, attach, wanted, next(slots), max_series, hist=hist, locate=kernel.locate)]
+    found = function_spec(
+        probe, attach, wanted, next(slots), max_series, hist=hist, no_fprobes=kernel.no_fprobes
+    )
+    if note and isinstance(found, ProbeSpec):
+        found = replace(found, because=f"{found.because}; {note}")
+    return [found]
 
 
 def wants_tgid(probes: Iterable[Probe]) -> bool:

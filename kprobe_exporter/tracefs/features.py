@@ -193,9 +193,12 @@ def no_fprobes(files: Tracefs, root: Path = Path("/")) -> str | None:
     """
     if not _has_fprobes(files):
         return "this kernel has no fprobe events (since 6.5)"
-    if _switch(root, "", "proc/sys/kernel/ftrace_enabled", "", "").state == "warn":
-        return "an fprobe stays silent while ftrace is off ('sysctl kernel.ftrace_enabled=1' turns it on)"
-    return None
+    try:
+        off = (root / "proc/sys/kernel/ftrace_enabled").read_text().strip() == "0"
+    except OSError:
+        off = False
+    silent = "an fprobe stays silent while ftrace is off ('sysctl kernel.ftrace_enabled=1' turns it on)"
+    return silent if off else None
 
 
 def _has_fprobes(files: Tracefs) -> bool:

@@ -77,7 +77,7 @@ def symbols(lines: Iterable[bytes], wanted: set[bytes]) -> dict[str, list[Symbol
     for line in lines:
         fields = line.split()
         if len(fields) > 2 and fields[2] in wanted:
-            made = Symbol(int(fields[0], 16), text(fields[1]), _module(fields, 3))
+            made = Symbol(_number(fields[0]), text(fields[1]), _module(fields, 3))
             found.setdefault(text(fields[2]), []).append(made)
     return found
 
@@ -87,7 +87,7 @@ def names_at(lines: Iterable[bytes], addresses: set[int]) -> dict[bytes, int]:
     found = {}
     for line in lines:
         fields = line.split()
-        if len(fields) > 2 and (address := int(fields[0], 16)) in addresses:
+        if len(fields) > 2 and (address := _number(fields[0])) in addresses:
             found[fields[2]] = address
     return found
 
@@ -105,6 +105,13 @@ def modules(lines: Iterable[bytes]) -> set[str]:
 def _lines(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         yield from file
+
+
+def _number(address: bytes) -> int:
+    try:
+        return int(address, 16)
+    except ValueError:
+        return 0
 
 
 def _module(fields: list[bytes], place: int) -> str:

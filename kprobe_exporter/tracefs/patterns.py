@@ -27,7 +27,8 @@ def begin_alike(pattern: str, names: list[str]) -> str:
         start = head[:length]
         near = names[bisect_left(names, start) : bisect_left(names, f"{start}\U0010ffff")]
         if near:
-            return f"; '{start}' begins {len(near)} names, the first of them {near[0]}"
+            begin = f"{len(near)} begin" if len(near) > 1 else "one begins"
+            return f"; {begin} with '{start}': {near[0]}{', …' if len(near) > 1 else ''}"
     return ""
 
 

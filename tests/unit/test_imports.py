@@ -32,9 +32,11 @@ MAY_IMPORT: dict[str, str] = {
     "labels": "model identity",
     "export": "errors model",
     "reading": "errors model recipe shape config tracefs plan source identity",
-    "attach": "errors hist model plan tracefs",
-    "agent": "attach btf elf recipe reading errors model grammar config tracefs plan source aggregate identity labels stop",
-    "live": "btf elf errors model grammar config tracefs plan reading labels",
+    "kernel": "btf config errors grammar plan tracefs",
+    "attach": "errors grammar hist model plan tracefs",
+    "agent": "attach kernel recipe reading errors model grammar config tracefs plan source aggregate"
+    " identity labels stop",
+    "live": "kernel errors model grammar config tracefs plan reading labels",
     "replay": "model config plan source aggregate labels export",
     "serve": "agent errors model config tracefs export stop",
     # The decoders' names are handed to the configuration by whoever loads it.
@@ -127,6 +129,7 @@ def test_the_table_has_no_circle() -> None:
         "labels",
         "export",
         "reading",
+        "kernel",
         "attach",
         "agent",
         "live",

@@ -647,8 +647,8 @@ def check(world: World, at: int, view: int, tid: int, answer: bytes | None, exac
         assert answer is None
         return
     truth = world.telling(task)
-    if exact:
-        assert answer == truth or (answer is None and not alive_since(world, at, task))
+    if exact and alive_since(world, at, task):
+        assert answer == truth
         return
     onward = [moment.holders.get(tid) for moment in world.moments[at : view + 1]]
     # A thread that takes the leader's id takes its start time as well: nothing tells it from the leader.

@@ -129,7 +129,8 @@ def test_any_text_of_uprobes(text: str) -> None:
 def test_the_uprobe_profile_of_a_real_kernel(file: Captured) -> None:
     ((path, name, hits),) = parse_uprobe_profile(file.text)
     assert path == file.how["definition"].split()[1].rpartition(":")[0]
-    assert (name, hits) == (file.how["event"].split("/")[1], 1)
+    assert name == file.how["event"].split("/")[1]
+    assert hits > 0
 
 
 @pytest.mark.parametrize(("groups", "mine"), [(("ours", "theirs"), 1), (("theirs", "ours"), 2)])

@@ -1,0 +1,80 @@
+"""What BTF tells of a function, put into what is fetched of it: types, and parameters by their names."""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+
+from kprobe_exporter.btf import Prototype, parameter, return_type_of
+from kprobe_exporter.config.values import Attach, Probe
+from kprobe_exporter.errors import GrammarError
+from kprobe_exporter.grammar.fetch import FetchArg, parse_fetch
+from kprobe_exporter.grammar.lexis import NAME, closest
+from kprobe_exporter.plan.metric import fields_used, filter_fields
+
+Prototypes = Mapping[tuple[str, str], Prototype]
+"""By module, "" for the kernel itself, and function."""
+
+ARGUMENT = re.compile(r"\$arg(\d+)")
+
+
+def look_up(
+    places: Iterable[Attach], prototypes: Callable[[Collection[str], str], Mapping[str, Prototype]]
+) -> Prototypes:
+    """What BTF knows of the functions for which it makes a difference, asked for once a module."""
+    names: defaultdict[str, set[str]] = defaultdict(set)
+    for place in places:
+        if _undecided(place):
+            names[place.target.module].add(place.target.symbol)
+    return {
+        (module, name): found
+        for module, wanted in names.items()
+        for name, found in prototypes(wanted, module).items()
+    }
+
+
+def typed(probe: Probe, attach: Attach, known: Prototypes) -> Attach:
+    """The same with the kernel's own types, where nobody gave others. Raises GrammarError.
+
+    A parameter by its name becomes ``$argN``, which older kernels take as well.
+    """
+    prototype = known.get((attach.target.module, attach.target.symbol))
+    if prototype is None or attach.target.kind.in_file or attach.target.kind.on_event:
+        return attach
+    returns = attach.returns
+    if attach.guessed:
+        returns = return_type_of(prototype)
+        used = fields_used(probe) | filter_fields(attach.filter)
+        if returns.fetch is None and "return" in used:
+            what = "nothing (void)" if returns.name == "void" else f"{returns.name}, which is no number"
+            raise GrammarError(f"{prototype.name} returns {what}: take 'return' out")
+    fetch = {name: _fetched(text, prototype) for name, text in attach.fetch.items()}
+    return replace(attach, fetch=fetch, returns=returns)
+
+
+def _undecided(place: Attach) -> bool:
+    """Whether types could be better known: a guessed return value, an argument without one."""
+    if not place.target.symbol or place.target.kind.in_file or place.target.kind.on_event:
+        return False
+    return place.guessed or any(_untyped(parse_fetch(text)) for text in place.fetch.values())
+
+
+def _untyped(arg: FetchArg) -> bool:
+    named = ARGUMENT.fullmatch(arg.expression) or NAME.fullmatch(arg.expression)
+    return arg.type is None and named is not None
+
+
+def _fetched(text: str, prototype: Prototype) -> str:
+    arg = parse_fetch(text)
+    if NAME.fullmatch(arg.expression):
+        found = parameter(prototype, arg.expression)
+        if found is None:
+            names = [param.name for param in prototype.params if param.name]
+            near = closest(arg.expression, names) or f"; it has {', '.join(names) or 'none'}"
+            raise GrammarError(f"{prototype.name} has no parameter {arg.expression!r} that can be read{near}")
+        number, type_ = found
+        arg = replace(arg, expression=f"$arg{number}", type=arg.type or type_.fetch)
+    elif arg.type is None and (numbered := ARGUMENT.fullmatch(arg.expression)):
+        types = {param.number: param.type.fetch for param in prototype.params}
+        arg = replace(arg, type=types.get(int(numbered[1])))
+    return arg.body

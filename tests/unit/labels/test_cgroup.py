@@ -1,0 +1,37 @@
+"""The path of a cgroup as a label: as it is, and one line."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kprobe_exporter.labels.cgroup import decode, decoder
+from kprobe_exporter.model import Value
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (b"/", "/"),
+        (b"/system.slice/cron.service", "/system.slice/cron.service"),
+        (b"/caf\xc3\xa9", "/café"),
+        (b"/a\xff\x1b[", "/a\\xff\\x1b["),
+        (b"", ""),
+        (7, None),
+        (None, None),
+    ],
+)
+def test_values(value: Value, text: str | None) -> None:
+    assert decode(value) == text
+
+
+@given(st.binary(max_size=60))
+def test_any_path_is_one_line(path: bytes) -> None:
+    text = decode(path)
+    assert text is not None
+    assert text.isprintable()
+
+
+def test_it_takes_no_options() -> None:
+    assert decoder(None) is decode
+    with pytest.raises(ValueError, match="takes no options"):
+        decoder("short")
