@@ -101,6 +101,8 @@ def _attach(
     except BaseException:
         for part in parts:
             part.remove()
+            if part.owned:
+                taken.discard(part.event)
         raise
     return Attached(spec, tuple(parts), spec.join([part.layout for part in parts]))
 

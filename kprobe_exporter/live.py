@@ -89,13 +89,13 @@ def _settle(plan: ProbePlan, known: Known, taken: list[ProbeSpec]) -> Row:
         if isinstance(spec, Unfit):
             refused[spec.target] = spec.reason + _near(spec.target, known)
             continue
-        can, why = _judge(spec, known, taken)
+        (can, why), chosen = _judge(spec, known, taken)
         if can is False:
             refused[spec.target] = why
         elif can is None:
             unsure = unsure or (spec, why)
         else:
-            taken += [spec] if isinstance(spec, ProbeSpec) else _chosen(spec, known, taken)
+            taken += chosen
             refused.pop(spec.target, None)
             if unsure is None:
                 return _row(plan, "up", spec, why, refused)
@@ -110,28 +110,26 @@ def _settle(plan: ProbePlan, known: Known, taken: list[ProbeSpec]) -> Row:
     return _row(plan, "absent" if plan.probe.optional else "down", None, "", refused)
 
 
-def _judge(spec: ProbeSpec | JoinedSpec, known: Known, taken: Iterable[ProbeSpec]) -> Answer:
-    """What the kernel would say to one way to attach; of a call or a pair all events have to be had."""
-    there = list(taken)
+def _judge(
+    spec: ProbeSpec | JoinedSpec, known: Known, taken: list[ProbeSpec]
+) -> tuple[Answer, list[ProbeSpec]]:
+    """What the kernel would say to one way to attach, and what is attached then.
+
+    Of a call or a pair all events have to be had, each in the first way that is sure, if one is.
+    """
     if isinstance(spec, ProbeSpec):
-        return _judge_one(spec, known, there)
-    unsure = None
+        return _judge_one(spec, known, taken), [spec]
+    answers: list[Answer] = []
+    chosen: list[ProbeSpec] = []
     for ways in spec.ways:
-        answers = [_judge_one(way, known, there) for way in ways if isinstance(way, ProbeSpec)]
-        best = next((one for can in (True, None) for one in answers if one.can is can), answers[-1])
-        if best.can is False:
-            return best
-        unsure = unsure or (best if best.can is None else None)
-    return unsure or Answer(True)
-
-
-def _chosen(spec: JoinedSpec, known: Known, taken: list[ProbeSpec]) -> list[ProbeSpec]:
-    """The way that each event of a call or a pair takes."""
-    halves = ([way for way in ways if isinstance(way, ProbeSpec)] for ways in spec.ways)
-    return [
-        next((way for way in half if _judge_one(way, known, taken).can is not False), half[-1])
-        for half in halves
-    ]
+        there = [*taken, *chosen]
+        judged = [(_judge_one(way, known, there), way) for way in ways if isinstance(way, ProbeSpec)]
+        answer, way = next((one for can in (True, None) for one in judged if one[0].can is can), judged[-1])
+        if answer.can is False:
+            return answer, []
+        answers.append(answer)
+        chosen.append(way)
+    return min(answers, key=lambda one: (one.can is True, not one.why)), chosen
 
 
 def _judge_one(spec: ProbeSpec, known: Known, taken: Iterable[ProbeSpec]) -> Answer:

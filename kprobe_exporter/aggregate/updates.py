@@ -171,9 +171,26 @@ def histogram_update(
     return observe
 
 
+class _Part(float):
+    """One part of a whole number, as 1e-9: 1000 / 1e9 is 1e-06, and 1000 * 1e-9 is a bit more."""
+
+    whole: int
+
+    def __rmul__(self, value: float) -> float:
+        return value / self.whole
+
+
 def whole_scale(spec: MetricSpec) -> float:
-    """The factor; a whole one stays whole, so that large counts stay exact."""
-    return int(spec.scale) if spec.scale.is_integer() else spec.scale
+    """The factor, which is multiplied from the right; a whole one stays whole, so that large counts stay
+    exact, and by its parts a value is divided, so that it meets a bound that is written in decimals."""
+    if spec.scale.is_integer():
+        return int(spec.scale)
+    whole = round(1 / spec.scale) if 1e-18 <= spec.scale < 1 else 0
+    if not whole or 1 / whole != spec.scale:
+        return spec.scale
+    part = _Part(spec.scale)
+    part.whole = whole
+    return part
 
 
 def duration_update(layout: Layout, bounds: tuple[float, ...], durations: HistogramCell) -> Update:

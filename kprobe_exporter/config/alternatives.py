@@ -1,19 +1,23 @@
 """The alternatives of one probe: places of single events and of calls, and pairs of events."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from kprobe_exporter.config.schema import AttachModel, HalfModel, PairModel, ProbeModel
-from kprobe_exporter.config.sites import AGENT_NAMES, Alternative, Refuse, Site
+from kprobe_exporter.config.sites import AGENT_NAMES, BUILT_IN, Alternative, Refuse, Site, no_field
 from kprobe_exporter.config.values import Attach
 from kprobe_exporter.config.wording import Path, quote
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.evaluate import FLOAT, FieldType, check_fields
+from kprobe_exporter.grammar.fetch import check_name
 from kprobe_exporter.grammar.filter import parse_filter
-from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.grammar.target import Kind, Target, parse_target
+from kprobe_exporter.model import STACK_POINTER
 
 THREAD_KEYS = frozenset({"tid", "pid", "cpu"})
 """What every event has and a pair may have as its key, without fetching it."""
+
+RETURN_OF_END = "a pair's `return` is that of its last event: fetch this one's $retval under another name"
 
 
 def alternatives(probe: ProbeModel, refuse: Refuse, defined: Target | None = None) -> tuple[Alternative, ...]:
@@ -74,24 +78,26 @@ class _Pair:
     ) -> None:
         self.probe, self.own, self.pair = probe, own, pair
         self.path, self.refuse = path, refuse
+        self.keys = dict(self._keys())
 
     def alternative(self) -> Alternative:
         """Check, and put together."""
-        own, pair = self.own, self.pair
-        keys = [pair.key] if isinstance(pair.key, str) else pair.key
+        own, first = self.own, self.pair.begin
         fetch = (own.fetch if "fetch" in own.model_fields_set else self.probe.fetch) or {}
         returns = own.returns if "returns" in own.model_fields_set else self.probe.returns
-        listed = isinstance(pair.begin, list)
-        begins = [
-            self._half(half, ("from", index) if listed else ("from",), keys, fetch, None)
-            for index, half in enumerate(pair.begin if isinstance(pair.begin, list) else [pair.begin])
-        ]
-        end = self._half(pair.to, ("to",), keys, {}, returns)
+        begins = (
+            [self._begin(half, ("from", index), fetch) for index, half in enumerate(first)]
+            if isinstance(first, list)
+            else [self._begin(first, ("from",), fetch)]
+        )
+        end = self._half(self.pair.to, ("to",), {}, returns)
+        if own.returns is not None and end.attach.returns is None:
+            self.refuse((*self.path, "returns"), f"{end.attach.target} has no return value to read")
+        self._compare_keys([*begins, end])
         fields: dict[str, FieldType | None] = {**end.fields}
         for name in {name for begin in begins for name in begin.fields}:
-            types = [begin.fields[name] for begin in begins if name in begin.fields]
-            if len(types) == len(begins) and all(one == types[0] for one in types):
-                fields[name] = types[0]
+            if all(name in begin.fields for begin in begins):
+                fields[name] = _common_type([begin.fields[name] for begin in begins])
         fields |= {"duration": FLOAT}
         target = Target(Kind.PAIR, parts=tuple(half.attach.target for half in (*begins, end)))
         attach = Attach(
@@ -102,57 +108,109 @@ class _Pair:
             end.attach.guessed,
             tuple(begin.attach for begin in begins),
             end.attach,
-            tuple(keys),
+            tuple(self.keys),
         )
         return Alternative(attach, fields)
 
+    def _keys(self) -> Iterator[tuple[str, Path]]:
+        """The fields of the key that can be some, each with its place."""
+        written = self.pair.key
+        path: Path = (*self.path, "pair", "key")
+        listed = {name: (*path, index) for index, name in enumerate(written)}
+        for name, place in ({written: path} if isinstance(written, str) else listed).items():
+            if name == STACK_POINTER or name in BUILT_IN - THREAD_KEYS:
+                self.refuse(place, f"{quote(name)} is no key: take a field that both events have, or tid")
+                continue
+            try:
+                check_name(name)
+            except GrammarError as error:
+                self.refuse(place, error.message, column=error.column)
+            else:
+                yield name, place
+
+    def _begin(self, half: str | HalfModel, at: Path, fetch: Mapping[str, str]) -> Alternative:
+        """An event that begins it; its ``return`` is none of the pair's."""
+        found = self._half(half, at, fetch, None)
+        attach = found.attach
+        own = () if isinstance(half, str) else half.model_fields_set
+        path = (*self.path, "pair", *at)
+        if "return" in attach.fetch:
+            self.refuse(
+                (*path, "fetch", "return") if "fetch" in own else self._written("fetch"), RETURN_OF_END
+            )
+        if attach.filter and "return" in parse_filter(attach.filter, fractions=True).fields:
+            self.refuse((*path, "filter"), RETURN_OF_END)
+        fields = {name: type_ for name, type_ in found.fields.items() if name != "return"}
+        return Alternative(replace(attach, returns=None, guessed=False), fields)
+
     def _half(
-        self, half: str | HalfModel, at: Path, keys: list[str], fetch: dict[str, str], returns: str | None
+        self, half: str | HalfModel, at: Path, fetch: Mapping[str, str], returns: str | None
     ) -> Alternative:
-        """One event, with the keys that it has by themselves fetched."""
+        """One event, with the keys that it has by itself fetched."""
         own = HalfModel(to=half) if isinstance(half, str) else half
         path = (*self.path, "pair", *at)
         target = parse_target(own.to)
         if target.kind.is_joined or target.is_pattern:
             self.refuse(path, f"{target} is not one event: name the one that is meant")
-        probe = self.probe.model_copy(update={"fetch": fetch, "filter": None, "returns": returns})
+        if not target.kind.is_return and not target.kind.on_event:
+            returns = None
         fetched = dict((own.fetch if "fetch" in own.model_fields_set else fetch) or {})
-        for place, key in enumerate(keys):
-            if key in fetched or key in THREAD_KEYS:
+        for key, place in self.keys.items():
+            if fetched.get(key) == "$retval" and own.returns is None:
+                fetched[key] = "$retval:x64"  # as arguments are read; a guess would make it signed
+            elif key in fetched or key in THREAD_KEYS:
                 continue
-            if target.kind.on_event:
+            elif target.kind.on_event:
                 fetched[key] = key
             else:
-                where = ("key",) if isinstance(self.pair.key, str) else ("key", place)
                 sentence = f"{target} has no {quote(key)}: fetch it there, as {{to: …, fetch: {{…}}}}"
-                self.refuse((*self.path, "pair", *where), sentence)
-        if "returns" not in own.model_fields_set and returns is not None and not target.kind.is_return:
-            probe = probe.model_copy(update={"returns": None})
-        whole = own.model_copy(update={"fetch": fetched})
-        whole.model_fields_set.add("fetch")
-        return Site(probe, target, whole, path, self.refuse).alternative()
+                self.refuse(place, sentence)
+        if "fetch" in own.model_fields_set:
+            own = own.model_copy(update={"fetch": fetched})
+        probe = self.probe.model_copy(update={"fetch": fetched, "filter": None, "returns": returns})
+        written = {"fetch": self._written("fetch")}
+        return Site(probe, target, own, path, self.refuse, written).alternative()
 
-    def _filter(self, fields: dict[str, FieldType | None]) -> str | None:
+    def _written(self, key: str) -> Path:
+        """Where a key stands that holds for the pair."""
+        return (*self.path, key) if key in self.own.model_fields_set else (key,)
+
+    def _compare_keys(self, halves: list[Alternative]) -> None:
+        """Refuse a key that is text at one event and a number at another: they would never agree."""
+        for key, place in self.keys.items():
+            known = {str(half.attach.target): half.fields.get(key) for half in halves}
+            text = [target for target, found in known.items() if found and found.is_string]
+            number = [target for target, found in known.items() if found and not found.is_string]
+            if text and number:
+                self.refuse(place, f"{quote(key)} is text at {text[0]}, and a number at {number[0]}")
+
+    def _filter(self, fields: Mapping[str, FieldType | None]) -> str | None:
         """The pair's own filter, for the agent, which has both events."""
-        own = "filter" in self.own.model_fields_set
-        text = self.own.filter if own else self.probe.filter
+        path = self._written("filter")
+        text = self.own.filter if "filter" in self.own.model_fields_set else self.probe.filter
         if text is None:
             return None
-        path: Path = (*self.path, "filter") if own else ("filter",)
         known = {name: known for name, known in fields.items() if known is not None}
+        names = {kernel: ours for kernel, ours in AGENT_NAMES.items() if kernel not in fields}
         try:
-            parsed = parse_filter(text, fractions=True).rename(AGENT_NAMES)
+            parsed = parse_filter(text, fractions=True).rename(names)
         except GrammarError as error:
             self.refuse(path, error.message, column=error.column)
             return None
         for part in parsed.comparisons:
             why = None
-            if part.name not in fields:
-                why = (
-                    f"there is no field {quote(part.name)} to filter on: fetch it{closest(part.name, fields)}"
-                )
+            if part.name == "return" and part.name not in fields:
+                why = "there is no 'return' here: what ends the pair returns nothing"
+            elif part.name not in fields:
+                why = no_field(part.name, fields)
             elif part.name in known:
                 why = next(map(str, check_fields(part, known)), None)
             if why:
                 self.refuse(path, why, column=part.column)
         return parsed.render()
+
+
+def _common_type(types: list[FieldType | None]) -> FieldType | None:
+    """What is known of a field that several events have: None where nothing is, or they differ in size."""
+    same = all(one == types[0] for one in types)
+    return types[0] if same else next((one for one in types if one and one.is_string), None)

@@ -15,6 +15,10 @@ from kprobe_exporter.grammar.evaluate import check_fields
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.lexis import closest
 
+MEASURED = (
+    "a duration is measured, and each one would be a series of its own: make it the `value` of a histogram"
+)
+
 
 def return_buckets(probe: ProbeModel) -> tuple[float, ...]:
     """The bounds of the probe's built-in histogram."""
@@ -144,15 +148,17 @@ class _Written:
         for sentence in wrong_with_label(name):
             self.refuse(path, sentence, at_key=True)
         if isinstance(value, str):
-            self._check_field(value, path)
+            self._check_field(value, path, label=True)
             return Label(name, value)
-        self._check_field(value.field, (*path, "field"))
+        self._check_field(value.field, (*path, "field"), label=True)
         return Label(name, value.field, tuple(_decoding(value.decode)))
 
-    def _check_field(self, name: str, path: Path, *, number: bool = False) -> None:
-        """Refuse a field that is not there, or is no ``number``, in any of the alternatives."""
+    def _check_field(self, name: str, path: Path, *, number: bool = False, label: bool = False) -> None:
+        """Refuse a field that is not there, is no ``number``, or no ``label``, in any of the alternatives."""
         if sentence := self._missing(name):
             self.refuse(path, sentence)
+        elif label and name == "duration":
+            self.refuse(path, MEASURED)
         elif number and (
             text := [str(one.attach.target) for one in self.alternatives if _is_text(one, name)]
         ):
@@ -163,6 +169,8 @@ class _Written:
         without = [str(one.attach.target) for one in self.alternatives if name not in one.fields]
         if not without:
             return None
+        if name == "duration":
+            return f"there is no 'duration' at {listed(without)}: only a call or a pair takes time"
         known = {field for one in self.alternatives for field in one.fields} - {name}
         hint = closest(name, known) or ": every alternative must yield it, see `fetch`"
         return later("field", name) or f"there is no field {quote(name)} at {listed(without)}{hint}"

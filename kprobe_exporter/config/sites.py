@@ -1,7 +1,7 @@
 """One place to attach to: merged with the keys of its probe, checked, and which fields it yields."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -39,6 +39,8 @@ AGENT_NAMES = {"common_pid": "tid", "common_cpu": "cpu", "CPU": "cpu", "COMM": "
 
 MAX_FETCH = 64
 
+_ARGUMENT = re.compile(r"\$arg[1-9]\d?(?!\w)")
+
 
 class Refuse(Protocol):
     """Takes a problem: its path within the probe, and what is wrong."""
@@ -64,10 +66,17 @@ class Site:
     """One place in the making: of an event, or of a call with both its halves."""
 
     def __init__(
-        self, probe: ProbeModel, target: Target, own: AttachModel | HalfModel, path: Path, refuse: Refuse
+        self,
+        probe: ProbeModel,
+        target: Target,
+        own: AttachModel | HalfModel,
+        path: Path,
+        refuse: Refuse,
+        written: Mapping[str, Path] | None = None,
     ) -> None:
+        """``written`` tells where a key stands that is neither the place's own nor the probe's."""
         self.probe, self.target, self.own = probe, target, own
-        self.path, self.refuse = path, refuse
+        self.path, self.refuse, self.written = path, refuse, written or {}
         self.fetch = probe.fetch or {}
         self.filter = probe.filter
         returns = probe.returns
@@ -104,7 +113,8 @@ class Site:
 
     def _path(self, key: str) -> Path:
         """Where the key is written that is in force: in the alternative, or for the whole probe."""
-        return (*self.path, key) if key in self.own.model_fields_set else (key,)
+        own = key in self.own.model_fields_set
+        return (*self.path, key) if own else self.written.get(key, (key,))
 
     def _here(self, message: str, key: str) -> str:
         """Names the alternative, where the key that does not suit it stands elsewhere."""
@@ -126,13 +136,15 @@ class Site:
         kind = self.target.kind
         if kind is Kind.TRACEPOINT:
             return
-        self.fields["symbol"] = STRING
-        if kind.is_joined:
-            self.fields["duration"] = FLOAT
-            self.compared |= {**_COMMON, "duration": FLOAT}
-        self.compared |= COMMON_FIELDS
+        own: dict[str, FieldType] = {"symbol": STRING}
         if kind in (Kind.KRETPROBE, Kind.FEXIT, Kind.CALL):
-            self.fields["caller"] = STRING
+            own["caller"] = STRING
+        if kind.is_joined:  # the agent filters, by what it knows; it takes some of the kernel's names
+            own["duration"] = FLOAT
+            self.compared |= {**_COMMON, **own, **{name: COMMON_FIELDS[name] for name in AGENT_NAMES}}
+        else:
+            self.compared |= COMMON_FIELDS
+        self.fields |= own
         if self.returns and self.returns.fetch:
             kept = field_type(parse_fetch(f"$retval:{self.returns.fetch}"))
             # Where the type is a guess, or a pointer, the agent makes errors negative.
@@ -166,7 +178,7 @@ class Site:
             # Without a type the kernels differ: 6.1 shows -2 as 0xfffffffffffffffe, 6.12 asks BTF.
             found = replace(found, type=self.returns.fetch)
         self.fields[name] = _as_read(found)
-        self.compared[name] = field_type(found)
+        self.compared[name] = _as_read(found) if self.target.kind.is_joined else field_type(found)
         return text if self.target.kind.in_file and "$arg" in text else found.body
 
     def _check_filter(self) -> None:
@@ -196,11 +208,24 @@ class Site:
         usable = {*self.fetch, *self.compared}
         if name in usable or kind is Kind.TRACEPOINT:
             return None
+        return no_field(name, usable) if kind.is_joined else self._unknown_to_the_kernel(name, usable)
+
+    @staticmethod
+    def _unknown_to_the_kernel(name: str, usable: Iterable[str]) -> str:
+        if name == "duration":
+            return "there is no 'duration' here: only a call or a pair takes time"
         if name in ("tid", "pid"):
             return f"the kernel's filter has no {name!r}: common_pid is the thread's id"
         if name in BUILT_IN:
             return f"the kernel's filter has no {name!r}: use it in a metric's `where`, or as a label"
-        return f"there is no field {quote(name)} to filter on: fetch it{closest(name, usable)}"
+        return no_field(name, usable)
+
+
+def no_field(name: str, usable: Iterable[str]) -> str:
+    """The sentence that refuses a filter on what is not fetched."""
+    if name in COMMON_FIELDS:
+        return f"{name!r} is not read with an event, so what takes time cannot be filtered by it"
+    return f"there is no field {quote(name)} to filter on: fetch it{closest(name, usable)}"
 
 
 def _in_halves(attach: Attach) -> Attach:
@@ -210,10 +235,12 @@ def _in_halves(attach: Attach) -> Attach:
     if attach.filter is not None:
         early, late = split_filter(parse_filter(attach.filter, fractions=True), _same_in_both)
     in_kernel = early.render() if early else None
-    returned = {"return": "ret"} if attach.target.kind is Kind.SYSCALL else {}
+    read = attach.target.kind is Kind.SYSCALL and attach.returns is not None and attach.returns.fetch
+    returned = {"return": "ret"} if read else {}
+    names = {kernel: ours for kernel, ours in AGENT_NAMES.items() if kernel not in attach.fetch}
     return replace(
         attach,
-        filter=late.rename(AGENT_NAMES).render() if late else None,
+        filter=late.rename(names).render() if late else None,
         begins=(Attach(enter, attach.fetch, in_kernel, None),),
         end=Attach(leave, returned, in_kernel, attach.returns, attach.guessed),
     )
@@ -228,8 +255,12 @@ def _parse(text: str, target: Target) -> FetchArg:
     """A fetch argument at its place; of a program the agent knows by itself where its arguments are."""
     if not target.kind.in_file:
         return parse_fetch(text, _site(target))
-    known = text if target.kind is Kind.URETPROBE else re.sub(r"\$arg[1-9]\d?(?!\w)", "%di", text)
-    return parse_fetch(known, FetchSite("user", returns=target.kind is Kind.URETPROBE))
+    if target.kind is Kind.URETPROBE:
+        if gone := _ARGUMENT.search(text):
+            sentence = f"{gone[0]} is gone when the function returns: fetch it on entry"
+            raise GrammarError(sentence, text, gone.start())
+        return parse_fetch(text, FetchSite("user", returns=True))
+    return parse_fetch(_ARGUMENT.sub("%di", text), FetchSite("user"))
 
 
 def _site(target: Target) -> FetchSite:

@@ -170,7 +170,6 @@ class Cgroups:
             self._forget(old_tid)
             self._forget(tid)
             if thread is not None:
-                thread.tgid = tid
                 self._keep(tid, thread)
 
     def lost(self, time_ns: int | None = None) -> None:

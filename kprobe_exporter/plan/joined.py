@@ -17,7 +17,7 @@ from kprobe_exporter.model import (
     Unfit,
     Where,
 )
-from kprobe_exporter.plan.metric import filter_fields, where
+from kprobe_exporter.plan.metric import filter_fields, in_nanoseconds, where
 
 MEASURED = "the time between its two events is measured"
 
@@ -78,12 +78,12 @@ def joined_spec(
     ways = [_ways(single(_whole(probe), _half(begin, by_stack), first), "begin") for begin in attach.begins]
     last = replace(_whole(probe), stack=False)
     suffix = "return" if kind.is_call else "end"
-    ended = single(last, _half(attach.end, by_stack), wanted & {"return", "caller"})
+    ended = single(last, _half(attach.end, by_stack), wanted - {"comm"})  # its key among them
     ways.append(_ways(ended, "end", f"{probe.name}_{suffix}"))
     for half in ways:
         if all(isinstance(way, Unfit) for way in half):
-            reasons = dict.fromkeys(way.reason for way in half if isinstance(way, Unfit))
-            return Unfit(str(attach.target), " ".join(reasons))
+            reasons = dict.fromkeys(way.reason.rstrip(".") for way in half if isinstance(way, Unfit))
+            return Unfit(str(attach.target), "; ".join(reasons))
     return JoinedSpec(
         probe.name,
         kind.value,
@@ -93,7 +93,7 @@ def joined_spec(
         tuple(ways),
         "stack" if by_stack else "key",
         ("tid",) if kind is Kind.SYSCALL else attach.key,
-        where(parse_filter(attach.filter, fractions=True)) if attach.filter else None,
+        where(in_nanoseconds(parse_filter(attach.filter, fractions=True))) if attach.filter else None,
     )
 
 

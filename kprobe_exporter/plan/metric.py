@@ -31,25 +31,28 @@ def metric_spec(metric: Metric, namespace: str, decoders: Decoders) -> MetricSpe
         tuple(map(label_spec, metric.labels)),
         metric.buckets or (),
         metric.scale * (NANO if metric.value == "duration" else 1),
-        where(parse_filter(metric.where, fractions=True)) if metric.where is not None else None,
+        where(in_nanoseconds(parse_filter(metric.where, fractions=True)))
+        if metric.where is not None
+        else None,
     )
 
 
 def where(parsed: Filter) -> Where:
-    """A filter for the agent to evaluate, in which a duration is in seconds."""
-    parsed = _in_nanoseconds(parsed)
+    """A filter for the agent to evaluate."""
     return Where(tuple(sorted(parsed.fields)), compile_filter(parsed), condition(parsed))
 
 
-def _in_nanoseconds(parsed: Filter) -> Filter:
-    """The same with durations in nanoseconds, as records have them."""
+def in_nanoseconds(parsed: Filter) -> Filter:
+    """The same with its durations, which are in seconds, in nanoseconds, as records have them."""
     match parsed:
         case Comparison(name="duration", value=int() | float() as seconds):
-            return replace(parsed, value=seconds / NANO)
+            return replace(
+                parsed, value=round(seconds * 1e9, 3)
+            )  # 0.0011 s are 1100000 ns, and not a bit less
         case Not():
-            return Not(_in_nanoseconds(parsed.operand))
+            return Not(in_nanoseconds(parsed.operand))
         case And() | Or():
-            return replace(parsed, operands=tuple(map(_in_nanoseconds, parsed.operands)))
+            return replace(parsed, operands=tuple(map(in_nanoseconds, parsed.operands)))
     return parsed
 
 

@@ -9,13 +9,14 @@ from kprobe_exporter.btf import Prototype, parameter, return_type_of
 from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.fetch import FetchArg, parse_fetch
-from kprobe_exporter.grammar.lexis import NAME, closest
+from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.plan.metric import fields_used, filter_fields
 
 Prototypes = Mapping[tuple[str, str], Prototype]
 """By module, "" for the kernel itself, and function."""
 
 ARGUMENT = re.compile(r"\$arg(\d+)")
+PARAMETER = re.compile(r"((?:[+-]u?\w+\()*)([A-Za-z_]\w*)(\)*)")
 
 
 def look_up(
@@ -60,20 +61,27 @@ def _undecided(place: Attach) -> bool:
 
 
 def _untyped(arg: FetchArg) -> bool:
-    named = ARGUMENT.fullmatch(arg.expression) or NAME.fullmatch(arg.expression)
-    return arg.type is None and named is not None
+    """Whether BTF knows better: an argument by its number without a type, a parameter by its name."""
+    return (arg.type is None and ARGUMENT.fullmatch(arg.expression) is not None) or _named(arg) is not None
+
+
+def _named(arg: FetchArg) -> re.Match[str] | None:
+    """The parameter that is named in an argument, with the reads of memory around it."""
+    return PARAMETER.fullmatch(arg.expression)
 
 
 def _fetched(text: str, prototype: Prototype) -> str:
     arg = parse_fetch(text)
-    if NAME.fullmatch(arg.expression):
-        found = parameter(prototype, arg.expression)
+    if named := _named(arg):
+        before, name, after = named.groups()
+        found = parameter(prototype, name)
         if found is None:
             names = [param.name for param in prototype.params if param.name]
-            near = closest(arg.expression, names) or f"; it has {', '.join(names) or 'none'}"
-            raise GrammarError(f"{prototype.name} has no parameter {arg.expression!r} that can be read{near}")
+            near = closest(name, names) or f"; it has {', '.join(names) or 'none'}"
+            raise GrammarError(f"{prototype.name} has no parameter {name!r} that can be read{near}")
         number, type_ = found
-        arg = replace(arg, expression=f"$arg{number}", type=arg.type or type_.fetch)
+        read = arg.type or (None if before else type_.fetch)
+        arg = replace(arg, expression=f"{before}$arg{number}{after}", type=read)
     elif arg.type is None and (numbered := ARGUMENT.fullmatch(arg.expression)):
         types = {param.number: param.type.fetch for param in prototype.params}
         arg = replace(arg, type=types.get(int(numbered[1])))

@@ -1,6 +1,7 @@
 """Runs in the guest of `tests.bench.overhead`: what each kind of probe adds to a call of one function.
 
-Writes the nanoseconds of every round as JSON into the file that it is given.
+Writes the nanoseconds of every round as JSON into the file that it is given, after those of
+`tests.bench.latency_guest`, which it measures in the same boot.
 """
 
 import json
@@ -30,6 +31,7 @@ ENTRY = f"probes: [{{name: bench, help: Calls., attach: 'kprobe:{FUNCTION}', agg
 RETURN = (
     f"probes: [{{name: bench, help: Calls., attach: 'kretprobe:{FUNCTION}', returns: int, aggregate: %s}}]"
 )
+EXIT = RETURN.replace("kretprobe:", "fexit:")
 TRIGGER = "hist:keys=return.log2:vals=return:size=128 if return > 0"
 
 LISTED = Path("/sys/kernel/debug/kprobes/list")
@@ -39,6 +41,7 @@ COUNTED = re.compile(r"[:\])][ \t]+(\d+)")
 NOTHING = "no probe"
 COUNT, BPF_COUNT = "count", "bpftrace count()"
 ENTRY_EVENT, RETURN_EVENT = "entry event", "return event"
+EXIT_EVENT = "fexit event"
 KERNEL, ONE_TRIGGER, BPF_HIST = "kernel", "one hist trigger", "bpftrace hist(retval)"
 
 
@@ -55,6 +58,7 @@ def variants(instance: Instance) -> Mapping[str, Callable[[], AbstractContextMan
         BPF_COUNT: partial(bpftrace, f"kprobe:{FUNCTION} {{ @ = count(); }}"),
         ENTRY_EVENT: partial(entry, "events"),
         RETURN_EVENT: partial(retval, "events"),
+        EXIT_EVENT: partial(planned, instance, EXIT, "events"),
         KERNEL: partial(retval, "kernel"),
         ONE_TRIGGER: partial(retval, "events", TRIGGER),
         BPF_HIST: partial(bpftrace, f"kretprobe:{FUNCTION} {{ @ = hist(retval); }}"),
@@ -73,21 +77,33 @@ def planned(instance: Instance, text: str, aggregate: str, trigger: str | None =
             instance.write(triggers, trigger)
         try:
             yield
-            _saw_all(kprobe_counts(instance.files, instance.group)[probe.event].hits)
+            counted = probe.hits.read() if probe.hits else None
+            _saw_all(counted or kprobe_counts(instance.files, instance.group)[probe.event].hits)
         finally:
             if trigger is not None:
                 instance.write(triggers, f"!{trigger}")
 
 
+def refused(instance: Instance, text: str) -> str | None:
+    """Why this kernel cannot have the probe, if it cannot."""
+    try:
+        with put(instance, configured(text % "events")):
+            return None
+    except ProbeRefused as error:
+        return str(error)
+
+
 @contextmanager
-def bpftrace(program: str) -> Iterator[None]:
-    """bpftrace with this program, from when its probe is live."""
+def bpftrace(
+    program: str, live: Callable[[], bool] = lambda: _live(), calls: int = RUNS * CALLS
+) -> Iterator[None]:
+    """bpftrace with this program, from when its probe is live. Raises Missed if it counts fewer calls."""
     with subprocess.Popen(
         ["bpftrace", "-e", program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
         try:
             limit = time.monotonic() + PATIENCE
-            while not _live():
+            while not live():
                 if process.poll() is not None or time.monotonic() > limit:
                     raise Missed(f"bpftrace does not attach: {program}")
                 time.sleep(0.05)
@@ -96,7 +112,7 @@ def bpftrace(program: str) -> Iterator[None]:
         finally:
             process.send_signal(signal.SIGINT)
             output, _ = process.communicate(timeout=PATIENCE)
-    _saw_all(sum(map(int, COUNTED.findall(output))))
+    _saw_all(sum(map(int, COUNTED.findall(output))), calls)
 
 
 def _live() -> bool:
@@ -104,9 +120,9 @@ def _live() -> bool:
     return any("_sys_getppid+" in line and "[DISABLED]" not in line for line in lines)
 
 
-def _saw_all(calls: int) -> None:
-    if calls < RUNS * CALLS:
-        raise Missed(f"of {RUNS * CALLS} calls {calls} were seen")
+def _saw_all(seen: int, calls: int = RUNS * CALLS) -> None:
+    if seen < calls:
+        raise Missed(f"of {calls} calls {seen} were seen")
 
 
 def nanoseconds() -> float:

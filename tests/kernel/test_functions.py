@@ -116,7 +116,7 @@ def test_what_a_pattern_names_installs(instance: Instance, resolver: Resolver, r
             told = resolver.explain(target, error)
             refused.append(target)
             assert "the name stands for more than one" in told or "The symbol is not unique" in told
-            assert foretold.can is False
+            assert foretold.can is not True
             assert told.rpartition("; ")[2].rstrip(".") in foretold.why
         else:
             assert foretold.can
@@ -165,7 +165,7 @@ def several(listed: list[str]) -> list[str]:
     counts = Counter(line.partition(" ")[0] for line in listed if not line.startswith("__ftrace_invalid"))
     found = [name for name, count in counts.items() if count > 1]
     of_modules = [line.partition(" ")[0] for line in listed if line.endswith("]")]
-    return [*found[:8], *[name for name in of_modules if counts[name] > 1][:4]]
+    return [*found[:4], *[name for name in of_modules if counts[name] > 1][:2]]
 
 
 @pytest.mark.parametrize("kind", [Kind.KPROBE, Kind.KRETPROBE])
@@ -242,12 +242,10 @@ def test_an_fprobe_counts_what_fires(
         os.getppid()
     assert hits(instance, probe) - before == TIMES
     assert entries(instance) - written == (TIMES if plan == "events" else 0)
-    if plan == "events":
-        text = instance.read("trace").decode()
-        assert (
-            len(re.findall(rf": {probe.event}: \(\S+ <- {GETPPID}\) return={os.getppid()}\n", text)) == TIMES
-        )
     probe.disable()
+    if plan == "events":
+        line = rf": {probe.event}: \(\S+ <- {GETPPID}\) return={os.getppid()}\n"
+        assert len(re.findall(line, instance.read("trace").decode())) == TIMES
     os.getppid()
     assert entries(instance) - written == (TIMES if plan == "events" else 0)
 

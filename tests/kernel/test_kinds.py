@@ -8,13 +8,13 @@ import pytest
 
 from tests.agent_process import eventually
 from tests.kernel.conftest import StartAgent
-from tests.kernel.test_counts import TIMES, fsyncs_of_a_pipe
+from tests.kernel.test_counts import TIMES, fsyncs_of_a_pipe, opens_of_a_missing_file
 
 KINDS = {
-    "kprobe": "kprobe:do_fsync",
-    "kretprobe": "kretprobe:do_fsync",
-    "call": "call:do_fsync",
-    "pattern": "call:do_fsyn?",
+    "kprobe": "kprobe:vfs_fsync_range",
+    "kretprobe": "kretprobe:vfs_fsync_range",
+    "call": "call:vfs_fsync_range",
+    "pattern": "call:vfs_fsync_rang?",
     "syscall": "syscall:fsync",
     "tracepoint": "tracepoint:syscalls:sys_enter_fsync",
 }
@@ -32,7 +32,7 @@ probes:
 """)
     fsyncs_of_a_pipe()
     metrics = agent.scrape()
-    probe = "sync_do_fsync" if kind == "pattern" else "sync"
+    probe = "sync_vfs_fsync_range" if kind == "pattern" else "sync"
     assert metrics.value("kprobe_synced_total") == TIMES
     assert metrics.value("kprobe_exporter_events_total", probe=probe) == TIMES
     eventually(lambda: agent.scrape().value("kprobe_hits_total", probe=probe) >= TIMES)
@@ -48,10 +48,10 @@ def test_fprobes(start_agent: StartAgent, kind: str, tracefs: Path) -> None:
     agent = start_agent(f"""
 probes:
   - name: sync
-    attach: {kind}:do_fsync
+    attach: {kind}:vfs_fsync_range
     filter: "common_pid == {threading.get_native_id()}"
     metrics: [{{counter: synced_total, labels: [comm]}}]
-  - {{name: other, attach: kprobe:do_fsync}}
+  - {{name: other, attach: kprobe:vfs_fsync_range}}
 """)
     fsyncs_of_a_pipe()
     metrics = agent.scrape()
@@ -69,22 +69,19 @@ probes:
 @pytest.mark.needs("kprobe_events")
 def test_parameters_by_name(start_agent: StartAgent) -> None:
     """BTF knows where a parameter is, and its type, on kernels too whose own grammar knows no names."""
+    root = os.open("/", os.O_PATH)
     agent = start_agent(f"""
 probes:
-  - name: sync
-    attach: kprobe:do_fsync
-    fetch: {{fd: fd, datasync: datasync}}
-    filter: "common_pid == {threading.get_native_id()} && datasync == 1"
-    metrics: [{{counter: synced_total, labels: [fd, datasync]}}]
+  - name: open
+    attach: kprobe:do_sys_openat2
+    fetch: {{dfd: dfd, path: "+0(filename):ustring"}}
+    filter: "common_pid == {threading.get_native_id()} && dfd < 0"
+    metrics: [{{counter: opened_total, labels: [dfd, path]}}]
 """)
-    read, write = os.pipe()
-    for _ in range(TIMES):
-        with pytest.raises(OSError, match="Invalid argument"):
-            os.fdatasync(write)
-        with pytest.raises(OSError, match="Invalid argument"):
-            os.fsync(write)
+    opens_of_a_missing_file()
+    with pytest.raises(FileNotFoundError):
+        os.open("nonexistent", os.O_RDONLY, dir_fd=root)
+    os.close(root)
     metrics = agent.scrape()
-    assert metrics.labels("kprobe_synced_total") == [{"fd": str(write), "datasync": "1"}]
-    assert metrics.value("kprobe_synced_total", fd=str(write), datasync="1") == TIMES
-    os.close(read)
-    os.close(write)
+    assert {labels["dfd"] for labels in metrics.labels("kprobe_opened_total")} == {"-100"}
+    assert metrics.value("kprobe_opened_total", dfd="-100", path="/nonexistent") == TIMES

@@ -85,7 +85,7 @@ def test_help_is_one_line_and_never_missing(config: Callable[[str], Config]) -> 
         ("{counter: a_total, where: ¦''}", ".where: the filter is empty"),
         ("{counter: a_total, where: 'cpu ¦= 1'}", ".where: after 'cpu' must come an operator"),
         ("{counter: a_total, where: 'cpu == 1 && ¦nope > 3'}", ".where: there is no field 'nope' at"),
-        ("{counter: a_total, where: ¦'duration > 0.5'}", ".where: there is no field 'duration' at"),
+        ("{counter: a_total, where: ¦'duration > 0.5'}", ".where: there is no 'duration' at"),
         ("{counter: a_total, where: ¦comm == 3}", ".where: 'comm' is a string, put 3 in quotes"),
         ("{counter: a_total, where: ¦'tid == \"x\"'}", ".where: 'tid' is a number, take the quotes"),
         ("{counter: a_total, where: ¦number == 0.5}", ".where: 'number' is a whole number"),

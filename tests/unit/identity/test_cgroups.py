@@ -210,6 +210,38 @@ def test_a_leader_that_moved_alone(machine: Machine) -> None:
     assert known.path(8, machine.now + 2) == b"/a"
 
 
+def test_proc_decides_only_once_who_stayed(machine: Machine) -> None:
+    machine.lives(5, "/a")
+    machine.lives(6, "/a", tgid=5)
+    known = machine.cgroups()
+    known.scan()
+    machine.lives(6, "/b", tgid=5)
+    known.attached(5, 0, b"/b", machine.now + 1)
+    assert known.path(6, machine.now + 1) == b"/b"
+    machine.lives(6, "/a", tgid=5)  # it went back, which the stream is yet to tell
+    assert known.path(6, machine.now + 2) == b"/b"
+    known.attached(6, 0, b"/a", machine.now + 3)
+    assert known.path(6, machine.now + 3) == b"/a"
+
+
+def test_a_dead_thread_does_not_move_with_its_process(machine: Machine) -> None:
+    machine.lives(5, "/a")
+    machine.lives(6, "/a", tgid=5)
+    known = machine.cgroups()
+    known.scan()
+    known.exited(6, machine.now + 1)
+    known.attached(5, 0, b"/b", machine.now + 2)
+    assert [known.path(tid, machine.now + 2) for tid in (5, 6)] == [b"/b", b"/a"]
+
+
+def test_an_event_from_before_the_scan_may_be_of_an_earlier_holder(machine: Machine) -> None:
+    machine.lives(5, "/a", start=machine.now - 50 * MS)
+    known = machine.cgroups()
+    known.scan()
+    times = [machine.now - 100 * MS, machine.now - 50 * MS, machine.now]
+    assert [known.path(5, time) for time in times] == [None, b"/a", b"/a"]
+
+
 def test_a_thread_that_moves_by_itself_takes_nobody_along(machine: Machine) -> None:
     machine.lives(5, "/a")
     machine.lives(6, "/a", tgid=5)
@@ -266,6 +298,8 @@ def test_an_event_older_than_what_proc_told_is_in_it_already(machine: Machine) -
     known.attached(1, 0, b"/a", machine.now - 90)
     known.exited(1, machine.now - 80)  # another holder's
     assert known.path(1, machine.now) == b"/b"
+    known.attached(1, 0, b"/c", machine.now + 1)
+    assert known.path(1, machine.now + 1) == b"/c"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,148 @@
+"""Runs in the guest of `tests.bench.overhead`: what both events of a call or a pair add to it, read meanwhile.
+
+The guest's CPUs take turns on one of the machine's, so a reader that is busy stops the clock of nobody:
+the calls come in bursts that fit into half a ring buffer, and the agent reads between them.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from statistics import median
+from typing import Any
+
+from kprobe_exporter.agent import Agent
+from kprobe_exporter.model import HistogramValue, Snapshot
+from kprobe_exporter.stop import Stop
+from kprobe_exporter.tracefs.files import MountedTracefs
+from kprobe_exporter.tracefs.mount import mounted
+from tests.bench.bursts import Bursts
+from tests.bench.overhead_guest import FUNCTION, Missed, bpftrace
+from tests.bench.probes import INSTANCE, configured
+
+SYSTEM_CALL = "getppid"
+BURST = 5000
+BURSTS = 12
+ROUNDS = 3
+FEW = 500
+
+AGENT = f"""
+global: {{tracefs_instance: {INSTANCE}}}
+probes:
+  - name: bench
+    help: Calls.
+    returns: int
+    attach: %s
+"""
+CALL_PROBE = f"call:{FUNCTION}"
+PAIR_PROBE = (
+    f"{{pair: {{from: 'tracepoint:syscalls:sys_enter_{SYSTEM_CALL}',"
+    f" to: 'tracepoint:syscalls:sys_exit_{SYSTEM_CALL}', key: tid}}}}"
+)
+MAPS = (
+    "{first} {{ @s[tid] = nsecs; }}"
+    " {last} /@s[tid]/ {{ @ = hist(nsecs - @s[tid]); delete(@s[tid]); }}"
+    " END {{ clear(@s); }}"
+)
+BPF_CALL_PROGRAM = MAPS.format(first=f"kprobe:{FUNCTION}", last=f"kretprobe:{FUNCTION}")
+BPF_PAIR_PROGRAM = MAPS.format(
+    first=f"tracepoint:syscalls:sys_enter_{SYSTEM_CALL}", last=f"tracepoint:syscalls:sys_exit_{SYSTEM_CALL}"
+)
+
+NOTHING = "no probe"
+CALL, BPF_CALL = "call", "bpftrace call"
+PAIR, BPF_PAIR = "pair", "bpftrace pair"
+
+Between = Callable[[], object]
+"""What is waited for after a burst."""
+
+
+@dataclass
+class Found:
+    """``ns`` of a call, of every round; of all that the agents saw ``made`` calls, ``lost`` are without a
+    duration, ``told`` is what the agents told of that."""
+
+    ns: dict[str, list[float]] = field(default_factory=dict)
+    made: int = 0
+    lost: int = 0
+    told: int = 0
+
+
+def measure() -> dict[str, Any]:
+    """All rounds, as plain values. Raises Missed if a probe was not seen to count all calls."""
+    found = Found()
+    every = os.sched_getaffinity(0)
+    reading, calling = min(every), max(every)
+    os.sched_setaffinity(0, {reading})  # the agent, and bpftrace as well
+    try:
+        with Bursts(calling) as calls:
+            calls.burst(BURST)
+            for number in range(1, ROUNDS + 1):
+                for name, probe in variants(calls, found).items():
+                    with probe() as between:
+                        found.ns.setdefault(name, []).append(nanoseconds(calls, between))
+                latest = ", ".join(f"{name} {figures[-1]:.0f}" for name, figures in found.ns.items())
+                print(f"bursts, round {number} of {ROUNDS}, ns: {latest}", flush=True)
+    finally:
+        os.sched_setaffinity(0, every)
+    return asdict(found)
+
+
+def variants(calls: Bursts, found: Found) -> Mapping[str, Callable[[], AbstractContextManager[Between]]]:
+    """How each probe is put in for a while, by name."""
+    return {
+        NOTHING: partial(nullcontext, _at_once),
+        CALL: partial(joined, CALL_PROBE, calls, found),
+        BPF_CALL: partial(mapped, BPF_CALL_PROGRAM, calls, found),
+        PAIR: partial(joined, PAIR_PROBE, calls, found),
+        BPF_PAIR: partial(mapped, BPF_PAIR_PROGRAM, calls, found),
+    }
+
+
+@contextmanager
+def joined(attach: str, calls: Bursts, found: Found) -> Iterator[Between]:
+    """An agent that reads, and joins what it read. A burst is over once it has read all of it."""
+    before = calls.made
+    with mounted(None) as root, Agent(configured(AGENT % attach), MountedTracefs(root), Stop()) as agent:
+        if down := agent.ready():
+            raise Missed(down)
+        yield agent.snapshot
+        agent.snapshot()
+        snapshot = agent.snapshot()
+    made = calls.made - before
+    hits = snapshot.probes[0].hits or 0
+    if hits < made:
+        raise Missed(f"of {made} calls {hits} were seen")
+    found.made += made
+    found.lost += max(0, made - total(snapshot, "kprobe_duration_seconds"))
+    found.told += total(snapshot, "kprobe_exporter_events_lost_total")
+
+
+@contextmanager
+def mapped(program: str, calls: Bursts, found: Found) -> Iterator[Between]:
+    """bpftrace, once calls take much longer: tracepoints are in no list that tells."""
+    bare = found.ns[NOTHING][-1]
+    with bpftrace(
+        program, lambda: median(calls.burst(FEW) for _ in range(3)) > 2 * bare, BURST * (BURSTS + 1)
+    ):
+        yield _at_once
+
+
+def total(snapshot: Snapshot, name: str) -> int:
+    """The sum of a metric's samples, of a histogram's their number."""
+    values = (value for one in snapshot.families if one.name == name for value in one.samples.values())
+    return round(sum(sum(v.counts) if isinstance(v, HistogramValue) else v for v in values))
+
+
+def nanoseconds(calls: Bursts, between: Between) -> float:
+    """A call's, in the fastest of some bursts, after one that does not count."""
+    figures = []
+    for _ in range(BURSTS + 1):
+        figures.append(calls.burst(BURST))
+        between()
+    return min(figures[1:])
+
+
+def _at_once() -> None:
+    """Nobody has anything left to read."""

@@ -1,0 +1,120 @@
+"""Calls of a program's functions: values, errors and durations are those that the program makes."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.agent_process import eventually
+from tests.compiling import compiled
+from tests.kernel.conftest import StartAgent
+from tests.kernel.test_calls import BOUNDS, SLEEPS, bucket, lost
+
+pytestmark = pytest.mark.needs("uprobe_events")
+
+TIMES = 23
+THREADS = 8
+
+PROGRAM = """
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#define OWN __attribute__((noinline, noclone))
+
+OWN long nap(long ms) { usleep(ms * 1000); __asm__(""); return ms; }
+OWN int deeper(int depth) {   /* 150, 300, 600 and 1200 ms, from the inside out */
+    int below = depth ? deeper(depth - 1) : -1;
+    usleep(depth ? 75000 << depth : 150000);
+    return below + 1;
+}
+OWN int fails(int with, const char *word) { __asm__("" :: "r"(word)); return -with; }
+
+static void *napping(void *ms) { for (int i = 0; i < 3; i++) nap((long)ms); return 0; }
+
+int main(int count, char **words) {
+    int times = atoi(words[2]);
+    if (!strcmp(words[1], "fail")) for (int i = 0; i < times; i++) fails(2, words[3]);
+    if (!strcmp(words[1], "deep")) for (int i = 0; i < times; i++) deeper(3);
+    if (!strcmp(words[1], "nap")) {
+        long ms[4] = {150, 300, 600, 1200};
+        pthread_t threads[64];
+        for (int i = 0; i < times; i++) pthread_create(&threads[i], 0, napping, (void *)ms[i % 4]);
+        for (int i = 0; i < times; i++) pthread_join(threads[i], 0);
+    }
+    return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module", params=["-pie -fPIE", "-no-pie"], ids=["pie", "no-pie"])
+def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("program") / "program"
+    return compiled(output, PROGRAM, "-pthread", *request.param.split())
+
+
+def test_entries_and_returns(start_agent: StartAgent, program: Path) -> None:
+    agent = start_agent(f"""
+probes:
+  - name: entry
+    attach: uprobe:{program}:fails
+    fetch: {{with: $arg1:s32, word: +0($arg2):string}}
+    metrics: [{{counter: entries_total, labels: [with, word, comm, symbol]}}]
+  - {{name: back, attach: "uretprobe:{program}:fails", returns: int}}
+  - {{name: only_counted, attach: "uprobe:{program}:fails"}}
+  - name: whole
+    attach: ucall:{program}:fails
+    fetch: {{word: +0($arg2):string}}
+    returns: int
+    metrics:
+      - counter: failed_total
+        where: return < 0
+        labels: {{word: word, errno: {{field: return, decode: errno}}}}
+""")
+    subprocess.run([program, "fail", str(TIMES), "two words"], check=True)
+    metrics = agent.scrape()
+    labels = {"with": "2", "word": "two words", "comm": "program", "symbol": "fails"}
+    assert metrics.value("kprobe_entries_total", **labels) == TIMES
+    assert metrics.value("kprobe_return_errors_total", probe="back", errno="ENOENT") == TIMES
+    assert metrics.value("kprobe_failed_total", word="two words", errno="ENOENT") == TIMES
+    assert metrics.value("kprobe_duration_seconds_count", probe="whole") == TIMES
+    for probe in ("entry", "back", "only_counted", "whole"):
+        eventually(lambda probe=probe: agent.scrape().value("kprobe_hits_total", probe=probe) == TIMES)
+    plans = {info["probe"]: info["plan"] for info in metrics.labels("kprobe_info")}
+    assert plans == {"entry": "events", "back": "events", "only_counted": "count", "whole": "events"}
+    assert lost(agent) == {}
+
+
+def test_naps_of_eight_threads_at_once(start_agent: StartAgent, program: Path) -> None:
+    agent = start_agent(f"""
+probes:
+  - name: nap
+    attach: ucall:{program}:nap
+    fetch: {{asked: $arg1:s64}}
+    metrics:
+      - {{histogram: nap_seconds, value: duration, labels: [asked, return], buckets: {list(BOUNDS)}}}
+""")
+    subprocess.run([program, "nap", str(THREADS)], check=True)
+    metrics = agent.scrape()
+    for seconds in SLEEPS:
+        ms = f"{seconds * 1000:.0f}"
+        labels = {"asked": ms, "return": ms}
+        assert bucket(metrics, "kprobe_nap_seconds", seconds, **labels) == 6
+        assert metrics.value("kprobe_nap_seconds_count", **labels) == 6
+    assert lost(agent) == {}
+
+
+def test_a_function_that_calls_itself(start_agent: StartAgent, program: Path) -> None:
+    agent = start_agent(f"""
+probes:
+  - name: deeper
+    attach: ucall:{program}:deeper
+    returns: int
+    metrics: [{{histogram: deep_seconds, value: duration, labels: [return], buckets: {list(BOUNDS)}}}]
+""")
+    subprocess.run([program, "deep", "2"], check=True)
+    metrics = agent.scrape()
+    for depth, seconds in enumerate(SLEEPS):
+        assert bucket(metrics, "kprobe_deep_seconds", seconds, **{"return": str(depth)}) == 2
+    assert metrics.value("kprobe_duration_seconds_count", probe="deeper") == 2 * len(SLEEPS)
+    assert lost(agent) == {}
