@@ -232,7 +232,7 @@ class Agent:
                 continue
             layouts |= {part.layout: part.system for part in attached.parts}
             if attached.joined is not None:
-                self._pairing.add(attached.joined)
+                self._pairing.add(attached.joined, counted=not attached.counted_by_kernel)
             elif made := recipe(attached.layout, state.plan.metrics, attached.only):
                 recipes[attached.layout.slot] = made
         if any(layout.caller or layout.stack for layout in layouts):

@@ -8,25 +8,21 @@ counted as unpaired: no duration is better than a wrong one.
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
-from heapq import heappop, heappush
-from itertools import islice
 from operator import itemgetter
 from typing import Any, TypeAlias
 
 from kprobe_exporter import model
+from kprobe_exporter.aggregate.opened import Key, Opened, above
 from kprobe_exporter.aggregate.updates import PLACES
-from kprobe_exporter.model import CALLER, CPU, SLOT, TID, TIME, VALUES, Batch, Join, Layout, Loss, Record
+from kprobe_exporter.model import CALLER, CPU, SLOT, TID, TIME, VALUES, Batch, Join, Layout, Record
 
 Of: TypeAlias = Callable[[Record], Any]  # takes out of a half what it is paired by
 Take: TypeAlias = Callable[[Record], Record | None]  # what is done with a half: gives what it completes
-Key: TypeAlias = tuple[Any, ...]  # the joined slot, then what both halves have in common
 
 # Kernel stacks are aligned to their 16 KiB (THREAD_SIZE in arch/x86/include/asm/page_64_types.h), and an
 # interrupt's is another one. Where stacks are larger, what is dead is only found out later.
 REGION = 14
 FARTHEST = 64  # bytes that a return may be above its entry; known are 0, 8 and 16
-MOST_LOSSES = 1024  # windows that wait for their time; more become one that spans them all
-NEVER = 1 << 64  # nanoseconds that no clock reaches
 
 
 class Pairing:
@@ -52,8 +48,9 @@ class Pairing:
     """
 
     def __init__(self, joins: Iterable[Join] = (), most_open: int = 65_536) -> None:
-        self._opened = _Opened(most_open)
+        self._opened = Opened(most_open)
         self._takes: dict[int, Take] = {}
+        self._counted: set[int] = set()
         for join in joins:
             self.add(join)
 
@@ -62,8 +59,8 @@ class Pairing:
         """The number of first halves that wait for their second one."""
         return self._opened.number
 
-    def add(self, join: Join) -> None:
-        """Join its halves from now on.
+    def add(self, join: Join, *, counted: bool = False) -> None:
+        """Join its halves from now on; ``counted``: tell in ``Batch.arrived`` how many first ones came.
 
         Raises ValueError if one of them is another join's too, or lacks what it is to be paired by.
         """
@@ -74,6 +71,8 @@ class Pairing:
             if self._takes.get(slot, _nothing) is not _nothing:
                 raise ValueError(f"slot {slot} of the join {join.layout.event!r} is a half of another join")
         self._takes |= takes
+        if counted:
+            self._counted |= {begin.slot for begin in join.begins}
 
     def reset(self, join: Join) -> None:
         """Its probe was disabled in between: what is open is unpaired."""
@@ -92,6 +91,9 @@ class Pairing:
         opened, take_of = self._opened, self._takes.get
         for loss in batch.losses:
             opened.tell(loss)
+        if self._counted:
+            arrived = Counter(map(itemgetter(SLOT), batch.records))
+            batch.arrived |= {slot: arrived[slot] for slot in self._counted & arrived.keys()}
         records: list[Record] = []
         keep = records.append
         for record in batch.records:
@@ -110,80 +112,6 @@ def _nothing(_: Record) -> None:
     """What is done with a half of a join that was removed."""
 
 
-class _Opened:
-    """The open first halves of all joins, and what casts doubt on them.
-
-    ``lists``, none empty, holds them by what they share with their second halves, each after its place
-    on the stack. These places fall; by ``key`` they are all 0, so there is but one.
-    """
-
-    __slots__ = ("_losses", "_most", "broken_until", "lists", "next_loss", "number", "unpaired")
-
-    def __init__(self, most: int) -> None:
-        self.lists: dict[Key, list[tuple[int, Record]]] = {}
-        self.number = self.unpaired = 0
-        self.broken_until, self.next_loss = -NEVER, NEVER
-        self._most = most
-        self._losses: list[tuple[int, int]] = []
-
-    def put(self, key: Key, place: int, first: Record) -> None:
-        """What is open at the same place or below has ended unnoticed, or the place would not be free."""
-        calls = self.lists.get(key)
-        if calls is not None and calls[-1][0] <= place:
-            self.drop(key, _above(calls, place))
-            calls = self.lists.get(key)
-        if calls is None:
-            self.lists[key] = [(place, first)]
-        else:
-            calls.append((place, first))
-        self.number += 1
-        if self.number > self._most:
-            room = self._most - self._most // 64
-            for oldest in [*islice(self.lists, self.number - room)]:
-                if self.number > room:
-                    self.drop(oldest)
-
-    def pop(self, key: Key) -> Record:
-        """The last one of a list."""
-        calls = self.lists[key]
-        self.number -= 1
-        if len(calls) == 1:
-            del self.lists[key]
-        return calls.pop()[1]
-
-    def drop(self, key: Key, left: int = 0) -> None:
-        """All but the first ``left`` of a list are unpaired."""
-        calls = self.lists[key]
-        gone = len(calls) - left
-        self.number -= gone
-        self.unpaired += gone
-        del calls[left:]
-        if not calls:
-            del self.lists[key]
-
-    def tell(self, loss: Loss) -> None:
-        losses = self._losses
-        heappush(losses, (loss.start, loss.end))
-        if len(losses) > MOST_LOSSES:
-            losses[:] = [(losses[0][0], max(end for _, end in losses))]
-        self.next_loss = losses[0][0]
-
-    def advance(self, now: int) -> None:
-        """Of what ends now, nothing is sure that began before the end of a loss that has begun."""
-        losses = self._losses
-        while losses and losses[0][0] < now:
-            self.broken_until = max(self.broken_until, heappop(losses)[1])
-        self.next_loss = losses[0][0] if losses else NEVER
-
-
-def _above(calls: list[tuple[int, Record]], place: int) -> int:
-    """How many are above a place of the stack; the others are at the end of the list."""
-    left = len(calls)
-    while left and calls[left - 1][0] <= place:
-        left -= 1
-    return left
-
-
 class _ByStack:
     """Calls, proved by the stack pointer.
 
@@ -193,7 +121,7 @@ class _ByStack:
     stack pointer as it likes may win a vote: then calls are unpaired until others outvote it.
     """
 
-    def __init__(self, join: Join, opened: _Opened) -> None:
+    def __init__(self, join: Join, opened: Opened) -> None:
         self._slot, self._opened, self._make = join.layout.slot, opened, _joiner(join, opened)
         self._distance, self._matched = 8, 0
         self._votes: Counter[int] = Counter()
@@ -219,7 +147,7 @@ class _ByStack:
         if len(calls) > 1 and calls[-2][0] < read:
             # The caller lies below the stack pointer too, so it has returned: the distance is wrong.
             opened.unpaired += 1
-            opened.drop(key, _above(calls, read - 1))
+            opened.drop(key, above(calls, read - 1))
             return None
         self._matched += 1
         return self._make(opened.pop(key), second)
@@ -230,12 +158,12 @@ class _ByStack:
         If it is not there, all that lies up to where the stack pointer is now has returned too.
         """
         calls, place = self._opened.lists[key], read - self._distance
-        left = _above(calls, place - 1)
+        left = above(calls, place - 1)
         found = left > 0 and calls[left - 1][0] == place
         if not found:
             innermost, first = calls[-1]
             found = self._outvoted(read - innermost, first[TIME], now)
-            left = len(calls) if found else _above(calls, read)
+            left = len(calls) if found else above(calls, read)
         self._opened.drop(key, left)
         return found
 
@@ -254,7 +182,7 @@ class _ByStack:
 class _ByValue:
     """Calls of one thread, the innermost first, or events of one key, the latest."""
 
-    def __init__(self, join: Join, opened: _Opened) -> None:
+    def __init__(self, join: Join, opened: Opened) -> None:
         self._slot, self._opened, self._make = join.layout.slot, opened, _joiner(join, opened)
         self._nested = join.by == "depth"
 
@@ -288,7 +216,7 @@ def _of(join: Join, layout: Layout) -> Of:
     return itemgetter(*places)
 
 
-def _joiner(join: Join, opened: _Opened) -> Callable[[Record, Record], Record | None]:
+def _joiner(join: Join, opened: Opened) -> Callable[[Record, Record], Record | None]:
     """The function that makes one record of two, or counts them if there is a doubt."""
     slot = join.layout.slot
     picks = {begin.slot: _picker(join, begin) for begin in join.begins}

@@ -48,7 +48,6 @@ TRACEPOINT = "sched/sched_process_exec"
 SYSCALL = "syscalls/sys_exit_openat"
 
 FALLBACK = "until then let 'attach' name a tracepoint as well"
-UNUSED = "this version does not need it"
 FPROBE_SYNTAX = b"f[:[<group>/][<event>]]"
 
 KINDS = (
@@ -72,7 +71,7 @@ KINDS = (
         "uprobe_events",
         "p",
         "/proc/self/exe:0x0",
-        f"Boot a kernel with CONFIG_UPROBE_EVENTS; {UNUSED}.",
+        "Boot a kernel with CONFIG_UPROBE_EVENTS; until then no program or library can be probed.",
     ),
     # The README of tracefs is no evidence: 6.18 tells of eprobes with CONFIG_EPROBE_EVENTS off.
     Kind(

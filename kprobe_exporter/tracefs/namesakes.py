@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import islice
 
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.tracefs.kallsyms import SITE, Row, parse_functions
@@ -17,7 +16,7 @@ INIT = ("_sinittext", "_einittext")
 MOST_TOLD = 8
 
 CANDIDATES = 16
-"""Functions of which one is taken to count from, where the address of ``_text`` is hidden."""
+"""The first functions listed, of which one is counted from where the address of ``_text`` is hidden."""
 
 HIDDEN = (
     "where /proc/kallsyms shows addresses (to root with CAP_SYSLOG), kprobe:_text+OFFSET names one of them, "
@@ -41,52 +40,40 @@ def named_alone(target: Target, lists: Lists) -> Iterator[Target]:
     Where kallsyms hides the addresses, tracefs may tell them (since 6.5), though not that of ``_text``:
     then it is counted from the first function whose name is its own.
     """
-    listed = attempt(lambda: parse_functions(b"\n".join(map(bytes.strip, lists.addresses())))) or []
-    name, times = target.symbol.encode(), Counter(row[1] for row in listed)
-    alone = (row for row in listed if row[2] is None and times[row[1]] == 1)
-    bases = list(islice(alone, CANDIDATES))
+    lines, name = attempt(lambda: [*map(bytes.strip, lists.addresses())]) or [], target.symbol.encode()
+    listed = [row for row in parse_functions(_those_with(name, lines)) if row[1] == name]
+    bases = [row for row in parse_functions(b"\n".join(lines[:CANDIDATES])) if row[2] is None]
     wanted = {name, BASE.encode(), *(word.encode() for word in INIT), *(row[1] for row in bases)}
     known = attempt(lambda: symbols(lists.symbols(), wanted)) or {}
     found = known.get(target.symbol, [])
     in_modules = Counter(one.module for one in found if one.module)
     for module in sorted(module for module, several in in_modules.items() if several == 1):
         yield Target(target.kind, module, target.symbol)
-    base, start, addresses = _from_text(found, known)
+    base, start, addresses = BASE, _address(known, BASE), _own(found, known)
     if not start:
-        base, start, addresses = _from_listed(name, listed, bases, known)
-    elif listed:
-        probed = {row[0] for row in listed if row[1] == name}
+        base, start = next(((row[1].decode(), row[0]) for row in bases if _is_alone(row, known)), ("", 0))
+        addresses = [address for address, _, module in listed if module is None and 0 < start <= address]
+    elif lines:
+        probed = {address for address, _, _ in listed}
         addresses = [address for address in addresses if address & ~SITE in probed]
     for address in addresses:
         yield Target(Kind.KPROBE, symbol=base, offset=address - start)
 
 
-def _from_text(found: list[Symbol], known: dict[str, list[Symbol]]) -> tuple[str, int, list[int]]:
-    """What to count from, its address or 0, and the addresses of the kernel's own functions of the name."""
+def _those_with(name: bytes, lines: list[bytes]) -> bytes:
+    """The few lines that can be of this name: it takes a while to look closely at them all."""
+    return b"\n".join(line for line in lines if name in line)
+
+
+def _is_alone(row: Row, known: dict[str, list[Symbol]]) -> bool:
+    return len(known.get(row[1].decode(errors="replace"), ())) == 1
+
+
+def _own(found: list[Symbol], known: dict[str, list[Symbol]]) -> list[int]:
+    """The addresses of those functions that the kernel itself has."""
     first, last = (_address(known, word) for word in INIT)
-    return (
-        BASE,
-        _address(known, BASE),
-        sorted(
-            one.address
-            for one in found
-            if not one.module and one.kind in TEXT and not first <= one.address < last
-        ),
-    )
-
-
-def _from_listed(
-    name: bytes, listed: list[Row], bases: list[Row], known: dict[str, list[Symbol]]
-) -> tuple[str, int, list[int]]:
-    """The same by tracefs' list; the base has one name for one function among all symbols, too."""
-    for start, base, _ in bases:
-        if len(known.get(base.decode(errors="replace"), ())) == 1:
-            return (
-                base.decode(),
-                start,
-                [address for address, other, module in listed if other == name and module is None],
-            )
-    return BASE, 0, []
+    functions = (one.address for one in found if not one.module and one.kind in TEXT)
+    return sorted(address for address in functions if not first <= address < last)
 
 
 def _address(known: dict[str, list[Symbol]], name: str) -> int:

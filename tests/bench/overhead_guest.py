@@ -5,27 +5,26 @@ Writes the nanoseconds of every round as JSON into the file that it is given, af
 """
 
 import json
-import re
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
+from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.profile import kprobe_counts
+from tests.bench import latency_guest
+from tests.bench.bpftrace import bpftrace, saw_all
 from tests.bench.probes import configured, own_instance, put
 
-FUNCTION = "__x64_sys_getppid"
+FUNCTION = latency_guest.FUNCTION
 WORKLOAD = ("taskset", "-c", "1", "perf", "bench", "-f", "simple", "syscall", "basic", "--loop")
 CALLS = 300_000
 RUNS = 3
 ROUNDS = 5
 BUFFER_KIB = 1024
-PATIENCE = 60
 
 ENTRY = f"probes: [{{name: bench, help: Calls., attach: 'kprobe:{FUNCTION}', aggregate: %s}}]"
 RETURN = (
@@ -35,8 +34,6 @@ EXIT = RETURN.replace("kretprobe:", "fexit:")
 TRIGGER = "hist:keys=return.log2:vals=return:size=128 if return > 0"
 
 LISTED = Path("/sys/kernel/debug/kprobes/list")
-COUNTED = re.compile(r"[:\])][ \t]+(\d+)")
-"""A counter, or a row of a histogram, as bpftrace prints them."""
 
 NOTHING = "no probe"
 COUNT, BPF_COUNT = "count", "bpftrace count()"
@@ -45,23 +42,19 @@ EXIT_EVENT = "fexit event"
 KERNEL, ONE_TRIGGER, BPF_HIST = "kernel", "one hist trigger", "bpftrace hist(retval)"
 
 
-class Missed(Exception):
-    """A probe did not see every call, so what it costs was not measured."""
-
-
-def variants(instance: Instance) -> Mapping[str, Callable[[], AbstractContextManager[object]]]:
+def variants(instance: Instance) -> dict[str, Callable[[], AbstractContextManager[object]]]:
     """How each probe is put in for a while, by name."""
     entry, retval = partial(planned, instance, ENTRY), partial(planned, instance, RETURN)
     return {
         NOTHING: nullcontext,
         COUNT: partial(entry, "auto"),
-        BPF_COUNT: partial(bpftrace, f"kprobe:{FUNCTION} {{ @ = count(); }}"),
+        BPF_COUNT: partial(beside, f"kprobe:{FUNCTION} {{ @ = count(); }}"),
         ENTRY_EVENT: partial(entry, "events"),
         RETURN_EVENT: partial(retval, "events"),
         EXIT_EVENT: partial(planned, instance, EXIT, "events"),
         KERNEL: partial(retval, "kernel"),
         ONE_TRIGGER: partial(retval, "events", TRIGGER),
-        BPF_HIST: partial(bpftrace, f"kretprobe:{FUNCTION} {{ @ = hist(retval); }}"),
+        BPF_HIST: partial(beside, f"kretprobe:{FUNCTION} {{ @ = hist(retval); }}"),
     }
 
 
@@ -78,7 +71,7 @@ def planned(instance: Instance, text: str, aggregate: str, trigger: str | None =
         try:
             yield
             counted = probe.hits.read() if probe.hits else None
-            _saw_all(counted or kprobe_counts(instance.files, instance.group)[probe.event].hits)
+            saw_all(counted or kprobe_counts(instance.files, instance.group)[probe.event].hits, RUNS * CALLS)
         finally:
             if trigger is not None:
                 instance.write(triggers, f"!{trigger}")
@@ -93,36 +86,14 @@ def refused(instance: Instance, text: str) -> str | None:
         return str(error)
 
 
-@contextmanager
-def bpftrace(
-    program: str, live: Callable[[], bool] = lambda: _live(), calls: int = RUNS * CALLS
-) -> Iterator[None]:
-    """bpftrace with this program, from when its probe is live. Raises Missed if it counts fewer calls."""
-    with subprocess.Popen(
-        ["bpftrace", "-e", program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
-        try:
-            limit = time.monotonic() + PATIENCE
-            while not live():
-                if process.poll() is not None or time.monotonic() > limit:
-                    raise Missed(f"bpftrace does not attach: {program}")
-                time.sleep(0.05)
-            time.sleep(0.2)  # its program comes to the probe right after
-            yield
-        finally:
-            process.send_signal(signal.SIGINT)
-            output, _ = process.communicate(timeout=PATIENCE)
-    _saw_all(sum(map(int, COUNTED.findall(output))), calls)
+def beside(program: str) -> AbstractContextManager[None]:
+    """bpftrace with a program on the same function."""
+    return bpftrace(program, _live, RUNS * CALLS)
 
 
 def _live() -> bool:
     lines = LISTED.read_text().splitlines()
     return any("_sys_getppid+" in line and "[DISABLED]" not in line for line in lines)
-
-
-def _saw_all(seen: int, calls: int = RUNS * CALLS) -> None:
-    if seen < calls:
-        raise Missed(f"of {calls} calls {seen} were seen")
 
 
 def nanoseconds() -> float:
@@ -137,15 +108,19 @@ def _seconds() -> float:
 
 def main() -> None:
     found: dict[str, list[float]] = {}
+    bursts = latency_guest.measure()
     with own_instance(BUFFER_KIB) as instance:
+        probes = variants(instance)
+        if absent := refused(instance, EXIT):
+            del probes[EXIT_EVENT]
         nanoseconds()  # the first one reads perf itself
         for number in range(1, ROUNDS + 1):
-            for name, probe in variants(instance).items():
+            for name, probe in probes.items():
                 with probe():
                     found.setdefault(name, []).append(nanoseconds())
             latest = ", ".join(f"{name} {figures[-1]:.0f}" for name, figures in found.items())
             print(f"round {number} of {ROUNDS}, ns: {latest}", flush=True)
-    Path(sys.argv[1]).write_text(json.dumps(found))
+    Path(sys.argv[1]).write_text(json.dumps({"loops": found, "no_fexit": absent, "bursts": bursts}))
 
 
 if __name__ == "__main__":

@@ -78,8 +78,10 @@ probes:
     assert metrics.value("kprobe_return_errors_total", probe="back", errno="ENOENT") == TIMES
     assert metrics.value("kprobe_failed_total", word="two words", errno="ENOENT") == TIMES
     assert metrics.value("kprobe_duration_seconds_count", probe="whole") == TIMES
-    for probe in ("entry", "back", "only_counted", "whole"):
-        eventually(lambda probe=probe: agent.scrape().value("kprobe_hits_total", probe=probe) == TIMES)
+    probes = ("entry", "back", "only_counted", "whole")
+    eventually(
+        lambda: [agent.scrape().value("kprobe_hits_total", probe=probe) for probe in probes] == [TIMES] * 4
+    )
     plans = {info["probe"]: info["plan"] for info in metrics.labels("kprobe_info")}
     assert plans == {"entry": "events", "back": "events", "only_counted": "count", "whole": "events"}
     assert lost(agent) == {}

@@ -2,7 +2,8 @@
 
 import pytest
 
-from kprobe_exporter.aggregate.pairing import FARTHEST, MOST_LOSSES, Pairing
+from kprobe_exporter.aggregate.opened import MOST_LOSSES
+from kprobe_exporter.aggregate.pairing import FARTHEST, Pairing
 from kprobe_exporter.model import STACK_POINTER, TIME, VALUES, Arg, Batch, Join, Layout, Loss, Record
 
 
@@ -399,3 +400,11 @@ def test_a_flood_of_entries_is_bounded() -> None:
     assert unpaired == 4_999 - pairing.open
     found, _ = paired(pairing, *[ret(6_000, tid=tid) for tid in range(1, 5_000)])
     assert [record[3] for record in found] == list(range(5_000 - len(found), 5_000))
+
+
+def test_first_halves_are_counted_where_nobody_else_does() -> None:
+    pairing = Pairing()
+    pairing.add(BY_STACK, counted=True)
+    pairing.add(BY_KEY)
+    batch = Batch(records=[entry(1), ret(2), entry(3), wakeup(4, 7)])
+    assert pairing.pair(batch).arrived == {ENTRY.slot: 2}
