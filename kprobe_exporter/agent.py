@@ -8,9 +8,8 @@ import itertools
 import logging
 import platform
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Literal
 
 from kprobe_exporter import __version__
 from kprobe_exporter.aggregate.aggregator import Aggregator
@@ -18,14 +17,18 @@ from kprobe_exporter.aggregate.own import agent_families, probe_families
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.aggregate.recipes import recipe
 from kprobe_exporter.aggregate.series import Limits
-from kprobe_exporter.attach import Attached, settle
+from kprobe_exporter.attach import settle
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.errors import ProbeRefused, StartError, TracefsError
+from kprobe_exporter.follow import Following, wants_cgroups
+from kprobe_exporter.identity.cgroups import Cgroups
+from kprobe_exporter.identity.pods import Pods
 from kprobe_exporter.kernel import expanded, known_kernel
-from kprobe_exporter.labels import DECODERS
+from kprobe_exporter.labels import decoders
 from kprobe_exporter.labels.errno import name_of
-from kprobe_exporter.model import Batch, Layout, ProbeStatus, Snapshot
-from kprobe_exporter.plan import ProbePlan, plan_probe, wants_tgid
+from kprobe_exporter.model import Batch, Layout, Snapshot
+from kprobe_exporter.plan import Kernel, plan_probe, wants_tgid
+from kprobe_exporter.probe_state import ProbeState, warn_of_strings
 from kprobe_exporter.reading import PAGE_PARSER, Reading, choose, open_pipe
 from kprobe_exporter.recipe import Recipe
 from kprobe_exporter.source.reader import Pipe, Reader
@@ -52,25 +55,6 @@ BUILD = {
 }
 
 
-@dataclass(slots=True)
-class ProbeState:
-    """One configured probe while the agent runs."""
-
-    plan: ProbePlan
-    state: Literal["up", "failed", "disabled"] = "failed"
-    reason: str = "not installed yet"
-    attached: Attached | None = None
-
-    @property
-    def name(self) -> str:
-        return self.plan.probe.name
-
-    @property
-    def absent(self) -> bool:
-        """Whether it is optional and not there: no complaint, and no ``kprobe_up``."""
-        return self.plan.probe.optional and self.state == "failed"
-
-
 class Agent:
     """The probes of one configuration, in the kernel and counted, while the context lasts.
 
@@ -89,9 +73,11 @@ class Agent:
         self._loaded_at = time.time()
         settings = config.settings
         limits = Limits(settings.max_series, settings.max_series_total, settings.series_ttl)
-        self._aggregator = Aggregator(settings.namespace, limits, name_of)
+        self._cgroups = Cgroups()
+        self._aggregator = Aggregator(settings.namespace, limits, name_of, self._cgroups.path)
         self._pairing = Pairing()
         self._symbols = Symbols(files)
+        self._following: Following | None = None
         self._reading = Reading(None)
         self._buffer_kib = 0
         self._source: Reader
@@ -133,24 +119,7 @@ class Agent:
         self._source.drain(DRAIN_TIME)
         self._poller.refresh(POLL_TIME)
         numbers = self._aggregator.copy()
-        statuses = []
-        for probe in self._probes:
-            spec = probe.attached.spec if probe.attached else None
-            first = probe.plan.probe.attach[0].target
-            statuses.append(
-                ProbeStatus(
-                    name=probe.name,
-                    state=probe.state,
-                    kind=spec.kind if spec else first.kind.value,
-                    target=spec.target if spec else str(first),
-                    plan=spec.plan if spec else "",
-                    reason=probe.reason,
-                    hits=numbers.hits.get(probe.name),
-                    misses=numbers.misses.get(probe.name),
-                    events=numbers.events[probe.name],
-                    because=spec.because if spec else "",
-                )
-            )
+        statuses = [probe.status(numbers) for probe in self._probes]
         shown = [s for s, p in zip(statuses, self._probes, strict=True) if not p.absent]
         return Snapshot(
             (
@@ -170,6 +139,9 @@ class Agent:
         instance = self._stack.enter_context(Instance.acquire(self._files, name))
         self._set_up(instance)
         self._install(instance)
+        if self._following is not None:
+            self._stack.callback(self._following.disable)
+            self._following.enable()
         self._source = Reader(self._pipe(instance), self.failed)
         self._stack.callback(self._source.close)
         self._source.start()
@@ -203,8 +175,10 @@ class Agent:
         resolver = Resolver.of(self._files)
         probes = expanded(self._config.probes, resolver, settings.max_matches)
         kernel = known_kernel(instance, probes, resolver, settings.max_matches, binary=binary)
+        self._follow(instance, kernel, slots)
+        known = decoders(Symbols(self._files).text, Pods())  # another one: the reader's is not thread-safe
         for probe in probes:
-            plan = plan_probe(probe, settings.namespace, DECODERS, kernel, slots, settings.max_series)
+            plan = plan_probe(probe, settings.namespace, known, kernel, slots, settings.max_series)
             self._aggregator.declare(plan.metrics)
             state = ProbeState(plan)
             self._probes.append(state)
@@ -213,15 +187,28 @@ class Agent:
             elif not self._stop.is_set():
                 self._settle(instance, state, taken, resolver)
 
+    def _follow(self, instance: Instance, kernel: Kernel, slots: Iterator[int]) -> None:
+        """Follow threads through their cgroups, if a label is about them."""
+        if not wants_cgroups(self._config.probes):
+            return
+        if not kernel.binary:
+            log.warning("cgroups are looked up in /proc only, where events are read as text")
+            return
+        try:
+            self._following = Following(instance, kernel, slots, self._cgroups)
+        except ProbeRefused as error:
+            log.warning("cgroups are looked up in /proc only: %s", error)
+
     def _settle(self, instance: Instance, state: ProbeState, taken: set[str], resolver: Resolver) -> None:
         """Install the first alternative that this kernel takes."""
-        there = (part.spec for part in self._installed())
+        there = [part.spec for part in self._installed()]
+        there += self._following.specs if self._following else []
         state.attached, refused = settle(instance, state.plan, taken, there, resolver.explain)
         state.reason = " ".join(f"{target}: {reason}" for target, reason in refused.items())
         if state.attached is None:
-            self._complain(state)
+            state.complain()
         elif self._reading.geometry is None and state.attached.spec.plan == "events":
-            _warn_of_strings(state.attached)
+            warn_of_strings(state.attached)
 
     def _pipe(self, instance: Instance) -> Pipe:
         layouts: dict[Layout, str] = {}
@@ -235,6 +222,10 @@ class Agent:
                 self._pairing.add(attached.joined, counted=not attached.counted_by_kernel)
             elif made := recipe(attached.layout, state.plan.metrics, attached.only):
                 recipes[attached.layout.slot] = made
+        if self._following is not None:
+            layouts |= self._following.layouts
+            for slot, handle in self._following.handlers.items():
+                self._aggregator.watch(slot, handle)
         if any(layout.caller or layout.stack for layout in layouts):
             self._symbols.name(0)  # loaded now: it takes a while, and events would have to wait
         return open_pipe(
@@ -249,6 +240,9 @@ class Agent:
         )
 
     def _consume(self, batch: Batch) -> None:
+        """In the reader's thread, which owns the pairing and what is known of threads."""
+        if batch.losses:
+            self._cgroups.lost(max(loss.end for loss in batch.losses))
         self._aggregator.consume(self._pairing.pair(batch))
 
     def _enable(self) -> None:
@@ -269,7 +263,7 @@ class Agent:
                 self._aggregator.detach(attached.layout)
                 attached.remove()
                 state.attached, state.reason = None, str(error)
-                self._complain(state)
+                state.complain()
             else:
                 state.state = "up"
                 log.info("%s: %s", state.name, attached.spec.target)
@@ -280,20 +274,3 @@ class Agent:
 
     def _installed(self) -> list[Installed]:
         return [part for probe in self._probes if probe.attached for part in probe.attached.parts]
-
-    def _complain(self, state: ProbeState) -> None:
-        level = logging.DEBUG if state.plan.probe.optional else logging.WARNING
-        log.log(level, "the probe '%s' is down: %s", state.name, state.reason)
-
-
-def _warn_of_strings(attached: Attached) -> None:
-    """Of what whoever chooses a string can do to a reader of text; a thread's name is too short for it."""
-    args = (arg for part in attached.parts for arg in part.layout.args)
-    names = [arg.name for arg in args if arg.kind in ("str", "texts") and arg.name != "comm"]
-    if names:
-        log.warning(
-            "the probe '%s' reads %s from the kernel's text, in which a string with a newline can forge "
-            "events of this probe: do not trust it where users choose it (README, Safety)",
-            attached.spec.probe,
-            " and ".join(f"'{name}'" for name in names),
-        )

@@ -138,6 +138,8 @@ def _judge_one(spec: ProbeSpec, known: Known, taken: Iterable[ProbeSpec]) -> Ans
         return Answer(False, not_built(spec.file))
     if spec.file == "kprobe_events":
         return known.function(parse_target(spec.target))
+    if spec.file == "uprobe_events":
+        return Answer(True)  # the place was found in the file
     if spec.file is not None:
         return known.eprobes
     if not known.has(f"events/{spec.system}/{spec.event}/enable"):

@@ -182,7 +182,7 @@ class ProbeSpec:
     ``system`` and ``event`` name the static tracepoint. ``filter`` is the kernel's to evaluate, ``only``
     the agent's. ``because`` says in one clause why the plan is this one, for a person. ``tables`` are
     the hist triggers of the plan ``kernel``, each with the filter in its own condition. ``role`` is
-    its part in a call or a pair: what ends it is no hit of its own.
+    its part in a call or a pair: what ends it is no hit of its own, nor is what the agent needs itself.
     """
 
     probe: str
@@ -201,7 +201,7 @@ class ProbeSpec:
     plan: Plan = "events"
     because: str = ""
     tables: tuple[HistTable, ...] = ()
-    role: Literal["whole", "begin", "end"] = "whole"
+    role: Literal["whole", "begin", "end", "own"] = "whole"
 
     def line(self, group: str, event: str) -> str:
         """The definition as the kernel wants it, for this group and event name."""
@@ -212,12 +212,27 @@ Decoder: TypeAlias = Callable[[Value], str | None]
 """Turns a field's value into a label's text; None where it cannot."""
 
 
+OF_THREAD = frozenset({"cgroup", "container", "pod", "namespace"})
+"""Decoders of the cgroup that a thread is in: what they take is a thread's id."""
+
+CgroupOf: TypeAlias = Callable[[int, int], bytes | None]
+"""The path of the cgroup that a thread, by its id, was in at a time in nanoseconds; None: unknown."""
+
+
 class LabelSpec(NamedTuple):
-    """One label of a metric: the field it comes from, and the decoders by name, applied in turn."""
+    """One label of a metric: the field it comes from, and the decoders by name, applied in turn.
+
+    With one of OF_THREAD they take the path of the cgroup, found at the event's place in the stream.
+    """
 
     name: str
     field: str
     decoders: tuple[tuple[str, Decoder], ...] = ()
+
+    @property
+    def of_thread(self) -> bool:
+        """Whether the field is a thread's id, by which its cgroup is found."""
+        return bool(self.decoders) and self.decoders[0][0] in OF_THREAD
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from kprobe_exporter.hist import HistTable
 from kprobe_exporter.model import (
     SLOT,
     Batch,
+    CgroupOf,
     KernelCounts,
     Layout,
     MetricSpec,
@@ -44,7 +45,7 @@ from kprobe_exporter.model import (
 
 K = TypeVar("K")
 
-UPDATES: dict[str, Callable[[Layout, MetricSpec, Series[Any], Refuse], Update]] = {
+UPDATES: dict[str, Callable[[Layout, MetricSpec, Series[Any], Refuse, CgroupOf | None], Update]] = {
     "counter": counter_update,
     "gauge": gauge_update,
     "histogram": histogram_update,
@@ -66,8 +67,15 @@ class Aggregator:
     never go down.
     """
 
-    def __init__(self, namespace: str, limits: Limits, errno_name: Callable[[int], str | None]) -> None:
+    def __init__(
+        self,
+        namespace: str,
+        limits: Limits,
+        errno_name: Callable[[int], str | None],
+        cgroup: CgroupOf | None = None,
+    ) -> None:
         self._namespace = namespace
+        self._cgroup = cgroup
         self._limits = limits
         self._expired = limits.clock()
         self._errno_name = errno_name
@@ -142,6 +150,11 @@ class Aggregator:
             self._probe_of[layout.slot] = layout.probe
             if count_hits:
                 self._counted_here[layout.probe] = [one.slot for one in begins or (layout,)]
+
+    def watch(self, slot: int, handle: Callable[[Record], None]) -> None:
+        """Have the records of a layout that is no probe's handled, in their place between the others."""
+        with self._lock:
+            self._updates[slot] = [handle]
 
     def detach(self, layout: Layout) -> None:
         """It did not come up after all: no events of it will come, and nobody counts its hits."""
@@ -249,7 +262,7 @@ class Aggregator:
 
     def _update(self, layout: Layout, spec: MetricSpec) -> Update:
         refuse = partial(_count, self._lost_here)
-        update = UPDATES[spec.kind](layout, spec, self._metrics[spec.name].series, refuse)
+        update = UPDATES[spec.kind](layout, spec, self._metrics[spec.name].series, refuse, self._cgroup)
         return guarded(passes(layout, spec.where), update) if spec.where else update
 
 

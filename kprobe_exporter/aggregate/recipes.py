@@ -23,13 +23,15 @@ VALUES: Condition = ("number", "return", ">=", 0)
 def recipe(layout: Layout, metrics: ProbeMetrics, only: Where | None) -> Recipe | None:
     """All that the records of ``layout`` are wanted for; None where records themselves are needed.
 
-    That is for patterns of strings, stacks, arrays in labels, and conditions on what is not in the
-    record.
+    That is for patterns of strings, stacks, arrays and cgroups in labels, and conditions on what is not
+    in the record.
     """
     wheres = [spec.where for spec in metrics.metrics if spec.where is not None] + ([only] if only else [])
     groups = [_group(spec) for spec in metrics.metrics]
     if layout.returns is not None and layout.place("return") is not None:
         groups += return_groups(layout.returns, metrics.return_buckets)
+    if any(label.of_thread for spec in metrics.metrics for label in spec.labels):
+        return None  # a thread's cgroup is known at its place in the stream only
     if layout.stack or not all(_writable(where, layout) for where in wheres):
         return None
     kinds = {arg.name: arg.type or arg.kind for arg in layout.args}

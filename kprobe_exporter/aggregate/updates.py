@@ -10,7 +10,10 @@ from kprobe_exporter.model import (
     CPU,
     TGID,
     TID,
+    TIME,
+    CgroupOf,
     HistogramValue,
+    LabelSpec,
     Layout,
     MetricSpec,
     Record,
@@ -87,11 +90,14 @@ def getter(layout: Layout, field: str) -> Getter:
     return take
 
 
-def key_getter(layout: Layout, fields: Sequence[str]) -> Callable[[Record], tuple[Value, ...]]:
-    """The function that takes several fields out of a record at once."""
-    if not fields:
+def key_getter(
+    layout: Layout, labels: Sequence[LabelSpec], cgroup: CgroupOf | None = None
+) -> Callable[[Record], tuple[Value, ...]]:
+    """The function that takes the fields of all labels out of a record at once."""
+    if not labels:
         return lambda record: ()
-    getters = [getter(layout, field) for field in fields]
+    fields = [label.field for label in labels]
+    getters = [_label_getter(layout, label, cgroup) for label in labels]
     if len(getters) == 1:
         (only,) = getters
         return lambda record: (only(record),)
@@ -99,6 +105,19 @@ def key_getter(layout: Layout, fields: Sequence[str]) -> Callable[[Record], tupl
         places = [PLACES.get(field) or layout.place(field) for field in fields]
         return itemgetter(*places)
     return lambda record: tuple([take(record) for take in getters])
+
+
+def _label_getter(layout: Layout, label: LabelSpec, cgroup: CgroupOf | None) -> Getter:
+    """A label's field, or the cgroup of the thread that it names."""
+    take = getter(layout, label.field)
+    if not label.of_thread:
+        return take
+
+    def path(record: Record) -> bytes | None:
+        tid = take(record)
+        return cgroup(tid, record[TIME]) if cgroup is not None and isinstance(tid, int) else None
+
+    return path
 
 
 def passes(layout: Layout, where: Where) -> Callable[[Record], bool]:
@@ -118,9 +137,15 @@ def guarded(test: Callable[[Record], bool], update: Update) -> Update:
     return guard
 
 
-def counter_update(layout: Layout, spec: MetricSpec, series: Series[list[float]], refuse: Refuse) -> Update:
+def counter_update(
+    layout: Layout,
+    spec: MetricSpec,
+    series: Series[list[float]],
+    refuse: Refuse,
+    cgroup: CgroupOf | None = None,
+) -> Update:
     """Add 1, or the value; a negative or unreadable one is refused."""
-    key, cell = key_getter(layout, [label.field for label in spec.labels]), series.cell
+    key, cell = key_getter(layout, spec.labels, cgroup), series.cell
     if spec.value is None:
 
         def count(record: Record) -> None:
@@ -139,9 +164,15 @@ def counter_update(layout: Layout, spec: MetricSpec, series: Series[list[float]]
     return add
 
 
-def gauge_update(layout: Layout, spec: MetricSpec, series: Series[list[float]], refuse: Refuse) -> Update:
+def gauge_update(
+    layout: Layout,
+    spec: MetricSpec,
+    series: Series[list[float]],
+    refuse: Refuse,
+    cgroup: CgroupOf | None = None,
+) -> Update:
     """Keep the last value."""
-    key, cell = key_getter(layout, [label.field for label in spec.labels]), series.cell
+    key, cell = key_getter(layout, spec.labels, cgroup), series.cell
     take, scale = getter(layout, spec.value or ""), whole_scale(spec)
 
     def keep(record: Record) -> None:
@@ -155,10 +186,14 @@ def gauge_update(layout: Layout, spec: MetricSpec, series: Series[list[float]], 
 
 
 def histogram_update(
-    layout: Layout, spec: MetricSpec, series: Series[HistogramCell], refuse: Refuse
+    layout: Layout,
+    spec: MetricSpec,
+    series: Series[HistogramCell],
+    refuse: Refuse,
+    cgroup: CgroupOf | None = None,
 ) -> Update:
     """Put the value into its bucket."""
-    key, cell = key_getter(layout, [label.field for label in spec.labels]), series.cell
+    key, cell = key_getter(layout, spec.labels, cgroup), series.cell
     take, scale, bounds = getter(layout, spec.value or ""), whole_scale(spec), spec.buckets
 
     def observe(record: Record) -> None:

@@ -151,7 +151,8 @@ class _Pair:
         path = (*self.path, "pair", *at)
         target = parse_target(own.to)
         if target.kind.is_joined or target.is_pattern:
-            self.refuse(path, f"{target} is not one event: name the one that is meant")
+            place = path if isinstance(half, str) else (*path, "to")
+            self.refuse(place, f"{target} is not one event: name the one that is meant")
         if not target.kind.is_return and not target.kind.on_event:
             returns = None
         fetched = dict((own.fetch if "fetch" in own.model_fields_set else fetch) or {})

@@ -9,6 +9,7 @@ from kprobe_exporter.config.sites import Alternative, Refuse
 from kprobe_exporter.config.values import Metric
 from kprobe_exporter.config.wording import Path, listed, quote
 from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.model import OF_THREAD
 
 MOST_LABELS = 2
 """TRACING_MAP_KEYS_MAX of kernel/trace/tracing_map.h is 3, and a histogram's value is one of them."""
@@ -48,6 +49,9 @@ def refuse_metric(
     for path, field in _label_fields(model):
         if why := _no_key(field, alternatives):
             refuse(path, why)
+    for label in metric.labels:
+        if label.decode and label.decode[0].name in OF_THREAD:
+            refuse(("labels",), f"the kernel does not aggregate by {label.decode[0].name}: {EVENTS}")
     _refuse_where(model, alternatives, refuse)
 
 

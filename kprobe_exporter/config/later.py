@@ -2,16 +2,11 @@
 
 from collections.abc import Mapping
 
-_DECODERS = """
-    cgroup container pod namespace
-"""
-
 # By the place in the configuration.
 LATER: Mapping[str, frozenset[str]] = {
     "document": frozenset({"otlp"}),
     "global": frozenset({"limit"}),
     "probes": frozenset({"export", "limit"}),
-    "decoder": frozenset(_DECODERS.split()),
 }
 
 

@@ -14,6 +14,7 @@ from kprobe_exporter.grammar.condition import Comparison
 from kprobe_exporter.grammar.evaluate import check_fields
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.lexis import closest
+from kprobe_exporter.model import OF_THREAD
 
 MEASURED = (
     "a duration is measured, and each one would be a series of its own: make it the `value` of a histogram"
@@ -150,8 +151,13 @@ class _Written:
         if isinstance(value, str):
             self._check_field(value, path, label=True)
             return Label(name, value)
-        self._check_field(value.field, (*path, "field"), label=True)
-        return Label(name, value.field, tuple(_decoding(value.decode)))
+        steps = tuple(_decoding(value.decode))
+        of_thread = [step.name for step in steps if step.name in OF_THREAD]
+        self._check_field(value.field, (*path, "field"), label=True, number=bool(of_thread))
+        if of_thread and steps[0].name not in OF_THREAD:
+            sentence = f"{of_thread[0]} takes a thread's id: let it be the first, with field: tid"
+            self.refuse((*path, "decode"), sentence)
+        return Label(name, value.field, steps)
 
     def _check_field(self, name: str, path: Path, *, number: bool = False, label: bool = False) -> None:
         """Refuse a field that is not there, is no ``number``, or no ``label``, in any of the alternatives."""

@@ -23,7 +23,10 @@ INITIAL_CGROUPS = "cgroup:[4026531835]"
 """The initial cgroup namespace (PROC_CGROUP_INIT_INO, include/linux/proc_ns.h)."""
 
 Paths: TypeAlias = tuple[tuple[int, bytes], ...]
-"""Where a thread is in each hierarchy: its id, 0 for the unified one of v2, and the cgroup's path."""
+"""Where a thread is in each hierarchy: its id, and the cgroup's path."""
+
+UNIFIED = 0
+"""The id of the hierarchy of v2."""
 
 ROOT = b"/"
 MOST_THREADS, MOST_EXITED, MOST_TOLD = 32_768, 4096, 1024
@@ -51,8 +54,8 @@ class _Thread:
     """What is known of a thread; ``path`` is the telling one of its ``paths``, None if unknown.
 
     They are as at ``since``, in the events' time, and as later events changed them. What /proc told is
-    ahead of the stream, and about who lives since ``start``, nanoseconds after boot. ``looked`` is
-    when /proc was asked. ``stayed`` are its paths in case that only its process's leader moved.
+    ahead of the stream, and about who lives since ``start``, nanoseconds after boot. ``looked`` is when
+    /proc was asked; ``tgid`` 0 if unknown. ``stayed`` are its paths if only its process's leader moved.
     """
 
     since: int
@@ -117,12 +120,13 @@ class Cgroups:
         if child <= 0:
             return
         known = self._known(parent, time_ns)
-        self._forget(child)
+        paths = known.paths if known.since <= time_ns else ()  # not where its parent was only later
         if clone_flags & CLONE_INTO_CGROUP:
-            self._look(child, time_ns)  # no event says which
-        elif known.paths and known.since <= time_ns:  # not from where its parent was only later
-            tgid = known.tgid if clone_flags & CLONE_THREAD else child
-            self._keep(child, _Thread(time_ns, tgid, known.paths, known.path))
+            paths = _with(paths, UNIFIED, b"")  # no event says which
+        tgid = known.tgid if clone_flags & CLONE_THREAD else child
+        self._keep(child, _Thread(time_ns, tgid, paths, self._telling(paths)))
+        if clone_flags & CLONE_INTO_CGROUP:
+            self._look(child, time_ns)
 
     def attached(self, tid: int, hierarchy: int, path: bytes, time_ns: int) -> None:
         """``cgroup:cgroup_attach_task``: a thread, or a whole process by its leader, is in another cgroup.
@@ -138,11 +142,11 @@ class Cgroups:
             self._hierarchies.setdefault(hierarchy, b"?")
             self._told.clear()
         known = self._threads.get(tid)
-        if known is None or not known.paths:
+        if known is None or not known.tgid:
             if self._proc is not None:
                 self._look(tid, time_ns)
             else:  # nearly all that are moved are leaders
-                self._keep(tid, _Thread(time_ns, tid, ((hierarchy, ROOT),), None))
+                self._keep(tid, _Thread(time_ns, tid, (), None))
         self._move(tid, hierarchy, path, time_ns, certain=True)
         for other in self._processes.get(tid, ()):
             if other != tid:
@@ -216,9 +220,12 @@ class Cgroups:
 
     def _move(self, tid: int, hierarchy: int, path: bytes, time_ns: int, *, certain: bool) -> None:
         thread = self._threads[tid]
-        # What /proc told holds older moves already, and a dead thread stays where it is.
-        if not thread.paths or time_ns < thread.since or tid in self._exited:
+        if not thread.tgid or tid in self._exited:  # a dead thread stays where it is
             return
+        if time_ns < thread.since:  # what /proc told holds this move; still, now it is exact from here on
+            if not certain or len(thread.paths) > 1 or self._too_late(thread.start, time_ns):
+                return
+            thread.since = time_ns
         before = thread.stayed or thread.paths
         thread.paths = _with(thread.paths, hierarchy, path)
         stayed = _with(before, hierarchy, path) if certain else before
@@ -226,13 +233,16 @@ class Cgroups:
         thread.path = self._telling(thread.paths)
 
     def _telling(self, paths: Paths) -> bytes | None:
-        """The path that tells most; None where it may be one of a hierarchy that is not known."""
+        """The path that tells most; None where it may be one of a hierarchy that is not known.
+
+        Where nobody can be asked for the others, a container's path will do.
+        """
         if paths not in self._told:
             if len(self._told) >= MOST_TOLD:
                 self._told.clear()
-            unknown = self._hierarchies.keys() - dict(paths)
             best = min(paths, key=self._rank)[1] if paths else b""
-            self._told[paths] = best if best and (not unknown or container(best)) else None
+            enough = not self._hierarchies.keys() - dict(paths) or (self._proc is None and container(best))
+            self._told[paths] = best if best and enough else None
         return self._told[paths]
 
     def _rank(self, place: tuple[int, bytes]) -> tuple[bool, bool, int, int]:
@@ -247,7 +257,7 @@ class Cgroups:
         while len(self._threads) >= MOST_THREADS:
             self._forget(next(iter(self._exited or self._threads)))
         self._threads[tid] = thread
-        if thread.paths:
+        if thread.tgid:
             self._processes.setdefault(thread.tgid, set()).add(tid)
 
     def _forget(self, tid: int) -> None:

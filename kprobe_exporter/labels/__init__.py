@@ -2,13 +2,32 @@
 
 from collections.abc import Callable, Mapping
 
-from kprobe_exporter.labels import errno, ifname, ip, ksym, majorminor, regexp, syscall, user
+from kprobe_exporter.identity.pods import Pods
+from kprobe_exporter.labels import (
+    cgroup,
+    container,
+    errno,
+    ifname,
+    ip,
+    ksym,
+    majorminor,
+    namespace,
+    pod,
+    regexp,
+    syscall,
+    user,
+)
 from kprobe_exporter.labels import hex as hex_
 from kprobe_exporter.labels import map as map_
 from kprobe_exporter.labels import signal as signal_
 from kprobe_exporter.model import Decoder
 
-DECODERS: Mapping[str, Callable[[object], Decoder]] = {
+Decoders = Mapping[str, Callable[[object], Decoder]]
+"""Each makes a decoder from the options in the YAML, None without any; ValueError says what is wrong."""
+
+DECODERS: Decoders = {
+    "cgroup": cgroup.decoder,
+    "container": container.decoder,
     "errno": errno.decoder,
     "hex": hex_.decoder,
     "ifname": ifname.decoder,
@@ -16,12 +35,21 @@ DECODERS: Mapping[str, Callable[[object], Decoder]] = {
     "ksym": ksym.decoder,
     "majorminor": majorminor.decoder,
     "map": map_.decoder,
+    "namespace": namespace.decoder,
+    "pod": pod.decoder,
     "regexp": regexp.decoder,
     "signal": signal_.decoder,
     "syscall": syscall.decoder,
     "user": user.decoder,
 }
-"""Each makes a decoder from the options in the YAML, None without any; ValueError says what is wrong.
+"""Enough to check a configuration."""
 
-Those that ask the kernel what it has (``ksym``) know nothing yet: the agent has its own.
-"""
+
+def decoders(symbol: Callable[[int], bytes], pods: Pods) -> Decoders:
+    """Those of a running agent, which ask for the kernel's symbols and for the pods of this machine."""
+    return {
+        **DECODERS,
+        "ksym": ksym.decoder_with(symbol),
+        "namespace": namespace.decoder_with(pods),
+        "pod": pod.decoder_with(pods),
+    }

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from decimal import Decimal
 
 from kprobe_exporter.config.values import Attach, Label, Metric, Probe
 from kprobe_exporter.grammar.condition import And, Comparison, Filter, Not, Or
@@ -46,9 +47,8 @@ def in_nanoseconds(parsed: Filter) -> Filter:
     """The same with its durations, which are in seconds, in nanoseconds, as records have them."""
     match parsed:
         case Comparison(name="duration", value=int() | float() as seconds):
-            return replace(
-                parsed, value=round(seconds * 1e9, 3)
-            )  # 0.0011 s are 1100000 ns, and not a bit less
+            # As it is written: 1.1e-6 are 1100, which a product of floats may miss by a bit.
+            return replace(parsed, value=float(Decimal(str(seconds)).scaleb(9)))
         case Not():
             return Not(in_nanoseconds(parsed.operand))
         case And() | Or():

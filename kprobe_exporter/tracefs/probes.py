@@ -149,7 +149,7 @@ def install(instance: Instance, spec: ProbeSpec, taken: set[str]) -> Installed:
         probe.set_filter()
         probe.take_stacks()
         probe.aggregate()
-        if spec.role != "end":
+        if spec.role in ("whole", "begin"):
             probe.count_hits()
     except BaseException:
         probe.remove()

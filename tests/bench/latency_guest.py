@@ -5,11 +5,11 @@ the call. So calls come in bursts that fit into half a ring buffer, and the agen
 """
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from statistics import median
 from typing import Any
 
 from kprobe_exporter.agent import Agent
@@ -17,7 +17,8 @@ from kprobe_exporter.model import HistogramValue, Snapshot
 from kprobe_exporter.stop import Stop
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.mount import mounted
-from tests.bench.bpftrace import Missed, bpftrace, saw_all
+from kprobe_exporter.tracefs.poller import MAX_AGE
+from tests.bench.bpftrace import LIVE, SAYS_SO, Missed, bpftrace, saw_all
 from tests.bench.bursts import Bursts
 from tests.bench.probes import INSTANCE, configured
 
@@ -26,14 +27,12 @@ FUNCTION = f"__x64_sys_{SYSTEM_CALL}"
 BURST = 5000
 BURSTS = 12
 ROUNDS = 3
-FEW = 500
 
 AGENT = f"""
 global: {{tracefs_instance: {INSTANCE}}}
 probes:
   - name: bench
     help: Calls.
-    returns: int
     attach: %s
 """
 CALL_PROBE = f"call:{FUNCTION}"
@@ -44,7 +43,7 @@ PAIR_PROBE = (
 MAPS = (
     "{first} {{ @s[tid] = nsecs; }}"
     " {last} /@s[tid]/ {{ @ = hist(nsecs - @s[tid]); delete(@s[tid]); }}"
-    " END {{ clear(@s); }}"
+    " END {{ clear(@s); clear(@live); }}"
 )
 BPF_CALL_PROGRAM = MAPS.format(first=f"kprobe:{FUNCTION}", last=f"kretprobe:{FUNCTION}")
 BPF_PAIR_PROGRAM = MAPS.format(
@@ -55,8 +54,8 @@ NOTHING = "no probe"
 CALL, BPF_CALL = "call", "bpftrace call"
 PAIR, BPF_PAIR = "pair", "bpftrace pair"
 
-Between = Callable[[], object]
-"""What is waited for after a burst."""
+Between = Callable[[], object] | None
+"""What is waited for after a burst, if anything."""
 
 
 @dataclass
@@ -93,11 +92,11 @@ def measure() -> dict[str, Any]:
 def variants(calls: Bursts, found: Found) -> Mapping[str, Callable[[], AbstractContextManager[Between]]]:
     """How each probe is put in for a while, by name."""
     return {
-        NOTHING: lambda: nullcontext(_at_once),
+        NOTHING: nullcontext,
         CALL: partial(joined, CALL_PROBE, calls, found),
-        BPF_CALL: partial(mapped, BPF_CALL_PROGRAM, calls, found),
+        BPF_CALL: partial(mapped, BPF_CALL_PROGRAM),
         PAIR: partial(joined, PAIR_PROBE, calls, found),
-        BPF_PAIR: partial(mapped, BPF_PAIR_PROGRAM, calls, found),
+        BPF_PAIR: partial(mapped, BPF_PAIR_PROGRAM),
     }
 
 
@@ -109,7 +108,7 @@ def joined(attach: str, calls: Bursts, found: Found) -> Iterator[Between]:
         if down := agent.ready():
             raise Missed(down)
         yield agent.snapshot
-        agent.snapshot()
+        time.sleep(MAX_AGE)  # the kernel's counts are no older then
         snapshot = agent.snapshot()
     made = calls.made - before
     saw_all(snapshot.probes[0].hits or 0, made)
@@ -118,14 +117,9 @@ def joined(attach: str, calls: Bursts, found: Found) -> Iterator[Between]:
     found.told += total(snapshot, "kprobe_exporter_events_lost_total")
 
 
-@contextmanager
-def mapped(program: str, calls: Bursts, found: Found) -> Iterator[Between]:
-    """bpftrace, once calls take much longer: tracepoints are in no list that tells."""
-    bare = found.ns[NOTHING][-1]
-    with bpftrace(
-        program, lambda: median(calls.burst(FEW) for _ in range(3)) > 2 * bare, BURST * (BURSTS + 1)
-    ):
-        yield _at_once
+def mapped(program: str) -> AbstractContextManager[None]:
+    """bpftrace, which adds up in the kernel: there is nothing to wait for."""
+    return bpftrace(f"{program} {SAYS_SO}", lambda printed: LIVE in printed.split(), BURST * (BURSTS + 1))
 
 
 def total(snapshot: Snapshot, name: str) -> int:
@@ -139,9 +133,6 @@ def nanoseconds(calls: Bursts, between: Between) -> float:
     figures = []
     for _ in range(BURSTS + 1):
         figures.append(calls.burst(BURST))
-        between()
+        if between is not None:
+            between()
     return min(figures[1:])
-
-
-def _at_once() -> None:
-    """Nobody has anything left to read."""

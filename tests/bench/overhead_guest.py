@@ -88,7 +88,7 @@ def refused(instance: Instance, text: str) -> str | None:
 
 def beside(program: str) -> AbstractContextManager[None]:
     """bpftrace with a program on the same function."""
-    return bpftrace(program, _live, RUNS * CALLS)
+    return bpftrace(program, lambda _: _live(), RUNS * CALLS)
 
 
 def _live() -> bool:

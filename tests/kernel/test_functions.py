@@ -174,7 +174,7 @@ def test_a_name_of_several_functions(
 ) -> None:
     """It is refused with the names under which each of them installs."""
     lists = Lists.of(tracefs, Path("/"))
-    for name in several(listed):
+    for name in several(listed)[1 if kind.is_return else 0 :: 2]:
         target = Target(kind, symbol=name)
         with pytest.raises(ProbeRefused) as refusal:
             install(instance, planned(instance, target), names_in_use(instance))
@@ -196,7 +196,7 @@ def test_namesakes_where_addresses_are_hidden(
     hidden = re.sub(r"(?m)^[0-9a-f]{16}", "0" * 16, Path("/proc/kallsyms").read_text())
     (tmp_path / "proc/kallsyms").write_text(hidden)
     blind = Lists.of(tracefs, tmp_path)
-    for name in several(listed):
+    for name in several(listed)[::2]:
         target = Target(Kind.KPROBE, symbol=name)
         seen, unseen = (list(named_alone(target, lists)) for lists in (shown, blind))
         assert {one.module for one in seen} == {one.module for one in unseen}

@@ -1,9 +1,9 @@
-"""biolatency and runqlat of examples/ tell what bpftrace's tools of these names tell, and what is known anyway.
+"""biolatency and runqlat of examples/ tell what bpftrace's tools of these names tell, and what is true.
 
-Both run at once, over the same load; a bucket of bpftrace's `hist()` of microseconds is one of the examples',
-but for the bound itself. As Debian 12 ships them, neither tool works on its kernels: the functions that
-biolatency.bt attaches to are inlined, runqlat.bt includes a header that is not installed. Besides, runqlat.bt
-takes the idle tasks of all CPUs for one task that waits, and leaves out those whom the kernel preempts.
+Both run at once, over the same load. A bucket of bpftrace's `hist()` of microseconds is one of theirs, but
+for the bound itself. As Debian 12 ships them, neither tool works on its kernels: what biolatency.bt attaches
+to is inlined, and runqlat.bt includes a header of kernels' sources. Besides, runqlat.bt takes the idle tasks
+of all CPUs for one task that waits, and leaves out tasks that the kernel preempted.
 """
 
 import mmap
@@ -14,8 +14,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
-from itertools import accumulate
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -117,6 +116,14 @@ def example(name: str) -> str:
     return (ROOT / f"examples/{name}.yaml").read_text()
 
 
+@pytest.fixture
+def on_cpu() -> Iterator[Callable[[int], None]]:
+    """Binds this thread, and what it starts from now on, to a CPU; in the end it is free again."""
+    free = os.sched_getaffinity(0)
+    yield lambda cpu: os.sched_setaffinity(0, {cpu})
+    os.sched_setaffinity(0, free)
+
+
 TIMES = 40
 BYTES = 4096
 LATENCIES = {40_000: 32_768, 150_000: 131_072}
@@ -126,7 +133,8 @@ LATENCIES = {40_000: 32_768, 150_000: 131_072}
 @contextmanager
 def null_block(latency: int) -> Iterator[Path]:
     """A device that does nothing, so many microseconds long."""
-    options = ["queue_mode=2", "irqmode=2", f"completion_nsec={latency * 1000}", "gb=1", "nr_devices=1"]
+    options = ["nr_devices=1", "gb=1", "queue_mode=2", "irqmode=2", f"completion_nsec={latency * 1000}"]
+    options.append("submit_queues=2")  # a queue for each CPU, on which its interrupts come
     subprocess.run(["modprobe", "null_blk", *options], check=True)
     try:
         yield Path("/dev/nullb0")
@@ -135,19 +143,31 @@ def null_block(latency: int) -> Iterator[Path]:
 
 
 def write(device: Path) -> None:
-    """So many blocks, none beside another one, eight at a time, past the page cache."""
-    with mmap.mmap(-1, BYTES) as block:
-        fd = os.open(device, os.O_RDWR | os.O_DIRECT)
-        with ThreadPoolExecutor(8) as pool:
-            assert set(pool.map(lambda n: os.pwritev(fd, [block], 2 * n * BYTES), range(TIMES))) == {BYTES}
-        os.close(fd)
+    """So many blocks, none beside another one, past the page cache.
+
+    Eight at a time, so that none is begun while others end: a program of bpftrace's misses what happens
+    in an interrupt of another one.
+    """
+    fd = os.open(device, os.O_RDWR | os.O_DIRECT)
+    with mmap.mmap(-1, BYTES) as block, ThreadPoolExecutor(8) as pool:
+        for some in range(0, TIMES, 8):
+            places = [2 * number * BYTES for number in range(some, some + 8)]
+            assert list(pool.map(lambda place: os.pwritev(fd, [block], place), places)) == [BYTES] * 8
+    os.close(fd)
 
 
-def test_biolatency(start_agent: StartAgent, bpftrace: Callable[[str], Bpftrace]) -> None:
-    """Nothing else is read from devices here but a new one's partition table, by both: all counts are equal."""
+def test_biolatency(
+    start_agent: StartAgent, bpftrace: Callable[[str], Bpftrace], on_cpu: Callable[[int], None]
+) -> None:
+    """Both see every request to the device, and of a new one the search for partitions: all is equal.
+
+    The agent's threads have a CPU of their own: what interrupts them is not seen.
+    """
     tool = bpftrace("biolatency")
+    on_cpu(0)
     agent = start_agent(example("biolatency"))
     metrics = agent.scrape()
+    on_cpu(1)
     for latency in LATENCIES:
         with null_block(latency) as device:
             write(device)
@@ -164,8 +184,10 @@ def test_biolatency(start_agent: StartAgent, bpftrace: Callable[[str], Bpftrace]
 
 
 HOGS = 3
-SLICES = 200
+SLICES = 400
 ROUNDS = 2000
+FINEST = 64
+"""Microseconds: shorter waits may be in the next bucket for one of the two."""
 
 
 class Hog:
@@ -175,7 +197,7 @@ class Hog:
         self._process = subprocess.Popen(["taskset", "-c", "1", "sh", "-c", "while :; do :; done"])
 
     def waited(self) -> tuple[float, int]:
-        """The seconds that it waited for its CPU, and how often it had it: Documentation/scheduler/sched-stats.rst."""
+        """The seconds that it waited for its CPU, and how often it had it: fs/proc/base.c."""
         _, waited, slices = Path(f"/proc/{self._process.pid}/schedstat").read_text().split()
         return int(waited) / 1e9, int(slices)
 
@@ -203,8 +225,9 @@ def ping_pong() -> None:
 
 
 def test_runqlat(start_agent: StartAgent, bpftrace: Callable[[str], Bpftrace]) -> None:
-    """What the two count cannot be equal: they are asked one after the other, while the machine goes on; the
-    agent leaves out whom its own threads wake, and bpftrace a tracepoint within another one of its programs."""
+    """Nearly the same: the two are asked one after the other while the machine goes on, the agent leaves out
+    whom its own threads wake, bpftrace what happens on a CPU while it runs there, and each measures what
+    the other one adds to a wait, which is some microseconds, emulated."""
     tool = bpftrace("runqlat")
     agent = start_agent(example("runqlat"))
     before = agent.scrape(), tool.now()
@@ -212,7 +235,7 @@ def test_runqlat(start_agent: StartAgent, bpftrace: Callable[[str], Bpftrace]) -
     try:
         ping_pong()
         eventually(lambda: all(hog.waited()[1] >= SLICES for hog in hogs), PATIENCE)
-        known, slices = map(sum, zip(*(hog.waited() for hog in hogs), strict=True))
+        known = sum(hog.waited()[0] for hog in hogs)
     finally:
         for hog in hogs:
             hog.end()
@@ -221,17 +244,20 @@ def test_runqlat(start_agent: StartAgent, bpftrace: Callable[[str], Bpftrace]) -
     ours, theirs = buckets(after[1], name) - buckets(before[0], name), after[0] - before[1]
     waited = after[1].value(f"{name}_sum") - before[0].value(f"{name}_sum")
     unpaired = after[1].value("kprobe_exporter_events_lost_total", reason="unpaired")
+    print("from µs  agent  bpftrace")
     for low in sorted(ours | theirs):
-        print(f"{low:>8} µs {ours[low]:>8} {theirs[low]:>8}")
-    print(ours.total(), theirs.total(), "waited", waited, "hogs", known, slices, "unpaired", unpaired)
+        print(f"{low:7} {ours[low]:6} {theirs[low]:9}")
+    print(f"waited {waited:.3f} s, the hogs {known:.3f} s; {unpaired:.0f} unpaired")
     assert ours.total() == pytest.approx(theirs.total(), rel=0.05)
-    assert distance(ours, theirs) < 0.05
+    assert distance(ours, theirs) < 0.03
     assert known < waited < 1.25 * known
     assert unpaired < 0.02 * ours.total()
 
 
 def distance(one: Buckets, other: Buckets) -> float:
-    """Between two distributions, as Kolmogorov and Smirnov have it: the largest difference of two shares."""
-    bounds = sorted(one | other)
-    shares = ([count / of.total() for count in accumulate(of[low] for low in bounds)] for of in (one, other))
-    return max(abs(mine - theirs) for mine, theirs in zip(*shares, strict=True))
+    """The largest difference between their shares of what is not below a bound."""
+
+    def share(of: Buckets, bound: int) -> float:
+        return sum(count for low, count in of.items() if low >= bound) / of.total()
+
+    return max(abs(share(one, bound) - share(other, bound)) for bound in one | other if bound >= FINEST)

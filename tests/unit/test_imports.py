@@ -34,8 +34,10 @@ MAY_IMPORT: dict[str, str] = {
     "reading": "errors model recipe shape config tracefs plan source identity",
     "kernel": "btf config errors grammar plan tracefs",
     "attach": "errors grammar hist model plan tracefs",
-    "agent": "attach kernel recipe reading errors model grammar config tracefs plan source aggregate"
-    " identity labels stop",
+    "probe_state": "aggregate attach model plan",
+    "follow": "config errors grammar identity model plan tracefs",
+    "agent": "attach follow kernel probe_state recipe reading errors model grammar config tracefs plan source"
+    " aggregate identity labels stop",
     "live": "kernel errors model grammar config tracefs plan reading labels",
     "replay": "model config plan source aggregate labels export",
     "serve": "agent errors model config tracefs export stop",
@@ -131,6 +133,8 @@ def test_the_table_has_no_circle() -> None:
         "reading",
         "kernel",
         "attach",
+        "probe_state",
+        "follow",
         "agent",
         "live",
         "replay",

@@ -22,6 +22,8 @@ from kprobe_exporter.aggregate.updates import (
 from kprobe_exporter.grammar.evaluate import compile_filter
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.model import (
+    TID,
+    TIME,
     Arg,
     HistogramValue,
     LabelSpec,
@@ -36,6 +38,10 @@ LONG = ReturnType("long", "s64", signed=True, wide=True)
 INT = ReturnType("int", "s32", signed=True)
 PTR = ReturnType("ptr", "x64", pointer=True)
 U64 = ReturnType("u64", "u64")
+
+
+def labels(*fields: str) -> list[LabelSpec]:
+    return [LabelSpec(field, field) for field in fields]
 
 
 def layout(returns: ReturnType | None = LONG) -> Layout:
@@ -64,7 +70,7 @@ def record(returned: object = 0, count: object = 0, comm: object = b"bash") -> R
 )
 def test_a_field_of_a_record(field: str, value: object) -> None:
     assert getter(layout(), field)(record(5, 23)) == value
-    assert key_getter(layout(), [field])(record(5, 23)) == (value,)
+    assert key_getter(layout(), labels(field))(record(5, 23)) == (value,)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +85,7 @@ def test_a_field_of_a_record(field: str, value: object) -> None:
     ],
 )
 def test_several_fields_at_once(fields: Sequence[str], values: tuple[object, ...]) -> None:
-    assert key_getter(layout(), fields)(record(2**32 - 2, 23)) == values
+    assert key_getter(layout(), labels(*fields))(record(2**32 - 2, 23)) == values
 
 
 WIDTHS = [
@@ -105,7 +111,7 @@ WIDTHS = [
 @pytest.mark.parametrize(("returns", "raw", "value"), WIDTHS)
 def test_the_width_of_a_return_value(returns: ReturnType | None, raw: object, value: object) -> None:
     assert getter(layout(returns), "return")(record(raw)) == value
-    assert key_getter(layout(returns), ["return", "comm"])(record(raw)) == (value, b"bash")
+    assert key_getter(layout(returns), labels("return", "comm"))(record(raw)) == (value, b"bash")
 
 
 class Metric:
@@ -123,7 +129,7 @@ class Metric:
         spec = MetricSpec("m", kind, "help", value, labels, buckets)
         make = (lambda: HistogramCell(len(buckets))) if kind == "histogram" else (lambda: [0])
         self.series: Series[Any] = Series(labels, make, Limits(10, 20_000), lambda _, __: None)
-        self.update = UPDATES[kind](layout(returns), spec, self.series, self.refused.append)
+        self.update = UPDATES[kind](layout(returns), spec, self.series, self.refused.append, None)
 
     @property
     def cells(self) -> dict[str, Any]:
@@ -222,7 +228,7 @@ def test_a_scale_multiplies_the_value(kind: Any, cell: object) -> None:
         (), (lambda: HistogramCell(1)) if kind == "histogram" else (lambda: [0]), Limits(10, 10), print
     )
     spec = MetricSpec("m", kind, "help", "count", (), (0.1,), scale=0.25)
-    update = UPDATES[kind](layout(LONG), spec, series, lambda _: None)
+    update = UPDATES[kind](layout(LONG), spec, series, lambda _: None, None)
     for value in (3, 2):
         update(record(count=value))
     (found,) = series.cells.values()
@@ -245,3 +251,17 @@ def test_a_filter_guards_an_update() -> None:
     for each in records:
         update(each)
     assert seen == [records[0], records[4]]  # the last is an error that was read too wide
+
+
+def test_a_label_of_a_threads_cgroup_is_found_at_the_time_of_the_event() -> None:
+    asked = []
+
+    def cgroup(tid: int, time: int) -> bytes | None:
+        asked.append((tid, time))
+        return b"/pod" if tid == record(0)[TID] else None
+
+    pod = LabelSpec("pod", "tid", (("pod", str),))
+    take = key_getter(layout(), [pod, LabelSpec("comm", "comm")], cgroup)
+    assert take(record(0)) == (b"/pod", b"bash")
+    assert asked == [(record(0)[TID], record(0)[TIME])]
+    assert key_getter(layout(), [pod])(record(0)) == (None,)

@@ -30,12 +30,3 @@ def test_global_keys(problems: Callable[[str], list[str]], key: str) -> None:
 def test_probe_keys(problems: Callable[[str], list[str]], key: str) -> None:
     [problem] = problems(f"probes: [{{name: a, attach: 'kprobe:f', {key}: x}}]")
     assert problem.startswith(f"1:40: probes[0].{key}: {key!r} is not in this version yet")
-
-
-@pytest.mark.parametrize("name", sorted(LATER["decoder"]))
-@pytest.mark.parametrize("form", ["{}", "{{{}: {{}}}}", "[{}]"])
-def test_decoders(problems: Callable[[str], list[str]], name: str, form: str) -> None:
-    label = f"{{a: {{field: comm, decode: {form.format(name)}}}}}"
-    text = f"probes: [{{name: a, attach: 'kprobe:f', metrics: [{{counter: a_total, labels: {label}}}]}}]"
-    [problem] = problems(text)
-    assert f"{name!r} is not in this version yet" in problem

@@ -291,15 +291,51 @@ def test_what_proc_told_after_a_loss_stays(machine: Machine) -> None:
     assert known.path(1, machine.now + 1) is None
 
 
-def test_an_event_older_than_what_proc_told_is_in_it_already(machine: Machine) -> None:
+def test_a_move_that_proc_told_already_is_exact_once_the_stream_tells_it(machine: Machine) -> None:
     machine.lives(1, "/b")
+    known = machine.cgroups()
+    now = machine.now
+    assert known.path(1, now - 100) == b"/b"
+    known.attached(1, 0, b"/a", now - 90)
+    known.started(1, 10, 0, now - 80)
+    known.attached(1, 0, b"/b", now - 70)
+    known.started(1, 11, 0, now - 60)
+    assert [known.path(tid, now - 60) for tid in (1, 10, 11)] == [b"/b", b"/a", b"/b"]
+    known.lost(now - 50)
+    machine.gone(1)
+    assert known.path(1, now - 50) is None
+
+
+def test_what_proc_told_of_several_hierarchies_holds_older_moves(machine: Machine) -> None:
+    machine.lives(1, "4:memory:/\n0::/b\n")
     known = machine.cgroups()
     known.path(1, machine.now - 100)
     known.attached(1, 0, b"/a", machine.now - 90)
-    known.exited(1, machine.now - 80)  # another holder's
+    known.exited(1, machine.now - 80)
     assert known.path(1, machine.now) == b"/b"
     known.attached(1, 0, b"/c", machine.now + 1)
     assert known.path(1, machine.now + 1) == b"/c"
+
+
+def test_older_events_may_be_of_an_earlier_holder(machine: Machine) -> None:
+    machine.lives(1, "/b", start=machine.now - 50 * MS)
+    known = machine.cgroups()
+    known.scan()
+    known.attached(1, 0, b"/a", machine.now - 90 * MS)
+    known.exited(1, machine.now - 80 * MS)
+    assert known.path(1, machine.now) == b"/b"
+    known.attached(1, 0, b"/c", machine.now + 1)
+    assert known.path(1, machine.now + 1) == b"/c"
+
+
+def test_a_child_whose_cgroup_is_not_known_is_known_when_it_moves(machine: Machine) -> None:
+    machine.lives(1, "/a")
+    known = machine.cgroups()
+    known.scan()
+    known.started(1, 10, CLONE_INTO_CGROUP, machine.now + 1)
+    known.started(10, 11, CLONE_THREAD, machine.now + 2)
+    known.attached(10, 0, b"/b", machine.now + 3)
+    assert [known.path(tid, machine.now + 3) for tid in (10, 11)] == [b"/b", b"/b"]
 
 
 @pytest.mark.parametrize(

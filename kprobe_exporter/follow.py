@@ -1,0 +1,121 @@
+"""Following threads through their cgroups: the kernel's events that tell of it, in our own instance."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from kprobe_exporter.config.values import Attach, Probe
+from kprobe_exporter.errors import ProbeRefused
+from kprobe_exporter.grammar.target import Kind, Target
+from kprobe_exporter.identity.cgroups import Cgroups
+from kprobe_exporter.model import OF_THREAD, TID, TIME, Layout, ProbeSpec, Record
+from kprobe_exporter.plan import Kernel
+from kprobe_exporter.plan.tracepoint import tracepoint_specs
+from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.probes import Installed, install
+
+Handle = Callable[[Record], None]
+
+
+class Followed(NamedTuple):
+    """A tracepoint that tells of threads, and the fields that are read of it, by our names."""
+
+    system: str
+    event: str
+    fields: dict[str, str]
+
+
+FOLLOWED = (
+    # Not sched_process_fork: this one tells a thread from a process, and a cgroup that clone3() names.
+    Followed("task", "task_newtask", {"child": "pid", "flags": "clone_flags"}),
+    Followed(
+        "cgroup",
+        "cgroup_attach_task",
+        {"leader": "pid", "hierarchy": "dst_root", "path": "dst_path"},
+    ),
+    Followed("sched", "sched_process_exec", {"old": "old_pid"}),
+    Followed("sched", "sched_process_exit", {}),
+)
+
+
+def wants_cgroups(probes: Iterable[Probe]) -> bool:
+    """Whether any label is about the cgroup of a thread."""
+    labels = (label for probe in probes for metric in probe.metrics for label in metric.labels)
+    return any(label.decode and label.decode[0].name in OF_THREAD for label in labels)
+
+
+class Following:
+    """These tracepoints, recorded as they are, without a definition. Raises ProbeRefused if they cannot be.
+
+    ``layouts`` go to the source with the probes' own; what ``handlers`` has by slot gets the records,
+    in the order of their time. Only of pages: in text, whoever names files could forge such events.
+    """
+
+    def __init__(self, instance: Instance, kernel: Kernel, slots: Iterator[int], cgroups: Cgroups) -> None:
+        self._cgroups = cgroups
+        self._parts: list[Installed] = []
+        self.layouts: dict[Layout, str] = {}
+        self.handlers: dict[int, Handle] = {}
+        try:
+            for followed in FOLLOWED:
+                part = install(instance, _spec(followed, kernel, slots), set())
+                self._parts.append(part)
+                self.layouts[part.layout] = part.system
+                self.handlers[part.layout.slot] = _handler(followed.event, part.layout, cgroups)
+        except BaseException:
+            self.disable()
+            raise
+
+    @property
+    def specs(self) -> list[ProbeSpec]:
+        """What is installed."""
+        return [part.spec for part in self._parts]
+
+    def enable(self) -> None:
+        """Record from now on, and look at all threads that there are. Raises ProbeRefused."""
+        for part in self._parts:
+            part.enable()
+        self._cgroups.scan()
+
+    def disable(self) -> None:
+        """Never raises."""
+        for part in self._parts:
+            part.disable()
+
+
+def _spec(followed: Followed, kernel: Kernel, slots: Iterator[int]) -> ProbeSpec:
+    """The tracepoint itself: an eprobe on it would only copy it."""
+    target = Target(Kind.TRACEPOINT, system=followed.system, event=followed.event)
+    attach = Attach(target, followed.fields, None, None)
+    probe = Probe(followed.event, "", (attach,), aggregate="events")
+    text = kernel.event_format(followed.system, followed.event)
+    ways = tracepoint_specs(
+        probe, attach, set(followed.fields), text, slots, 1, counted=False, binary=kernel.binary
+    )
+    for way in ways:
+        if isinstance(way, ProbeSpec) and way.file is None:
+            return replace(way, role="own")
+    raise ProbeRefused(f"this kernel has no {target} that can be read.")
+
+
+def _handler(event: str, layout: Layout, cgroups: Cgroups) -> Handle:
+    """What a record of one of the tracepoints tells."""
+
+    def place(name: str) -> int:
+        found = layout.place(name)
+        assert found is not None
+        return found
+
+    match event:
+        case "task_newtask":
+            child, flags = place("child"), place("flags")
+            return lambda record: cgroups.started(record[TID], record[child], record[flags], record[TIME])
+        case "cgroup_attach_task":
+            leader, hierarchy, path = place("leader"), place("hierarchy"), place("path")
+            return lambda record: cgroups.attached(
+                record[leader], record[hierarchy], record[path] or b"", record[TIME]
+            )
+        case "sched_process_exec":
+            old = place("old")
+            return lambda record: cgroups.executed(record[old], record[TID])
+    return lambda record: cgroups.exited(record[TID], record[TIME])

@@ -1,0 +1,577 @@
+"""What takes time in the configuration: calls and pairs become halves, and what cannot be is refused."""
+
+from collections.abc import Callable
+
+import pytest
+
+from kprobe_exporter.config.values import DURATION_BUCKETS, Attach, Config
+from tests.unit.config.conftest import marked
+
+TWO_TRACEPOINTS = "from: 'tracepoint:a:b', to: 'tracepoint:a:c'"
+TWO_FUNCTIONS = "from: 'kprobe:f', to: 'kretprobe:g'"
+
+
+def attached(config: Callable[[str], Config], rest: str) -> Attach:
+    [one] = config(f"probes: [{{name: p, {rest}}}]").probes[0].attach
+    return one
+
+
+def halves(whole: Attach) -> list[str]:
+    return [str(one.target) for one in whole.single]
+
+
+@pytest.mark.parametrize(
+    ("to", "entry", "back"),
+    [
+        ("call:f", "kprobe:f", "kretprobe:f"),
+        ("call:ext4:f.isra.0", "kprobe:ext4:f.isra.0", "kretprobe:ext4:f.isra.0"),
+        ("ucall:/bin/x:main", "uprobe:/bin/x:main", "uretprobe:/bin/x:main"),
+        ("ucall:/bin/x:0x1234", "uprobe:/bin/x:0x1234", "uretprobe:/bin/x:0x1234"),
+        ("syscall:openat", "tracepoint:syscalls:sys_enter_openat", "tracepoint:syscalls:sys_exit_openat"),
+    ],
+)
+def test_a_call_is_its_entry_and_its_return(
+    config: Callable[[str], Config], to: str, entry: str, back: str
+) -> None:
+    whole = attached(config, f"attach: '{to}', returns: int")
+    assert str(whole.target) == to
+    assert halves(whole) == [entry, back]
+    assert whole.end
+    assert (whole.returns, whole.end.returns) == (whole.end.returns, whole.returns)
+    assert whole.end.returns
+    assert (whole.end.returns.name, whole.end.guessed) == ("int", False)
+    assert [begin.returns for begin in whole.begins] == [None]
+    assert whole.key == ()
+
+
+def test_what_a_call_fetches_is_read_on_entry(config: Callable[[str], Config]) -> None:
+    whole = attached(config, "attach: 'call:f', fetch: {n: $arg3, path: '+0($arg1):string'}")
+    assert whole.begins[0].fetch == {"n": "$arg3", "path": "+0($arg1):string"}
+    assert whole.end
+    assert whole.end.fetch == {}
+    assert whole.end.returns
+    assert (whole.end.returns.name, whole.end.guessed) == ("long", True)
+
+
+@pytest.mark.parametrize(
+    ("returns", "fetched"),
+    [("", {"return": "ret"}), ("returns: int", {"return": "ret"}), ("returns: void", {})],
+)
+def test_a_system_call_returns_ret(
+    config: Callable[[str], Config], returns: str, fetched: dict[str, str]
+) -> None:
+    whole = attached(config, f"attach: 'syscall:openat', fetch: {{path: filename}}, {returns}")
+    assert whole.begins[0].fetch == {"path": "filename"}
+    assert whole.end
+    assert whole.end.fetch == fetched
+
+
+@pytest.mark.parametrize("to", ["call:f", "syscall:f"])
+@pytest.mark.parametrize(
+    ("written", "kernel", "agent"),
+    [
+        ("common_pid == 3", "common_pid == 3", None),
+        ("common_pid == 3 && common_pid != 4", "common_pid == 3 && common_pid != 4", None),
+        (
+            "(common_pid == 3 || common_pid == 4) && return > 0",
+            "common_pid == 3 || common_pid == 4",
+            "return > 0",
+        ),
+        (
+            "return > 0 && common_pid == 3 && duration > 0.5",
+            "common_pid == 3",
+            "return > 0 && duration > 0.5",
+        ),
+        ("common_pid == 3 || return > 0", None, "tid == 3 || return > 0"),
+        ("!(common_pid == 3) && !(return > 0)", "!common_pid == 3", "!return > 0"),
+        ("tid == 3 && pid == 4", None, "tid == 3 && pid == 4"),  # pid is what the agent finds out
+        ('comm ~ "a*" && cpu == 0x1', None, 'comm ~ "a*" && cpu == 0x1'),
+        ('COMM != "a" && CPU == 1 && common_cpu < 2', None, 'comm != "a" && cpu == 1 && cpu < 2'),
+        ('symbol == "f" && n >= 1e-3', None, 'symbol == "f" && n >= 1e-3'),
+    ],
+)
+def test_the_kernel_filters_a_call_by_its_thread_alone(
+    config: Callable[[str], Config], to: str, written: str, kernel: str | None, agent: str | None
+) -> None:
+    """All else may be another on return, or is not known before it."""
+    if "1e-3" in written and to == "call:f":
+        written, agent = written.replace("1e-3", "1"), agent and agent.replace("1e-3", "1")
+    fetch = "{n: $arg1}" if to == "call:f" else "{n: count}"
+    whole = attached(config, f"attach: '{to}', fetch: {fetch}, filter: '{written}'")
+    assert [one.filter for one in whole.single] == [kernel, kernel]
+    assert whole.filter == agent
+
+
+def test_a_name_that_is_fetched_is_not_the_kernels(config: Callable[[str], Config]) -> None:
+    call = attached(config, "attach: 'call:f', fetch: {COMM: $arg1}, filter: COMM == 3")
+    pair = attached(
+        config, f"attach: {{pair: {{{TWO_FUNCTIONS}, key: tid}}}}, fetch: {{COMM: $arg1}}, filter: COMM == 3"
+    )
+    assert [call.filter, pair.filter] == ["COMM == 3", "COMM == 3"]
+
+
+def test_a_call_may_be_filtered_by_its_caller(config: Callable[[str], Config]) -> None:
+    assert attached(config, "attach: 'call:f', filter: 'caller == \"g\"'").filter == 'caller == "g"'
+
+
+def test_what_prints_as_text_is_compared_as_text(
+    config: Callable[[str], Config], problems: Callable[[str], list[str]]
+) -> None:
+    """The agent filters, and it reads a symbol's name where the kernel has the address."""
+    text = "attach: 'call:f', fetch: {x: '$arg1:symbol'}, filter: 'x == \"g\"'"
+    assert attached(config, text).filter == 'x == "g"'
+    [problem] = problems("probes: [{name: p, attach: 'call:f', fetch: {x: '$arg1:symbol'}, filter: x == 3}]")
+    assert problem.endswith("'x' is a string, put 3 in quotes")
+
+
+def test_an_alternative_of_its_own_in_a_list(config: Callable[[str], Config]) -> None:
+    [call, pair, single] = (
+        config(
+            """probes: [{name: p, fetch: {n: $arg1}, filter: common_pid == 1, attach: [
+            {to: 'call:f', filter: duration > 0.5, fetch: {n: $arg2}, returns: u32},
+            {pair: {from: 'kprobe:g', to: 'kprobe:h', key: tid}, filter: null},
+            'kprobe:i']}]"""
+        )
+        .probes[0]
+        .attach
+    )
+    assert (call.filter, call.begins[0].filter, call.begins[0].fetch) == (
+        "duration > 0.5",
+        None,
+        {"n": "$arg2"},
+    )
+    assert call.returns
+    assert call.returns.name == "u32"
+    assert (pair.filter, pair.begins[0].fetch) == (None, {"n": "$arg1"})
+    assert (single.filter, single.single) == ("common_pid == 1", (single,))
+
+
+def test_a_pair(config: Callable[[str], Config]) -> None:
+    whole = attached(
+        config,
+        """attach: {pair: {
+            from: ['kprobe:f', {to: 'kprobe:g', filter: common_pid == 7, fetch: {n: '$arg2:u32'}}],
+            to: {to: 'kretprobe:h', fetch: {m: $retval}, filter: return < 0}, key: tid}},
+        fetch: {n: '$arg1:u32'}, returns: int, filter: 'n > 3 && return < -1 && duration >= 1e-3'""",
+    )
+    assert str(whole.target) == "kprobe:f | kprobe:g -> kretprobe:h"
+    assert [(str(one.target), one.fetch, one.filter) for one in whole.single] == [
+        ("kprobe:f", {"n": "$arg1:u32"}, None),
+        ("kprobe:g", {"n": "$arg2:u32"}, "common_pid == 7"),
+        ("kretprobe:h", {"m": "$retval:s32"}, "return < 0"),
+    ]
+    assert whole.end
+    assert [one.returns for one in whole.begins] == [None, None]
+    assert whole.returns
+    assert (whole.returns, whole.returns.name) == (whole.end.returns, "int")
+    assert whole.filter == "n > 3 && return < -1 && duration >= 1e-3"
+    assert (whole.key, whole.fetch) == (("tid",), {})
+
+
+@pytest.mark.parametrize(
+    ("key", "fetch", "first", "last"),
+    [
+        ("dev", "", {"dev": "dev"}, {"dev": "dev"}),
+        ("[dev, sector]", "", {"dev": "dev", "sector": "sector"}, {"dev": "dev", "sector": "sector"}),
+        ("[dev, dev]", "", {"dev": "dev"}, {"dev": "dev"}),
+        ("dev", "fetch: {size: bytes}", {"size": "bytes", "dev": "dev"}, {"dev": "dev"}),
+        ("dev", "fetch: {dev: other}", {"dev": "other"}, {"dev": "dev"}),
+        ("[tid, cpu, pid]", "", {}, {}),
+    ],
+)
+def test_a_tracepoint_has_the_key_by_its_name(
+    config: Callable[[str], Config], key: str, fetch: str, first: dict[str, str], last: dict[str, str]
+) -> None:
+    whole = attached(config, f"attach: {{pair: {{{TWO_TRACEPOINTS}, key: {key}}}}}, {fetch}")
+    assert whole.end
+    assert ([one.fetch for one in whole.begins], whole.end.fetch) == ([first], last)
+
+
+def test_what_several_events_begin_with(config: Callable[[str], Config]) -> None:
+    """As a task that waits for a CPU: it is woken, it is new, or it has to make room."""
+    whole = attached(
+        config,
+        """attach: {pair: {key: task, from: [
+            {to: 'tracepoint:sched:sched_wakeup', fetch: {task: pid}},
+            {to: 'tracepoint:sched:sched_switch', fetch: {task: prev_pid}, filter: prev_state == 0}],
+            to: {to: 'tracepoint:sched:sched_switch', fetch: {task: next_pid}}}}""",
+    )
+    assert [(one.fetch, one.filter) for one in whole.single] == [
+        ({"task": "pid"}, None),
+        ({"task": "prev_pid"}, "prev_state == 0"),
+        ({"task": "next_pid"}, None),
+    ]
+
+
+def test_a_key_that_a_function_returns_is_read_as_an_argument_is(config: Callable[[str], Config]) -> None:
+    whole = attached(
+        config,
+        """attach: {pair: {key: at, from: {to: 'kretprobe:alloc', fetch: {at: $retval, n: $retval}},
+            to: {to: 'kprobe:free', fetch: {at: $arg1}}}}""",
+    )
+    assert whole.begins[0].fetch == {"at": "$retval:x64", "n": "$retval:s64"}
+    typed = attached(
+        config,
+        """attach: {pair: {key: at, from: {to: 'kretprobe:open', returns: int, fetch: {at: $retval}},
+            to: {to: 'kprobe:close', fetch: {at: '$arg1:s32'}}}}""",
+    )
+    assert typed.begins[0].fetch == {"at": "$retval:s32"}
+
+
+def test_the_return_of_a_pair_is_that_of_its_end(config: Callable[[str], Config]) -> None:
+    whole = attached(
+        config, "attach: {pair: {from: 'kretprobe:f', to: 'kretprobe:g', key: tid}}, returns: u32"
+    )
+    assert [one.returns for one in whole.begins] == [None]
+    assert whole.end
+    assert whole.end.returns
+    assert whole.end.returns.name == "u32"
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("{to: 'kprobe:g', key: tid}", "attach.pair.from: the key 'from' is missing"),
+        ("{from: 'kprobe:g', key: tid}", "attach.pair.to: the key 'to' is missing"),
+        ("{from: 'kprobe:g', to: 'kprobe:h'}", "attach.pair.key: the key 'key' is missing"),
+    ],
+)
+def test_what_a_pair_cannot_do_without(
+    problems: Callable[[str], list[str]], written: str, expected: str
+) -> None:
+    text, place = marked(f"probes: [{{name: p, attach: {{¦pair: {written}}}}}]")
+    assert problems(text) == [f"{place}: probes[0].{expected}"]
+
+
+ONE_EVENT = "is not one event: name the one that is meant"
+NO_KEY = "is no key: take a field that both events have, or tid"
+FETCH_KEY = "fetch it there, as {to: …, fetch: {…}}"
+OF_ITS_END = "a pair's `return` is that of its last event: fetch this one's $retval under another name"
+HALF = "an event of a pair is a text as kprobe:vfs_read, or {to: …}"
+
+
+@pytest.mark.parametrize(
+    ("pair", "expected"),
+    [
+        (f"{TWO_FUNCTIONS}, key: tid, ¦form: 3", ".form: unknown key 'form', did you mean 'from'?"),
+        ("from: {to: 'kprobe:f', ¦fech: 1}, to: 'kprobe:g', key: tid", ".from.fech: unknown key 'fech', did"),
+        ("from: ¦3, to: 'kprobe:g', key: tid", f".from: {HALF}, or a list of these"),
+        ("from: ['kprobe:f', ¦3], to: 'kprobe:g', key: tid", f".from[1]: {HALF}"),
+        ("¦from: [], to: 'kprobe:g', key: tid", ".from: is empty: write at least one"),
+        ("from: 'kprobe:f', ¦to: ['kprobe:g'], key: tid", f".to: {HALF}"),
+        (f"{TWO_FUNCTIONS}, key: ¦3", ".key: key is the name of a field, or a list of names"),
+        (f"{TWO_FUNCTIONS}, ¦key: []", ".key: is empty: write at least one"),
+        ("from: ¦'kprobe', to: 'kprobe:g', key: tid", ".from: 'kprobe' names no kind"),
+        ("from: {to: 'kprobe:¦'}, to: 'kprobe:g', key: tid", ".from.to: the name of the function is missing"),
+        ("from: ¦'call:f', to: 'kprobe:g', key: tid", f".from: call:f {ONE_EVENT}"),
+        ("from: ['kprobe:f', ¦'syscall:f'], to: 'kprobe:g', key: tid", f".from[1]: syscall:f {ONE_EVENT}"),
+        ("from: 'kprobe:f', to: ¦'ucall:/x:f', key: tid", f".to: ucall:/x:f {ONE_EVENT}"),
+        ("from: 'kprobe:f', to: {to: ¦'kprobe:g*'}, key: tid", f".to.to: kprobe:g* {ONE_EVENT}"),
+        ("from: ¦'tracepoint:a:*', to: 'kprobe:g', key: tid", f".from: tracepoint:a:* {ONE_EVENT}"),
+        (
+            "from: 'kprobe:f', to: {to: 'kprobe:g', fetch: {k: $arg1}}, key: ¦k",
+            f".key: kprobe:f has no 'k': {FETCH_KEY}",
+        ),
+        (
+            "from: {to: 'kprobe:f', fetch: {k: $arg1}}, to: 'kretprobe:g', key: [tid, ¦k]",
+            f".key[1]: kretprobe:g has no 'k': {FETCH_KEY}",
+        ),
+        (
+            "from: 'tracepoint:a:b', to: 'uretprobe:/x:g', key: ¦k",
+            f".key: uretprobe:/x:g has no 'k': {FETCH_KEY}",
+        ),
+        (f"{TWO_TRACEPOINTS}, key: ¦comm", f".key: 'comm' {NO_KEY}"),
+        (f"{TWO_TRACEPOINTS}, key: [tid, ¦duration]", f".key[1]: 'duration' {NO_KEY}"),
+        (f"{TWO_FUNCTIONS}, key: ¦return", f".key: 'return' {NO_KEY}"),
+        (f"{TWO_TRACEPOINTS}, key: ¦stack_pointer", f".key: 'stack_pointer' {NO_KEY}"),
+        (f"{TWO_TRACEPOINTS}, key: ¦a b", ".key: 'a b' is no argument name"),
+        (f"{TWO_TRACEPOINTS}, key: ¦common_pid", ".key: every event has a field 'common_pid' of its own"),
+        (
+            "from: {to: 'kprobe:f', fetch: {k: '+0($arg1):string'}},"
+            " to: {to: 'kprobe:g', fetch: {k: $arg1}}, key: ¦k",
+            ".key: 'k' is text at kprobe:f, and a number at kprobe:g",
+        ),
+        (
+            "from: {to: 'kprobe:f', returns: ¦int}, to: 'kprobe:g', key: tid",
+            ".from.returns: kprobe:f has no return",
+        ),
+        (
+            "from: {to: 'tracepoint:a:b', fetch: {return: ¦x}}, to: 'kprobe:g', key: tid",
+            f".from.fetch.return: {OF_ITS_END}",
+        ),
+        (
+            "from: {to: 'kretprobe:f', filter: ¦return < 0}, to: 'kprobe:g', key: tid",
+            f".from.filter: {OF_ITS_END}",
+        ),
+        (
+            "from: ['kprobe:f', {to: 'kprobe:g', filter: cpu == 1 && ¦tid == 3}], to: 'kprobe:h', key: tid",
+            ".from[1].filter: the kernel's filter has no 'tid': common_pid is the thread's id",
+        ),
+        (
+            "from: 'kprobe:f', to: {to: 'kprobe:h', filter: 'cpu > 0¦.5'}, key: tid",
+            ".to.filter: there must be && or || before '.5'",
+        ),
+        (
+            "from: 'kprobe:f', to: {to: 'kprobe:h', filter: ¦duration > 5}, key: tid",
+            ".to.filter: there is no 'duration' here: only a call or a pair takes time",
+        ),
+        (
+            "from: {to: 'kprobe:f', fetch: {¦stack_pointer: $arg1}}, to: 'kprobe:h', key: tid",
+            ".from.fetch.stack_pointer: 'stack_pointer' is the agent's own: choose another name",
+        ),
+    ],
+)
+def test_a_pair_is_refused(problems: Callable[[str], list[str]], pair: str, expected: str) -> None:
+    text, place = marked(f"probes: [{{name: p, attach: {{pair: {{{pair}}}}}}}]")
+    [problem] = problems(text)
+    assert problem.startswith(f"{place}: probes[0].attach.pair{expected}")
+
+
+def test_each_event_that_lacks_the_key_is_named(problems: Callable[[str], list[str]]) -> None:
+    text, place = marked(
+        "probes: [{name: p, attach: {pair: {from: ['kprobe:f', 'kprobe:g'], to: 'kprobe:h', key: ¦k}}}]"
+    )
+    assert problems(text) == [
+        f"{place}: probes[0].attach.pair.key: kprobe:{name} has no 'k': {FETCH_KEY}" for name in "fgh"
+    ]
+
+
+TIME = "only a call or a pair takes time"
+SERIES = (
+    "a duration is measured, and each one would be a series of its own: make it the `value` of a histogram"
+)
+BOTH = "attach has `to` or `pair`, one of them"
+PAIR = f"{{pair: {{{TWO_FUNCTIONS}, key: tid}}}}"
+ENTRIES = "{pair: {from: 'kprobe:f', to: 'kprobe:g', key: tid}}"
+
+
+@pytest.mark.parametrize(
+    ("rest", "expected"),
+    [
+        ("¦attach: {to: 'kprobe:f', pair: {from: 'kprobe:f', to: 'kprobe:g', key: tid}}", f"attach: {BOTH}"),
+        ("attach: ['kprobe:f', ¦{fetch: {a: $arg1}}]", f"attach[1]: {BOTH}"),
+        ("attach: {pair: ¦3}", "attach.pair: must be a mapping of KEY: VALUE, and not 3"),
+        ("attach: ¦'pair:f'", "attach: a pair is written as pair: {from: …, to: …, key: FIELD}"),
+        ("attach: 'call:f¦+4'", "attach: a call has no offset"),
+        ("attach: 'ucall:/x:f¦+4'", "attach: a return has no offset"),
+        ("attach: 'syscall:f¦*'", "attach: a system call's name cannot have '*' here"),
+        # Filters of a call.
+        ("attach: 'call:f', filter: ¦nope == 1", "filter: there is no field 'nope' to filter on: fetch it"),
+        (
+            "attach: 'call:f', fetch: {count: $arg1}, filter: tid > 1 && ¦cuont > 1",
+            "filter: there is no field 'cuont' to filter on: fetch it, did you mean 'count'?",
+        ),
+        (
+            "attach: 'call:f', filter: ¦common_flags == 1",
+            "filter: 'common_flags' is not read with an event, so what takes time cannot be filtered by it",
+        ),
+        (
+            "attach: 'call:f', returns: void, filter: ¦return < 0",
+            "filter: there is no 'return' here: returns: void",
+        ),
+        ("attach: 'call:f', filter: ¦'cpu > 0.5'", "filter: 'cpu' is a whole number, compare it with one"),
+        (
+            "attach: 'call:f', filter: ¦'duration & 3'",
+            "filter: 'duration' is no whole number, it has no bits",
+        ),
+        ("attach: 'call:f', filter: ¦'duration == \"x\"'", "filter: 'duration' is a number, take the quotes"),
+        ("attach: 'call:f', filter: 'duration > 0.5¦.5'", "filter: there must be && or ||"),
+        (
+            "attach: 'syscall:openat', filter: ¦'filename == \"x\"'",
+            "filter: there is no field 'filename' to filter on: fetch it",
+        ),
+        ("attach: 'syscall:openat', filter: ¦caller == 1", "filter: there is no field 'caller' to filter on"),
+        # Filters of a pair.
+        (f"attach: {PAIR}, filter: ¦nope > 3", "filter: there is no field 'nope' to filter on: fetch it"),
+        (
+            f'attach: {PAIR}, filter: comm == "x" && ¦common_type == 1',
+            "filter: 'common_type' is not read with",
+        ),
+        (
+            f"attach: {PAIR}, filter: ¦return == 0.5",
+            "filter: 'return' is a whole number, compare it with one",
+        ),
+        (
+            f"attach: {ENTRIES}, filter: ¦return < 3",
+            "filter: there is no 'return' here: what ends the pair returns",
+        ),
+        (
+            "attach: {pair: {from: 'kprobe:f', to: 'kprobe:g', key: tid}, filter: ¦nope > 3}",
+            "attach.filter: there is no field 'nope' to filter on: fetch it",
+        ),
+        (
+            "attach: {pair: {from: ['kprobe:f', {to: 'kprobe:h', fetch: {n: $arg1}}], to: 'kprobe:g',"
+            " key: tid}}, filter: ¦n > 3",
+            "filter: there is no field 'n' to filter on: fetch it",
+        ),
+        # What is fetched.
+        (
+            f"attach: {PAIR}, fetch: {{n: ¦$retval}}",
+            "fetch.n: $retval is there only when a named function returns",
+        ),
+        (
+            "attach: {pair: {from: ['kprobe:f', 'kprobe:h'], to: 'kprobe:g', key: tid},"
+            " fetch: {n: ¦$retval}}",
+            "attach.fetch.n: $retval is there only when a named function returns",
+        ),
+        (
+            "attach: 'call:f', fetch: {n: ¦$retval}",
+            "fetch.n: $retval is there only when a named function returns",
+        ),
+        ("attach: 'call:f', fetch: {¦duration: $arg1}", "fetch.duration: 'duration' is a built-in field"),
+        (
+            "attach: 'call:f', fetch: {¦stack_pointer: $arg1}",
+            "fetch.stack_pointer: 'stack_pointer' is the agent's own",
+        ),
+        (
+            "attach: 'kprobe:f', fetch: {¦stack_pointer: $arg1}",
+            "fetch.stack_pointer: 'stack_pointer' is the agent's",
+        ),
+        (
+            "attach: 'tracepoint:a:b', fetch: {¦stack_pointer: x}",
+            "fetch.stack_pointer: 'stack_pointer' is the agent's",
+        ),
+        (
+            "attach: 'syscall:f', fetch: {a: ¦$arg1}",
+            "fetch.a: on a tracepoint this is the name of one of its fields",
+        ),
+        ("attach: 'syscall:f', fetch: {¦return: ret}", "fetch.return: 'return' is a built-in field"),
+        ("attach: 'uretprobe:/x:f', fetch: {a: ¦$arg1}", "fetch.a: $arg1 is gone when the function returns"),
+        (
+            "attach: 'uretprobe:/x:f', fetch: {a: '+8(¦$arg2):u64'}",
+            "fetch.a: $arg2 is gone when the function",
+        ),
+        ("attach: 'uprobe:/x:f', fetch: {a: ¦$arg0}", "fetch.a: $arg0 is for kernel functions"),
+        ("attach: 'ucall:/x:f', fetch: {a: ¦$arg100}", "fetch.a: $arg100 is for kernel functions"),
+        # What takes no time.
+        ("attach: 'kprobe:f', filter: ¦duration > 3", f"filter: there is no 'duration' here: {TIME}"),
+        ("attach: 'kprobe:f', filter: 'cpu > 0¦.5'", "filter: there must be && or || before '.5'"),
+        (
+            "attach: 'kprobe:f', metrics: [{histogram: a_seconds, value: ¦duration}]",
+            f"metrics[0].value: there is no 'duration' at kprobe:f: {TIME}",
+        ),
+        (
+            "attach: 'tracepoint:a:b', metrics: [{counter: a_total, where: 'cpu == 1 && ¦duration > 0.5'}]",
+            f"metrics[0].where: there is no 'duration' at tracepoint:a:b: {TIME}",
+        ),
+        (
+            "attach: ['call:f', 'kprobe:g'], metrics: [{histogram: a_seconds, value: ¦duration}]",
+            f"metrics[0].value: there is no 'duration' at kprobe:g: {TIME}",
+        ),
+        (
+            "attach: 'kprobe:f', metrics: [{counter: a_total, labels: [¦duration]}]",
+            f"metrics[0].labels[0]: there is no 'duration' at kprobe:f: {TIME}",
+        ),
+        # Labels.
+        (
+            "attach: 'call:f', metrics: [{counter: a_total, labels: [comm, ¦duration]}]",
+            f"metrics[0].labels[1]: {SERIES}",
+        ),
+        (
+            "attach: 'call:f', metrics: [{counter: a_total, labels: {took: ¦duration}}]",
+            f"metrics[0].labels.took: {SERIES}",
+        ),
+        (
+            f"attach: {PAIR}, metrics: [{{counter: a_total, labels: {{took: {{field: ¦duration}}}}}}]",
+            f"metrics[0].labels.took.field: {SERIES}",
+        ),
+        # Keys that would do nothing.
+        (
+            "attach: 'kprobe:f', ¦duration_buckets: [1]",
+            "duration_buckets: nothing here takes time: attach a call or",
+        ),
+        (
+            "attach: 'call:f', ¦duration_buckets: [2, 1]",
+            "duration_buckets: buckets must rise: 1 comes after 2",
+        ),
+        (
+            "attach: 'call:f', duration_buckets: {exp2: {min: 1, count: 3, ¦cuont: 1}}",
+            "duration_buckets.exp2.cuont: unknown key",
+        ),
+        ("attach: 'syscall:f', maxactive: ¦3", "maxactive: only a kretprobe has it"),
+        ("attach: 'ucall:/x:f', maxactive: ¦3", "maxactive: only a kretprobe has it"),
+        (f"attach: {ENTRIES}, maxactive: ¦3", "maxactive: only a kretprobe has it"),
+        (
+            f"attach: {ENTRIES}, returns: ¦int",
+            "returns: nothing here has a return value to read: leave it out",
+        ),
+        (
+            f"attach: {ENTRIES}, ¦return_buckets: [1]",
+            "return_buckets: nothing here has a return value to read",
+        ),
+        (
+            "attach: {pair: {from: 'kretprobe:f', to: 'kprobe:g', key: tid}, returns: ¦int}",
+            "attach.returns: kprobe:g has no return value to read",
+        ),
+        (
+            "attach: 'call:f', aggregate: ¦kernel",
+            "aggregate: call:f is two events, which the agent joins: leave",
+        ),
+        (
+            "attach: {pair: {from: 'tracepoint:a:b', to: 'tracepoint:a:c', key: tid}}, aggregate: ¦kernel",
+            "aggregate: tracepoint:a:b -> tracepoint:a:c is two events, which the agent joins",
+        ),
+    ],
+)
+def test_refused(problems: Callable[[str], list[str]], rest: str, expected: str) -> None:
+    text, place = marked(f"probes: [{{name: p, {rest}}}]")
+    [problem] = problems(text)
+    assert problem.startswith(f"{place}: probes[0].{expected}")
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "attach: 'call:f', maxactive: 3, duration_buckets: [0.1, 1], return_buckets: [1], returns: int",
+        "attach: ['kprobe:f', 'call:f'], duration_buckets: {exp2: {min: 1e-6, count: 20}}",
+        "attach: {pair: {from: 'kretprobe:f', to: 'kprobe:g', key: tid}}, maxactive: 3",
+        "attach: {pair: {from: ['uprobe:/x:f', 'kprobe:f'], to: 'uretprobe:/x:f', key: tid}}, returns: int",
+        "attach: 'uprobe:/x:f', fetch: {a: $arg1, b: '+8($arg2):u64', c: '+0(+0($arg6)):string'}",
+        "attach: 'ucall:/x:f', fetch: {a: $arg1}, filter: a > 0 && duration > 0.25",
+        "attach: 'call:f', filter: duration > 0.5 || duration < -1e-3",
+        # Two numbers of other sizes are compared alike by the agent.
+        "attach: {pair: {from: [{to: 'kprobe:f', fetch: {a: $arg1}}, {to: 'kprobe:g', fetch:"
+        " {a: '$arg2:u8'}}], to: 'kprobe:h', key: tid}}, filter: a == 3,"
+        " metrics: [{counter: a_total, labels: [a]}]",
+        "attach: 'call:f', metrics: [{histogram: a_seconds, value: duration, where: duration > 0.5},"
+        " {counter: took_seconds_total, value: duration}, {gauge: last_seconds, value: duration},"
+        " {counter: x_total, labels: [caller, comm, cpu, pid, return, symbol, tid]}]",
+        "attach: {pair: {from: 'tracepoint:a:b', to: {to: 'tracepoint:a:c', fetch: {return: error}},"
+        " key: dev}}, returns: int, metrics: [{counter: a_total, value: return, labels: [dev]}]",
+        # The kernel's filter of a tracepoint may name what only the kernel knows.
+        "attach: 'tracepoint:a:b', filter: duration > 3",
+    ],
+)
+def test_accepted(problems: Callable[[str], list[str]], rest: str) -> None:
+    assert problems(f"probes: [{{name: p, {rest}}}]") == []
+
+
+@pytest.mark.parametrize(
+    ("rest", "built_in", "buckets"),
+    [
+        ("", DURATION_BUCKETS, DURATION_BUCKETS),
+        ("duration_buckets: [0.5, 1]", (0.5, 1.0), (0.5, 1.0)),
+        ("duration_buckets: {exp2: {min: 0.25, count: 3}}", (0.25, 0.5, 1.0), (0.25, 0.5, 1.0)),
+        ("return_buckets: [7]", DURATION_BUCKETS, DURATION_BUCKETS),
+    ],
+)
+def test_a_histogram_of_durations_has_the_probes_buckets(
+    config: Callable[[str], Config],
+    rest: str,
+    built_in: tuple[float, ...],
+    buckets: tuple[float, ...],
+) -> None:
+    text = f"attach: 'call:f', {rest}, metrics: [{{histogram: a_seconds, value: duration}}]".replace(
+        ", ,", ","
+    )
+    [probe] = config(f"probes: [{{name: p, {text}}}]").probes
+    assert probe.duration_buckets == built_in
+    assert probe.metrics[0].buckets == buckets
+
+
+def test_the_usual_buckets_are_a_microsecond_to_17_seconds() -> None:
+    assert [f"{bound:g}" for bound in (DURATION_BUCKETS[0], DURATION_BUCKETS[1], DURATION_BUCKETS[-1])] == [
+        "1e-06",
+        "4e-06",
+        "16.7772",
+    ]
