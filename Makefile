@@ -7,6 +7,8 @@ export PYTHON
 bin := .venv/bin
 # What virtme-ng calls; without udev it finds no port to print to, without file no busybox.
 vm-packages := busybox-static file iproute2 kmod qemu-system-x86 udev
+# What the kernel suite compares the agent with.
+suite-packages := $(vm-packages) bpftrace
 # What `make demo` runs in the guest.
 COMMAND ?= $(bin)/kprobe-exporter run $(ARGS)
 
@@ -20,7 +22,7 @@ run: .venv/runtime.stamp ## the agent on this machine, on :10435 (ARGS="--config
 	$(bin)/kprobe-exporter run $(ARGS)
 
 test: .venv/test.stamp ## everything: the host's suites, then the kernel suite in a VM per kernel
-	@scripts/debian-packages $(vm-packages)
+	@scripts/debian-packages $(suite-packages)
 	@$(bin)/python -m tests.vm test
 
 check: .venv/test.stamp ## lint, format, types and unit tests, in seconds
@@ -30,7 +32,7 @@ check: .venv/test.stamp ## lint, format, types and unit tests, in seconds
 	$(bin)/python -m pytest tests/unit -q
 
 vmtest: .venv/test.stamp ## the kernel suite in VMs (KERNEL=6.1 ARGS="tests/kernel/test_x.py -k y")
-	@scripts/debian-packages $(vm-packages)
+	@scripts/debian-packages $(suite-packages)
 	@$(bin)/python -m tests.vm run $(KERNEL:%=--kernel %) -- $(ARGS)
 
 demo: .venv/test.stamp ## the agent in a VM that has kprobes (KERNEL=6.12 PORT=10435 ARGS="--config FILE")
@@ -38,7 +40,7 @@ demo: .venv/test.stamp ## the agent in a VM that has kprobes (KERNEL=6.12 PORT=1
 	@$(bin)/python -m tests.vm demo $(KERNEL:%=--kernel %) $(PORT:%=--port %) -- $(COMMAND)
 
 bench: .venv/test.stamp ## what it costs, measured and written to docs/benchmarks.md (ARGS="throughput start")
-	@scripts/debian-packages $(vm-packages) bpftrace trace-cmd
+	@scripts/debian-packages $(suite-packages) trace-cmd
 	@$(bin)/python -m tests.bench $(ARGS)
 
 shell: .venv/test.stamp ## a shell in a VM (KERNEL=6.12)

@@ -138,15 +138,13 @@ def _judge_one(spec: ProbeSpec, known: Known, taken: Iterable[ProbeSpec]) -> Ans
         return Answer(False, not_built(spec.file))
     if spec.file == "kprobe_events":
         return known.function(parse_target(spec.target))
-    if spec.file == "uprobe_events":
-        return Answer(True)  # the place was found in the file
-    if spec.file is not None:
+    if spec.file == "dynamic_events":
         return known.eprobes
-    if not known.has(f"events/{spec.system}/{spec.event}/enable"):
+    if spec.file is None and not known.has(f"events/{spec.system}/{spec.event}/enable"):
         return Answer(False, "it can be seen, and not be enabled")
     if why := cannot_share(spec, taken):
         return Answer(False, why)
-    return Answer(True)
+    return Answer(True)  # of a place in a file, planning has found it
 
 
 def _row(

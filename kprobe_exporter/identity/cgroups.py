@@ -16,17 +16,13 @@ from kprobe_exporter.identity.containers import OUTSIDE, container
 from kprobe_exporter.identity.threads import TGID, _is_initial
 
 CLONE_THREAD, CLONE_INTO_CGROUP = 0x1_0000, 0x2_0000_0000  # include/uapi/linux/sched.h
-PF_EXITING = 0x4
-"""Of include/linux/sched.h: on v1, /proc shows such a thread in ``/`` whatever it was in."""
+PF_EXITING = 0x4  # include/linux/sched.h; on v1, /proc shows such a thread in "/", whatever it was in
 
 INITIAL_CGROUPS = "cgroup:[4026531835]"
 """The initial cgroup namespace (PROC_CGROUP_INIT_INO, include/linux/proc_ns.h)."""
 
 Paths: TypeAlias = tuple[tuple[int, bytes], ...]
-"""Where a thread is in each hierarchy: its id, and the cgroup's path."""
-
-UNIFIED = 0
-"""The id of the hierarchy of v2."""
+"""Where a thread is in each hierarchy: its id, 0 for the one of v2, and the cgroup's path."""
 
 ROOT = b"/"
 MOST_THREADS, MOST_EXITED, MOST_TOLD = 32_768, 4096, 1024
@@ -40,7 +36,6 @@ PREFERRED = (b"", b"name=systemd", b"memory", b"cpu", b"pids")
 """By their controllers, the hierarchies whose paths tell most, the unified one of v2 first."""
 
 TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-
 _LINE = re.compile(rb"^(\d+):([^:\n]*):(/.*)$", re.MULTILINE)
 
 
@@ -74,9 +69,8 @@ class Cgroups:
     its parent's cgroups, so what began and moved before our eyes is known exactly, also after its end
     (but for a move in the microsecond between a fork and its event, which no event tells). Of any other
     thread /proc is asked, once, while it lives: about the same thread, for the holder of its id may not
-    have started after the event; but about now, some 0.1 s after it: who moved in between is said to
-    be where it went. ``scan`` spares that: call it when the events of cgroups are on, and those that
-    will be labelled are not yet.
+    have started after the event; but some 0.1 s late: who moved in between is said to be where it went.
+    ``scan`` spares that: call it when the events of cgroups are on, and those to be labelled not yet.
 
     ``clock`` is the events' clock in nanoseconds, ``since_boot`` turns its time into time since boot.
     In another pid namespace than the initial one our /proc is about other threads, and never asked about
@@ -103,7 +97,7 @@ class Cgroups:
         self._learn_hierarchies()
 
     def path(self, tid: int, time_ns: int) -> bytes | None:
-        """The cgroup's path, without the mount point, in the hierarchy that tells most; None: unknown.
+        """The cgroup's path in the hierarchy that tells most; None: unknown.
 
         That is one whose path names a container, else one where the thread is not in the root, and
         of these the first of PREFERRED, then the one of the lowest id.
@@ -122,7 +116,7 @@ class Cgroups:
         known = self._known(parent, time_ns)
         paths = known.paths if known.since <= time_ns else ()  # not where its parent was only later
         if clone_flags & CLONE_INTO_CGROUP:
-            paths = _with(paths, UNIFIED, b"")  # no event says which
+            paths = _with(paths, 0, b"")  # no event says which
         tgid = known.tgid if clone_flags & CLONE_THREAD else child
         self._keep(child, _Thread(time_ns, tgid, paths, self._telling(paths)))
         if clone_flags & CLONE_INTO_CGROUP:
@@ -141,12 +135,8 @@ class Cgroups:
             self._learn_hierarchies()
             self._hierarchies.setdefault(hierarchy, b"?")
             self._told.clear()
-        known = self._threads.get(tid)
-        if known is None or not known.tgid:
-            if self._proc is not None:
-                self._look(tid, time_ns)
-            else:  # nearly all that are moved are leaders
-                self._keep(tid, _Thread(time_ns, tid, (), None))
+        if not self._known(tid, time_ns).tgid and self._proc is None:  # nearly all that move are leaders
+            self._keep(tid, _Thread(time_ns, tid, (), None))
         self._move(tid, hierarchy, path, time_ns, certain=True)
         for other in self._processes.get(tid, ()):
             if other != tid:
@@ -156,7 +146,6 @@ class Cgroups:
         """``sched:sched_process_exit``: the last events of the thread may still come."""
         thread = self._threads.get(tid)
         if thread is not None and thread.since <= time_ns:
-            self._exited.pop(tid, None)
             self._exited[tid] = time_ns
         while self._exited:
             first, when = next(iter(self._exited.items()))
@@ -165,10 +154,7 @@ class Cgroups:
             self._forget(first)
 
     def executed(self, old_tid: int, tid: int) -> None:
-        """``sched:sched_process_exec``: a thread that is not its process's leader becomes it (de_thread()).
-
-        The leader's exit was told, that of the other id never will be.
-        """
+        """``sched:sched_process_exec``: de_thread() gives a thread its leader's id, whose exit was told."""
         if old_tid != tid:
             thread = self._threads.get(old_tid)
             self._forget(old_tid)
@@ -177,11 +163,8 @@ class Cgroups:
                 self._keep(tid, thread)
 
     def lost(self, time_ns: int | None = None) -> None:
-        """Some events before this time, or before now, may be missing.
-
-        Any thread may have moved, and its id be another's: all are strangers again, except those of
-        whom /proc told after that time.
-        """
+        """Some events before this time, or before now, may be missing: any thread may have moved, or its id
+        be another's. So all are strangers again, except those of whom /proc told after that time."""
         before = self._clock() if time_ns is None else time_ns
         for tid in [tid for tid, thread in self._threads.items() if thread.since < before]:
             self._forget(tid)
@@ -215,33 +198,30 @@ class Cgroups:
         return found
 
     def _too_late(self, start: int, time_ns: int) -> bool:
-        """Whether a thread that began so long after boot cannot have caused an event of this time."""
+        """Whether who began so long after boot cannot have caused an event of this time."""
         return start > self._since_boot(time_ns) + TICK
 
     def _move(self, tid: int, hierarchy: int, path: bytes, time_ns: int, *, certain: bool) -> None:
         thread = self._threads[tid]
-        if not thread.tgid or tid in self._exited:  # a dead thread stays where it is
-            return
+        if not thread.tgid or tid in self._exited or not (certain or thread.paths):
+            return  # the dead stay where they are, and of strangers nothing is guessed
         if time_ns < thread.since:  # what /proc told holds this move; still, now it is exact from here on
             if not certain or len(thread.paths) > 1 or self._too_late(thread.start, time_ns):
                 return
             thread.since = time_ns
         before = thread.stayed or thread.paths
         thread.paths = _with(thread.paths, hierarchy, path)
-        stayed = _with(before, hierarchy, path) if certain else before
-        thread.stayed = None if stayed == thread.paths else stayed
+        thread.stayed = None if certain or before == thread.paths else before
         thread.path = self._telling(thread.paths)
 
     def _telling(self, paths: Paths) -> bytes | None:
-        """The path that tells most; None where it may be one of a hierarchy that is not known.
-
-        Where nobody can be asked for the others, a container's path will do.
-        """
+        """The path that tells most; None if hierarchies are missing, and /proc is there to be asked."""
         if paths not in self._told:
             if len(self._told) >= MOST_TOLD:
                 self._told.clear()
             best = min(paths, key=self._rank)[1] if paths else b""
-            enough = not self._hierarchies.keys() - dict(paths) or (self._proc is None and container(best))
+            whole = self._hierarchies.keys() <= dict(paths).keys()
+            enough = whole or (self._proc is None and container(best) is not None)
             self._told[paths] = best if best and enough else None
         return self._told[paths]
 
@@ -283,10 +263,9 @@ class Cgroups:
         except OSError:
             return None
         fields = stat.rpartition(b")")[2].split()  # from the third on, as proc_pid_stat(5) counts them
-        tgid = TGID.search(status)
+        tgid, paths = TGID.search(status), self._parse(cgroup)
         if len(fields) < 20 or tgid is None or int(fields[6]) & PF_EXITING:
             return None
-        paths = self._parse(cgroup)
         return _Thread(now, int(tgid[1]), paths, self._telling(paths), start=int(fields[19]) * TICK)
 
     def _parse(self, cgroup: bytes) -> Paths:
@@ -307,8 +286,7 @@ class Cgroups:
 
 def _with(paths: Paths, hierarchy: int, path: bytes) -> Paths:
     others = tuple(place for place in paths if place[0] != hierarchy)
-    whole = path.startswith(ROOT) and len(path) < LONGEST
-    return tuple(sorted((*others, (hierarchy, path)))) if whole else others
+    return tuple(sorted((*others, (hierarchy, path)))) if 0 < len(path) < LONGEST else others
 
 
 def _text(directory: int, name: str) -> bytes:

@@ -110,7 +110,7 @@ def _half(attach: Attach, by_stack: bool) -> Attach:
 
 
 def _ways(found: list[ProbeSpec | Unfit], role: Literal["begin", "end"], event: str = "") -> Ways:
-    """Those that the kernel filters, each told what part it has."""
+    """Those that the kernel filters, each told what part it has, the cheaper ones first."""
     ways: list[ProbeSpec | Unfit] = []
     for way in found:
         if isinstance(way, Unfit):
@@ -120,4 +120,16 @@ def _ways(found: list[ProbeSpec | Unfit], role: Literal["begin", "end"], event: 
         else:
             layout = replace(way.layout, event=event) if event and way.file else way.layout
             ways.append(replace(way, role=role, layout=layout, because=MEASURED))
-    return tuple(ways)
+    return tuple(sorted(ways, key=lambda way: not _is_plain(way)))
+
+
+def _is_plain(way: ProbeSpec | Unfit) -> bool:
+    """Whether it is a tracepoint's own event, and records no less than an eprobe on it.
+
+    An eprobe has that event filled in before it copies from it (kernel/trace/trace_eprobe.c), which makes
+    it half as dear again. It alone has a filter of its own, the thread's name of that moment, and
+    strings that text shows in quotes.
+    """
+    if isinstance(way, Unfit) or way.file is not None or way.filter is not None or way.stack:
+        return False
+    return not way.layout.pattern and all(arg.kind != "comm" for arg in way.layout.args)

@@ -11,8 +11,8 @@ from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.model import Decoder, LabelSpec, MetricSpec, Where
 from kprobe_exporter.recipe import Condition
 
-NANO = 1e-9
-"""Seconds of the unit in which records have a duration."""
+SECOND = 1e9
+"""Of the unit in which records have a duration."""
 
 Decoders = Mapping[str, Callable[[object], Decoder]]
 
@@ -24,6 +24,7 @@ def metric_spec(metric: Metric, namespace: str, decoders: Decoders) -> MetricSpe
         made = tuple((step.name, decoders[step.name](step.options)) for step in label.decode)
         return LabelSpec(label.name, label.field, made)
 
+    unit = SECOND if metric.value == "duration" else 1  # to divide by: 1000 * 1e-9 is no 1e-6
     return MetricSpec(
         f"{namespace}_{metric.name}",
         metric.kind,
@@ -31,7 +32,7 @@ def metric_spec(metric: Metric, namespace: str, decoders: Decoders) -> MetricSpe
         metric.value,
         tuple(map(label_spec, metric.labels)),
         metric.buckets or (),
-        metric.scale * (NANO if metric.value == "duration" else 1),
+        metric.scale / unit,
         where(in_nanoseconds(parse_filter(metric.where, fractions=True)))
         if metric.where is not None
         else None,

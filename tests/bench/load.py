@@ -21,6 +21,10 @@ LOST = "kprobe_exporter_events_lost_total"
 DELIVERED = "kprobe_exporter_events_total"
 HITS = "kprobe_hits_total"
 
+RETURNS = "[{to: 'tracepoint:syscalls:sys_exit_lseek', fetch: {return: ret}}]"
+TIMED = "syscall:lseek"
+"""What a probe is attached to: the returns of lseek(2), or its calls with their duration."""
+
 
 class Workload:
     """A child on a CPU of its own that calls lseek(2); its thread's id is ``tid``."""
@@ -118,7 +122,7 @@ def agent(config: str, cpus: int = 1) -> Iterator[Agent]:
                 process.terminate()
 
 
-def config(tids: Sequence[int], metric: str, **settings: str | int) -> str:
+def config(tids: Sequence[int], metric: str, attach: str = RETURNS, /, **settings: str | int) -> str:
     """lseek(2) of these threads, with this metric; ``settings`` go to the section ``global``."""
     lines = "".join(f"  {name}: {value}\n" for name, value in settings.items())
     only = " || ".join(f"common_pid == {tid}" for tid in tids)
@@ -129,8 +133,7 @@ global:
 probes:
   - name: lseek
     help: Seeking
-    attach: tracepoint:syscalls:sys_exit_lseek
-    fetch: {{return: ret}}
+    attach: {attach}
     filter: "{only}"
     returns: long
     metrics:

@@ -1,10 +1,10 @@
 """What an agent costs, doing nothing and reading events, and at which rate it loses some."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tests.bench.load import DELIVERED, HITS, LOST, Agent, Workload, agent, config, workloads
+from tests.bench.load import DELIVERED, HITS, LOST, TIMED, Agent, Workload, agent, config, workloads
 from tests.bench.progress import say
 from tests.bench.table import Table, reached
 
@@ -23,6 +23,12 @@ METRIC = (
     "buckets: {linear: {start: 0, width: 10, count: 10}}}"
 )
 """For each of the offsets ten buckets, +Inf, sum and count: a thousand samples."""
+
+TIMED_PACES = (10_000, 100_000)
+TIMED_METRIC = (
+    "{histogram: seek_seconds, help: Durations., value: duration, labels: {cpu: cpu}, "
+    "buckets: [1.0e-6, 4.0e-6, 16.0e-6, 64.0e-6, 256.0e-6, 1.0e-3, 4.0e-3, 16.0e-3]}"
+)
 
 CPU_GOAL = 2.0
 RESIDENT_GOAL = 60.0
@@ -75,11 +81,14 @@ def table() -> Table:
     say(f"memory over {MANY:,} events")
     few, many = flat(SOURCES[0])
     rows += [few.row(f"after {FEW:,}"), many.row(f"after {MANY:,}")]
+    calls = timed(SOURCES[0])
+    rows += [each.row(f"{rate:,} calls/s, with their duration") for rate, each in calls.items()]
     notes += [
         f"Over {MANY // 10**6} million events the memory changes by {many.resident - few.resident:+.1f} MB,"
         f" and {many.missing:,} of them are missing.",
         "This kernel has no hist triggers, so the agent reads every lseek(2) of the machine and filters them"
         f" itself: other processes added {others:,} a second at the most.",
+        without_duration(calls),
     ]
     return Table(
         TITLE,
@@ -131,6 +140,30 @@ def flat(source: str) -> tuple[Measured, Measured]:
         few = measure(running, workload, source, 500_000, FEW / 500_000)
         many = measure(running, workload, source, 1_300_000, (MANY - FEW) / 1_300_000)
     return few, many
+
+
+def timed(source: str) -> dict[int, Measured]:
+    """Calls with their duration: two events each, joined by the agent, by how many there are a second."""
+    with (
+        workloads() as [workload],
+        agent(config([workload.tid], TIMED_METRIC, TIMED, source=source)) as running,
+    ):
+        measured = {}
+        for rate in TIMED_PACES:
+            say(f"{source}, {rate:,} calls/s, with their duration")
+            measured[rate] = quietly(running, workload, source, rate)
+        return measured
+
+
+def without_duration(calls: Mapping[int, Measured]) -> str:
+    """What is to be said of the rows of calls."""
+    shares = (
+        f"{each.missing:,} of {each.made:,} at {rate:,} calls/s" for rate, each in sorted(calls.items())
+    )
+    return (
+        "*with their duration*: `syscall:lseek` instead, two events a call that the agent joins, and a"
+        f" histogram of durations; *missing* are calls without one: {', '.join(shares)}."
+    )
 
 
 def goals(source: str, busy: Measured, calm: Measured) -> list[str]:

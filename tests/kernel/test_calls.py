@@ -60,7 +60,8 @@ probes:
     for tid, seconds in done:
         assert bucket(metrics, "kprobe_sleep_seconds", seconds, tid=tid) == 3
         assert metrics.value("kprobe_sleep_seconds_count", tid=tid) == 3
-        assert metrics.value("kprobe_sleep_seconds_sum", tid=tid) >= 3 * seconds
+        # Python sleeps until a moment that it computes before the call.
+        assert metrics.value("kprobe_sleep_seconds_sum", tid=tid) >= 2.9 * seconds
     assert metrics.value("kprobe_duration_seconds_count", probe="sleep") >= 24
     assert metrics.value("kprobe_hits_total", probe="sleep") >= 24
     assert lost(agent) == {}

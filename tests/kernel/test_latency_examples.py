@@ -14,7 +14,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -63,28 +63,41 @@ class Bpftrace:
             self._process = subprocess.Popen(["bpftrace", program], stdout=log, stderr=subprocess.STDOUT)
         eventually(lambda: "Hit Ctrl-C" in self.output() or self._process.poll() is not None, PATIENCE)
         assert self._process.poll() is None, self.output()
+        self._ask("\n")  # it says that it traces before it is attached, and answers afterwards
 
     def output(self) -> str:
         return self._log.read_text()
 
     def now(self) -> Buckets:
         """What it has counted so far, of which there has to be something."""
-        seen = len(self.output())
-        self._process.send_signal(signal.SIGUSR1)
-        eventually(lambda: re.search(r"@usecs:.*\|\n\n", self.output()[seen:], re.DOTALL))
-        return _rows(self.output()[seen:])
+        return _rows(self._ask(r"@usecs:.*\|\n\n"))
 
     def end(self) -> Buckets:
-        """All that it has counted."""
-        seen = len(self.output())
+        """End it, unless it has; all that it has counted."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
-        assert self._process.wait(PATIENCE) == 0, self.output()
-        return _rows(self.output()[seen:])
+            eventually(self._ended, PATIENCE)
+        assert self._process.returncode == 0, self.output()
+        return _rows(self.output())
+
+    def _ended(self) -> bool:
+        """Whether it has; it heeds SIGINT only if a signal comes while it waits for events."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(1)
+            return True
+        self._process.send_signal(signal.SIGUSR1)
+        return False
+
+    def _ask(self, answer: str) -> str:
+        """Have it print its maps; what it printed since, once there is such an answer."""
+        seen = len(self.output())
+        self._process.send_signal(signal.SIGUSR1)
+        eventually(lambda: re.search(answer, self.output()[seen:], re.DOTALL))
+        return self.output()[seen:]
 
 
 def _rows(text: str) -> Buckets:
-    rows = ROW.findall(text.partition("@usecs:")[2])
+    rows = ROW.findall(text.rpartition("@usecs:")[2])
     return Counter({int(low) << 10 * " KMG".index(unit or " "): int(count) for low, unit, count in rows})
 
 
@@ -110,6 +123,12 @@ def buckets(metrics: Metrics, name: str, **labels: str) -> Buckets:
         counts[low] = int(count - below)
         below, low = count, round(bound * 1e6) if bound < float("inf") else 0
     return +counts
+
+
+def show(ours: Buckets, theirs: Buckets) -> None:
+    print("from µs   agent  bpftrace")
+    for low in sorted(ours | theirs):
+        print(f"{low:7}  {ours[low]:6}  {theirs[low]:8}")
 
 
 def example(name: str) -> str:
@@ -173,8 +192,7 @@ def test_biolatency(
             write(device)
             metrics = agent.scrape()
     ours, theirs = buckets(metrics, "kprobe_block_io_seconds", device="nullb0"), tool.end()
-    print(metrics.text)
-    print(tool.output())
+    show(ours, theirs)
     assert ours == theirs
     assert set(ours) == set(LATENCIES.values())
     assert all(count >= TIMES for count in ours.values())
@@ -244,9 +262,7 @@ def test_runqlat(start_agent: StartAgent, bpftrace: Callable[[str], Bpftrace]) -
     ours, theirs = buckets(after[1], name) - buckets(before[0], name), after[0] - before[1]
     waited = after[1].value(f"{name}_sum") - before[0].value(f"{name}_sum")
     unpaired = after[1].value("kprobe_exporter_events_lost_total", reason="unpaired")
-    print("from µs  agent  bpftrace")
-    for low in sorted(ours | theirs):
-        print(f"{low:7} {ours[low]:6} {theirs[low]:9}")
+    show(ours, theirs)
     print(f"waited {waited:.3f} s, the hogs {known:.3f} s; {unpaired:.0f} unpaired")
     assert ours.total() == pytest.approx(theirs.total(), rel=0.05)
     assert distance(ours, theirs) < 0.03

@@ -445,7 +445,7 @@ def metric(found: ProbePlan) -> MetricSpec:
     [
         ("{histogram: a_seconds, value: duration}", 1e-9),
         ("{counter: a_seconds_total, value: duration}", 1e-9),
-        ("{gauge: a_seconds, value: duration, scale: 1000}", 1e-9 * 1000),
+        ("{gauge: a_seconds, value: duration, scale: 1000}", 1e-6),
         ("{counter: a_total}", 1),
         ("{counter: a_total, value: return, scale: 512, where: duration > 0.5}", 512),
     ],

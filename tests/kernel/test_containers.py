@@ -1,0 +1,180 @@
+"""Containers and pods: short-lived processes in real cgroups get the labels of theirs, and of no other."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.agent_process import AgentProcess
+from tests.compiling import compiled
+from tests.kernel.conftest import StartAgent
+
+# The machine's own /var/log is not to be covered, so only where the machine is the test's.
+pytestmark = pytest.mark.needs("kprobe_events")
+
+TIMES = 23
+MOUNTS = {"v2": ["-t", "cgroup2"], "v1": ["-t", "cgroup", "-o", "none,name=systemd"]}
+UID = "0b5ba9f2-3f36-4c3c-9a3c-5d9a6a0b{:04x}"
+PATHS = {
+    "containerd": "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{uid_}.slice"
+    "/cri-containerd-{id}.scope",
+    "containerd, cgroupfs": "kubepods/burstable/pod{uid}/{id}",
+    "cri-o": "kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{uid_}.slice/crio-{id}.scope",
+    "docker": "system.slice/docker-{id}.scope",
+    "docker, cgroupfs": "docker/{id}",
+}
+
+# Each child moves itself where it is told to, opens a file that is not there, and lives 5 ms.
+PROGRAM = """
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(int count, char **words) {
+    for (int left = atoi(words[2]); left; left--) {
+        if (fork()) { wait(0); continue; }
+        if (*words[1]) {
+            int procs = open(words[1], O_WRONLY);
+            if (write(procs, "0", 1) != 1) _exit(1);
+            close(procs);
+        }
+        open("/nonexistent/from/short", O_RDONLY);
+        usleep(5000);
+        _exit(0);
+    }
+    return 0;
+}
+"""
+
+CONFIG = """
+probes:
+  - name: open
+    attach: kprobe:do_sys_openat2
+    fetch: {path: "+0($arg2):ustring"}
+    filter: 'comm == "short" && path == "/nonexistent/from/short"'
+    metrics:
+      - counter: opened_total
+        labels:
+          container: {field: tid, decode: {container: short}}
+          pod: {field: tid, decode: pod}
+          namespace: {field: tid, decode: namespace}
+"""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(tmp_path_factory.mktemp("program") / "short", PROGRAM)
+
+
+@pytest.fixture(params=MOUNTS)
+def hierarchy(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A hierarchy of cgroups, mounted for the test; the cgroups are taken away again."""
+    where = tmp_path / "cgroups"
+    where.mkdir()
+    subprocess.run(["mount", *MOUNTS[request.param], "none", where], check=True)
+    before = {path for path in where.rglob("*") if path.is_dir()}
+    try:
+        yield where
+    finally:
+        made = {path for path in where.rglob("*") if path.is_dir()} - before
+        for path in sorted(made, reverse=True):
+            path.rmdir()
+        subprocess.run(["umount", where], check=True)
+
+
+@pytest.fixture
+def logs() -> Iterator[Path]:
+    """A /var/log of its own, with the directories that a kubelet keeps in it."""
+    where = Path("/var/log")
+    subprocess.run(["mount", "-t", "tmpfs", "none", where], check=True)
+    try:
+        for name in ("pods", "containers"):
+            (where / name).mkdir()
+        yield where
+    finally:
+        subprocess.run(["umount", where], check=True)
+
+
+def container_id(number: int) -> str:
+    return f"{number:02x}" * 32
+
+
+def group(hierarchy: Path, path: str, number: int) -> Path:
+    """Make the cgroup of a container."""
+    uid = UID.format(number)
+    made = hierarchy / path.format(uid=uid, uid_=uid.replace("-", "_"), id=container_id(number))
+    made.mkdir(parents=True)
+    return made
+
+
+def write_logs(logs: Path, number: int, pod: str, namespace: str) -> None:
+    """What a kubelet makes for a container."""
+    directory = logs / "pods" / f"{namespace}_{pod}_{UID.format(number)}" / "app"
+    directory.mkdir(parents=True)
+    (logs / "containers" / f"{pod}_{namespace}_app-{container_id(number)}.log").symlink_to(
+        directory / "0.log"
+    )
+
+
+def opened(agent: AgentProcess) -> dict[tuple[str, str, str], float]:
+    """By container, namespace and pod."""
+    metrics = agent.scrape()
+    return {
+        (one["container"], one["namespace"], one["pod"]): metrics.value("kprobe_opened_total", **one)
+        for one in metrics.labels("kprobe_opened_total")
+    }
+
+
+def test_short_lived_processes(start_agent: StartAgent, program: Path, hierarchy: Path, logs: Path) -> None:
+    """They move into their container themselves, as a runtime does, and live 5 ms."""
+    pods = [number for number, runtime in enumerate(PATHS, 1) if not runtime.startswith("docker")]
+    for number in pods:
+        write_logs(logs, number, f"web-{number}", "shop")
+    agent = start_agent(CONFIG)
+    expected = {}
+    for number, path in enumerate(PATHS.values(), 1):
+        procs = group(hierarchy, path, number) / "cgroup.procs"
+        subprocess.run([program, procs, str(TIMES)], check=True)
+        name = ("shop", f"web-{number}") if number in pods else ("", "")
+        expected[container_id(number)[:12], *name] = TIMES
+    assert opened(agent) == expected
+
+
+def test_children_of_what_ran_before(
+    start_agent: StartAgent, program: Path, hierarchy: Path, logs: Path
+) -> None:
+    """A container that is older than the agent: its children are gone before anybody could ask for them."""
+    write_logs(logs, 7, "old", "shop")
+    procs = group(hierarchy, PATHS["containerd"], 7) / "cgroup.procs"
+    shell = subprocess.Popen(["/bin/sh"], stdin=subprocess.PIPE, text=True)
+    procs.write_text(str(shell.pid))
+    agent = start_agent(CONFIG)
+    shell.communicate(f"{program} '' {TIMES}\nexit\n")  # the agent, forked, has its pipe open too
+    subprocess.run([program, "", str(TIMES)], check=True)  # on the host
+    assert opened(agent) == {(container_id(7)[:12], "shop", "old"): TIMES, ("", "", ""): TIMES}
+
+
+def test_a_pod_that_is_not_known_yet(
+    start_agent: StartAgent, program: Path, hierarchy: Path, logs: Path
+) -> None:
+    """It has no name until the kubelet gives it one, and never another pod's."""
+    write_logs(logs, 1, "other", "shop")
+    agent = start_agent(CONFIG)
+    procs = group(hierarchy, PATHS["cri-o"], 2) / "cgroup.procs"
+    subprocess.run([program, procs, str(TIMES)], check=True)
+    short = container_id(2)[:12]
+    assert opened(agent) == {(short, "unknown", "unknown"): TIMES}
+    assert agent.scrape().value("kprobe_exporter_decode_failures_total", decoder="pod") == TIMES
+    write_logs(logs, 2, "late", "shop")
+
+    def told() -> bool:
+        subprocess.run([program, procs, "1"], check=True)
+        return (short, "shop", "late") in opened(agent)
+
+    deadline = os.times().elapsed + 20
+    while not told():
+        assert os.times().elapsed < deadline
+    assert {pod for _, _, pod in opened(agent)} == {"unknown", "late"}

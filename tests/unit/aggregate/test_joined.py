@@ -1,0 +1,260 @@
+"""Records of calls and pairs: their durations in seconds, their hits, and what was left unpaired."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kprobe_exporter.aggregate.aggregator import Aggregator
+from kprobe_exporter.aggregate.numbers import Numbers
+from kprobe_exporter.aggregate.series import Limits
+from kprobe_exporter.aggregate.updates import whole_scale
+from kprobe_exporter.config.values import DURATION_BUCKETS, Metric
+from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.labels import DECODERS
+from kprobe_exporter.labels.errno import name_of
+from kprobe_exporter.model import (
+    Arg,
+    Batch,
+    Family,
+    HistogramValue,
+    KernelCounts,
+    Layout,
+    MetricSpec,
+    ProbeMetrics,
+    Record,
+    ReturnType,
+    Where,
+)
+from kprobe_exporter.plan.metric import in_nanoseconds, metric_spec, where
+
+LONG = ReturnType("long", "s64", signed=True, wide=True)
+JOINED = Layout(
+    3, "read", "read", "joined", "f", (Arg("return", "int"), Arg("comm", "str"), Arg("duration", "int")), LONG
+)
+BEGINS = (Layout(1, "read", "read", "entry", "f"), Layout(2, "read", "read_2", "entry", "g"))
+SECOND = 1_000_000_000
+
+
+def metric(kind: str, name: str, value: str | None = "duration", **more: Any) -> MetricSpec:
+    """As the plan makes it of a configuration."""
+    return metric_spec(Metric(kind, name, "help", value, **more), "kprobe", DECODERS)  # type: ignore[arg-type]
+
+
+def seconds(text: str) -> Where:
+    return where(in_nanoseconds(parse_filter(text, fractions=True)))
+
+
+def aggregator(
+    *metrics: MetricSpec,
+    buckets: tuple[float, ...] = DURATION_BUCKETS,
+    begins: Sequence[Layout] = BEGINS,
+    count_hits: bool = False,
+    only: Where | None = None,
+) -> Aggregator:
+    made = Aggregator("kprobe", Limits(1000, 20_000), name_of)
+    made.declare(ProbeMetrics("read", metrics, (1.0, 4.0), LONG, buckets))
+    made.attach(JOINED, count_hits=count_hits, only=only, begins=begins)
+    return made
+
+
+def joined(took: object, returned: object = 0, comm: object = b"cat") -> Record:
+    return (3, 1_000, 0, 77, None, b"g", returned, comm, took)
+
+
+def families(numbers: Numbers) -> dict[str, Family]:
+    return {family.name: family for family in numbers.families}
+
+
+def sample(made: Aggregator, name: str, *labels: str) -> Any:
+    return families(made.copy())[f"kprobe_{name}"].samples[labels]
+
+
+def bucket(histogram: HistogramValue) -> int:
+    """The only bucket with anything in it."""
+    [place] = [place for place, count in enumerate(histogram.counts) if count]
+    return place
+
+
+@pytest.mark.parametrize("name", ["built-in", "metric"])
+@pytest.mark.parametrize("place", range(len(DURATION_BUCKETS)))
+def test_a_bound_is_in_its_bucket(name: str, place: int) -> None:
+    """1000 ns are 1e-06 s, however the one is made of the other."""
+    mine = metric("histogram", "a_seconds", buckets=DURATION_BUCKETS)
+    family, labels = {"built-in": ("duration_seconds", ("read",)), "metric": ("a_seconds", ())}[name]
+    nanoseconds = 1000 * 4**place
+    for took, expected in (nanoseconds - 1, place), (nanoseconds, place), (nanoseconds + 1, place + 1):
+        made = aggregator(mine)
+        made.consume(Batch([joined(took)]))
+        assert bucket(sample(made, family, *labels)) == expected
+
+
+@given(st.integers(1, 10**6), st.sampled_from([1, 1_000, 1_000_000, SECOND]))
+def test_any_bound_that_a_person_writes_is_met(count: int, unit: int) -> None:
+    """A whole number of ns, µs, ms or s, as it stands in a configuration."""
+    took = count * unit
+    bound = float(f"{took // SECOND}.{took % SECOND:09}")
+    made = aggregator(metric("histogram", "a_seconds", buckets=(bound,)), buckets=(bound,))
+    made.consume(Batch([joined(took), joined(took + 1)]))
+    for value in sample(made, "a_seconds"), sample(made, "duration_seconds", "read"):
+        assert value.counts == (1, 1)
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1e-6, 0.001, 0.5, 0.3, 1.0, 2.5, 512.0, 1e200, 1e-200, 5e-324])
+def test_any_scale_multiplies(scale: float) -> None:
+    """Parts of whole numbers by dividing, which is exact: 3 * 0.1 is not 0.3."""
+    factor = whole_scale(MetricSpec("a_total", "counter", "help", "n", (), (), scale))
+    for value in (0, 1, 7, 1000, 2**63, -5):
+        assert value * factor == pytest.approx(value * scale)
+    assert [n * whole_scale(MetricSpec("a", "gauge", "h", "n", (), (), 0.1)) for n in (3, 6, 7)] == [
+        0.3,
+        0.6,
+        0.7,
+    ]
+
+
+def test_the_built_in_histogram() -> None:
+    made = aggregator(buckets=(0.5, 1.0))
+    made.consume(
+        Batch([joined(SECOND // 4), joined(SECOND // 2), joined(SECOND), joined(2 * SECOND), joined(0)])
+    )
+    family = families(made.copy())["kprobe_duration_seconds"]
+    assert (family.type, family.labels) == ("histogram", ("probe",))
+    assert family.samples == {("read",): HistogramValue((0.5, 1.0), (3, 1, 1), 3.75)}
+
+
+def test_it_is_there_from_the_start() -> None:
+    made = Aggregator("kprobe", Limits(1000, 20_000), name_of)
+    made.declare(ProbeMetrics("read", (), (), None, (1.0,)))
+    made.declare(ProbeMetrics("exec", (), (), None))
+    family = families(made.copy())["kprobe_duration_seconds"]
+    assert family.samples == {("read",): HistogramValue((1.0,), (0, 0), 0)}
+
+
+def test_where_nothing_takes_time_there_is_none() -> None:
+    made = Aggregator("kprobe", Limits(1000, 20_000), name_of)
+    made.declare(ProbeMetrics("exec", (), (1.0,), LONG))
+    assert "kprobe_duration_seconds" not in families(made.copy())
+
+
+@pytest.mark.parametrize("took", [None, b"text"])
+def test_what_is_no_number_is_no_duration(took: object) -> None:
+    made = aggregator(metric("counter", "a_seconds_total"))
+    made.consume(Batch([joined(took)]))
+    assert sample(made, "duration_seconds", "read").sum == 0
+    assert sum(sample(made, "duration_seconds", "read").counts) == 0
+    assert made.copy().lost == {"unreadable": 1}
+
+
+def test_metrics_are_in_seconds() -> None:
+    made = aggregator(
+        metric("counter", "took_seconds_total"),
+        metric("gauge", "last_seconds"),
+        metric("gauge", "last_milliseconds", scale=1000.0),
+        metric("histogram", "a_seconds", buckets=(1.0, 2.0)),
+        metric("histogram", "a_milliseconds", buckets=(250.0,), scale=1000.0),
+    )
+    made.consume(Batch([joined(3 * SECOND), joined(SECOND), joined(SECOND // 4)]))
+    assert sample(made, "took_seconds_total") == 4.25
+    assert sample(made, "last_seconds") == 0.25
+    assert sample(made, "last_milliseconds") == 250.0
+    assert sample(made, "a_seconds") == HistogramValue((1.0, 2.0), (2, 0, 1), 4.25)
+    assert sample(made, "a_milliseconds") == HistogramValue((250.0,), (1, 2), 4250.0)
+
+
+def test_a_metric_of_the_slow_ones() -> None:
+    slow = seconds("duration > 0.5")
+    made = aggregator(
+        MetricSpec("kprobe_slow_total", "counter", "Slow.", None, (), where=slow),
+        MetricSpec("kprobe_all_total", "counter", "All.", None, ()),
+        MetricSpec("kprobe_slow_bytes_total", "counter", "Bytes.", "return", (), where=slow),
+    )
+    half = SECOND // 2
+    made.consume(Batch([joined(took, 10) for took in (0, half - 1, half, half + 1, SECOND)]))
+    assert sample(made, "slow_total") == 2
+    assert sample(made, "all_total") == 5
+    assert sample(made, "slow_bytes_total") == 20
+    assert sum(sample(made, "duration_seconds", "read").counts) == 5
+
+
+def test_what_it_returned() -> None:
+    made = aggregator()
+    made.consume(Batch([joined(1, -2), joined(1, 2**32 - 2), joined(1, 3)]))
+    assert sample(made, "return_errors_total", "read", "ENOENT") == 2
+    assert sample(made, "return_value", "read") == HistogramValue((1.0, 4.0), (0, 1, 0), 3)
+
+
+def test_an_event_is_one_that_was_joined() -> None:
+    made = aggregator()
+    made.consume(Batch([joined(1), joined(2)], arrived={1: 5, 2: 1}, unpaired=4))
+    assert made.copy().events == {"read": 2}
+
+
+def test_the_agents_filter_narrows_events_and_durations() -> None:
+    made = aggregator(
+        MetricSpec("kprobe_all_total", "counter", "All.", None, ()),
+        only=seconds('duration >= 1 && comm == "cat"'),
+        count_hits=True,
+    )
+    made.consume(
+        Batch([joined(SECOND), joined(SECOND - 1), joined(SECOND, comm=b"dog")], arrived={1: 2, 2: 1})
+    )
+    numbers = made.copy()
+    assert (numbers.hits, numbers.events) == ({"read": 3}, {"read": 1})
+    assert sample(made, "all_total") == 1
+    assert sum(sample(made, "duration_seconds", "read").counts) == 1
+
+
+def test_hits_are_what_began_where_nobody_in_the_kernel_counts() -> None:
+    """Whether it ended or not."""
+    made = aggregator(count_hits=True)
+    assert made.copy().hits == {"read": 0}
+    made.consume(Batch([joined(1)], arrived={1: 2, 2: 3}))
+    made.consume(Batch([joined(1)], arrived={1: 10}))
+    numbers = made.copy()
+    assert numbers.hits == {"read": 15}
+    assert families(numbers)["kprobe_hits_total"].samples == {("read",): 15}
+    assert numbers.events == {"read": 2}
+
+
+def test_hits_are_the_kernels_where_it_counts_what_begins() -> None:
+    made = aggregator()
+    made.consume(Batch([joined(1)], arrived={1: 2, 2: 3}))
+    assert made.copy().hits == {}
+    made.update_kernel(KernelCounts(hits={"read": 7}, misses={"read": 1}))
+    assert (made.copy().hits, made.copy().misses) == ({"read": 7}, {"read": 1})
+
+
+def test_arrivals_of_other_slots_are_nobodys_hits() -> None:
+    made = aggregator(count_hits=True, begins=BEGINS[:1])
+    made.consume(Batch(arrived={1: 2, 2: 3, 99: 4}))
+    assert (made.copy().hits, made.copy().events) == ({"read": 2}, {"read": 0})
+
+
+def test_a_probe_that_did_not_come_up_has_no_hits() -> None:
+    made = aggregator(count_hits=True)
+    made.detach(JOINED)
+    made.consume(Batch(arrived={1: 2}))
+    assert made.copy().hits == {}
+
+
+def test_what_has_no_other_half_is_lost() -> None:
+    made = aggregator()
+    assert "unpaired" not in made.copy().lost
+    made.consume(Batch(unpaired=3))
+    made.consume(Batch([joined(1)], unpaired=2, unparsed=1))
+    assert made.copy().lost == {"unpaired": 5, "unparsed": 1}
+
+
+@given(st.lists(st.lists(st.integers(0, 2**40), max_size=5), max_size=5))
+def test_every_joined_record_is_in_the_histogram(batches: list[list[int]]) -> None:
+    made = aggregator(metric("histogram", "a_seconds", buckets=DURATION_BUCKETS))
+    for durations in batches:
+        made.consume(Batch([joined(took) for took in durations]))
+    took = [one for durations in batches for one in durations]
+    for value in sample(made, "duration_seconds", "read"), sample(made, "a_seconds"):
+        assert sum(value.counts) == len(took)
+        assert value.sum == pytest.approx(sum(took) / SECOND)
+    assert made.copy().events == {"read": len(took)}
