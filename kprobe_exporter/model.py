@@ -253,6 +253,21 @@ class MetricSpec:
     where: Where | None = None
 
 
+class Emission(NamedTuple):
+    """One event that is to be exported: small, for it may wait in a queue and be dropped there.
+
+    ``record`` is of the layout with the slot ``record[SLOT]``. ``trace`` and ``span`` are the ids of a
+    span, 0 for a log record, which belongs to the span ``parent`` of ``trace`` if that is not 0.
+    ``stack`` are frames, innermost first.
+    """
+
+    record: Record
+    trace: int = 0
+    span: int = 0
+    parent: int = 0
+    stack: tuple[bytes, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class ProbeMetrics:
     """What the events of one probe are turned into; ``duration_buckets`` in seconds, empty where

@@ -99,6 +99,44 @@ class Attach:
 
 
 @dataclass(frozen=True, slots=True)
+class Export:
+    """Single events of a probe, as OpenTelemetry log records or spans.
+
+    ``sample`` is the share that is kept, 0 to 1, and ``max_per_second`` the most, None without a limit of
+    its own. ``where`` is a filter, which the agent evaluates. ``attributes`` are the fields that are sent
+    as ``kprobe.arg.NAME`` although they are pointers.
+    """
+
+    signal: Literal["log", "span"]
+    sample: float = 1.0
+    max_per_second: float | None = None
+    where: str | None = None
+    attributes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Otlp:
+    """Where OpenTelemetry's signals go. What is None comes from the OTEL_EXPORTER_OTLP_* environment.
+
+    ``timeout`` in seconds. ``queue`` counts the log records that wait, and as many spans;
+    ``max_per_second`` those of all probes together. ``metrics`` are pushed every so many seconds, None
+    for never.
+    """
+
+    endpoint: str | None = None
+    protocol: Literal["http/protobuf", "grpc"] | None = None
+    headers: Mapping[str, str] | None = None
+    timeout: float | None = None
+    compression: Literal["gzip", "none"] | None = None
+    certificate: str | None = None
+    client_certificate: str | None = None
+    client_key: str | None = None
+    queue: int = 10_000
+    max_per_second: float = 2000.0
+    metrics: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Probe:
     """A probe: the first alternative of ``attach`` that the kernel can do is used.
 
@@ -117,6 +155,7 @@ class Probe:
     optional: bool = False
     stack: bool = False
     aggregate: Aggregate = "auto"
+    export: Export | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +182,14 @@ class Config:
     """A whole configuration; ``files`` are those that it was read from, in order.
 
     ``warnings`` are lines for a person, each with its file, line and column: nothing is wrong, but
-    something is read otherwise than it is written.
+    something is read otherwise than it is written. ``otlp`` is None if nothing goes there.
     """
 
     settings: Settings
     probes: tuple[Probe, ...]
     files: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    otlp: Otlp | None = None
 
 
 _SIGNED = {
