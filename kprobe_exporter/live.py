@@ -134,17 +134,17 @@ def _judge(
 
 def _judge_one(spec: ProbeSpec, known: Known, taken: Iterable[ProbeSpec]) -> Answer:
     """What the kernel would say to one way to attach to one event."""
-    if spec.file is not None and not known.has(spec.file):
+    if spec.file is None:
+        if not known.has(f"events/{spec.system}/{spec.event}/enable"):
+            return Answer(False, "it can be seen, and not be enabled")
+        why = cannot_share(spec, taken)
+        return Answer(False, why) if why else Answer(True)
+    if not known.has(spec.file):
         return Answer(False, not_built(spec.file))
     if spec.file == "kprobe_events":
         return known.function(parse_target(spec.target))
-    if spec.file == "dynamic_events":
-        return known.eprobes
-    if spec.file is None and not known.has(f"events/{spec.system}/{spec.event}/enable"):
-        return Answer(False, "it can be seen, and not be enabled")
-    if why := cannot_share(spec, taken):
-        return Answer(False, why)
-    return Answer(True)  # of a place in a file, planning has found it
+    # Of a place in a file, and of what an fprobe takes, planning has made sure.
+    return known.eprobes if spec.verb == "e" else Answer(True)
 
 
 def _row(

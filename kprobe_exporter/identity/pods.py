@@ -17,11 +17,11 @@ MOST_NAMES = 20_000
 """Of one directory; a node has some hundred pods."""
 
 MOST_UNKNOWN = 4096
-SCAN_PAUSE = 1.0
+SCAN_PAUSE = 0.125
 """Seconds between two looks, whoever asks."""
 
 LONGEST_PAUSE = 60.0
-"""Seconds after which a container that is not found is looked for again, after 1, 2, 4, … seconds."""
+"""Seconds after which a container that is not found is looked for again, after 0.125, 0.25, 0.5, … seconds."""
 
 KEEP = 600.0
 

@@ -3,6 +3,9 @@
 from kprobe_exporter.labels._text import printable
 from kprobe_exporter.model import Decoder, Value
 
+LONGEST = 128
+"""Bytes of a label's value."""
+
 
 def decoder(options: object) -> Decoder:
     """Takes no options. The value is the path, as the kernel writes it."""
@@ -12,4 +15,10 @@ def decoder(options: object) -> Decoder:
 
 
 def decode(value: Value) -> str | None:
-    return printable(value) if isinstance(value, bytes) else None
+    """Of a path that is too long for a label the end, which tells one container from another."""
+    if not isinstance(value, bytes):
+        return None
+    text = printable(value)
+    return (
+        text if len(text.encode()) <= LONGEST else "…" + text.encode()[3 - LONGEST :].decode(errors="ignore")
+    )

@@ -105,12 +105,14 @@ def looks(node: Node, monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_an_unknown_pod_is_looked_for_with_growing_pauses(node: Node, looks: list[float]) -> None:
-    for _ in range(4000):
+    step = SCAN_PAUSE / 2
+    for _ in range(8000):
         assert node.pods.find(A, UID) is None
-        node.now += 0.1
+        node.now += step
     pauses = [after - before for before, after in pairwise(looks)]
-    assert pauses[:7] == pytest.approx([1, 2, 4, 8, 16, 32, 60], abs=0.11)
-    assert pauses[7:] == pytest.approx([LONGEST_PAUSE] * len(pauses[7:]), abs=0.11)
+    growing = [min(SCAN_PAUSE * 2**times, LONGEST_PAUSE) for times in range(len(pauses))]
+    assert pauses == pytest.approx(growing, abs=step)
+    assert pauses[-1] >= LONGEST_PAUSE
     node.pod("default", "late", UID)
     node.now += LONGEST_PAUSE
     assert node.pods.find(A, UID) == Pod("default", "late", None, UID)
