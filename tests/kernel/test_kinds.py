@@ -1,12 +1,15 @@
 """Every kind of probe counts 23 exactly, through the agent and its configuration."""
 
 import os
+import subprocess
 import threading
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.agent_process import eventually
+from tests.agent_process import AgentProcess, eventually
 from tests.kernel.conftest import StartAgent
 from tests.kernel.test_counts import TIMES, fsyncs_of_a_pipe, opens_of_a_missing_file
 
@@ -20,8 +23,13 @@ KINDS = {
 }
 
 
-@pytest.mark.needs("kprobe_events")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=[] if to.startswith(("sys", "tr")) else pytest.mark.needs("kprobe_events"))
+        for kind, to in KINDS.items()
+    ],
+)
 def test_23_calls(start_agent: StartAgent, kind: str) -> None:
     agent = start_agent(f"""
 probes:
@@ -85,3 +93,39 @@ probes:
     metrics = agent.scrape()
     assert {labels["dfd"] for labels in metrics.labels("kprobe_opened_total")} == {"-100"}
     assert metrics.value("kprobe_opened_total", dfd="-100", path="/nonexistent") == TIMES
+
+
+MODULE, SHOWS = "zram", "/sys/block/zram0/disksize"
+
+
+def has_hits(agent: AgentProcess, probe: str, count: int) -> bool:
+    return agent.scrape().value("kprobe_hits_total", probe=probe) == count
+
+
+@pytest.fixture
+def no_module() -> Iterator[None]:
+    """A module of Debian's kernel packages that is not loaded, and is not afterwards."""
+    assert not Path("/sys/module", MODULE).exists()
+    yield
+    if Path("/sys/module", MODULE).exists():
+        subprocess.run(["rmmod", MODULE], check=True)
+
+
+@pytest.mark.needs("kprobe_events")
+def test_a_module_that_is_loaded_later(start_agent: StartAgent, no_module: None) -> None:
+    """Its probes are armed when it comes, and again when it went and came back."""
+    agent = start_agent(f"""
+probes:
+  - {{name: counted, attach: "kprobe:{MODULE}:disksize_show"}}
+  - {{name: timed, attach: "call:{MODULE}:disksize_show", metrics: [{{counter: shown_total}}]}}
+""")
+    for times in (1, 2):
+        subprocess.run(["modprobe", MODULE], check=True)
+        for _ in range(TIMES):
+            Path(SHOWS).read_text()
+        metrics = agent.scrape()
+        assert metrics.value("kprobe_shown_total") == times * TIMES
+        assert metrics.value("kprobe_duration_seconds_count", probe="timed") == times * TIMES
+        for probe in ("counted", "timed"):
+            eventually(partial(has_hits, agent, probe, times * TIMES))
+        subprocess.run(["rmmod", MODULE], check=True)
