@@ -126,8 +126,8 @@ def _ways(found: list[ProbeSpec | Unfit], role: Literal["begin", "end"], event: 
 def _is_plain(way: ProbeSpec | Unfit) -> bool:
     """Whether it is a tracepoint's own event, and records no less than an eprobe on it.
 
-    An eprobe has that event filled in before it copies from it (kernel/trace/trace_eprobe.c), which makes
-    it half as dear again. It alone has a filter of its own, the thread's name of that moment, and
+    An eprobe has that event filled in before it copies from it (kernel/trace/trace_eprobe.c), which costs
+    the call a quarter more. It alone has a filter of its own, the thread's name of that moment, and
     strings that text shows in quotes.
     """
     if isinstance(way, Unfit) or way.file is not None or way.filter is not None or way.stack:

@@ -30,7 +30,9 @@ ENTRY = f"probes: [{{name: bench, help: Calls., attach: 'kprobe:{FUNCTION}', agg
 RETURN = (
     f"probes: [{{name: bench, help: Calls., attach: 'kretprobe:{FUNCTION}', returns: int, aggregate: %s}}]"
 )
-EXIT = RETURN.replace("kretprobe:", "fexit:")
+TRACED = f"__do_sys_{latency_guest.SYSTEM_CALL}"
+"""The same function by the one of its names that ftrace has, and so fprobes take."""
+EXIT = RETURN.replace(f"kretprobe:{FUNCTION}", f"fexit:{TRACED}")
 TRIGGER = "hist:keys=return.log2:vals=return:size=128 if return > 0"
 
 LISTED = Path("/sys/kernel/debug/kprobes/list")

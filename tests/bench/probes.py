@@ -14,6 +14,7 @@ from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model import ProbeMetrics
 from kprobe_exporter.plan import Kernel, plan_probe
+from kprobe_exporter.tracefs.features import no_fprobes
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.mount import USUAL, mounted
@@ -61,7 +62,12 @@ def write_config(directory: Path, text: str) -> Path:
 @contextmanager
 def put(instance: Instance, config: Config, *, binary: bool = False) -> Iterator[list[Put]]:
     """All probes of the configuration installed, not enabled; taken out again afterwards."""
-    kernel = Kernel(instance.event_format, instance.counts_tracepoints(), binary)
+    kernel = Kernel(
+        instance.event_format,
+        instance.counts_tracepoints(),
+        binary,
+        no_fprobes=no_fprobes(instance.files),
+    )
     slots, taken = itertools.count(), names_in_use(instance)
     done: list[Put] = []
     try:

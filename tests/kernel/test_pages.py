@@ -59,7 +59,7 @@ probes:
   - name: back
     attach: kretprobe:do_sys_openat2
     returns: int
-    metrics: [{counter: backs_total, help: h, labels: [comm, return]}]
+    metrics: [{counter: backs_total, help: h, labels: [comm, return, caller]}]
   - name: event
     attach: tracepoint:syscalls:sys_exit_openat
     fetch: {return: ret}

@@ -77,9 +77,9 @@ def first(spec: JoinedSpec) -> list[ProbeSpec]:
 
 
 def lines(spec: JoinedSpec) -> list[str]:
-    """The definitions, as the kernel gets them."""
-    found = [way.line("g", way.layout.event) for way in first(spec)]
-    for line in found:
+    """The definitions, as the kernel gets them, or the name of the event that it has already."""
+    found = [way.line("g", way.layout.event) if way.file else way.event for way in first(spec)]
+    for line in (line for line, way in zip(found, first(spec), strict=True) if way.file):
         parse_definition(line)  # our own grammar takes it, as the kernel would
     return found
 
@@ -112,7 +112,7 @@ def lines(spec: JoinedSpec) -> list[str]:
             " metrics: [{counter: a_total, labels: [comm]}]",
             [
                 "e:g/p syscalls.sys_enter_openat path=$filename:u64 comm=$comm:string",
-                "e:g/p_return syscalls.sys_exit_openat return=$ret:s64",
+                "sys_exit_openat",
             ],
         ),
         (
@@ -128,9 +128,9 @@ def lines(spec: JoinedSpec) -> list[str]:
         (
             RUNQ,
             [
-                "e:g/p sched.sched_process_exec task=$pid:s32",
+                "sched_process_exec",
                 "e:g/p sched.sched_switch task=$prev_pid:s32 prev_state=$prev_state:s64",
-                "e:g/p_end sched.sched_switch task=$next_pid:s32 who=$next_comm:string",
+                "sched_switch",
             ],
         ),
     ],
@@ -235,7 +235,7 @@ def join_args(spec: JoinedSpec) -> list[str]:
             " to: {to: 'kretprobe:h', fetch: {d: $arg1, b: $arg4, k: $arg2}}}}",
             ["k", "b", "d", "return", "duration"],  # neither a nor c, which one of the first events lacks
         ),
-        (RUNQ, ["task", "who", "duration"]),
+        (RUNQ, ["task", "duration"]),  # of a tracepoint's own event only what somebody takes
     ],
 )
 def test_what_a_joined_record_holds(
@@ -273,6 +273,27 @@ def test_a_tracepoints_own_event_has_the_key_too(joined: Callable[..., JoinedSpe
     assert [layout.args[0].field for layout in layouts] == ["pid", "prev_pid", "next_pid"]
     assert [layout.event for layout in layouts] == ["sched_process_exec", "sched_switch", "sched_switch"]
     assert [arg.name for arg in spec.join(layouts).layout.args] == ["task", "duration"]
+
+
+@pytest.mark.parametrize(
+    ("more", "binary", "files"),
+    [
+        ("", True, [None, None]),
+        ("", False, ["dynamic_events", "dynamic_events"]),  # text shows strings of its own without quotes
+        (", filter: common_pid == 3", True, ["dynamic_events", "dynamic_events"]),
+        (", stack: true", True, ["dynamic_events", None]),
+        (", metrics: [{counter: a_total, labels: [comm]}]", True, ["dynamic_events", None]),
+        (", metrics: [{counter: a_total, labels: [return]}]", True, [None, None]),
+    ],
+)
+def test_a_tracepoints_own_event_comes_first_if_it_tells_as_much(
+    joined: Callable[..., JoinedSpec], more: str, binary: bool, files: list[str | None]
+) -> None:
+    """An eprobe on it costs the call more, and is there for what it lacks."""
+    spec = joined(f"attach: 'syscall:openat', returns: int{more}", replace(REAL, binary=binary))
+    assert [way.file for way in first(spec)] == files
+    others = {way.file for half in spec.ways for way in half if isinstance(way, ProbeSpec)}
+    assert others == {None, "dynamic_events"}
 
 
 def test_what_only_the_last_event_has_is_read_there(joined: Callable[..., JoinedSpec]) -> None:
