@@ -6,8 +6,8 @@ agent sees it: a container's file is ``/proc/PID/root/usr/bin/x``, PID a process
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import NamedTuple
 
+from kprobe_exporter.elf.code import Code
 from kprobe_exporter.elf.reader import IFUNC, LOCAL, UNDEFINED, ElfFile, Symbol, opened
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.lexis import closest
@@ -18,16 +18,6 @@ MOST_NEAR = 20_000
 
 MOST_TOLD = 8
 """Offsets, versions or libraries in a sentence."""
-
-
-class Code(NamedTuple):
-    """A place in a file's code: ``offset`` in bytes from the file's start.
-
-    ``machine`` is the processor that it is for, as elf.h names it, such as EM_X86_64.
-    """
-
-    offset: int
-    machine: str
 
 
 def locate(target: Target) -> Code:

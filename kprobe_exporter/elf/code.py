@@ -1,0 +1,13 @@
+"""A place in the code of a program or a library."""
+
+from typing import NamedTuple
+
+
+class Code(NamedTuple):
+    """A place in a file's code: ``offset`` in bytes from the file's start.
+
+    ``machine`` is the processor that it is for, as elf.h names it, such as EM_X86_64.
+    """
+
+    offset: int
+    machine: str
