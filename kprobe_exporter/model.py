@@ -258,7 +258,8 @@ class Emission(NamedTuple):
 
     ``record`` is of the layout with the slot ``record[SLOT]``. ``trace`` and ``span`` are the ids of a
     span, 0 for a log record, which belongs to the span ``parent`` of ``trace`` if that is not 0.
-    ``stack`` are frames, innermost first.
+    ``stack`` are frames, innermost first; ``attributes`` tell of the container and the pod that its
+    thread was in, None where nobody asked or it was in none.
     """
 
     record: Record
@@ -266,6 +267,7 @@ class Emission(NamedTuple):
     span: int = 0
     parent: int = 0
     stack: tuple[bytes, ...] = ()
+    attributes: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,13 +298,26 @@ class KernelCounts:
     tables: Mapping[int, tuple[HistReading, ...]] = field(default_factory=dict)
 
 
+class Exemplar(NamedTuple):
+    """One call of a histogram that was exported as a span: its ids, seconds, and its end in Unix time."""
+
+    trace: int
+    span: int
+    value: float
+    time: float
+
+
 @dataclass(frozen=True, slots=True)
 class HistogramValue:
-    """A histogram: ``counts`` per bucket, not cumulative, one more than ``bounds`` (the last is +Inf)."""
+    """A histogram: ``counts`` per bucket, not cumulative, one more than ``bounds`` (the last is +Inf).
+
+    ``exemplars`` are the last ones, by the number of their bucket.
+    """
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
     sum: float
+    exemplars: Mapping[int, Exemplar] = field(default_factory=dict)
 
 
 LabelValues: TypeAlias = tuple[str, ...]

@@ -35,6 +35,7 @@ from kprobe_exporter.model import (
     SLOT,
     Batch,
     CgroupOf,
+    Exemplar,
     KernelCounts,
     Layout,
     MetricSpec,
@@ -181,6 +182,12 @@ class Aggregator:
                 self._lost_here["unparsed"] += batch.unparsed
             if batch.unpaired:
                 self._lost_here["unpaired"] += batch.unpaired
+
+    def exemplify(self, probe: str, exemplar: Exemplar) -> None:
+        """Let a call that was exported stand for its bucket of the probe's durations."""
+        with self._lock:
+            numbers = self._probes[probe]
+            numbers.durations.exemplify(numbers.metrics.duration_buckets, exemplar)
 
     def update_kernel(self, counts: KernelCounts) -> None:
         """Take what the kernel counted."""

@@ -12,6 +12,7 @@ from kprobe_exporter.model import (
     TID,
     TIME,
     CgroupOf,
+    Exemplar,
     HistogramValue,
     LabelSpec,
     Layout,
@@ -37,11 +38,12 @@ PLACES = {"cpu": CPU, "tid": TID, "pid": TGID, "caller": CALLER}
 class HistogramCell:
     """Counts per bucket (the last is +Inf) and the sum of one label set's values."""
 
-    __slots__ = ("counts", "sum")
+    __slots__ = ("counts", "exemplars", "sum")
 
     def __init__(self, buckets: int) -> None:
         self.counts = [0] * (buckets + 1)
         self.sum: float = 0
+        self.exemplars: dict[int, Exemplar] = {}
 
     def observe(self, bounds: Sequence[float], value: float) -> None:
         self.counts[bisect_left(bounds, value)] += 1
@@ -52,8 +54,12 @@ class HistogramCell:
         self.counts = [*map(int.__add__, self.counts, counts)]
         self.sum += total
 
+    def exemplify(self, bounds: Sequence[float], exemplar: Exemplar) -> None:
+        """Keep the last one of its bucket."""
+        self.exemplars[bisect_left(bounds, exemplar.value)] = exemplar
+
     def value(self, bounds: tuple[float, ...]) -> HistogramValue:
-        return HistogramValue(bounds, tuple(self.counts), self.sum)
+        return HistogramValue(bounds, tuple(self.counts), self.sum, dict(self.exemplars))
 
 
 def normal_return(returns: ReturnType) -> Callable[[Value], Value]:

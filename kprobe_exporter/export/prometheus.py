@@ -14,11 +14,12 @@ from prometheus_client import (
 from prometheus_client.exposition import generate_latest as generate_text
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar as ClientExemplar
 from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
 from kprobe_exporter.export.negotiate import accepted
-from kprobe_exporter.model import Family, HistogramValue, LabelValues, Snapshot
+from kprobe_exporter.model import Exemplar, Family, HistogramValue, LabelValues, Snapshot
 
 _generate_openmetrics: Callable[..., bytes] = openmetrics.generate_latest
 
@@ -137,12 +138,19 @@ def _histogram(
 ) -> Iterator[Sample]:
     bounds = (*map(floatToGoString, value.bounds), "+Inf")
     total = 0
-    for bound, total in zip(bounds, accumulate(value.counts), strict=True):
-        yield Sample(name + "_bucket", {**labels, "le": bound}, total)
+    for number, (bound, total) in enumerate(zip(bounds, accumulate(value.counts), strict=True)):
+        shown = value.exemplars.get(number) if as_openmetrics else None
+        yield Sample(name + "_bucket", {**labels, "le": bound}, total, None, shown and _exemplar(shown))
     # OpenMetrics forbids both where an observation may be negative, for the sum may then go down.
     if not (as_openmetrics and value.bounds and value.bounds[0] < 0):
         yield Sample(name + "_sum", labels, value.sum)
         yield Sample(name + "_count", labels, total)
+
+
+def _exemplar(one: Exemplar) -> ClientExemplar:
+    """By the names and in the form that Grafana and Prometheus know trace ids."""
+    ids = {"trace_id": f"{one.trace:032x}", "span_id": f"{one.span:016x}"}
+    return ClientExemplar(ids, one.value, one.time)
 
 
 def _labels(family: Family, values: LabelValues) -> dict[str, str]:

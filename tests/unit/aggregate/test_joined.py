@@ -1,5 +1,6 @@
 """Records of calls and pairs: their durations in seconds, their hits, and what was left unpaired."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model import (
     Arg,
     Batch,
+    Exemplar,
     Family,
     HistogramValue,
     KernelCounts,
@@ -258,3 +260,14 @@ def test_every_joined_record_is_in_the_histogram(batches: list[list[int]]) -> No
         assert sum(value.counts) == len(took)
         assert value.sum == pytest.approx(sum(took) / SECOND)
     assert made.copy().events == {"read": len(took)}
+
+
+def test_the_last_exemplar_of_a_bucket_is_kept() -> None:
+    made = aggregator()
+    for span, took in enumerate((3e-6, 2e-6, 5.0), 1):
+        made.exemplify("read", Exemplar(1, span, took, 1_700_000_000.0 + span))
+    shown = sample(made, "duration_seconds", "read").exemplars
+    assert {place: one.span for place, one in shown.items()} == {
+        bisect_left(DURATION_BUCKETS, 2e-6): 2,
+        bisect_left(DURATION_BUCKETS, 5.0): 3,
+    }

@@ -12,7 +12,7 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from kprobe_exporter.export.prometheus import Exposition
-from kprobe_exporter.model import Family, HistogramValue, Snapshot
+from kprobe_exporter.model import Exemplar, Family, HistogramValue, Snapshot
 from tests.unit.export.conftest import HOSTILE, SNAPSHOT
 
 # The client leaves this one without types.
@@ -240,3 +240,20 @@ def many(count: int) -> Iterator[Family]:
 def test_every_sample_of_a_large_snapshot() -> None:
     body, _ = exposition(*many(20_000)).render(names=["kprobe_errors_total", "kprobe_value"])
     assert body.count(b"\n") == 4 + 10_000 + 666 * 15
+
+
+def test_exemplars_are_for_openmetrics_alone() -> None:
+    """By the parser of the client; a bucket without one shows none."""
+    shown = HistogramValue((0.1, 1.0), (1, 2, 0), 0.5, {1: Exemplar(0xAB, 0x17, 0.3, 1_700_000_000.5)})
+    made = exposition(Family("kprobe_duration_seconds", "histogram", "h", ("probe",), {("read",): shown}))
+    body = text(made.render("application/openmetrics-text"))
+    (family,) = [
+        one
+        for one in openmetrics_parser.text_string_to_metric_families(body)
+        if one.name == "kprobe_duration_seconds"
+    ]
+    found = {one.labels["le"]: one.exemplar for one in family.samples if one.exemplar}
+    assert set(found) == {"1.0"}
+    assert found["1.0"].labels == {"trace_id": f"{0xAB:032x}", "span_id": f"{0x17:016x}"}
+    assert (found["1.0"].value, float(found["1.0"].timestamp)) == (0.3, 1_700_000_000.5)
+    assert "trace_id" not in text(made.render())
