@@ -1,6 +1,7 @@
 """What the running kernel is like, as far as plans have to know: read once a start, nothing is tried."""
 
 import logging
+import platform
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache, partial
@@ -11,8 +12,10 @@ from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.target import Target
 from kprobe_exporter.plan import Kernel
+from kprobe_exporter.plan.registers import MACHINES
 from kprobe_exporter.plan.typed import Prototypes, look_up
 from kprobe_exporter.tracefs.features import no_fprobes
+from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.patterns import probe_name
 from kprobe_exporter.tracefs.resolve import Resolver
@@ -38,6 +41,7 @@ def known_kernel(
         _prototypes(probes, place, root / "sys/kernel/btf"),
         place,
         no_fprobes=no_fprobes(instance.files, root),
+        machine=_machine(instance.files),
     )
 
 
@@ -86,6 +90,13 @@ def _place(resolver: Resolver, most: int, target: Target) -> tuple[Target, str]:
     if target.is_pattern:
         return resolver.matching(target, most)[0], ""
     return resolver.place(target)
+
+
+def _machine(files: Tracefs) -> str | None:
+    """The machine, if its arguments have to be found in registers: tracefs' README knows no ``$argN``."""
+    if not files.exists("README") or b"$arg<N>" in files.read("README"):
+        return None
+    return MACHINES.get(platform.machine(), platform.machine())
 
 
 def _prototypes(

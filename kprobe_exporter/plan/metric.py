@@ -84,6 +84,9 @@ def filter_fields(text: str | None) -> frozenset[str]:
 
 COUNTED = "nothing but hits is asked for"
 
+EXPORTED = frozenset({"comm", "pid"})
+"""What every log record and span tells of its thread, beside what each event has: its name and process."""
+
 
 def events_for(probe: Probe, attach: Attach, wanted: set[str]) -> str | None:
     """What takes the events of this alternative; None where nobody wants more than how often it fires.
@@ -92,9 +95,10 @@ def events_for(probe: Probe, attach: Attach, wanted: set[str]) -> str | None:
     """
     if probe.aggregate == "events":
         return "aggregate: events"
-    if probe.metrics or wanted:
-        names = [metric.name for metric in probe.metrics]
-        return f"the metric {names[0]} takes its events" if names else "a metric takes its events"
+    if probe.metrics or probe.export is not None or wanted:
+        names = [f"the metric {metric.name} takes its events" for metric in probe.metrics]
+        exported = ["its events are exported"] if probe.export is not None else []
+        return [*names, *exported, "a metric takes its events"][0]
     if attach.filter:
         return "its filter is counted by events"
     if probe.stack:
@@ -105,10 +109,13 @@ def events_for(probe: Probe, attach: Attach, wanted: set[str]) -> str | None:
 
 
 def fields_used(probe: Probe) -> set[str]:
-    """The fields that the probe's metrics take."""
+    """The fields that the probe's metrics and its export take."""
     used = {metric.value for metric in probe.metrics if metric.value is not None}
     used |= {label.field for metric in probe.metrics for label in metric.labels}
     for attach in probe.attach:
         if attach.end is not None:  # the agent filters, and joins by the key
             used |= filter_fields(attach.filter) | set(attach.key)
+    if probe.export is not None:
+        used |= EXPORTED | filter_fields(probe.export.where)
+        used |= {name for attach in probe.attach for one in attach.single for name in one.fetch} - {"return"}
     return used.union(*(filter_fields(metric.where) for metric in probe.metrics))

@@ -28,7 +28,8 @@ class Kernel:
     than as text; ``prototypes`` what BTF knows of functions, by module and name. ``place`` gives the
     target that is meant by a function as it is written, and a clause on how they differ, and raises
     ProbeRefused; ``locate`` the place of one in a file, and raises GrammarError. ``no_fprobes`` says in a
-    clause why there are none.
+    clause why there are none; ``machine``, as elf.h names it, in which registers arguments are, None where
+    the kernel knows ``$argN`` by itself (since 4.20).
     """
 
     event_format: Callable[[str, str], str | None]
@@ -38,6 +39,7 @@ class Kernel:
     place: Callable[[Target], tuple[Target, str]] = lambda target: (target, "")
     locate: Callable[[Target], Code] = locate
     no_fprobes: str | None = None
+    machine: str | None = None
 
 
 Alternative: TypeAlias = ProbeSpec | JoinedSpec | Unfit
@@ -96,7 +98,7 @@ def _single(
     try:
         if attach.target.is_pattern or not (attach.target.kind.on_event or attach.target.kind.in_file):
             target, note = kernel.place(attach.target)
-            attach = typed(probe, replace(attach, target=target), kernel.prototypes)
+            attach = typed(probe, replace(attach, target=target), kernel.prototypes, kernel.machine)
     except ProbeRefused as error:
         return [Unfit(str(attach.target), str(error))]
     except GrammarError as error:

@@ -11,11 +11,11 @@ from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.fetch import FetchArg, parse_fetch
 from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.plan.metric import fields_used, filter_fields
+from kprobe_exporter.plan.registers import ARGUMENT, in_registers
 
 Prototypes = Mapping[tuple[str, str], Prototype]
 """By module, "" for the kernel itself, and function."""
 
-ARGUMENT = re.compile(r"\$arg(\d+)")
 PARAMETER = re.compile(r"((?:[+-]u?\w+\()*)([A-Za-z_]\w*)(\)*)")
 
 
@@ -34,13 +34,23 @@ def look_up(
     }
 
 
-def typed(probe: Probe, attach: Attach, known: Prototypes) -> Attach:
+def typed(probe: Probe, attach: Attach, known: Prototypes, machine: str | None = None) -> Attach:
     """The same with the kernel's own types, where nobody gave others. Raises GrammarError.
 
-    A parameter by its name becomes ``$argN``, which older kernels take as well.
+    A parameter by its name becomes ``$argN``, which older kernels take as well; with ``machine``, which
+    is for kernels that are older still, that becomes a register.
     """
+    if attach.target.kind.in_file or attach.target.kind.on_event:
+        return attach
+    attach = _by_types(probe, attach, known)
+    if machine is None:
+        return attach
+    return replace(attach, fetch={name: in_registers(text, machine) for name, text in attach.fetch.items()})
+
+
+def _by_types(probe: Probe, attach: Attach, known: Prototypes) -> Attach:
     prototype = known.get((attach.target.module, attach.target.symbol))
-    if prototype is None or attach.target.kind.in_file or attach.target.kind.on_event:
+    if prototype is None:
         return attach
     returns = attach.returns
     if attach.guessed:

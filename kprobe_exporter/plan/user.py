@@ -12,8 +12,7 @@ Seen of 6.1, 6.12 and 6.18, and true of both kinds:
   never hit. So every offset is held against the file's code, and one inside a function is trusted.
 """
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from kprobe_exporter.config.values import Attach, Probe
@@ -26,14 +25,7 @@ from kprobe_exporter.model import Layout, ProbeSpec, Unfit
 from kprobe_exporter.plan.function import event_args, layout_args
 from kprobe_exporter.plan.kernel import NO_HIST, aggregated, argument_keys
 from kprobe_exporter.plan.metric import COUNTED, events_for
-
-ARGUMENTS: Mapping[str, tuple[str, ...]] = {
-    "EM_X86_64": ("%di", "%si", "%dx", "%cx", "%r8", "%r9"),
-    "EM_AARCH64": tuple(f"%x{number}" for number in range(8)),
-}
-"""Where functions take whole numbers and pointers: the System V ABI of AMD64, the AAPCS64."""
-
-ARGUMENT = re.compile(r"\$arg(\d+)")
+from kprobe_exporter.plan.registers import ARGUMENT, in_registers
 
 
 def user_spec(
@@ -113,18 +105,4 @@ def _in_registers(expression: str, target: Target, machine: str) -> str:
         raise GrammarError(
             f"the arguments in '{expression}' are there only at a function's first instruction"
         )
-    registers = ARGUMENTS.get(machine)
-    if registers is None:
-        raise GrammarError(
-            f"in which register '{expression}' is on {machine} is not known: write the register, such as %di"
-        )
-
-    def register(found: re.Match[str]) -> str:
-        number = int(found[1])
-        if not 1 <= number <= len(registers):
-            raise GrammarError(
-                f"{found[0]} is not in a register, as the first {len(registers)} are: read it from the stack"
-            )
-        return registers[number - 1]
-
-    return ARGUMENT.sub(register, expression)
+    return in_registers(expression, machine)

@@ -249,7 +249,7 @@ def test_exemplars_are_for_openmetrics_alone() -> None:
     body = text(made.render("application/openmetrics-text"))
     (family,) = [
         one
-        for one in openmetrics_parser.text_string_to_metric_families(body)
+        for one in openmetrics_parser.text_string_to_metric_families(body)  # type: ignore[no-untyped-call]
         if one.name == "kprobe_duration_seconds"
     ]
     found = {one.labels["le"]: one.exemplar for one in family.samples if one.exemplar}

@@ -1,0 +1,118 @@
+"""What is fetched of a function gets the kernel's own types, and on old kernels the registers."""
+
+from dataclasses import replace
+
+import pytest
+
+from kprobe_exporter.btf import Param, Prototype, Type
+from kprobe_exporter.config.values import Attach, Metric, Probe, return_type
+from kprobe_exporter.errors import GrammarError
+from kprobe_exporter.grammar.target import parse_target
+from kprobe_exporter.plan.typed import look_up, typed
+
+INT, SIZE, FILE = (
+    Type("int", "s32", signed=True),
+    Type("size_t", "u64"),
+    Type("struct file *", "x64", False, True),
+)
+WIDE = Type("struct wide", None)
+READ = Prototype(
+    "read",
+    (Param("file", FILE, 1), Param("count", SIZE, 2), Param("by_value", WIDE, None)),
+    INT,
+)
+KNOWN = {("", "read"): READ, ("", "gone"): READ._replace(name="gone", returns=Type("void", None))}
+
+
+def at(target: str, guessed: bool = True, **fetch: str) -> Attach:
+    attach = Attach(parse_target(target), fetch, None, None)
+    if not attach.target.kind.is_return:
+        return attach
+    return replace(attach, returns=return_type("long"), guessed=guessed)
+
+
+def probe(*metrics: Metric) -> Probe:
+    return Probe("p", "", (), metrics)
+
+
+@pytest.mark.parametrize(
+    ("written", "body"),
+    [
+        ("count", "$arg2:u64"),
+        ("count:u8", "$arg2:u8"),
+        ("file", "$arg1:x64"),
+        ("+8(file):u32", "+8($arg1):u32"),
+        ("+0(+8(file)):string", "+0(+8($arg1)):string"),
+        ("$arg2", "$arg2:u64"),
+        ("$arg2:x32", "$arg2:x32"),
+        ("$arg9", "$arg9"),
+        ("%di", "%di"),
+        ("$stack", "$stack"),
+    ],
+)
+def test_arguments(written: str, body: str) -> None:
+    assert typed(probe(), at("kprobe:read", a=written), KNOWN).fetch == {"a": body}
+
+
+@pytest.mark.parametrize(
+    ("written", "sentence"),
+    [
+        ("cuont", "read has no parameter 'cuont' that can be read, did you mean 'count'"),
+        ("x", "it has file, count, by_value"),
+        ("by_value", "read has no parameter 'by_value' that can be read"),
+    ],
+)
+def test_parameters_that_cannot_be_read(written: str, sentence: str) -> None:
+    with pytest.raises(GrammarError, match=sentence):
+        typed(probe(), at("kprobe:read", a=written), KNOWN)
+
+
+def test_a_guessed_return_type_is_known_now() -> None:
+    found = typed(probe(), at("kretprobe:read"), KNOWN).returns
+    assert found == return_type("int")
+    assert typed(probe(), at("kretprobe:read", guessed=False), KNOWN).returns == return_type("long")
+    assert typed(probe(), at("kretprobe:other"), KNOWN).returns == return_type("long")
+
+
+def test_what_returns_nothing() -> None:
+    """That is no matter, unless somebody wants it."""
+    returns = typed(probe(), at("kretprobe:gone"), KNOWN).returns
+    assert returns is not None
+    assert returns.fetch is None
+    wanted = probe(Metric("gauge", "g", "help", value="return"))
+    with pytest.raises(GrammarError, match=r"gone returns nothing \(void\): take 'return' out"):
+        typed(wanted, at("kretprobe:gone"), KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("machine", "body"),
+    [("EM_X86_64", "+8(%di):u32"), ("EM_AARCH64", "+8(%x0):u32")],
+)
+def test_kernels_that_know_no_arguments(machine: str, body: str) -> None:
+    assert typed(probe(), at("kprobe:read", a="+8($arg1):u32"), {}, machine).fetch == {"a": body}
+    assert typed(probe(), at("kprobe:read", a="+8(file):u32"), KNOWN, machine).fetch == {"a": body}
+
+
+def test_machines_that_nobody_knows() -> None:
+    with pytest.raises(GrammarError, match="write the register"):
+        typed(probe(), at("kprobe:read", a="$arg1"), {}, "s390x")
+
+
+def test_only_what_makes_a_difference_is_looked_up() -> None:
+    asked = []
+
+    def prototypes(names: object, module: str) -> dict[str, Prototype]:
+        asked.append((sorted(names), module))  # type: ignore[call-overload]
+        return dict.fromkeys(names, READ)  # type: ignore[attr-defined]
+
+    places = [
+        at("kretprobe:a"),
+        at("kretprobe:told", guessed=False),
+        at("kprobe:plain"),
+        at("kprobe:b", x="count"),
+        at("kprobe:mod:c", x="$arg1"),
+        at("kprobe:d", x="$arg1:u8"),
+        at("uprobe:/bin/sh:e", x="$arg1"),
+    ]
+    assert set(look_up(places, prototypes)) == {("", "a"), ("", "b"), ("mod", "c")}
+    assert sorted(asked) == [(["a", "b"], ""), (["c"], "mod")]
