@@ -1,5 +1,6 @@
 """What is fetched of a function gets the kernel's own types, and on old kernels the registers."""
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
@@ -99,11 +100,11 @@ def test_machines_that_nobody_knows() -> None:
 
 
 def test_only_what_makes_a_difference_is_looked_up() -> None:
-    asked = []
+    asked: list[tuple[list[str], str]] = []
 
-    def prototypes(names: object, module: str) -> dict[str, Prototype]:
-        asked.append((sorted(names), module))  # type: ignore[call-overload]
-        return dict.fromkeys(names, READ)  # type: ignore[attr-defined]
+    def prototypes(names: Collection[str], module: str) -> dict[str, Prototype]:
+        asked.append((sorted(names), module))
+        return dict.fromkeys(names, READ)
 
     places = [
         at("kretprobe:a"),

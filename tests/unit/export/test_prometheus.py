@@ -247,11 +247,7 @@ def test_exemplars_are_for_openmetrics_alone() -> None:
     shown = HistogramValue((0.1, 1.0), (1, 2, 0), 0.5, {1: Exemplar(0xAB, 0x17, 0.3, 1_700_000_000.5)})
     made = exposition(Family("kprobe_duration_seconds", "histogram", "h", ("probe",), {("read",): shown}))
     body = text(made.render("application/openmetrics-text"))
-    (family,) = [
-        one
-        for one in openmetrics_parser.text_string_to_metric_families(body)  # type: ignore[no-untyped-call]
-        if one.name == "kprobe_duration_seconds"
-    ]
+    (family,) = [one for one in parse_openmetrics(body) if one.name == "kprobe_duration_seconds"]
     found = {one.labels["le"]: one.exemplar for one in family.samples if one.exemplar}
     assert set(found) == {"1.0"}
     assert found["1.0"].labels == {"trace_id": f"{0xAB:032x}", "span_id": f"{0x17:016x}"}
