@@ -8,6 +8,7 @@ from pydantic_core import ErrorDetails
 
 from kprobe_exporter.config.fields import PATTERNS, BucketRule, Exp2, Linear, Strict
 from kprobe_exporter.config.later import later
+from kprobe_exporter.config.otlp import ExportModel, OtlpModel, PushModel
 from kprobe_exporter.config.schema import (
     AttachModel,
     Document,
@@ -26,7 +27,10 @@ from kprobe_exporter.errors import Problem
 _MODELS: Mapping[str, type[Strict]] = {
     "document": Document,
     "global": GlobalModel,
+    "otlp": OtlpModel,
+    "otlp.metrics": PushModel,
     "probes": ProbeModel,
+    "export": ExportModel,
     "attach": AttachModel,
     "pair": PairModel,
     "from": HalfModel,
@@ -59,6 +63,7 @@ _SENTENCES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "invalid_key": lambda _: "a key here is text",
     "too_short": lambda _: "is empty: write at least one",
     "too_long": lambda details: f"is too long: {details['max_length']} are the most",
+    "string_too_short": lambda _: "is empty: write it, or leave the key out",
     "string_too_long": lambda details: f"must have at most {details['max_length']} characters",
     "greater_than": lambda details: f"must be more than {details['gt']:g}",
     "greater_than_equal": lambda details: f"must be at least {details['ge']}",
@@ -84,24 +89,29 @@ def _explain(source: Source, found: ErrorDetails) -> Problem | None:
     at_key = loc[-1:] == ("[key]",)
     return source.problem(
         path,
-        _sentence(kind, details, value, found["msg"]),
+        _sentence(kind, details, value, found["msg"], secret=path[:1] == ("otlp",)),
         column=details.get("column", 0),
         at_key=at_key,
     )
 
 
-def _sentence(kind: str, details: Mapping[str, Any], value: object, message: str) -> str:
+def _sentence(
+    kind: str, details: Mapping[str, Any], value: object, message: str, *, secret: bool = False
+) -> str:
+    """The problem in words. ``secret``: a text may have come from the environment, and is not shown."""
     if kind == "string_pattern_mismatch":
         return f"{quote(value)} is no name to use here: {PATTERNS[details['pattern']]}"
     if must_be := _MUST_BE.get(kind):
-        return f"must be {must_be}, and not {_described(value)}"
+        return f"must be {must_be}, and not {_described(value, secret=secret)}"
     if worded := _SENTENCES.get(kind):
         return worded(details)
     return message
 
 
-def _described(value: object) -> str:
-    return f"the text {quote(value)}" if isinstance(value, str) else quote(value)
+def _described(value: object, *, secret: bool) -> str:
+    if not isinstance(value, str):
+        return quote(value)
+    return "text" if secret else f"the text {quote(value)}"
 
 
 def _missing(source: Source, path: Path, key: str) -> Problem | None:
@@ -123,4 +133,6 @@ def _place(path: Path) -> tuple[str, type[Strict]]:
     if names[-2:-1] == ["labels"]:  # the last one is the label's own name
         names.pop()
     place = names[-1] if names else "document"
+    if names[:1] == ["otlp"]:  # probes have `metrics` as well
+        place = ".".join(names)
     return place, _MODELS[place]

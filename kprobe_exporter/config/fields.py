@@ -36,12 +36,14 @@ PROBE_NAME = r"^[a-z_][a-z0-9_]{0,39}$"
 SPACE_NAME = r"^[A-Za-z_][A-Za-z0-9_]{0,39}$"
 METRIC_NAME = r"^[A-Za-z_][A-Za-z0-9_]{0,127}$"
 FETCH_NAME = r"^[A-Za-z_][A-Za-z0-9_]{0,31}$"
+HEADER_NAME = r"^[A-Za-z0-9_.-]{1,128}$"
 
 PATTERNS: Mapping[str, str] = {
     PROBE_NAME: "up to 40 of a-z, 0-9 and _, and no digit first",
     SPACE_NAME: "up to 40 of A-Z, a-z, 0-9 and _, and no digit first",
     METRIC_NAME: "up to 128 of A-Z, a-z, 0-9 and _, and no digit first",
     FETCH_NAME: "up to 32 of A-Z, a-z, 0-9 and _, and no digit first",
+    HEADER_NAME: "up to 128 of A-Z, a-z, 0-9, _, . and -",
 }
 """What may stand in a name, in words."""
 
@@ -49,7 +51,7 @@ _UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _SIZE = r"^[0-9]{1,12} ?(B|KiB|MiB|GiB)?$"
 
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "": 1}
-_DURATION = r"^[0-9]{1,9} ?(ms|s|m|h|d)?$"
+DURATION = r"^[0-9]{1,9} ?(ms|s|m|h|d)?$"
 
 
 def _shape(value: object) -> str | None:
@@ -86,9 +88,10 @@ def _size(value: object) -> object:
     return value
 
 
-def _duration(value: object) -> object:
+def duration(value: object) -> object:
+    """A text such as ``15m`` in seconds; raises ValueError for what is none. Others stay as they are."""
     if isinstance(value, str):
-        if not re.fullmatch(_DURATION, value):
+        if not re.fullmatch(DURATION, value):
             raise ValueError(f"{quote(value)} is no duration: write it as 500ms, 90s, 15m or 1h")
         number, unit = re.fullmatch(r"([0-9]+) ?(\w*)", value).groups()  # type: ignore[union-attr]
         return int(number) * _SECONDS[unit]
@@ -139,9 +142,9 @@ Size: TypeAlias = Annotated[
 ]
 Duration: TypeAlias = Annotated[
     float,
-    BeforeValidator(_duration),
+    BeforeValidator(duration),
     Field(ge=0, le=1e9),
-    WithJsonSchema({"type": ["number", "string"], "pattern": _DURATION, "examples": ["15m"]}),
+    WithJsonSchema({"type": ["number", "string"], "pattern": DURATION, "examples": ["15m"]}),
 ]
 Help: TypeAlias = Annotated[str, Field(max_length=1000), AfterValidator(_line)]
 Filter: TypeAlias = Annotated[str, AfterValidator(_grammar(_where))]

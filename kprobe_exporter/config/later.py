@@ -4,9 +4,8 @@ from collections.abc import Mapping
 
 # By the place in the configuration.
 LATER: Mapping[str, frozenset[str]] = {
-    "document": frozenset({"otlp"}),
     "global": frozenset({"limit"}),
-    "probes": frozenset({"export", "limit"}),
+    "probes": frozenset({"limit"}),
 }
 
 

@@ -1,6 +1,7 @@
 """Configuration files to one checked Config, or to every problem that is in them at once."""
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -9,14 +10,18 @@ from pydantic import BaseModel, ValidationError
 
 from kprobe_exporter.config.alternatives import alternatives
 from kprobe_exporter.config.definitions import defined_name, spell_out, wrong_keys
+from kprobe_exporter.config.environment import fill_in
 from kprobe_exporter.config.explain import explain
+from kprobe_exporter.config.exported import IDLE, NOWHERE, export_of, located, otlp_of, wrong_with_otlp
 from kprobe_exporter.config.fields import Decoders
 from kprobe_exporter.config.files import Unusable, expand, read
 from kprobe_exporter.config.kernel import refuse_metric, refuse_probe
 from kprobe_exporter.config.metrics import duration_buckets, return_buckets, write_out
 from kprobe_exporter.config.names import Taken, wrong_with_space
+from kprobe_exporter.config.otlp import ExportModel, OtlpModel
 from kprobe_exporter.config.schema import Document, GlobalModel, MetricModel, ProbeModel
-from kprobe_exporter.config.values import MAXACTIVE, Config, Metric, Probe, Settings
+from kprobe_exporter.config.sites import Alternative
+from kprobe_exporter.config.values import MAXACTIVE, Config, Export, Metric, Otlp, Probe, Settings
 from kprobe_exporter.config.wording import Path as Place
 from kprobe_exporter.config.wording import quote
 from kprobe_exporter.config.yaml_source import Source
@@ -27,13 +32,14 @@ MAX_PROBLEMS = 100
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def load(paths: Sequence[Path], decoders: Decoders) -> Config:
+def load(paths: Sequence[Path], decoders: Decoders, environ: Mapping[str, str] = os.environ) -> Config:
     """Read and check configuration files; a directory stands for the YAML files in it.
 
     ``decoders`` are those that labels may use: a name, and what takes the options (None without
-    any) and raises ValueError for bad ones. Raises ConfigError with all problems at once.
+    any) and raises ValueError for bad ones. ``environ`` is where the variables of `otlp` are. Raises
+    ConfigError with all problems at once.
     """
-    return _Loading(decoders).config(paths)
+    return _Loading(decoders, environ).config(paths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +68,21 @@ class _Refuse:
 class _Loading:
     """One run of ``load``: what is well-formed is checked further, whatever is wrong beside it."""
 
-    def __init__(self, decoders: Decoders) -> None:
+    def __init__(self, decoders: Decoders, environ: Mapping[str, str]) -> None:
         self.context = {"decoders": decoders}
+        self.environ = environ
+        self.has_otlp = False
         self.problems: list[Problem] = []
         self.warnings: list[Problem] = []
 
     def config(self, paths: Sequence[Path]) -> Config:
         """All of it. Raises ConfigError."""
         sources = list(self._sources(paths))
+        # A file that could not be read may be the one that has it.
+        self.has_otlp = bool(self.problems) or any("otlp" in _whole(source) for source in sources)
         for source in sources:
             self._check_shape(source)
-        settings = self._settings(sources)
+        settings, otlp = self._settings(sources), self._otlp(sources)
         self._check_probe_names(sources)
         taken = Taken(settings.namespace)
         probes = [probe for source in sources for probe in self._probes(source, taken)]
@@ -82,11 +92,14 @@ class _Loading:
             self.problems.append(Problem(where, 1, 1, "probes", sentence))
         if self.problems:
             raise ConfigError(_first(self.problems))
+        if otlp and otlp.metrics is None and not any(probe.export and probe.enabled for probe in probes):
+            self._warn_of_otlp(sources)
         return Config(
             settings,
             tuple(probes),
             tuple(source.file for source in sources),
             tuple(map(str, sorted(set(self.warnings)))),
+            otlp,
         )
 
     def _sources(self, paths: Sequence[Path]) -> Iterator[Source]:
@@ -94,7 +107,9 @@ class _Loading:
             current = path
             try:
                 for current in expand(path):
-                    yield Source(str(current), read(current))
+                    source = Source(str(current), read(current))
+                    self.problems += fill_in(source, "otlp", self.environ)
+                    yield source
             except Unusable as error:
                 self.problems.append(Problem(str(current), 1, 1, "(file)", str(error)))
             except ConfigError as error:
@@ -112,18 +127,36 @@ class _Loading:
 
     def _settings(self, sources: list[Source]) -> Settings:
         """What ``global`` says in all files together, without what is wrong in it."""
-        merged: dict[str, object] = {}
-        first: dict[str, str] = {}
-        for source in sources:
-            for key, value in _mapping(source, "global").items():
-                if key in merged and merged[key] != value:
-                    sentence = f"differs from {quote(merged[key])} in {first[key]}: keep one"
-                    self._refuse(source, ("global", key), sentence)
-                elif key not in merged and self._valid(GlobalModel, {key: value}):
-                    merged[key], first[key] = value, source.where(("global", key))
+        written = [(source, _mapping(source, "global")) for source in sources]
+        merged = self._merged(written, "global", GlobalModel)
         found = Settings(**GlobalModel.model_validate(merged).model_dump())
         self._check_settings(found, sources)
         return found
+
+    def _otlp(self, sources: list[Source]) -> Otlp | None:
+        """What ``otlp`` says in all files together, without what is wrong in it; None where it is not."""
+        if not any("otlp" in _whole(source) for source in sources):
+            return None
+        written = [(source, located(_mapping(source, "otlp"), source.file)) for source in sources]
+        found = otlp_of(self._merged(written, "otlp", OtlpModel))
+        for key, sentence in wrong_with_otlp(found):
+            self._refuse_setting(sources, key, sentence, "otlp")
+        return found
+
+    def _merged(
+        self, written: Sequence[tuple[Source, Mapping[str, object]]], top: str, kind: type[BaseModel]
+    ) -> dict[str, object]:
+        """What is well-formed below the key ``top`` in all files; each key is in one, or says the same."""
+        merged: dict[str, object] = {}
+        first: dict[str, str] = {}
+        for source, mapping in written:
+            for key, value in mapping.items():
+                if key in merged and merged[key] != value:
+                    other = "what is" if top == "otlp" else quote(merged[key])  # perhaps a secret
+                    self._refuse(source, (top, key), f"differs from {other} in {first[key]}: keep one")
+                elif key not in merged and self._valid(kind, {key: value}):
+                    merged[key], first[key] = value, source.where((top, key))
+        return merged
 
     def _check_settings(self, found: Settings, sources: list[Source]) -> None:
         for sentence in wrong_with_space(found.namespace):
@@ -137,11 +170,15 @@ class _Loading:
             self._refuse_setting(sources, "max_series_total", sentence)
             self._refuse_setting(sources, "max_series", sentence)
 
-    def _refuse_setting(self, sources: list[Source], key: str, sentence: str) -> None:
+    def _refuse_setting(self, sources: list[Source], key: str, sentence: str, top: str = "global") -> None:
         for source in sources:
-            if key in _mapping(source, "global"):
-                self._refuse(source, ("global", key), sentence)
+            if key in _mapping(source, top):
+                self._refuse(source, (top, key), sentence)
                 return
+
+    def _warn_of_otlp(self, sources: list[Source]) -> None:
+        source = next(source for source in sources if "otlp" in _whole(source))
+        self.warnings.append(source.problem(("otlp",), f"warning: {IDLE}", at_key=True))
 
     def _check_probe_names(self, sources: list[Source]) -> None:
         """Each name once, also among probes that have something else wrong."""
@@ -167,13 +204,16 @@ class _Loading:
         for index, data in enumerate(_list(source, "probes")):
             if not isinstance(data, dict):
                 continue
-            # Without its metrics and unknown keys: what is wrong with them hides nothing else.
+            # Without its metrics, export and unknown keys: what is wrong with them hides nothing else.
             known = {key: data[key] for key in data if key in ProbeModel.model_fields}
-            if model := self._valid(ProbeModel, known | {"metrics": []}):
+            if model := self._valid(ProbeModel, known | {"metrics": [], "export": None}):
                 refuse = _Refuse(source, ("probes", index), self.problems, self.warnings)
-                yield self._probe(model, known.get("metrics"), taken, refuse)
+                yield self._probe(model, known, taken, refuse)
 
-    def _probe(self, model: ProbeModel, written: object, taken: Taken, refuse: _Refuse) -> Probe:
+    def _probe(
+        self, model: ProbeModel, written: Mapping[str, object], taken: Taken, refuse: _Refuse
+    ) -> Probe:
+        metrics = written.get("metrics")
         defined = None
         if model.definition is not None and model.attach is None:
             model, defined = spell_out(model, model.definition, refuse)
@@ -181,7 +221,7 @@ class _Loading:
         if model.aggregate == "kernel":
             refuse_probe(model, attached, refuse)
         found: dict[str, Metric] = {}
-        for index, data in enumerate(written if isinstance(written, list) else []):
+        for index, data in enumerate(metrics if isinstance(metrics, list) else []):
             place: Place = ("metrics", index)
             if not (one := self._valid(MetricModel, data)):
                 continue
@@ -207,7 +247,19 @@ class _Loading:
             optional=model.optional,
             stack=model.stack,
             aggregate=model.aggregate,
+            export=self._export(written.get("export"), model, attached, refuse),
         )
+
+    def _export(
+        self, written: object, probe: ProbeModel, attached: tuple[Alternative, ...], refuse: _Refuse
+    ) -> Export | None:
+        if written is None:
+            return None
+        if probe.enabled and not self.has_otlp:
+            refuse(("export",), NOWHERE, at_key=True)
+        short = isinstance(written, str)
+        model = self._valid(ExportModel, {"as": written} if short else written)
+        return export_of(model, probe, attached, refuse.below(("export",)), short=short) if model else None
 
     def _valid(self, kind: type[Model], data: object) -> Model | None:
         """A part that is well-formed; what is wrong with the others was told by _check_shape."""
@@ -220,13 +272,17 @@ class _Loading:
         self.problems.append(source.problem(place, message))
 
 
+def _whole(source: Source) -> dict[str, object]:
+    return source.data if isinstance(source.data, dict) else {}
+
+
 def _mapping(source: Source, key: str) -> dict[str, object]:
-    found = source.data.get(key) if isinstance(source.data, dict) else None
+    found = _whole(source).get(key)
     return found if isinstance(found, dict) else {}
 
 
 def _list(source: Source, key: str) -> list[object]:
-    found = source.data.get(key) if isinstance(source.data, dict) else None
+    found = _whole(source).get(key)
     return found if isinstance(found, list) else []
 
 

@@ -67,7 +67,7 @@ class _Written:
             self.refuse((self.kind,), sentence)
         self._check_value()
         self._check_scale()
-        self._check_where()
+        check_where(self.model.where, self.alternatives, self.refuse)
         labels = sorted(self._labels(), key=lambda label: label.name)
         about = self.name.removesuffix("_total").replace("_", " ")
         help_ = self.model.help or f"{about[:1].upper()}{about[1:]}, from kernel events."
@@ -103,23 +103,6 @@ class _Written:
             self.refuse(("scale",), "there is no `value` to multiply: add one, or leave scale out")
         elif self.kind == "histogram" and self.model.buckets is None:
             self.refuse(("scale",), "the usual buckets do not suit a scaled value: write `buckets`")
-
-    def _check_where(self) -> None:
-        if self.model.where is None:
-            return
-        for part in parse_filter(self.model.where, fractions=True).comparisons:
-            why = self._missing(part.name) or self._uncomparable(part)
-            if why:
-                self.refuse(("where",), why, column=part.column)
-
-    def _uncomparable(self, part: Comparison) -> str | None:
-        """Why a comparison cannot be made with the field of an alternative."""
-        for one in self.alternatives:
-            known = one.fields[part.name]
-            for error in check_fields(part, {part.name: known}) if known else ():
-                at = f" (at {one.attach.target})" if len(self.alternatives) > 1 else ""
-                return f"{error.message}{at}"
-        return None
 
     def _buckets(self) -> tuple[float, ...] | None:
         if self.kind != "histogram":
@@ -161,7 +144,7 @@ class _Written:
 
     def _check_field(self, name: str, path: Path, *, number: bool = False, label: bool = False) -> None:
         """Refuse a field that is not there, is no ``number``, or no ``label``, in any of the alternatives."""
-        if sentence := self._missing(name):
+        if sentence := _missing(name, self.alternatives):
             self.refuse(path, sentence)
         elif label and name == "duration":
             self.refuse(path, MEASURED)
@@ -170,16 +153,36 @@ class _Written:
         ):
             self.refuse(path, f"{quote(name)} is text at {listed(text)}: this needs a number")
 
-    def _missing(self, name: str) -> str | None:
-        """Why there is no such field, if an alternative does not yield it."""
-        without = [str(one.attach.target) for one in self.alternatives if name not in one.fields]
-        if not without:
-            return None
-        if name == "duration":
-            return f"there is no 'duration' at {listed(without)}: only a call or a pair takes time"
-        known = {field for one in self.alternatives for field in one.fields} - {name}
-        hint = closest(name, known) or ": every alternative must yield it, see `fetch`"
-        return later("field", name) or f"there is no field {quote(name)} at {listed(without)}{hint}"
+
+def check_where(where: str | None, alternatives: tuple[Alternative, ...], refuse: Refuse) -> None:
+    """Check a filter that the agent evaluates, the key ``where``, against the fields of every alternative."""
+    if where is None:
+        return
+    for part in parse_filter(where, fractions=True).comparisons:
+        if why := _missing(part.name, alternatives) or _uncomparable(part, alternatives):
+            refuse(("where",), why, column=part.column)
+
+
+def _uncomparable(part: Comparison, alternatives: tuple[Alternative, ...]) -> str | None:
+    """Why a comparison cannot be made with the field of an alternative."""
+    for one in alternatives:
+        known = one.fields[part.name]
+        for error in check_fields(part, {part.name: known}) if known else ():
+            at = f" (at {one.attach.target})" if len(alternatives) > 1 else ""
+            return f"{error.message}{at}"
+    return None
+
+
+def _missing(name: str, alternatives: tuple[Alternative, ...]) -> str | None:
+    """Why there is no such field, if an alternative does not yield it."""
+    without = [str(one.attach.target) for one in alternatives if name not in one.fields]
+    if not without:
+        return None
+    if name == "duration":
+        return f"there is no 'duration' at {listed(without)}: only a call or a pair takes time"
+    known = {field for one in alternatives for field in one.fields} - {name}
+    hint = closest(name, known) or ": every alternative must yield it, see `fetch`"
+    return later("field", name) or f"there is no field {quote(name)} at {listed(without)}{hint}"
 
 
 def _is_text(one: Alternative, name: str) -> bool:

@@ -28,6 +28,7 @@ from kprobe_exporter.config.fields import (
     Where,
     shapes,
 )
+from kprobe_exporter.config.otlp import Exported, OtlpModel
 from kprobe_exporter.config.values import Aggregate
 
 MAX_LABELS = 32
@@ -209,6 +210,8 @@ class ProbeModel(Strict):
     """Whether each event comes with the kernel's stack."""
     aggregate: Aggregate = "auto"
     """Who adds up: `auto` as cheaply as it can be done, `events` the agent, `kernel` hist triggers."""
+    export: Exported | None = None
+    """Single events to OpenTelemetry: `log`, `span`, or `{as, sample, max_per_second, where, attributes}`."""
 
 
 class GlobalModel(Strict):
@@ -244,6 +247,8 @@ class Document(Strict):
     """What concerns all probes."""
     probes: list[ProbeModel] = Field(default_factory=list)
     """The probes; those of all files together."""
+    otlp: OtlpModel = Field(default_factory=OtlpModel)
+    """Where OpenTelemetry's log records, spans and metrics go; without it nothing is sent."""
 
 
 def json_schema() -> dict[str, Any]:

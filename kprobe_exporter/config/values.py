@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from kprobe_exporter.grammar.target import Target
@@ -120,17 +120,17 @@ class Otlp:
 
     ``timeout`` in seconds. ``queue`` counts the log records that wait, and as many spans;
     ``max_per_second`` those of all probes together. ``metrics`` are pushed every so many seconds, None
-    for never.
+    for never. Texts may be secrets from the environment, and are not in its ``repr()``.
     """
 
-    endpoint: str | None = None
+    endpoint: str | None = field(default=None, repr=False)
     protocol: Literal["http/protobuf", "grpc"] | None = None
-    headers: Mapping[str, str] | None = None
+    headers: Mapping[str, str] | None = field(default=None, repr=False)
     timeout: float | None = None
     compression: Literal["gzip", "none"] | None = None
-    certificate: str | None = None
-    client_certificate: str | None = None
-    client_key: str | None = None
+    certificate: str | None = field(default=None, repr=False)
+    client_certificate: str | None = field(default=None, repr=False)
+    client_key: str | None = field(default=None, repr=False)
     queue: int = 10_000
     max_per_second: float = 2000.0
     metrics: float | None = None

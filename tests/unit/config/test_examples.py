@@ -7,7 +7,7 @@ import pytest
 from kprobe_exporter.config.load import load
 from kprobe_exporter.labels import DECODERS
 
-EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
+EXAMPLES = sorted((Path(__file__).parents[3] / "examples").rglob("*.yaml"))
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)

@@ -132,7 +132,7 @@ probes:
         ["2:14", "global.namespace"],
         ["3:15", "global.max_series"],
         ["5:11", "probes[0].name"],
-        ["7:5", "probes[0].export"],
+        ["7:13", "probes[0].export"],
         ["13:15", "probes[1].filter"],
         ["14:11", "probes[2].name"],
         ["16:5", "probes[2].name"],

@@ -13,7 +13,7 @@ from kprobe_exporter.config.schema import Document, json_schema
 from kprobe_exporter.config.yaml_source import Source
 from kprobe_exporter.labels import DECODERS
 
-EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
+EXAMPLES = sorted((Path(__file__).parents[3] / "examples").rglob("*.yaml"))
 
 TYPES: dict[str, Callable[[Any], bool]] = {
     "object": lambda value: isinstance(value, dict),
@@ -53,6 +53,7 @@ RULES: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "maximum": ("number", lambda rule, value: bool(value <= rule)),
     "exclusiveMinimum": ("number", lambda rule, value: bool(value > rule)),
     "pattern": ("string", lambda rule, value: re.search(rule, value) is not None),
+    "minLength": ("string", lambda rule, value: len(value) >= rule),
     "maxLength": ("string", lambda rule, value: len(value) <= rule),
     "items": ("array", lambda rule, value: all(holds(rule, item) for item in value)),
     "minItems": ("array", lambda rule, value: len(value) >= rule),
@@ -90,7 +91,7 @@ def test_it_is_a_schema_of_the_document() -> None:
     schema = json_schema()
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert schema["title"] == "kprobe_exporter configuration"
-    assert set(schema["properties"]) == {"global", "probes"}
+    assert set(schema["properties"]) == {"global", "otlp", "probes"}
     assert schema["additionalProperties"] is False
     json.dumps(schema)
 
@@ -172,3 +173,69 @@ def test_it_tells_calls_and_pairs_as_we_do(attach: object, right: bool) -> None:
 def test_it_tells_the_keys_of_a_probe_as_we_do(more: dict[str, object], right: bool) -> None:
     document = {"probes": [{"name": "p", "attach": "call:f", **more}]}
     assert (holds(SCHEMA, document), ours(document)) == (right, right)
+
+
+@pytest.mark.parametrize(
+    ("export", "right"),
+    [
+        ("log", True),
+        ("span", True),
+        ({"as": "span"}, True),
+        (
+            {"as": "log", "sample": 1, "max_per_second": 0.5, "where": "cpu == 1", "attributes": ["a"]},
+            True,
+        ),
+        ("trace", False),
+        (True, False),
+        (["log"], False),
+        ({}, False),
+        ({"signal": "log"}, False),
+        ({"as": "log", "sample": 0}, False),
+        ({"as": "log", "sample": 1.01}, False),
+        ({"as": "log", "max_per_second": 0}, False),
+        ({"as": "log", "where": 3}, False),
+        ({"as": "log", "attributes": "a"}, False),
+        ({"as": "log", "attributes": ["a"] * 65}, False),
+        ({"as": "log", "limit": 3}, False),
+    ],
+)
+def test_it_tells_an_export_as_we_do(export: object, right: bool) -> None:
+    document = {"probes": [{"name": "p", "attach": "kprobe:f", "export": export}]}
+    assert (holds(SCHEMA, document), ours(document)) == (right, right)
+
+
+@pytest.mark.parametrize(
+    ("otlp", "right"),
+    [
+        ({}, True),
+        ({"endpoint": "http://localhost:4318", "headers": {"x-scope": "a"}, "queue": 1}, True),
+        ({"timeout": "500ms", "compression": "none", "protocol": "grpc", "max_per_second": 0.5}, True),
+        ({"timeout": 10, "certificate": "/ca.pem", "metrics": {}}, True),
+        ({"metrics": {"interval": "1m"}}, True),
+        (None, False),
+        ("http://localhost:4318", False),
+        ({"endpoint": 4318}, False),
+        ({"protocol": "http"}, False),
+        ({"compression": "zstd"}, False),
+        ({"headers": {"a": 3}}, False),
+        ({"headers": ["a: b"]}, False),
+        ({"timeout": "soon"}, False),
+        ({"timeout": []}, False),
+        ({"certificate": ""}, False),
+        ({"queue": 0}, False),
+        ({"queue": "10"}, False),
+        ({"max_per_second": 0}, False),
+        ({"metrics": "60s"}, False),
+        ({"metrics": {"interval": "often"}}, False),
+        ({"metrics": {"every": "60s"}}, False),
+        ({"insecure": True}, False),
+    ],
+)
+def test_it_tells_otlp_as_we_do(otlp: object, right: bool) -> None:
+    document = {"otlp": otlp, "probes": []}
+    assert (holds(SCHEMA, document), ours(document)) == (right, right)
+
+
+@pytest.mark.parametrize("key", ["endpoint", "protocol", "timeout", "compression", "certificate"])
+def test_it_lets_variables_stand(key: str) -> None:
+    assert holds(SCHEMA, {"otlp": {key: "${A}", "headers": {"a": "${A}"}, "metrics": {"interval": "${A}"}}})

@@ -1,0 +1,162 @@
+"""`otlp` and a probe's `export` as a person writes them: the models, and what one value tells by itself.
+
+What stands in `otlp` may be a secret from the environment: no sentence here quotes a value.
+"""
+
+import re
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import AfterValidator, BeforeValidator, Field, Tag, WithJsonSchema
+from pydantic.config import ConfigDict
+
+from kprobe_exporter.config.fields import DURATION, HEADER_NAME, Strict, Where, duration, shapes
+
+MAX_ATTRIBUTES = 64
+MAX_HEADERS = 64
+
+_ENDPOINT = re.compile(
+    r"(?P<scheme>https?://)?(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?"
+    r"(?P<path>/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*)?"
+)
+_HEADER = re.compile(r"[!-~](?:[ -~]*[!-~])?")
+
+# They say how the message itself is sent; gRPC (doc/PROTOCOL-HTTP2.md) has names of its own.
+_MESSAGE_HEADERS = frozenset(
+    "connection content-encoding content-length content-type te trailer transfer-encoding upgrade".split()
+)
+
+
+def _seconds(value: object) -> object:
+    try:
+        return duration(value)
+    except ValueError:
+        raise ValueError("this is no duration: write it as 500ms, 10s or 1m") from None
+
+
+def _endpoint(text: str) -> str:
+    if "@" in text.removeprefix("http://").removeprefix("https://").partition("/")[0]:
+        raise ValueError("a user and a password have no place here: send them in `headers`, as authorization")
+    found = _ENDPOINT.fullmatch(text)
+    port = found and found["port"]
+    if not found or (not found["scheme"] and (port is None or found["path"])):
+        raise ValueError("this is no endpoint: write it as http://HOST:4318, or for gRPC as HOST:4317")
+    if port is not None and not 0 < int(port) < 1 << 16:
+        raise ValueError("a port is a number from 1 to 65535")
+    return text
+
+
+def _header_name(name: str) -> str:
+    lower = name.lower()
+    if lower in _MESSAGE_HEADERS or lower.startswith("grpc-") or lower.endswith("-bin"):
+        raise ValueError("this header is the protocol's own: leave it out")
+    return name
+
+
+def _header(text: str) -> str:
+    if not _HEADER.fullmatch(text):
+        raise ValueError(
+            "a header's value is one line of printable ASCII, with no blank at its ends;"
+            " a variable that was read from a file may have a line end there"
+        )
+    return text
+
+
+def _once(headers: dict[str, str]) -> dict[str, str]:
+    names = [name.lower() for name in headers]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"the header {name} is there twice, case makes no difference: keep one")
+    return headers
+
+
+def _or_variable(**schema: object) -> WithJsonSchema:
+    """Tells editors that a `${NAME}` may stand there as well."""
+    return WithJsonSchema({"anyOf": [schema, {"type": "string", "pattern": r"\$\{"}]})
+
+
+Signal: TypeAlias = Literal["log", "span"]
+Protocol: TypeAlias = Annotated[
+    Literal["http/protobuf", "grpc"], _or_variable(enum=["http/protobuf", "grpc"])
+]
+Compression: TypeAlias = Annotated[Literal["gzip", "none"], _or_variable(enum=["gzip", "none"])]
+Endpoint: TypeAlias = Annotated[
+    str, Field(max_length=2048, examples=["http://localhost:4318"]), AfterValidator(_endpoint)
+]
+Headers: TypeAlias = Annotated[
+    dict[
+        Annotated[str, Field(pattern=HEADER_NAME), AfterValidator(_header_name)],
+        Annotated[str, Field(max_length=8192), AfterValidator(_header)],
+    ],
+    Field(max_length=MAX_HEADERS, examples=[{"authorization": "Bearer ${OTLP_TOKEN}"}]),
+    AfterValidator(_once),
+]
+File: TypeAlias = Annotated[str, Field(min_length=1, max_length=4095)]
+Rate: TypeAlias = Annotated[float, Field(gt=0, le=1e6)]
+
+_DURATION: dict[str, Any] = {"type": ["number", "string"], "pattern": DURATION, "examples": ["10s"]}
+
+
+class PushModel(Strict):
+    """The metrics are pushed as well, all that `/metrics` shows."""
+
+    interval: Annotated[
+        float, BeforeValidator(_seconds), Field(ge=1, le=86400), _or_variable(**_DURATION)
+    ] = 60.0
+    """From one push to the next, as `60s`."""
+
+
+class OtlpModel(Strict):
+    """Where OpenTelemetry's signals go. What is not set comes from the OTEL_EXPORTER_OTLP_* environment.
+
+    A `${NAME}` in a text is replaced from the environment, and `$$` is one `$`.
+    """
+
+    endpoint: Endpoint | None = None
+    """The collector: `http://HOST:4318`, to which `/v1/traces` and the like are added; for gRPC
+    `http://HOST:4317`, `https://HOST:4317` or, which is with TLS as well, `HOST:4317`."""
+    protocol: Protocol | None = None
+    """`http/protobuf` or `grpc`."""
+    headers: Headers | None = None
+    """NAME to value, sent with every request, as `authorization: "Bearer ${OTLP_TOKEN}"`."""
+    timeout: (
+        Annotated[float, BeforeValidator(_seconds), Field(gt=0, le=3600), _or_variable(**_DURATION)] | None
+    ) = None
+    """How long the collector has for an answer, as `10s`."""
+    compression: Compression | None = None
+    """`gzip` or `none`."""
+    certificate: File | None = None
+    """A file of the certificates (PEM) that the collector's is signed by; from the directory of this one."""
+    client_certificate: File | None = None
+    """The agent's own certificate (PEM), where the collector asks for one."""
+    client_key: File | None = None
+    """The key of that certificate (PEM)."""
+    queue: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
+    """How many log records may wait to be sent, and as many spans; more are dropped, and counted."""
+    max_per_second: Rate = 2000.0
+    """How many log records and spans are sent at the most, those of all probes together."""
+    metrics: PushModel | None = None
+    """Whether the metrics are pushed as well, and how often: `{interval: 60s}`."""
+
+
+class ExportModel(Strict):
+    """Single events of the probe, as OpenTelemetry's log records or spans."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    # `as` is a keyword of Python.
+    signal: Signal = Field(alias="as")
+    """`log` for what is one moment; `span` for what takes time, a call or a pair."""
+    sample: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """The share that is kept, above 0 and up to 1; of nested calls the outermost is decided on."""
+    max_per_second: Rate | None = None
+    """How many are sent at the most."""
+    where: Where | None = None
+    """A filter on the probe's fields, evaluated in the agent, for the export alone."""
+    attributes: Annotated[list[str], Field(max_length=MAX_ATTRIBUTES)] = Field(default_factory=list)
+    """Names of `fetch` that are sent although they are pointers."""
+
+
+Exported: TypeAlias = Annotated[
+    Annotated[Signal, Tag("<text>")] | Annotated[ExportModel, Tag("<mapping>")],
+    shapes("export is log, span, or a mapping: {as: log, sample: 0.1, …}"),
+]
