@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.target import Target, parse_target
@@ -11,6 +12,9 @@ from kprobe_exporter.plan import JoinedSpec, ProbePlan
 from kprobe_exporter.plan.sharing import cannot_share
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed, install
+
+Put: TypeAlias = Callable[[ProbeSpec, list[ProbeSpec]], Installed]
+"""Installs one event beside others. Raises ProbeRefused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +70,30 @@ def settle(
     taken: set[str],
     others: Iterable[ProbeSpec],
     explain: Callable[[Target, ProbeRefused], str] = lambda _, error: str(error),
+    unreadable: Callable[[Installed], str | None] = lambda _: None,
 ) -> tuple[Attached | None, dict[str, str]]:
     """Install the first alternative that this kernel takes, and why not those before it, by target.
 
     ``taken`` are the names of events that are in use, kept up to date; ``others`` what is installed;
-    ``explain`` makes a sentence of the kernel's refusal of a function.
+    ``explain`` makes a sentence of the kernel's refusal of a function; ``unreadable`` says why the events of
+    what was installed cannot be read.
     """
     refused: dict[str, str] = {}
     there = list(others)
+
+    def put(spec: ProbeSpec, beside: list[ProbeSpec]) -> Installed:
+        if shared := cannot_share(spec, beside):
+            raise ProbeRefused(shared)
+        installed = install(instance, spec, taken)
+        if spec.plan == "events" and (why := unreadable(installed)):
+            _take_away(installed, taken)
+            raise ProbeRefused(f"{why}.")
+        return installed
+
     for spec in plan.alternatives:
         if isinstance(spec, JoinedSpec | ProbeSpec):
             try:
-                attached = _attach(instance, spec, taken, there)
+                attached = _attach(put, spec, taken, there)
             except ProbeRefused as error:
                 single = isinstance(spec, ProbeSpec) and spec.file == "kprobe_events"
                 refused[spec.target] = explain(parse_target(spec.target), error) if single else str(error)
@@ -88,37 +104,33 @@ def settle(
     return None, refused
 
 
-def _attach(
-    instance: Instance, spec: ProbeSpec | JoinedSpec, taken: set[str], others: list[ProbeSpec]
-) -> Attached:
+def _attach(put: Put, spec: ProbeSpec | JoinedSpec, taken: set[str], others: list[ProbeSpec]) -> Attached:
     if isinstance(spec, ProbeSpec):
-        return Attached(spec, (_install(instance, spec, taken, others),))
+        return Attached(spec, (put(spec, others),))
     parts: list[Installed] = []
     try:
         for ways in spec.ways:
             beside = [*others, *(part.spec for part in parts)]
-            parts.append(_first(instance, [way for way in ways if isinstance(way, ProbeSpec)], taken, beside))
+            parts.append(_first(put, [way for way in ways if isinstance(way, ProbeSpec)], beside))
     except BaseException:
         for part in parts:
-            part.remove()
-            if part.owned:
-                taken.discard(part.event)
+            _take_away(part, taken)
         raise
     return Attached(spec, tuple(parts), spec.join([part.layout for part in parts]))
 
 
-def _first(instance: Instance, ways: list[ProbeSpec], taken: set[str], others: list[ProbeSpec]) -> Installed:
+def _first(put: Put, ways: list[ProbeSpec], beside: list[ProbeSpec]) -> Installed:
     """The first way that the kernel takes. Raises ProbeRefused of the last one."""
     *most, last = ways
     for way in most:
         try:
-            return _install(instance, way, taken, others)
+            return put(way, beside)
         except ProbeRefused:
             continue
-    return _install(instance, last, taken, others)
+    return put(last, beside)
 
 
-def _install(instance: Instance, spec: ProbeSpec, taken: set[str], others: list[ProbeSpec]) -> Installed:
-    if shared := cannot_share(spec, others):
-        raise ProbeRefused(shared)
-    return install(instance, spec, taken)
+def _take_away(part: Installed, taken: set[str]) -> None:
+    part.remove()
+    if part.owned:
+        taken.discard(part.event)

@@ -37,7 +37,8 @@ class Arg(NamedTuple):
 
     ``bits`` is set where a signed number is printed as an unsigned one of that width. ``type`` is the
     kernel's fetch type, such as ``x32[4]`` or ``symbol``, "" where the event's ``format`` tells all;
-    ``field`` the name in that format where it is another one.
+    ``field`` the name in that format where it is another one. ``pointer``: it is an address, as far as
+    anybody can tell.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Arg(NamedTuple):
     bits: int = 0
     type: str = ""
     field: str = ""
+    pointer: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,17 @@ def choose(instance: Instance, settings: Settings, symbols: Symbols, *, stacks_w
     return Reading(found, because)
 
 
+def unreadable(instance: Instance, reading: Reading, system: str, layout: Layout) -> str | None:
+    """Why the events of an installed probe cannot be read in this way, as a clause; None if they can."""
+    if reading.geometry is None:
+        return None
+    try:
+        shape(layout, _format(instance, system, layout))
+    except GrammarError as error:
+        return f"{error.message}: with global.source 'text' its events may be readable"
+    return None
+
+
 def open_pipe(
     instance: Instance,
     reading: Reading,

@@ -157,6 +157,11 @@ class Aggregator:
         with self._lock:
             self._updates[slot] = [handle]
 
+    def also(self, slot: int, handle: Callable[[Record], None]) -> None:
+        """Have the records of an attached layout handled as well, each in its place."""
+        with self._lock:
+            self._updates[slot].append(handle)
+
     def detach(self, layout: Layout) -> None:
         """It did not come up after all: no events of it will come, and nobody counts its hits."""
         with self._lock:

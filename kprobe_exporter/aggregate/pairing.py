@@ -12,12 +12,18 @@ from operator import itemgetter
 from typing import Any, TypeAlias
 
 from kprobe_exporter import model
+from kprobe_exporter.aggregate.nesting import Nested
 from kprobe_exporter.aggregate.opened import Key, Opened, above
 from kprobe_exporter.aggregate.updates import PLACES
 from kprobe_exporter.model import CALLER, CPU, SLOT, TID, TIME, VALUES, Batch, Join, Layout, Record
 
 Of: TypeAlias = Callable[[Record], Any]  # takes out of a half what it is paired by
 Take: TypeAlias = Callable[[Record], Record | None]  # what is done with a half: gives what it completes
+Make: TypeAlias = Callable[[Record, Record], Record | None]  # makes one record of both, unless in doubt
+
+Told: TypeAlias = Callable[[Record, Record, list[Record]], None]
+"""Told of a call its first half and the joined record, of a single event the same record twice; and the
+first halves of the calls with ``ended`` that its thread was in at that moment, the innermost first."""
 
 # Kernel stacks are aligned to their 16 KiB (THREAD_SIZE in arch/x86/include/asm/page_64_types.h), and an
 # interrupt's is another one. Where stacks are larger, what is dead is only found out later.
@@ -44,11 +50,15 @@ class Pairing:
     At most ``most_open`` first halves are open, over all joins. Over it whole lists go (a thread's calls on
     one stack, or a key's event), those that were begun first, a 64th of the room at once.
 
-    Costs about 1.1 µs a call (its two events), 0.03 µs a record that is no half.
+    ``nested``: somebody wants to be told of calls as they end, and what they were in.
+
+    Costs about 1.1 µs a call (its two events), 0.03 µs a record that is no half. ``nested`` adds 0.4 µs
+    a call, and 0.5 µs more to one with ``ended``.
     """
 
-    def __init__(self, joins: Iterable[Join] = (), most_open: int = 65_536) -> None:
-        self._opened = Opened(most_open)
+    def __init__(self, joins: Iterable[Join] = (), most_open: int = 65_536, *, nested: bool = False) -> None:
+        self._nested = Nested(most_open) if nested else None
+        self._opened = self._nested or Opened(most_open)
         self._takes: dict[int, Take] = {}
         self._counted: set[int] = set()
         for join in joins:
@@ -59,12 +69,18 @@ class Pairing:
         """The number of first halves that wait for their second one."""
         return self._opened.number
 
-    def add(self, join: Join, *, counted: bool = False) -> None:
+    def add(self, join: Join, *, counted: bool = False, ended: Told | None = None) -> None:
         """Join its halves from now on; ``counted``: tell in ``Batch.arrived`` how many first ones came.
+
+        ``ended`` is called at each join, in its place in the stream, and from then on the join's calls are
+        among those that others lie in; but pairs by key lie in none, unless a thread is their key.
 
         Raises ValueError if one of them is another join's too, or lacks what it is to be paired by.
         """
-        way = (_ByStack if join.by == "stack" else _ByValue)(join, self._opened)
+        make = _joiner(join, self._opened)
+        if ended is not None:
+            make = self._telling(join, make, ended)
+        way = (_ByStack if join.by == "stack" else _ByValue)(join, self._opened, make)
         takes: dict[int, Take] = {begin.slot: partial(way.begin, _of(join, begin)) for begin in join.begins}
         takes[join.end.slot] = partial(way.end, _of(join, join.end))
         for slot in takes:
@@ -73,6 +89,21 @@ class Pairing:
         self._takes |= takes
         if counted:
             self._counted |= {begin.slot for begin in join.begins}
+
+    def watch(self, layout: Layout, seen: Told) -> None:
+        """Have ``seen`` called at each record of a single event, in its place in the stream.
+
+        Raises ValueError if it is a half of a join.
+        """
+        if self._takes.get(layout.slot, _nothing) is not _nothing:
+            raise ValueError(f"slot {layout.slot} is a half of a join")
+        enclosing = self._open_calls().enclosing
+
+        def take(record: Record) -> Record:
+            seen(record, record, enclosing(record))
+            return record
+
+        self._takes[layout.slot] = take
 
     def reset(self, join: Join) -> None:
         """Its probe was disabled in between: what is open is unpaired."""
@@ -107,6 +138,25 @@ class Pairing:
         opened.unpaired = 0
         return batch
 
+    def _open_calls(self) -> Nested:
+        if self._nested is None:
+            raise ValueError("what calls lie in is not known unless the pairing is made with 'nested'")
+        return self._nested
+
+    def _telling(self, join: Join, make: Make, ended: Told) -> Make:
+        nested = self._open_calls()
+        in_thread = join.by != "key" or join.key == ("tid",)
+        if in_thread:
+            nested.shown.add(join.layout.slot)
+
+        def tell(first: Record, second: Record) -> Record | None:
+            joined = make(first, second)
+            if joined is not None:
+                ended(first, joined, nested.enclosing(first) if in_thread else [])
+            return joined
+
+        return tell
+
 
 def _nothing(_: Record) -> None:
     """What is done with a half of a join that was removed."""
@@ -121,8 +171,8 @@ class _ByStack:
     stack pointer as it likes may win a vote: then calls are unpaired until others outvote it.
     """
 
-    def __init__(self, join: Join, opened: Opened) -> None:
-        self._slot, self._opened, self._make = join.layout.slot, opened, _joiner(join, opened)
+    def __init__(self, join: Join, opened: Opened, make: Make) -> None:
+        self._slot, self._opened, self._make = join.layout.slot, opened, make
         self._distance, self._matched = 8, 0
         self._votes: Counter[int] = Counter()
 
@@ -182,8 +232,8 @@ class _ByStack:
 class _ByValue:
     """Calls of one thread, the innermost first, or events of one key, the latest."""
 
-    def __init__(self, join: Join, opened: Opened) -> None:
-        self._slot, self._opened, self._make = join.layout.slot, opened, _joiner(join, opened)
+    def __init__(self, join: Join, opened: Opened, make: Make) -> None:
+        self._slot, self._opened, self._make = join.layout.slot, opened, make
         self._nested = join.by == "depth"
 
     def begin(self, of: Of, first: Record) -> None:
@@ -216,7 +266,7 @@ def _of(join: Join, layout: Layout) -> Of:
     return itemgetter(*places)
 
 
-def _joiner(join: Join, opened: Opened) -> Callable[[Record, Record], Record | None]:
+def _joiner(join: Join, opened: Opened) -> Make:
     """The function that makes one record of two, or counts them if there is a doubt."""
     slot = join.layout.slot
     picks = {begin.slot: _picker(join, begin) for begin in join.begins}

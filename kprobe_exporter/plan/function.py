@@ -5,7 +5,7 @@ from dataclasses import replace
 from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.grammar.fetch import FetchArg, parse_fetch
 from kprobe_exporter.grammar.target import Kind, Target
-from kprobe_exporter.model import Arg, ArgKind, Layout, ProbeSpec, Unfit
+from kprobe_exporter.model import STACK_POINTER, Arg, ArgKind, Layout, ProbeSpec, Unfit
 from kprobe_exporter.plan.kernel import NO_HIST, aggregated, argument_keys
 from kprobe_exporter.plan.metric import COUNTED, events_for, filter_fields
 
@@ -109,7 +109,14 @@ def event_args(
 
 def layout_args(args: list[FetchArg]) -> tuple[Arg, ...]:
     """The same as a layout has them."""
-    return tuple(Arg(arg.name, _arg_kind(arg), type=_fetch_type(arg)) for arg in args)
+    return tuple(
+        Arg(arg.name, _arg_kind(arg), type=_fetch_type(arg), pointer=_is_pointer(arg)) for arg in args
+    )
+
+
+def _is_pointer(arg: FetchArg) -> bool:
+    """Whether it is an address: BTF's pointers are fetched as x64, as is what nobody gave a type."""
+    return arg.name != STACK_POINTER and not arg.count and arg.type in (None, "x64", "symbol")
 
 
 def _is_string(arg: FetchArg) -> bool:

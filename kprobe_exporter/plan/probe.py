@@ -126,6 +126,12 @@ def _single(
     return [found]
 
 
+def wants_symbols(probes: Iterable[Probe]) -> bool:
+    """Whether any label is decoded by the kernel's symbols."""
+    labels = (label for probe in probes for metric in probe.metrics for label in metric.labels)
+    return any(step.name == "ksym" for label in labels for step in label.decode)
+
+
 def wants_tgid(probes: Iterable[Probe]) -> bool:
     """Whether any probe needs the process id, which the kernel records only when told to."""
     return any("pid" in fields_used(probe) for probe in probes)

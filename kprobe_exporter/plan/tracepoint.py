@@ -165,7 +165,7 @@ def _eprobe(
             probe.name,
             "eprobe",
             target.event,
-            tuple(Arg(name, kind) for name, _, kind in args),
+            tuple(Arg(name, kind, pointer=_is_pointer(form, used.get(name))) for name, _, kind in args),
             attach.returns,
             stack=probe.stack,
         ),
@@ -232,10 +232,16 @@ def _page_args(form: EventFormat, shown: dict[str, str], wanted: set[str]) -> tu
         found = form.fields[field]
         kind: ArgKind = "str" if found.text else "bare" if found.array else "int"
         length = f"{_element(found)}[{found.length}]" if kind == "bare" else ""
-        args.append(Arg(name, kind, type=length, field=field))
+        args.append(Arg(name, kind, type=length, field=field, pointer=_is_pointer(form, field)))
     if "comm" in wanted - shown.keys():
         args.append(Arg("comm", "comm"))
     return b"", tuple(args)
+
+
+def _is_pointer(form: EventFormat, field: str | None) -> bool:
+    """Whether a field is an address, by its C type; the text behind a ``__data_loc`` is none."""
+    found = form.fields.get(field or "")
+    return found is not None and not found.text and "*" in found.type
 
 
 def _element(found: Field) -> str:

@@ -1,0 +1,53 @@
+"""What OpenTelemetry is told of the container and the pod that a thread was in at an event."""
+
+from collections.abc import Mapping
+
+from kprobe_exporter.identity.cgroups import Cgroups
+from kprobe_exporter.identity.containers import container
+from kprobe_exporter.identity.pods import Pods
+from kprobe_exporter.model import TID, TIME, Record
+
+CONTAINER = "container.id"
+NAMESPACE, POD, POD_UID = "k8s.namespace.name", "k8s.pod.name", "k8s.pod.uid"
+KUBERNETES_CONTAINER = "k8s.container.name"
+"""The names of OpenTelemetry's semantic conventions, copied."""
+
+MOST_NOTED = 65_536
+
+
+class Whereabouts:
+    """Notes where the threads of events were, when the stream is at them; the reader's thread owns it.
+
+    By the end of a batch a thread may be elsewhere, and its id another's.
+    """
+
+    def __init__(self, cgroups: Cgroups, pods: Pods) -> None:
+        self._cgroups = cgroups
+        self._pods = pods
+        self._noted: dict[tuple[int, int], Mapping[str, str]] = {}
+
+    def note(self, record: Record) -> None:
+        """Remember it for this record, which is told by its thread and time."""
+        found = self._attributes(self._cgroups.path(record[TID], record[TIME]))
+        if found and len(self._noted) < MOST_NOTED:
+            self._noted[record[TID], record[TIME]] = found
+
+    def take(self, tid: int, time: int) -> Mapping[str, str] | None:
+        """What was noted; None if that was nothing."""
+        return self._noted.get((tid, time))
+
+    def forget(self) -> None:
+        """All records that were noted have gone on."""
+        self._noted.clear()
+
+    def _attributes(self, path: bytes | None) -> dict[str, str]:
+        found = container(path) if path is not None else None
+        if found is None:
+            return {}
+        attributes = {CONTAINER: found.id}
+        pod = self._pods.find(found.id, found.pod)
+        if pod is not None:
+            attributes |= {NAMESPACE: pod.namespace, POD: pod.name}
+            attributes |= {POD_UID: pod.uid} if pod.uid else {}
+            attributes |= {KUBERNETES_CONTAINER: pod.container} if pod.container else {}
+        return attributes

@@ -1,0 +1,108 @@
+"""What fires the probes of docs/kinds.md: each of these a known number of times, or once of each sort."""
+
+import ctypes
+import mmap
+import os
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.test_containers import UID
+
+TIMES = 23
+SHOP = Path("/opt/shop")
+GROUPS = Path("/run/documented-cgroups")
+CONTAINER = "9f3c" * 16
+POD = UID.format(1)
+IN_POD = f"kubepods.slice/kubepods-pod{POD.replace('-', '_')}.slice/cri-containerd-{CONTAINER}.scope"
+SERVICE = "system.slice/shop.service"
+
+
+def unlinks() -> None:
+    for _ in range(TIMES):
+        with pytest.raises(FileNotFoundError):
+            Path("/run/nonexistent").unlink()
+
+
+def mkdirs() -> None:
+    """Both by mkdir(2) and by mkdirat(2)."""
+    root = os.open("/", os.O_PATH)
+    for at in (None, root):
+        for _ in range(TIMES):
+            with pytest.raises(FileExistsError):
+                os.mkdir("run" if at else "/run", dir_fd=at)
+    os.close(root)
+
+
+def syncs() -> None:
+    read, write = os.pipe()
+    for _ in range(TIMES):
+        with pytest.raises(OSError, match="Invalid argument"):
+            os.fsync(write)
+    os.close(read)
+    os.close(write)
+
+
+def loads_of_a_module() -> None:
+    """Each time that it comes back."""
+    for _ in range(2):
+        subprocess.run(["modprobe", "zram"], check=True)
+        for _ in range(TIMES):
+            Path("/sys/block/zram0/disksize").read_text()
+        subprocess.run(["rmmod", "zram"], check=True)
+
+
+def resolutions() -> None:
+    libc = ctypes.CDLL(None)
+    for _ in range(TIMES):
+        socket.getaddrinfo("127.0.0.1", 80)
+        libc.realpath(b"/", ctypes.create_string_buffer(4096))
+
+
+def serves() -> None:
+    subprocess.run([SHOP / "server"], check=True)
+
+
+def block_reads() -> None:
+    """Past the page cache, one request each."""
+    device = os.open("/dev/loop0", os.O_RDONLY | os.O_DIRECT)
+    with mmap.mmap(-1, mmap.PAGESIZE) as page:
+        for _ in range(TIMES):
+            assert os.preadv(device, [page], 0) == mmap.PAGESIZE
+    os.close(device)
+
+
+def failed_and_other_opens() -> None:
+    with pytest.raises(FileNotFoundError):
+        os.open("/nonexistent", os.O_RDONLY)
+    os.close(os.open("/dev/null", os.O_RDONLY))
+
+
+def killed_children() -> None:
+    for number in (signal.SIGKILL, signal.SIGRTMIN + 1):
+        child = subprocess.Popen(["sleep", "60"])
+        child.send_signal(number)
+        child.wait()
+
+
+def connections() -> None:
+    for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        with socket.create_server((address, 0), family=family) as listening:
+            socket.create_connection(listening.getsockname()[:2]).close()
+
+
+def other_users() -> None:
+    for uid in (65534, 4321):
+        if (child := os.fork()) == 0:
+            os.setuid(uid)
+            os._exit(0)
+        os.waitpid(child, 0)
+
+
+def programs_in_cgroups() -> None:
+    for group in (IN_POD, SERVICE):
+        procs = GROUPS / group / "cgroup.procs"
+        subprocess.run(["/bin/sh", "-c", f"echo 0 > {procs}; exec true"], check=True)

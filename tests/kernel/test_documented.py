@@ -1,0 +1,252 @@
+"""Each row of the tables in docs/kinds.md, attached as it stands: it sees and gives what it says."""
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import get_native_id
+
+import pytest
+
+from tests.agent_process import Metrics, eventually
+from tests.compiling import compiled
+from tests.conftest import has
+from tests.kernel.conftest import StartAgent
+from tests.kernel.provoked import (
+    CONTAINER,
+    GROUPS,
+    IN_POD,
+    POD,
+    SERVICE,
+    SHOP,
+    TIMES,
+    block_reads,
+    connections,
+    failed_and_other_opens,
+    killed_children,
+    loads_of_a_module,
+    mkdirs,
+    other_users,
+    programs_in_cgroups,
+    resolutions,
+    serves,
+    syncs,
+    unlinks,
+)
+from tests.kinds_document import COMMON, DOCUMENT, Row, decoders, kinds, probe_of_decoder, probe_of_kind
+
+pytestmark = pytest.mark.needs("kprobe_events", "uprobe_events")
+
+NO_FPROBES = "this kernel has no fprobe events (since 6.5)"
+
+SERVER = f"""
+__attribute__((noinline)) void handle(void) {{ __asm__ volatile(""); }}
+void _start(void) {{
+    for (int left = {TIMES}; left; left--) handle();
+    __asm__ volatile("syscall" :: "a"(60), "D"(0));
+}}
+"""
+
+
+@contextmanager
+def mounted(where: Path, *what: str) -> Iterator[Path]:
+    """A mount while the context lasts."""
+    subprocess.run(["mount", *what, "none", where], check=True)
+    try:
+        yield where
+    finally:
+        subprocess.run(["umount", where], check=True)
+
+
+@pytest.fixture
+def server() -> Iterator[None]:
+    """A program whose code begins with a function, at 0x1000 of its file."""
+    with mounted(SHOP.parent, "-t", "tmpfs") as where:
+        (where / "shop").mkdir()
+        compiled(SHOP / "server", SERVER, "-static", "-no-pie", "-nostdlib")
+        yield
+
+
+@pytest.fixture
+def loop_device(tmp_path: Path) -> Iterator[None]:
+    """The first loop device, which is 7:0."""
+    was_there = Path("/sys/module/loop").exists()
+    subprocess.run(["modprobe", "loop"], check=True)
+    image = tmp_path / "image"
+    image.write_bytes(bytes(1 << 20))
+    subprocess.run(["losetup", "/dev/loop0", image], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["losetup", "-d", "/dev/loop0"], check=True)
+        if not was_there:
+            eventually(lambda: subprocess.run(["rmmod", "-s", "loop"], check=False).returncode == 0)
+
+
+@pytest.fixture
+def shop() -> Iterator[None]:
+    """The cgroups of a service and of a pod's container, with the links that a kubelet makes for it."""
+    GROUPS.mkdir()
+    with mounted(GROUPS, "-t", "cgroup2"), mounted(Path("/var/log"), "-t", "tmpfs") as logs:
+        before = {path for path in GROUPS.rglob("*") if path.is_dir()}
+        for name in (IN_POD, SERVICE):
+            (GROUPS / name).mkdir(parents=True)
+        (logs / f"pods/shop_web-1_{POD}/app").mkdir(parents=True)
+        (logs / "containers").mkdir()
+        link = logs / f"containers/web-1_shop_app-{CONTAINER}.log"
+        link.symlink_to(logs / f"pods/shop_web-1_{POD}/app/0.log")
+        yield
+        made = {path for path in GROUPS.rglob("*") if path.is_dir()} - before
+        for path in sorted(made, reverse=True):
+            path.rmdir()
+    GROUPS.rmdir()
+
+
+PROVOKED: dict[str, tuple[Callable[[], None], int]] = {
+    "kprobe": (unlinks, TIMES),
+    "kprobe at an offset": (unlinks, TIMES),
+    "kprobe in a module": (loads_of_a_module, 2 * TIMES),
+    "kprobe by a pattern": (syncs, TIMES),
+    "kretprobe": (syncs, TIMES),
+    "fentry": (mkdirs, 2 * TIMES),
+    "fexit": (unlinks, TIMES),
+    "uprobe": (resolutions, TIMES),
+    "uprobe on a version": (resolutions, TIMES),
+    "uprobe at an offset": (serves, TIMES),
+    "uretprobe": (resolutions, TIMES),
+    "tracepoint": (syncs, TIMES),
+    "tracepoint by a pattern": (syncs, 2 * TIMES),
+    "call": (mkdirs, 2 * TIMES),
+    "ucall": (resolutions, TIMES),
+    "syscall": (syncs, TIMES),
+    "pair": (block_reads, TIMES),
+    "pair of several": (mkdirs, 2 * TIMES),
+}
+"""By the row: what fires it, and how often."""
+
+ELSEWHERE = (serves, block_reads)
+"""Not only in the thread that does it."""
+
+
+def of(metrics: Metrics, row: Row) -> list[dict[str, str]]:
+    """The probes of a row: a pattern has several."""
+    every = metrics.labels("kprobe_info")
+    return [one for one in every if re.fullmatch(rf"{row.metric}(_.+)?", one["probe"])]
+
+
+def hits(metrics: Metrics, row: Row) -> float:
+    return sum(metrics.value("kprobe_hits_total", probe=one["probe"]) for one in of(metrics, row))
+
+
+def seen(tracefs: Path, metrics: Metrics, row: Row) -> dict[str, object]:
+    """What the agent and the kernel tell of a row."""
+    infos = of(metrics, row)
+    names = [one["probe"] for one in infos]
+    labels = metrics.labels(f"kprobe_{row.metric}_total")
+    known = {name for one in labels for name in one if all(each[name] != "unknown" for each in labels)}
+    durations = sum(metrics.value("kprobe_duration_seconds_count", probe=name) for name in names)
+    return {
+        "kind": {one["kind"] for one in infos},
+        "hits": hits(metrics, row) >= PROVOKED[row.name][1],
+        "events": sum(metrics.value("kprobe_exporter_events_total", probe=name) for name in names),
+        "counted": sum(metrics.value(f"kprobe_{row.metric}_total", **one) for one in labels),
+        "hits from": {counter for one in infos for counter in counters(tracefs, one)},
+        "misses": any(one["probe"] in names for one in metrics.labels("kprobe_misses_total")),
+        "fields": known | ({"duration"} if durations else set()),
+    }
+
+
+def counters(tracefs: Path, info: dict[str, str]) -> Iterator[str]:
+    """Where the kernel counts a probe."""
+    for profile in ("kprobe_profile", "uprobe_profile"):
+        if re.search(rf"^ .*\b{info['probe']} ", (tracefs / profile).read_text(), re.MULTILINE):
+            yield profile
+    events = [f"{system}/{event}" for system, event in re.findall(r"tracepoint:(\w+):(\w+)", info["target"])]
+    events += [f"syscalls/sys_enter_{name}" for name in re.findall(r"syscall:(\w+)", info["target"])]
+    events += [f"*/{info['probe']}"]
+    instance = tracefs / "instances/kprobe_exporter/events"
+    if any("hist:" in file.read_text() for event in events for file in instance.glob(f"{event}/trigger")):
+        yield "a hist trigger"
+
+
+def promised(row: Row) -> dict[str, object]:
+    """What the document tells of it."""
+    times = PROVOKED[row.name][1]
+    counter = row.cells["hits from"].replace("`", "")
+    return {
+        "kind": {row.codes("kind")[0]},
+        "hits": True,
+        "events": times,
+        "counted": times,
+        "hits from": {counter},
+        "misses": counter == "kprobe_profile" or "kprobe:" in row.code("`attach:`"),
+        "fields": {*COMMON, *row.codes("more fields")},
+    }
+
+
+def test_kinds(server: None, loop_device: None, start_agent: StartAgent, tracefs: Path) -> None:
+    rows = kinds()
+    assert [row.name for row in rows] == list(PROVOKED)
+    with ThreadPoolExecutor(1) as other:  # a thread that does what it is told to and no more
+        own = f"common_pid == {other.submit(get_native_id).result()}"
+        probes = [probe_of_kind(row, None if PROVOKED[row.name][0] in ELSEWHERE else own) for row in rows]
+        agent = start_agent("probes:\n" + "".join(probes))
+        for provoke in dict.fromkeys(provoke for provoke, _ in PROVOKED.values()):
+            other.submit(provoke).result()
+    if not has("f[:[<group>/][<event>]]"):
+        assert NO_FPROBES in DOCUMENT.read_text()
+        assert agent.output().count(NO_FPROBES) == 2
+        rows = [row for row in rows if row.name not in ("fentry", "fexit")]
+    with suppress(AssertionError):  # those of the kernel are read twice a second
+        eventually(lambda: all(hits(agent.scrape(), row) >= PROVOKED[row.name][1] for row in rows), 5)
+    metrics = agent.scrape()
+    found = {row.name: seen(tracefs, metrics, row) for row in rows}
+    assert found == {row.name: promised(row) for row in rows}
+
+
+DECODED: dict[str, Callable[[], object]] = {
+    "errno": failed_and_other_opens,
+    "syscall": os.getppid,
+    "signal": killed_children,
+    "hex": failed_and_other_opens,
+    "ksym": lambda: time.sleep(0.001),
+    "ksym with the offset": mkdirs,
+    "ip": connections,
+    "ip of a number": connections,
+    "ifname": connections,
+    "majorminor": block_reads,
+    "majorminor by name": block_reads,
+    "user": other_users,
+    "map": failed_and_other_opens,
+    "regexp": programs_in_cgroups,
+    "cgroup": programs_in_cgroups,
+    "container": programs_in_cgroups,
+    "container, short": programs_in_cgroups,
+    "pod": programs_in_cgroups,
+    "namespace": programs_in_cgroups,
+}
+"""By the row: what gives the documented values."""
+
+
+def test_decoders(loop_device: None, shop: None, start_agent: StartAgent) -> None:
+    rows = decoders()
+    assert [row.name for row in rows] == list(DECODED)
+    agent = start_agent("probes:\n" + "".join(map(probe_of_decoder, rows)))
+    for provoke in dict.fromkeys(DECODED.values()):
+        provoke()
+    with suppress(AssertionError):  # the first address takes the list of the kernel's symbols
+        eventually(lambda: not any(missing(agent.scrape(), row) for row in rows))
+    metrics = agent.scrape()
+    print(metrics.text)
+    assert {row.name: missing(metrics, row) for row in rows} == {row.name: set() for row in rows}
+
+
+def missing(metrics: Metrics, row: Row) -> set[str]:
+    """What is documented, where … stands for anything, and was not given."""
+    given = {value for one in metrics.labels(f"kprobe_{row.metric}_total") for value in one.values()}
+    documented = {one: re.compile(re.escape(one).replace("…", ".+")) for one in row.codes("gives")}
+    return {one for one, pattern in documented.items() if not any(map(pattern.fullmatch, given))}
