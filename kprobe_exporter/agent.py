@@ -8,8 +8,9 @@ import itertools
 import logging
 import platform
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING
 
 from kprobe_exporter import __version__
 from kprobe_exporter.aggregate.aggregator import Aggregator
@@ -20,16 +21,14 @@ from kprobe_exporter.aggregate.series import Limits
 from kprobe_exporter.attach import settle
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.errors import ProbeRefused, StartError, TracefsError
-from kprobe_exporter.follow import Following, wants_cgroups
-from kprobe_exporter.identity.cgroups import Cgroups
-from kprobe_exporter.identity.pods import Pods
+from kprobe_exporter.follow import Identities
 from kprobe_exporter.kernel import expanded, known_kernel
 from kprobe_exporter.labels import decoders
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model import Batch, Layout, Snapshot
-from kprobe_exporter.plan import Kernel, plan_probe, wants_tgid
+from kprobe_exporter.plan import plan_probe, wants_symbols, wants_tgid
 from kprobe_exporter.probe_state import ProbeState, warn_of_strings
-from kprobe_exporter.reading import PAGE_PARSER, Reading, choose, open_pipe
+from kprobe_exporter.reading import PAGE_PARSER, Reading, choose, open_pipe, unreadable
 from kprobe_exporter.recipe import Recipe
 from kprobe_exporter.source.reader import Pipe, Reader
 from kprobe_exporter.stop import Stop
@@ -39,6 +38,9 @@ from kprobe_exporter.tracefs.poller import Poller, read_counts
 from kprobe_exporter.tracefs.probes import Installed, names_in_use
 from kprobe_exporter.tracefs.resolve import Resolver
 from kprobe_exporter.tracefs.symbols import Symbols
+
+if TYPE_CHECKING:
+    from kprobe_exporter.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
@@ -73,11 +75,11 @@ class Agent:
         self._loaded_at = time.time()
         settings = config.settings
         limits = Limits(settings.max_series, settings.max_series_total, settings.series_ttl)
-        self._cgroups = Cgroups()
-        self._aggregator = Aggregator(settings.namespace, limits, name_of, self._cgroups.path)
-        self._pairing = Pairing()
+        self._identities = Identities(config)
+        self._aggregator = Aggregator(settings.namespace, limits, name_of, self._identities.cgroups.path)
+        self._pairing = Pairing(nested=any(probe.export for probe in config.probes))
         self._symbols = Symbols(files)
-        self._following: Following | None = None
+        self._telemetry: Telemetry | None = None
         self._reading = Reading(None)
         self._buffer_kib = 0
         self._source: Reader
@@ -126,6 +128,7 @@ class Agent:
                 *probe_families(self._config.settings.namespace, shown),
                 *numbers.families,
                 *agent_families(numbers, BUILD, self._loaded_at, self._poller.age()),
+                *(self._telemetry.families() if self._telemetry else ()),
             ),
             tuple(statuses),
         )
@@ -138,11 +141,16 @@ class Agent:
         name = self._config.settings.tracefs_instance
         instance = self._stack.enter_context(Instance.acquire(self._files, name))
         self._set_up(instance)
+        self._connect()
         self._install(instance)
-        if self._following is not None:
-            self._stack.callback(self._following.disable)
-            self._following.enable()
-        self._source = Reader(self._pipe(instance), self.failed)
+        if (following := self._identities.following) is not None:
+            self._stack.callback(following.disable)
+            following.enable()
+        pipe = self._pipe(instance)
+        if self._telemetry is not None:
+            self._stack.callback(self._telemetry.close)
+            pipe = self._telemetry.ticking(pipe)
+        self._source = Reader(pipe, self.failed)
         self._stack.callback(self._source.close)
         self._source.start()
         self._stack.callback(self._disable)
@@ -152,8 +160,21 @@ class Agent:
         )
         self._stack.callback(self._poller.close)
         self._poller.start()
+        if self._telemetry is not None:
+            self._stack.callback(self._telemetry.stop_pushing)
+            self._telemetry.start(self.snapshot, time.time_ns())
         up = sum(probe.state == "up" for probe in self._probes)
         log.info("%d of %d probes are up", up, len(self._probes))
+
+    def _connect(self) -> None:
+        """Get ready to send, if anything is to be sent. Raises StartError."""
+        if self._config.otlp is None:
+            return
+        # Imported now: OpenTelemetry takes a while and some memory.
+        from kprobe_exporter.telemetry import Telemetry  # noqa: PLC0415
+
+        attributes = self._identities.attributes
+        self._telemetry = Telemetry(self._config.otlp, attributes, self._aggregator.exemplify)
 
     def _set_up(self, instance: Instance) -> None:
         settings, probes = self._config.settings, self._config.probes
@@ -175,8 +196,11 @@ class Agent:
         resolver = Resolver.of(self._files)
         probes = expanded(self._config.probes, resolver, settings.max_matches)
         kernel = known_kernel(instance, probes, resolver, settings.max_matches, binary=binary)
-        self._follow(instance, kernel, slots)
-        known = decoders(Symbols(self._files).text, Pods())  # another one: the reader's is not thread-safe
+        self._identities.follow(instance, kernel, slots)
+        symbols = Symbols(self._files)  # another one: the reader's is not thread-safe
+        if wants_symbols(probes):
+            symbols.text(0)  # loaded now: it takes a while, and events would have to wait
+        known = decoders(symbols.text, self._identities.pods)
         for probe in probes:
             plan = plan_probe(probe, settings.namespace, known, kernel, slots, settings.max_series)
             self._aggregator.declare(plan.metrics)
@@ -187,28 +211,21 @@ class Agent:
             elif not self._stop.is_set():
                 self._settle(instance, state, taken, resolver)
 
-    def _follow(self, instance: Instance, kernel: Kernel, slots: Iterator[int]) -> None:
-        """Follow threads through their cgroups, if a label is about them."""
-        if not wants_cgroups(self._config.probes):
-            return
-        if not kernel.binary:
-            log.warning("cgroups are looked up in /proc only, where events are read as text")
-            return
-        try:
-            self._following = Following(instance, kernel, slots, self._cgroups)
-        except ProbeRefused as error:
-            log.warning("cgroups are looked up in /proc only: %s", error)
-
     def _settle(self, instance: Instance, state: ProbeState, taken: set[str], resolver: Resolver) -> None:
         """Install the first alternative that this kernel takes."""
         there = [part.spec for part in self._installed()]
-        there += self._following.specs if self._following else []
-        state.attached, refused = settle(instance, state.plan, taken, there, resolver.explain)
+        there += following.specs if (following := self._identities.following) else []
+        state.attached, refused = settle(
+            instance, state.plan, taken, there, resolver.explain, partial(self._unreadable, instance)
+        )
         state.reason = " ".join(f"{target}: {reason}" for target, reason in refused.items())
         if state.attached is None:
             state.complain()
         elif self._reading.geometry is None and state.attached.spec.plan == "events":
             warn_of_strings(state.attached)
+
+    def _unreadable(self, instance: Instance, part: Installed) -> str | None:
+        return unreadable(instance, self._reading, part.system, part.layout)
 
     def _pipe(self, instance: Instance) -> Pipe:
         layouts: dict[Layout, str] = {}
@@ -218,13 +235,17 @@ class Agent:
             if attached is None or attached.spec.plan != "events":
                 continue
             layouts |= {part.layout: part.system for part in attached.parts}
-            if attached.joined is not None:
+            export = state.plan.probe.export
+            if self._telemetry is not None and export is not None:
+                counted = not attached.counted_by_kernel
+                self._telemetry.add(attached, export, self._pairing, counted=counted)
+            elif attached.joined is not None:
                 self._pairing.add(attached.joined, counted=not attached.counted_by_kernel)
             elif made := recipe(attached.layout, state.plan.metrics, attached.only):
                 recipes[attached.layout.slot] = made
-        if self._following is not None:
-            layouts |= self._following.layouts
-            for slot, handle in self._following.handlers.items():
+        if (following := self._identities.following) is not None:
+            layouts |= following.layouts
+            for slot, handle in following.handlers.items():
                 self._aggregator.watch(slot, handle)
         if any(layout.caller or layout.stack for layout in layouts):
             self._symbols.name(0)  # loaded now: it takes a while, and events would have to wait
@@ -241,9 +262,12 @@ class Agent:
 
     def _consume(self, batch: Batch) -> None:
         """In the reader's thread, which owns the pairing and what is known of threads."""
-        if batch.losses:
-            self._cgroups.lost(max(loss.end for loss in batch.losses))
-        self._aggregator.consume(self._pairing.pair(batch))
+        self._identities.before(batch)
+        batch = self._pairing.pair(batch)
+        self._aggregator.consume(batch)
+        if self._telemetry is not None:
+            self._telemetry.consume(batch)
+            self._identities.after()
 
     def _enable(self) -> None:
         for state in self._probes:
@@ -257,6 +281,8 @@ class Agent:
                 tables=attached.tables,
                 begins=attached.joined.begins if attached.joined else (),
             )
+            if state.plan.probe.export is not None and (note := self._identities.note) is not None:
+                self._aggregator.also(attached.layout.slot, note)
             try:
                 attached.enable()
             except ProbeRefused as error:

@@ -1,18 +1,24 @@
 """Following threads through their cgroups: the kernel's events that tell of it, in our own instance."""
 
-from collections.abc import Callable, Iterable, Iterator
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
-from kprobe_exporter.config.values import Attach, Probe
+from kprobe_exporter.config.values import Attach, Config, Probe
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.target import Kind, Target
+from kprobe_exporter.identity.attributes import Whereabouts
 from kprobe_exporter.identity.cgroups import Cgroups
-from kprobe_exporter.model import OF_THREAD, TID, TIME, Layout, ProbeSpec, Record
+from kprobe_exporter.identity.pods import Pods
+from kprobe_exporter.model import OF_THREAD, TID, TIME, Batch, Layout, ProbeSpec, Record
 from kprobe_exporter.plan import Kernel
 from kprobe_exporter.plan.tracepoint import tracepoint_specs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed, install
+
+log = logging.getLogger(__name__)
 
 Handle = Callable[[Record], None]
 
@@ -38,10 +44,68 @@ FOLLOWED = (
 )
 
 
-def wants_cgroups(probes: Iterable[Probe]) -> bool:
-    """Whether any label is about the cgroup of a thread."""
-    labels = (label for probe in probes for metric in probe.metrics for label in metric.labels)
-    return any(label.decode and label.decode[0].name in OF_THREAD for label in labels)
+PODS = Path("/var/log/pods")
+"""Where there is that, containers are of interest to whoever gets single events."""
+
+
+def wants_cgroups(config: Config) -> bool:
+    """Whether any label is about the cgroup of a thread, or what is exported may be."""
+    labels = (label for probe in config.probes for metric in probe.metrics for label in metric.labels)
+    return exports_containers(config) or any(
+        label.decode and label.decode[0].name in OF_THREAD for label in labels
+    )
+
+
+def exports_containers(config: Config) -> bool:
+    """Whether single events are exported on a node of Kubernetes."""
+    exported = config.otlp is not None and any(probe.export is not None for probe in config.probes)
+    return exported and PODS.is_dir()
+
+
+class Identities:
+    """All that is known of threads beside their events. The reader's thread owns it once it runs.
+
+    Threads are followed through their cgroups only if somebody wants to know of those.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.pods = Pods()
+        self.cgroups = Cgroups()
+        self._wanted = wants_cgroups(config)
+        self._exported = exports_containers(config)
+        self._whereabouts = Whereabouts(self.cgroups, self.pods)
+        self.following: Following | None = None
+
+    @property
+    def attributes(self) -> Callable[[int, int], Mapping[str, str] | None] | None:
+        """The container and the pod of a thread at a noted event; None if nobody wants to know."""
+        return self._whereabouts.take if self._exported else None
+
+    @property
+    def note(self) -> Handle | None:
+        """What notes them, to be called in the stream's order."""
+        return self._whereabouts.note if self._exported else None
+
+    def follow(self, instance: Instance, kernel: Kernel, slots: Iterator[int]) -> None:
+        """Get ready to follow threads, if that is wanted; where it cannot be done, /proc alone tells."""
+        if not self._wanted:
+            return
+        if not kernel.binary:
+            log.warning("cgroups are looked up in /proc only, where events are read as text")
+            return
+        try:
+            self.following = Following(instance, kernel, slots, self.cgroups)
+        except ProbeRefused as error:
+            log.warning("cgroups are looked up in /proc only: %s", error)
+
+    def before(self, batch: Batch) -> None:
+        """Heed what was lost."""
+        if batch.losses:
+            self.cgroups.lost(max(loss.end for loss in batch.losses))
+
+    def after(self) -> None:
+        """A batch is dealt with."""
+        self._whereabouts.forget()
 
 
 class Following:

@@ -36,13 +36,19 @@ MAY_IMPORT: dict[str, str] = {
     "attach": "errors grammar hist model plan tracefs",
     "probe_state": "aggregate attach model plan",
     "follow": "config errors grammar identity model plan tracefs",
-    "agent": "attach follow kernel probe_state recipe reading errors model grammar config tracefs plan source"
+    "telemetry": "aggregate attach config export grammar labels model plan source",
+    "agent": "attach follow kernel probe_state telemetry recipe reading errors model config tracefs plan source"
     " aggregate identity labels stop",
     "live": "kernel errors model grammar config tracefs plan reading labels",
+    "confinement": "identity tracefs",
+    "listing": "btf elf errors grammar tracefs",
+    "trace": "attach kernel recipe reading stop errors model grammar config tracefs plan elf source aggregate"
+    " labels",
     "replay": "model config plan source aggregate labels export",
     "serve": "agent errors model config tracefs export stop",
     # The decoders' names are handed to the configuration by whoever loads it.
-    "cli": "agent config errors grammar labels live model reading replay serve stop tracefs",
+    "cli": "agent config confinement errors follow grammar labels listing live model reading replay serve stop"
+    " trace tracefs",
     "__main__": "cli",
     # The package itself: its version.
     "__init__": "",
@@ -135,8 +141,12 @@ def test_the_table_has_no_circle() -> None:
         "attach",
         "probe_state",
         "follow",
+        "telemetry",
         "agent",
         "live",
+        "confinement",
+        "listing",
+        "trace",
         "replay",
         "serve",
         "cli",

@@ -1,0 +1,1 @@
+"""OpenTelemetry by OTLP: log records, spans and metrics, sent and counted exactly."""

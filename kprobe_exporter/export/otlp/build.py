@@ -1,0 +1,105 @@
+"""From what was selected to the SDK's own spans and log records, built directly, without a tracer.
+
+Of the SDK's log records, which are not stable, only this module knows what they are made of.
+"""
+
+from collections.abc import Callable, Iterable
+
+from opentelemetry._logs import LogRecord, SeverityNumber
+from opentelemetry.context import Context
+from opentelemetry.sdk._logs import ReadableLogRecord
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import (
+    INVALID_SPAN,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    set_span_in_context,
+)
+
+from kprobe_exporter import __version__
+from kprobe_exporter.export.otlp.attributes import Described, Description
+from kprobe_exporter.export.otlp.clock import WallClock
+from kprobe_exporter.model import SLOT, TIME, Emission
+
+HIT = "kprobe.hit"
+"""The event name of all log records."""
+
+SCOPE = InstrumentationScope("kprobe_exporter", __version__)
+
+LAST = (1 << 63) - 1
+"""Nanoseconds, the last that is sent: the kernel's text can be forged, and OTLP has 64 bits."""
+
+_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+_UNSET = Status(StatusCode.UNSET)
+_NOWHERE: Context = set_span_in_context(INVALID_SPAN, Context())
+
+
+class Builder:
+    """Builds spans and log records of what is exported. Safe to be shared by the signals' workers.
+
+    ``clock`` turns the records' time into that of the wall; ``errno_name`` gives the name of a positive
+    error number. A span costs 3.5 µs, a log record 4 µs, and encoding them 20 µs.
+    """
+
+    def __init__(
+        self,
+        described: Iterable[Described],
+        resource: Resource,
+        clock: WallClock,
+        errno_name: Callable[[int], str | None],
+    ) -> None:
+        self._descriptions = {one.layout.slot: Description(one, errno_name) for one in described}
+        self._resource = resource
+        self._clock = clock
+
+    def span(self, emission: Emission) -> ReadableSpan:
+        """The span of a call. Its parent, if it has one, may not be there yet."""
+        record, trace = emission.record, emission.trace
+        described = self._descriptions[record[SLOT]]
+        returned = described.returned(record)
+        error = described.error(returned)
+        start = self._time(record[TIME])
+        parent = None
+        if emission.parent:
+            parent = SpanContext(trace, emission.parent, is_remote=False, trace_flags=_SAMPLED)
+        return ReadableSpan(
+            described.name,
+            SpanContext(trace, emission.span, is_remote=False, trace_flags=_SAMPLED),
+            parent,
+            self._resource,
+            described.attributes(emission, returned, error),
+            kind=SpanKind.INTERNAL,
+            status=_UNSET if error is None else Status(StatusCode.ERROR, error),
+            start_time=start,
+            end_time=min(LAST, start + (record[described.duration] if described.duration is not None else 0)),
+            instrumentation_scope=SCOPE,
+        )
+
+    def log(self, emission: Emission) -> ReadableLogRecord:
+        """The log record of an event, which belongs to a span if one is open around it."""
+        record = emission.record
+        described = self._descriptions[record[SLOT]]
+        returned = described.returned(record)
+        error = described.error(returned)
+        attributes = described.attributes(emission, returned, error)
+        built = LogRecord(
+            timestamp=self._time(record[TIME]),
+            observed_timestamp=self._clock.now(),
+            context=_NOWHERE,
+            severity_text="INFO" if error is None else "ERROR",
+            severity_number=SeverityNumber.INFO if error is None else SeverityNumber.ERROR,
+            body=described.line(attributes, record),
+            attributes=attributes,
+            event_name=HIT,
+        )
+        if emission.trace:
+            built.trace_id, built.span_id, built.trace_flags = emission.trace, emission.parent, _SAMPLED
+        return ReadableLogRecord(built, self._resource, SCOPE)
+
+    def _time(self, moment: int) -> int:
+        return max(0, min(self._clock.unix_ns(moment), LAST))

@@ -1,0 +1,186 @@
+"""A snapshot as OTLP has it: sums, gauges and histograms under Prometheus' own names and labels."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    Buckets,
+    ExponentialHistogram,
+    ExponentialHistogramDataPoint,
+    Gauge,
+    Histogram,
+    HistogramDataPoint,
+    Metric,
+    MetricsData,
+    NumberDataPoint,
+    ResourceMetrics,
+    ScopeMetrics,
+    Sum,
+)
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+from kprobe_exporter.model import Family, HistogramValue, LabelValues, Snapshot
+
+UNITS = {"seconds": "s", "bytes": "By"}
+"""UCUM's symbols of the units that our names end in."""
+
+CUMULATIVE = AggregationTemporality.CUMULATIVE
+
+ABSENT: Any = None
+"""For a field of the SDK that OTLP can leave out."""
+
+INT64 = range(-(1 << 63), 1 << 63)
+
+Point: TypeAlias = NumberDataPoint | HistogramDataPoint | ExponentialHistogramDataPoint
+
+
+class Conversion:
+    """Turns one snapshot after another into metrics; remembers when each label set appeared.
+
+    What was counted in a label set happened since the snapshot that last lacked it, so that one that
+    expired and came back is a new beginning and no counter that went down. Not thread-safe.
+    """
+
+    def __init__(self, start: int, clock: Callable[[], int] = time.time_ns) -> None:
+        """``start`` is when counting began, in nanoseconds since the epoch."""
+        self._clock = clock
+        self._last = start
+        self._starts: dict[tuple[str, LabelValues], int] = {}
+
+    def metrics(self, snapshot: Snapshot) -> list[Metric]:
+        """Every family that has a sample, all at the same moment."""
+        now = self._clock()
+        known, self._starts = self._starts, {}
+        made = []
+        for family in snapshot.families:
+            starts = {}
+            for labels in family.samples:
+                key = family.name, labels
+                starts[labels] = self._starts[key] = known.get(key, self._last)
+            if family.samples:
+                made.append(_metric(family, starts, now))
+        self._last = now
+        return made
+
+
+def pack(resource: Resource, scope: InstrumentationScope) -> Callable[[Sequence[Metric]], MetricsData]:
+    """How metrics become what the SDK's exporter takes."""
+
+    def packed(metrics: Sequence[Metric]) -> MetricsData:
+        scoped = ScopeMetrics(scope, metrics, scope.schema_url or "")
+        return MetricsData([ResourceMetrics(resource, [scoped], resource.schema_url)])
+
+    return packed
+
+
+def size(metrics: Sequence[Metric]) -> int:
+    """How many data points they have, which is what is counted."""
+    return sum(len(metric.data.data_points) for metric in metrics)
+
+
+def batches(metrics: Sequence[Metric], most: int) -> Iterator[list[Metric]]:
+    """The same metrics in pieces of so many data points at the most."""
+    batch: list[Metric] = []
+    room = most
+    for metric in metrics:
+        points = metric.data.data_points
+        at = 0
+        while at < len(points):
+            part = points[at : at + room]
+            batch.append(_with_points(metric, part))
+            at += len(part)
+            room -= len(part)
+            if not room:
+                yield batch
+                batch, room = [], most
+    if batch:
+        yield batch
+
+
+def unit(name: str) -> str:
+    """The unit in a metric's name, as UCUM writes it; "" if there is none in it."""
+    return UNITS.get(name.removesuffix("_total").rpartition("_")[2], "")
+
+
+def _with_points(metric: Metric, points: Sequence[Any]) -> Metric:
+    data = metric.data
+    whole: Sum | Gauge | Histogram | ExponentialHistogram
+    if isinstance(data, Sum):
+        whole = Sum(points, data.aggregation_temporality, data.is_monotonic)
+    elif isinstance(data, Gauge):
+        whole = Gauge(points)
+    else:
+        whole = type(data)(points, data.aggregation_temporality)
+    return Metric(metric.name, metric.description, metric.unit, whole)
+
+
+def _metric(family: Family, starts: Mapping[LabelValues, int], now: int) -> Metric:
+    points: list[Any] = []
+    for labels, value in family.samples.items():
+        attributes = dict(zip(family.labels, map(_text, labels), strict=True))
+        start = ABSENT if family.type == "gauge" else starts[labels]
+        if isinstance(value, HistogramValue):
+            points.append(_histogram(attributes, start, now, value))
+        else:
+            points.append(NumberDataPoint(attributes, start, now, _number(value)))
+    data: Sum | Gauge | Histogram | ExponentialHistogram
+    if family.type == "counter":
+        data = Sum(points, CUMULATIVE, is_monotonic=True)
+    elif family.type == "gauge":
+        data = Gauge(points)
+    elif isinstance(points[0], ExponentialHistogramDataPoint):
+        data = ExponentialHistogram(points, CUMULATIVE)
+    else:
+        data = Histogram(points, CUMULATIVE)
+    return Metric(family.name, _text(family.help), unit(family.name), data)
+
+
+def _histogram(attributes: dict[str, str], start: int, now: int, value: HistogramValue) -> Point:
+    """One histogram; both protocols count a value that equals a bound below it.
+
+    The sum of values that may be negative can go down, and OTLP leaves it out then.
+    """
+    count = sum(value.counts)
+    if powers_of_two(value.bounds):
+        return ExponentialHistogramDataPoint(
+            attributes,
+            start,
+            now,
+            count,
+            float(value.sum),
+            scale=0,
+            zero_count=value.counts[0],
+            positive=Buckets(0, value.counts[1:]),
+            negative=Buckets(0, ()),
+            flags=0,
+            min=ABSENT,
+            max=ABSENT,
+        )
+    below_0 = bool(value.bounds) and value.bounds[0] < 0
+    total = ABSENT if below_0 else float(value.sum)
+    return HistogramDataPoint(
+        attributes, start, now, count, total, value.counts, value.bounds, min=ABSENT, max=ABSENT
+    )
+
+
+def powers_of_two(bounds: Sequence[float]) -> bool:
+    """Whether these are 1, 2, 4 and so on: the buckets of an exponential histogram of scale 0.
+
+    Those are (2^k, 2^(k+1)], from k = 0. What is 1 or less goes to the zero bucket, which takes what was
+    rounded to 0; what is above the last bound is shown below the next power of two.
+    """
+    return len(bounds) > 1 and bounds[0] == 1 and all(high == 2 * low for low, high in pairwise(bounds))
+
+
+def _number(value: float) -> float:
+    """An integer stays one while it fits into OTLP's 64 bits."""
+    return float(value) if isinstance(value, int) and value not in INT64 else value
+
+
+def _text(text: str) -> str:
+    """A lone surrogate, which no encoder takes, would cost the label."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

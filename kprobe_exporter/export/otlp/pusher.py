@@ -1,0 +1,120 @@
+"""The thread that pushes the metrics, again and again."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from opentelemetry.sdk.metrics.export import Metric
+
+from kprobe_exporter.export.otlp.channel import Counts, Sender
+from kprobe_exporter.export.otlp.metrics import Conversion, batches, size
+from kprobe_exporter.model import Snapshot
+
+log = logging.getLogger(__name__)
+
+POINTS = 500
+"""Data points of one request: with 8 KiB each, it is still one that gRPC's servers accept."""
+
+
+class Pusher:
+    """Sends a snapshot every ``interval`` seconds, and a last one when it is closed.
+
+    ``_lock`` guards the counts, and is never held while something is sent. ``counts`` and ``close`` may
+    be called from any thread, ``close`` more than once. What is not sent by the time of the next push
+    is dropped, since that one has it all anew. What is counted are data points.
+    """
+
+    def __init__(
+        self,
+        snapshot: Callable[[], Snapshot],
+        sender: Sender,
+        interval: float,
+        conversion: Conversion,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._snapshot = snapshot
+        self._sender = sender
+        self._interval = interval
+        self._conversion = conversion
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._counts = Counts()
+        self._under_way = self._waiting = 0
+        self._closed = threading.Event()
+        self._ended = False
+        self._deadline = float("inf")
+        self._complained = False
+        self._thread = threading.Thread(target=self._run, name="kprobe-otlp-metrics", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def counts(self) -> Counts:
+        """What became of the data points so far."""
+        with self._lock:
+            return self._counts
+
+    def close(self, timeout: float) -> None:
+        """Push once more, for ``timeout`` seconds at the most. Whatever ``snapshot`` asks must still run."""
+        with self._lock:
+            if self._closed.is_set():
+                return
+            self._deadline = self._clock() + timeout
+            self._closed.set()
+        self._sender.stop(timeout)
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        with self._lock:
+            self._ended = True
+            self._count(dropped=self._waiting, failed=self._under_way)
+        self._sender.close()
+
+    def _run(self) -> None:
+        last = False
+        while not last:
+            last = self._closed.wait(self._interval)
+            try:
+                self._push()
+            except Exception as error:  # whatever it is, the next push may do
+                self._complain(error)
+
+    def _push(self) -> None:
+        next_push = self._clock() + self._interval
+        metrics = self._conversion.metrics(self._snapshot())
+        with self._lock:
+            if not self._ended:
+                self._waiting = size(metrics)
+        for batch in batches(metrics, POINTS):
+            in_time = self._clock() < min(next_push, self._deadline)
+            self._send(batch, in_time=in_time and self._sender.pause() <= 0)
+
+    def _send(self, batch: list[Metric], *, in_time: bool) -> None:
+        points = size(batch)
+        with self._lock:
+            if self._ended:
+                return
+            self._waiting -= points
+            if not in_time:
+                self._count(dropped=points)
+                return
+            self._under_way = points
+        taken = 0
+        try:
+            taken = max(0, min(points, self._sender.export(batch)))
+        except Exception as error:
+            self._complain(error)
+        with self._lock:
+            if not self._ended:
+                self._under_way = 0
+                self._count(exported=taken, failed=points - taken)
+
+    def _complain(self, error: Exception) -> None:
+        """Once: it is our own mistake, and comes with every push."""
+        if not self._complained:
+            log.error("the metrics cannot be pushed: %r", error, exc_info=True)
+        self._complained = True
+
+    def _count(self, exported: int = 0, dropped: int = 0, failed: int = 0) -> None:
+        """Under the lock."""
+        self._counts = self._counts.plus(exported, dropped, failed)

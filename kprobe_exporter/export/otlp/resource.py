@@ -1,0 +1,77 @@
+"""Who sends: the attributes of this service, its host and its kernel, and what the environment says."""
+
+import logging
+import os
+from collections.abc import Mapping
+from urllib.parse import unquote
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.version import __version__ as sdk_version
+
+from kprobe_exporter import __version__
+
+log = logging.getLogger(__name__)
+
+NODE_NAMES = ("K8S_NODE_NAME", "NODE_NAME")
+"""Variables that a manifest fills with the node's name (``fieldRef: spec.nodeName``)."""
+
+SERVICE = "kprobe_exporter"
+
+
+class _Resource(Resource):
+    """One whose hash is made once: the SDK's encoder asks for it with every span."""
+
+    def __init__(self, attributes: Mapping[str, str]) -> None:
+        super().__init__(attributes)
+        self._hash = super().__hash__()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or super().__eq__(other)
+
+
+def resource(environ: Mapping[str, str] = os.environ, system: os.uname_result | None = None) -> Resource:
+    """The resource of all signals: OTEL_SERVICE_NAME wins over OTEL_RESOURCE_ATTRIBUTES, and that over ours.
+
+    In Kubernetes the host is the node, for a pod's own name of its host is the pod's. What the environment
+    has wrong is left out, with a warning.
+    """
+    system = os.uname() if system is None else system
+    node = next((environ[name].strip() for name in NODE_NAMES if environ.get(name, "").strip()), None)
+    attributes = {
+        "telemetry.sdk.language": "python",
+        "telemetry.sdk.name": "opentelemetry",
+        "telemetry.sdk.version": sdk_version,
+        "service.name": SERVICE,
+        "service.version": __version__,
+        "host.name": node or system.nodename,
+        "os.type": "linux",
+        "os.name": system.sysname,
+        "os.version": system.release,
+        "os.description": f"{system.sysname} {system.release} {system.version} {system.machine}",
+    }
+    if node:
+        attributes["k8s.node.name"] = node
+    attributes |= _listed(environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
+    if name := environ.get("OTEL_SERVICE_NAME", "").strip():
+        attributes["service.name"] = name
+    return _Resource({_text(key): _text(value) for key, value in attributes.items()})
+
+
+def _listed(text: str) -> dict[str, str]:
+    """``KEY=VALUE,…``, both with what is no plain character as ``%XX`` (the SDK's specification)."""
+    found: dict[str, str] = {}
+    for part in filter(str.strip, text.split(",")):
+        key, equals, value = part.partition("=")
+        if equals and key.strip():
+            found[unquote(key.strip())] = unquote(value.strip())
+        else:
+            log.warning("OTEL_RESOURCE_ATTRIBUTES has no KEY=VALUE in '%s': it is left out", part.strip())
+    return found
+
+
+def _text(value: str) -> str:
+    """Without the surrogates that stand for bytes of the environment which are no UTF-8."""
+    return value.encode(errors="surrogateescape").decode(errors="replace")

@@ -1,0 +1,211 @@
+"""OpenTelemetry in one agent: which events of which probe are exported, and the threads that send them."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
+from typing import Literal
+
+from kprobe_exporter.aggregate.pairing import Pairing
+from kprobe_exporter.aggregate.updates import getter, passes
+from kprobe_exporter.attach import Attached
+from kprobe_exporter.config.values import Export, Otlp
+from kprobe_exporter.export.otlp.attributes import Described
+from kprobe_exporter.export.otlp.build import SCOPE, Builder
+from kprobe_exporter.export.otlp.channel import Channel, Counts
+from kprobe_exporter.export.otlp.clock import WallClock
+from kprobe_exporter.export.otlp.metrics import Conversion, pack, size
+from kprobe_exporter.export.otlp.pusher import Pusher
+from kprobe_exporter.export.otlp.resource import resource
+from kprobe_exporter.export.otlp.select import Exported, Identity, Outlet, Selector
+from kprobe_exporter.export.otlp.settings import Settings
+from kprobe_exporter.export.otlp.transport import connect
+from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.labels.errno import name_of
+from kprobe_exporter.model import SLOT, TIME, Batch, Emission, Exemplar, Family, LabelValues, Record, Snapshot
+from kprobe_exporter.plan.metric import in_nanoseconds, where
+from kprobe_exporter.source.reader import Pipe
+
+Signal = Literal["log", "span"]
+
+NAMES: Mapping[Signal, Literal["logs", "traces"]] = {"log": "logs", "span": "traces"}
+"""OpenTelemetry's names of the signals."""
+
+FLUSH = 5.0
+"""Seconds that may be spent on sending what is there at the end."""
+
+HELP = {
+    "exported": "Items that the OTLP collector took.",
+    "dropped": "Items that were never sent: over a limit, no room in the queue, or no time at the end.",
+    "failed": "Items that were sent, and that the collector did not take.",
+}
+
+
+class Telemetry:
+    """Selects, builds and sends. Raises StartError for settings that can never work.
+
+    ``add`` before ``start``, and both before the reader's thread, which alone calls ``consume`` and, by the
+    pipe of ``ticking``, ``tick``. ``close`` after it has ended; it may be called twice. ``families`` may be
+    asked for by any thread. ``exemplify`` is told of each call that is sent.
+    """
+
+    def __init__(
+        self,
+        otlp: Otlp,
+        identity: Identity | None,
+        exemplify: Callable[[str, Exemplar], None],
+    ) -> None:
+        self._otlp = otlp
+        self._settings = Settings(
+            otlp.endpoint,
+            otlp.protocol,
+            otlp.headers,
+            otlp.timeout,
+            otlp.compression,
+            otlp.certificate,
+            otlp.client_certificate,
+            otlp.client_key,
+        )
+        self._exemplify = exemplify
+        self._clock = WallClock()
+        self._resource = resource()
+        self._stack = ExitStack()
+        self._described: list[Described] = []
+        self._probes: dict[int, tuple[str, int | None]] = {}
+        self._channels: dict[Signal, Channel[Emission]] = {}
+        self._limited: Counter[Signal] = Counter()
+        self._pusher: Pusher | None = None
+        outlets: dict[Signal, Outlet] = {
+            "log": Outlet(partial(self._put, "log"), partial(self._drop, "log")),
+            "span": Outlet(self._put_span, partial(self._drop, "span")),
+        }
+        self._selector = Selector(outlets, otlp.max_per_second, identity=identity)
+
+    def add(self, attached: Attached, export: Export, pairing: Pairing, *, counted: bool) -> None:
+        """Export what an installed probe records; its events go through ``pairing``, which tells of them."""
+        layout = attached.layout
+        told = self._selector.told(
+            Exported(layout, export.signal, export.sample, export.max_per_second, _passes(attached, export)),
+            attached.joined,
+        )
+        if attached.joined is not None:
+            pairing.add(attached.joined, counted=counted, ended=told)
+        else:
+            pairing.watch(layout, told)
+        self._probes[layout.slot] = layout.probe, layout.place("duration")
+        self._described.append(
+            Described(
+                layout,
+                attached.spec.kind,
+                frozenset(arg.name for arg in layout.args if arg.pointer),
+                frozenset(export.attributes),
+                getter(layout, "return") if layout.returns and layout.place("return") else None,
+            )
+        )
+        if export.signal not in self._channels:
+            self._open(export.signal)
+
+    def start(self, snapshot: Callable[[], Snapshot], started: int) -> None:
+        """Start to send; ``started`` is when counting began, in nanoseconds since the epoch."""
+        for channel in self._channels.values():
+            channel.start()
+        if self._otlp.metrics is not None:
+            sender = connect("metrics", self._settings, pack(self._resource, SCOPE), size)
+            self._pusher = Pusher(snapshot, sender, self._otlp.metrics, Conversion(started))
+            self._pusher.start()
+
+    def ticking(self, pipe: Pipe) -> Pipe:
+        """The same pipe, with a ``tick`` after each round of the reader."""
+        return _Ticking(pipe, self._tick)
+
+    def consume(self, batch: Batch) -> None:
+        """Hand on what was selected of a batch, when everybody else has seen it."""
+        self._selector.consume(batch)
+
+    def stop_pushing(self) -> None:
+        """Push the metrics once more; what the snapshot asks must still run."""
+        if self._pusher is not None:
+            self._pusher.close(FLUSH)
+
+    def close(self) -> None:
+        """Send what is there, in bounded time."""
+        self._selector.flush()
+        for channel in self._channels.values():
+            channel.close(FLUSH)
+
+    def families(self) -> tuple[Family, ...]:
+        """What became of everything, by signal."""
+        counts: dict[str, Counts] = {name: self._counts(signal) for signal, name in NAMES.items()}
+        if self._pusher is not None:
+            counts["metrics"] = self._pusher.counts()
+        return tuple(_family(what, counts) for what in HELP)
+
+    def _open(self, signal: Signal) -> None:
+        # The builder is made when the first items come: by then all probes are known.
+        sender = connect(NAMES[signal], self._settings)
+        self._channels[signal] = Channel(
+            NAMES[signal], partial(self._build, signal), sender, self._otlp.queue
+        )
+
+    def _build(self, signal: Signal, items: list[Emission]) -> list[object]:
+        builder = Builder(self._described, self._resource, self._clock, name_of)
+        make: Callable[[Emission], object] = builder.span if signal == "span" else builder.log
+        return [make(item) for item in items]
+
+    def _put(self, signal: Signal, emission: Emission) -> bool:
+        return self._channels[signal].put(emission)
+
+    def _put_span(self, emission: Emission) -> None:
+        record = emission.record
+        if not self._put("span", emission):
+            return
+        probe, place = self._probes[record[SLOT]]
+        if place is not None:
+            took = record[place]
+            end = self._clock.unix_ns(record[TIME]) + took
+            self._exemplify(probe, Exemplar(emission.trace, emission.span, took / 1e9, end / 1e9))
+
+    def _drop(self, signal: Signal) -> None:
+        self._limited[signal] += 1
+
+    def _tick(self) -> None:
+        self._clock.refresh()
+        self._selector.tick()
+
+    def _counts(self, signal: Signal) -> Counts:
+        channel = self._channels.get(signal)
+        return (channel.counts() if channel else Counts()).plus(dropped=self._limited[signal])
+
+
+class _Ticking:
+    """A pipe that tells when it was emptied."""
+
+    def __init__(self, pipe: Pipe, tick: Callable[[], None]) -> None:
+        self._pipe = pipe
+        self._tick = tick
+        self.descriptors = pipe.descriptors
+        self.pause = pipe.pause
+
+    def empty(self, *, last: bool) -> None:
+        self._pipe.empty(last=last)
+        self._tick()
+
+    def close(self) -> None:
+        self._pipe.close()
+
+
+def _passes(attached: Attached, export: Export) -> Callable[[Record], bool] | None:
+    """What is left for the agent to filter, of the probe and of what is exported."""
+    tests = [passes(attached.layout, attached.only)] if attached.only is not None else []
+    if export.where is not None:
+        condition = where(in_nanoseconds(parse_filter(export.where, fractions=True)))
+        tests.append(passes(attached.layout, condition))
+    if not tests:
+        return None
+    return lambda record: all(test(record) for test in tests)
+
+
+def _family(what: str, counts: Mapping[str, Counts]) -> Family:
+    samples: dict[LabelValues, float] = {(signal,): getattr(count, what) for signal, count in counts.items()}
+    name = f"kprobe_exporter_otlp_{what}_total"
+    return Family(name, "counter", HELP[what], ("signal",), dict(samples))

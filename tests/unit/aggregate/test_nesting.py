@@ -1,0 +1,216 @@
+"""Who is told of a call as it ends is told exactly what it lay in."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kprobe_exporter.aggregate.pairing import Pairing
+from kprobe_exporter.model import STACK_POINTER, Arg, Batch, Join, Layout, Loss, Record
+
+S = 0xFFFFC90000003E00
+IRQ = 0xFFFFFE0000003E00
+
+
+def args(*names: str) -> tuple[Arg, ...]:
+    return tuple([Arg(name, "int") for name in names])
+
+
+def call(slot: int) -> Join:
+    """A function whose entry, return and call have the slots ``slot``, +1 and +2."""
+    begin = Layout(slot, "p", "entry", "entry", "f", args(STACK_POINTER))
+    end = Layout(slot + 1, "p", "ret", "return", "f", args(STACK_POINTER))
+    return Join(Layout(slot + 2, "p", "f", "joined", "f", args("duration")), (begin,), end, "stack")
+
+
+def pair(slot: int, *key: str) -> Join:
+    begin = Layout(slot, "p", "begin", "tracepoint", "f", args("id"))
+    end = Layout(slot + 1, "p", "end", "tracepoint", "f", args("id"))
+    return Join(Layout(slot + 2, "p", "f", "joined", "f", args("duration")), (begin,), end, "key", key)
+
+
+OUTER, INNER, SYSCALL, BLOCK = call(10), call(20), pair(30, "tid"), pair(40, "id")
+POINT = Layout(50, "p", "point", "entry", "f")
+
+
+def entry(join: Join, time: int, place: int = S, tid: int = 7, cpu: int = 0) -> Record:
+    return (join.begins[0].slot, time, cpu, tid, 70, None, place)
+
+
+def ret(join: Join, time: int, place: int = S, tid: int = 7, cpu: int = 0) -> Record:
+    return (join.end.slot, time, cpu, tid, 70, None, place + (8 if join.by == "stack" else 0))
+
+
+def point(time: int, tid: int = 7, cpu: int = 0) -> Record:
+    return (POINT.slot, time, cpu, tid, 70, None)
+
+
+class Stream:
+    """A pairing that tells what it tells: the time at which a call began, and those that it lay in."""
+
+    def __init__(self, *joins: Join, most_open: int = 65_536) -> None:
+        self.pairing = Pairing(most_open=most_open, nested=True)
+        self.told: list[tuple[int, list[int]]] = []
+        for join in joins:
+            self.pairing.add(join, ended=self._tell)
+        self.pairing.watch(POINT, self._tell)
+
+    def _tell(self, first: Record, record: Record, enclosing: list[Record]) -> None:
+        assert first[1] == record[1]
+        self.told.append((first[1], [outer[1] for outer in enclosing]))
+
+    def feed(self, *records: Record, losses: tuple[Loss, ...] = ()) -> list[tuple[int, list[int]]]:
+        self.told = []
+        batch = self.pairing.pair(Batch(list(records), losses=list(losses)))
+        assert len(batch.records) >= len(self.told)
+        return self.told
+
+
+def test_an_inner_call_is_told_of_while_the_outer_one_is_open() -> None:
+    told = Stream(OUTER, INNER, SYSCALL).feed(
+        entry(SYSCALL, 1, 5),
+        entry(OUTER, 2),
+        entry(INNER, 3, S - 256),
+        point(4),
+        ret(INNER, 5, S - 256),
+        ret(OUTER, 6),
+        ret(SYSCALL, 7, 5),
+    )
+    assert told == [(4, [3, 2, 1]), (3, [2, 1]), (2, [1]), (1, [])]
+
+
+def test_of_the_same_function_the_outer_call_is_around_the_inner_one() -> None:
+    told = Stream(OUTER).feed(entry(OUTER, 1), entry(OUTER, 2, S - 64), ret(OUTER, 3, S - 64), ret(OUTER, 4))
+    assert told == [(2, [1]), (1, [])]
+
+
+def test_another_thread_is_another_matter() -> None:
+    told = Stream(OUTER, INNER).feed(
+        entry(OUTER, 1), entry(INNER, 2, S, tid=8), ret(INNER, 3, S, tid=8), point(4, tid=9), ret(OUTER, 5)
+    )
+    assert told == [(2, []), (4, []), (1, [])]
+
+
+def test_the_idle_threads_of_two_cpus_are_two() -> None:
+    told = Stream(OUTER, INNER).feed(
+        entry(OUTER, 1, tid=0, cpu=0), point(2, tid=0, cpu=1), point(3, tid=0, cpu=0)
+    )
+    assert told == [(2, []), (3, [1])]
+
+
+def test_a_call_in_an_interrupt_lies_in_the_one_that_was_interrupted() -> None:
+    told = Stream(OUTER, INNER).feed(entry(OUTER, 1), entry(INNER, 2, IRQ), ret(INNER, 3, IRQ), ret(OUTER, 4))
+    assert told == [(2, [1]), (1, [])]
+
+
+def test_a_call_that_was_jumped_to_lies_in_the_one_that_jumped() -> None:
+    """Both are entered with the same stack pointer, and return at the same moment."""
+    told = Stream(OUTER, INNER).feed(entry(OUTER, 1), entry(INNER, 2), ret(INNER, 3), ret(OUTER, 4))
+    assert told == [(2, [1]), (1, [])]
+
+
+def test_a_pair_by_key_lies_in_nothing_and_nothing_in_it() -> None:
+    told = Stream(OUTER, BLOCK).feed(
+        entry(OUTER, 1), entry(BLOCK, 2, 99), point(3), ret(BLOCK, 4, 99), ret(OUTER, 5)
+    )
+    assert told == [(3, [1]), (2, []), (1, [])]
+
+
+def test_what_overlaps_lies_in_what_began_before() -> None:
+    """A pair by thread need not be nested: while it lasts, a call begins that ends after it."""
+    told = Stream(SYSCALL, OUTER).feed(
+        entry(SYSCALL, 1, 5), entry(OUTER, 2), ret(SYSCALL, 3, 5), point(4), ret(OUTER, 5)
+    )
+    assert told == [(1, []), (4, [2]), (2, [])]
+
+
+def test_a_call_below_a_new_one_has_ended_unnoticed() -> None:
+    """Its return is missing: the next call, higher on the stack, does not lie in it."""
+    stream = Stream(OUTER, INNER)
+    assert stream.feed(entry(INNER, 1, S - 512), entry(OUTER, 2), point(3), ret(OUTER, 4)) == [
+        (3, [2]),
+        (2, []),
+    ]
+
+
+def test_a_call_lies_in_none_that_a_loss_has_made_doubtful() -> None:
+    stream = Stream(OUTER, INNER)
+    stream.feed(entry(OUTER, 1), point(2))
+    told = stream.feed(
+        entry(INNER, 20, S - 256), ret(INNER, 21, S - 256), ret(OUTER, 22), losses=(Loss(0, 5, 10),)
+    )
+    assert told == [(20, [])]
+    assert stream.pairing.open == 0
+
+
+def test_a_join_that_is_not_told_of_is_around_nothing() -> None:
+    stream = Stream(INNER)
+    stream.pairing.add(OUTER)
+    told = stream.feed(entry(OUTER, 1), entry(INNER, 2, S - 64), ret(INNER, 3, S - 64), ret(OUTER, 4))
+    assert told == [(2, [])]
+
+
+def test_what_is_reset_is_not_open() -> None:
+    stream = Stream(OUTER, INNER)
+    stream.feed(entry(OUTER, 1), point(2))
+    stream.pairing.reset(OUTER)
+    assert stream.feed(point(3)) == [(3, [])]
+
+
+def test_who_is_over_the_limit_is_not_open() -> None:
+    stream = Stream(OUTER, most_open=64)
+    for tid in range(1, 66):
+        stream.feed(entry(OUTER, tid, tid=tid), point(tid, tid=tid))
+    assert stream.feed(point(100, tid=1), point(101, tid=65)) == [(100, []), (101, [65])]
+
+
+def test_it_is_bounded_how_far_out_is_looked() -> None:
+    stream = Stream(OUTER)
+    deep = [entry(OUTER, time, S - 16 * time) for time in range(1, 400)]
+    ((_, enclosing),) = stream.feed(*deep, point(500))
+    assert enclosing == list(range(399, 143, -1))
+
+
+def test_it_has_to_be_asked_for() -> None:
+    with pytest.raises(ValueError, match="nested"):
+        Pairing().add(OUTER, ended=lambda *_: None)
+    with pytest.raises(ValueError, match="nested"):
+        Pairing().watch(POINT, lambda *_: None)
+
+
+def test_a_half_is_no_single_event() -> None:
+    pairing = Pairing([OUTER], nested=True)
+    with pytest.raises(ValueError, match="slot 10 is a half"):
+        pairing.watch(OUTER.begins[0], lambda *_: None)
+    pairing.watch(POINT, lambda *_: None)
+    with pytest.raises(ValueError, match="slot 50"):
+        pairing.add(Join(OUTER.layout, (POINT,), OUTER.end, "depth"))
+
+
+@st.composite
+def halves(draw: st.DrawFn) -> list[Record]:
+    """Any entries and returns, of few threads, at few places, in an order that may be wrong."""
+    records = []
+    for time in draw(st.lists(st.integers(0, 200), max_size=80)):
+        join = draw(st.sampled_from([OUTER, INNER, SYSCALL, BLOCK]))
+        half = draw(st.sampled_from([entry, ret]))
+        place = S - 8 * draw(st.integers(0, 20)) if join.by == "stack" else draw(st.integers(0, 2))
+        records.append(half(join, time, place, draw(st.integers(0, 2)), draw(st.integers(0, 1))))
+    return records
+
+
+@given(halves(), st.sampled_from([64, 65_536]), st.lists(st.tuples(st.integers(0, 200), st.integers(0, 50))))
+def test_telling_changes_nothing_else(
+    records: list[Record], most: int, losses: list[tuple[int, int]]
+) -> None:
+    stream, plain = Stream(OUTER, INNER, SYSCALL, BLOCK, most_open=most), Pairing(most_open=most)
+    for join in (OUTER, INNER, SYSCALL, BLOCK):
+        plain.add(join)
+    told = [Loss(0, start, start + length) for start, length in losses]
+    batch, other = (Batch(list(records), losses=list(told)) for _ in range(2))
+    assert stream.pairing.pair(batch) == plain.pair(other)
+    assert [time for time, _ in stream.told] == [record[1] for record in batch.records]
+    assert all(time <= first for first, enclosing in stream.told for time in enclosing)
+    for join in (OUTER, INNER, SYSCALL, BLOCK):
+        stream.pairing.reset(join)
+    stream.told = []
+    assert stream.feed(*(point(999, tid, cpu) for tid in range(3) for cpu in range(2))) == [(999, [])] * 6

@@ -1,0 +1,231 @@
+"""The channel counts each item once, whatever its sender does, and close() is bounded."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kprobe_exporter.export.otlp.channel import BATCH, Channel, Counts
+
+
+class FakeSender:
+    """Takes what ``takes`` says of each batch, when ``gate`` is open."""
+
+    def __init__(self, takes: Callable[[Sequence[int]], int] = len) -> None:
+        self.takes = takes
+        self.batches: list[list[int]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.arrived = threading.Semaphore(0)
+        self.paused = 0.0
+        self.stopped: list[float] = []
+        self.closed = 0
+
+    def export(self, items: Sequence[int]) -> int:
+        self.batches.append(list(items))
+        self.arrived.release()
+        self.gate.wait()
+        return self.takes(items)
+
+    def pause(self) -> float:
+        return self.paused
+
+    def stop(self, timeout: float) -> None:
+        self.stopped.append(timeout)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def same(items: list[int]) -> list[int]:
+    return items
+
+
+@contextmanager
+def running(channel: Channel[int], sender: FakeSender) -> Iterator[None]:
+    channel.start()
+    try:
+        yield
+    finally:
+        sender.gate.set()
+        channel.close(10)
+
+
+def test_all_is_sent_in_order_and_in_batches() -> None:
+    sender = FakeSender()
+    channel: Channel[int] = Channel("logs", same, sender, 10_000)
+    with running(channel, sender):
+        assert all(channel.put(n) for n in range(2000))
+    assert [n for batch in sender.batches for n in batch] == list(range(2000))
+    assert max(map(len, sender.batches)) <= BATCH
+    assert channel.counts() == Counts(exported=2000)
+    assert sender.stopped == [10]
+    assert sender.closed == 1
+
+
+def test_a_full_batch_does_not_wait_for_more() -> None:
+    sender = FakeSender()
+    channel: Channel[int] = Channel("logs", same, sender, 10_000, linger=3600)
+    with running(channel, sender):
+        for n in range(BATCH):
+            channel.put(n)
+        assert sender.arrived.acquire(timeout=10)
+        assert len(sender.batches[0]) == BATCH
+
+
+def test_a_queue_smaller_than_a_batch_is_full_enough() -> None:
+    sender = FakeSender()
+    channel: Channel[int] = Channel("logs", same, sender, 3, linger=3600)
+    with running(channel, sender):
+        for n in range(3):
+            assert channel.put(n)
+        assert sender.arrived.acquire(timeout=10)
+        assert sender.batches == [[0, 1, 2]]
+
+
+def test_few_are_sent_after_a_while() -> None:
+    sender = FakeSender()
+    channel: Channel[int] = Channel("logs", same, sender, 10_000, linger=0.01)
+    with running(channel, sender):
+        channel.put(1)
+        assert sender.arrived.acquire(timeout=10)
+        channel.put(2)
+        assert sender.arrived.acquire(timeout=10)
+    assert sender.batches == [[1], [2]]
+
+
+@given(st.lists(st.integers(-1000, 1000), max_size=30), st.integers(1, 50), st.integers(0, 100))
+def test_the_counts_add_up(takes: list[int], capacity: int, emitted: int) -> None:
+    """Even if the sender tells nonsense, no item is counted twice."""
+    told = iter(takes)
+    sender = FakeSender(lambda items: next(told, len(items)))
+    channel: Channel[int] = Channel("logs", same, sender, capacity, linger=0)
+    with running(channel, sender):
+        for n in range(emitted):
+            channel.put(n)
+    counts = channel.counts()
+    assert sum(counts) == emitted
+    assert min(counts) >= 0
+    assert counts.dropped == emitted - sum(map(len, sender.batches))
+
+
+def test_a_full_queue_drops_and_says_so() -> None:
+    sender = FakeSender()
+    sender.gate.clear()
+    channel: Channel[int] = Channel("logs", same, sender, 10, linger=0)
+    with running(channel, sender):
+        channel.put(0)
+        assert sender.arrived.acquire(timeout=10)
+        assert [channel.put(n) for n in range(1, 16)] == [True] * 10 + [False] * 5
+        assert channel.counts() == Counts(dropped=5)
+    assert channel.counts() == Counts(exported=11, dropped=5)
+
+
+def test_closing_gives_up_a_request_without_an_answer() -> None:
+    sender = FakeSender()
+    sender.gate.clear()
+    channel: Channel[int] = Channel("logs", same, sender, 10_000, linger=0)
+    channel.start()
+    channel.put(0)
+    assert sender.arrived.acquire(timeout=10)
+    for n in range(1, 6):
+        channel.put(n)
+    channel.close(0.01)
+    assert channel.counts() == Counts(dropped=5, failed=1)
+    sender.gate.set()
+    channel._thread.join(10)
+    assert not channel._thread.is_alive()
+    assert channel.counts() == Counts(dropped=5, failed=1), "a late answer counts no more"
+    assert len(sender.batches) == 1
+
+
+def test_closing_twice_and_using_it_afterwards() -> None:
+    sender = FakeSender()
+    channel: Channel[int] = Channel("logs", same, sender, 10)
+    channel.start()
+    channel.close(10)
+    channel.close(10)
+    assert not channel.put(1)
+    assert channel.counts() == Counts(dropped=1)
+    assert (sender.stopped, sender.closed) == ([10], 1)
+
+
+def test_closing_one_that_was_never_started() -> None:
+    sender = FakeSender()
+    channel: Channel[int] = Channel("logs", same, sender, 10)
+    channel.put(1)
+    channel.close(10)
+    assert channel.counts() == Counts(dropped=1)
+
+
+def test_silence_that_the_collector_asked_for_outlasts_the_channel() -> None:
+    sender = FakeSender()
+    sender.paused = 3600
+    channel: Channel[int] = Channel("logs", same, sender, 10, linger=0)
+    channel.start()
+    channel.put(1)
+    channel.close(10)
+    assert channel.counts() == Counts(dropped=1)
+    assert sender.batches == []
+
+
+def test_what_cannot_be_built_has_failed() -> None:
+    sender = FakeSender()
+    channel: Channel[int] = Channel("logs", lambda items: [n for n in items if n % 3], sender, 1000)
+    with running(channel, sender):
+        for n in range(300):
+            channel.put(n)
+    assert channel.counts() == Counts(exported=200, failed=100)
+
+
+def test_a_mistake_in_building_costs_its_item_alone(caplog: pytest.LogCaptureFixture) -> None:
+    def build(items: list[int]) -> list[int]:
+        if any(n % 100 == 7 for n in items):
+            raise KeyError("slot")
+        return items
+
+    sender = FakeSender()
+    channel: Channel[int] = Channel("logs", build, sender, 1000)
+    with caplog.at_level(logging.INFO), running(channel, sender):
+        for n in range(1000):
+            channel.put(n)
+    assert channel.counts() == Counts(exported=990, failed=10)
+    assert [r.getMessage() for r in caplog.records] == ["one of the logs cannot be built: KeyError('slot')"]
+
+
+def test_a_sender_that_raises_does_not_end_the_thread(caplog: pytest.LogCaptureFixture) -> None:
+    def takes(items: Sequence[int]) -> int:
+        if 1 in items:
+            raise RuntimeError("gone")
+        return len(items)
+
+    sender = FakeSender(takes)
+    channel: Channel[int] = Channel("logs", same, sender, 10, linger=0)
+    with running(channel, sender):
+        for n in (1, 2):
+            channel.put(n)
+            assert sender.arrived.acquire(timeout=10)
+    assert channel.counts() == Counts(exported=1, failed=1)
+    assert len(caplog.records) == 1
+
+
+def test_several_threads_may_put() -> None:
+    sender = FakeSender()
+    channel: Channel[int] = Channel("logs", same, sender, 500, linger=0)
+    with running(channel, sender):
+
+        def emit() -> None:
+            for n in range(1000):
+                channel.put(n)
+
+        threads = [threading.Thread(target=emit) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sum(channel.counts()) == 4000
+    assert channel.counts().exported == sum(map(len, sender.batches))

@@ -1,0 +1,177 @@
+"""Metrics keep their names, numbers and labels on their way into OTLP; judged by what is encoded."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+from opentelemetry.sdk.metrics.export import Metric
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+from kprobe_exporter.export.otlp.metrics import Conversion, batches, pack, powers_of_two, size, unit
+from kprobe_exporter.model import Family, HistogramValue, LabelValues, Snapshot
+from tests.unit.export.conftest import HOSTILE, SNAPSHOT
+
+START = 10**18
+PACK = pack(Resource({"service.name": "x"}), InstrumentationScope("kprobe_exporter", "1"))
+
+
+class Clock:
+    """Ten seconds later each time it is asked."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> int:
+        self.now += 10 * 10**9
+        return self.now
+
+
+def encoded(metrics: Sequence[Metric]) -> dict[str, Any]:
+    """The same by name, as the collector gets it."""
+    request = encode_metrics(PACK(metrics))
+    return {metric.name: metric for metric in request.resource_metrics[0].scope_metrics[0].metrics}
+
+
+def converted(*families: Family) -> dict[str, Any]:
+    return encoded(Conversion(START, Clock()).metrics(Snapshot(families, ())))
+
+
+def labels(point: Any) -> dict[str, str]:
+    return {pair.key: pair.value.string_value for pair in point.attributes}
+
+
+def test_the_snapshot() -> None:
+    got = converted(*SNAPSHOT.families)
+    assert list(got) == [family.name for family in SNAPSHOT.families if family.samples]
+    assert got["kprobe_hits_total"].description == "How often the probe fired."
+    hits = got["kprobe_hits_total"].sum
+    assert (hits.is_monotonic, hits.aggregation_temporality) == (True, 2)
+    assert [(labels(p), p.as_int or p.as_double) for p in hits.data_points] == [
+        ({"probe": "open"}, 23),
+        ({"probe": "vfs_read"}, 1e9),
+    ]
+    assert {p.start_time_unix_nano for p in hits.data_points} == {START}
+    assert {p.time_unix_nano for p in hits.data_points} == {START + 10 * 10**9}
+    [up] = got["kprobe_up"].gauge.data_points
+    assert (up.as_int, up.start_time_unix_nano) == (1, 0)
+    [duration] = got["kprobe_duration_seconds"].histogram.data_points
+    assert list(duration.explicit_bounds) == [1e-06, 0.5, 4.0]
+    assert list(duration.bucket_counts) == [2, 0, 1, 1]
+    assert (duration.count, duration.sum) == (4, 12.25)
+    assert not duration.HasField("min")
+    assert not duration.HasField("max")
+    [opens] = got["kprobe_opens_total"].sum.data_points
+    assert labels(opens) == {"comm": HOSTILE}
+
+
+def test_a_sum_that_may_go_down_is_not_told() -> None:
+    [point] = converted(SNAPSHOT.families[3])["kprobe_balance"].histogram.data_points
+    assert not point.HasField("sum")
+    assert point.count == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "symbol"),
+    [
+        ("kprobe_duration_seconds", "s"),
+        ("kprobe_busy_seconds_total", "s"),
+        ("kprobe_read_bytes_total", "By"),
+        ("kprobe_exporter_ring_buffer_bytes", "By"),
+        ("kprobe_hits_total", ""),
+        ("kprobe_milliseconds", ""),
+        ("seconds", "s"),
+        ("_total", ""),
+    ],
+)
+def test_units(name: str, symbol: str) -> None:
+    assert unit(name) == symbol
+    assert converted(Family(name, "gauge", "", (), {(): 1}))[name].unit == symbol
+
+
+@pytest.mark.parametrize(
+    ("bounds", "are"),
+    [
+        ((1, 2, 4, 8), True),
+        ((1.0, 2.0), True),
+        (tuple(2.0**k for k in range(64)), True),
+        ((1,), False),
+        ((), False),
+        ((2, 4, 8), False),
+        ((0.5, 1, 2), False),
+        ((1, 2, 8), False),
+        ((1, 4, 16), False),
+        ((0, 1, 2), False),
+        ((-1, 1, 2), False),
+    ],
+)
+def test_which_bounds_are_powers_of_two(bounds: tuple[float, ...], are: bool) -> None:
+    assert powers_of_two(bounds) is are
+
+
+@given(st.lists(st.integers(0, 2**40), min_size=3, max_size=65), st.integers(0, 2**80))
+def test_powers_of_two_are_an_exponential_histogram(counts: list[int], total: int) -> None:
+    bounds = tuple(2.0**k for k in range(len(counts) - 1))
+    value = HistogramValue(bounds, tuple(counts), total)
+    metric = converted(Family("kprobe_sizes", "histogram", "", (), {(): value}))["kprobe_sizes"]
+    [point] = metric.exponential_histogram.data_points
+    assert (point.scale, point.positive.offset) == (0, 0)
+    # The bucket k is (2^k, 2^(k+1)]: its upper bound is the bound of the same count in ours.
+    uppers = [2.0 ** (point.positive.offset + k + 1) for k in range(len(point.positive.bucket_counts))]
+    assert uppers[:-1] == list(bounds[1:])
+    assert [point.zero_count, *point.positive.bucket_counts] == counts
+    assert point.count == sum(counts)
+    assert point.sum == float(total)
+
+
+NUMBERS = st.integers(-(2**70), 2**70) | st.floats(allow_nan=False)
+LABELS = st.lists(st.text(st.characters(exclude_categories=())), min_size=2, max_size=2)
+
+
+@given(st.dictionaries(LABELS.map(tuple), NUMBERS, min_size=1), st.sampled_from(["counter", "gauge"]))
+def test_any_number_and_any_label(samples: dict[LabelValues, float], kind: Any) -> None:
+    """Nothing is lost in the encoder, which leaves out what it cannot do."""
+    metric = converted(Family("kprobe_x", kind, "\ud800", ("a", "b"), samples))["kprobe_x"]
+    points = (metric.sum if kind == "counter" else metric.gauge).data_points
+    assert len(points) == len(samples)
+    for point, value in zip(points, samples.values(), strict=True):
+        assert set(labels(point)) == {"a", "b"}
+        got = point.as_int if point.WhichOneof("value") == "as_int" else point.as_double
+        assert got == (value if abs(value) < 2**63 else float(value))
+
+
+def counter(**samples: int) -> Snapshot:
+    values: dict[LabelValues, float] = {(name,): value for name, value in samples.items()}
+    return Snapshot((Family("kprobe_x_total", "counter", "", ("comm",), values),), ())
+
+
+def test_a_label_set_that_comes_back_is_a_new_beginning() -> None:
+    clock = Clock()
+    conversion = Conversion(START, clock)
+    seconds = []
+    for snapshot in (counter(a=5), counter(a=6, b=1), counter(b=2), counter(a=1, b=3), counter(a=2)):
+        points = encoded(conversion.metrics(snapshot))["kprobe_x_total"].sum.data_points
+        seconds.append({labels(p)["comm"]: (p.start_time_unix_nano - START) // 10**9 for p in points})
+    assert seconds == [{"a": 0}, {"a": 0, "b": 10}, {"b": 10}, {"a": 30, "b": 10}, {"a": 30}]
+
+
+@given(st.lists(st.integers(0, 20), max_size=8), st.integers(1, 15))
+def test_batches_are_small_and_leave_nothing_out(sizes: list[int], most: int) -> None:
+    kinds: Any = ("counter", "gauge", "histogram")
+    families = []
+    for number, count in enumerate(sizes):
+        kind = kinds[number % 3]
+        value: Any = HistogramValue((1.5,), (1, 2), 3) if kind == "histogram" else 1
+        samples: dict[LabelValues, Any] = {(str(n),): value for n in range(count)}
+        families.append(Family(f"kprobe_{number}", kind, "", ("n",), samples))
+    metrics = Conversion(START).metrics(Snapshot(tuple(families), ()))
+    parts = list(batches(metrics, most))
+    assert all(size(part) == most for part in parts[:-1])
+    assert all(0 < size(part) <= most for part in parts)
+    found = [(m.name, m.unit, type(m.data), p) for part in parts for m in part for p in m.data.data_points]
+    assert found == [(m.name, m.unit, type(m.data), p) for m in metrics for p in m.data.data_points]
+    for part in parts:
+        assert len(encoded(part)) == len(part)

@@ -1,0 +1,273 @@
+"""The transport: what was taken is what the answers say, and the settings reach the SDK."""
+
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kprobe_exporter.errors import StartError
+from kprobe_exporter.export.otlp import over_grpc, over_http
+from kprobe_exporter.export.otlp.answers import partial
+from kprobe_exporter.export.otlp.attempts import Answer, Attempts, NotTaken
+from kprobe_exporter.export.otlp.settings import Settings, Signal, protocol_of
+from kprobe_exporter.export.otlp.transport import QUIET, Transport, connect
+
+SIGNALS: tuple[Signal, ...] = ("logs", "traces", "metrics")
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("OTEL_"):
+            monkeypatch.delenv(name)
+
+
+class FakeExporter:
+    """Gets an answer for each request as ``answer`` says; None for one that cannot be encoded."""
+
+    def __init__(self, answer: Callable[[Sequence[int]], Answer | None]) -> None:
+        self.answer = answer
+        self.attempts = Attempts()
+        self.requests: list[list[int]] = []
+
+    def export(self, items: Sequence[int]) -> None:
+        if (answer := self.answer(items)) is None:
+            raise ValueError("cannot be encoded")
+        self.requests.append(list(items))
+        if not self.attempts.run(lambda _: answer, 1):
+            raise NotTaken
+
+    def transport(self, clock: Callable[[], float] = time.monotonic) -> Transport:
+        return Transport("logs", self, self.attempts, clock=clock)
+
+
+@given(st.sets(st.integers(0, 99)))
+def test_what_cannot_be_encoded_is_told_from_what_can(bad: set[int]) -> None:
+    exporter = FakeExporter(lambda items: None if bad & set(items) else Answer(True))
+    assert exporter.transport().export(range(100)) == 100 - len(bad)
+    assert sorted(n for request in exporter.requests for n in request) == sorted(set(range(100)) - bad)
+
+
+@pytest.mark.parametrize(
+    ("answer", "taken"),
+    [
+        (Answer(True), 10),
+        (Answer(True, "two of them", rejected=2), 8),
+        (Answer(True, rejected=11), 0),
+        (Answer(False, "no"), 0),
+    ],
+)
+def test_how_many_were_taken(answer: Answer, taken: int) -> None:
+    exporter = FakeExporter(lambda _: answer)
+    assert exporter.transport().export(range(10)) == taken
+    assert len(exporter.requests) == 1
+
+
+def test_the_log_stays_short(caplog: pytest.LogCaptureFixture) -> None:
+    """A collector that fails every other time for an hour."""
+    now = 0.0
+    answers = iter([Answer(False, "x" * 10_000), Answer(True)] * 1800)
+    transport = FakeExporter(lambda _: next(answers)).transport(lambda: now)
+    with caplog.at_level(logging.INFO):
+        for _ in range(3600):
+            transport.export([1])
+            now += 1
+    assert len(caplog.records) <= 2 * 3600 / QUIET
+    assert max(len(record.getMessage()) for record in caplog.records) < 500
+
+
+@pytest.mark.parametrize("signal", SIGNALS)
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+def test_settings_reach_the_exporter(signal: Signal, protocol: Any) -> None:
+    settings = Settings("http://collector:1234/", protocol, {"X-Token": "t"}, 2.5, "gzip")
+    exporter = connect(signal, settings)._exporter
+    if protocol == "grpc":
+        assert exporter._endpoint == "collector:1234"
+        assert exporter._headers == (("x-token", "t"),)
+        assert exporter._timeout == 2.5
+        assert exporter._compression is grpc.Compression.Gzip
+        assert isinstance(exporter._client, over_grpc.Client)
+    else:
+        assert exporter._client._endpoint == f"http://collector:1234/v1/{signal}"
+        assert exporter._client._headers["x-token"] == "t"
+        assert exporter._client._timeout == 2.5
+        assert exporter._compression.value == "gzip"
+        assert isinstance(exporter._client._transport._session, over_http.Session)
+    exporter.shutdown()
+
+
+@pytest.mark.parametrize("signal", SIGNALS)
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+def test_the_environment_says_the_rest(
+    signal: Signal, protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://general:1")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "a=b")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "7")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")
+    monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL", protocol)
+    exporter = connect(signal, Settings())._exporter
+    if protocol == "grpc":
+        assert exporter._endpoint == "general:1"
+        assert exporter._headers == (("a", "b"),)
+        assert exporter._timeout == 7
+    else:
+        assert exporter._client._endpoint == f"http://general:1/v1/{signal}"
+        assert exporter._client._headers["a"] == "b"
+        assert exporter._client._timeout == 7
+    exporter.shutdown()
+
+
+def test_http_is_the_default() -> None:
+    assert protocol_of("logs", Settings()) == "http/protobuf"
+
+
+@pytest.mark.parametrize(
+    ("settings", "environment", "sentence"),
+    [
+        (Settings("collector:4317"), {}, "write http:// or https:// before it"),
+        (
+            Settings(certificate="/nowhere/ca.pem"),
+            {},
+            "otlp.certificate: /nowhere/ca.pem cannot be read: No such",
+        ),
+        (Settings(protocol="grpc", client_key="/nowhere/key"), {}, "otlp.client_key: /nowhere/key cannot be"),
+        (Settings(), {"OTEL_EXPORTER_OTLP_CERTIFICATE": "/nowhere/ca"}, "/nowhere/ca cannot be read"),
+        (Settings(), {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}, "set it to http/protobuf or grpc"),
+        (Settings(protocol="grpc"), {"OTEL_EXPORTER_OTLP_TIMEOUT": "soon"}, "cannot be set up"),
+        (Settings(protocol="grpc"), {"OTEL_EXPORTER_OTLP_COMPRESSION": "zip"}, "cannot be set up"),
+    ],
+)
+def test_what_can_never_work(
+    settings: Settings, environment: dict[str, str], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(StartError, match=sentence):
+        connect("logs", settings)
+
+
+def test_files_of_certificates_may_be_anything(tmp_path: Path) -> None:
+    """Only the handshake tells what is wrong in them; the agent runs."""
+    file = tmp_path / "pem"
+    file.write_bytes(b"\xff\x00 no certificate")
+    name = str(file)
+    for protocol in ("http/protobuf", "grpc"):
+        settings = Settings("https://127.0.0.1:1", protocol, None, 0.2, None, name, name, name)
+        transport = connect("logs", settings)
+        assert transport.export([]) == 0
+        transport.close()
+
+
+@pytest.mark.parametrize("header", ["a\nb", "é\ud800"])
+def test_a_header_that_cannot_be_sent(header: str) -> None:
+    """It takes no batch apart."""
+    for protocol in ("http/protobuf", "grpc"):
+        settings = Settings("http://127.0.0.1:1", protocol, {"x": header}, 0.2)
+        transport = connect("logs", settings)
+        assert transport.export([]) == 0
+        assert transport._attempts.answer is not None
+        assert not transport._attempts.answer.taken
+        transport.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        (None, None),
+        ("0", 0),
+        ("1.5", 1.5),
+        ("-3", 0),
+        ("inf", None),
+        ("nan", None),
+        ("soon", None),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0),
+        ("Wed, 99 Oct 2015 07:28:00 GMT", None),
+        ("", None),
+    ],
+)
+def test_retry_after(text: str | None, seconds: float | None) -> None:
+    assert over_http._seconds(text) == seconds
+
+
+def test_retry_after_a_date() -> None:
+    seconds = over_http._seconds(formatdate(time.time() + 100, usegmt=True))
+    assert seconds is not None
+    assert 98 < seconds <= 100
+
+
+@given(st.text())
+def test_any_retry_after(text: str) -> None:
+    seconds = over_http._seconds(text)
+    assert seconds is None or seconds >= 0
+
+
+@given(st.text(), st.binary())
+def test_any_message(content_type: str, body: bytes) -> None:
+    for one in (content_type, "application/x-protobuf"):
+        assert isinstance(over_http._message(one, body), str)
+
+
+@given(st.sampled_from(SIGNALS), st.binary())
+def test_any_body_of_a_success(signal: Signal, body: bytes) -> None:
+    answer = partial(signal, body)
+    assert answer.taken
+    assert answer.rejected >= 0
+
+
+def retry_info(seconds: int, nanos: int) -> bytes:
+    status = Status(code=8)
+    status.details.add().Pack(Status(message="another detail"))
+    status.details.add().Pack(RetryInfo(retry_delay={"seconds": seconds, "nanos": nanos}))
+    done: bytes = status.SerializeToString()
+    return done
+
+
+@pytest.mark.parametrize(
+    ("trailers", "seconds"),
+    [
+        ({}, None),
+        ({"grpc-status-details-bin": b""}, None),
+        ({"grpc-status-details-bin": b"\xff"}, None),
+        ({"grpc-status-details-bin": Status(code=8).SerializeToString()}, None),
+        ({"grpc-status-details-bin": retry_info(2, 500_000_000)}, 2.5),
+        ({"grpc-status-details-bin": retry_info(0, 0)}, 0),
+        ({"grpc-status-details-bin": retry_info(-5, 0)}, 0),
+    ],
+)
+def test_retry_info(trailers: dict[str, bytes], seconds: float | None) -> None:
+    assert over_grpc._retry_delay(trailers) == seconds
+
+
+@given(st.binary())
+def test_any_details(details: bytes) -> None:
+    delay = over_grpc._retry_delay({"grpc-status-details-bin": details})
+    assert delay is None or delay >= 0
+
+
+IMPORTS = """
+import sys
+from kprobe_exporter.export.otlp import channel, settings, transport
+def there(): return sorted({"opentelemetry", "requests", "grpc"} & set(sys.modules))
+print(there())
+transport.connect("logs", settings.Settings(protocol="http/protobuf"))
+print(there())
+"""
+
+
+def test_nothing_is_imported_before_it_is_needed() -> None:
+    run = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines() == ["[]", "['opentelemetry', 'requests']"]
+    assert run.stderr == ""
