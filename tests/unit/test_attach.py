@@ -290,3 +290,21 @@ def test_an_explanation_is_of_a_single_function(instance: Instance, kernel: Pick
     )
     assert refused["kprobe:f"] == "explained kprobe:f"
     assert "Invalid probed address or symbol" in refused["call:g"]
+
+
+def test_what_cannot_be_read_is_taken_away_again(instance: Instance, kernel: Picky, plan: Plans) -> None:
+    """Then the next alternative is tried; what only counts need not be read."""
+    ways = plan("attach: ['kprobe:f', 'kprobe:g'], metrics: [{counter: a_total}]")
+    taken: set[str] = set()
+
+    def unreadable(part: Installed) -> str | None:
+        return "its field is strange" if part.layout.symbol == "f" else None
+
+    attached, refused = settle(instance, ways, taken, (), unreadable=unreadable)
+    assert attached is not None
+    assert attached.spec.target == "kprobe:g"
+    assert refused == {"kprobe:f": "its field is strange."}
+    assert [defined.event for defined in list_definitions(kernel)] == ["p"] == sorted(taken)
+    attached.remove()
+    counted, refused = settle(instance, plan("attach: 'kprobe:f'"), set(), (), unreadable=unreadable)
+    assert (counted is not None, refused) == (True, {})

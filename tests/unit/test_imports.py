@@ -47,8 +47,8 @@ MAY_IMPORT: dict[str, str] = {
     "replay": "model config plan source aggregate labels export",
     "serve": "agent errors model config tracefs export stop",
     # The decoders' names are handed to the configuration by whoever loads it.
-    "cli": "agent config confinement errors follow grammar labels listing live model reading replay serve stop"
-    " trace tracefs",
+    "cli": "agent config confinement errors follow grammar labels listing live model reading replay serve"
+    " stop trace tracefs",
     "__main__": "cli",
     # The package itself: its version.
     "__init__": "",

@@ -86,6 +86,16 @@ def test_arrays_characters_and_addresses() -> None:
     )
 
 
+def test_an_array_of_the_kernels_own_bytes() -> None:
+    """``__u8`` begins as ``__data_loc`` does, and is something else."""
+    text = form("capture/cap_open").replace(
+        "field:s32 dfd;\toffset:16;\tsize:4;\tsigned:1;",
+        "field:__u8 dfd[16];\toffset:16;\tsize:16;\tsigned:0;",
+    )
+    made = shape(Layout(0, "p", "cap_open", "tracepoint", "x", (Arg("dfd", "bare", type="u8[16]"),)), text)
+    assert made.fields == (Field("array", 16, 16, "u8", 16),)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
