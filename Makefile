@@ -22,7 +22,8 @@ run: .venv/runtime.stamp ## the agent on this machine, on :10435 (ARGS="--config
 	$(bin)/kprobe-exporter run $(ARGS)
 
 test: .venv/test.stamp ## everything: the host's suites, then the kernel suite in a VM per kernel
-	@scripts/debian-packages $(suite-packages)
+	@scripts/debian-packages $(suite-packages) openssl
+	@command -v npm >/dev/null || scripts/debian-packages npm
 	@$(bin)/python -m tests.vm test
 
 check: .venv/test.stamp ## lint, format, types and unit tests, in seconds

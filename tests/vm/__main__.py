@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests import receivers
 from tests.vm import BUILD, ROOT, boot
 from tests.vm.boot import Guest
 from tests.vm.debian import PackageError, promtool
@@ -70,6 +71,7 @@ def everything(kernels: Sequence[Kernel], stop: threading.Event) -> list[Result]
     for kernel in kernels:
         image(kernel)
     promtool()
+    receivers.install()
     results = [host_suite(name, stop) for name in HOST_SUITES]
     return results + vm_suites(kernels, (), stop)
 

@@ -1,0 +1,304 @@
+"""Whatever a collector does, each item is counted once, nobody waits for it, and the log stays short."""
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import grpc
+import pytest
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, TraceFlags
+
+from kprobe_exporter.export.otlp.channel import BATCH, Channel
+from kprobe_exporter.export.otlp.settings import Settings
+from kprobe_exporter.export.otlp.transport import connect
+from tests.agent_process import eventually
+from tests.otlp_faults import OK, Collector, Fault, Pair, collector
+
+HTTP: Literal["http/protobuf"] = "http/protobuf"
+GRPC: Literal["grpc"] = "grpc"
+BOTH = pytest.mark.parametrize("protocol", [HTTP, GRPC])
+
+RESOURCE = Resource({"service.name": "kprobe_exporter"})
+SCOPE = InstrumentationScope("kprobe_exporter", "1")
+
+SLOWEST = 0.1
+"""Seconds for a put(): the other threads of this process take their turns of 5 ms meanwhile. Whoever
+waited for one of the collectors here would wait longer than that."""
+
+
+def span(number: int) -> ReadableSpan:
+    context = SpanContext(1, number, is_remote=False, trace_flags=TraceFlags(1))
+    return ReadableSpan(f"call {number}", context, None, RESOURCE, instrumentation_scope=SCOPE)
+
+
+def spans(numbers: list[int]) -> list[ReadableSpan]:
+    return [span(number) for number in numbers]
+
+
+@contextmanager
+def sending(
+    seen: Collector, protocol: Any, timeout: float = 5, capacity: int = 10_000
+) -> Iterator[Channel[int]]:
+    transport = connect("traces", Settings(seen.endpoint, protocol, timeout=timeout))
+    channel: Channel[int] = Channel("traces", spans, transport, capacity, linger=0.05)
+    channel.start()
+    try:
+        yield channel
+    finally:
+        channel.close(0)
+
+
+def emit(channel: Channel[int], numbers: range) -> None:
+    """Hand them over, and hold put() to its promise."""
+    slowest = 0.0
+    for number in numbers:
+        before = time.perf_counter()
+        channel.put(number)
+        slowest = max(slowest, time.perf_counter() - before)
+    assert slowest < SLOWEST
+
+
+def settled(channel: Channel[int], emitted: int) -> tuple[int, int, int]:
+    """Wait until all is counted; how much was exported, dropped and failed."""
+    eventually(lambda: sum(channel.counts()) >= emitted)
+    assert sum(channel.counts()) == emitted
+    return channel.counts()
+
+
+def close(channel: Channel[int], timeout: float, emitted: int) -> tuple[int, int, int]:
+    before = time.monotonic()
+    channel.close(timeout)
+    assert time.monotonic() - before < timeout + 1
+    assert sum(channel.counts()) == emitted
+    counts = channel.counts()
+    assert not channel.put(1)
+    channel.close(timeout)
+    assert channel.counts() == counts.plus(dropped=1)
+    return counts
+
+
+REFUSALS = [
+    (HTTP, Fault(status=302, headers={"location": "http://127.0.0.1:1/"})),
+    (HTTP, Fault(status=400)),
+    (HTTP, Fault(status=401)),
+    (HTTP, Fault(status=404)),
+    (HTTP, Fault(status=500, retry_after=0)),
+    (GRPC, Fault(code=grpc.StatusCode.INVALID_ARGUMENT)),
+    (GRPC, Fault(code=grpc.StatusCode.UNAUTHENTICATED)),
+    (GRPC, Fault(code=grpc.StatusCode.UNIMPLEMENTED)),
+    (GRPC, Fault(code=grpc.StatusCode.RESOURCE_EXHAUSTED)),
+]
+
+
+@pytest.mark.parametrize(("protocol", "fault"), REFUSALS)
+def test_what_is_refused_is_not_sent_again(protocol: str, fault: Fault) -> None:
+    with collector(protocol, fault) as seen, sending(seen, protocol) as channel:
+        emit(channel, range(1, 1001))
+        assert settled(channel, 1000) == (0, 0, 1000)
+        assert len(seen.times) <= 1 + 1000 // BATCH + 1
+        assert close(channel, 5, 1000) == (0, 0, 1000)
+
+
+@BOTH
+def test_down(protocol: str) -> None:
+    with collector(protocol) as seen, sending(seen, protocol, timeout=0.5) as channel:
+        emit(channel, range(1, 1001))
+        assert settled(channel, 1000) == (0, 0, 1000)
+
+
+@BOTH
+def test_an_answer_after_the_timeout_comes_too_late(protocol: str) -> None:
+    with collector(protocol, Fault(hang=True)) as seen, sending(seen, protocol, timeout=0.3) as channel:
+        emit(channel, range(1, 1001))
+        assert settled(channel, 1000) == (0, 0, 1000)
+        assert len(seen.times) <= 1 + 1000 // BATCH + 1  # no time is left for a second attempt
+
+
+RETRIED = [
+    (HTTP, Fault(status=429, retry_after=0.3), 0.3),
+    (HTTP, Fault(status=503, retry_after=0.3), 0.3),
+    (HTTP, Fault(status=502), 0.8),
+    (HTTP, Fault(reset=True), 0.8),
+    (GRPC, Fault(code=grpc.StatusCode.RESOURCE_EXHAUSTED, retry_after=0.3), 0.3),
+    (GRPC, Fault(code=grpc.StatusCode.UNAVAILABLE, retry_after=0.3), 0.3),
+    (GRPC, Fault(code=grpc.StatusCode.UNAVAILABLE), 0.8),
+    (GRPC, Fault(code=grpc.StatusCode.ABORTED), 0.8),
+]
+
+
+@pytest.mark.parametrize(("protocol", "fault", "pause"), RETRIED)
+def test_a_passing_trouble_costs_nothing(protocol: str, fault: Fault, pause: float) -> None:
+    with collector(protocol, fault, OK) as seen, sending(seen, protocol) as channel:
+        emit(channel, range(1, 101))
+        assert settled(channel, 100) == (100, 0, 0)
+        assert sorted(seen.taken) == list(range(1, 101))
+        first, second = seen.times[:2]
+        assert pause <= second - first < pause + 1
+
+
+@pytest.mark.parametrize(
+    ("protocol", "fault"),
+    [
+        (HTTP, Fault(status=429, retry_after=3600)),
+        (GRPC, Fault(code=grpc.StatusCode.RESOURCE_EXHAUSTED, retry_after=3600)),
+    ],
+)
+def test_a_collector_that_asks_for_silence_gets_it(protocol: str, fault: Fault) -> None:
+    """What it refused has failed; the rest waits, and was never handed over when all is closed."""
+    with collector(protocol, fault) as seen, sending(seen, protocol, timeout=1) as channel:
+        emit(channel, range(1, BATCH + 1))
+        assert settled(channel, BATCH) == (0, 0, BATCH)
+        sent = len(seen.times)
+        emit(channel, range(1, 101))
+        assert close(channel, 0.2, BATCH + 100) == (0, 100, BATCH)
+        assert len(seen.times) == sent
+
+
+@BOTH
+def test_connections_that_are_reset(protocol: str) -> None:
+    with collector(protocol, Fault(reset=True)) as seen, sending(seen, protocol, timeout=0.5) as channel:
+        emit(channel, range(1, 101))
+        assert settled(channel, 100) == (0, 0, 100)
+        assert seen.times
+
+
+@BOTH
+@pytest.mark.parametrize(("rejected", "taken"), [(7, 93), (100, 0), (101, 0), (1 << 62, 0), (-1, 100)])
+def test_a_part_is_rejected(protocol: str, rejected: int, taken: int) -> None:
+    with collector(protocol, Fault(rejected=rejected)) as seen, sending(seen, protocol) as channel:
+        emit(channel, range(1, 101))
+        assert settled(channel, 100) == (taken, 0, 100 - taken)
+        assert len(seen.times) == 1
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(body=b"\xff" * 100),
+        Fault(body=b"\xff" * 1_000_000),
+        Fault(headers={"content-length": "1000000", "connection": "close"}),
+        Fault(headers={"content-encoding": "gzip"}, body=b"no gzip"),
+        Fault(headers={"set-cookie": "a=b", "content-type": "application/json"}, body=b"{}"),
+    ],
+)
+def test_a_status_of_success_stands_whatever_follows(fault: Fault) -> None:
+    with collector(HTTP, fault) as seen, sending(seen, HTTP) as channel:
+        emit(channel, range(1, 101))
+        assert settled(channel, 100) == (100, 0, 0)
+        assert sorted(seen.taken) == list(range(1, 101))
+
+
+@BOTH
+def test_a_queue_that_is_full(protocol: str) -> None:
+    with (
+        collector(protocol, Fault(hang=True)) as seen,
+        sending(seen, protocol, timeout=60, capacity=100) as channel,
+    ):
+        emit(channel, range(1, 101))
+        eventually(lambda: seen.times)
+        emit(channel, range(101, 1001))
+        assert channel.counts() == (0, 800, 0)  # 100 are under way, 100 wait
+        assert close(channel, 0.3, 1000) == (0, 900, 100)
+
+
+@BOTH
+def test_closing_does_not_wait_for_the_next_attempt(protocol: str) -> None:
+    with collector(protocol) as seen, sending(seen, protocol, timeout=60) as channel:
+        emit(channel, range(1, 1001))
+        before = time.monotonic()
+        assert close(channel, 10, 1000) == (0, 0, 1000)
+        assert time.monotonic() - before < 5
+
+
+@BOTH
+def test_closing_sends_what_waits(protocol: str) -> None:
+    with collector(protocol, OK) as seen, sending(seen, protocol) as channel:
+        emit(channel, range(1, 5001))
+        assert close(channel, 20, 5000) == (5000, 0, 0)
+        assert sorted(seen.taken) == list(range(1, 5001))
+
+
+@BOTH
+def test_one_that_cannot_be_encoded_costs_no_other(protocol: str) -> None:
+    with collector(protocol, OK) as seen:
+        transport = connect("traces", Settings(seen.endpoint, protocol))  # type: ignore[arg-type]
+        made = spans([*range(1, 101)])
+        made[41]._name = "\ud800"
+        assert transport.export(made) == 99
+        assert sorted(seen.taken) == [number for number in range(1, 101) if number != 42]
+        transport.close()
+
+
+@BOTH
+def test_large_batches_go_in_parts_that_servers_accept(protocol: str) -> None:
+    with collector(protocol, OK) as seen:
+        transport = connect("traces", Settings(seen.endpoint, protocol))  # type: ignore[arg-type]
+        made = spans([*range(1, 101)])
+        for one in made:
+            one._name = "x" * 100_000
+        assert transport.export(made) == 100
+        assert sorted(seen.taken) == list(range(1, 101))
+        assert len(seen.times) > 1
+        transport.close()
+
+
+@BOTH
+def test_tls_with_certificates_of_both(
+    protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "other").mkdir()
+    # It is for whoever set no certificate.
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", Pair(tmp_path / "other").certificate)
+    pair = Pair(tmp_path)
+    mine: Any = {
+        "certificate": pair.certificate,
+        "client_certificate": pair.certificate,
+        "client_key": pair.key,
+    }
+    with collector(protocol, OK, pair=pair) as seen:
+        for files, taken in (
+            (mine, 3),
+            ({"certificate": pair.certificate}, 0),  # the collector does not know us
+            ({}, 0),  # we do not know the collector
+        ):
+            settings = Settings(seen.endpoint, protocol, timeout=1, **files)  # type: ignore[arg-type]
+            transport = connect("traces", settings)
+            assert transport.export(spans([1, 2, 3])) == taken
+            transport.close()
+        assert seen.taken == [1, 2, 3]
+
+
+@pytest.mark.parametrize("netrc", ["machine 127.0.0.1 login root password secret\n", ""])
+def test_the_header_that_was_set_is_sent(netrc: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "netrc"
+    file.write_text(netrc)
+    monkeypatch.setenv("NETRC", str(file))
+    with collector(HTTP, OK) as seen:
+        transport = connect("traces", Settings(seen.endpoint, HTTP, {"Authorization": "Bearer token"}))
+        assert transport.export([span(1)]) == 1
+        transport.close()
+        assert seen.authorizations == ["Bearer token"]
+
+
+@BOTH
+def test_the_log_has_one_line_for_the_trouble_and_one_for_its_end(
+    protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    refusal = Fault(status=400, code=grpc.StatusCode.INVALID_ARGUMENT)
+    with caplog.at_level(logging.DEBUG), collector(protocol, *[refusal] * 5, OK) as seen:
+        transport = connect("traces", Settings(seen.endpoint, protocol))  # type: ignore[arg-type]
+        for _ in range(8):
+            transport.export([span(1), span(2)])
+        transport.close()
+        transport.close()
+    lines = [r.getMessage() for r in caplog.records if r.name != "asyncio"]
+    assert len(lines) == 2
+    assert lines[0].startswith("2 of 2 traces were not taken: ")
+    assert "said why" in lines[0]
+    assert lines[1] == "traces are taken again by the collector"

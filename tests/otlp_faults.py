@@ -1,0 +1,240 @@
+"""Collectors that misbehave, on real sockets: OTLP over HTTP and over gRPC, each request as scripted."""
+
+import socket
+import ssl
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import grpc
+from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTracePartialSuccess,
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
+    TraceServiceServicer,
+    add_TraceServiceServicer_to_server,
+)
+
+from tests.receivers import free_port
+
+RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER of 0 s: close() sends RST."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is done with one request. ``status`` of HTTP, ``code`` of gRPC; None of it: it is taken.
+
+    ``hang``: no answer before the test is over. ``reset``: the connection is. ``rejected`` of the spans
+    are not taken. ``retry_after`` in seconds, told as the protocol tells it.
+    """
+
+    status: int | None = None
+    code: grpc.StatusCode | None = None
+    hang: bool = False
+    reset: bool = False
+    rejected: int = 0
+    retry_after: float | None = None
+    body: bytes | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+OK = Fault()
+
+
+class Pair:
+    """A certificate for the loopback, signed by itself, and its key, as PEM files."""
+
+    def __init__(self, directory: Path) -> None:
+        self.certificate, self.key = str(directory / "certificate.pem"), str(directory / "key.pem")
+        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+        command += ["-nodes", "-days", "2", "-subj", "/CN=collector", "-keyout", self.key]
+        command += ["-addext", "subjectAltName=IP:127.0.0.1", "-out", self.certificate]
+        subprocess.run(command, check=True, capture_output=True)
+
+
+class Collector:
+    """What a faulty collector saw; its last fault is repeated."""
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        self.endpoint = ""
+        self.over = threading.Event()
+        self.times: list[float] = []
+        self.taken: list[int] = []
+        self.authorizations: list[str | None] = []
+        self._faults = list(faults)
+        self._lock = threading.Lock()
+
+    def next(self) -> Fault:
+        with self._lock:
+            self.times.append(time.monotonic())
+            return self._faults.pop(0) if len(self._faults) > 1 else self._faults[0]
+
+    def take(self, request: ExportTraceServiceRequest) -> None:
+        ids = [
+            int.from_bytes(span.span_id)
+            for resource in request.resource_spans
+            for scope in resource.scope_spans
+            for span in scope.spans
+        ]
+        with self._lock:
+            self.taken += ids
+
+
+@contextmanager
+def collector(protocol: str, *faults: Fault, pair: Pair | None = None) -> Iterator[Collector]:
+    """A collector for traces in this protocol until the context is left; without faults it is down.
+
+    With ``pair`` it speaks TLS by it, and wants the client to have the same.
+    """
+    made = Collector(faults)
+    if not faults:
+        made.endpoint = f"http://127.0.0.1:{free_port()}"
+        yield made
+        return
+    serve = _http if protocol == "http/protobuf" else _resets if faults[0].reset else _grpc
+    with serve(made, pair):
+        try:
+            yield made
+        finally:
+            made.over.set()
+
+
+@contextmanager
+def _http(seen: Collector, pair: Pair | None) -> Iterator[None]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        wbufsize = -1  # one answer, one segment
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            seen.authorizations.append(self.headers["authorization"])
+            fault = seen.next()
+            if fault.hang:
+                seen.over.wait()
+            if fault.hang or fault.reset:
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+                self.close_connection = True
+                return
+            if fault.status is None:
+                seen.take(ExportTraceServiceRequest.FromString(body))
+            answer = fault.body
+            if answer is None:
+                partial = ExportTracePartialSuccess(rejected_spans=fault.rejected, error_message="no room")
+                answer = (
+                    ExportTraceServiceResponse(partial_success=partial).SerializeToString()
+                    if fault.rejected
+                    else Status(message="said why").SerializeToString()
+                    if fault.status
+                    else b""
+                )
+            self.send_response(fault.status or 200)
+            headers = {"content-type": "application/x-protobuf", "content-length": str(len(answer))}
+            if fault.retry_after is not None:
+                headers["retry-after"] = str(fault.retry_after)
+            for name, value in (headers | fault.headers).items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: Any) -> None:
+            """Nothing: the test knows."""
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, *_: Any) -> None:
+            """A client that is gone is what these tests are about."""
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        seen.endpoint = f"{'https' if pair else 'http'}://127.0.0.1:{server.server_port}"
+        if pair:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=pair.certificate)
+            context.load_cert_chain(pair.certificate, pair.key)
+            context.verify_mode = ssl.CERT_REQUIRED
+            server.socket = context.wrap_socket(
+                server.socket, server_side=True, do_handshake_on_connect=False
+            )
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextmanager
+def _grpc(seen: Collector, pair: Pair | None) -> Iterator[None]:
+    class Traces(TraceServiceServicer):
+        def Export(self, request: Any, context: Any) -> ExportTraceServiceResponse:
+            fault = seen.next()
+            if fault.hang:
+                seen.over.wait()
+            if fault.code is not None:
+                if fault.retry_after is not None:
+                    seconds, rest = divmod(fault.retry_after, 1)
+                    info = RetryInfo(retry_delay={"seconds": int(seconds), "nanos": int(rest * 1e9)})
+                    status = Status(code=fault.code.value[0])
+                    status.details.add().Pack(info)
+                    trailer = ("grpc-status-details-bin", status.SerializeToString())
+                    context.set_trailing_metadata((trailer,))
+                context.abort(fault.code, "said why")
+            seen.take(request)
+            partial = ExportTracePartialSuccess(rejected_spans=fault.rejected, error_message="no room")
+            return ExportTraceServiceResponse(partial_success=partial if fault.rejected else None)
+
+    with ThreadPoolExecutor(4) as pool:
+        server = grpc.server(pool)
+        add_TraceServiceServicer_to_server(Traces(), server)  # type: ignore[no-untyped-call]
+        if pair:
+            certificate, key = Path(pair.certificate).read_bytes(), Path(pair.key).read_bytes()
+            credentials = grpc.ssl_server_credentials([(key, certificate)], certificate, True)
+            seen.endpoint = f"https://127.0.0.1:{server.add_secure_port('127.0.0.1:0', credentials)}"
+        else:
+            seen.endpoint = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        server.start()
+        try:
+            yield
+        finally:
+            server.stop(0).wait()
+
+
+@contextmanager
+def _resets(seen: Collector, _: Pair | None) -> Iterator[None]:
+    """Accepts a connection, reads what comes first, and resets it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def run() -> None:
+            while True:
+                connection, _ = server.accept()
+                if seen.over.is_set():
+                    connection.close()
+                    return
+                seen.next()
+                connection.recv(1)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+                connection.close()
+
+        port = server.getsockname()[1]
+        seen.endpoint = f"http://127.0.0.1:{port}"
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield
+        finally:
+            seen.over.set()
+            socket.create_connection(("127.0.0.1", port)).close()
+            thread.join()

@@ -1,0 +1,195 @@
+"""Real OTLP receivers of other people's make, for tests: Elastic's mockotlpserver, and rotel."""
+
+import fcntl
+import filecmp
+import importlib.util
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent_process import eventually
+from tests.vm.debian import PackageError
+
+SOURCE = Path(__file__).parent / "mockotlpserver"
+INSTALLED = Path(__file__).parents[1] / "build/mockotlpserver"
+
+
+def install() -> None:
+    """mockotlpserver below build/, in the versions of its lock file, once. Raises PackageError."""
+    INSTALLED.mkdir(parents=True, exist_ok=True)
+    with INSTALLED.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if _is_installed():
+            return
+        print(f"== npm packages into {INSTALLED.relative_to(INSTALLED.parents[1])}", flush=True)
+        (INSTALLED / "complete").unlink(missing_ok=True)
+        for name in ("package.json", "package-lock.json"):
+            shutil.copy(SOURCE / name, INSTALLED / name)
+        shutil.rmtree(INSTALLED / "node_modules", ignore_errors=True)
+        quiet = ["--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"]
+        try:
+            subprocess.run(["npm", "ci", *quiet], cwd=INSTALLED, stdin=subprocess.DEVNULL, check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise PackageError(f"npm cannot install mockotlpserver: {error}") from None
+        (INSTALLED / "complete").touch()
+
+
+def _is_installed() -> bool:
+    return (INSTALLED / "complete").exists() and filecmp.cmp(
+        SOURCE / "package-lock.json", INSTALLED / "package-lock.json", shallow=False
+    )
+
+
+def needs_mock_server() -> None:
+    """Skip a test without mockotlpserver; where tests run for the record it must be there."""
+    if shutil.which("node") and _is_installed():
+        return
+    if os.environ.get("CI"):
+        pytest.fail(f"there is no node, or {INSTALLED} is not what {SOURCE} says")
+    pytest.skip("no mockotlpserver: `make test` fetches it")
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+class MockServer:
+    """A running mockotlpserver. ``endpoints`` by protocol; what it got is kept, in order."""
+
+    def __init__(self, endpoints: Mapping[str, str]) -> None:
+        self.endpoints = endpoints
+        self._requests: list[tuple[str, Any]] = []
+
+    def got(self, signal: str, request: Any) -> None:
+        self._requests.append((signal, request))
+
+    def requests(self, signal: str) -> list[Any]:
+        return [request for found, request in list(self._requests) if found == signal]
+
+    def spans(self) -> list[Any]:
+        return [
+            span
+            for request in self.requests("traces")
+            for resource in request["resourceSpans"]
+            for scope in resource["scopeSpans"]
+            for span in scope["spans"]
+        ]
+
+    def log_records(self) -> list[Any]:
+        return [
+            record
+            for request in self.requests("logs")
+            for resource in request["resourceLogs"]
+            for scope in resource["scopeLogs"]
+            for record in scope["logRecords"]
+        ]
+
+    def metrics(self) -> list[Any]:
+        return [
+            metric
+            for request in self.requests("metrics")
+            for resource in request["resourceMetrics"]
+            for scope in resource["scopeMetrics"]
+            for metric in scope["metrics"]
+        ]
+
+
+def attributes(thing: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of a resource, span, log record or data point; integers are text, as OTLP's JSON."""
+    found: dict[str, Any] = {}
+    for pair in thing.get("attributes", ()):
+        # An empty AnyValue has none; gRPC's loader tells a oneof's name as another key.
+        values = [value for key, value in pair["value"].items() if key != "value"]
+        found[pair["key"]] = values[0] if values else None
+    return found
+
+
+@contextmanager
+def mock_server() -> Iterator[MockServer]:
+    """Runs mockotlpserver until the context is left."""
+    command = ["node", str(SOURCE / "server.js")]
+    environment = {**os.environ, "NODE_PATH": str(INSTALLED / "node_modules")}
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
+    )
+    with process:
+        assert process.stdout
+        assert process.stdin
+        ready = json.loads(process.stdout.readline())
+        server = MockServer({"http/protobuf": ready["http"], "grpc": ready["grpc"]})
+
+        def read() -> None:
+            assert process.stdout
+            for line in process.stdout:
+                told = json.loads(line)
+                server.got(told["signal"], told["request"])
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        try:
+            yield server
+        finally:
+            process.stdin.close()
+            reader.join()
+
+
+class Rotel:
+    """A running rotel that prints what it gets and keeps nothing. ``endpoints`` by protocol."""
+
+    def __init__(self, endpoints: Mapping[str, str], log: Path) -> None:
+        self.endpoints = endpoints
+        self._log = log
+
+    def output(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def found(self, pattern: str) -> list[str]:
+        """What the one group of this pattern is, in every line that it is but for blanks at its ends."""
+        return re.findall(rf"(?m)^\s*{pattern}\s*$", self.output())
+
+
+@contextmanager
+def rotel(directory: Path, *, verbose: bool = True) -> Iterator[Rotel]:
+    """Runs rotel until the context is left; not ``verbose``, it throws all away in silence."""
+    package = importlib.util.find_spec("rotel")
+    assert package
+    assert package.origin
+    http, grpc = free_port(), free_port()
+    command = [str(Path(package.origin).with_name("rotel-agent")), "start", "--exporter", "blackhole"]
+    command += ["--otlp-http-endpoint", f"127.0.0.1:{http}", "--otlp-grpc-endpoint", f"127.0.0.1:{grpc}"]
+    if verbose:
+        for signal in ("traces", "logs", "metrics"):
+            command += ["--debug-log", signal]
+        command += ["--debug-log-verbosity", "detailed"]
+    log = directory / "rotel.log"
+    with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
+        try:
+            eventually(lambda: process.poll() is None and _listens(http) and _listens(grpc), 30)
+            endpoints = {
+                "http/protobuf": f"http://127.0.0.1:{http}",
+                "grpc": f"http://127.0.0.1:{grpc}",
+            }
+            yield Rotel(endpoints, log)
+        finally:
+            process.kill()
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
