@@ -8,7 +8,9 @@ from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Probe
 from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.labels import DECODERS
-from tests.kinds_document import Row, decoders, kinds, probe_of_decoder, probe_of_kind
+from tests.kinds_document import DOCUMENT, Row, decoders, kinds, probe_of_decoder, probe_of_kind
+
+README = (DOCUMENT.parents[1] / "README.md").read_text()
 
 
 def test_every_kind_has_a_row() -> None:
@@ -50,3 +52,13 @@ def loaded(directory: Path, probe: str) -> tuple[Probe, ...]:
     found = load([file], DECODERS)
     assert found.warnings == ()
     return found.probes
+
+
+@pytest.mark.parametrize("row", [*kinds(), *decoders()], ids=lambda row: row.name)
+def test_the_readme_has_the_same_row(row: Row) -> None:
+    """Which is run, then, as this one is."""
+    shown = [row.cells[heading] for heading in ("`attach:`", "the label", "gives") if heading in row.cells]
+    assert any(
+        all(cell in line for cell in shown) and line.startswith(f"| {next(iter(row.cells.values()))} |")
+        for line in README.splitlines()
+    )
