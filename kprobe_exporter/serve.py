@@ -14,6 +14,7 @@ from kprobe_exporter.export.server import WebServer
 from kprobe_exporter.export.web import create_app
 from kprobe_exporter.stop import Stop
 from kprobe_exporter.tracefs.files import MountedTracefs, Tracefs
+from kprobe_exporter.tracefs.leftovers import remove_dead_traces
 from kprobe_exporter.tracefs.mount import mounted
 
 log = logging.getLogger(__name__)
@@ -33,7 +34,9 @@ class Options:
 def this_kernel(path: Path | None) -> Iterator[Tracefs]:
     """The tracefs of the running kernel, at the path asked for or wherever it is mounted."""
     with mounted(path) as root:
-        yield MountedTracefs(root)
+        files = MountedTracefs(root)
+        remove_dead_traces(files)
+        yield files
 
 
 def serve(

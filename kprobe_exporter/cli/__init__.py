@@ -6,14 +6,18 @@ from difflib import get_close_matches
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from kprobe_exporter import __version__
+from kprobe_exporter.cli.completion import complete_commands, completion_option
 from kprobe_exporter.errors import ConfigError, GrammarError, KprobeExporterError, UsageError
 
 COMMANDS = {
     "run": "Run the agent until SIGTERM or Ctrl-C.",
     "check": "Validate configurations; --live shows what this kernel would make of them.",
-    "doctor": "Show what this kernel can and cannot do.",
+    "doctor": "Show what this kernel and this container can and cannot do.",
+    "list": "List what can be probed: functions and tracepoints.",
+    "trace": "Trace one definition at the command line, as perf-tools' kprobe does.",
     "replay": "Print the metrics of saved trace text.",
     "cleanup": "Remove what killed agents left in the kernel.",
     "schema": "Print the JSON Schema of the configuration.",
@@ -26,7 +30,11 @@ class Commands(click.Group):
     """Imports a command's module only when it is asked for: ``check`` needs no HTTP server."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return [*COMMANDS]  # once imported, the command of this name hides list()
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        commands = complete_commands(COMMANDS, incomplete)
+        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
@@ -45,7 +53,7 @@ class Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl([*COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; what a person can mend is told in a sentence, without a traceback."""
@@ -68,5 +76,6 @@ class Commands(click.Group):
     epilog="Try: kprobe-exporter run, then curl localhost:10435/metrics",
 )
 @click.version_option(__version__, prog_name="kprobe-exporter")
+@completion_option()
 def main() -> None:
     """Watch what the Linux kernel does, from Prometheus, with a YAML file and nothing to compile."""

@@ -13,6 +13,7 @@ from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.tracefs.definitions import list_definitions
 from kprobe_exporter.tracefs.files import MountedTracefs, Tracefs
 from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.leftovers import PREFIX, traces
 from kprobe_exporter.tracefs.mount import mounted
 
 
@@ -27,27 +28,32 @@ Examples:
 @click.option("--instance", metavar="NAME", help="The instance's name, kprobe_exporter by default.")
 @tracefs_option()
 def cleanup(paths: tuple[Path, ...], instance: str | None, tracefs: Path | None) -> None:
-    """Remove what a killed agent left in the kernel: its tracefs instance and its probes.
+    """Remove what a killed agent left in the kernel, and what killed traces did: instances and probes.
 
-    A live agent holds a lock on its instance and keeps everything, as do other tools.
+    Live ones hold a lock on their instance and keep everything, as do other tools.
     """
     logs.set_up("warning", "text")
     settings = load(paths, DECODERS).settings if paths else Settings()
     name = instance or settings.tracefs_instance
     with mounted(tracefs) as root:
         files = MountedTracefs(root)
-        found = left_behind(files, name)
-        if not found:
+        there = {each: found for each in (name, *traces(files)) if (found := left_behind(files, each))}
+        if not there:
             click.echo(f"nothing of '{name}' is there")
-            return
-        try:
-            Instance.acquire(files, name).close()
-        except InstanceBusy:
-            click.echo(f"a live agent holds '{name}': nothing was removed")
-            return
-        left = set(left_behind(files, name))
-        for thing in found:
-            click.echo(f"{'could not remove' if thing in left else 'removed'} {thing}")
+        for each, found in there.items():
+            _remove(files, each, found)
+
+
+def _remove(files: Tracefs, name: str, found: list[str]) -> None:
+    try:
+        Instance.acquire(files, name).close()
+    except InstanceBusy:
+        what = "trace" if name.startswith(PREFIX) else "agent"
+        click.echo(f"a live {what} holds '{name}': nothing was removed")
+        return
+    left = set(left_behind(files, name))
+    for thing in found:
+        click.echo(f"{'could not remove' if thing in left else 'removed'} {thing}")
 
 
 def left_behind(files: Tracefs, name: str) -> list[str]:

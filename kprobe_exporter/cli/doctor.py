@@ -14,12 +14,14 @@ from kprobe_exporter.cli import logs
 from kprobe_exporter.cli.cleanup import left_behind
 from kprobe_exporter.cli.options import tracefs_option
 from kprobe_exporter.config.values import Settings
+from kprobe_exporter.confinement import confinement_checks
 from kprobe_exporter.errors import InstanceBusy, TracefsError
+from kprobe_exporter.follow import FOLLOWED
 from kprobe_exporter.reading import PAGE_PARSER, choose
 from kprobe_exporter.tracefs.features import TRIAL, Check, instance_checks, kernel_checks
 from kprobe_exporter.tracefs.files import MountedTracefs, Tracefs
 from kprobe_exporter.tracefs.instance import Instance
-from kprobe_exporter.tracefs.mount import find, mounted
+from kprobe_exporter.tracefs.mount import USUAL, find, mounted
 from kprobe_exporter.tracefs.symbols import FUNCTIONS, Symbols
 
 SHOWN = {"ok": ("ok", "green"), "warn": ("warn", "yellow"), "no": ("no", "red"), "unknown": ("?", "cyan")}
@@ -56,8 +58,10 @@ def doctor(as_json: bool, tracefs: Path | None) -> None:
 
 def examine(tracefs: Path | None, root: Path) -> list[Check]:
     """All checks, in the order in which they are shown; those that need a tracefs, if there is one."""
-    checks = [_kernel(), _user(os.geteuid()), _page_parser(PAGE_PARSER), *kernel_checks(root)]
     before = find(Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
+    place = tracefs or (before.path if before else USUAL)
+    checks = [_kernel(), _user(os.geteuid()), _page_parser(PAGE_PARSER), *kernel_checks(root)]
+    checks += confinement_checks(root, place, os.environ)
     with ExitStack() as stack:
         try:
             path = stack.enter_context(mounted(tracefs))
@@ -79,7 +83,7 @@ def tracefs_checks(files: Tracefs) -> list[Check]:
         return [*checks, _refused("instance", error)]
     with instance:
         made = Check("instance", "ok", f"{instance.path} could be made and locked", required=True)
-        return [*checks, made, *instance_checks(instance), *_reading(instance)]
+        return [*checks, made, *instance_checks(instance), _following(instance), *_reading(instance)]
 
 
 def table(checks: list[Check], missing: list[str]) -> str:
@@ -135,6 +139,16 @@ def _reading(instance: Instance) -> list[Check]:
     )
     hidden = f"/proc/kallsyms shows no address, and there is no {FUNCTIONS}"
     return [pages, Check("symbols", "warn", hidden, fix)]
+
+
+def _following(instance: Instance) -> Check:
+    """Whether threads can be followed through their cgroups."""
+    events = [f"events/{one.system}/{one.event}/enable" for one in FOLLOWED]
+    missing = [event for event in events if not instance.files.exists(f"{instance.path}/{event}")]
+    if not missing:
+        return Check("cgroup_events", "ok", f"there is {' and '.join(events)}")
+    fix = "Boot a kernel with CONFIG_CGROUPS; until then 'cgroup', 'container', 'pod' and 'namespace' fail."
+    return Check("cgroup_events", "no", f"there is no {' and no '.join(missing)}", fix)
 
 
 def _agent(files: Tracefs, name: str) -> Check:

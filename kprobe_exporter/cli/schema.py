@@ -11,6 +11,7 @@ from kprobe_exporter.config.schema import json_schema
     epilog="""\b
 Examples:
   kprobe-exporter schema > kprobe_exporter.schema.json
+  kprobe-exporter schema | jq '."$defs".ProbeModel.properties | keys'
   # the first line of a configuration, for editors with the YAML language server:
   # yaml-language-server: $schema=kprobe_exporter.schema.json
 """,

@@ -21,7 +21,7 @@ SCAN_PAUSE = 0.125
 """Seconds between two looks, whoever asks."""
 
 LONGEST_PAUSE = 60.0
-"""Seconds after which a container that is not found is looked for again, after 0.125, 0.25, 0.5, … seconds."""
+"""Seconds after which a container that is not found is looked for again, after 0.125, 0.25, … seconds."""
 
 KEEP = 600.0
 

@@ -116,7 +116,8 @@ def layout_args(args: list[FetchArg]) -> tuple[Arg, ...]:
 
 def _is_pointer(arg: FetchArg) -> bool:
     """Whether it is an address: BTF's pointers are fetched as x64, as is what nobody gave a type."""
-    return arg.name != STACK_POINTER and not arg.count and arg.type in (None, "x64", "symbol")
+    number = arg.value_kind in ("int", "bare")
+    return number and arg.name != STACK_POINTER and arg.type in (None, "x64", "symbol")
 
 
 def _is_string(arg: FetchArg) -> bool:

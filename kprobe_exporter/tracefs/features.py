@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 from kprobe_exporter.tracefs.definitions import delete
 from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.lists import TRACEABLE
 from kprobe_exporter.tracefs.refusal import why
 
 TRIAL = "kprobe_exporter_doctor"
@@ -116,6 +117,7 @@ def instance_checks(instance: Instance) -> list[Check]:
     return [
         *(try_kind(instance, kind) for kind in KINDS),
         _fprobe(instance),
+        _functions(instance.files),
         _has(
             instance,
             "tracepoint",
@@ -183,6 +185,19 @@ def _fprobe(instance: Instance) -> Check:
         "would an fentry, and a kretprobe where you would an fexit."
     )
     return Check("fprobe", "no", "tracefs' README has no fprobes", fix)
+
+
+def _functions(files: Tracefs) -> Check:
+    """Whether the kernel lists what can be probed; security modules may forbid to read it."""
+    try:
+        count = files.read(TRACEABLE).count(b"\n")
+    except OSError as error:
+        until = "until then name functions one by one, without patterns"
+        fix = f"Boot a kernel with CONFIG_DYNAMIC_FTRACE; {until}."
+        if error.errno in FORBIDDEN:
+            fix = f"Find what forbids uid 0 to read it, such as a security module; {until}."
+        return Check("functions", "no", f"{TRACEABLE} cannot be read: {error.strerror}", fix)
+    return Check("functions", "ok", f"{TRACEABLE} lists {count} functions")
 
 
 def no_fprobes(files: Tracefs, root: Path = Path("/")) -> str | None:

@@ -31,6 +31,7 @@ TODAY = {
     "do_fork": "kernel_clone",
     "_do_fork": "kernel_clone",
     "sys_open": "do_sys_openat2",
+    "bio_alloc": "bio_alloc_bioset",
     "flush_old_exec": "begin_new_exec",
     "generic_make_request": "submit_bio_noacct",
     "pipe_read": "anon_pipe_read",

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,31 @@ def test_a_tracefs_that_is_read_only(tracefs: Path, tmp_path: Path) -> None:
         assert check["fix"] == "Mount it read-write."
     finally:
         subprocess.run(["umount", place], check=True)
+
+
+def test_namespaces_and_capabilities_of_a_container(tracefs: Path) -> None:
+    """Without any of them the agent can work, and each that is missing is told."""
+    before = definitions(tracefs), instances(tracefs)
+    command = ["unshare", "--pid", "--fork", "--mount-proc", "--cgroup", "--net"]
+    command += [
+        "setpriv",
+        "--bounding-set",
+        "-all",
+        sys.executable,
+        "-m",
+        "kprobe_exporter",
+        "doctor",
+        "--json",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    checks = {check["name"]: check for check in json.loads(done.stdout)}
+    outside = diagnose()
+    for name in ("pid_namespace", "cgroup_namespace", "cap_syslog", "cap_sys_ptrace"):
+        assert (outside[name]["state"], checks[name]["state"]) == ("ok", "warn")
+        assert outside[name]["evidence"] != checks[name]["evidence"]
+    assert checks["net_namespace"]["state"] == "unknown"
+    assert checks["user_namespace"]["state"] == checks["instance"]["state"] == "ok"
+    assert (definitions(tracefs), instances(tracefs)) == before
 
 
 def test_a_user_who_may_not(tracefs: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import re
 import struct
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -31,6 +32,7 @@ from kprobe_exporter.btf.types import (
     FUNC_PROTO,
     FWD,
     INT,
+    MANY,
     PTR,
     RESTRICT,
     STRUCT,
@@ -589,3 +591,15 @@ class TestBtf:
     def test_damaged(self) -> None:
         with pytest.raises(GrammarError, match="cannot be read"):
             Btf(self.Files(vmlinux=SAMPLE[:-1]).read).prototypes(["f"])
+
+
+def test_many_names_are_found_as_few_are() -> None:
+    """Where there are many, they are looked up in another way."""
+    data = Path("/sys/kernel/btf/vmlinux")
+    if not data.exists():
+        pytest.skip("needs BTF")
+    vmlinux = data.read_bytes()
+    few = ["vfs_read", "do_sys_openat2", "no_such_function"]
+    many = [*few, *(f"no_such_function_{number}" for number in range(MANY))]
+    assert read_prototypes(vmlinux, many) == read_prototypes(vmlinux, few)
+    assert "vfs_read" in read_prototypes(vmlinux, few)

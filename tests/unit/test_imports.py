@@ -37,7 +37,8 @@ MAY_IMPORT: dict[str, str] = {
     "probe_state": "aggregate attach model plan",
     "follow": "config errors grammar identity model plan tracefs",
     "telemetry": "aggregate attach config export grammar labels model plan source",
-    "agent": "attach follow kernel probe_state telemetry recipe reading errors model config tracefs plan source"
+    "agent": "attach follow kernel probe_state telemetry recipe reading errors model config tracefs plan"
+    " source"
     " aggregate identity labels stop",
     "live": "kernel errors model grammar config tracefs plan reading labels",
     "confinement": "identity tracefs",

@@ -68,7 +68,7 @@ def specs(made: Probe) -> list[ProbeSpec]:
             (),
             "p:g/e f sym=$arg2:symbol c=$arg3:char n=$arg4:u8 names=+0($arg1):string[2]",
             (
-                Arg("sym", "bare", type="symbol"),
+                Arg("sym", "bare", type="symbol", pointer=True),
                 Arg("c", "char", type="char"),
                 Arg("n", "int"),
                 Arg("names", "texts", type="string[2]"),
@@ -91,7 +91,7 @@ def specs(made: Probe) -> list[ProbeSpec]:
             attach("kretprobe:vfs_read", "ptr"),
             (),
             "r1024:g/e vfs_read return=$retval:x64",
-            (Arg("return", "int"),),
+            (Arg("return", "int", pointer=True),),
         ),
     ],
 )

@@ -256,7 +256,7 @@ def test_a_join_is_of_the_layouts_that_were_installed(joined: Callable[..., Join
         "p",
         "joined",
         "f",
-        (Arg("n", "int"), Arg("return", "int"), DURATION),
+        (Arg("n", "int", pointer=True), Arg("return", "int"), DURATION),
         back.returns,
     )
     assert join.layout.returns

@@ -105,7 +105,7 @@ def reason(to: str, **more: Any) -> str:
             'letter=+0(%si):char path=+0(%di):string text=\\"$arg1"',
             (
                 Arg("deep", "bare", type="u16[2]"),
-                Arg("six", "int"),
+                Arg("six", "int", pointer=True),
                 Arg("frame", "int"),
                 Arg("seventh", "int"),
                 Arg("letter", "char", type="char"),

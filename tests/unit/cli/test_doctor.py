@@ -9,11 +9,12 @@ from click.testing import CliRunner, Result
 
 from kprobe_exporter.cli import doctor as module
 from kprobe_exporter.cli import main
-from kprobe_exporter.cli.doctor import table, tracefs_checks
+from kprobe_exporter.cli.doctor import examine, table, tracefs_checks
 from kprobe_exporter.errors import TracefsError
+from kprobe_exporter.follow import FOLLOWED
 from kprobe_exporter.tracefs.features import TRIAL, Check
 from kprobe_exporter.tracefs.symbols import Symbols
-from tests.fake_tracefs import FakeEvent, FakeTracefs
+from tests.fake_tracefs import EXEC_FORMAT, FakeEvent, FakeTracefs
 
 GOOD = Check("kernel", "ok", "6.12")
 LESS = Check("btf", "no", "there is no btf", "Boot another kernel.")
@@ -88,6 +89,27 @@ def test_no_tracefs_at_that_path(tmp_path: Path) -> None:
     assert (last["name"], last["state"]) == ("tracefs", "no")
     assert last["evidence"] == f"there is no tracefs at {tmp_path}/nowhere (No such file or directory)"
     assert last["fix"].startswith("Mount it with")
+
+
+def test_what_a_container_takes_is_looked_at(tmp_path: Path) -> None:
+    """Also where there is no tracefs; of the place where it was looked for."""
+    checks = {check.name: check for check in examine(tmp_path / "nowhere", Path("/"))}
+    assert {"pid_namespace", "apparmor", "selinux", "cap_syslog", "pod_names"} <= checks.keys()
+    assert [*checks][-1] == "tracefs"
+    (tmp_path / "proc/self/attr/apparmor").mkdir(parents=True)
+    (tmp_path / "proc/self/attr/apparmor/current").write_text("docker-default (enforce)\n")
+    checks = {check.name: check for check in examine(tmp_path / "nowhere", tmp_path)}
+    assert checks["apparmor"].state == "ok"
+    assert f"tracefs is at {tmp_path}/nowhere, not below /sys" in checks["apparmor"].evidence
+
+
+def test_events_that_threads_are_followed_by(fake: FakeTracefs) -> None:
+    check = next(check for check in tracefs_checks(fake) if check.name == "cgroup_events")
+    assert check.state == "no"
+    assert check.evidence.startswith("there is no events/task/task_newtask/enable and no events/cgroup/")
+    fake.tracepoints |= {(one.system, one.event): EXEC_FORMAT for one in FOLLOWED}
+    check = next(check for check in tracefs_checks(fake) if check.name == "cgroup_events")
+    assert check.state == "ok"
 
 
 def test_a_fake_kernel_is_left_as_it_was(fake: FakeTracefs) -> None:

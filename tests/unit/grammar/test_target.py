@@ -107,8 +107,15 @@ def test_errors_point(text: str, at: int, message: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "pattern"),
-    [("kprobe:vfs_*", True), ("kprobe:a?", True), ("call:[ab]c", True), ("tracepoint:sched:*", True)]
-    + [("kprobe:vfs_read", False), ("uprobe:/bin/[:x", False), ("syscall:read", False)],
+    [
+        ("kprobe:vfs_*", True),
+        ("kprobe:a?", True),
+        ("call:[ab]c", True),
+        ("tracepoint:sched:*", True),
+        ("kprobe:vfs_read", False),
+        ("uprobe:/bin/[:x", False),
+        ("syscall:read", False),
+    ],
 )
 def test_patterns(text: str, pattern: bool) -> None:
     assert parse_target(text).is_pattern is pattern

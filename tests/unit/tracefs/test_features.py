@@ -24,6 +24,7 @@ EVENTS = f"instances/{TRIAL}/events"
 def instance(table: Table) -> Instance:
     """An instance whose files are the table's; it is never closed."""
     table.files |= {"kprobe_events": b"", "uprobe_events": b"", "dynamic_events": b""}
+    table.files["available_filter_functions"] = b"vfs_read\next4_open [ext4]\n"
     table.files["README"] = b"\t f[:[<group>/][<event>]] <func-name>[%return] [<args>]"
     table.files |= {
         f"{EVENTS}/sched/sched_process_exec/enable": b"0\n",
@@ -79,6 +80,22 @@ def test_a_kernel_that_can_do_nothing(table: Table) -> None:
     assert table.written == []
     assert checks["kprobe"].evidence == "there is no kprobe_events"
     assert checks["notrace_pid"].evidence == "there is no set_event_notrace_pid and no options/event-fork"
+
+
+def test_the_list_of_functions(table: Table, instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    evidence = by_name(instance_checks(instance))["functions"].evidence
+    assert evidence == "available_filter_functions lists 2 functions"
+    del table.files["available_filter_functions"]
+    assert "CONFIG_DYNAMIC_FTRACE" in (by_name(instance_checks(instance))["functions"].fix or "")
+
+    def forbid(path: str) -> bytes:
+        raise PermissionError(errno.EPERM, "Operation not permitted", path)
+
+    monkeypatch.setattr(table, "read", forbid)
+    monkeypatch.setattr(table, "exists", lambda path: path != "README")
+    check = by_name(instance_checks(instance))["functions"]
+    assert check.evidence == "available_filter_functions cannot be read: Operation not permitted"
+    assert "what forbids uid 0 to read it" in (check.fix or "")
 
 
 def test_half_of_what_keeps_own_threads_out(table: Table, instance: Instance) -> None:

@@ -1,0 +1,110 @@
+"""Completion in bash, zsh and fish: their scripts, and the names of functions and tracepoints."""
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+import click
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    ShellComplete,
+    add_completion_class,
+    get_completion_class,
+    split_arg_string,
+)
+
+from kprobe_exporter.cli.options import Command
+from kprobe_exporter.errors import KprobeExporterError
+
+PROGRAM = "kprobe-exporter"
+VARIABLE = "_KPROBE_EXPORTER_COMPLETE"
+SHELLS = ("bash", "zsh", "fish")
+
+MOST_PLACES = 5000
+"""Names that a shell is given. Of more it gets none rather than a part, which it would take for all."""
+
+
+@add_completion_class
+class ColonBash(BashComplete):
+    """click's, for words with a colon in them.
+
+    To bash a colon ends a word (COMP_WORDBREAKS), so it is given the line and takes what comes after the
+    last colon, as bash-completion's __ltrim_colon_completions does.
+    """
+
+    source_template = """\
+%(complete_func)s() {
+    local line="${COMP_LINE:0:COMP_POINT}" type value
+    local word="${line##*[[:space:]]}" known=""
+    [[ $word == *:* && $COMP_WORDBREAKS == *:* ]] && known="${word%%:*}:"
+    COMPREPLY=()
+    while IFS=, read -r type value; do
+        case $type in
+            dir) compopt -o dirnames ;;
+            file) compopt -o default ;;
+            plain)
+                COMPREPLY+=("${value#"$known"}")
+                [[ $value == *: ]] && compopt -o nospace
+                ;;
+        esac
+    done < <(COMP_LINE="$line" %(complete_var)s=bash_complete "$1")
+}
+
+complete -F %(complete_func)s %(prog_name)s
+"""
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """The words before the cursor, and the one that it is in."""
+        line = os.environ["COMP_LINE"]
+        words = split_arg_string(line)[1:]
+        return (words, "") if line[-1:].isspace() or not words else (words[:-1], words[-1])
+
+
+def completion_option() -> Callable[[Command], Command]:
+    """``--print-completion SHELL``."""
+    return click.option(
+        "--print-completion",
+        type=click.Choice(SHELLS),
+        is_eager=True,
+        expose_value=False,
+        callback=_print,
+        metavar="bash|zsh|fish",
+        help="Print the script by which this shell completes our command line, and exit.",
+    )
+
+
+def complete_commands(commands: Mapping[str, str], incomplete: str) -> list[CompletionItem[str]]:
+    """Without importing one of them: it would take longer than anybody waits."""
+    return [CompletionItem(name, help=text) for name, text in commands.items() if name.startswith(incomplete)]
+
+
+def complete_places(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+    """Functions and tracepoints that begin so, as ``list`` shows them; none for who may not read them."""
+    from kprobe_exporter.listing import KernelPlaces  # noqa: PLC0415 - not needed for anything else
+    from kprobe_exporter.tracefs.mount import find  # noqa: PLC0415
+
+    with suppress(OSError, KprobeExporterError):
+        asked = ctx.params.get("tracefs")
+        mount = find(Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
+        path = asked or (mount and mount.path)
+        if path:
+            names = set(islice(KernelPlaces(path).starting(incomplete), MOST_PLACES + 1))
+            return [CompletionItem(name) for name in sorted(names)] if len(names) <= MOST_PLACES else []
+    return []
+
+
+def complete_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+    """As the shell completes files, of an argument that is no click.Path."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+def _print(ctx: click.Context, param: click.Parameter, shell: str | None) -> None:
+    if shell is None or ctx.resilient_parsing:
+        return
+    made: type[ShellComplete] | None = get_completion_class(shell)
+    assert made is not None
+    click.echo(made(ctx.command, {}, PROGRAM, VARIABLE).source(), nl=False)
+    ctx.exit()

@@ -1,0 +1,82 @@
+"""``list``: what can be probed, as attach strings to paste into a configuration."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import click
+
+from kprobe_exporter.cli import logs
+from kprobe_exporter.cli.completion import complete_places
+from kprobe_exporter.cli.options import tracefs_option
+from kprobe_exporter.errors import TracefsError, UsageError
+from kprobe_exporter.grammar.target import Kind
+from kprobe_exporter.listing import Details, KernelPlaces, Place, Wish, file_places, parse_wish
+from kprobe_exporter.tracefs.mount import mounted
+
+
+def _show(places: Sequence[Place], details: Mapping[Place, Sequence[str]], notes: Iterable[str]) -> None:
+    """All of it by one write: whoever closed the pipe meanwhile ends it quietly, as click sees to."""
+    for note in notes:
+        click.echo(f"kprobe-exporter: {logs.escape(note)}", err=True)
+    lines = (line for place in places for line in (str(place), *_indented(details.get(place, ()))))
+    click.echo("\n".join(lines))
+
+
+def _indented(lines: Iterable[str]) -> Iterator[str]:
+    return (f"    {line}" for line in lines)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  kprobe-exporter list 'tcp_*'
+  kprobe-exporter list -v tracepoint:sched:sched_switch
+  kprobe-exporter list do_fork                 # why not, and what to probe instead
+  kprobe-exporter list -x /bin/bash 'readline*'
+""",
+)
+@click.argument("glob", default="*", required=False, shell_complete=complete_places)
+@click.option("-v", "--verbose", is_flag=True, help="Also prototypes of functions, fields of tracepoints.")
+@click.option(
+    "-x",
+    "--executable",
+    "path",
+    type=click.Path(),
+    metavar="PATH",
+    help="The functions of this program or library.",
+)
+@tracefs_option()
+def list(glob: str, verbose: bool, path: str | None, tracefs: Path | None) -> None:  # noqa: A001
+    """List what can be probed, one attach string a line, sorted.
+
+    GLOB is a shell pattern over the names of functions and tracepoints: 'tcp_*'. With a colon in it,
+    what stands before is a module or a tracepoint's system: 'sched:*'. A kind in front, such as
+    kprobe:, fentry:, call:, tracepoint:, syscall: or uprobe:PATH:, lists just that.
+
+    Functions are those that the kernel lists as traceable and keeps no kprobes off, and whose name is
+    one function's alone. Of a name without a pattern that cannot be probed it says why: it is not there
+    or was inlined, notrace, blacklisted, in a module that is not loaded, or ambiguous. What is printed
+    was not tried; only the kernel's answer to a probe is certain. Root reads the kernel's lists.
+
+    The exit status is 1 if nothing matches.
+    """
+    logs.set_up("warning", "text")
+    wish = parse_wish(glob)
+    if path is not None:
+        if wish.kind or wish.owner:
+            raise UsageError("-x takes the names of functions alone: write GLOB without a colon.")
+        wish = Wish(glob, Kind.UPROBE, path, wish.name)
+    if wish.kind and wish.kind.in_file:
+        if verbose:
+            raise UsageError(
+                "-v shows what the kernel knows, which is nothing of a file's functions: leave it out."
+            )
+        _show(file_places(wish), {}, ())
+        return
+    with mounted(tracefs) as root:
+        try:
+            places, notes = KernelPlaces(root).find(wish)
+            details, unread = Details(root).of(places) if verbose else ({}, [])
+        except OSError as error:
+            raise TracefsError(f"the kernel gave an answer that nobody expected: {error}.") from error
+    _show(places, details, (*notes, *unread))

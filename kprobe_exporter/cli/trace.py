@@ -1,0 +1,224 @@
+"""``trace``: one definition traced at the command line, as perf-tools' ``kprobe`` does it."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from kprobe_exporter.cli import logs
+from kprobe_exporter.cli.options import tracefs_option
+from kprobe_exporter.errors import GrammarError, TracefsError, UsageError
+from kprobe_exporter.trace.asked import Asked, parse_asked
+from kprobe_exporter.trace.emit import configuration, read_back
+from kprobe_exporter.trace.interrupt import Interrupt
+from kprobe_exporter.trace.known import placed
+from kprobe_exporter.trace.output import Output
+from kprobe_exporter.trace.session import Threads, own_instance, text_specs
+from kprobe_exporter.trace.text import Wish, show_format
+from kprobe_exporter.trace.text import trace as trace_text
+from kprobe_exporter.trace.watch import show_counts, wants_color, write_objects
+from kprobe_exporter.tracefs.files import MountedTracefs
+from kprobe_exporter.tracefs.mount import mounted
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says; under the names of the options."""
+
+    force: bool
+    seconds: float | None
+    headers: bool
+    pid: int | None
+    tid: int | None
+    stacks: bool
+    view: bool
+    as_json: bool
+    count: bool
+    emit: bool
+    tracefs: Path | None
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  kprobe-exporter trace p:do_sys_openat2                     # entries of open()
+  kprobe-exporter trace 'r:do_sys_openat2 $retval'           # what it returns
+  kprobe-exporter trace 'r:myopen do_sys_openat2 rval=$retval:s32' 'rval < 0'
+  kprobe-exporter trace 'p:myopen do_sys_openat2 filename=+0(%si):string' 'filename ~ "*stat"'
+  kprobe-exporter trace -s 'p:myprobe tcp_retransmit_skb'    # with kernel stacks
+  kprobe-exporter trace -d 10 p:vfs_fsync_range > out        # buffered in the kernel
+  kprobe-exporter trace sched:sched_process_exec             # a tracepoint
+  kprobe-exporter trace 'r:/bin/bash:readline line=+0($retval):string'
+  kprobe-exporter trace --count call:vfs_read                # a live table, with durations
+  kprobe-exporter trace --json r:do_sys_openat2 | jq 'select(.error)'
+""",
+)
+@click.option("-F", "--force", is_flag=True, help="Trace despite warnings.")
+@click.option(
+    "-d",
+    "--duration",
+    "seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECS",
+    help="Trace for so long; the text is buffered in the kernel and written at the end.",
+)
+@click.option("-p", "--pid", type=click.IntRange(min=1), metavar="PID", help="Only this process.")
+@click.option("-L", "--tid", type=click.IntRange(min=1), metavar="TID", help="Only this thread.")
+@click.option("-v", "--view", is_flag=True, help="Print the event's format, and do not trace.")
+@click.option("-H", "--headers", is_flag=True, help="Print the header of the columns.")
+@click.option("-s", "--stacks", is_flag=True, help="Print the kernel stack after each event.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object an event, times in nanoseconds.")
+@click.option("--count", is_flag=True, help="A live table: hits a second, errors, and a histogram.")
+@click.option("--emit-config", "emit", is_flag=True, help="Print the YAML with which the agent does this.")
+@tracefs_option()
+@click.argument("definition")
+@click.argument("filter_text", metavar="[FILTER]", required=False)
+def trace(definition: str, filter_text: str | None, **given: object) -> None:
+    """Trace DEFINITION until Ctrl-C, and leave the kernel as it was.
+
+    DEFINITION is a line of the kernel's kprobe_events, as 'r:myopen do_sys_openat2 rval=$retval'; of
+    'p:FUNCTION' the function is the event's name as well. An attach string does as well:
+    uprobe:PATH:FUNCTION, tracepoint:SYSTEM:EVENT or only SYSTEM:EVENT, call:FUNCTION. FILTER is the
+    kernel's, on the event's fields, which -v shows.
+    """
+    options = Options(**given)  # type: ignore[arg-type]
+    asked = _parsed(definition)
+    _check(asked, options, filter_text)
+    if options.emit:
+        command = ["kprobe-exporter", "trace", *(["-s"] if options.stacks else []), definition]
+        command += [filter_text] if filter_text is not None else []
+        text = configuration(asked, filter_text, stacks=options.stacks, command=command)
+        for warning in read_back(text).warnings:
+            _warn(warning.partition("warning: ")[2])
+        click.echo(text, nl=False)
+        return
+    with Interrupt().heeded() as stop, _expected():
+        logs.set_up("warning", "text")
+        out = Output(sys.stdout.fileno(), stop, terminal=sys.stdout.isatty())
+        with mounted(options.tracefs) as root:
+            _trace(MountedTracefs(root), asked, filter_text, options, out, stop)
+
+
+def _trace(
+    files: MountedTracefs,
+    asked: Asked,
+    filter_text: str | None,
+    options: Options,
+    out: Output,
+    stop: Interrupt,
+) -> None:
+    found = placed(asked, files)
+    for note in (*_translated(asked), *found.notes):
+        _tell(f"note: {note}")
+    for warning in (*found.warnings, *([found.refused] if found.refused else [])):
+        _warn(warning)
+    if found.refused and not options.force:
+        raise TracefsError("not traced because of the warning: give -F to try it all the same.")
+    asked = found.asked
+    held = options.seconds is not None and not (options.as_json or options.count)
+    with own_instance(files, held=held, tgid=options.as_json) as (instance, kib):
+        threads = Threads(instance, options.pid, options.tid)
+        lost = 0
+        if options.as_json or options.count:
+            probes = read_back(configuration(asked, filter_text, stacks=False)).probes
+            each = options.pid is not None or options.tid is not None
+            if options.as_json:
+                lost = write_objects(
+                    instance,
+                    probes,
+                    threads,
+                    out,
+                    stop,
+                    buffer_kib=kib,
+                    seconds=options.seconds,
+                    stacks=options.stacks,
+                )
+            else:
+                show_counts(
+                    instance,
+                    probes,
+                    threads,
+                    out,
+                    stop,
+                    buffer_kib=kib,
+                    seconds=options.seconds,
+                    title=f"{asked.title}{f' if {filter_text}' if filter_text else ''}",
+                    narrowed=each or filter_text is not None,
+                    each=each,
+                    color=wants_color(out),
+                )
+        else:
+            specs = text_specs(asked, filter_text)
+            if options.view:
+                show_format(instance, specs, out)
+            else:
+                wish = Wish(asked.title, options.seconds, options.headers, options.stacks)
+                lost = trace_text(instance, specs, threads, wish, out, stop)
+    if lost:
+        _warn(f"{lost:,} events were lost, for the ring buffer was full: a filter, -p or --count needs less.")
+
+
+def _translated(asked: Asked) -> tuple[str, ...]:
+    """What was translated in the definition."""
+    return tuple(f"{warning}." for warning in asked.definition.warnings) if asked.definition else ()
+
+
+def _parsed(definition: str) -> Asked:
+    try:
+        return parse_asked(definition)
+    except GrammarError as error:
+        text, at = error.text or definition, error.column
+        raise UsageError(f"{error.message}, at ^ in '{text[:at]}^{text[at:]}'.") from None
+
+
+def _check(asked: Asked, options: Options, filter_text: str | None) -> None:
+    """Refuse options that do not go together."""
+    ways = {
+        "-v": options.view,
+        "--json": options.as_json,
+        "--count": options.count,
+        "--emit-config": options.emit,
+    }
+    chosen = [name for name, given in ways.items() if given]
+    if len(chosen) > 1:
+        raise UsageError(f"{' and '.join(chosen)} do not go together: give one of them.")
+    way = chosen[0] if chosen else ""
+    idle = {
+        "-d": options.seconds is not None and way in ("-v", "--emit-config"),
+        "-p": options.pid is not None and way in ("-v", "--emit-config"),
+        "-L": options.tid is not None and way in ("-v", "--emit-config"),
+        "-H": options.headers and way != "",
+        "-s": options.stacks and way in ("-v", "--count"),
+    }
+    for name, given in idle.items():
+        if given:
+            raise UsageError(f"{way} does nothing with {name}: leave one of them out.")
+    if options.pid is not None and options.tid is not None:
+        raise UsageError("-p and -L do not go together: a thread is of one process only.")
+    target = asked.target
+    if target is not None and target.is_pattern and way not in ("--count", "--json", "--emit-config"):
+        raise UsageError("a pattern is many events, whose text would be mixed: give --count, or name one.")
+    if target is not None and target.kind.is_call and options.stacks and way == "--json":
+        raise UsageError("the two events of a call have a stack each: trace its entry, as kprobe:FUNCTION.")
+    if filter_text is not None and (not filter_text.strip() or not filter_text.isprintable()):
+        raise UsageError("the filter is empty or no single line: write it as 'FIELD < 0'.")
+
+
+def _warn(sentence: str) -> None:
+    _tell(f"warning: {sentence}")
+
+
+def _tell(sentence: str) -> None:
+    click.echo(f"kprobe-exporter: {logs.escape(sentence)}", err=True)
+
+
+@contextmanager
+def _expected() -> Iterator[None]:
+    """What the kernel may answer at any place."""
+    try:
+        yield
+    except OSError as error:
+        raise TracefsError(f"the kernel gave an answer that nobody expected: {error}.") from error

@@ -1,0 +1,215 @@
+"""What a container takes from this process: namespaces, capabilities, security modules, directories."""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from kprobe_exporter.identity.cgroups import INITIAL_CGROUPS
+from kprobe_exporter.identity.threads import INITIAL
+from kprobe_exporter.tracefs.features import Check
+
+INITIAL_USERS = "user:[4026531837]"
+"""The initial user namespace (PROC_USER_INIT_INO, include/linux/proc_ns.h)."""
+
+
+class Capability(NamedTuple):
+    """A capability, its bit in include/uapi/linux/capability.h, and what goes without it."""
+
+    name: str
+    bit: int
+    fix: str
+
+
+CAPABILITIES = (
+    Capability(
+        "cap_syslog",
+        34,
+        "Add the capability SYSLOG; until then addresses are named by what tracefs lists (Linux 6.5), which "
+        "is neither data nor what cannot be traced, and a name that several functions have stays ambiguous.",
+    ),
+    Capability(
+        "cap_sys_ptrace",
+        19,
+        "Add the capability SYS_PTRACE; until then no function in the files of another container "
+        "(/proc/PID/root/…) can be probed.",
+    ),
+)
+
+CONTAINERS_TYPE = re.compile(r"container_(?!runtime_t)\w+|svirt_lxc_net_t")
+"""What SELinux's policy calls a confined container; spc_t is one that is not (container-selinux)."""
+
+LOGS = ("pods", "containers")
+"""Below /var/log: their names tell which pod a container is of."""
+
+
+def confinement_checks(root: Path, tracefs: Path, environment: Mapping[str, str]) -> list[Check]:
+    """What there is to see of it; nothing is tried. ``root`` is ``/``, or what a test takes for it.
+
+    ``tracefs`` is where it is or would be mounted, ``environment`` this process's.
+    """
+    return [
+        _namespace(
+            root,
+            "pid_namespace",
+            INITIAL,
+            "Give the host's: hostPID: true, docker run --pid=host; until then /proc is not asked for names "
+            "of threads, their process, cgroup and pod, and only what the kernel's events tell is known.",
+        ),
+        _namespace(
+            root,
+            "cgroup_namespace",
+            INITIAL_CGROUPS,
+            "Give the host's: docker run --cgroupns=host, a privileged pod; until then the label 'cgroup' "
+            "begins with '/..', and what runs in the agent's own container is not told by /proc.",
+        ),
+        _users(root),
+        _network(root),
+        *(_capability(root, capability) for capability in CAPABILITIES),
+        _apparmor(root, tracefs),
+        _selinux(root),
+        _pods(root, "KUBERNETES_SERVICE_HOST" in environment),
+    ]
+
+
+def _namespace(root: Path, name: str, initial: str, fix: str) -> Check:
+    path = f"proc/self/ns/{initial.partition(':')[0]}"
+    link = _link(root / path)
+    if link is None:
+        return Check(name, "unknown", f"/{path} cannot be read", "Mount the host's /proc.")
+    if link == initial:
+        return Check(name, "ok", f"/{path} is {link}, the host's")
+    return Check(name, "warn", f"/{path} is {link}, not the host's", fix)
+
+
+def _users(root: Path) -> Check:
+    """``/proc/self/uid_map``: an id here, the same outside, how many (user_namespaces(7))."""
+    link = _link(root / "proc/self/ns/user")
+    if link in (None, INITIAL_USERS):
+        return _namespace(root, "user_namespace", INITIAL_USERS, "")
+    lines = [line.split() for line in (_text(root / "proc/self/uid_map") or "").split("\n")]
+    outside = next((line[1] for line in lines if len(line) == 3 and line[0] == "0"), "nobody")
+    seen = f"/proc/self/ns/user is {link}, not the host's, and uid 0 is uid {outside} outside"
+    if outside == "0":
+        return Check("user_namespace", "ok", seen)
+    return Check(
+        "user_namespace",
+        "warn",
+        seen,
+        "Run in the host's: hostUsers: true, docker run --userns=host; tracefs belongs to the host's uid 0.",
+    )
+
+
+def _network(root: Path) -> Check:
+    """The initial one has no number of its own; the host's first process is in it."""
+    own, first = (_link(root / "proc" / pid / "ns/net") for pid in ("self", "1"))
+    if own is None or first is None or _link(root / "proc/self/ns/pid") != INITIAL:
+        seen = "/proc/1/ns/net cannot be compared with /proc/self/ns/net"
+        fix = "With hostPID and the capability SYS_PTRACE it can; 'ifname' names what is in the own one."
+        return Check("net_namespace", "unknown", seen, fix)
+    if own == first:
+        return Check("net_namespace", "ok", f"/proc/self/ns/net is {own}, the first process's")
+    return Check(
+        "net_namespace",
+        "warn",
+        f"/proc/self/ns/net is {own}, the first process's is {first}",
+        "Give the host's: hostNetwork: true, docker run --network=host; until then 'ifname' takes the host's "
+        "interfaces for those of this container.",
+    )
+
+
+def _capability(root: Path, capability: Capability) -> Check:
+    try:
+        status = (root / "proc/self/status").read_text(errors="replace")
+    except OSError as error:
+        seen = f"/proc/self/status cannot be read: {error.strerror}"
+        return Check(capability.name, "unknown", seen, "Mount /proc.")
+    found = re.search(r"^CapEff:\t([0-9a-f]{1,16})$", status, re.MULTILINE)
+    effective = found[1] if found else "0"
+    if int(effective, 16) >> capability.bit & 1:
+        return Check(capability.name, "ok", f"CapEff {effective} has {capability.name.upper()}")
+    seen = f"CapEff {effective} lacks {capability.name.upper()}"
+    return Check(capability.name, "warn", seen, capability.fix)
+
+
+def _apparmor(root: Path, tracefs: Path) -> Check:
+    """Profiles of container runtimes deny writes by path: ``deny /sys/[^f]*/** wklx`` (containerd, moby)."""
+    profile = _profile(root)
+    if profile is None:
+        return Check("apparmor", "ok", "AppArmor does not confine this process")
+    if not profile.endswith("(enforce)"):
+        return Check("apparmor", "ok", f"AppArmor's profile of this process is '{profile}'")
+    seen = f"AppArmor confines this process by '{profile}', tracefs is at {tracefs}"
+    if not tracefs.is_relative_to("/sys"):
+        return Check("apparmor", "ok", f"{seen}, not below /sys")
+    return Check(
+        "apparmor",
+        "warn",
+        f"{seen}: profiles of container runtimes deny to write below /sys",
+        "Mount the host's /sys/kernel/tracing at /tracefs and give --tracefs /tracefs, or run unconfined "
+        "(appArmorProfile: {type: Unconfined}, docker run --security-opt apparmor=unconfined).",
+    )
+
+
+def _profile(root: Path) -> str | None:
+    """The profile, with its mode in brackets; None without AppArmor."""
+    profile = _text(root / "proc/self/attr/apparmor/current")
+    if profile is None and (_text(root / "sys/module/apparmor/parameters/enabled") or "").startswith("Y"):
+        profile = _text(root / "proc/self/attr/current")
+    return profile or None
+
+
+def _selinux(root: Path) -> Check:
+    """A context is ``user:role:type:level``; in a container /sys/fs/selinux is hidden."""
+    context = _text(root / "proc/self/attr/current") or ""
+    parts = context.split(":")
+    if len(parts) < 3 or context == _profile(root):
+        return Check("selinux", "ok", "SELinux does not confine this process")
+    if _text(root / "sys/fs/selinux/enforce") == "0":
+        return Check("selinux", "ok", f"SELinux is permissive, this process is '{context}'")
+    if not CONTAINERS_TYPE.fullmatch(parts[2]):
+        return Check("selinux", "ok", f"this process is '{context}', which is no confined container")
+    return Check(
+        "selinux",
+        "warn",
+        f"this process is '{context}': SELinux lets no such container write to tracefs",
+        "Run as spc_t: seLinuxOptions: {type: spc_t}, docker run --security-opt label=type:spc_t.",
+    )
+
+
+def _pods(root: Path, in_kubernetes: bool) -> Check:
+    """Where kubelet writes logs, on a node; only the names are looked at."""
+    counts = {name: _count(root / "var/log" / name) for name in LOGS}
+    missing = [f"/var/log/{name}" for name, count in counts.items() if count is None]
+    if not missing:
+        seen = ", ".join(f"{count} in /var/log/{name}" for name, count in counts.items())
+        return Check("pod_names", "ok", f"names of pods can be seen: {seen}")
+    fix = "On a node of Kubernetes mount the host's /var/log/pods and /var/log/containers, read-only"
+    return Check(
+        "pod_names",
+        "warn" if in_kubernetes else "unknown",
+        f"there is no {' and no '.join(missing)} that can be read",
+        f"{fix}; until then 'pod' and 'namespace' are unknown." if in_kubernetes else f"{fix}.",
+    )
+
+
+def _count(directory: Path) -> int | None:
+    try:
+        return len(os.listdir(directory))
+    except OSError:
+        return None
+
+
+def _link(path: Path) -> str | None:
+    try:
+        return str(path.readlink())
+    except OSError:
+        return None
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_bytes().decode(errors="backslashreplace").strip("\0\n ")
+    except OSError:
+        return None

@@ -1,0 +1,167 @@
+"""What somebody asks to trace: a definition, perf-tools' short form of one, or an attach string. Pure."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from kprobe_exporter.errors import GrammarError
+from kprobe_exporter.grammar.definition import LONGEST_NAME, Definition, ProbeKind, parse_definition
+from kprobe_exporter.grammar.lexis import kernel_number
+from kprobe_exporter.grammar.place import EventName, FileOffset, Place, Symbol
+from kprobe_exporter.grammar.target import Kind, Target, parse_target
+
+HEAD = re.compile(r"(?P<verb>[pr]\d*|f\d*|e|t)(?::(?P<name>.*))?")
+"""The first word of a definition."""
+
+SHORT = re.compile(r"(?P<verb>[pr]\d*):(?P<place>.+)")
+"""The same in perf-tools' short form, where the function is the event's name as well."""
+
+ARGUMENT = re.compile(r"[%$@+\\-]|[A-Za-z_]\w*=")
+"""How an argument begins, and no place does."""
+
+EVENT = re.compile(r"[A-Za-z0-9_-]+:[A-Za-z0-9_-]+")
+"""``SYSTEM:EVENT``, as perf-tools' tpoint has it."""
+
+IN_FILE = re.compile(r"(?P<path>/.*):(?P<symbol>[^:%(]+)(?P<suffix>%return)?")
+
+ATTACHED = frozenset(Kind) - {Kind.PAIR}
+
+_HEADS = {
+    Kind.KPROBE: "p",
+    Kind.KRETPROBE: "r",
+    Kind.UPROBE: "p",
+    Kind.URETPROBE: "r",
+    Kind.FENTRY: "f",
+    Kind.FEXIT: "f",
+    Kind.TRACEPOINT: "e",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be traced, under ``name``.
+
+    ``definition`` is the kernel's line; None for a tracepoint as it is, a call, and a pattern, which
+    ``target`` names. With a definition ``target`` is a place in a file that has a name there: then the
+    definition's offset is not known yet.
+    """
+
+    name: str
+    definition: Definition | None
+    target: Target | None = None
+
+    @property
+    def title(self) -> str:
+        """What ``Tracing …`` says."""
+        if self.definition is None:
+            target = self.target
+            assert target is not None
+            return f"{target.system}:{target.event}" if target.kind is Kind.TRACEPOINT else str(target)
+        if self.definition.kind is ProbeKind.UPROBE:
+            return f"uprobe {self.name} ({replace(self.definition, group=None).render()})"
+        on_event = self.definition.kind in (ProbeKind.EPROBE, ProbeKind.TPROBE)
+        return f"{'tracepoint' if on_event else 'kprobe'} {self.name}"
+
+    @property
+    def function(self) -> Target | None:
+        """The function of the kernel that it is about, if it is one: without a pattern or an address."""
+        if self.definition is None:
+            assert self.target is not None
+            known = self.target.kind is Kind.CALL and not self.target.is_pattern
+            return self.target if known else None
+        place = self.definition.place
+        if self.definition.kind not in (ProbeKind.KPROBE, ProbeKind.FPROBE) or not isinstance(place, Symbol):
+            return None
+        kinds = (Kind.KPROBE, Kind.KRETPROBE)
+        if self.definition.kind is ProbeKind.FPROBE:
+            kinds = (Kind.FENTRY, Kind.FEXIT)
+        return Target(kinds[self.definition.returns], place.module, place.name, place.offset)
+
+    def at(self, place: Place) -> "Asked":
+        """The same at the place that is meant."""
+        assert self.definition is not None
+        return replace(self, definition=replace(self.definition, place=place))
+
+
+def parse_asked(text: str) -> Asked:
+    """Parse DEFINITION of the command line; raises GrammarError.
+
+    ``p:do_sys_openat2`` is short for ``p:do_sys_openat2 do_sys_openat2``, with arguments as well; a
+    function of a file may be named, ``p:/bin/bash:readline``. ``KIND:TARGET [ARGUMENTS]`` is the same
+    with an attach string, and ``SYSTEM:EVENT`` short for ``tracepoint:SYSTEM:EVENT``.
+    """
+    words = text.split()
+    if not words:
+        raise GrammarError("there is nothing to trace, write a definition such as p:do_sys_openat2", text)
+    kind = words[0].partition(":")[0]
+    if kind in ATTACHED:
+        return _attached(parse_target(words[0]), words[1:])
+    if EVENT.fullmatch(words[0]) and not HEAD.fullmatch(kind):
+        return _attached(parse_target(f"tracepoint:{words[0]}"), words[1:])
+    return _defined(_with_place(words))
+
+
+def event_name(place: str) -> str:
+    """A name for an event at a place, as it is written: the function's, as far as the kernel takes it."""
+    path, _, name = place.removesuffix("%return").rpartition(":")
+    if path.startswith("/") and kernel_number(name) is not None:
+        name = f"{path.rpartition('/')[2]}_{name}"
+    name = re.sub(r"\W", "_", name.partition("@")[0], flags=re.ASCII)
+    return f"{'_' if name[:1].isdigit() else ''}{name}"[:LONGEST_NAME]
+
+
+def _with_place(words: list[str]) -> list[str]:
+    """The words of a definition that has its place, which perf-tools lets be the event's name alone."""
+    found = SHORT.fullmatch(words[0])
+    if not found or (len(words) > 1 and not ARGUMENT.match(words[1])):
+        return words
+    place = found["place"]
+    if not place.startswith("/"):
+        place = place.rpartition("/")[2]
+    return [f"{found['verb']}:{event_name(place)}", place, *words[1:]]
+
+
+def _defined(words: Sequence[str]) -> Asked:
+    """A definition, perhaps of a function of a file by its name."""
+    target = None
+    in_file = IN_FILE.fullmatch(words[1]) if len(words) > 1 else None
+    if in_file and kernel_number(in_file["symbol"]) is None and words[0][0] in "pr":
+        kind = Kind.URETPROBE if words[0][0] == "r" or in_file["suffix"] else Kind.UPROBE
+        target = parse_target(f"{kind}:{in_file['path']}:{in_file['symbol']}")
+        words = [words[0], f"{in_file['path']}:0x0{in_file['suffix'] or ''}", *words[2:]]
+    definition = parse_definition(" ".join(words))
+    name = definition.event or definition.default_event or event_name(f"p_{definition.place}")
+    if target is not None and definition.event is None:
+        name = event_name(target.symbol)
+    return Asked(name, replace(definition, group=None, event=name), target)
+
+
+def _attached(target: Target, arguments: list[str]) -> Asked:
+    """An attach string, with arguments as a definition has them."""
+    name = event_name(target.event or (f"{target.path}:" if target.path else "") + target.symbol)
+    name = name.strip("_") or "every" if target.is_pattern else name
+    if target.path and not target.symbol:
+        name = event_name(f"{target.path}:{target.offset:#x}")
+    if target.is_pattern or target.kind.is_call or (target.kind is Kind.TRACEPOINT and not arguments):
+        if arguments:
+            what = "a pattern" if target.is_pattern else f"a {target.kind}"
+            raise GrammarError(f"{what} takes no arguments here, name one event", " ".join(arguments))
+        return Asked(name, None, target)
+    suffix = "%return" if target.kind is Kind.FEXIT else ""
+    offset = f"+{target.offset}" if target.offset and target.symbol else ""
+    place = f"{target.module}:" if target.module else ""
+    if target.path:
+        place = f"{target.path}:{target.symbol or hex(target.offset)}"
+    elif target.kind is Kind.TRACEPOINT:
+        place = str(EventName(target.system, target.event))
+    else:
+        place += target.symbol
+    return _defined([f"{_HEADS[target.kind]}:{name}", f"{place}{offset}{suffix}", *arguments])
+
+
+def located(asked: Asked, offset: int) -> Asked:
+    """The same, with the offset in the file at which its function was found."""
+    definition = asked.definition
+    assert definition is not None
+    assert isinstance(definition.place, FileOffset)
+    return asked.at(replace(definition.place, offset=offset))

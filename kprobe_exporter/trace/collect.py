@@ -1,0 +1,181 @@
+"""Probes collected as the agent collects them: planned, installed, read as pages; for objects and tables.
+
+asked ──► emit (YAML) ──► config ──► plan ──► attach ──► source (binary) ──► records, or aggregate
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from kprobe_exporter.aggregate.pairing import Pairing
+from kprobe_exporter.attach import Attached, settle
+from kprobe_exporter.config.values import Attach, Label, Metric, Probe, Settings
+from kprobe_exporter.errors import GrammarError, TracefsError
+from kprobe_exporter.grammar.event_format import Field, parse_format
+from kprobe_exporter.grammar.target import Kind
+from kprobe_exporter.kernel import expanded, known_kernel
+from kprobe_exporter.labels import DECODERS
+from kprobe_exporter.model import Batch, Layout
+from kprobe_exporter.plan import Kernel, ProbePlan, plan_probe
+from kprobe_exporter.reading import Reading, choose, open_pipe
+from kprobe_exporter.recipe import Recipe
+from kprobe_exporter.source.reader import Pipe
+from kprobe_exporter.tracefs.files import Tracefs
+from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.probes import Installed, names_in_use
+from kprobe_exporter.tracefs.resolve import Resolver
+from kprobe_exporter.tracefs.symbols import Symbols
+
+NAMESPACE = Settings().namespace
+MOST = 1000
+"""Functions that a pattern may name."""
+
+FOREIGN = "of_"
+"""Before the name of a tracepoint's field that is also one of ours: sched_wakeup has a pid, too."""
+
+OURS = frozenset({"comm", "tid", "pid", "cpu", "return", "caller", "symbol", "duration"})
+
+WANTED = Metric("counter", "total", "", labels=(Label("comm", "comm"), Label("caller", "caller")))
+"""What has an event's thread and caller recorded, where each event is shown by itself."""
+
+
+@dataclass(slots=True)
+class Collected:
+    """The probes in the kernel, of which ``pipe`` gives what they record; None where nothing is recorded."""
+
+    plans: list[ProbePlan]
+    attached: list[Attached]
+    pipe: Pipe | None
+
+    @property
+    def parts(self) -> list[Installed]:
+        return [part for attached in self.attached for part in attached.parts]
+
+
+@contextmanager
+def collected(
+    instance: Instance,
+    files: Tracefs,
+    probes: Sequence[Probe],
+    deliver: Callable[[Batch], None],
+    buffer_kib: int,
+    *,
+    recipes: Callable[[Attached, ProbePlan], Recipe | None] = lambda attached, plan: None,
+    tgid: bool = False,
+    all_fields: bool = False,
+) -> Iterator[Collected]:
+    """Install the probes, not enabled yet, and take them away. Raises TracefsError.
+
+    ``recipes`` says what the records of a probe are to be added up to; else they come one by one.
+    ``all_fields``: of a tracepoint that nobody said of what to fetch, all that can be read is.
+    """
+    symbols = Symbols(files)
+    reading = _pages(instance, symbols, stacks=any(probe.stack for probe in probes))
+    resolver = Resolver.of(files)
+    found = expanded(probes, resolver, MOST)
+    kernel = known_kernel(instance, found, resolver, MOST, binary=True)
+    slots, taken = itertools.count(), names_in_use(instance)
+    made = Collected([], [], None)
+    pairing = Pairing()
+    layouts: dict[Layout, str] = {}
+    kept: dict[int, Recipe] = {}
+    try:
+        for each in found:
+            probe = _fetching_all(each, kernel) if all_fields else each
+            plan = plan_probe(probe, NAMESPACE, DECODERS, kernel, slots)
+            attached = _settled(instance, plan, taken, made.parts, resolver)
+            made.plans.append(plan)
+            made.attached.append(attached)
+            if attached.spec.plan != "events":
+                continue
+            layouts |= {part.layout: part.system for part in attached.parts}
+            if attached.joined is not None:
+                pairing.add(attached.joined, counted=not attached.counted_by_kernel)
+            elif recipe := recipes(attached, plan):
+                kept[attached.layout.slot] = recipe
+        if layouts:
+            symbols.name(0)  # loaded now: it takes a while
+            made.pipe = open_pipe(
+                instance,
+                reading,
+                symbols,
+                layouts,
+                kept,
+                lambda batch: deliver(pairing.pair(batch)),
+                buffer_kib,
+                tgid=tgid,
+            )
+        yield made
+    finally:
+        if made.pipe is not None:
+            made.pipe.close()
+        for attached in made.attached:
+            attached.remove()
+
+
+def _pages(instance: Instance, symbols: Symbols, *, stacks: bool) -> Reading:
+    reading = choose(instance, Settings(), symbols, stacks_wanted=stacks)
+    if reading.geometry is None:
+        raise TracefsError(
+            f"{reading.because}: trace without --json and --count, which gives the kernel's text."
+        )
+    return reading
+
+
+def _settled(
+    instance: Instance, plan: ProbePlan, taken: set[str], there: list[Installed], resolver: Resolver
+) -> Attached:
+    attached, refused = settle(instance, plan, taken, [part.spec for part in there], resolver.explain)
+    if attached is None:
+        raise TracefsError(" ".join(f"{target}: {reason}" for target, reason in refused.items()))
+    return attached
+
+
+def each_event(probe: Probe, *, stacks: bool) -> Probe:
+    """The probe with every event of it wanted, its thread and its caller."""
+    metric = WANTED
+    if not all(_knows_caller(attach) for attach in probe.attach):
+        metric = replace(WANTED, labels=WANTED.labels[:1])
+    return replace(probe, aggregate="events", stack=stacks, metrics=(metric,))
+
+
+def _knows_caller(attach: Attach) -> bool:
+    return attach.target.kind in (Kind.KRETPROBE, Kind.FEXIT, Kind.CALL)
+
+
+def _fetching_all(probe: Probe, kernel: Kernel) -> Probe:
+    return replace(probe, attach=tuple(_fetching(attach, kernel) for attach in probe.attach))
+
+
+def _fetching(attach: Attach, kernel: Kernel) -> Attach:
+    target = attach.target
+    if target.kind is not Kind.TRACEPOINT or attach.fetch:
+        return attach
+    text = kernel.event_format(target.system, target.event)
+    if text is None:
+        return attach
+    try:
+        fields = parse_format(text).fields
+    except GrammarError:
+        return attach
+    return replace(attach, fetch={own_name(name): name for name, field in fields.items() if _readable(field)})
+
+
+def _readable(field: Field) -> bool:
+    """Whether it is a number, a string, or an array of numbers that the record holds itself."""
+    if field.fetch_type is not None:
+        return True
+    numbers = field.length and not field.type.startswith("__")
+    return bool(numbers) and field.size // field.length in (1, 2, 4, 8)
+
+
+def own_name(field: str) -> str:
+    """The name under which a tracepoint's field is kept."""
+    return f"{FOREIGN}{field}" if field in OURS else field
+
+
+def shown_name(name: str) -> str:
+    """The field's own name again."""
+    field = name.removeprefix(FOREIGN)
+    return field if field in OURS else name

@@ -1,0 +1,69 @@
+"""The configuration that makes the agent do what a trace does, as YAML, and the same read back."""
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from kprobe_exporter.config.load import load
+from kprobe_exporter.config.values import Config
+from kprobe_exporter.errors import ConfigError, UsageError
+from kprobe_exporter.labels import DECODERS
+from kprobe_exporter.trace.asked import Asked
+from kprobe_exporter.trace.output import escaped
+
+LONGEST = 40
+"""Of a probe's name."""
+
+
+def configuration(asked: Asked, filter_text: str | None, *, stacks: bool, command: Sequence[str] = ()) -> str:
+    """The YAML of one probe; ``command`` is told in a comment."""
+    keys = [("name", probe_name(asked.name)), *_place(asked)]
+    if filter_text is not None:
+        keys.append(("filter", filter_text))
+    lines = [f"    {key}: {_scalar(value)}" for key, value in keys]
+    if asked.target is not None and asked.definition is not None and asked.definition.args:
+        lines.append("    fetch:")
+        lines += [f"      {arg.name}: {_scalar(arg.body)}" for arg in asked.definition.args]
+    if stacks:
+        lines.append("    stack: true")
+    first, *others = lines
+    told = escaped(shlex.join(command)).replace("\n", "\\n").replace("\t", "\\t")
+    comment = f"# {told}\n" if command else ""
+    return "\n".join([f"{comment}probes:", first.replace("    ", "  - ", 1), *others]) + "\n"
+
+
+def read_back(text: str) -> Config:
+    """What the agent makes of such a configuration. Raises UsageError for what it refuses."""
+    # In memory, for it is a configuration like any other, and those come from files.
+    descriptor = os.memfd_create("trace", os.MFD_CLOEXEC)
+    try:
+        os.fchmod(descriptor, 0o600)
+        os.write(descriptor, text.encode())
+        return load([Path(f"/proc/self/fd/{descriptor}")], DECODERS)
+    except ConfigError as error:
+        raise UsageError("; ".join(problem.message for problem in error.problems) + ".") from None
+    finally:
+        os.close(descriptor)
+
+
+def probe_name(event: str) -> str:
+    """The event's name as that of a probe can be."""
+    name = re.sub("[^a-z0-9_]", "_", event.lower())
+    return f"{'_' if name[0].isdigit() else ''}{name}"[:LONGEST]
+
+
+def _place(asked: Asked) -> list[tuple[str, str]]:
+    """What is probed: the definition, or where the agent knows more, an attach string."""
+    if asked.target is not None:
+        return [("attach", str(asked.target))]
+    assert asked.definition is not None
+    return [("definition", asked.definition.render())]
+
+
+def _scalar(text: str) -> str:
+    """A string for YAML: plain where that is no other type and no syntax, else as JSON has it."""
+    plain = re.fullmatch(r"[A-Za-z_/][\w/.@+-]*(:[\w/.@+*?\[\]-]+)*", text, re.ASCII)
+    return text if plain and text.lower() not in ("true", "false", "null") else json.dumps(text)

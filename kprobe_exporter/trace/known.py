@@ -1,0 +1,61 @@
+"""What the kernel's lists and a file's symbols say of what is asked for, before anything is installed."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from kprobe_exporter.elf import locate
+from kprobe_exporter.errors import GrammarError, ProbeRefused, UsageError
+from kprobe_exporter.grammar.definition import ProbeKind
+from kprobe_exporter.grammar.place import Symbol
+from kprobe_exporter.grammar.target import Kind, Target
+from kprobe_exporter.trace.asked import Asked, located
+from kprobe_exporter.tracefs.files import MountedTracefs
+from kprobe_exporter.tracefs.functions import SILENT, Answer, Functions, Lists
+from kprobe_exporter.tracefs.resolve import Resolver
+
+
+class Placed(NamedTuple):
+    """What is attached to in this kernel, and the sentences that a person should read before.
+
+    ``warnings`` say that it will show nothing, ``notes`` how it differs from what was written.
+    ``refused`` says why the kernel will not take it; None where nothing is known against it.
+    """
+
+    asked: Asked
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    refused: str | None = None
+
+
+def placed(asked: Asked, files: MountedTracefs, root: Path = Path("/")) -> Placed:
+    """Find the place that is meant. Raises UsageError for a function that its file has not."""
+    if asked.target is not None and asked.definition is not None:
+        try:
+            return Placed(located(asked, locate(asked.target).offset))
+        except GrammarError as error:
+            raise UsageError(f"{error.message}.") from None
+    function = asked.function
+    if function is None:
+        return Placed(asked)
+    try:
+        target, note = Resolver.of(files, root).place(function)
+    except ProbeRefused as error:
+        return Placed(asked, refused=f"{function.symbol}: {error}")
+    notes = (f"{note}.",) if note else ()
+    if asked.definition is not None and target != function:
+        asked = asked.at(Symbol(target.symbol, target.module, target.offset))
+    if asked.definition is not None and asked.definition.kind is ProbeKind.FPROBE:
+        return Placed(asked, notes)  # the resolver has refused what an fprobe does not take
+    can, why = _answer(target, Lists.of(files.root, root))
+    said = (f"{target.symbol}: {why}.",) if why else ()
+    if can is False:
+        return Placed(asked, notes, refused=said[0])
+    if target.symbol in SILENT:
+        return Placed(asked, notes, said)
+    return Placed(asked, (*notes, *said))
+
+
+def _answer(target: Target, lists: Lists) -> Answer:
+    """What the lists say of a kprobe there; of a return that it needs a whole function."""
+    offset = target.offset if target.kind is Kind.KPROBE else 0
+    return Functions(lists, [target.symbol]).answer(target.module, target.symbol, offset)

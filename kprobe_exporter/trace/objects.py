@@ -1,0 +1,121 @@
+"""Events as JSON, one object a line: every value as the ring buffer has it, times in nanoseconds."""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+from kprobe_exporter.aggregate.updates import getter
+from kprobe_exporter.labels.errno import MAX_ERRNO, name_of
+from kprobe_exporter.model import CALLER, CPU, SLOT, TGID, TID, TIME, Batch, Layout, Record, Value
+from kprobe_exporter.plan import ProbePlan
+from kprobe_exporter.trace.collect import shown_name
+
+NUMBERS = re.compile(rb"\{(-?(?:0x)?[0-9a-fA-F]+(?:,-?(?:0x)?[0-9a-fA-F]+)*)\}")
+"""An array as the kernel prints it, but for those of characters and strings."""
+
+MOST_WAITING = 4096
+"""Events whose stack has not come yet."""
+
+Show: TypeAlias = Callable[[Record], dict[str, Any]]
+Frames: TypeAlias = tuple[bytes, ...]
+
+
+class Objects:
+    """Makes lines of records. With ``stacks`` an event waits for its stack, a batch at the most.
+
+    Not thread-safe.
+    """
+
+    def __init__(self, write: Callable[[bytes], None], *, stacks: bool) -> None:
+        self._write = write
+        self._stacks = stacks
+        self._shows: dict[int, Show] = {}
+        self._waiting: list[Record] = []
+
+    def add(self, plan: ProbePlan, layout: Layout, kind: str, target: str) -> None:
+        """Get ready for the records of a layout."""
+        self._shows[layout.slot] = _show(plan.probe.name, layout, kind, target)
+
+    def consume(self, batch: Batch) -> None:
+        """Write what is complete."""
+        if not self._stacks:
+            self._put(batch.records, {})
+            return
+        frames = {id(record): stack for record, stack in batch.stacks}
+        ready = self._waiting
+        if len(batch.records) > MOST_WAITING:
+            ready, batch.records = ready + batch.records[:-MOST_WAITING], batch.records[-MOST_WAITING:]
+        there = [record for record in batch.records if id(record) in frames]
+        last = batch.records.index(there[-1]) + 1 if there else 0
+        self._waiting = batch.records[last:]
+        self._put([*ready, *batch.records[:last]], frames)
+
+    def finish(self) -> None:
+        """There will be no further stacks."""
+        self._put(self._waiting, {})
+        self._waiting = []
+
+    def _put(self, records: list[Record], frames: Mapping[int, Frames]) -> None:
+        lines = []
+        for record in records:
+            shown = self._shows[record[SLOT]](record)
+            if id(record) in frames:
+                shown["stack"] = [text(frame) for frame in frames[id(record)]]
+            lines.append(json.dumps(shown))
+        if lines:
+            self._write(("\n".join(lines) + "\n").encode())
+
+
+def text(value: bytes) -> str:
+    """A string; bytes that are no UTF-8 become ``\\xNN``, and JSON escapes what is no printable character."""
+    return value.decode(errors="backslashreplace")
+
+
+def json_value(value: Value) -> object:
+    """A field as JSON: a number, a string, a list of numbers; null for what the kernel could not read."""
+    if not isinstance(value, bytes):
+        return value
+    if found := NUMBERS.fullmatch(value):
+        return [int(number, 0) for number in found[1].split(b",")]
+    return text(value)
+
+
+def _show(event: str, layout: Layout, kind: str, target: str) -> Show:
+    """What makes an object of a record of this layout."""
+    take_return = getter(layout, "return") if layout.place("return") is not None else None
+    take_comm = getter(layout, "comm")
+    take_duration = getter(layout, "duration") if layout.form == "joined" else None
+    known_caller = layout.caller or layout.form in ("return", "joined")
+    args = list(_args(layout))
+
+    def show(record: Record) -> dict[str, Any]:
+        shown: dict[str, Any] = {
+            "time_ns": record[TIME],
+            "event": event,
+            "kind": kind,
+            "target": target,
+            "cpu": record[CPU],
+            "tid": record[TID],
+            "pid": record[TGID],
+            "comm": json_value(take_comm(record)),
+        }
+        if known_caller and record[CALLER] is not None:
+            shown["caller"] = text(record[CALLER])
+        if take_duration is not None:
+            shown["duration_ns"] = take_duration(record)
+        if take_return is not None:
+            returned = shown["return"] = take_return(record)
+            if isinstance(returned, int) and -MAX_ERRNO <= returned < 0:
+                shown["error"] = name_of(-returned)
+        shown["args"] = {name: json_value(take(record)) for name, take in args}
+        return shown
+
+    return show
+
+
+def _args(layout: Layout) -> Iterator[tuple[str, Callable[[Record], Value]]]:
+    """What was fetched, under the names that were given, or the tracepoint's own."""
+    for arg in layout.args:
+        if arg.name not in ("comm", "return", "duration"):
+            yield shown_name(arg.name), getter(layout, arg.name)

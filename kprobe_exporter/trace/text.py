@@ -1,0 +1,193 @@
+"""The kernel's text of the events, as they come or at the end, line for line as perf-tools prints it."""
+
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+
+import click
+
+from kprobe_exporter.errors import TracefsError
+from kprobe_exporter.model import ProbeSpec
+from kprobe_exporter.trace.interrupt import Interrupt
+from kprobe_exporter.trace.output import Gone, Output
+from kprobe_exporter.trace.session import Threads
+from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.probes import Installed, install
+from kprobe_exporter.tracefs.profile import buffer_stats
+
+READ_BYTES = 65536
+"""More than one read of trace_pipe gives."""
+
+HEADER_BYTES = 4096
+HEADER = re.compile(rb"(?:#(?: [^\n]*)?\n)*")
+"""Of ``trace``; further down it also says ``##### CPU 1 buffer started ####``."""
+
+TURN = 0.2
+"""Seconds after which is looked at the time, the threads of a process and the progress."""
+
+PAUSE = 0.02
+"""Seconds between two looks: to wake for each event would cost more than the event."""
+
+AT_ONCE = 16
+"""Reads after which is looked at the rest of the world."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """How it is to be shown. ``seconds``: buffered in the kernel for so long, and written at the end."""
+
+    title: str
+    seconds: float | None = None
+    header: bool = False
+    stacks: bool = False
+
+
+def show_format(instance: Instance, specs: Sequence[ProbeSpec], out: Output) -> None:
+    """Print the ``format`` of the events: the fields that a filter can name. Raises TracefsError."""
+    with _installed(instance, specs) as probes, suppress(Gone):
+        for probe in probes:
+            out.write(instance.read(f"events/{probe.system}/{probe.event}/format"))
+
+
+def trace(
+    instance: Instance,
+    specs: Sequence[ProbeSpec],
+    threads: Threads,
+    wish: Wish,
+    out: Output,
+    stop: Interrupt,
+) -> int:
+    """Trace until asked to stop; the number of events that the ring buffer had no room for."""
+    with _installed(instance, specs) as probes:
+        if wish.stacks:
+            instance.write("options/stacktrace", "1")
+        with _pipe(instance) as pipe:
+            for probe in reversed(probes):
+                probe.enable()
+            text = _Text(instance, pipe, out, stop)
+            with suppress(Gone):
+                if wish.seconds is None:
+                    out.say(f"Tracing {wish.title}. Ctrl-C to end.")
+                    text.live(threads.look, header=wish.header)
+                else:
+                    out.say(f"Tracing {wish.title} for {wish.seconds:g} seconds (buffered)...")
+                    text.wait(wish.seconds, threads.look)
+                for probe in probes:
+                    probe.disable()
+                text.rest(header=wish.header and wish.seconds is not None, held=wish.seconds is not None)
+                out.say("\nEnding tracing...")
+            stats = buffer_stats(instance.files, instance.path)
+    return stats.overrun + stats.dropped
+
+
+class _Text:
+    """The instance's trace_pipe on its way to stdout."""
+
+    def __init__(self, instance: Instance, pipe: int, out: Output, stop: Interrupt) -> None:
+        self._instance, self._pipe, self._out, self._stop = instance, pipe, out, stop
+
+    def live(self, look: Callable[[], None], *, header: bool) -> None:
+        """Write what comes until asked to stop."""
+        if header:
+            self._header()
+        looked = time.monotonic()
+        while not self._stop.is_set():
+            self._stop.wait_for([self._pipe], TURN, self._out.watched)
+            _, more = self._some()
+            if not more:
+                self._stop.wait_for([], PAUSE, self._out.watched)
+            if time.monotonic() - looked > TURN:
+                look()
+                looked = time.monotonic()
+
+    def wait(self, seconds: float, look: Callable[[], None]) -> None:
+        """Let the kernel gather for so long, or until asked to stop."""
+        started = time.monotonic()
+        with progress() as tell:
+            while not self._stop.is_set() and (passed := time.monotonic() - started) < seconds:
+                entries = buffer_stats(self._instance.files, self._instance.path).entries
+                tell(f"{passed:.0f} of {seconds:g} s, {entries:,} events")
+                self._stop.wait_for([], min(TURN, seconds - passed))
+                look()
+
+    def rest(self, *, header: bool, held: bool) -> None:
+        """Write what is left; on a terminal only what was held back: who ends a flood wants an end."""
+        if self._out.terminal and not held:
+            return
+        if header:
+            self._header()
+        asked_before = self._stop.is_set()
+        written, more = 0, True
+        with progress() as tell:
+            while more and not self._stop.insists and self._stop.is_set() == asked_before:
+                lines, more = self._some()
+                written += lines
+                tell(f"{written:,} lines written")
+
+    def _some(self) -> tuple[int, bool]:
+        """Write some of what is there; how many lines it were, and whether there may be more."""
+        lines = 0
+        for _ in range(AT_ONCE):
+            try:
+                data = os.read(self._pipe, READ_BYTES)
+            except BlockingIOError:
+                return lines, False
+            except OSError as error:
+                raise TracefsError(self._instance.cannot_read(error)) from None
+            if not data:
+                return lines, False
+            lines += data.count(b"\n")
+            self._out.write(data)
+        return lines, True
+
+    def _header(self) -> None:
+        """The columns' names, which only ``trace`` has; trace_pipe has the events themselves."""
+        opened = self._instance.files.open_pipe(f"{self._instance.path}/trace")
+        try:
+            found = HEADER.match(os.read(opened, HEADER_BYTES))
+        finally:
+            os.close(opened)
+        self._out.write(found[0] if found else b"")
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """What tells how far it is, on one line of stderr, where that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda said: None
+        return
+
+    def tell(said: str) -> None:
+        click.echo(f"\r{said}\x1b[K", err=True, nl=False)
+
+    try:
+        yield tell
+    finally:
+        click.echo("\r\x1b[K", err=True, nl=False)
+
+
+@contextmanager
+def _installed(instance: Instance, specs: Sequence[ProbeSpec]) -> Iterator[list[Installed]]:
+    """The events in the kernel; the name is as it is asked for, for our instance has no other of it."""
+    probes: list[Installed] = []
+    with ExitStack() as stack:
+        for spec in specs:
+            probes.append(install(instance, spec, set()))
+            stack.callback(probes[-1].remove)
+        yield probes
+
+
+@contextmanager
+def _pipe(instance: Instance) -> Iterator[int]:
+    try:
+        pipe = instance.open_pipe()
+    except OSError as error:
+        raise TracefsError(instance.cannot_read(error)) from None
+    try:
+        yield pipe
+    finally:
+        os.close(pipe)

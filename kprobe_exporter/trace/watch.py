@@ -1,0 +1,142 @@
+"""The loops behind ``--json`` and ``--count``: reading the pages, writing lines, drawing the table."""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from kprobe_exporter.config.values import Probe
+from kprobe_exporter.errors import TracefsError
+from kprobe_exporter.trace.collect import Collected, collected, each_event
+from kprobe_exporter.trace.count import Counts, Table, counting
+from kprobe_exporter.trace.interrupt import Interrupt
+from kprobe_exporter.trace.objects import Objects
+from kprobe_exporter.trace.output import Gone, Output
+from kprobe_exporter.trace.session import Threads
+from kprobe_exporter.trace.table import draw
+from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.poller import read_counts
+from kprobe_exporter.tracefs.profile import buffer_stats
+
+TURN = 0.1
+"""Seconds after which pages are read that are not half full yet."""
+
+REDRAW = 1.0
+
+
+def write_objects(
+    instance: Instance,
+    probes: Sequence[Probe],
+    threads: Threads,
+    out: Output,
+    stop: Interrupt,
+    *,
+    buffer_kib: int,
+    seconds: float | None,
+    stacks: bool,
+) -> int:
+    """Write each event as a JSON object; the number of events that were lost."""
+    objects = Objects(out.write_raw, stacks=stacks)
+    wanted = [each_event(probe, stacks=stacks) for probe in probes]
+    with collected(
+        instance, instance.files, wanted, objects.consume, buffer_kib, tgid=True, all_fields=True
+    ) as made:
+        for plan, attached in zip(made.plans, made.attached, strict=True):
+            objects.add(plan, attached.layout, attached.spec.kind, attached.spec.target)
+        with suppress(Gone):
+            _run(made, threads, stop, out, seconds, lambda passed: None)
+            objects.finish()
+        stats = buffer_stats(instance.files, instance.path)
+    return stats.overrun + stats.dropped
+
+
+def show_counts(
+    instance: Instance,
+    probes: Sequence[Probe],
+    threads: Threads,
+    out: Output,
+    stop: Interrupt,
+    *,
+    buffer_kib: int,
+    seconds: float | None,
+    title: str,
+    narrowed: bool,
+    each: bool,
+    color: bool,
+) -> None:
+    """Draw the table each second on a terminal, elsewhere once, at the end.
+
+    ``narrowed``: what passed a filter counts; ``each``: to some threads, so every event has to be seen.
+    """
+    counts = Counts(title, narrowed)
+    wanted = [counting(probe, narrowed=each, stacks=False) for probe in probes]
+    screen = _Screen(out, color=color)
+    with collected(
+        instance, instance.files, wanted, counts.consume, buffer_kib, recipes=counts.recipe
+    ) as made:
+        counts.attach(made)
+
+        def redraw(passed: float, *, last: bool = False) -> None:
+            try:
+                counts.update(read_counts(instance, made.parts))
+            except OSError as error:
+                raise TracefsError(f"the kernel's counts cannot be read: {error.strerror}.") from None
+            table = counts.table(passed, last=last)
+            if out.terminal or last:
+                screen.draw(table)
+
+        with suppress(Gone):
+            redraw(_run(made, threads, stop, out, seconds, redraw), last=True)
+
+
+class _Screen:
+    """Where the table stands on a terminal: it is drawn over itself."""
+
+    def __init__(self, out: Output, *, color: bool) -> None:
+        self._out, self._color = out, color
+        self._lines = 0
+
+    def draw(self, table: Table) -> None:
+        width, height = shutil.get_terminal_size() if self._out.terminal else (100, 1000)
+        lines = draw(table, max(20, width - 1), max(4, height - 1), color=self._color)
+        up = f"\x1b[{self._lines}A" if self._lines else ""
+        over = f"\r{up}\x1b[J" if self._out.terminal else ""
+        self._out.write_raw((over + "".join(f"{line}\n" for line in lines)).encode())
+        self._lines = len(lines)
+
+
+def _run(
+    made: Collected,
+    threads: Threads,
+    stop: Interrupt,
+    out: Output,
+    seconds: float | None,
+    every_second: Callable[[float], None],
+) -> float:
+    """Enable, read until asked to stop, disable, read the rest; for how many seconds it was enabled."""
+    for attached in made.attached:
+        attached.enable()
+    started = time.monotonic()
+    drawn = passed = 0.0
+    while not stop.is_set() and (seconds is None or passed < seconds):
+        left = TURN if seconds is None else min(TURN, seconds - passed)
+        stop.wait_for(made.pipe.descriptors if made.pipe else (), left, out.watched)
+        if made.pipe is not None:
+            made.pipe.empty(last=False)
+        threads.look()
+        passed = time.monotonic() - started
+        if passed - drawn >= REDRAW:
+            every_second(passed)
+            drawn = passed
+    for attached in made.attached:
+        attached.disable()
+    passed = time.monotonic() - started
+    if made.pipe is not None:
+        made.pipe.empty(last=True)
+    return passed
+
+
+def wants_color(out: Output) -> bool:
+    """Whether the table may be coloured (https://no-color.org)."""
+    return out.terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -1,0 +1,50 @@
+"""What killed traces leave in the kernel: known by its name, and by the lock that nobody holds."""
+
+import logging
+import os
+from itertools import count
+
+from kprobe_exporter.errors import InstanceBusy, TracefsError
+from kprobe_exporter.tracefs.definitions import list_definitions
+from kprobe_exporter.tracefs.files import Tracefs
+from kprobe_exporter.tracefs.instance import Instance
+
+log = logging.getLogger(__name__)
+
+PREFIX = "kprobe_exporter_trace_"
+"""Of the instance and the group of one trace; the id of its process follows."""
+
+
+def acquire_for_trace(files: Tracefs) -> Instance:
+    """An instance of this process' own. Raises TracefsError.
+
+    Another pid namespace has a process of the same number, whose trace may live: then ours has a
+    further name.
+    """
+    for number in count(1):
+        name = f"{PREFIX}{os.getpid()}" + (f"_{number}" if number > 1 else "")
+        try:
+            return Instance.acquire(files, name)
+        except InstanceBusy:
+            continue
+    raise AssertionError
+
+
+def traces(files: Tracefs) -> list[str]:
+    """The names of all traces of which there is something, an instance or a definition, alive or not."""
+    names = [*files.names("instances"), *(defined.group for defined in list_definitions(files))]
+    return sorted({name for name in names if name.startswith(PREFIX)})
+
+
+def remove_dead_traces(files: Tracefs) -> None:
+    """Remove what killed traces left. Never raises: whoever starts has other things to do."""
+    try:
+        for name in traces(files):
+            try:
+                Instance.acquire(files, name).close()
+            except InstanceBusy:
+                continue
+            except TracefsError as error:
+                log.warning("%s", error)
+    except OSError as error:
+        log.warning("what killed traces left cannot be looked for: %s", error)

@@ -1,0 +1,156 @@
+"""cli.list: attach strings on stdout, sentences on stderr, exit 1 if nothing matches, quiet in a pipe."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from kprobe_exporter.cli import list as module
+from kprobe_exporter.cli import main
+from kprobe_exporter.errors import ProbeRefused
+from kprobe_exporter.grammar.target import Kind
+from kprobe_exporter.listing import Details, KernelPlaces, Listed, Place, Wish
+
+PLACES = [Place(Kind.KPROBE, "ext4", "ext4_open"), Place(Kind.TRACEPOINT, "sched", "sched_switch")]
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Runs `list` on a kernel that answers with these places, or with an error."""
+
+    @contextmanager
+    def mounted(asked: Path | None) -> Iterator[Path]:
+        yield tmp_path
+
+    def invoke(
+        *arguments: str,
+        notes: tuple[str, ...] = (),
+        error: Exception | None = None,
+        asked: list[Wish] | None = None,
+    ) -> Result:
+        def find(self: object, wish: Wish) -> Listed:
+            if asked is not None:
+                asked.append(wish)
+            if error:
+                raise error
+            return Listed(PLACES, [*notes])
+
+        monkeypatch.setattr(module, "mounted", mounted)
+        monkeypatch.setattr(KernelPlaces, "find", find)
+        return CliRunner().invoke(main, ["list", *arguments])
+
+    return invoke
+
+
+def test_one_attach_string_a_line(run: Run) -> None:
+    result = run()
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == "kprobe:ext4:ext4_open\ntracepoint:sched:sched_switch\n"
+
+
+def test_notes_are_told_beside_the_list_and_escaped(run: Run) -> None:
+    result = run(notes=("a\x1b[31m", "b"))
+    assert result.stderr == "kprobe-exporter: a\\x1b[31m\nkprobe-exporter: b\n"
+    assert result.stdout.count("\n") == 2
+
+
+def test_the_pattern_is_passed_on(run: Run) -> None:
+    asked: list[Wish] = []
+    run(asked=asked)
+    run("kprobe:tcp_*", asked=asked)
+    assert asked == [Wish("*", None, "", "*"), Wish("kprobe:tcp_*", Kind.KPROBE, "", "tcp_*")]
+
+
+def test_details_are_below_their_place(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def of(self: object, places: list[Place]) -> tuple[dict[Place, list[str]], list[str]]:
+        return {places[1]: ["pid_t pid", "int prio"]}, ["no prototypes"]
+
+    monkeypatch.setattr(Details, "of", of)
+    result = run("-v")
+    assert result.stdout.splitlines() == [
+        "kprobe:ext4:ext4_open",
+        "tracepoint:sched:sched_switch",
+        "    pid_t pid",
+        "    int prio",
+    ]
+    assert result.stderr == "kprobe-exporter: no prototypes\n"
+
+
+@pytest.mark.parametrize("error", [ProbeRefused("'x' cannot be probed."), OSError(5, "Input/output error")])
+def test_what_cannot_be_probed(run: Run, error: Exception) -> None:
+    result = run("x", error=error)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("kprobe-exporter: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_program_needs_no_tracefs(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Wish] = []
+
+    def file_places(wish: Wish) -> list[Place]:
+        asked.append(wish)
+        return [Place(Kind.UPROBE, "/bin/x", "main")]
+
+    monkeypatch.setattr(module, "file_places", file_places)
+    for arguments in (["-x", "/bin/x"], ["-x", "/bin/x", "m*"], ["uprobe:/bin/x:m*"]):
+        result = CliRunner().invoke(main, ["list", *arguments])
+        assert (result.exit_code, result.stdout) == (0, "uprobe:/bin/x:main\n")
+    assert [wish[1:] for wish in asked] == [
+        (Kind.UPROBE, "/bin/x", "*"),
+        (Kind.UPROBE, "/bin/x", "m*"),
+        (Kind.UPROBE, "/bin/x", "m*"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["-x", "/bin/x", "kprobe:m*"], "write GLOB without a colon"),
+        (["-x", "/bin/x", "sched:*"], "write GLOB without a colon"),
+        (["-v", "-x", "/bin/x"], "leave it out"),
+        (["-v", "uprobe:/bin/x:m"], "leave it out"),
+        (["a", "b"], "unexpected extra argument"),
+        (["-x", "/nonexistent"], "there is no file /nonexistent"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], said: str) -> None:
+    result = CliRunner().invoke(main, ["list", *arguments])
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_no_tracefs(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["list", "--tracefs", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "mount one with 'mount -t tracefs nodev /sys/kernel/tracing'" in result.stderr
+
+
+def test_a_reader_that_goes_ends_it_quietly() -> None:
+    """More than a pipe holds, to one that nobody reads."""
+    code = (
+        "from kprobe_exporter.cli import list as module, main\n"
+        "from kprobe_exporter.grammar.target import Kind\n"
+        "from kprobe_exporter.listing import Place\n"
+        "module.file_places = lambda wish: [Place(Kind.UPROBE, '/bin/x', 'f')] * 100_000\n"
+        "main(['list', '-x', '/bin/x'])"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout
+        assert process.stderr
+        assert process.stdout.read(10) == b"uprobe:/bi"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+
+
+def test_the_builtin_list_is_still_there_for_the_group() -> None:
+    """The command's module has the builtin's name, and is an attribute of the package."""
+    assert module.__name__ == "kprobe_exporter.cli.list"
+    assert "list" in CliRunner().invoke(main, ["--help"]).stdout
