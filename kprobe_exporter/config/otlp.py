@@ -97,7 +97,7 @@ _DURATION: dict[str, Any] = {"type": ["number", "string"], "pattern": DURATION, 
 
 
 class PushModel(Strict):
-    """The metrics are pushed as well, the metrics of the probes and of the agent."""
+    """Pushing the metrics of the probes and of the agent as well."""
 
     interval: Annotated[
         float, BeforeValidator(_seconds), Field(ge=1, le=86400), _or_variable(**_DURATION)
