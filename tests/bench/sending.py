@@ -1,0 +1,249 @@
+"""A process that sends spans or log records as fast as one can, by our way or by the SDK's own.
+
+Run as a program it is that process: a number of items on stdin, what they took on stdout.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import cycle, islice
+from typing import Any, NamedTuple
+
+from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter as GrpcLogs
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcSpans
+from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter as HttpLogs
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpSpans
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import Status, StatusCode
+
+from kprobe_exporter.aggregate.updates import getter
+from kprobe_exporter.export.otlp.attributes import Described, Description
+from kprobe_exporter.export.otlp.build import SCOPE, Builder
+from kprobe_exporter.export.otlp.channel import BATCH, Channel, Sender
+from kprobe_exporter.export.otlp.clock import WallClock
+from kprobe_exporter.export.otlp.resource import resource
+from kprobe_exporter.export.otlp.settings import Protocol, Settings
+from kprobe_exporter.export.otlp.transport import connect
+from kprobe_exporter.labels.errno import name_of
+from kprobe_exporter.model import TIME, Arg, Emission, Layout, ReturnType
+from kprobe_exporter.telemetry import NAMES, Signal
+
+OURS, USUAL, BUILT = "ours", "usual", "built"
+"""The agent's way; the SDK's as a program uses it, with a tracer or a logger; the SDK's processor and
+exporter with the spans that the agent builds."""
+
+WAYS: Mapping[Signal, tuple[str, ...]] = {"span": (OURS, USUAL, BUILT), "log": (OURS, USUAL)}
+
+QUEUE = 10_000
+"""The agent's by default, and given to the SDK's processors."""
+
+AHEAD = 16 * BATCH
+"""Items that are handed over and not yet taken, at the most: none is dropped."""
+
+PATIENCE = 60.0
+
+LSEEK = Layout(
+    1,
+    "lseek",
+    "lseek",
+    "joined",
+    "lseek",
+    (
+        Arg("fd", "int"),
+        Arg("offset", "int"),
+        Arg("whence", "int"),
+        Arg("comm", "comm"),
+        Arg("return", "int"),
+        Arg("duration", "int"),
+    ),
+    ReturnType("long", "s64", signed=True),
+)
+DESCRIBED = Described(LSEEK, "syscall", returned=getter(LSEEK, "return"))
+
+ERRORS = 16
+"""Of so many calls one fails."""
+
+
+class Took(NamedTuple):
+    """What so many items took: seconds, and seconds of user and system time, of all threads."""
+
+    items: int
+    seconds: float
+    cpu: float
+
+    @property
+    def rate(self) -> float:
+        return self.items / self.seconds
+
+
+class Way(NamedTuple):
+    """How items are sent: ``put`` one; how many were ``exported`` so far; ``close`` at the end."""
+
+    put: Callable[[Emission], object]
+    exported: Callable[[], int]
+    close: Callable[[], object]
+
+
+def calls(count: int) -> list[Emission]:
+    """Calls of lseek(2), each a trace of its own, as the reader's thread selects them."""
+    now = time.monotonic_ns()
+    made = []
+    for number in range(1, count + 1):
+        returned = -22 if number % ERRORS == 0 else number
+        record = (1, now + number, 3, 71, 70, None, 3, number, 0, b"postgres", returned, 1_000 + number)
+        made.append(Emission(record, number << 64 | number, number))
+    return made
+
+
+def send(way: Way, emissions: Sequence[Emission], count: int) -> Took:
+    """Put so many of them, in turn and never too many ahead, until all are taken.
+
+    A multiple of BATCH, for the last ones would wait for others. AssertionError if they are not taken.
+    """
+    assert count % BATCH == 0
+    items, before = cycle(emissions), way.exported()
+    began, cpu = time.perf_counter(), time.process_time()
+    put = 0
+    while (waiting := put - (way.exported() - before)) or put < count:
+        assert time.perf_counter() - began < PATIENCE, f"{waiting} of {put} items were not taken"
+        if put < count and waiting <= AHEAD - BATCH:
+            for item in islice(items, BATCH):
+                way.put(item)
+            put += BATCH
+        else:
+            time.sleep(0.0005)
+    return Took(count, time.perf_counter() - began, time.process_time() - cpu)
+
+
+def ours(signal: Signal, sender: Sender) -> Way:
+    """As ``telemetry`` has it: a channel, and what it builds on its own thread."""
+    builder = Builder([DESCRIBED], resource(), WallClock(), name_of)
+    make: Callable[[Emission], object] = builder.span if signal == "span" else builder.log
+
+    def build(items: list[Emission]) -> list[object]:
+        return [make(item) for item in items]
+
+    channel = Channel(NAMES[signal], build, sender, QUEUE)
+    channel.start()
+    return Way(channel.put, lambda: channel.counts().exported, partial(channel.close, 5))
+
+
+class Counted:
+    """An exporter of the SDK, and how many items it says were taken."""
+
+    def __init__(self, exporter: Any) -> None:
+        self._exporter = exporter
+        self.exported = 0
+
+    def export(self, batch: Sequence[Any]) -> Any:
+        result = self._exporter.export(batch)
+        if result.name == "SUCCESS":
+            self.exported += len(batch)
+        return result
+
+    def shutdown(self) -> None:
+        self._exporter.shutdown()
+
+
+def usual(signal: Signal, exporter: Any) -> Way:
+    """A tracer's spans or a logger's records, with what ours tell, through the SDK's batch processor."""
+    counted: Any = Counted(exporter)
+    told, clock = Resource(resource().attributes), WallClock()
+    if signal == "log":
+        builder = Builder([DESCRIBED], told, clock, name_of)
+        loggers = LoggerProvider(told)
+        loggers.add_log_record_processor(BatchLogRecordProcessor(counted, max_queue_size=QUEUE))
+        emit = loggers.get_logger(SCOPE.name, SCOPE.version).emit
+        return Way(
+            lambda emission: emit(builder.log(emission).log_record),
+            lambda: counted.exported,
+            loggers.shutdown,
+        )
+    tracers = TracerProvider(resource=told)
+    tracers.add_span_processor(BatchSpanProcessor(counted, max_queue_size=QUEUE))
+    start = tracers.get_tracer(SCOPE.name, SCOPE.version).start_span
+    described = Description(DESCRIBED, name_of)
+
+    def put(emission: Emission) -> None:
+        record, returned = emission.record, described.returned(emission.record)
+        error, begin = described.error(returned), clock.unix_ns(record[TIME])
+        attributes = described.attributes(emission, returned, error)
+        span = start(described.name, attributes=attributes, start_time=begin)
+        if error is not None:
+            span.set_status(Status(StatusCode.ERROR, error))
+        span.end(begin + record[LSEEK.place("duration") or 0])
+
+    return Way(put, lambda: counted.exported, tracers.shutdown)
+
+
+def built(exporter: Any) -> Way:
+    """The agent's spans, built by whoever ends them, through the SDK's batch processor."""
+    counted: Any = Counted(exporter)
+    builder = Builder([DESCRIBED], resource(), WallClock(), name_of)
+    processor = BatchSpanProcessor(counted, max_queue_size=QUEUE)
+    return Way(
+        lambda emission: processor.on_end(builder.span(emission)),
+        lambda: counted.exported,
+        processor.shutdown,
+    )
+
+
+def opened(way: str, signal: Signal, protocol: Protocol, endpoint: str) -> Way:
+    """A way to a collector; the SDK's exporters are as it makes them."""
+    if way == OURS:
+        return ours(signal, connect(NAMES[signal], Settings(endpoint, protocol)))
+    make: Callable[..., Any]
+    if protocol == "grpc":
+        make = GrpcSpans if signal == "span" else GrpcLogs
+    else:
+        make = HttpSpans if signal == "span" else HttpLogs
+        endpoint += f"/v1/{NAMES[signal]}"
+    exporter = make(endpoint=endpoint)
+    return built(exporter) if way == BUILT else usual(signal, exporter)
+
+
+class Sending:
+    """The process, seen from outside."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+
+    def send(self, items: int) -> Took:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(items, file=self._process.stdin, flush=True)
+        return Took(*json.loads(self._process.stdout.readline()))
+
+
+@contextmanager
+def sendings(signal: Signal, protocol: Protocol, endpoint: str) -> Iterator[Mapping[str, Sending]]:
+    """A process for each way, until the context is left."""
+    with ExitStack() as stack:
+        made = {}
+        for way in WAYS[signal]:
+            command = [sys.executable, "-m", __name__, way, signal, protocol, endpoint]
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            stack.enter_context(process)
+            stack.callback(process.terminate)
+            made[way] = Sending(process)
+        yield made
+
+
+def main(way: str, signal: Signal, protocol: Protocol, endpoint: str) -> None:
+    found = opened(way, signal, protocol, endpoint)
+    emissions = calls(AHEAD)
+    for line in sys.stdin:
+        print(json.dumps(send(found, emissions, int(line))), flush=True)
+    found.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])  # type: ignore[arg-type]

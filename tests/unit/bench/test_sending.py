@@ -1,0 +1,173 @@
+"""Sending as fast as one can: never more ahead than fits, and the same items by every way."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from opentelemetry.sdk._logs.export import LogRecordExportResult
+from opentelemetry.sdk.trace.export import SpanExportResult
+
+from kprobe_exporter.export.otlp.channel import BATCH
+from kprobe_exporter.export.otlp.settings import Protocol
+from kprobe_exporter.model import Emission
+from kprobe_exporter.telemetry import Signal
+from tests.bench import sending
+from tests.bench.sending import (
+    AHEAD,
+    ERRORS,
+    QUEUE,
+    WAYS,
+    Counted,
+    Way,
+    built,
+    calls,
+    opened,
+    ours,
+    send,
+    usual,
+)
+
+RESULTS: Mapping[Signal, Any] = {"span": SpanExportResult, "log": LogRecordExportResult}
+TOLERANCE = 1_000_000_000
+"""Nanoseconds between two looks at the clocks."""
+
+
+class Slow:
+    """Takes nothing until so many wait that no more come, then a batch at each look."""
+
+    def __init__(self) -> None:
+        self.got: list[Emission] = []
+        self.taken = self.most = 0
+        self._looked_at = -1
+
+    def exported(self) -> int:
+        if len(self.got) == self._looked_at:
+            self.taken = min(self.taken + BATCH, len(self.got))
+        self._looked_at = len(self.got)
+        self.most = max(self.most, len(self.got) - self.taken)
+        return self.taken
+
+    def way(self) -> Way:
+        return Way(self.got.append, self.exported, lambda: None)
+
+
+class Kept:
+    """Stands where an exporter of the SDK does, or a Transport."""
+
+    def __init__(self, signal: Signal, *, taken: bool = True) -> None:
+        self.items: list[Any] = []
+        self._result = RESULTS[signal].SUCCESS if taken else RESULTS[signal].FAILURE
+
+    def export(self, items: Sequence[Any]) -> Any:
+        self.items += items
+        return self._result
+
+    def shutdown(self) -> None:
+        pass
+
+
+class KeptByUs(Kept):
+    def export(self, items: Sequence[Any]) -> int:
+        self.items += items
+        return len(items)
+
+    def pause(self) -> float:
+        return 0
+
+    def stop(self, timeout: float) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def test_no_more_ahead_than_fits() -> None:
+    slow, emissions = Slow(), calls(5)
+    for count in (BATCH, 3 * AHEAD):  # the second time there is a number to begin with
+        before = len(slow.got)
+        took = send(slow.way(), emissions, count)
+        assert (took.items, len(slow.got) - before, slow.taken) == (count, count, len(slow.got))
+        assert took.seconds > 0
+    assert slow.most == AHEAD < QUEUE
+    assert slow.got[:6] == [*emissions, emissions[0]]
+
+
+def test_what_is_not_taken_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "PATIENCE", 0.01)
+    with pytest.raises(AssertionError, match=f"{BATCH} of {BATCH} items were not taken"):
+        send(Way(lambda _: None, lambda: 0, lambda: None), calls(1), BATCH)
+
+
+def test_the_last_ones_wait_for_no_others() -> None:
+    with pytest.raises(AssertionError):
+        send(Slow().way(), calls(1), BATCH + 1)
+
+
+def test_only_what_was_taken_is_counted() -> None:
+    for taken, exported in ((True, 3), (False, 0)):
+        counted = Counted(Kept("span", taken=taken))
+        counted.export([1, 2, 3])
+        assert counted.exported == exported
+
+
+def told(item: Any) -> tuple[object, ...]:
+    """What must be the same by every way, of a span: all but its ids."""
+    return (
+        item.name,
+        dict(item.attributes),
+        item.end_time - item.start_time,
+        item.status.status_code,
+        item.status.description,
+        item.kind,
+        item.instrumentation_scope.name,
+        dict(item.resource.attributes),
+    )
+
+
+def sent(way: Way, count: int) -> None:
+    for emission in calls(count):
+        way.put(emission)
+    way.close()
+    assert way.exported() == count
+
+
+def test_the_same_spans_by_every_way() -> None:
+    by_us, by_tracer, by_sdk = KeptByUs("span"), Kept("span"), Kept("span")
+    sent(ours("span", by_us), 2 * ERRORS)
+    sent(usual("span", by_tracer), 2 * ERRORS)
+    sent(built(by_sdk), 2 * ERRORS)
+    expected = [told(span) for span in by_us.items]
+    assert sum(span.attributes.get("error.type") == "EINVAL" for span in by_us.items) == 2
+    for kept in (by_tracer, by_sdk):
+        assert [told(span) for span in kept.items] == expected
+        for span, our in zip(kept.items, by_us.items, strict=True):
+            assert abs(span.start_time - our.start_time) < TOLERANCE
+
+
+def test_the_same_log_records_by_every_way() -> None:
+    by_us, by_logger = KeptByUs("log"), Kept("log")
+    sent(ours("log", by_us), 2 * ERRORS)
+    sent(usual("log", by_logger), 2 * ERRORS)
+    found = [
+        [
+            (
+                item.log_record.body,
+                dict(item.log_record.attributes),
+                item.log_record.severity_number,
+                item.log_record.event_name,
+                dict(item.resource.attributes),
+            )
+            for item in kept.items
+        ]
+        for kept in (by_us, by_logger)
+    ]
+    assert found[0] == found[1]
+    assert len(found[0]) == 2 * ERRORS
+
+
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+@pytest.mark.parametrize(("way", "signal"), [(way, signal) for signal, ways in WAYS.items() for way in ways])
+def test_every_way_opens_before_there_is_a_collector(way: str, signal: Signal, protocol: Protocol) -> None:
+    found = opened(way, signal, protocol, "http://127.0.0.1:1")
+    assert found.exported() == 0
+    found.close()
