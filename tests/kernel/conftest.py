@@ -25,6 +25,7 @@ StartAgent = Callable[..., AgentProcess]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=SEED, help="of the random tests; 0 for a new one")
+    parser.addoption("--events", type=int, default=50_000, help="that are read twice and compared")
 
 
 @pytest.fixture
@@ -33,6 +34,13 @@ def random(request: pytest.FixtureRequest) -> Random:
     seed = request.config.getoption("--seed") or randrange(1, 2**32)
     print(f"to repeat this: --seed {seed}")
     return Random(seed)
+
+
+@pytest.fixture
+def events(request: pytest.FixtureRequest) -> int:
+    """How many events are compared: a million takes seconds here, and minutes under emulation."""
+    number: int = request.config.getoption("--events")
+    return number
 
 
 @pytest.fixture(scope="session")

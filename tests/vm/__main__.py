@@ -31,7 +31,7 @@ VM_LIMIT = 25 * 60
 LOST = (None, 255)  # virtme-ng's 255: the guest went without leaving a status
 HOST_SUITES = {
     "host": ("tests/unit", "tests/contract", "tests/e2e", "tests/sanitizer"),
-    "host-kernel": ("tests/kernel",),
+    "host-kernel": ("tests/kernel", "--events=1000000"),
 }
 # The kernel suite last: it may leave the guest in a state that only a boot ends.
 VM_SUITE = ("tests/contract", "tests/kernel")
