@@ -6,8 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from kprobe_exporter.config.fields import PATTERNS, BucketRule, Exp2, Linear, Strict
-from kprobe_exporter.config.later import later
+from kprobe_exporter.config.fields import PATTERNS, BucketRule, Exp2, LimitModel, Linear, Strict
 from kprobe_exporter.config.otlp import ExportModel, OtlpModel, PushModel
 from kprobe_exporter.config.schema import (
     AttachModel,
@@ -23,7 +22,7 @@ from kprobe_exporter.config.wording import Path, nearest, quote
 from kprobe_exporter.config.yaml_source import Source
 from kprobe_exporter.errors import Problem
 
-# The model behind a key, for the keys that may stand there. `later` names places in the same way.
+# The model behind a key, for the keys that may stand there.
 _MODELS: Mapping[str, type[Strict]] = {
     "document": Document,
     "global": GlobalModel,
@@ -40,6 +39,7 @@ _MODELS: Mapping[str, type[Strict]] = {
     "buckets": BucketRule,
     "return_buckets": BucketRule,
     "duration_buckets": BucketRule,
+    "limit": LimitModel,
     "linear": Linear,
     "exp2": Exp2,
 }
@@ -74,11 +74,10 @@ _SENTENCES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 def explain(source: Source, error: ValidationError) -> Iterator[Problem]:
     """The problems behind a failed validation of a source's document."""
     for found in error.errors(include_url=False):
-        if problem := _explain(source, found):
-            yield problem
+        yield _explain(source, found)
 
 
-def _explain(source: Source, found: ErrorDetails) -> Problem | None:
+def _explain(source: Source, found: ErrorDetails) -> Problem:
     loc, kind, value = found["loc"], found["type"], found["input"]
     details = found.get("ctx", {})
     if kind == "missing":
@@ -114,25 +113,21 @@ def _described(value: object, *, secret: bool) -> str:
     return "text" if secret else f"the text {quote(value)}"
 
 
-def _missing(source: Source, path: Path, key: str) -> Problem | None:
-    place, _ = _place(path)
-    here = source.at(path)
-    if isinstance(here, dict) and any(later(place, other) for other in here):
-        return None  # what is here instead of it has its own sentence
+def _missing(source: Source, path: Path, key: str) -> Problem:
     return source.problem((*path, key), f"the key {key!r} is missing")
 
 
 def _unknown(path: Path, key: object) -> str:
-    place, model = _place(path)
+    model = _model(path)
     known = [field.alias or name for name, field in model.model_fields.items()]
-    return later(place, key) or f"unknown key {quote(key)}{nearest(key, known)}"
+    return f"unknown key {quote(key)}{nearest(key, known)}"
 
 
-def _place(path: Path) -> tuple[str, type[Strict]]:
+def _model(path: Path) -> type[Strict]:
     names = [step for step in path if isinstance(step, str)]
     if names[-2:-1] == ["labels"]:  # the last one is the label's own name
         names.pop()
     place = names[-1] if names else "document"
     if names[:1] == ["otlp"]:  # probes have `metrics` as well
         place = ".".join(names)
-    return place, _MODELS[place]
+    return _MODELS[place]

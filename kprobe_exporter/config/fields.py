@@ -19,7 +19,6 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from kprobe_exporter.config.later import later
 from kprobe_exporter.config.values import return_type
 from kprobe_exporter.config.wording import nearest, quote
 from kprobe_exporter.errors import GrammarError
@@ -120,7 +119,7 @@ def _decoder(value: str | dict[str, Any], info: ValidationInfo) -> str | dict[st
     name, options = (value, None) if isinstance(value, str) else next(iter(value.items()))
     if name not in decoders:
         unknown = f"there is no decoder {quote(name)}{nearest(name, decoders)}"
-        raise ValueError(later("decoder", name) or unknown)
+        raise ValueError(unknown)
     decoders[name](options)
     return value
 
@@ -162,6 +161,24 @@ To: TypeAlias = Annotated[
 Returns: TypeAlias = Annotated[str, AfterValidator(_returns), Field(examples=["int", "long"])]
 Fetch: TypeAlias = dict[Annotated[str, Field(pattern=FETCH_NAME)], str]
 Name: TypeAlias = Annotated[str, Field(pattern=METRIC_NAME)]
+
+
+class LimitModel(Strict):
+    """The most firings that are put up with for longer than some seconds."""
+
+    hits_per_second: Annotated[int, Field(ge=1, le=1_000_000_000)]
+    """Firings a second, those that a filter turns away included."""
+
+
+Limit: TypeAlias = Annotated[
+    Annotated[Literal["none"], Tag("<text>")] | Annotated[LimitModel, Tag("<mapping>")],
+    shapes("a limit is {hits_per_second: NUMBER}, or none"),
+]
+
+
+def hits_per_second(limit: Limit) -> float | None:
+    """What a limit says; None for none."""
+    return None if isinstance(limit, str) else float(limit.hits_per_second)
 
 
 class Linear(Strict):

@@ -13,7 +13,7 @@ from kprobe_exporter.config.definitions import defined_name, spell_out, wrong_ke
 from kprobe_exporter.config.environment import fill_in
 from kprobe_exporter.config.explain import explain
 from kprobe_exporter.config.exported import IDLE, NOWHERE, export_of, located, otlp_of, wrong_with_otlp
-from kprobe_exporter.config.fields import Decoders
+from kprobe_exporter.config.fields import Decoders, hits_per_second
 from kprobe_exporter.config.files import Unusable, expand, read
 from kprobe_exporter.config.kernel import refuse_metric, refuse_probe
 from kprobe_exporter.config.metrics import duration_buckets, return_buckets, write_out
@@ -129,7 +129,9 @@ class _Loading:
         """What ``global`` says in all files together, without what is wrong in it."""
         written = [(source, _mapping(source, "global")) for source in sources]
         merged = self._merged(written, "global", GlobalModel)
-        found = Settings(**GlobalModel.model_validate(merged).model_dump())
+        model = GlobalModel.model_validate(merged)
+        limit = hits_per_second(model.limit)
+        found = Settings(**model.model_dump(exclude={"limit"}), limit=limit)
         self._check_settings(found, sources)
         return found
 
@@ -247,6 +249,7 @@ class _Loading:
             optional=model.optional,
             stack=model.stack,
             aggregate=model.aggregate,
+            limit=hits_per_second(model.limit),
             export=self._export(written.get("export"), model, attached, refuse),
         )
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from kprobe_exporter.config.fields import bounds
-from kprobe_exporter.config.later import later
 from kprobe_exporter.config.names import wrong_with_label, wrong_with_metric
 from kprobe_exporter.config.schema import LabelModel, MetricModel, ProbeModel
 from kprobe_exporter.config.sites import Alternative, Refuse
@@ -182,7 +181,7 @@ def _missing(name: str, alternatives: tuple[Alternative, ...]) -> str | None:
         return f"there is no 'duration' at {listed(without)}: only a call or a pair takes time"
     known = {field for one in alternatives for field in one.fields} - {name}
     hint = closest(name, known) or ": every alternative must yield it, see `fetch`"
-    return later("field", name) or f"there is no field {quote(name)} at {listed(without)}{hint}"
+    return f"there is no field {quote(name)} at {listed(without)}{hint}"
 
 
 def _is_text(one: Alternative, name: str) -> bool:

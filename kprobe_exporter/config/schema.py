@@ -19,6 +19,8 @@ from kprobe_exporter.config.fields import (
     Fetch,
     Filter,
     Help,
+    Limit,
+    LimitModel,
     Name,
     Returns,
     Size,
@@ -210,6 +212,8 @@ class ProbeModel(Strict):
     """Whether each event comes with the kernel's stack."""
     aggregate: Aggregate = "auto"
     """Who adds up: `auto` as cheaply as it can be done, `events` the agent, `kernel` hist triggers."""
+    limit: Limit = LimitModel(hits_per_second=100_000)
+    """Over it for some seconds, the probe is disabled, and tried again with growing pauses."""
     export: Exported | None = None
     """Single events to OpenTelemetry: `log`, `span`, or `{as, sample, max_per_second, where, attributes}`."""
 
@@ -235,6 +239,8 @@ class GlobalModel(Strict):
     """A label set that was not seen for so long goes, as `15m` or `90s`; 0 keeps them all."""
     max_matches: Annotated[int, Field(ge=1, le=10_000)] = 100
     """How many functions or tracepoints a pattern as `kprobe:tcp_send*` may name, a probe each."""
+    limit: Limit = LimitModel(hits_per_second=200_000)
+    """Of all probes together: over it for some seconds, the one that fires most is disabled."""
 
 
 class Document(Strict):
@@ -243,7 +249,7 @@ class Document(Strict):
     model_config = ConfigDict(title="kprobe_exporter configuration")
 
     # `global` is a keyword of Python.
-    settings: GlobalModel = Field(default=GlobalModel(), alias="global")
+    settings: GlobalModel = Field(default_factory=GlobalModel, alias="global")
     """What concerns all probes."""
     probes: list[ProbeModel] = Field(default_factory=list)
     """The probes; those of all files together."""

@@ -141,7 +141,7 @@ class Probe:
     """A probe: the first alternative of ``attach`` that the kernel can do is used.
 
     ``stack`` asks for the kernel's stack with each event. ``aggregate`` says who adds up: the agent,
-    event by event, or the kernel, by hist triggers.
+    event by event, or the kernel, by hist triggers. ``limit`` in firings a second, None for none.
     """
 
     name: str
@@ -155,6 +155,7 @@ class Probe:
     optional: bool = False
     stack: bool = False
     aggregate: Aggregate = "auto"
+    limit: float | None = 100_000.0
     export: Export | None = None
 
 
@@ -164,6 +165,7 @@ class Settings:
 
     ``max_series`` counts the label sets of a metric, ``max_series_total`` those of all of them. One
     that was not seen for ``series_ttl`` seconds goes; 0 is never. A pattern names ``max_matches`` at most.
+    All probes together may fire ``limit`` times a second, None for any number.
     """
 
     namespace: str = "kprobe"
@@ -175,6 +177,7 @@ class Settings:
     max_series_total: int = 20_000
     series_ttl: float = 900.0
     max_matches: int = 100
+    limit: float | None = 200_000.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,160 @@
+"""How often probes may fire: which to switch off, and when to try them again.
+
+Pure: numbers and times in, verdicts out.
+
+Each probe has a bucket (as a token bucket's): a limit's worth of firings flows in every second, each
+firing takes one out, and it holds BURST seconds' worth. Empty, the probe is tripped: twice the limit is
+put up with for BURST seconds, ten times the limit for a third of one, a little more than it for long.
+The probes together have one more; when that is empty, the one that fires most is tripped.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+BURST = 3.0
+"""Seconds of a limit that may be fired at once."""
+
+FIRST_PAUSE = 10.0
+LONGEST_PAUSE = 600.0
+"""Seconds for which a probe is off, at first and at the most; twice as long each time."""
+
+RECOVERED = 600.0
+"""Seconds after which a probe that was tripped before counts as one that never was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trip:
+    """A probe that is to be disabled for ``pause`` seconds: there were ``rate`` firings a second.
+
+    With ``most`` these are of all probes together, and so many of them its own: none fired more.
+    """
+
+    probe: str
+    rate: float
+    limit: float
+    pause: float
+    most: float | None = None
+
+    def __str__(self) -> str:
+        end = f"it is off for {self.pause:.0f} s"
+        if self.most is None:
+            return f"it fired {self.rate:,.0f} times a second, and its limit is {self.limit:,.0f}: {end}"
+        return (
+            f"all probes together fired {self.rate:,.0f} times a second, and their limit is"
+            f" {self.limit:,.0f}; this one fired most, {self.most:,.0f} times: {end}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is to be done: disable the ``tripped``, enable the ``again``."""
+
+    tripped: tuple[Trip, ...] = ()
+    again: tuple[str, ...] = ()
+
+
+class _Bucket:
+    """Firings that may still come; below 0 it is empty."""
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self.level = BURST * limit
+
+    def take(self, firings: float, seconds: float) -> bool:
+        """Whether it is empty after so many firings in so many seconds."""
+        self.level = min(self.level + self.limit * seconds - firings, BURST * self.limit)
+        return self.level < 0
+
+
+@dataclass(slots=True)
+class _Probe:
+    """One that is on, or off ``until`` then. Its last reading: ``hits`` at ``read_at``."""
+
+    bucket: _Bucket | None
+    hits: int | None = None
+    read_at: float = 0.0
+    on_since: float = 0.0
+    until: float | None = None
+    pause: float = 0.0
+
+    def read(self, hits: int, now: float) -> tuple[int, float]:
+        """How many more than at the last reading, and how many seconds since."""
+        more, seconds = (0 if self.hits is None else hits - self.hits), now - self.read_at
+        self.hits, self.read_at = hits, now
+        return more, seconds
+
+
+class Budget:
+    """The buckets of all probes. Not thread-safe.
+
+    ``limit`` is that of all probes together, in firings a second, None for none. Times are seconds of a
+    clock that never steps.
+    """
+
+    def __init__(self, limit: float | None = None) -> None:
+        self._all = _Bucket(limit) if limit else None
+        self._read_at = 0.0
+        self._probes: dict[str, _Probe] = {}
+
+    def limit(self, limit: float | None) -> None:
+        """Another limit of all probes together, from now on."""
+        if (self._all.limit if self._all else None) != limit:
+            self._all = _Bucket(limit) if limit else None
+
+    def watch(self, now: float, hits: Mapping[str, int], limits: Mapping[str, float | None]) -> Verdict:
+        """What is to be done, by what was counted until ``now``.
+
+        ``limits`` are those of all probes that there are: others are forgotten, and one with another
+        limit than before begins anew. One whose ``hits`` are not known now is left as it is.
+        """
+        self._know(limits)
+        tripped: list[Trip] = []
+        rates: dict[str, float] = {}
+        fired = 0
+        for name, probe in self._probes.items():
+            if (count := hits.get(name)) is None:
+                continue
+            more, seconds = probe.read(count, now)
+            fired += more
+            if probe.until is None and seconds > 0:
+                rates[name] = more / seconds
+                if probe.bucket is not None and probe.bucket.take(more, seconds):
+                    tripped.append(self._off(name, now, rates[name], probe.bucket.limit))
+        tripped += self._together(fired, rates, now, enough=bool(tripped))
+        again = [name for name, probe in self._probes.items() if probe.until and probe.until <= now]
+        for name in again:
+            self._on(self._probes[name], now)
+        return Verdict(tuple(tripped), tuple(again))
+
+    def _together(self, fired: int, rates: Mapping[str, float], now: float, *, enough: bool) -> list[Trip]:
+        """The trip for the limit of all; ``enough``: one goes anyhow, the rest is seen without it."""
+        seconds, self._read_at = now - self._read_at, now
+        if self._all is None:
+            return []
+        over, limit = self._all.take(fired, seconds), self._all.limit
+        if over or enough:
+            self._all = _Bucket(limit)
+        if enough or not over or not rates:
+            return []
+        most = max(rates, key=rates.__getitem__)
+        return [self._off(most, now, sum(rates.values()), limit, rates[most])]
+
+    def _on(self, probe: _Probe, now: float) -> None:
+        probe.until, probe.on_since = None, now
+        if probe.bucket is not None:
+            probe.bucket = _Bucket(probe.bucket.limit)
+
+    def _know(self, limits: Mapping[str, float | None]) -> None:
+        for name in self._probes.keys() - limits.keys():
+            del self._probes[name]
+        for name, limit in limits.items():
+            known = self._probes.get(name)
+            if known is None or (known.bucket.limit if known.bucket else None) != limit:
+                self._probes[name] = _Probe(_Bucket(limit) if limit else None)
+
+    def _off(self, name: str, now: float, rate: float, limit: float, most: float | None = None) -> Trip:
+        probe = self._probes[name]
+        recovered = now - probe.on_since > RECOVERED
+        probe.pause = FIRST_PAUSE if recovered or not probe.pause else min(2 * probe.pause, LONGEST_PAUSE)
+        probe.until = now + probe.pause
+        return Trip(name, rate, limit, probe.pause, most)
