@@ -4,15 +4,15 @@ from collections.abc import Iterable, Mapping
 
 from kprobe_exporter.model import Family, ProbeSpec
 
-TRACEPOINT = 50e-9
-UPROBE = 2.6e-6
-URETPROBE = 2.8e-6
+TRACEPOINT = 60e-9
+UPROBE = 3.0e-6
+URETPROBE = 3.2e-6
 COUNTED = 85e-9
 KPROBE = 180e-9
 KRETPROBE = 270e-9
 FEXIT = 370e-9
 TRIGGER = 170e-9
-"""Seconds a firing (docs/benchmarks.md, 8): measured on a real CPU where one could be had; of functions of
+"""Seconds a firing (docs/benchmarks.md, "A firing"): measured on a real CPU where one could be had; of functions of
 the kernel emulated, and divided by 5, which is how much faster a real one was at uprobes."""
 
 NAME = "kprobe_exporter_probe_overhead_seconds_total"

@@ -1,0 +1,74 @@
+"""What one firing takes on a real CPU, beside an emulated one: where the agent's estimate comes from."""
+
+import subprocess
+from collections.abc import Mapping
+
+from kprobe_exporter import overhead
+from tests.bench.firing_guest import (
+    KPROBE,
+    KRETPROBE,
+    PROGRAM,
+    ROUNDS,
+    SOURCE,
+    TRACEPOINT,
+    UPROBE,
+    URETPROBE,
+    measure,
+)
+from tests.bench.guest import in_each_kernel
+from tests.bench.progress import say
+from tests.bench.table import Table
+from tests.vm import ROOT
+
+TITLE = "A firing"
+CONSTANTS: Mapping[str, float] = {
+    TRACEPOINT: overhead.TRACEPOINT,
+    UPROBE: overhead.UPROBE,
+    URETPROBE: overhead.URETPROBE,
+    KPROBE: overhead.KPROBE,
+    KRETPROBE: overhead.KRETPROBE,
+}
+
+
+def table() -> Table:
+    program = ROOT / PROGRAM
+    program.parent.mkdir(parents=True, exist_ok=True)
+    code = program.with_suffix(".c")
+    code.write_text(SOURCE)
+    subprocess.run(["cc", "-O1", "-o", program, code], check=True)
+    say("on this machine")
+    here = measure()
+    return tabulated(here, in_each_kernel("tests.bench.firing_guest"))
+
+
+def tabulated(here: Mapping[str, float], kernels: Mapping[str, Mapping[str, float]]) -> Table:
+    rows = []
+    for kind, constant in CONSTANTS.items():
+        emulated = [each[kind] for each in kernels.values()]
+        own = here.get(kind)
+        rows.append(
+            (
+                kind,
+                *(f"{ns:,.0f}" for ns in emulated),
+                "" if own is None else f"{own:,.0f}",
+                "" if own is None else f"{max(emulated) / own:.1f}",
+                f"{constant * 1e9:,.0f}",
+            )
+        )
+    slowest = min(
+        (max(each[kind] for each in kernels.values()) / own for kind, own in here.items()),
+        default=float("nan"),
+    )
+    return Table(
+        TITLE,
+        "What an event in the ring buffer adds to the call that it is on, in nanoseconds: getppid(2), and a"
+        " function of a C program; the fastest of 3 runs less the fastest one without a probe, the median of"
+        f" {ROUNDS} rounds. Beside it the constants of `kprobe_exporter_probe_overhead_seconds_total`.",
+        ("kind", *(f"{version}, emulated" for version in kernels), "this machine", "times", "constant"),
+        tuple(rows),
+        (
+            "This machine's kernel has no kprobes. For those the constants are the emulated figures (these,"
+            " and those of the overhead on the traced call) divided by 5, the least by which a real CPU was"
+            f" faster ({slowest:.1f} times in this run): rather too high than too low.",
+        ),
+    )
