@@ -12,8 +12,8 @@ KPROBE = 180e-9
 KRETPROBE = 270e-9
 FEXIT = 370e-9
 TRIGGER = 170e-9
-"""Seconds a firing (docs/benchmarks.md, "A firing"): measured on a real CPU where one could be had; of functions of
-the kernel emulated, and divided by 5, which is how much faster a real one was at uprobes."""
+"""Seconds a firing (docs/benchmarks.md, "A firing"): measured on a real CPU where one could be had; of
+functions of the kernel emulated, and divided by 5: so much faster a real one is at uprobes."""
 
 NAME = "kprobe_exporter_probe_overhead_seconds_total"
 HELP = (
