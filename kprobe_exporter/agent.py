@@ -1,43 +1,42 @@
 """The agent: all stages wired together, started in the order of the data flow, stopped in the mirror's.
 
-config ──► plan ──► tracefs (instance, probes) ──► source ──► aggregate ──► export
-                             └──────── poller ────────────────┘
+config ──► installation (plan, tracefs) ──► source ──► stream (pairing, aggregate, export)
+                             └──────── poller ──────────────┘
 """
 
-import itertools
 import logging
 import platform
+import threading
 import time
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
-from functools import partial
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from kprobe_exporter import __version__
 from kprobe_exporter.aggregate.aggregator import Aggregator
-from kprobe_exporter.aggregate.own import agent_families, probe_families
-from kprobe_exporter.aggregate.pairing import Pairing
-from kprobe_exporter.aggregate.recipes import recipe
+from kprobe_exporter.aggregate.own import agent_families, off_families, probe_families
 from kprobe_exporter.aggregate.series import Limits
-from kprobe_exporter.attach import settle
+from kprobe_exporter.budget import Trip
 from kprobe_exporter.config.values import Config
-from kprobe_exporter.errors import ProbeRefused, StartError, TracefsError
+from kprobe_exporter.errors import KprobeExporterError, StartError, TracefsError
 from kprobe_exporter.follow import Identities
-from kprobe_exporter.kernel import expanded, known_kernel
-from kprobe_exporter.labels import decoders
+from kprobe_exporter.heartbeat import Vital
+from kprobe_exporter.installation import UNEXPECTED, Installation
 from kprobe_exporter.labels.errno import name_of
-from kprobe_exporter.model import Batch, Layout, Snapshot
-from kprobe_exporter.plan import plan_probe, wants_symbols, wants_tgid
-from kprobe_exporter.probe_state import ProbeState, warn_of_strings
-from kprobe_exporter.reading import PAGE_PARSER, Reading, choose, open_pipe, unreadable
-from kprobe_exporter.recipe import Recipe
-from kprobe_exporter.source.reader import Pipe, Reader
+from kprobe_exporter.model import Snapshot
+from kprobe_exporter.plan import ProbePlan
+from kprobe_exporter.probe_state import ProbeState, State
+from kprobe_exporter.reading import PAGE_PARSER, choose
+from kprobe_exporter.reload import difference, needs_restart
+from kprobe_exporter.roster import Roster
+from kprobe_exporter.source.reader import Reader
 from kprobe_exporter.stop import Stop
+from kprobe_exporter.stream import Stream
 from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance
-from kprobe_exporter.tracefs.poller import Poller, read_counts
-from kprobe_exporter.tracefs.probes import Installed, names_in_use
-from kprobe_exporter.tracefs.resolve import Resolver
 from kprobe_exporter.tracefs.symbols import Symbols
+from kprobe_exporter.watch import Look, Watch
 
 if TYPE_CHECKING:
     from kprobe_exporter.telemetry import Telemetry
@@ -57,12 +56,20 @@ BUILD = {
 }
 
 
-class Agent:
-    """The probes of one configuration, in the kernel and counted, while the context lasts.
+class _Read(NamedTuple):
+    """Whether the configuration that was read last is the one that runs, and when that one was read."""
 
-    One thread enters and leaves it; ``snapshot``, ``ready`` and ``failed`` may be called from any,
-    once it is entered: the list of probes does not change after that. An error of a background
-    thread is kept in ``error`` and sets ``stop``.
+    successful: bool
+    at: float
+
+
+class Agent:
+    """The probes of a configuration, in the kernel and counted, while the context lasts.
+
+    One thread enters and leaves it. Once it is entered, everything else may be called from any thread:
+    ``reload``, ``disable`` and ``enable`` change probes, one at a time, under ``_changing``, which is held
+    while the kernel is asked; nobody else takes it, so neither a scrape nor the reader nor the poller
+    waits for a change. An error of a background thread is kept in ``error`` and sets ``stop``.
     """
 
     def __init__(self, config: Config, files: Tracefs, stop: Stop) -> None:
@@ -71,232 +78,214 @@ class Agent:
         self._files = files
         self._stop = stop
         self._stack = ExitStack()
-        self._probes: list[ProbeState] = []
-        self._loaded_at = time.time()
+        self._changing = threading.Lock()
+        self._ended = False
+        self._read = _Read(True, time.time())
         settings = config.settings
         limits = Limits(settings.max_series, settings.max_series_total, settings.series_ttl)
-        self._identities = Identities(config)
+        self._identities = Identities()
         self._aggregator = Aggregator(settings.namespace, limits, name_of, self._identities.cgroups.path)
-        self._pairing = Pairing(nested=any(probe.export for probe in config.probes))
-        self._symbols = Symbols(files)
+        self._watch = Watch(self._look, self._trip, self.enable)
         self._telemetry: Telemetry | None = None
-        self._reading = Reading(None)
-        self._buffer_kib = 0
+        self._installation: Installation
+        self._stream: Stream
         self._source: Reader
-        self._poller: Poller
+        self._roster: Roster
 
     def __enter__(self) -> "Agent":
         try:
             self._open()
         except OSError as error:
-            self._stack.close()
-            raise TracefsError(f"the kernel gave an answer that nobody expected: {error}.") from error
+            self._close()
+            raise TracefsError(f"{UNEXPECTED}: {error}.") from error
         except BaseException:
-            self._stack.close()
+            self._close()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        self._close()
 
     def failed(self, error: BaseException) -> None:
-        """A background thread ended by this error: stop the agent."""
-        self.error = error
+        """A background thread, or a change of probes, ended by this error: stop the agent."""
+        self.error = self.error or error
         self._stop.set()
 
     def insist(self) -> None:
         """Raise StartError unless every probe that is not optional works (``--fail-fast``)."""
-        for probe in self._probes:
+        for probe in self._roster.probes:
             if probe.state == "failed" and not probe.absent:
                 raise StartError(f"the probe '{probe.name}' is down: {probe.reason}")
 
     def ready(self) -> str | None:
         """None if at least one probe works, else why not."""
-        if any(probe.state == "up" for probe in self._probes):
+        probes = self._roster.probes
+        if any(probe.state == "up" for probe in probes):
             return None
-        return "no probe is up: " + "; ".join(f"{p.name}: {p.reason}" for p in self._probes)
+        return "no probe is up: " + "; ".join(f"{p.name}: {p.reason}" for p in probes)
+
+    def vitals(self) -> tuple[Vital, ...]:
+        """The threads without which it is no agent; the kernel may hold up a read of its counts."""
+        return Vital("reader", self._source.progress), Vital(
+            "poller", self._roster.poller.progress, patience=5
+        )
 
     def snapshot(self) -> Snapshot:
         """Everything that is shown, as fresh as a bounded wait allows."""
         self._source.drain(DRAIN_TIME)
-        self._poller.refresh(POLL_TIME)
+        self._roster.poller.refresh(POLL_TIME)
+        probes, read = self._roster.probes, self._read
         numbers = self._aggregator.copy()
-        statuses = [probe.status(numbers) for probe in self._probes]
-        shown = [s for s, p in zip(statuses, self._probes, strict=True) if not p.absent]
+        statuses = [probe.status(numbers, self._watch.history.rates(probe.name)) for probe in probes]
+        shown = [s for s, p in zip(statuses, probes, strict=True) if not p.absent]
+        age = self._roster.poller.age()
         return Snapshot(
             (
                 *probe_families(self._config.settings.namespace, shown),
                 *numbers.families,
-                *agent_families(numbers, BUILD, self._loaded_at, self._poller.age()),
+                *agent_families(numbers, BUILD, read.at, age, successful=read.successful),
+                *off_families(shown),
+                self._watch.overhead.family(),
                 *(self._telemetry.families() if self._telemetry else ()),
             ),
             tuple(statuses),
         )
 
-    def _open(self) -> None:
-        """Start stage by stage. Each is undone in the mirror's order, whatever comes in between.
+    def reload(self, read: Callable[[], Config]) -> str | None:
+        """Apply the configuration that ``read`` gives; None, or why the old one goes on, a line or more.
 
-        ``stop`` is looked at before each probe, so that a signal during a long start is heeded.
+        ``read`` raises KprobeExporterError. What the kernel refuses makes that probe fail, not the reload.
         """
+        with self._changing:
+            try:
+                reason = "the agent stops." if self._ended or self._stop.is_set() else self._reload(read())
+            except KprobeExporterError as error:
+                reason = str(error)
+            self._read = _Read(True, time.time()) if reason is None else self._read._replace(successful=False)
+        for line in reason.splitlines() if reason is not None else ():
+            log.error("the configuration was not reloaded: %s", line)
+        return reason
+
+    def disable(self, name: str, reason: str) -> bool:
+        """Switch off a probe that is up, as if it were removed, but for its numbers; False if it is not."""
+        return self._replace(name, "up", lambda plan: ProbeState(plan, "tripped", reason)) is not None
+
+    def enable(self, name: str) -> bool:
+        """Install and enable a probe that ``disable`` switched off, again; whether it is up then."""
+        probe = self._replace(name, "tripped", ProbeState.of)
+        return probe is not None and probe.state == "up"
+
+    def _open(self) -> None:
+        """Start stage by stage. Each is undone in the mirror's order, whatever comes in between."""
         name = self._config.settings.tracefs_instance
         instance = self._stack.enter_context(Instance.acquire(self._files, name))
-        self._set_up(instance)
-        self._connect()
-        self._install(instance)
-        if (following := self._identities.following) is not None:
-            self._stack.callback(following.disable)
-            following.enable()
-        pipe = self._pipe(instance)
-        if self._telemetry is not None:
-            self._stack.callback(self._telemetry.close)
-            pipe = self._telemetry.ticking(pipe)
-        self._source = Reader(pipe, self.failed)
-        self._stack.callback(self._source.close)
-        self._source.start()
-        self._stack.callback(self._disable)
-        self._enable()
-        self._poller = Poller(
-            lambda: read_counts(instance, self._installed()), self._aggregator.update_kernel
-        )
-        self._stack.callback(self._poller.close)
-        self._poller.start()
+        self._connect(instance)
+        poller = self._roster.poller
+        self._stack.callback(poller.close)
+        poller.start()
         if self._telemetry is not None:
             self._stack.callback(self._telemetry.stop_pushing)
             self._telemetry.start(self.snapshot, time.time_ns())
-        up = sum(probe.state == "up" for probe in self._probes)
-        log.info("%d of %d probes are up", up, len(self._probes))
+        with self._changing:  # the start is a reload from nothing
+            self._apply(self._config, replace(self._config, probes=()))
+        self._stack.callback(self._watch.close)
+        self._watch.start()
 
-    def _connect(self) -> None:
-        """Get ready to send, if anything is to be sent. Raises StartError."""
-        if self._config.otlp is None:
-            return
-        # Imported now: OpenTelemetry takes a while and some memory.
-        from kprobe_exporter.telemetry import Telemetry  # noqa: PLC0415
-
-        attributes = self._identities.attributes
-        self._telemetry = Telemetry(self._config.otlp, attributes, self._aggregator.exemplify)
-
-    def _set_up(self, instance: Instance) -> None:
-        settings, probes = self._config.settings, self._config.probes
+    def _connect(self, instance: Instance) -> None:
+        """The instance, its buffer, who reads it and what becomes of that, without any probe yet."""
+        settings, otlp = self._config.settings, self._config.otlp
         cpus = max(1, len(instance.files.names(f"{instance.path}/per_cpu")))
-        self._buffer_kib = max(4, min(settings.buffer_size, settings.buffer_total // cpus) // 1024)
-        instance.set_up(self._buffer_kib, record_tgid=wants_tgid(probes))
-        stacks_wanted = any(probe.stack for probe in probes)
-        self._reading = choose(instance, settings, self._symbols, stacks_wanted=stacks_wanted)
-        if self._reading.geometry is None:
-            log.info("events are read as text: %s", self._reading.because)
+        buffer_kib = max(4, min(settings.buffer_size, settings.buffer_total // cpus) // 1024)
+        instance.set_up(buffer_kib, record_tgid=False)
+        symbols = Symbols(self._files)
+        stacks_wanted = any(probe.stack for probe in self._config.probes)
+        reading = choose(instance, settings, symbols, stacks_wanted=stacks_wanted)
+        if reading.geometry is None:
+            log.info("events are read as text: %s", reading.because)
         if not instance.keep_own_threads_out():
             log.warning("this kernel cannot keep the agent's own threads out of its events")
+        if otlp is not None:
+            # Imported now: OpenTelemetry takes a while and some memory.
+            from kprobe_exporter.telemetry import Telemetry  # noqa: PLC0415
 
-    def _install(self, instance: Instance) -> None:
-        slots = itertools.count()
-        taken = names_in_use(instance)
-        settings = self._config.settings
-        binary = self._reading.geometry is not None
-        resolver = Resolver.of(self._files)
-        probes = expanded(self._config.probes, resolver, settings.max_matches)
-        kernel = known_kernel(instance, probes, resolver, settings.max_matches, binary=binary)
-        self._identities.follow(instance, kernel, slots)
-        symbols = Symbols(self._files)  # another one: the reader's is not thread-safe
-        if wants_symbols(probes):
-            symbols.text(0)  # loaded now: it takes a while, and events would have to wait
-        known = decoders(symbols.text, self._identities.pods)
-        for probe in probes:
-            plan = plan_probe(probe, settings.namespace, known, kernel, slots, settings.max_series)
-            self._aggregator.declare(plan.metrics)
-            state = ProbeState(plan)
-            self._probes.append(state)
-            if not probe.enabled:
-                state.state, state.reason = "disabled", "'enabled: false' in the configuration"
-            elif not self._stop.is_set():
-                self._settle(instance, state, taken, resolver)
+            self._telemetry = Telemetry(otlp, self._identities.attributes, self._aggregator.exemplify)
+            self._stack.callback(self._telemetry.close)
+        known = self._aggregator, self._identities
+        self._stream = Stream(*known, self._telemetry)
+        self._source = Reader(self._stream.open(instance, reading, symbols, buffer_kib), self.failed)
+        self._stack.callback(self._source.close)
+        self._installation = Installation(instance, reading, self._identities, self._stop.is_set)
+        self._roster = Roster(instance, self._installation, self._stream, self._source, *known, self._stop)
+        self._source.start()
+        self._stack.callback(self._roster.off)
 
-    def _settle(self, instance: Instance, state: ProbeState, taken: set[str], resolver: Resolver) -> None:
-        """Install the first alternative that this kernel takes."""
-        there = [part.spec for part in self._installed()]
-        there += following.specs if (following := self._identities.following) else []
-        state.attached, refused = settle(
-            instance, state.plan, taken, there, resolver.explain, partial(self._unreadable, instance)
+    def _reload(self, config: Config) -> str | None:
+        if (reason := needs_restart(self._config, config)) is not None:
+            return reason
+        try:
+            self._apply(config, self._config)
+        except OSError as error:
+            return f"{UNEXPECTED}: {error}."
+        return None
+
+    def _apply(self, config: Config, old: Config) -> None:
+        """Have the probes of another configuration. What can go wrong does so before anything has changed."""
+        config = self._installation.expand(config)
+        found = difference(old, config)
+        before = {probe.name: probe for probe in self._roster.probes}
+        kept = {name for name in found.kept if before[name].state != "failed"}  # the others are tried again
+        self._stream.expect(config.probes)
+        self._identities.wish(config)
+        coming = [probe for probe in config.probes if probe.name not in kept]
+        plans = {plan.probe.name: plan for plan in self._installation.plan(coming, config.settings)}
+        settings = config.settings
+        self._aggregator.limit(settings.max_series, settings.max_series_total, settings.series_ttl)
+        for probe in config.probes:
+            if probe.name in kept:
+                before[probe.name].plan = replace(before[probe.name].plan, probe=probe)
+        probes = tuple(
+            before[probe.name] if probe.name in kept else ProbeState.of(plans[probe.name])
+            for probe in config.probes
         )
-        state.reason = " ".join(f"{target}: {reason}" for target, reason in refused.items())
-        if state.attached is None:
-            state.complain()
-        elif self._reading.geometry is None and state.attached.spec.plan == "events":
-            warn_of_strings(state.attached)
+        self._exchange(probes, frozenset(f"{settings.namespace}_{name}" for name in found.anew))
+        self._roster.tidy()
+        self._config = config
+        up = sum(probe.state == "up" for probe in probes)
+        log.info("%d of %d probes are up: %s", up, len(probes), found)
 
-    def _unreadable(self, instance: Instance, part: Installed) -> str | None:
-        return unreadable(instance, self._reading, part.system, part.layout)
-
-    def _pipe(self, instance: Instance) -> Pipe:
-        layouts: dict[Layout, str] = {}
-        recipes: dict[int, Recipe] = {}
-        for state in self._probes:
-            attached = state.attached
-            if attached is None or attached.spec.plan != "events":
-                continue
-            layouts |= {part.layout: part.system for part in attached.parts}
-            export = state.plan.probe.export
-            if self._telemetry is not None and export is not None:
-                counted = not attached.counted_by_kernel
-                self._telemetry.add(attached, export, self._pairing, counted=counted)
-            elif attached.joined is not None:
-                self._pairing.add(attached.joined, counted=not attached.counted_by_kernel)
-            elif made := recipe(attached.layout, state.plan.metrics, attached.only):
-                recipes[attached.layout.slot] = made
-        if (following := self._identities.following) is not None:
-            layouts |= following.layouts
-            for slot, handle in following.handlers.items():
-                self._aggregator.watch(slot, handle)
-        if any(layout.caller or layout.stack for layout in layouts):
-            self._symbols.name(0)  # loaded now: it takes a while, and events would have to wait
-        return open_pipe(
-            instance,
-            self._reading,
-            self._symbols,
-            layouts,
-            recipes,
-            self._consume,
-            self._buffer_kib,
-            tgid=wants_tgid(self._config.probes),
+    def _look(self) -> Look:
+        self._roster.poller.refresh(POLL_TIME)
+        probes = self._roster.probes
+        return Look(
+            self._aggregator.hits(),
+            {probe.name: probe.plan.probe.limit for probe in probes},
+            frozenset(probe.name for probe in probes if probe.state == "up"),
+            {probe.name: probe.cost for probe in probes},
+            self._config.settings.limit,
         )
 
-    def _consume(self, batch: Batch) -> None:
-        """In the reader's thread, which owns the pairing and what is known of threads."""
-        self._identities.before(batch)
-        batch = self._pairing.pair(batch)
-        self._aggregator.consume(batch)
-        if self._telemetry is not None:
-            self._telemetry.consume(batch)
-            self._identities.after()
+    def _trip(self, trip: Trip) -> None:
+        self.disable(trip.probe, str(trip))
 
-    def _enable(self) -> None:
-        for state in self._probes:
-            attached = state.attached
-            if attached is None or self._stop.is_set():
-                continue
-            self._aggregator.attach(
-                attached.layout,
-                count_hits=not attached.counted_by_kernel,
-                only=attached.only,
-                tables=attached.tables,
-                begins=attached.joined.begins if attached.joined else (),
-            )
-            if state.plan.probe.export is not None and (note := self._identities.note) is not None:
-                self._aggregator.also(attached.layout.slot, note)
-            try:
-                attached.enable()
-            except ProbeRefused as error:
-                self._aggregator.detach(attached.layout)
-                attached.remove()
-                state.attached, state.reason = None, str(error)
-                state.complain()
-            else:
-                state.state = "up"
-                log.info("%s: %s", state.name, attached.spec.target)
+    def _exchange(self, probes: tuple[ProbeState, ...], anew: Collection[str] = ()) -> None:
+        try:
+            self._roster.exchange(probes, anew)
+        except BaseException as error:
+            self.failed(error)
+            raise
 
-    def _disable(self) -> None:
-        for part in self._installed():
-            part.disable()
+    def _replace(self, name: str, state: State, make: Callable[[ProbePlan], ProbeState]) -> ProbeState | None:
+        """Put another one in the place of a probe that is in this state; None if there is none."""
+        with self._changing:
+            probes = self._roster.probes
+            for old in probes:
+                if old.name == name and old.state == state and not self._ended:
+                    new = make(old.plan)
+                    self._exchange(tuple(new if probe is old else probe for probe in probes))
+                    return new
+        return None
 
-    def _installed(self) -> list[Installed]:
-        return [part for probe in self._probes if probe.attached for part in probe.attached.parts]
+    def _close(self) -> None:
+        with self._changing:
+            self._ended = True
+        self._stack.close()

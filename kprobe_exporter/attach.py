@@ -53,13 +53,18 @@ class Attached:
         for part in reversed(self.parts):
             part.enable()
 
+    def pause(self) -> None:
+        """Stop recording; what was counted can still be read. Never raises."""
+        for part in self.parts:
+            part.pause()
+
     def disable(self) -> None:
         """Stop recording. Never raises."""
         for part in self.parts:
             part.disable()
 
     def remove(self) -> None:
-        """Disable and delete it. Never raises."""
+        """Disable it, and delete or retire its definitions. Never raises."""
         for part in self.parts:
             part.remove()
 
@@ -131,6 +136,5 @@ def _first(put: Put, ways: list[ProbeSpec], beside: list[ProbeSpec]) -> Installe
 
 
 def _take_away(part: Installed, taken: set[str]) -> None:
-    part.remove()
-    if part.owned:
+    if part.remove():
         taken.discard(part.event)

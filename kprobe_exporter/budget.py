@@ -8,7 +8,7 @@ put up with for BURST seconds, ten times the limit for a third of one, a little 
 The probes together have one more; when that is empty, the one that fires most is tripped.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 BURST = 3.0
@@ -101,13 +101,23 @@ class Budget:
         if (self._all.limit if self._all else None) != limit:
             self._all = _Bucket(limit) if limit else None
 
-    def watch(self, now: float, hits: Mapping[str, int], limits: Mapping[str, float | None]) -> Verdict:
+    def watch(
+        self,
+        now: float,
+        hits: Mapping[str, int],
+        limits: Mapping[str, float | None],
+        up: Collection[str] = (),
+    ) -> Verdict:
         """What is to be done, by what was counted until ``now``.
 
         ``limits`` are those of all probes that there are: others are forgotten, and one with another
-        limit than before begins anew. One whose ``hits`` are not known now is left as it is.
+        limit than before begins anew. One whose ``hits`` are not known now is left as it is; those that
+        are ``up`` have perhaps been enabled by somebody else.
         """
         self._know(limits)
+        for name in up:
+            if name in self._probes and self._probes[name].until is not None:
+                self._on(self._probes[name], now)
         tripped: list[Trip] = []
         rates: dict[str, float] = {}
         fired = 0

@@ -65,21 +65,26 @@ def exports_containers(config: Config) -> bool:
 class Identities:
     """All that is known of threads beside their events. The reader's thread owns it once it runs.
 
-    Threads are followed through their cgroups only if somebody wants to know of those.
+    Threads are followed through their cgroups only while somebody wants to know of those: ``wish`` and
+    ``follow`` are for whoever changes probes, before the reader knows of the change.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self) -> None:
         self.pods = Pods()
         self.cgroups = Cgroups()
-        self._wanted = wants_cgroups(config)
-        self._exported = exports_containers(config)
+        self._wanted = self._exported = False
         self._whereabouts = Whereabouts(self.cgroups, self.pods)
         self.following: Following | None = None
 
+    def wish(self, config: Config) -> None:
+        """What is asked for from now on."""
+        self._wanted = wants_cgroups(config)
+        self._exported = exports_containers(config)
+
     @property
     def attributes(self) -> Callable[[int, int], Mapping[str, str] | None] | None:
-        """The container and the pod of a thread at a noted event; None if nobody wants to know."""
-        return self._whereabouts.take if self._exported else None
+        """The container and the pod of a thread at a noted event; None where there are none."""
+        return self._whereabouts.take if PODS.is_dir() else None
 
     @property
     def note(self) -> Handle | None:
@@ -87,8 +92,12 @@ class Identities:
         return self._whereabouts.note if self._exported else None
 
     def follow(self, instance: Instance, kernel: Kernel, slots: Iterator[int]) -> None:
-        """Get ready to follow threads, if that is wanted; where it cannot be done, /proc alone tells."""
-        if not self._wanted:
+        """Get ready to follow threads, or stop it, as it is wished; where it cannot be done, /proc alone
+        tells."""
+        if not self._wanted and self.following is not None:
+            self.following.disable()
+            self.following = None
+        if not self._wanted or self.following is not None:
             return
         if not kernel.binary:
             log.warning("cgroups are looked up in /proc only, where events are read as text")
@@ -118,6 +127,7 @@ class Following:
     def __init__(self, instance: Instance, kernel: Kernel, slots: Iterator[int], cgroups: Cgroups) -> None:
         self._cgroups = cgroups
         self._parts: list[Installed] = []
+        self.enabled = False
         self.layouts: dict[Layout, str] = {}
         self.handlers: dict[int, Handle] = {}
         try:
@@ -136,9 +146,14 @@ class Following:
         return [part.spec for part in self._parts]
 
     def enable(self) -> None:
-        """Record from now on, and look at all threads that there are. Raises ProbeRefused."""
+        """Record from now on; then ``scan``. Raises ProbeRefused."""
         for part in self._parts:
             part.enable()
+        self.enabled = True
+
+    def scan(self) -> None:
+        """Look at all threads that there are, in the reader's thread; what was known before is old."""
+        self._cgroups.lost()
         self._cgroups.scan()
 
     def disable(self) -> None:

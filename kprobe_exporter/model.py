@@ -290,7 +290,8 @@ class KernelCounts:
 
     ``hits`` and ``misses`` by probe; what the kernel does not count is not there. ``lost`` by
     reason, over all CPUs of our instance and all hist tables; ``buffer_bytes`` waiting in its ring
-    buffers. ``tables`` by the slot of the probe's layout, in the order of its specification.
+    buffers. ``tables`` by the slot of the probe's layout, in the order of its specification. ``epoch`` is
+    the aggregator's when what to read was looked up.
     """
 
     hits: Mapping[str, int] = field(default_factory=dict)
@@ -298,6 +299,7 @@ class KernelCounts:
     lost: Mapping[str, int] = field(default_factory=dict)
     buffer_bytes: int = 0
     tables: Mapping[int, tuple[HistReading, ...]] = field(default_factory=dict)
+    epoch: int = 0
 
 
 class Exemplar(NamedTuple):
@@ -340,11 +342,12 @@ class Family:
 class ProbeStatus:
     """A probe as the status page shows it. ``hits`` and ``misses`` are None where nobody counts them.
 
-    ``because`` says in one clause why the plan is this one.
+    ``because`` says in one clause why the plan is this one; ``rates`` are the last hits a second, the oldest
+    first.
     """
 
     name: str
-    state: Literal["up", "failed", "disabled"]
+    state: Literal["up", "failed", "disabled", "tripped"]
     kind: str
     target: str
     plan: str
@@ -353,6 +356,8 @@ class ProbeStatus:
     misses: int | None
     events: int
     because: str = ""
+    help: str = ""
+    rates: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

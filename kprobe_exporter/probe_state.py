@@ -2,24 +2,37 @@
 
 import logging
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.attach import Attached
 from kprobe_exporter.model import ProbeStatus
+from kprobe_exporter.overhead import cost
 from kprobe_exporter.plan import ProbePlan
 
 log = logging.getLogger(__name__)
 
+State: TypeAlias = Literal["up", "failed", "disabled", "tripped"]
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, eq=False)
 class ProbeState:
-    """One configured probe; the thread that starts and stops the agent owns it."""
+    """One configured probe, from when it is installed to when it is taken away.
+
+    Whoever changes probes, one at a time, owns it; others may look at it.
+    """
 
     plan: ProbePlan
-    state: Literal["up", "failed", "disabled"] = "failed"
+    state: State = "failed"
     reason: str = "not installed yet"
     attached: Attached | None = None
+
+    @classmethod
+    def of(cls, plan: ProbePlan) -> "ProbeState":
+        """A probe that is to be installed, unless its configuration says otherwise."""
+        if plan.probe.enabled:
+            return cls(plan)
+        return cls(plan, "disabled", "'enabled: false' in the configuration")
 
     @property
     def name(self) -> str:
@@ -30,8 +43,13 @@ class ProbeState:
         """Whether it is optional and not there: no complaint, and no ``kprobe_up``."""
         return self.plan.probe.optional and self.state == "failed"
 
-    def status(self, numbers: Numbers) -> ProbeStatus:
-        """As the status page shows it."""
+    @property
+    def cost(self) -> float:
+        """About how many seconds a hit takes of the thread that runs into it."""
+        return cost(part.spec for part in self.attached.parts) if self.attached else 0.0
+
+    def status(self, numbers: Numbers, rates: tuple[float, ...] = ()) -> ProbeStatus:
+        """As the status page shows it; ``rates`` are its last hits a second."""
         spec = self.attached.spec if self.attached else None
         first = self.plan.probe.attach[0].target
         return ProbeStatus(
@@ -43,8 +61,10 @@ class ProbeState:
             reason=self.reason,
             hits=numbers.hits.get(self.name),
             misses=numbers.misses.get(self.name),
-            events=numbers.events[self.name],
+            events=numbers.events.get(self.name, 0),
             because=spec.because if spec else "",
+            help=self.plan.probe.help,
+            rates=rates,
         )
 
     def complain(self) -> None:

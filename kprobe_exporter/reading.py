@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from kprobe_exporter.config.values import Settings
@@ -10,7 +11,7 @@ from kprobe_exporter.identity.threads import Threads
 from kprobe_exporter.model import Batch, Layout
 from kprobe_exporter.plan.shape import geometry, shape, stacks
 from kprobe_exporter.recipe import Recipe
-from kprobe_exporter.shape import Geometry
+from kprobe_exporter.shape import Geometry, Shape
 from kprobe_exporter.source import pages
 from kprobe_exporter.source.binary import BinaryPipe, PagesParser
 from kprobe_exporter.source.lines import LineParser
@@ -93,6 +94,12 @@ def unreadable(instance: Instance, reading: Reading, system: str, layout: Layout
         shape(layout, _format(instance, system, layout))
     except GrammarError as error:
         return f"{error.message}: with global.source 'text' its events may be readable"
+    if (
+        layout.stack and not Symbols(instance.files).visible()
+    ):  # else they would be read as text, from the start
+        return (
+            "its stacks are asked for, and this process may not see the kernel's symbols: restart the agent"
+        )
     return None
 
 
@@ -111,25 +118,67 @@ def open_pipe(
 
     Raises TracefsError if the kernel lets nobody read.
     """
-    if reading.geometry is None:
-        pipe = _open(instance, instance.open_pipe)
-        return TextPipe(pipe, LineParser(layouts), deliver)
-    try:
-        shapes = [shape(layout, _format(instance, system, layout)) for layout, system in layouts.items()]
-    except GrammarError as error:
-        raise TracefsError(f"{error.message}: set global.source to 'text'.") from None
-    stack_format = instance.event_format("ftrace", "kernel_stack")
-    parser = page_parser()(
-        reading.geometry,
-        shapes,
-        KernelNames(Threads(instance.files.read), symbols),
-        stacks(stack_format) if stack_format else None,
-        tgid,
-        recipes,
-    )
-    pipes = _open(instance, instance.open_raw)
-    budget = 2 + 2 * buffer_kib * 1024 // reading.geometry.page
-    return BinaryPipe(pipes, parser, deliver, budget, reading.geometry.page)
+    intake = Intake(instance, reading, deliver, buffer_kib)
+    intake.prepare(symbols, layouts, recipes, tgid=tgid)()
+    return intake.pipe
+
+
+class Intake:
+    """The ring buffer of an instance, open to be read, and the parsers that follow one another on it.
+
+    ``pipe`` is for the reader's thread. ``prepare`` is for whoever changes what is recorded; what it gives
+    is for the reader's thread again. At first no layout is known. Raises TracefsError if the kernel
+    lets nobody read.
+    """
+
+    def __init__(
+        self, instance: Instance, reading: Reading, deliver: Callable[[Batch], None], buffer_kib: int
+    ) -> None:
+        self._instance = instance
+        self._geometry = reading.geometry
+        self._threads = Threads(instance.files.read)
+        self._shapes: dict[Layout, Shape] = {}
+        self._text: TextPipe | None = None
+        self._pages: BinaryPipe | None = None
+        self.pipe: Pipe
+        if self._geometry is None:
+            self.pipe = self._text = TextPipe(_open(instance, instance.open_pipe), LineParser(), deliver)
+            return
+        page = self._geometry.page
+        stack_format = instance.event_format("ftrace", "kernel_stack")
+        self._stacks = stacks(stack_format) if stack_format else None
+        nobody = page_parser()(self._geometry, (), KernelNames(self._threads, Symbols(instance.files)))
+        pipes = _open(instance, instance.open_raw)
+        budget = 2 + 2 * buffer_kib * 1024 // page
+        self.pipe = self._pages = BinaryPipe(pipes, nobody, deliver, budget, page)
+
+    def prepare(
+        self,
+        symbols: Symbols,
+        layouts: Mapping[Layout, str],
+        recipes: Mapping[int, Recipe],
+        *,
+        tgid: bool,
+    ) -> Callable[[], None]:
+        """Make the parser of these layouts, each with the system of its event; the function puts it in.
+
+        ``recipes`` by slot. Raises TracefsError if one of them cannot be read.
+        """
+        if self._text is not None:
+            return partial(self._text.adopt, LineParser(layouts))
+        assert self._pages is not None
+        assert self._geometry is not None
+        try:
+            self._shapes = {
+                layout: self._shapes.get(layout) or shape(layout, _format(self._instance, system, layout))
+                for layout, system in layouts.items()
+            }
+        except GrammarError as error:
+            raise TracefsError(f"{error.message}: set global.source to 'text'.") from None
+        names = KernelNames(self._threads, symbols)
+        shapes = self._shapes.values()
+        parser = page_parser()(self._geometry, shapes, names, self._stacks, tgid, recipes)
+        return partial(self._pages.adopt, parser)
 
 
 def _geometry(instance: Instance) -> Geometry:

@@ -1,6 +1,7 @@
 """Serving: an agent and the HTTP server in front of it, until told to stop."""
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -12,10 +13,14 @@ from kprobe_exporter.errors import KprobeExporterError, StartError
 from kprobe_exporter.export.listen import listen
 from kprobe_exporter.export.server import WebServer
 from kprobe_exporter.export.web import create_app
+from kprobe_exporter.heartbeat import Heartbeat
+from kprobe_exporter.model import Snapshot
 from kprobe_exporter.stop import Stop
+from kprobe_exporter.systemd import Systemd
 from kprobe_exporter.tracefs.files import MountedTracefs, Tracefs
 from kprobe_exporter.tracefs.leftovers import remove_dead_traces
 from kprobe_exporter.tracefs.mount import mounted
+from kprobe_exporter.web_config.watch import WebConfigWatch
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +33,8 @@ class Options:
     telemetry_path: str = "/metrics"
     tracefs: Path | None = None
     fail_fast: bool = False
+    web_config: Path | None = None
+    lifecycle: bool = False
 
 
 @contextmanager
@@ -40,31 +47,65 @@ def this_kernel(path: Path | None) -> Iterator[Tracefs]:
 
 
 def serve(
-    config: Config,
+    read: Callable[[], Config],
     options: Options,
     stop: Stop,
     kernel: Callable[[Path | None], AbstractContextManager[Tracefs]] = this_kernel,
 ) -> None:
     """Run the agent until ``stop`` is set. Raises KprobeExporterError for what a person can mend.
 
-    The sockets come first: a second agent on the same address must not touch the kernel at all.
+    ``read`` reads the configuration: at first, and whenever a reload is asked for. The sockets come
+    first: a second agent on the same address must not touch the kernel at all.
     """
+    config = read()
     with ExitStack() as stack:
+        systemd = stack.enter_context(Systemd.of(os.environ, os.getpid()))
+        web_config = WebConfigWatch(options.web_config)
         sockets = listen(options.listen)
         for socket in sockets:
             stack.callback(socket.close)
         files = stack.enter_context(kernel(options.tracefs))
+        systemd.starting(f"installing {len(config.probes)} probes")
         agent = stack.enter_context(Agent(config, files, stop))
         if options.fail_fast:
             agent.insist()
-        app = create_app(agent.snapshot, agent.ready, options.telemetry_path)
-        web = WebServer(app, sockets, agent.failed)
+
+        def reload() -> str | None:
+            systemd.reloading()
+            reason = agent.reload(read)
+            systemd.ready(summary(agent.snapshot()) if reason is None else f"not reloaded: {reason}")
+            return reason
+
+        app = create_app(
+            agent.snapshot,
+            agent.ready,
+            options.telemetry_path,
+            reload=reload if options.lifecycle else None,
+            settings=web_config.settings,
+        )
+        web = WebServer(app, sockets, agent.failed, lambda: web_config.settings().tls)
         stack.callback(web.close)
+        stack.callback(web_config.close)
+        web_config.start()
         web.start()
         for address in web.addresses:
-            log.info("serving metrics at http://%s%s", address, options.telemetry_path)
-        stop.wait()
+            scheme = "https" if web_config.settings().tls else "http"
+            log.info("serving metrics at %s://%s%s", scheme, address, options.telemetry_path)
+        heartbeat = Heartbeat(systemd, agent.vitals(), lambda: summary(agent.snapshot()))
+        stack.callback(heartbeat.close)
+        heartbeat.start()
+        while not stop.wait():
+            reload()
+        systemd.stopping("removing the probes")
     if agent.error is not None:
         if isinstance(agent.error, KprobeExporterError):
             raise agent.error
         raise StartError(f"a background thread failed: {agent.error!r}.") from agent.error
+
+
+def summary(snapshot: Snapshot) -> str:
+    """The state of the probes in a line, for systemd."""
+    down = [probe.name for probe in snapshot.probes if probe.state == "failed"]
+    up = sum(probe.state == "up" for probe in snapshot.probes)
+    line = f"{up} of {len(snapshot.probes)} probes are up"
+    return f"{line}; down: {', '.join(down)}" if down else line

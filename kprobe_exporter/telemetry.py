@@ -1,7 +1,9 @@
 """OpenTelemetry in one agent: which events of which probe are exported, and the threads that send them."""
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from typing import Literal
@@ -20,6 +22,7 @@ from kprobe_exporter.export.otlp.resource import resource
 from kprobe_exporter.export.otlp.select import Exported, Identity, Outlet, Selector
 from kprobe_exporter.export.otlp.settings import Settings
 from kprobe_exporter.export.otlp.transport import connect
+from kprobe_exporter.export.otlp.turns import short_turns
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model import SLOT, TIME, Batch, Emission, Exemplar, Family, LabelValues, Record, Snapshot
@@ -32,7 +35,10 @@ NAMES: Mapping[Signal, Literal["logs", "traces"]] = {"log": "logs", "span": "tra
 """OpenTelemetry's names of the signals."""
 
 FLUSH = 5.0
-"""Seconds that may be spent on sending what is there at the end."""
+"""Seconds that may be spent on sending what is there at the end, of all signals together."""
+
+MOST_REMOVED = 256
+"""Probes that are exported no more and still known, for what waits to be sent."""
 
 HELP = {
     "exported": "Items that the OTLP collector took.",
@@ -44,9 +50,10 @@ HELP = {
 class Telemetry:
     """Selects, builds and sends. Raises StartError for settings that can never work.
 
-    ``add`` before ``start``, and both before the reader's thread, which alone calls ``consume`` and, by the
-    pipe of ``ticking``, ``tick``. ``close`` after it has ended; it may be called twice. ``families`` may be
-    asked for by any thread. ``exemplify`` is told of each call that is sent.
+    The reader's thread alone calls ``consume`` and, by the pipe of ``ticking``, ``tick``; ``add`` and
+    ``remove`` too once it runs. ``open`` is for whoever adds, before that: it may take a while. ``start``
+    once; ``close`` after the reader has ended, it may be called twice. ``families`` may be asked for by
+    any thread. ``exemplify`` is told of each call that is sent.
     """
 
     def __init__(
@@ -70,11 +77,14 @@ class Telemetry:
         self._clock = WallClock()
         self._resource = resource()
         self._stack = ExitStack()
-        self._described: list[Described] = []
+        self._described: dict[int, Described] = {}  # replaced as a whole: the channels' threads read it
+        self._started = False
         self._probes: dict[int, tuple[str, int | None]] = {}
+        self._removed: dict[int, None] = {}  # by slot, the oldest first
         self._channels: dict[Signal, Channel[Emission]] = {}
         self._limited: Counter[Signal] = Counter()
         self._pusher: Pusher | None = None
+        self._left = FLUSH
         outlets: dict[Signal, Outlet] = {
             "log": Outlet(partial(self._put, "log"), partial(self._drop, "log")),
             "span": Outlet(self._put_span, partial(self._drop, "span")),
@@ -93,20 +103,44 @@ class Telemetry:
         else:
             pairing.watch(layout, told)
         self._probes[layout.slot] = layout.probe, layout.place("duration")
-        self._described.append(
-            Described(
-                layout,
-                attached.spec.kind,
-                frozenset(arg.name for arg in layout.args if arg.pointer),
-                frozenset(export.attributes),
-                getter(layout, "return") if layout.returns and layout.place("return") else None,
-            )
+        described = Described(
+            layout,
+            attached.spec.kind,
+            frozenset(arg.name for arg in layout.args if arg.pointer),
+            frozenset(export.attributes),
+            getter(layout, "return") if layout.returns and layout.place("return") else None,
         )
-        if export.signal not in self._channels:
-            self._open(export.signal)
+        self._described = {**self._described, layout.slot: described}
+        self._removed.pop(layout.slot, None)
+        self.open(export.signal)
+
+    def remove(self, attached: Attached, pairing: Pairing) -> None:
+        """Export it no longer. What waits to be sent may still be of it."""
+        layout, join = attached.layout, attached.joined
+        if join is not None:
+            pairing.remove(join)
+        else:
+            pairing.unwatch(layout)
+        self._selector.forget(layout, join)
+        self._removed[layout.slot] = None
+        for slot in list(self._removed)[:-MOST_REMOVED]:
+            del self._removed[slot], self._probes[slot]
+            self._described = {one: what for one, what in self._described.items() if one != slot}
+
+    def open(self, signal: Signal) -> None:
+        """Get ready to send such items, if that is not so yet. Raises StartError."""
+        if signal in self._channels:
+            return
+        sender, build = connect(NAMES[signal], self._settings), partial(self._build, signal)
+        channel = Channel(NAMES[signal], build, sender, self._otlp.queue)
+        if self._started:
+            channel.start()
+        self._channels[signal] = channel
 
     def start(self, snapshot: Callable[[], Snapshot], started: int) -> None:
         """Start to send; ``started`` is when counting began, in nanoseconds since the epoch."""
+        self._started = True
+        self._stack.enter_context(short_turns())
         for channel in self._channels.values():
             channel.start()
         if self._otlp.metrics is not None:
@@ -125,13 +159,18 @@ class Telemetry:
     def stop_pushing(self) -> None:
         """Push the metrics once more; what the snapshot asks must still run."""
         if self._pusher is not None:
-            self._pusher.close(FLUSH)
+            begun = time.monotonic()
+            self._pusher.close(FLUSH / 2)
+            self._left = FLUSH - (time.monotonic() - begun)
 
     def close(self) -> None:
         """Send what is there, in bounded time."""
         self._selector.flush()
-        for channel in self._channels.values():
-            channel.close(FLUSH)
+        # Side by side: a collector that hangs must cost the time once.
+        with ThreadPoolExecutor() as pool:
+            for closed in [pool.submit(channel.close, self._left) for channel in self._channels.values()]:
+                closed.result()
+        self._stack.close()
 
     def families(self) -> tuple[Family, ...]:
         """What became of everything, by signal."""
@@ -140,15 +179,8 @@ class Telemetry:
             counts["metrics"] = self._pusher.counts()
         return tuple(_family(what, counts) for what in HELP)
 
-    def _open(self, signal: Signal) -> None:
-        # The builder is made when the first items come: by then all probes are known.
-        sender = connect(NAMES[signal], self._settings)
-        self._channels[signal] = Channel(
-            NAMES[signal], partial(self._build, signal), sender, self._otlp.queue
-        )
-
     def _build(self, signal: Signal, items: list[Emission]) -> list[object]:
-        builder = Builder(self._described, self._resource, self._clock, name_of)
+        builder = Builder(self._described.values(), self._resource, self._clock, name_of)
         make: Callable[[Emission], object] = builder.span if signal == "span" else builder.log
         return [make(item) for item in items]
 

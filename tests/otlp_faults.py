@@ -1,12 +1,14 @@
 """Collectors that misbehave, on real sockets: OTLP over HTTP and over gRPC, each request as scripted."""
 
+import gzip
 import socket
 import ssl
 import struct
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,16 +19,8 @@ from typing import Any
 import grpc
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTracePartialSuccess,
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
-    TraceServiceServicer,
-    add_TraceServiceServicer_to_server,
-)
 
+from tests.otlp_services import SERVICES, Service
 from tests.receivers import free_port
 
 RESET = struct.pack("ii", 1, 0)
@@ -37,7 +31,7 @@ RESET = struct.pack("ii", 1, 0)
 class Fault:
     """What is done with one request. ``status`` of HTTP, ``code`` of gRPC; None of it: it is taken.
 
-    ``hang``: no answer before the test is over. ``reset``: the connection is. ``rejected`` of the spans
+    ``hang``: no answer before the test is over. ``reset``: the connection is. ``rejected`` of the items
     are not taken. ``retry_after`` in seconds, told as the protocol tells it.
     """
 
@@ -66,36 +60,43 @@ class Pair:
 
 
 class Collector:
-    """What a faulty collector saw; its last fault is repeated."""
+    """What a faulty collector saw; each signal meets all faults in turn, and the last one is repeated.
+
+    ``taken`` are the ids of the spans in the requests that it took; ``size`` is how much it took of each
+    signal, without what it rejected: spans, log records or data points. ``headers`` are each request's, with
+    their names in lower case.
+    """
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         self.endpoint = ""
         self.over = threading.Event()
         self.times: list[float] = []
         self.taken: list[int] = []
-        self.authorizations: list[str | None] = []
-        self._faults = list(faults)
+        self.size: Counter[str] = Counter()
+        self.headers: list[dict[str, str]] = []
+        self._faults = {signal: list(faults) for signal in SERVICES}
         self._lock = threading.Lock()
 
-    def next(self) -> Fault:
+    def next(self, signal: str = "traces", headers: Mapping[str, str] | None = None) -> Fault:
+        """What to do with a request that came."""
         with self._lock:
             self.times.append(time.monotonic())
-            return self._faults.pop(0) if len(self._faults) > 1 else self._faults[0]
+            self.headers.append({name.lower(): value for name, value in (headers or {}).items()})
+            faults = self._faults[signal]
+            return faults.pop(0) if len(faults) > 1 else faults[0]
 
-    def take(self, request: ExportTraceServiceRequest) -> None:
-        ids = [
-            int.from_bytes(span.span_id)
-            for resource in request.resource_spans
-            for scope in resource.scope_spans
-            for span in scope.spans
-        ]
+    def take(self, signal: str, request: Any, rejected: int = 0) -> None:
+        service = SERVICES[signal]
+        size = service.size(request)
         with self._lock:
-            self.taken += ids
+            self.size[signal] += min(size, max(0, size - rejected))
+            if signal == "traces":
+                self.taken += [int.from_bytes(span.span_id) for span in service.items(request)]
 
 
 @contextmanager
 def collector(protocol: str, *faults: Fault, pair: Pair | None = None) -> Iterator[Collector]:
-    """A collector for traces in this protocol until the context is left; without faults it is down.
+    """A collector of this protocol until the context is left; without faults it is down.
 
     With ``pair`` it speaks TLS by it, and wants the client to have the same.
     """
@@ -120,8 +121,11 @@ def _http(seen: Collector, pair: Pair | None) -> Iterator[None]:
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
-            seen.authorizations.append(self.headers["authorization"])
-            fault = seen.next()
+            if self.headers["content-encoding"] == "gzip":
+                body = gzip.decompress(body)
+            signal = self.path.rpartition("/")[2]
+            service = SERVICES[signal]
+            fault = seen.next(signal, dict(self.headers.items()))
             if fault.hang:
                 seen.over.wait()
             if fault.hang or fault.reset:
@@ -129,17 +133,11 @@ def _http(seen: Collector, pair: Pair | None) -> Iterator[None]:
                 self.close_connection = True
                 return
             if fault.status is None:
-                seen.take(ExportTraceServiceRequest.FromString(body))
+                seen.take(signal, service.request.FromString(body), fault.rejected)
             answer = fault.body
             if answer is None:
-                partial = ExportTracePartialSuccess(rejected_spans=fault.rejected, error_message="no room")
-                answer = (
-                    ExportTraceServiceResponse(partial_success=partial).SerializeToString()
-                    if fault.rejected
-                    else Status(message="said why").SerializeToString()
-                    if fault.status
-                    else b""
-                )
+                told = Status(message="said why") if fault.status else service.partial(fault.rejected)
+                answer = told.SerializeToString()
             self.send_response(fault.status or 200)
             headers = {"content-type": "application/x-protobuf", "content-length": str(len(answer))}
             if fault.retry_after is not None:
@@ -178,27 +176,30 @@ def _http(seen: Collector, pair: Pair | None) -> Iterator[None]:
 
 @contextmanager
 def _grpc(seen: Collector, pair: Pair | None) -> Iterator[None]:
-    class Traces(TraceServiceServicer):
-        def Export(self, request: Any, context: Any) -> ExportTraceServiceResponse:
-            fault = seen.next()
-            if fault.hang:
-                seen.over.wait()
-            if fault.code is not None:
-                if fault.retry_after is not None:
-                    seconds, rest = divmod(fault.retry_after, 1)
-                    info = RetryInfo(retry_delay={"seconds": int(seconds), "nanos": int(rest * 1e9)})
-                    status = Status(code=fault.code.value[0])
-                    status.details.add().Pack(info)
-                    trailer = ("grpc-status-details-bin", status.SerializeToString())
-                    context.set_trailing_metadata((trailer,))
-                context.abort(fault.code, "said why")
-            seen.take(request)
-            partial = ExportTracePartialSuccess(rejected_spans=fault.rejected, error_message="no room")
-            return ExportTraceServiceResponse(partial_success=partial if fault.rejected else None)
+    def server_of(signal: str, service: Service) -> Any:
+        class Servicer:
+            def Export(self, request: Any, context: Any) -> Any:
+                fault = seen.next(signal, dict(context.invocation_metadata()))
+                if fault.hang:
+                    seen.over.wait()
+                if fault.code is not None:
+                    if fault.retry_after is not None:
+                        seconds, rest = divmod(fault.retry_after, 1)
+                        info = RetryInfo(retry_delay={"seconds": int(seconds), "nanos": int(rest * 1e9)})
+                        status = Status(code=fault.code.value[0])
+                        status.details.add().Pack(info)
+                        trailer = ("grpc-status-details-bin", status.SerializeToString())
+                        context.set_trailing_metadata((trailer,))
+                    context.abort(fault.code, "said why")
+                seen.take(signal, request, fault.rejected)
+                return service.partial(fault.rejected)
+
+        return Servicer()
 
     with ThreadPoolExecutor(4) as pool:
         server = grpc.server(pool)
-        add_TraceServiceServicer_to_server(Traces(), server)  # type: ignore[no-untyped-call]
+        for signal, service in SERVICES.items():
+            service.add(server_of(signal, service), server)
         if pair:
             certificate, key = Path(pair.certificate).read_bytes(), Path(pair.key).read_bytes()
             credentials = grpc.ssl_server_credentials([(key, certificate)], certificate, True)

@@ -1,7 +1,5 @@
 """Real OTLP receivers of other people's make, for tests: Elastic's mockotlpserver, and rotel."""
 
-import fcntl
-import filecmp
 import importlib.util
 import json
 import os
@@ -17,42 +15,21 @@ from typing import Any
 
 import pytest
 
+from tests import npm
 from tests.agent_process import eventually
-from tests.vm.debian import PackageError
 
 SOURCE = Path(__file__).parent / "mockotlpserver"
 INSTALLED = Path(__file__).parents[1] / "build/mockotlpserver"
 
 
 def install() -> None:
-    """mockotlpserver below build/, in the versions of its lock file, once. Raises PackageError."""
-    INSTALLED.mkdir(parents=True, exist_ok=True)
-    with INSTALLED.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if _is_installed():
-            return
-        print(f"== npm packages into {INSTALLED.relative_to(INSTALLED.parents[1])}", flush=True)
-        (INSTALLED / "complete").unlink(missing_ok=True)
-        for name in ("package.json", "package-lock.json"):
-            shutil.copy(SOURCE / name, INSTALLED / name)
-        shutil.rmtree(INSTALLED / "node_modules", ignore_errors=True)
-        quiet = ["--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"]
-        try:
-            subprocess.run(["npm", "ci", *quiet], cwd=INSTALLED, stdin=subprocess.DEVNULL, check=True)
-        except (OSError, subprocess.CalledProcessError) as error:
-            raise PackageError(f"npm cannot install mockotlpserver: {error}") from None
-        (INSTALLED / "complete").touch()
-
-
-def _is_installed() -> bool:
-    return (INSTALLED / "complete").exists() and filecmp.cmp(
-        SOURCE / "package-lock.json", INSTALLED / "package-lock.json", shallow=False
-    )
+    """mockotlpserver below build/. Raises PackageError."""
+    npm.install(SOURCE)
 
 
 def needs_mock_server() -> None:
     """Skip a test without mockotlpserver; where tests run for the record it must be there."""
-    if shutil.which("node") and _is_installed():
+    if shutil.which("node") and npm.is_installed(SOURCE):
         return
     if os.environ.get("CI"):
         pytest.fail(f"there is no node, or {INSTALLED} is not what {SOURCE} says")

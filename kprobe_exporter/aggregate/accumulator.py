@@ -14,3 +14,7 @@ class Accumulator:
         """Take the raw counter as it reads now. Lower than before means that it started again from 0."""
         self.total += raw - self._last if raw >= self._last else raw
         self._last = raw
+
+    def restart(self) -> None:
+        """From now on it is another raw counter, which begins at 0."""
+        self._last = 0

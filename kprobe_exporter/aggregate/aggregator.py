@@ -2,34 +2,17 @@
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
 
+from kprobe_exporter.aggregate import wiring
 from kprobe_exporter.aggregate.accumulator import Accumulator
 from kprobe_exporter.aggregate.numbers import MetricNumbers, Numbers, ProbeNumbers, built_in, family
-from kprobe_exporter.aggregate.recipes import (
-    Take,
-    counter_take,
-    gauge_take,
-    histogram_take,
-    refuse_many,
-    return_takes,
-)
-from kprobe_exporter.aggregate.series import Limits, Series
+from kprobe_exporter.aggregate.recipes import Take, refuse_many
+from kprobe_exporter.aggregate.series import Limits
 from kprobe_exporter.aggregate.tables import Tables
-from kprobe_exporter.aggregate.updates import (
-    HistogramCell,
-    Refuse,
-    Update,
-    counter_update,
-    duration_update,
-    gauge_update,
-    guarded,
-    histogram_update,
-    passes,
-    return_update,
-)
+from kprobe_exporter.aggregate.updates import HistogramCell, Update
+from kprobe_exporter.aggregate.wiring import count
 from kprobe_exporter.hist import HistTable
 from kprobe_exporter.model import (
     SLOT,
@@ -38,34 +21,20 @@ from kprobe_exporter.model import (
     Exemplar,
     KernelCounts,
     Layout,
-    MetricSpec,
     ProbeMetrics,
     Record,
     Where,
 )
-
-K = TypeVar("K")
-
-UPDATES: dict[str, Callable[[Layout, MetricSpec, Series[Any], Refuse, CgroupOf | None], Update]] = {
-    "counter": counter_update,
-    "gauge": gauge_update,
-    "histogram": histogram_update,
-}
-
-
-TAKES: dict[str, Callable[[MetricSpec, Series[Any]], Take]] = {
-    "counter": counter_take,
-    "gauge": gauge_take,
-    "histogram": histogram_take,
-}
 
 
 class Aggregator:
     """Keeps every number that is exported.
 
     ``_lock`` guards all state. The reader's thread holds it for a batch, the poller's for an
-    update, a scrape while it copies; nothing is formatted, read or waited for under it. Counters
-    never go down.
+    update, a scrape while it copies, whoever changes probes for one of them; nothing is formatted, read
+    or waited for under it. Counters never go down. What comes of a layout that is not attached is
+    counted as unparsed. ``epoch`` counts what was detached: counts of the kernel that were read in an
+    earlier one are of other events, and left alone.
     """
 
     def __init__(
@@ -81,6 +50,7 @@ class Aggregator:
         self._expired = limits.clock()
         self._errno_name = errno_name
         self._lock = threading.Lock()
+        self.epoch = 0
         self._probes: dict[str, ProbeNumbers] = {}
         self._metrics: dict[str, MetricNumbers] = {}
         self._updates: dict[int, list[Update]] = {}
@@ -91,6 +61,8 @@ class Aggregator:
         self._filtered_here: set[int] = set()
         self._let_through: Counter[int] = Counter()
         self._counted_here: dict[str, list[int]] = {}
+        self._events_before: Counter[str] = Counter()
+        self._hits_before: Counter[str] = Counter()
         self._kernel_hits: set[str] = set()
         self._kernel_misses: set[str] = set()
         self._lost: defaultdict[str, Accumulator] = defaultdict(Accumulator)
@@ -99,14 +71,36 @@ class Aggregator:
         self._buffer_bytes = 0
 
     def declare(self, probe: ProbeMetrics) -> None:
-        """Make a probe's metrics known, so that they are there from the start, installed or not."""
+        """Make a probe's metrics known, so that they are there from the start, installed or not.
+
+        Of one that was known, what means the same goes on.
+        """
         with self._lock:
-            cell = HistogramCell(len(probe.return_buckets))
-            durations = HistogramCell(len(probe.duration_buckets))
-            self._probes[probe.probe] = ProbeNumbers(probe, Accumulator(), Accumulator(), cell, durations, {})
-            for spec in probe.metrics:
-                if spec.name not in self._metrics:
-                    self._metrics[spec.name] = self._metric(spec)
+            self._declare(probe)
+
+    def redeclare(self, probes: Sequence[ProbeMetrics], anew: Collection[str] = ()) -> None:
+        """Have these probes, and no others; metrics that nobody declares are gone.
+
+        The metrics ``anew`` begin at 0. Those of attached layouts must not be among them.
+        """
+        with self._lock:
+            declared = {spec.name for probe in probes for spec in probe.metrics} - set(anew)
+            for name in self._metrics.keys() - declared:
+                self._metrics.pop(name).series.close()
+            for name in self._probes.keys() - {probe.probe for probe in probes}:
+                del self._probes[name]
+                for counted in (self._events_before, self._hits_before, self._counted_here):
+                    counted.pop(name, None)
+                self._kernel_hits.discard(name)
+                self._kernel_misses.discard(name)
+            for probe in probes:
+                self._declare(probe)
+
+    def limit(self, max_series: int, max_series_total: int, ttl: float) -> None:
+        """Change the limits."""
+        with self._lock:
+            self._limits.max_series, self._limits.max_series_total = max_series, max_series_total
+            self._limits.ttl = ttl
 
     def attach(
         self,
@@ -124,79 +118,108 @@ class Aggregator:
         the first events of a call or a pair, of which each is a hit; they come as a count only.
         """
         with self._lock:
-            probe = self._probes[layout.probe]
-            updates = [self._update(layout, spec) for spec in probe.metrics.metrics]
-            takes = [
-                TAKES[spec.kind](spec, self._metrics[spec.name].series) for spec in probe.metrics.metrics
-            ]
-            takes += return_takes(probe.returned, probe.errors)
-            self._takes[layout.slot] = takes
-            if layout.returns is not None and layout.place("return") is not None:
-                updates.append(
-                    return_update(
-                        layout,
-                        layout.returns,
-                        probe.metrics.return_buckets,
-                        probe.returned,
-                        partial(_count, probe.errors),
-                    )
-                )
-            if layout.place("duration") is not None:
-                updates.append(duration_update(layout, probe.metrics.duration_buckets, probe.durations))
+            probe, refuse = self._probes[layout.probe], partial(count, self._lost_here)
+            updates = wiring.updates(layout, probe, self._metrics, refuse, self._cgroup)
             if only is not None:
-                updates = [guarded(passes(layout, only), self._passed(layout.slot, updates))]
+                updates = [wiring.filtered(layout, only, updates, self._let_through)]
                 self._filtered_here.add(layout.slot)
             self._updates[layout.slot] = updates
+            self._takes[layout.slot] = wiring.takes(probe, self._metrics)
             self._tables[layout.slot] = Tables(layout, probe.metrics, tables)
             self._probe_of[layout.slot] = layout.probe
+            here = [one.slot for one in begins or (layout,)] if count_hits else []
             if count_hits:
-                self._counted_here[layout.probe] = [one.slot for one in begins or (layout,)]
+                self._counted_here[layout.probe] = here
+            self._arrived.update(dict.fromkeys((layout.slot, *here), 0))
+
+    def detach(self, layout: Layout) -> None:
+        """No events of it will come any more, and no counts of its probe but of a successor, from 0 on.
+
+        What it came to stays with the probe. What the kernel counted is taken only if it was read since:
+        see ``epoch``.
+        """
+        with self._lock:
+            slot, name = layout.slot, layout.probe
+            here = self._counted_here.pop(name, [])
+            self._hits_before[name] += sum(self._arrived[one] for one in here)
+            came = self._let_through if slot in self._filtered_here else self._arrived
+            self._events_before[name] += came[slot]
+            for one in (slot, *here):
+                self._arrived.pop(one, None)
+            for known in (self._updates, self._takes, self._tables, self._probe_of, self._let_through):
+                known.pop(slot, None)
+            self._filtered_here.discard(slot)
+            if name in self._probes:
+                self._probes[name].hits.restart()
+                self._probes[name].misses.restart()
+            self.epoch += 1
 
     def watch(self, slot: int, handle: Callable[[Record], None]) -> None:
         """Have the records of a layout that is no probe's handled, in their place between the others."""
         with self._lock:
             self._updates[slot] = [handle]
+            self._arrived[slot] = 0
+
+    def unwatch(self, slot: int) -> None:
+        """They come no more."""
+        with self._lock:
+            self._updates.pop(slot, None)
+            self._arrived.pop(slot, None)
 
     def also(self, slot: int, handle: Callable[[Record], None]) -> None:
         """Have the records of an attached layout handled as well, each in its place."""
         with self._lock:
             self._updates[slot].append(handle)
 
-    def detach(self, layout: Layout) -> None:
-        """It did not come up after all: no events of it will come, and nobody counts its hits."""
-        with self._lock:
-            self._counted_here.pop(layout.probe, None)
-
     def consume(self, batch: Batch) -> None:
         """Count a batch of events: one by one, or by what the source says that they came to."""
-        arrived, updates = self._arrived, self._updates
+        arrived, updates, unparsed = self._arrived, self._updates, batch.unparsed
         with self._lock:
             self._expire()
             for record in batch.records:
                 slot = record[SLOT]
+                try:
+                    made = updates[slot]
+                except KeyError:
+                    unparsed += 1
+                    continue
                 arrived[slot] += 1
-                for update in updates[slot]:
+                for update in made:
                     update(record)
-            arrived.update(batch.arrived)
+            for slot, number in batch.arrived.items():
+                if slot in arrived:
+                    arrived[slot] += number
+                else:
+                    unparsed += number
             self._let_through.update(batch.passed)
             for tally in batch.tallies:
-                self._takes[tally.slot][tally.group](tally)
+                if takes := self._takes.get(tally.slot):
+                    takes[tally.group](tally)
             for refused in batch.refused:
-                refuse_many(refused, partial(_count, self._lost_here))
-            if batch.unparsed:
-                self._lost_here["unparsed"] += batch.unparsed
+                refuse_many(refused, partial(count, self._lost_here))
+            if unparsed:
+                self._lost_here["unparsed"] += unparsed
             if batch.unpaired:
                 self._lost_here["unpaired"] += batch.unpaired
+
+    def lose(self, reason: str, number: int) -> None:
+        """Count events that were lost, in a way that nobody else tells."""
+        with self._lock:
+            self._lost_here[reason] += number
 
     def exemplify(self, probe: str, exemplar: Exemplar) -> None:
         """Let a call that was exported stand for its bucket of the probe's durations."""
         with self._lock:
-            numbers = self._probes[probe]
+            numbers = self._probes.get(probe)
+            if numbers is None:  # removed in the meantime
+                return
             numbers.durations.exemplify(numbers.metrics.duration_buckets, exemplar)
 
     def update_kernel(self, counts: KernelCounts) -> None:
         """Take what the kernel counted."""
         with self._lock:
+            if counts.epoch != self.epoch:
+                return
             for name, hits in counts.hits.items():
                 self._probes[name].hits.update(hits)
                 self._kernel_hits.add(name)
@@ -206,9 +229,10 @@ class Aggregator:
             for reason, lost in counts.lost.items():
                 self._lost[reason].update(lost)
             self._buffer_bytes = counts.buffer_bytes
-        for slot, readings in counts.tables.items():
-            if slot in self._tables:
-                self.consume(self._tables[slot].since(readings))
+            grown = [(self._tables.get(slot), readings) for slot, readings in counts.tables.items()]
+        for tables, readings in grown:
+            if tables is not None:
+                self.consume(tables.since(readings))
 
     def copy(self) -> Numbers:
         """Everything as it is now."""
@@ -216,14 +240,8 @@ class Aggregator:
             self._expire()
             late = {slot: self._let_through[slot] for slot in self._filtered_here}
             events = self._by_probe(dict(self._arrived) | late)
-            hits, misses = {}, {}
-            for name, probe in self._probes.items():
-                if name in self._kernel_hits:
-                    hits[name] = probe.hits.total
-                elif name in self._counted_here:
-                    hits[name] = sum(self._arrived[slot] for slot in self._counted_here[name])
-                if name in self._kernel_misses:
-                    misses[name] = probe.misses.total
+            hits = self._hits()
+            misses = {name: p.misses.total for name, p in self._probes.items() if name in self._kernel_misses}
             return Numbers(
                 families=(
                     *built_in(self._namespace, self._probes, hits, misses, self._errno_name),
@@ -241,23 +259,49 @@ class Aggregator:
                 buffer_bytes=self._buffer_bytes,
             )
 
+    def hits(self) -> dict[str, int]:
+        """How often each probe has fired so far; not of those for which nobody knows."""
+        with self._lock:
+            return self._hits()
+
+    def _hits(self) -> dict[str, int]:
+        hits = {}
+        for name, probe in self._probes.items():
+            here, before = self._counted_here.get(name, []), self._hits_before[name]
+            if name in self._kernel_hits or name in self._counted_here or before:
+                hits[name] = probe.hits.total + before + sum(self._arrived[slot] for slot in here)
+        return hits
+
+    def _declare(self, probe: ProbeMetrics) -> None:
+        returned, durations = (
+            HistogramCell(len(probe.return_buckets)),
+            HistogramCell(len(probe.duration_buckets)),
+        )
+        before = self._probes.get(probe.probe)
+        if before is None:
+            self._probes[probe.probe] = ProbeNumbers(
+                probe, Accumulator(), Accumulator(), returned, durations, {}
+            )
+        else:
+            if before.metrics.return_buckets == probe.return_buckets:
+                returned = before.returned
+            if before.metrics.duration_buckets == probe.duration_buckets:
+                durations = before.durations
+            self._probes[probe.probe] = before._replace(metrics=probe, returned=returned, durations=durations)
+        for spec in probe.metrics:
+            known = self._metrics.get(spec.name)
+            if known is None:
+                failed = partial(count, self._decode_failures)
+                known = wiring.metric_numbers(spec, self._limits, failed)
+            self._metrics[spec.name] = known._replace(spec=spec)
+
     def _by_probe(self, counts: Mapping[int, int]) -> dict[str, int]:
         """Counts by layout, added up by probe."""
-        total = dict.fromkeys(self._probes, 0)
-        for slot, count in counts.items():
+        total = {name: self._events_before[name] for name in self._probes}
+        for slot, number in counts.items():
             if slot in self._probe_of:
-                total[self._probe_of[slot]] += count
+                total[self._probe_of[slot]] += number
         return total
-
-    def _passed(self, slot: int, updates: list[Update]) -> Update:
-        """What an event does that passed a filter of ours."""
-
-        def passed(record: Record) -> None:
-            self._let_through[slot] += 1
-            for update in updates:
-                update(record)
-
-        return passed
 
     def _expire(self) -> None:
         """Every quarter of the time to live, forget the label sets that are over it."""
@@ -266,22 +310,3 @@ class Aggregator:
             self._expired = limits.clock()
             for metric in self._metrics.values():
                 metric.series.expire()
-
-    def _metric(self, spec: MetricSpec) -> MetricNumbers:
-        make = partial(HistogramCell, len(spec.buckets)) if spec.kind == "histogram" else _number
-        failed = partial(_count, self._decode_failures)
-        return MetricNumbers(spec, Series(spec.labels, make, self._limits, failed))
-
-    def _update(self, layout: Layout, spec: MetricSpec) -> Update:
-        refuse = partial(_count, self._lost_here)
-        update = UPDATES[spec.kind](layout, spec, self._metrics[spec.name].series, refuse, self._cgroup)
-        return guarded(passes(layout, spec.where), update) if spec.where else update
-
-
-def _number() -> list[float]:
-    """A counter's or gauge's cell."""
-    return [0]
-
-
-def _count(counter: dict[K, int], key: K, count: int = 1) -> None:
-    counter[key] = counter.get(key, 0) + count

@@ -1,6 +1,6 @@
 """The metrics about the agent itself, and about the state of its probes."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from kprobe_exporter.aggregate.numbers import Numbers
@@ -18,6 +18,7 @@ LOSSES = (
     "unreadable",
     "negative",
     "table_full",
+    "wiped",
 )
 
 
@@ -40,10 +41,29 @@ def probe_families(namespace: str, probes: Iterable[ProbeStatus]) -> tuple[Famil
     )
 
 
+def off_families(probes: Sequence[ProbeStatus]) -> tuple[Family, ...]:
+    """Which probes are off although nothing is wrong with them."""
+    return (
+        _gauge(
+            f"{PREFIX}_probe_tripped",
+            "1 if the probe is off for a while, because it fired more often than its limit.",
+            ("probe",),
+            {(probe.name,): float(probe.state == "tripped") for probe in probes},
+        ),
+        _gauge(
+            f"{PREFIX}_probe_disabled",
+            "1 if the configuration says that the probe is not to be attached.",
+            ("probe",),
+            {(probe.name,): float(probe.state == "disabled") for probe in probes},
+        ),
+    )
+
+
 def agent_families(
-    numbers: Numbers, build: Mapping[str, str], loaded_at: float, read_age: float
+    numbers: Numbers, build: Mapping[str, str], loaded_at: float, read_age: float, *, successful: bool = True
 ) -> tuple[Family, ...]:
-    """The agent's health. ``loaded_at`` in seconds since the epoch, ``read_age`` in seconds."""
+    """The agent's health. ``loaded_at`` in seconds since the epoch, ``read_age`` in seconds; ``successful``
+    is whether what was read last is what runs."""
     lost = dict.fromkeys(LOSSES, 0) | numbers.lost
     return (
         _gauge(f"{PREFIX}_build_info", "The running agent.", tuple(build), {tuple(build.values()): 1}),
@@ -75,7 +95,7 @@ def agent_families(
             f"{PREFIX}_config_last_reload_successful",
             "1 if the configuration that was last read is the running one.",
             (),
-            {(): 1},
+            {(): float(successful)},
         ),
         _gauge(
             f"{PREFIX}_config_last_reload_success_timestamp_seconds",

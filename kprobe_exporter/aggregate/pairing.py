@@ -84,7 +84,7 @@ class Pairing:
         takes: dict[int, Take] = {begin.slot: partial(way.begin, _of(join, begin)) for begin in join.begins}
         takes[join.end.slot] = partial(way.end, _of(join, join.end))
         for slot in takes:
-            if self._takes.get(slot, _nothing) is not _nothing:
+            if slot in self._takes:
                 raise ValueError(f"slot {slot} of the join {join.layout.event!r} is a half of another join")
         self._takes |= takes
         if counted:
@@ -95,7 +95,7 @@ class Pairing:
 
         Raises ValueError if it is a half of a join.
         """
-        if self._takes.get(layout.slot, _nothing) is not _nothing:
+        if layout.slot in self._takes:
             raise ValueError(f"slot {layout.slot} is a half of a join")
         enclosing = self._open_calls().enclosing
 
@@ -112,10 +112,17 @@ class Pairing:
             self._opened.drop(key)
 
     def remove(self, join: Join) -> None:
-        """What is open is unpaired, and halves that come after all are dropped."""
+        """What is open is unpaired, and its halves are plain records: they have to be off, and read."""
         self.reset(join)
         for layout in (*join.begins, join.end):
-            self._takes[layout.slot] = _nothing
+            self.unwatch(layout)
+        if self._nested is not None:
+            self._nested.shown.discard(join.layout.slot)
+
+    def unwatch(self, layout: Layout) -> None:
+        """Do nothing with its records any more."""
+        self._takes.pop(layout.slot, None)
+        self._counted.discard(layout.slot)
 
     def pair(self, batch: Batch) -> Batch:
         """The same batch with joined records, each in the place of its second half."""
@@ -156,10 +163,6 @@ class Pairing:
             return joined
 
         return tell
-
-
-def _nothing(_: Record) -> None:
-    """What is done with a half of a join that was removed."""
 
 
 class _ByStack:

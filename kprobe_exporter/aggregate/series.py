@@ -21,7 +21,8 @@ RawKey = tuple[Value, ...]
 class Limits:
     """How many label sets there may be: of each metric, of all together, and for how long (seconds).
 
-    One is shared by all metrics. Not thread-safe: the aggregator's lock guards it.
+    One is shared by all metrics, and may change: what is there already stays. Not thread-safe: the
+    aggregator's lock guards it.
     """
 
     def __init__(
@@ -84,6 +85,11 @@ class Series(Generic[Cell]):
         for key in [key for key, seen in self._seen.items() if seen < oldest]:
             del self.cells[key], self._seen[key]
             self._limits.used -= 1
+
+    def close(self) -> None:
+        """The metric is gone: its label sets count for the limits no longer."""
+        self._limits.used -= len(self._seen)
+        self._seen.clear()
 
     def _look_up(self, raw: RawKey, events: int) -> Cell:
         failures = False

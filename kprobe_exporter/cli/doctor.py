@@ -21,6 +21,7 @@ from kprobe_exporter.reading import PAGE_PARSER, choose
 from kprobe_exporter.tracefs.features import TRIAL, Check, instance_checks, kernel_checks
 from kprobe_exporter.tracefs.files import MountedTracefs, Tracefs
 from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.leftovers import remove_dead_traces
 from kprobe_exporter.tracefs.mount import USUAL, find, mounted
 from kprobe_exporter.tracefs.symbols import FUNCTIONS, Symbols
 
@@ -74,6 +75,7 @@ def examine(tracefs: Path | None, root: Path) -> list[Check]:
 
 def tracefs_checks(files: Tracefs) -> list[Check]:
     """What there is to see and to try in a tracefs. Raises TracefsError beside another doctor."""
+    remove_dead_traces(files)
     checks = [_agent(files, Settings().tracefs_instance)]
     try:
         instance = Instance.acquire(files, TRIAL)

@@ -2,15 +2,18 @@
 
 import logging
 import signal
+import sys
 from pathlib import Path
 from types import FrameType
 
 import click
 
-from kprobe_exporter.cli import logs
+from kprobe_exporter.cli import WRONG_USAGE, logs
 from kprobe_exporter.cli.options import config_option, tracefs_option
 from kprobe_exporter.config.files import DEFAULT
 from kprobe_exporter.config.load import load
+from kprobe_exporter.config.values import Config
+from kprobe_exporter.errors import ConfigError, KprobeExporterError, UsageError
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.serve import Options, serve
 from kprobe_exporter.stop import Stop
@@ -43,6 +46,19 @@ Examples:
     metavar="PATH",
     help="Where the metrics are.",
 )
+@click.option(
+    "--web.config.file",
+    "web_config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="TLS, passwords and headers, in the format of Prometheus' exporters; read again on change.",
+)
+@click.option(
+    "--web.enable-lifecycle",
+    "lifecycle",
+    is_flag=True,
+    help="Let POST /-/reload read the configuration again; SIGHUP always does.",
+)
 @tracefs_option()
 @click.option(
     "--fail-fast",
@@ -55,6 +71,8 @@ def run(
     paths: tuple[Path, ...],
     addresses: tuple[str, ...],
     telemetry_path: str,
+    web_config: Path | None,
+    lifecycle: bool,
     tracefs: Path | None,
     fail_fast: bool,
     level: str,
@@ -64,27 +82,39 @@ def run(
     stop = Stop()
     heed_signals(stop)
     logs.set_up(level, form)
-    config = load(paths or [DEFAULT], DECODERS)
-    for warning in config.warnings:
-        log.warning("%s", warning)
-    serve(config, Options(addresses, telemetry_path, tracefs, fail_fast), stop)
+
+    def read() -> Config:
+        config = load(paths or [DEFAULT], DECODERS)
+        for warning in config.warnings:
+            log.warning("%s", warning)
+        return config
+
+    options = Options(addresses, telemetry_path, tracefs, fail_fast, web_config, lifecycle)
+    try:
+        serve(read, options, stop)
+    except KprobeExporterError as error:
+        if form == "text":
+            raise
+        for line in str(error).splitlines():
+            log.error("%s", line)
+        sys.exit(WRONG_USAGE if isinstance(error, ConfigError | UsageError) else 1)
     log.info("stopped")
 
 
 def heed_signals(stop: Stop) -> None:
-    """The first SIGTERM or SIGINT asks for an orderly end, whatever is being done.
+    """The first SIGTERM or SIGINT asks for an orderly end, whatever is being done; SIGHUP for a reload.
 
-    The handler does nothing but set a flag, so that no step of a start is cut in two; one signal
+    The handlers do nothing but set a flag, so that no step of a start is cut in two; one signal
     may interrupt another's handler.
     """
 
     def end(number: int, frame: FrameType | None) -> None:
         stop.set()
 
-    def no_reload(number: int, frame: FrameType | None) -> None:
-        log.warning("SIGHUP: reloading is not in this version yet; restart to read a changed file")
+    def reload(number: int, frame: FrameType | None) -> None:
+        stop.ask_reload()
 
     signal.set_wakeup_fd(stop.wake_up_fd, warn_on_full_buffer=False)
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
-    signal.signal(signal.SIGHUP, no_reload)
+    signal.signal(signal.SIGHUP, reload)

@@ -8,28 +8,24 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import h11
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from kprobe_exporter.export.clients import IDLE_TIME, Clients
+from kprobe_exporter.export.connection import Connection
+from kprobe_exporter.export.handshake import Door
+from kprobe_exporter.export.limits import MAX_HEADER_BYTES
 from kprobe_exporter.export.listen import BACKLOG, bound_address
+from kprobe_exporter.export.web_config import Tls
 
 log = logging.getLogger("kprobe_exporter.web")
-
-# Far above the scrapers of one agent, far below the files that a process may open.
-MAX_CONNECTIONS = 128
-MAX_HEADER_BYTES = 16 * 1024
-
-# Seconds: to send a whole request, from the request to the last byte of the answer taken, and
-# between two requests. The last is longer than a scrape interval of a minute.
-REQUEST_TIME = 10
-ANSWER_TIME = 30
-IDLE_TIME = 75
 
 # Seconds that close() leaves to the scrapes under way, and that it waits for the thread after that.
 GRACE = 2
 STOP_TIME = 2
+
+# How many messages are kept quiet at a time: what asyncio says may hold an address of its own.
+MAX_QUIET = 64
 
 
 class WebServer:
@@ -39,6 +35,8 @@ class WebServer:
     but a flag, so there is no lock. ``on_error`` is called once, in the thread, if it ends in any
     other way than by close(). close() may come from any other thread, at any time, more than once,
     before start() too; scrapes under way get GRACE seconds, then all connections are dropped.
+
+    ``tls`` is asked at each connection how it is secured; None: not at all.
     """
 
     def __init__(
@@ -46,17 +44,20 @@ class WebServer:
         app: ASGIApp,
         sockets: Sequence[socket.socket],
         on_error: Callable[[BaseException], None],
+        tls: Callable[[], Tls | None] = lambda: None,
     ) -> None:
         self._sockets = list(sockets)
         self._on_error = on_error
+        self._tls = tls
+        self._clients = Clients()
         self.addresses = tuple(map(bound_address, sockets))
         complain = _Complaints()
-        _adopt_uvicorn_log(complain)
+        _adopt_foreign_logs(complain)
         self._complain = complain
-        self._server = uvicorn.Server(
+        self._server = _Server(
             uvicorn.Config(
                 app,
-                http=_Connection,
+                http=self._protocol,  # type: ignore[arg-type]
                 ws="none",
                 lifespan="off",
                 interface="asgi3",
@@ -71,7 +72,8 @@ class WebServer:
                 timeout_graceful_shutdown=GRACE,
                 callback_notify=self._drop_overdue,
                 timeout_notify=1,
-            )
+            ),
+            self._clients,
         )
         self._thread = threading.Thread(target=self._run, name="web", daemon=True)
 
@@ -106,81 +108,32 @@ class WebServer:
         state = self._server.server_state
         if state.tasks:
             await asyncio.wait(state.tasks, timeout=STOP_TIME / 4)
-        for connection in state.connections:
-            connection.transport.abort()
+        self._clients.drop_all()
         await asyncio.sleep(0)
 
+    def _protocol(self, **of_uvicorn: Any) -> asyncio.Protocol:
+        """What uvicorn makes for each connection."""
+        connection = Connection(self._clients, **of_uvicorn)
+        tls = self._tls()
+        return Door(tls, self._clients, connection, self._complain) if tls else connection
+
     async def _drop_overdue(self) -> None:
-        now = asyncio.get_running_loop().time()
-        for connection in self._server.server_state.connections:
-            if isinstance(connection, _Connection) and connection.overdue(now):
-                connection.transport.abort()
+        self._clients.drop_overdue()
 
     def _loop_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self._complain(context["message"], context.get("exception"))
 
 
-class _Connection(H11Protocol):
-    """uvicorn's connection, with an end to every wait for the client and a bound to their number.
+class _Server(uvicorn.Server):
+    """uvicorn's server, whose end does not wait for those that have not asked anything yet."""
 
-    Lives in the server's event loop alone. Uvicorn by itself waits forever for the rest of a
-    request and for a client to take its answer.
-    """
+    def __init__(self, config: uvicorn.Config, clients: Clients) -> None:
+        super().__init__(config)
+        self._clients = clients
 
-    _since = 0.0
-    """When the connection, or its latest request, began."""
-    _asked = False
-    """Whether it ever sent a request; ``cycle`` is None until then."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)  # type: ignore[arg-type]
-        self._since = self.loop.time()
-        if len(self.connections) > MAX_CONNECTIONS:
-            self._make_room()
-
-    def handle_events(self) -> None:
-        cycle = self.cycle
-        super().handle_events()
-        if self.cycle is not cycle:
-            self._asked = True
-            self._since = self.loop.time()
-
-    def send_400_response(self, msg: str) -> None:
-        # Bad bytes in the body of a good request, whose answer is under way or already sent: uvicorn
-        # would send a second one and end in a traceback.
-        if self.conn.our_state is h11.IDLE:
-            super().send_400_response(msg)
-        else:
-            self.transport.abort()
-
-    def overdue(self, now: float) -> bool:
-        """Whether the client has had its time."""
-        if not self._asked:
-            limit = REQUEST_TIME
-        elif self._waits_for_client() and not self.transport.get_write_buffer_size():
-            limit = IDLE_TIME
-        else:
-            limit = ANSWER_TIME
-        return now - self._since > limit
-
-    def _waits_for_client(self) -> bool:
-        return not self._asked or self.cycle.response_complete
-
-    def _make_room(self) -> None:
-        """Drop who has waited longest, first of those that never asked anything.
-
-        To refuse the newcomer instead would let idle clients lock every scraper out.
-        """
-        waiting = [
-            other
-            for other in self.connections
-            if isinstance(other, _Connection)
-            and other is not self
-            and other._waits_for_client()
-            and not other.transport.is_closing()
-        ]
-        victim = min(waiting, key=lambda c: (c._asked, c._since), default=self)
-        victim.transport.abort()
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._clients.drop_silent()
+        await super().shutdown(sockets)
 
 
 class _Complaints:
@@ -197,13 +150,15 @@ class _Complaints:
         now = self._clock()
         if now < self._quiet_until.get(message, now):
             return
+        if len(self._quiet_until) >= MAX_QUIET:
+            self._quiet_until.clear()
         self._quiet_until[message] = now + 60
         text = f"{message}: {error!r}" if error else message
         log.warning("%s", text, exc_info=error if log.isEnabledFor(logging.DEBUG) else None)
 
 
-class _UvicornLog(logging.Handler):
-    """Hands uvicorn's warnings to our log, a line each."""
+class _ForeignLog(logging.Handler):
+    """Hands uvicorn's and asyncio's warnings to our log, a line each."""
 
     def __init__(self, complain: _Complaints) -> None:
         super().__init__(logging.WARNING)
@@ -216,8 +171,8 @@ class _UvicornLog(logging.Handler):
             self._complain(message, record.exc_info[1] if record.exc_info else None)
 
 
-def _adopt_uvicorn_log(complain: _Complaints) -> None:
-    logger = logging.getLogger("uvicorn")
-    logger.handlers = [_UvicornLog(complain)]
-    logger.setLevel(logging.WARNING)
-    logger.propagate = False
+def _adopt_foreign_logs(complain: _Complaints) -> None:
+    uvicorns, asyncios = logging.getLogger("uvicorn"), logging.getLogger("asyncio")
+    uvicorns.handlers = asyncios.handlers = [_ForeignLog(complain)]
+    uvicorns.setLevel(logging.WARNING)
+    uvicorns.propagate = False

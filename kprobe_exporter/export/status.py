@@ -1,77 +1,135 @@
-"""The status page: every probe with its state, in HTML that needs nothing from anywhere else."""
+"""The status page: every probe with its state and numbers, in HTML that needs nothing from anywhere else."""
 
-import base64
-import hashlib
 from collections.abc import Iterable
 from html import escape
 
-from kprobe_exporter.model import ProbeStatus, Snapshot
+from kprobe_exporter.export.page import SCRIPT, STYLE
+from kprobe_exporter.model import Family, ProbeStatus, Snapshot
 
-_STYLE = """
-:root { color-scheme: light dark; font: 14px/1.5 system-ui, sans-serif }
-body { margin: 2rem }
-table { border-collapse: collapse }
-th, td { padding: .25rem .75rem; text-align: left; vertical-align: top }
-th, td { border-bottom: 1px solid #8884 }
-td { overflow-wrap: anywhere; unicode-bidi: isolate }
-td small { display: block; max-width: 24rem; color: #888 }
-td.number { text-align: right; font-variant-numeric: tabular-nums }
-.up { color: #1a7f37 } .failed { color: #d1242f } .disabled { color: #888 }
-"""
+LOST = "kprobe_exporter_events_lost_total"
+AGE = "kprobe_exporter_kernel_read_age_seconds"
+BUILD = "kprobe_exporter_build_info"
+OLD = 10.0
+"""Seconds after which the kernel's own counts are called old."""
 
-# The names of processes and files end up on the page: should one ever slip through the escaping,
-# the browser still runs, loads and sends nothing. The hash lets in our own style alone.
-_STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
-CONTENT_SECURITY_POLICY = (
-    f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}';"
-    " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
+SPARK_WIDTH, SPARK_HEIGHT = 120, 24
 
-_COLUMNS = ("Probe", "State", "Kind", "Plan", "Target", "Hits", "Misses", "Events", "Reason")
+_COLUMNS = ("Probe", "State", "Target", "Plan", "Hits/s", "Hits", "Misses", "Events")
+_NUMBERS = frozenset(("Hits/s", "Hits", "Misses", "Events"))
 
 
 def render_status(snapshot: Snapshot, telemetry_path: str) -> bytes:
     """The whole page; a value that is no valid text appears with backslashes."""
-    up = sum(probe.state == "up" for probe in snapshot.probes)
     page = (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width">\n'
-        f"<title>kprobe_exporter</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        "<h1>kprobe_exporter</h1>\n"
-        f"<p>{up} of {len(snapshot.probes)} probes up"
-        f' · <a href="{escape(telemetry_path)}">metrics</a>'
-        ' · <a href="/-/healthy">healthy</a> · <a href="/-/ready">ready</a></p>\n'
-        f"<table>\n<thead>\n<tr>{_cells('th', _COLUMNS)}</tr>\n</thead>\n<tbody>\n"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<noscript><meta http-equiv="refresh" content="10"></noscript>\n'
+        f"<title>{_title(snapshot)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        f"<header><h1>kprobe_exporter</h1> {escape(_version(snapshot))}\n"
+        f'<nav><a href="{escape(telemetry_path)}">metrics</a>'
+        ' <a href="/-/healthy">healthy</a> <a href="/-/ready">ready</a></nav></header>\n'
+        f"<main>\n{_summary(snapshot)}"
+        f"<table>\n<thead>\n<tr>{_heads()}</tr>\n</thead>\n<tbody>\n"
         f"{''.join(map(_row, snapshot.probes))}"
-        "</tbody>\n</table>\n</body>\n</html>\n"
+        f"</tbody>\n</table>\n</main>\n<script>{SCRIPT}</script>\n</body>\n</html>\n"
     )
     return page.encode("utf-8", "backslashreplace")
 
 
-def _row(probe: ProbeStatus) -> str:
-    numbers = map(_number, (probe.hits, probe.misses, probe.events))
-    return (
-        "<tr>"
-        + _cells("td", [probe.name])
-        + _cells("td", [probe.state], probe.state)
-        + _cells("td", [probe.kind])
-        + f"<td>{_plan(probe)}</td>"
-        + _cells("td", [probe.target])
-        + _cells("td", numbers, "number")
-        + _cells("td", [probe.reason])
-        + "</tr>\n"
+def _title(snapshot: Snapshot) -> str:
+    up = sum(probe.state == "up" for probe in snapshot.probes)
+    return f"{up} of {len(snapshot.probes)} probes up · kprobe_exporter"
+
+
+def _version(snapshot: Snapshot) -> str:
+    return next((labels[0] for labels in _samples(snapshot, BUILD)), "")
+
+
+def _summary(snapshot: Snapshot) -> str:
+    """What a person wants to know first: how much works, how much happens, what was lost."""
+    probes = snapshot.probes
+    up = sum(probe.state == "up" for probe in probes)
+    lost = {labels[0]: n for labels, n in _samples(snapshot, LOST).items() if n}
+    tiles = [
+        _tile(f"{up} of {len(probes)}", "probes up", "good" if up == len(probes) else "bad"),
+        _tile(_rate(sum(probe.rates[-1] for probe in probes if probe.rates)), "hits a second"),
+        _tile(
+            _count(sum(lost.values())),
+            "events lost"
+            + (f": {', '.join(f'{reason} {_count(n)}' for reason, n in lost.items())}" if lost else ""),
+            "bad" if lost else "good",
+        ),
+    ]
+    for age in _samples(snapshot, AGE).values():
+        if age > OLD:
+            told = "never" if age == float("inf") else f"{age:.0f} s ago"
+            tiles.append(_tile(told, "the kernel's counts were read", "bad"))
+    return f'<section class="tiles">{"".join(tiles)}</section>\n'
+
+
+def _samples(snapshot: Snapshot, name: str) -> dict[tuple[str, ...], float]:
+    """The plain samples of one family."""
+    found: Iterable[Family] = (family for family in snapshot.families if family.name == name)
+    return {
+        labels: value
+        for family in found
+        for labels, value in family.samples.items()
+        if isinstance(value, int | float)
+    }
+
+
+def _tile(value: str, text: str, kind: str = "") -> str:
+    return f'<div class="tile {kind}"><b>{escape(value)}</b> {escape(text)}</div>'
+
+
+def _heads() -> str:
+    return "".join(
+        f'<th class="number">{name}</th>' if name in _NUMBERS else f"<th>{name}</th>" for name in _COLUMNS
     )
 
 
-def _plan(probe: ProbeStatus) -> str:
-    reason = f" <small>{escape(probe.because)}</small>" if probe.because else ""
-    return escape(probe.plan) + reason
+def _row(probe: ProbeStatus) -> str:
+    rate = _rate(probe.rates[-1]) if probe.rates else ""
+    cells = (
+        f"<b>{escape(probe.name)}</b>{_small(probe.help)}",
+        f'<span class="state">{escape(probe.state)}</span>{_small(probe.reason)}',
+        f"<code>{escape(probe.target)}</code>{_small(probe.kind)}",
+        f"{escape(probe.plan)}{_small(probe.because)}",
+        f"{_spark(probe.rates)}{rate}",
+        _count(probe.hits),
+        _count(probe.misses),
+        _count(probe.events),
+    )
+    row = "".join(
+        f'<td data-name="{name}"{" class=number" if name in _NUMBERS else ""}>{cell}</td>'
+        for name, cell in zip(_COLUMNS, cells, strict=True)
+    )
+    return f'<tr class="{escape(probe.state)}">{row}</tr>\n'
 
 
-def _cells(tag: str, texts: Iterable[str], css_class: str = "") -> str:
-    start = f'<{tag} class="{escape(css_class)}">' if css_class else f"<{tag}>"
-    return "".join(f"{start}{escape(text)}</{tag}>" for text in texts)
+def _small(text: str) -> str:
+    return f"<small>{escape(text)}</small>" if text else ""
 
 
-def _number(value: int | None) -> str:
-    return "" if value is None else str(value)
+def _spark(rates: tuple[float, ...]) -> str:
+    """The course of the hits a second, the highest at the upper edge."""
+    if len(rates) < 2 or not (most := max(rates)):
+        return ""
+    step = SPARK_WIDTH / (len(rates) - 1)
+    points = " ".join(
+        f"{number * step:.1f},{(1 - rate / most) * (SPARK_HEIGHT - 2) + 1:.1f}"
+        for number, rate in enumerate(rates)
+    )
+    return (
+        f'<svg viewBox="0 0 {SPARK_WIDTH} {SPARK_HEIGHT}" role="img">'
+        f"<title>at most {_rate(most)} hits a second</title>"
+        f'<polyline points="{points}"/></svg>'
+    )
+
+
+def _count(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}"
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.1f}" if value >= 0.1 else "< 0.1"

@@ -249,6 +249,12 @@ cdef class PageParser:
             self._empty(&self._tables[i], i, batch)
         return batch
 
+    def succeed(self, PageParser before):
+        """Go on where another one stopped, of which everything was taken: it may have left off between an
+        event and its stack."""
+        self._stacked, self._lasts, self._gaps = before._stacked, before._lasts, before._gaps
+        self.time = before.time
+
     cdef int _begin(self, int cpu) except -1:
         """Get ready for pages of this CPU."""
         self._last = self._lasts.get(cpu, 0)

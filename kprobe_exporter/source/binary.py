@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush
 from operator import itemgetter
-from typing import Protocol
+from typing import Any, Protocol
 
 from kprobe_exporter.errors import SourceError
 from kprobe_exporter.model import TIME, Batch, Loss, Record
@@ -46,6 +46,7 @@ class PagesParser(Protocol):
     def waiting(self) -> int: ...
     def pull(self, fd: int, cpu: int, pages: int) -> int: ...
     def take(self) -> Batch: ...
+    def succeed(self, before: Any) -> None: ...
 
 
 class BinaryPipe:
@@ -93,6 +94,13 @@ class BinaryPipe:
             if next_up and self._parser.waiting >= MANY:
                 self._hand_over(next_up[0][0])
         self._hand_over(None if last else started)
+
+    def adopt(self, parser: PagesParser) -> None:
+        """Go on with another parser, between two rounds: of other layouts, else the same. What waits, for
+        the order of time, stays."""
+        self._hand_over(0)
+        parser.succeed(self._parser)
+        self._parser = parser
 
     def close(self) -> None:
         for descriptor in self.descriptors:

@@ -75,6 +75,11 @@ class LineParser:
         self._gaps: dict[int, int] = {}
         self._gaps_at = 0
 
+    def succeed(self, before: "LineParser") -> None:
+        """Go on where another one stopped, in the middle of a line."""
+        self._rest, self._stacks = before._rest, before._stacks
+        self._last, self._gaps = before._last, before._gaps
+
     def feed(self, data: bytes) -> Batch:
         """The records that end in ``data``; an unfinished line waits for the next call."""
         batch = Batch()

@@ -105,6 +105,12 @@ class PageParser:
         batch.losses += untold(self._gaps, self._last)
         return batch
 
+    def succeed(self, before: "PageParser") -> None:
+        """Go on where another one stopped, of which everything was taken: it may have left off between an
+        event and its stack."""
+        self._stacked, self._last, self._gaps = before._stacked, before._last, before._gaps
+        self.time = before.time
+
     @property
     def waiting(self) -> int:
         """How many records, losses and tallies ``take`` would give."""

@@ -5,11 +5,17 @@ import os
 import select
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
+
+from kprobe_exporter.errors import SourceError
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 TIMER_MS = 100
 """Look again at the latest: poll of trace_pipe_raw waits for a filling level, half of the buffer."""
@@ -34,9 +40,11 @@ class Pipe(Protocol):
 class Reader:
     """Empties one pipe in a background thread until closed.
 
-    The thread alone touches the pipe. ``_round`` (under ``_progress``) counts how often it was
-    emptied; ``drain`` waits on it. ``close`` may be called from any thread, more than once, and
-    unblocks the thread at once. An error of the thread ends it and is handed to ``on_error``, once.
+    The thread alone touches the pipe. ``_round`` (under ``_progress``, as ``_calls`` are) counts how often
+    it was emptied; ``drain`` waits on it. ``call`` has something done by the thread between two rounds, so
+    that it may change what the thread owns. Both may be called from any other thread, and so may
+    ``close``, more than once; it unblocks the thread at once. An error of the thread ends it and is
+    handed to ``on_error``, once.
     """
 
     def __init__(self, pipe: Pipe, on_error: Callable[[BaseException], None]) -> None:
@@ -45,6 +53,7 @@ class Reader:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._progress = threading.Condition()
         self._round = 0
+        self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._ended = False
         self._closing = threading.Event()
         self._close_lock = threading.Lock()
@@ -68,6 +77,23 @@ class Reader:
                 if self._round == seen:
                     return False
         return True
+
+    def progress(self) -> int:
+        """Rises with every round of the thread, every TIMER_MS at the latest."""
+        return self._round
+
+    def call(self, do: Callable[[], T]) -> T:
+        """Have it done between two rounds, and wait for that: what it returns or raises is handed on.
+
+        Raises SourceError if nothing is read any more.
+        """
+        done: Future[T] = Future()
+        with self._progress:
+            if self._ended:
+                raise SourceError("no events are read any more.")
+            self._calls.append((do, done))
+            self._nudge()
+        return done.result()
 
     def close(self) -> None:
         """End the thread, after it has read what is there, and close the pipe."""
@@ -103,6 +129,8 @@ class Reader:
             with self._progress:
                 self._ended = True
                 self._progress.notify_all()
+            for _, done in self._calls:
+                done.set_exception(SourceError("no events are read any more."))
 
     def _read_until_closed(self) -> None:
         pause, wait = select.epoll(), select.epoll()
@@ -114,6 +142,7 @@ class Reader:
             while True:
                 last = self._closing.is_set()
                 self._pipe.empty(last=last)
+                self._do_calls()
                 with self._progress:
                     self._round += 1
                     self._progress.notify_all()
@@ -121,6 +150,14 @@ class Reader:
                     return
                 if not (self._pipe.pause and self._woken(pause, self._pipe.pause)):
                     self._woken(wait, TIMER_MS)
+
+    def _do_calls(self) -> None:
+        while self._calls:
+            do, done = self._calls.popleft()
+            try:
+                done.set_result(do())
+            except BaseException as error:
+                done.set_exception(error)
 
     def _woken(self, poll: select.epoll, milliseconds: int) -> bool:
         """Wait; True if somebody nudged."""

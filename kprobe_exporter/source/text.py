@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from kprobe_exporter.errors import SourceError
 from kprobe_exporter.model import Batch
@@ -18,6 +18,7 @@ class LinesParser(Protocol):
     """What turns the bytes into batches; keeps what is unfinished to itself."""
 
     def feed(self, data: bytes) -> Batch: ...
+    def succeed(self, before: Any) -> None: ...
 
 
 class TextPipe:
@@ -43,6 +44,11 @@ class TextPipe:
             if not data:
                 return
             self._deliver(self._parser.feed(data))
+
+    def adopt(self, parser: LinesParser) -> None:
+        """Go on with another parser, of other layouts, between two rounds."""
+        parser.succeed(self._parser)
+        self._parser = parser
 
     def close(self) -> None:
         os.close(self._pipe)

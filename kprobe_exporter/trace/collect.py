@@ -95,7 +95,8 @@ def collected(
             elif recipe := recipes(attached, plan):
                 kept[attached.layout.slot] = recipe
         if layouts:
-            symbols.name(0)  # loaded now: it takes a while
+            if any(layout.caller or layout.stack for layout in layouts):
+                symbols.name(0)  # loaded now: it takes a while
             made.pipe = open_pipe(
                 instance,
                 reading,

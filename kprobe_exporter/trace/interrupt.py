@@ -25,7 +25,10 @@ class Interrupt(Stop):
 
     @contextmanager
     def heeded(self) -> Iterator["Interrupt"]:
-        """Take the signals, which cut no step in two; afterwards they are whose they were."""
+        """Take the signals, which cut no step in two; afterwards they are whose they were.
+
+        A SIGHUP that nohup has ignored stays so.
+        """
 
         def end(number: int, frame: FrameType | None) -> None:
             self.insists = self.is_set()
@@ -33,7 +36,9 @@ class Interrupt(Stop):
             if self._in_write:
                 raise InterruptedError  # a terminal that Ctrl-S has stopped would take no more for ever
 
-        before = {number: signal.signal(number, end) for number in ENDING}
+        ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        heeded = [number for number in ENDING if not (ignored and number == signal.SIGHUP)]
+        before = {number: signal.signal(number, end) for number in heeded}
         wake_up = signal.set_wakeup_fd(self.wake_up_fd, warn_on_full_buffer=False)
         try:
             yield self

@@ -35,8 +35,11 @@ def placed(asked: Asked, files: MountedTracefs, root: Path = Path("/")) -> Place
         except GrammarError as error:
             raise UsageError(f"{error.message}.") from None
     function = asked.function
-    if function is None:
-        return Placed(asked)
+    return Placed(asked) if function is None else _function(asked, function, files, root)
+
+
+def _function(asked: Asked, function: Target, files: MountedTracefs, root: Path) -> Placed:
+    """Where the function of the kernel is, and what is known of it."""
     try:
         target, note = Resolver.of(files, root).place(function)
     except ProbeRefused as error:
@@ -47,12 +50,13 @@ def placed(asked: Asked, files: MountedTracefs, root: Path = Path("/")) -> Place
     if asked.definition is not None and asked.definition.kind is ProbeKind.FPROBE:
         return Placed(asked, notes)  # the resolver has refused what an fprobe does not take
     can, why = _answer(target, Lists.of(files.root, root))
-    said = (f"{target.symbol}: {why}.",) if why else ()
+    said = f"{target.symbol}: {why}."
     if can is False:
-        return Placed(asked, notes, refused=said[0])
-    if target.symbol in SILENT:
-        return Placed(asked, notes, said)
-    return Placed(asked, (*notes, *said))
+        return Placed(asked, notes, refused=said)
+    if not why:
+        return Placed(asked, notes)
+    silent = target.symbol in SILENT
+    return Placed(asked, notes if silent else (*notes, said), (said,) if silent else ())
 
 
 def _answer(target: Target, lists: Lists) -> Answer:

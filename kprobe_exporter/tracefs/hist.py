@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from kprobe_exporter.tracefs.hist_tables import Shown, parse_hist
+from kprobe_exporter.tracefs.hist_tables import Shown, parse_hist, share_name
 from kprobe_exporter.tracefs.instance import Instance
 
 TRIGGERS = ("hist:keys=common_cpu", "hist:keys=cpu")
@@ -20,6 +20,8 @@ class HitCounter:
         self._instance = instance
         self._event = event
         self._trigger = trigger
+        self._before = 0
+        self._detached = False
 
     @classmethod
     def attach(cls, instance: Instance, event: str) -> "HitCounter | None":
@@ -27,13 +29,15 @@ class HitCounter:
         if not instance.files.exists(f"{instance.path}/{event}/hist"):
             return None
         for trigger in TRIGGERS:
+            made = cls(instance, event, trigger)
             try:
                 instance.write(f"{event}/trigger", trigger)
-            except FileExistsError:
-                pass
+            except FileExistsError:  # another probe's, which has counted for a while
+                made._before = made.read() or 0
             except OSError:
                 continue
-            return cls(instance, event, trigger)
+            instance.share(_shared(event, trigger))
+            return made
         return None
 
     def total(self, shown: Iterable[Shown]) -> int | None:
@@ -41,7 +45,7 @@ class HitCounter:
         keys = self._trigger.removeprefix("hist:keys=")
         for one in shown:
             if (one.keys, one.vals, one.condition) == (keys, "hitcount", None):
-                return one.reading.hits + one.reading.dropped
+                return max(0, one.reading.hits + one.reading.dropped - self._before)
         return None
 
     def read(self) -> int | None:
@@ -52,8 +56,20 @@ class HitCounter:
             return None
 
     def detach(self) -> None:
-        """Take the trigger away; one that is gone is as good."""
+        """Take the trigger away, unless another probe counts by it; one that is gone is as good."""
+        if self._detached:
+            return
+        self._detached = True
+        shared = _shared(self._event, self._trigger)
+        self._instance.release(shared)
+        if self._instance.shares(shared):
+            return
         try:
             self._instance.write(f"{self._event}/trigger", f"!{self._trigger}")
         except OSError:
             return
+
+
+def _shared(event: str, trigger: str) -> str:
+    """The trigger as a kernel-side table spells it, whose probe may have it as well."""
+    return share_name(event, trigger.removeprefix("hist:keys="), "hitcount", None)

@@ -100,7 +100,7 @@ class HistTables:
         self._instance = instance
         self._event = event
         self._tables = tables
-        self._attached: list[str] = []
+        self._attached: list[HistTable] = []
         self._complained = False
 
     def attach(self) -> None:
@@ -116,13 +116,18 @@ class HistTables:
                 log = (f"{self._instance.path}/error_log",)
                 reason = why(self._instance.files, error, table.trigger, log)
                 raise ProbeRefused(f"the hist trigger '{table.trigger}' is refused: {reason}.") from None
-            self._attached.append(table.trigger)
+            self._instance.share(share_name(self._event, *_spelled(table)))
+            self._attached.append(table)
 
     def detach(self) -> None:
-        """Take the triggers away; one that is gone is as good."""
-        for trigger in self._attached:
+        """Take the triggers away that no other probe counts by; one that is gone is as good."""
+        for table in self._attached:
+            shared = share_name(self._event, *_spelled(table))
+            self._instance.release(shared)
+            if self._instance.shares(shared):
+                continue
             try:
-                self._instance.write(f"{self._event}/trigger", f"!{trigger}")
+                self._instance.write(f"{self._event}/trigger", f"!{table.trigger}")
             except OSError:
                 continue
         self._attached = []
@@ -138,6 +143,11 @@ class HistTables:
             log.warning("the hist tables of %s cannot be read: its numbers stay as they are", self._event)
         self._complained = True
         return None
+
+
+def share_name(event: str, keys: str, vals: str, condition: str | None) -> str:
+    """What names a trigger to the instance: the kernel takes two that are spelled so for the same."""
+    return f"{event} {keys}:{vals} if {condition}"
 
 
 def _spelled(table: HistTable) -> tuple[str, str, str | None]:

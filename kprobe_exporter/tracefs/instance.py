@@ -5,12 +5,14 @@ import logging
 import os
 import re
 import uuid
+from collections import Counter
 from contextlib import suppress
 from types import TracebackType
 
 from kprobe_exporter.errors import InstanceBusy, TracefsError
 from kprobe_exporter.tracefs.definitions import delete_group
 from kprobe_exporter.tracefs.files import ReadOnlyTracefs, Tracefs
+from kprobe_exporter.tracefs.retired import Retired
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +27,9 @@ class Instance:
     """A tracefs instance that this process holds, with our probe group of the same name.
 
     Names say that it is ours, the flock on its directory that its owner lives; there is no other
-    state. Made by ``acquire``. Not thread-safe: one thread acquires, sets up and closes it.
+    state. Made by ``acquire``. Not thread-safe: whoever acquires it sees to it that one thread at a time
+    changes what is in it. ``recording``: its buffer may hold events that matter, so nothing that was ever
+    enabled may be deleted. ``retired`` are definitions that nothing uses.
     """
 
     def __init__(self, files: Tracefs, name: str, lock: int | None) -> None:
@@ -33,6 +37,9 @@ class Instance:
         self.name = name
         self.group = name
         self.path = f"instances/{name}"
+        self.recording = False
+        self.retired = Retired()
+        self._uses: Counter[str] = Counter()
         self._lock = lock
 
     @classmethod
@@ -173,6 +180,20 @@ class Instance:
         except OSError:
             return None
         return text.decode(errors="replace")
+
+    def share(self, what: str) -> None:
+        """One more of our probes uses a switch or a trigger that others may use too, as of a tracepoint."""
+        self._uses[what] += 1
+
+    def release(self, what: str) -> None:
+        """One does no longer."""
+        self._uses[what] -= 1
+        if self._uses[what] <= 0:
+            del self._uses[what]
+
+    def shares(self, what: str) -> bool:
+        """Whether any does, so that it may not be undone."""
+        return self._uses[what] > 0
 
     def read(self, path: str) -> bytes:
         return self.files.read(f"{self.path}/{path}")

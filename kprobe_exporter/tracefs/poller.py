@@ -30,7 +30,7 @@ def read_counts(instance: Instance, probes: Sequence[Installed]) -> KernelCounts
     for probe in probes:
         if not probe.profiled:
             continue
-        count = counts.get(probe.event)
+        count = probe.since(counts.get(probe.event))
         if probe.spec.role != "end":
             hits.add(probe.spec.probe, count.hits if count else None)
         misses.add(probe.spec.probe, count.misses if count else None)
@@ -102,7 +102,8 @@ class Poller:
         self._condition = threading.Condition()
         self._finished = float("-inf")  # when the last good read ended
         self._attempts = 0
-        self._asked = False
+        self._wanted = 0  # how many attempts are to be made
+        self._under_way = False
         self._closed = False
         self._complained = False
         self._thread = threading.Thread(target=self._run, name="kprobe-poller", daemon=True)
@@ -110,15 +111,23 @@ class Poller:
     def start(self) -> None:
         self._thread.start()
 
-    def refresh(self, timeout: float) -> bool:
-        """Have numbers no older than MAX_AGE delivered; False if that took longer than ``timeout`` s."""
+    def refresh(self, timeout: float, *, anew: bool = False) -> bool:
+        """Have numbers no older than MAX_AGE delivered; False if that took longer than ``timeout`` s.
+
+        ``anew``: numbers that were read after this call. One that is under way may have looked before.
+        """
         with self._condition:
-            if self._clock() - self._finished < MAX_AGE or self._closed:
+            if (not anew and self._clock() - self._finished < MAX_AGE) or self._closed:
                 return True
-            seen = self._attempts
-            self._asked = True
+            wanted = self._attempts + (2 if anew and self._under_way else 1)
+            self._wanted = max(self._wanted, wanted)
             self._condition.notify_all()
-            return self._condition.wait_for(lambda: self._attempts > seen or self._closed, timeout)
+            return self._condition.wait_for(lambda: self._attempts >= wanted or self._closed, timeout)
+
+    def progress(self) -> int | None:
+        """How many reads have ended; None while none is under way."""
+        with self._condition:
+            return self._attempts if self._under_way else None
 
     def age(self) -> float:
         """Seconds since the last good read, infinite before the first."""
@@ -135,13 +144,14 @@ class Poller:
     def _run(self) -> None:
         while True:
             with self._condition:
-                self._condition.wait_for(lambda: self._asked or self._closed)
+                self._condition.wait_for(lambda: self._attempts < self._wanted or self._closed)
                 if self._closed:
                     return
+                self._under_way = True
             good = self._attempt()
             with self._condition:
                 self._attempts += 1
-                self._asked = False  # this one served all who asked meanwhile
+                self._under_way = False
                 if good:
                     self._finished = self._clock()
                 self._condition.notify_all()

@@ -11,8 +11,9 @@ from kprobe_exporter.tracefs.definitions import delete, list_definitions
 from kprobe_exporter.tracefs.hist import HitCounter
 from kprobe_exporter.tracefs.hist_tables import HistTables
 from kprobe_exporter.tracefs.instance import Instance
-from kprobe_exporter.tracefs.profile import PROFILES
+from kprobe_exporter.tracefs.profile import PROFILES, Counts
 from kprobe_exporter.tracefs.refusal import IN_FILE, MEANING, refused, why
+from kprobe_exporter.tracefs.retired import Definition
 
 log = logging.getLogger(__name__)
 
@@ -28,10 +29,14 @@ STACK = "stacktrace"
 class Installed:
     """One probe in the kernel: defined or found, filtered, enabled on demand.
 
-    Not thread-safe. ``remove`` undoes in the mirror's order what was done, and never raises.
+    Not thread-safe. ``remove`` undoes in the mirror's order what was done, and never raises; after it,
+    and after ``disable``, install it anew. ``before`` is what the kernel's profile had counted already
+    when its definition was taken up again.
     """
 
-    def __init__(self, instance: Instance, spec: ProbeSpec, event: str, owned: bool) -> None:
+    def __init__(
+        self, instance: Instance, spec: ProbeSpec, event: str, owned: bool, before: Counts | None = None
+    ) -> None:
         self.spec = spec
         self.event = event
         self.system = instance.group if owned else spec.system
@@ -41,6 +46,9 @@ class Installed:
         self.owned = owned
         self._instance = instance
         self._dir = f"events/{self.system}/{event}"
+        self._enabled = False
+        self._before = before or Counts(0, 0)
+        self._used = before is not None  # so that deleting it would wipe the buffer
 
     @property
     def hist(self) -> str | None:
@@ -61,6 +69,19 @@ class Installed:
     def counted_softly(self) -> bool:
         """Whether it is only softly enabled: counted by its profile, and nothing recorded."""
         return self.spec.plan == "count" and self.profiled
+
+    @property
+    def records(self) -> bool:
+        """Whether its events are written to the buffer now."""
+        return self._enabled and self.spec.plan == "events"
+
+    def since(self, count: Counts | None) -> Counts | None:
+        """Of what its profile has counted, what came since it was installed."""
+        if count is None:
+            return None
+        before = self._before
+        misses = None if count.misses is None else count.misses - (before.misses or 0)
+        return Counts(count.hits - before.hits, misses)
 
     def set_filter(self) -> None:
         """Put the filter in the kernel. Raises ProbeRefused."""
@@ -85,6 +106,7 @@ class Installed:
         if not self.spec.stack:
             return
         trigger = STACK + (f" if {self.spec.filter}" if self.spec.filter else "")
+        self._used = True  # a trigger enables softly
         try:
             self._instance.write(f"{self._dir}/trigger", trigger)
         except OSError as error:
@@ -94,12 +116,14 @@ class Installed:
     def aggregate(self) -> None:
         """Put the hist triggers of the plan ``kernel`` on it; they enable it softly. Raises ProbeRefused."""
         if self.spec.plan == "kernel":
+            self._used = True
             self.tables = HistTables(self._instance, self._dir, self.spec.tables)
             self.tables.attach()
 
     def count_hits(self) -> None:
         """Let the kernel count the firings of what is in no profile, where it can."""
         if not self.profiled:
+            self._used = True
             self.hits = HitCounter.attach(self._instance, self._dir)
             if self.hits is None and self.spec.plan != "events":
                 raise ProbeRefused("the kernel refuses a hist trigger on it, by which it would be counted.")
@@ -109,33 +133,56 @@ class Installed:
         if self.spec.plan != "events" and not self.counted_softly:
             return  # its hist triggers have counted since they were attached
         file, text = ("trigger", COUNT) if self.counted_softly else ("enable", "1")
+        self._used = True
         try:
             self._instance.write(f"{self._dir}/{file}", text)
         except OSError as error:
             reason = why(self._instance.files, error, "", (), _meaning(self.spec))
             raise ProbeRefused(f"it cannot be enabled: {reason}.") from None
+        if not self._enabled:
+            self._instance.share(self._dir)
+        self._enabled = True
+
+    def pause(self) -> None:
+        """Stop recording; what it counted can still be read. Never raises: an event that is gone records
+        nothing. What another probe of ours reads as well goes on."""
+        if self._enabled:
+            self._enabled = False
+            self._instance.release(self._dir)
+        undo = [("trigger", f"!{STACK}")] if self.spec.stack else []
+        undo += [("trigger", f"!{COUNT.partition(':')[0]}")] if self.counted_softly else []
+        undo += [] if self._instance.shares(self._dir) else [("enable", "0")]
+        self._undo(undo)
 
     def disable(self) -> None:
-        """Stop recording. Never raises: an event that is gone records nothing."""
+        """Stop recording and counting, for good. Never raises."""
         if self.tables is not None:
             self.tables.detach()
         if self.hits is not None:
             self.hits.detach()
-        undo = [("trigger", f"!{STACK}")] if self.spec.stack else []
-        undo += [("trigger", f"!{COUNT.partition(':')[0]}")] if self.counted_softly else []
-        undo += [("enable", "0")]
-        undo += [("filter", "0")] if self.spec.filter is not None and not self.owned else []
-        for file, text in undo:
+        self.pause()
+        if self.spec.filter is not None and not self._instance.shares(self._dir):
+            self._undo([("filter", "0")])
+
+    def _undo(self, writes: Iterable[tuple[str, str]]) -> None:
+        for file, text in writes:
             try:
                 self._instance.write(f"{self._dir}/{file}", text)
             except OSError as error:
                 log.debug("%s of %s/%s: %s", file, self.system, self.event, error)
 
-    def remove(self) -> None:
-        """Disable it and delete its definition. Only while no unread event matters: deleting wipes them."""
+    def remove(self) -> bool:
+        """Disable it, and delete its definition: then its name is free again, and the answer True.
+
+        While the instance records, a definition that was ever enabled is retired instead.
+        """
         self.disable()
-        if self.owned:
-            delete(self._instance.files, self.system, self.event)
+        if not self.owned:
+            return False
+        if self._used and self._instance.recording:
+            self._instance.retired.put(self.event, Definition.of(self.spec))
+            return False
+        return delete(self._instance.files, self.system, self.event) is None
 
 
 def install(instance: Instance, spec: ProbeSpec, taken: set[str]) -> Installed:
@@ -166,6 +213,8 @@ def _define(instance: Instance, spec: ProbeSpec, taken: set[str]) -> Installed:
     assert spec.file is not None
     if not instance.files.exists(spec.file):
         raise ProbeRefused(not_built(spec.file))
+    if (again := _take_up(instance, spec)) is not None:
+        return again
     for event in _names(spec.layout.event, taken):
         line = spec.line(instance.group, event)
         try:
@@ -178,6 +227,21 @@ def _define(instance: Instance, spec: ProbeSpec, taken: set[str]) -> Installed:
         taken.add(event)
         return Installed(instance, spec, event, owned=True)
     raise ProbeRefused(f"all of {NAMES_TRIED} event names like '{spec.layout.event}' are taken.")
+
+
+def _take_up(instance: Instance, spec: ProbeSpec) -> Installed | None:
+    """A retired definition that is the same and still there; its counts in the profile go on."""
+    assert spec.file is not None
+    event = instance.retired.take(Definition.of(spec))
+    if event is None or not instance.files.exists(f"{instance.path}/events/{instance.group}/{event}/enable"):
+        return None
+    count: Counts | None = Counts(0, 0)
+    if spec.file in PROFILES:
+        try:
+            count = PROFILES[spec.file](instance.files, instance.group).get(event)
+        except OSError:
+            count = None
+    return None if count is None else Installed(instance, spec, event, owned=True, before=count)
 
 
 def _meaning(spec: ProbeSpec) -> Mapping[int, str]:

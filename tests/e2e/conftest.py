@@ -58,7 +58,7 @@ def play_back(tmp_path: Path) -> Iterator[PlayBack]:
                     root.mkdir()
                     yield Playback(root, texts, {"do_sys_openat2"})
 
-                serve(load([path], DECODERS), Options(listen=["127.0.0.1:0"]), stop, kernel)
+                serve(lambda: load([path], DECODERS), Options(listen=["127.0.0.1:0"]), stop, kernel)
 
             agent = AgentProcess(tmp_path / "agent.log", main, [])
             stack.enter_context(running(agent))

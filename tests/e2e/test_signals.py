@@ -1,9 +1,11 @@
 """Signals, one upon the other, end the agent in order."""
 
 import signal
+from pathlib import Path
 
 import pytest
 
+from tests.agent_process import eventually
 from tests.e2e.conftest import PlayBack
 
 CONFIG = "probes: [{name: exec, attach: 'tracepoint:sched:sched_process_exec'}]"
@@ -20,9 +22,16 @@ def test_a_burst_of_signals(play_back: PlayBack, attempt: int) -> None:
     assert "Traceback" not in agent.output()
 
 
-def test_sighup_is_told_and_survived(play_back: PlayBack) -> None:
+def test_sighup_reads_the_configuration_again(play_back: PlayBack, tmp_path: Path) -> None:
     agent = play_back(CONFIG, {})
+    file = tmp_path / "config.yaml"
+    file.write_text(CONFIG.replace("name: exec", "name: other"))
     agent.signal(signal.SIGHUP)
-    assert agent.scrape().value("kprobe_up", probe="exec") == 1
+    eventually(lambda: agent.scrape().value("kprobe_up", probe="other") == 1)
+    assert agent.scrape().labels("kprobe_up") == [{"probe": "other"}]
+    file.write_text("probes: [")
+    agent.signal(signal.SIGHUP)
+    eventually(lambda: agent.scrape().value("kprobe_exporter_config_last_reload_successful") == 0)
+    assert agent.scrape().value("kprobe_up", probe="other") == 1
+    assert "the configuration was not reloaded" in agent.output()
     assert agent.end() == 0
-    assert "reloading is not in this version" in agent.output()

@@ -16,6 +16,7 @@ from kprobe_exporter.cli import run as run  # noqa: PLC0414
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.profile import parse_stats
 from tests.agent_process import AgentProcess, running
+from tests.trace_process import StartTrace, traces
 
 TRACEFS = Path("/sys/kernel/tracing")
 SEED = 20261121
@@ -104,6 +105,13 @@ def start_agent(tmp_path: Path, tracefs: Path, as_found: None) -> Iterator[Start
                 agent.wait_until_serving()
             return agent
 
+        yield start
+
+
+@pytest.fixture
+def trace(tmp_path: Path, as_found: None) -> Iterator[StartTrace]:
+    """Starts traces with arguments, and ends those that still run."""
+    with traces(tmp_path) as start:
         yield start
 
 

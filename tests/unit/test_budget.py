@@ -118,6 +118,16 @@ def test_a_removed_one_is_forgotten_and_another_limit_begins_anew() -> None:
     assert not watch.second(a=90_000).tripped
 
 
+def test_one_that_somebody_else_has_enabled() -> None:
+    watch = Watch({"a": 1000})
+    watch.until_tripped(a=50_000)
+    watch.off = set()
+    watch.now += 1
+    assert watch.budget.watch(watch.now, watch.hits, watch.limits, up=["a", "b"]) == Verdict()
+    assert not watch.second(a=3500).tripped
+    assert watch.second(a=3500).tripped[0].pause == 2 * FIRST_PAUSE
+
+
 def test_another_limit_of_all() -> None:
     watch = Watch({"a": None}, 10)
     watch.budget.limit(None)

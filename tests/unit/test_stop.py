@@ -49,6 +49,20 @@ def test_a_signal_in_the_middle_of_setting_it(monkeypatch: pytest.MonkeyPatch) -
     stop.wait()
 
 
+def test_reloads_are_waited_for_as_well() -> None:
+    """All that were asked for before are one; one that is asked for later is another; a stop comes first."""
+    stop = Stop()
+    stop.ask_reload()
+    stop.ask_reload()
+    assert not stop.wait()
+    threading.Thread(target=stop.ask_reload).start()
+    assert not stop.wait()
+    stop.ask_reload()
+    stop.set()
+    assert stop.wait()
+    assert stop.wait()
+
+
 def test_a_pipe_that_is_full_wakes_too() -> None:
     stop = Stop()
     for _ in range(100_000):

@@ -1,6 +1,10 @@
 """telemetry: what is selected is built and sent, counted once, and stands for its bucket."""
 
+import gc
+import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from threading import Barrier
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,9 +14,10 @@ from kprobe_exporter import telemetry
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.attach import Attached
 from kprobe_exporter.config.values import Export, Otlp, return_type
+from kprobe_exporter.export.otlp.turns import TURN
 from kprobe_exporter.model import Arg, Batch, Exemplar, Family, Join, Layout, Record, Snapshot
 from kprobe_exporter.plan import JoinedSpec
-from kprobe_exporter.telemetry import Telemetry
+from kprobe_exporter.telemetry import FLUSH, Telemetry
 
 ENTRY = Layout(
     0, "read", "read", "eprobe", "sys_enter_read", (Arg("fd", "int"), Arg("buf", "int", pointer=True))
@@ -150,3 +155,60 @@ def test_it_may_be_closed_twice(collector: Collector) -> None:
     made = Wired(Otlp(), call=Export("span"))
     made.close()
     assert made.close() == {}
+
+
+def test_the_end_takes_bounded_time(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Log records and spans are flushed side by side, in what the metrics have left of the time."""
+    stops: dict[str, float] = {}
+    both = Barrier(2)
+
+    class Meeting(_Sender):
+        def stop(self, timeout: float) -> None:
+            stops[self.signal] = timeout
+            if self.signal != "metrics":
+                both.wait(10)  # one after the other, they would never meet
+
+    monkeypatch.setattr(telemetry, "connect", lambda signal, *_: Meeting(collector, signal))
+    made = Wired(Otlp(metrics=3600), call=Export("span"), event=Export("log"))
+    readings = iter([100.0, 102.0])
+    monkeypatch.setattr(telemetry, "time", SimpleNamespace(monotonic=lambda: next(readings)))
+    made.close()
+    assert stops == {"metrics": FLUSH / 2, "logs": FLUSH - 2, "traces": FLUSH - 2}
+
+
+def test_the_interpreter_is_as_it_was(collector: Collector) -> None:
+    before = sys.getswitchinterval(), gc.get_freeze_count()
+    made = Wired(Otlp(), call=Export("span"))
+    assert sys.getswitchinterval() == pytest.approx(TURN)
+    assert gc.get_freeze_count() > 0
+    made.close()
+    assert (sys.getswitchinterval(), gc.get_freeze_count()) == before
+
+
+def test_exports_come_and_go_while_it_runs(collector: Collector) -> None:
+    """Of one that went, what was selected is still sent; of what follows nothing is known for ever."""
+    made = Wired(Otlp())
+    attached = Attached(SPEC, (), JOIN)
+    for _ in range(3):
+        made.telemetry.open("span")
+        made.telemetry.add(attached, Export("span"), made.pairing, counted=False)
+        made.feed(*call(1_000_000_000, 250_000))
+        made.telemetry.remove(attached, made.pairing)
+        made.feed(*call(2_000_000_000, 250_000))
+    assert made.close() == {("exported", "traces"): 3}
+    assert made.pairing._takes == {}
+    assert made.telemetry._selector._traces._sources == {}
+
+
+def test_what_went_is_forgotten_in_the_end(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telemetry, "MOST_REMOVED", 3)
+    made = Wired(Otlp())
+    spec = SimpleNamespace(kind="kretprobe")
+    for slot in range(10, 20):
+        layout = replace(OPEN, slot=slot)
+        single = SimpleNamespace(layout=layout, joined=None, only=None, spec=spec)
+        made.telemetry.add(cast("Attached", single), Export("log"), made.pairing, counted=False)
+        made.feed((slot, 1, 0, 7, 70, None, -2))
+        made.telemetry.remove(cast("Attached", single), made.pairing)
+    assert set(made.telemetry._described) == set(made.telemetry._probes) == {17, 18, 19}
+    made.close()

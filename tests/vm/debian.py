@@ -23,6 +23,15 @@ def promtool() -> Path:
     return unpack("prometheus", PROMETHEUS) / "usr/bin/promtool"
 
 
+def confinement() -> None:
+    """What confines processes as container runtimes do: AppArmor's parser, and podman's seccomp profile.
+
+    Unpacked: to install the first would start a service, the second wants a network stack.
+    """
+    unpack("apparmor", BUILD / "apparmor")
+    unpack("golang-github-containers-common", BUILD / "containers")
+
+
 def newest(pattern: str) -> str:
     """The available package with the highest version in its name, of those that match wholly."""
     names = _matching(pattern)

@@ -72,7 +72,8 @@ class Pusher:
 
     def _run(self) -> None:
         last = False
-        while not last:
+        # Once it has ended, what the snapshot asks may be gone.
+        while not (last or self._ended):
             last = self._closed.wait(self._interval)
             try:
                 self._push()
@@ -111,7 +112,7 @@ class Pusher:
 
     def _complain(self, error: Exception) -> None:
         """Once: it is our own mistake, and comes with every push."""
-        if not self._complained:
+        if not (self._complained or self._ended):
             log.error("the metrics cannot be pushed: %r", error, exc_info=True)
         self._complained = True
 

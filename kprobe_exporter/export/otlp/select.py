@@ -142,6 +142,13 @@ class Selector:
             self._traces.add(begin, source)
         return self._span(exported, source, stack=bool(stacks))
 
+    def forget(self, layout: Layout, join: Join | None = None) -> None:
+        """Nothing of this probe will be told any more."""
+        for one in (layout, *(join.begins if join is not None else ())):
+            self._events_with_stack.discard(one.slot)
+            self._calls_with_stack.discard(one.slot)
+            self._traces.remove(one)
+
     def consume(self, batch: Batch) -> None:
         """Hand on what was selected of a batch, after everybody else has seen it."""
         if batch.records:

@@ -103,6 +103,10 @@ class Traces:
         """Make spans of what begins with this event."""
         self._sources[begin.slot] = source, begin.place(STACK_POINTER)
 
+    def remove(self, begin: Layout) -> None:
+        """Make none any more."""
+        self._sources.pop(begin.slot, None)
+
     def ended(self, first: Record, enclosing: Sequence[Record]) -> Call | None:
         """The call of this first half, which is over; ``enclosing`` are others, the innermost first.
 

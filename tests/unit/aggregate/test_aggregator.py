@@ -1,6 +1,7 @@
 """All the numbers: fed by events and by the kernel's counts, copied, and never lower than before."""
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model import (
     Arg,
     Batch,
+    Exemplar,
     Family,
     HistogramValue,
     KernelCounts,
@@ -298,3 +300,112 @@ def test_a_probe_that_did_not_come_up_has_no_hits() -> None:
     made = aggregator(count_hits=True)
     made.detach(OPEN)
     assert made.copy().hits == {}
+
+
+NEXT = Layout(17, "open", "open_2", "return", "f", OPEN.args, LONG)
+
+
+def test_what_a_detached_layout_came_to_stays_with_its_probe() -> None:
+    made = aggregator(TOTAL, ERRORS, count_hits=True)
+    made.consume(Batch([record(-2), record(3)]))
+    made.detach(OPEN)
+    made.consume(Batch([record(-2)]))  # too late: nobody knows any more what it was
+    assert (made.copy().hits, made.copy().events) == ({"open": 2}, {"open": 2})
+    assert made.copy().lost["unparsed"] == 1
+    made.redeclare([probe("open", TOTAL, ERRORS)])
+    made.attach(NEXT, count_hits=True)
+    made.consume(Batch([record(-2, slot=17)]))
+    numbers = made.copy()
+    assert (numbers.hits, numbers.events) == ({"open": 3}, {"open": 3})
+    assert samples(numbers, "kprobe_all_total") == {(): 3}
+    assert samples(numbers, "kprobe_open_errors_total") == {("ENOENT", "bash"): 2, ("ok", "bash"): 1}
+
+
+def test_the_kernels_counts_go_on_from_0() -> None:
+    """Those of an earlier epoch are another event's, and come too late."""
+    made = aggregator()
+    late = KernelCounts({"open": 5}, {"open": 1}, {"overrun": 2}, epoch=made.epoch)
+    made.update_kernel(late)
+    made.detach(OPEN)
+    made.update_kernel(late)
+    made.update_kernel(KernelCounts({"open": 9}, {"open": 4}, {"overrun": 3}, epoch=made.epoch))
+    numbers = made.copy()
+    assert (numbers.hits, numbers.misses, numbers.lost["overrun"]) == ({"open": 14}, {"open": 5}, 3)
+
+
+def test_what_nobody_declares_is_gone_and_makes_room() -> None:
+    limits = Limits(2, 2)
+    made = Aggregator("kprobe", limits, name_of)
+    made.declare(probe("open", ERRORS))
+    made.attach(OPEN)
+    made.consume(Batch([record(-2, b"a"), record(-2, b"b")]))
+    made.detach(OPEN)
+    made.redeclare([probe("other", TOTAL)])
+    assert limits.used == 0
+    numbers = made.copy()
+    assert numbers.events == {"other": 0}
+    assert set(numbers.overflows) == {"kprobe_all_total"}
+    assert all("open" not in labels for family in numbers.families for labels in family.samples)
+    made.exemplify("open", Exemplar(1, 2, 0.5, 1.0))  # of a call that was sent meanwhile
+
+
+def test_a_metric_that_is_another_one_begins_at_0() -> None:
+    made = aggregator(TOTAL, ERRORS)
+    made.consume(Batch([record(-2)]))
+    made.detach(OPEN)
+    made.redeclare(
+        [probe("open", replace(TOTAL, help="Said otherwise."), ERRORS)], {"kprobe_open_errors_total"}
+    )
+    numbers = made.copy()
+    assert families(numbers)["kprobe_all_total"].help == "Said otherwise."
+    assert samples(numbers, "kprobe_all_total") == {(): 1}
+    assert samples(numbers, "kprobe_open_errors_total") == {}
+    assert samples(numbers, "kprobe_return_errors_total") == {("open", "ENOENT"): 1}
+
+
+def test_other_buckets_begin_at_0() -> None:
+    made = aggregator()
+    made.consume(Batch([record(3)]))
+    made.detach(OPEN)
+    made.redeclare([ProbeMetrics("open", (), (2.0,), LONG)])
+    assert samples(made.copy(), "kprobe_return_value") == {("open",): HistogramValue((2.0,), (0, 0), 0)}
+
+
+CHANGES = st.lists(
+    st.one_of(
+        st.integers(0, 9).map(lambda number: Batch([record(-2, b"%d" % number)] * number)),
+        st.integers(0, 9),
+        st.sampled_from(["change", "switch off", "switch on"]),
+    ),
+    max_size=30,
+)
+
+
+@given(CHANGES, st.booleans())
+def test_through_any_changes_nothing_is_lost_or_falls(changes: list[Any], count_hits: bool) -> None:
+    """Batches, firings that the kernel counts, and changes in any order: hits and events are exact."""
+    made = aggregator(ERRORS, TOTAL, count_hits=count_hits)
+    slot: int | None = 7
+    last, expected, firings, raw = 7, 0, 0, 0
+    before = counters(made.copy())
+    for change in changes:
+        if isinstance(change, Batch) and slot is not None:
+            made.consume(Batch([(slot, *record[1:]) for record in change.records]))
+            expected += len(change.records)
+        elif isinstance(change, int) and slot is not None and not count_hits:
+            firings, raw = firings + change, raw + change
+            made.update_kernel(KernelCounts({"open": raw}, {"open": raw}, epoch=made.epoch))
+        elif change in ("change", "switch off") and slot is not None:
+            made.detach(replace(OPEN, slot=slot))
+            made.redeclare([probe("open", ERRORS, TOTAL)])
+            slot, raw = None, 0
+        if change in ("change", "switch on") and slot is None:
+            slot = last = last + 1
+            made.attach(replace(OPEN, slot=slot), count_hits=count_hits)
+        after = counters(made.copy())
+        assert all(after.get(key, 0) >= count for key, count in before.items())
+        before = after
+    numbers = made.copy()
+    assert numbers.events == {"open": expected}
+    assert numbers.hits.get("open", 0) == (expected if count_hits else firings)
+    assert samples(numbers, "kprobe_all_total") == {(): expected}

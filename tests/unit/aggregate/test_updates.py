@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.aggregate.aggregator import UPDATES
 from kprobe_exporter.aggregate.series import Limits, Series
 from kprobe_exporter.aggregate.updates import (
     MAX_ERRNO,
@@ -19,6 +18,7 @@ from kprobe_exporter.aggregate.updates import (
     passes,
     return_update,
 )
+from kprobe_exporter.aggregate.wiring import UPDATES
 from kprobe_exporter.grammar.evaluate import compile_filter
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.model import (

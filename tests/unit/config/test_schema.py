@@ -46,6 +46,7 @@ RULES: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
         lambda rule, value: any(TYPES[one](value) for one in ([rule] if isinstance(rule, str) else rule)),
     ),
     "enum": ("any", lambda rule, value: value in rule),
+    "const": ("any", lambda rule, value: bool(value == rule)),
     "anyOf": ("any", lambda rule, value: any(holds(one, value) for one in rule)),
     "oneOf": ("any", lambda rule, value: sum(holds(one, value) for one in rule) == 1),
     "not": ("any", lambda rule, value: not holds(rule, value)),

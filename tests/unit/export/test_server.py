@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from kprobe_exporter.export import server as module
+from kprobe_exporter.export import clients, server
 from kprobe_exporter.export.listen import listen
 from kprobe_exporter.export.server import WebServer
 from kprobe_exporter.export.web import create_app
@@ -61,7 +61,7 @@ class Served:
 
     @property
     def connections(self) -> int:
-        return len(self.web._server.server_state.connections)
+        return len(self.web._clients)
 
 
 def app_of(snapshot: Callable[[], Snapshot]) -> ASGIApp:
@@ -140,16 +140,16 @@ def test_idle_and_slow_clients_delay_nobody(served: Served) -> None:
 
 def test_a_crowd_of_idle_clients_locks_nobody_out(served: Served) -> None:
     with ExitStack() as stack:
-        crowd = [stack.enter_context(served.connect()) for _ in range(module.MAX_CONNECTIONS + 50)]
+        crowd = [stack.enter_context(served.connect()) for _ in range(clients.MAX_CONNECTIONS + 50)]
         assert served.scrape()[0] < 2.0
         # Who waited longest had to go, well before his time was up.
-        crowd[0].settimeout(module.REQUEST_TIME / 2)
+        crowd[0].settimeout(clients.REQUEST_TIME / 2)
         assert crowd[0].recv(1) == b""
-        assert served.connections <= module.MAX_CONNECTIONS
+        assert served.connections <= clients.MAX_CONNECTIONS
 
 
 def test_clients_that_never_ask_are_dropped(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "REQUEST_TIME", 0)
+    monkeypatch.setattr(clients, "REQUEST_TIME", 0)
     with served.connect() as silent, served.connect() as slow:
         slow.sendall(REQUEST[:10])
         assert read_all(silent) == b""
@@ -159,7 +159,7 @@ def test_clients_that_never_ask_are_dropped(served: Served, monkeypatch: pytest.
 def test_clients_that_do_not_take_their_answer_are_dropped(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "ANSWER_TIME", 0)
+    monkeypatch.setattr(clients, "ANSWER_TIME", 0)
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.settimeout(10)
@@ -194,13 +194,17 @@ def test_idle_connections_are_kept_for_the_next_scrape(served: Served) -> None:
     ],
 )
 def test_patience(now: float, asked: bool, answered: bool, unsent: int, overdue: bool) -> None:
-    class Stand(module._Connection):
-        def __init__(self) -> None:
-            self._asked = asked
-            self.cycle = type("Cycle", (), {"response_complete": answered})()
-            self.transport = type("Transport", (), {"get_write_buffer_size": staticmethod(lambda: unsent)})()
+    class Transport(asyncio.Transport):
+        def get_write_buffer_size(self) -> int:
+            return unsent
 
-    assert Stand().overdue(now) is overdue
+    class Talk:
+        def is_answering(self) -> bool:
+            return not answered
+
+    client = clients.Client(Transport(), 0)
+    client.talk = Talk() if asked else None
+    assert client.overdue(now) is overdue
 
 
 def reset(sock: socket.socket) -> None:
@@ -269,13 +273,15 @@ def test_garbage(served: Served, garbage: bytes) -> None:
 
 def test_garbage_after_the_answer(served: Served) -> None:
     """The rest of a body comes when its answer is already sent, and is none."""
-    for rest in (b"zz\r\n", b"5\r\nhello\r\n0\r\n\r\n" + b"\x00" * 10, b"0\r\n\r\n" + REQUEST):
-        with served.connect() as sock:
-            sock.sendall(CHUNKED.replace(b"/metrics", b"/-/healthy"))
-            assert sock.recv(65536).startswith(b"HTTP/1.1 200")
-            sock.sendall(rest)
-            sock.shutdown(socket.SHUT_WR)
-            read_all(sock)
+    sized = b"GET /-/healthy HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n"
+    for head, status in ((sized, b"200"), (CHUNKED.replace(b"/metrics", b"/-/healthy"), b"411")):
+        for rest in (b"zz\r\n", b"5\r\nhello\r\n0\r\n\r\n" + b"\x00" * 10, b"hello" + REQUEST):
+            with served.connect() as sock, suppress(OSError):
+                sock.sendall(head)
+                assert sock.recv(65536).startswith(b"HTTP/1.1 " + status)
+                sock.sendall(rest)
+                sock.shutdown(socket.SHUT_WR)
+                read_all(sock)
     wait_until(lambda: served.connections == 0)
 
 
@@ -309,7 +315,7 @@ def test_garbage_is_said_once_a_minute(
 
 def test_complaints(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
-    complain = module._Complaints(clock=lambda: now)
+    complain = server._Complaints(clock=lambda: now)
     complain("a")
     complain("b", ValueError("why"))
     now = 59.9
@@ -358,7 +364,7 @@ def test_close_lets_a_scrape_finish() -> None:
 
 
 def test_close_is_bounded(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "GRACE", 0.3)
+    monkeypatch.setattr(server, "GRACE", 0.3)
     slow = Slow()
     with serving(app_of(slow.snapshot)) as served, ExitStack() as stack:
         silent, scraper = (stack.enter_context(served.connect()) for _ in range(2))
@@ -375,7 +381,7 @@ def test_close_is_bounded(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.
 
 
 def test_close_does_not_wait_for_who_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "GRACE", 0.3)
+    monkeypatch.setattr(server, "GRACE", 0.3)
     with serving(app_of(lambda: LARGE)) as served, served.connect() as sock:
         sock.sendall(REQUEST * 8)
         sock.recv(1)

@@ -1,9 +1,10 @@
-"""The application over a real server: routes, methods, compression, and callables that fail."""
+"""The application over a real server: routes, methods, limits, reload, compression, callables that fail."""
 
 import gzip
 import logging
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection, HTTPResponse
 
 import pytest
@@ -22,8 +23,12 @@ class Agent:
     def __init__(self) -> None:
         self.reason: str | None = None
         self.error: Exception | None = None
+        self.why_not: str | None = None
         self.threads: set[str] = set()
         self.port = 0
+        self.reloads = self.at_once = self._reloading = 0
+        self.entered = threading.Event()
+        self.slow: threading.Event | None = None
 
     def snapshot(self) -> Snapshot:
         self.threads.add(threading.current_thread().name)
@@ -33,6 +38,18 @@ class Agent:
 
     def ready(self) -> str | None:
         return self.reason
+
+    def reload(self) -> str | None:
+        self.threads.add(threading.current_thread().name)
+        if self.error:
+            raise self.error
+        self.reloads += 1
+        self._reloading += 1
+        self.at_once = max(self.at_once, self._reloading)
+        self.entered.set()
+        assert self.slow is None or self.slow.wait(10)
+        self._reloading -= 1
+        return self.why_not
 
     def ask(
         self, path: str, method: str = "GET", body: bytes | None = None, **headers: str
@@ -51,7 +68,7 @@ class Agent:
 def server() -> Iterator[Agent]:
     agent = Agent()
     errors: list[BaseException] = []
-    app = create_app(agent.snapshot, agent.ready, "/probes/metrics")
+    app = create_app(agent.snapshot, agent.ready, "/probes/metrics", reload=agent.reload)
     web = WebServer(app, listen(["127.0.0.1:0"]), errors.append)
     agent.port = int(web.addresses[0].rpartition(":")[2])
     web.start()
@@ -62,7 +79,9 @@ def server() -> Iterator[Agent]:
 
 @pytest.fixture
 def agent(server: Agent) -> Agent:
-    server.reason = server.error = None
+    server.reason = server.error = server.why_not = server.slow = None
+    server.reloads = server.at_once = 0
+    server.entered.clear()
     return server
 
 
@@ -126,7 +145,7 @@ def test_readiness(agent: Agent) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        *("/metrics", "/probes/metrics/", "//", "/-/", "/-/reload", "/favicon.ico"),
+        *("/metrics", "/probes/metrics/", "//", "/-/", "/-/reload/", "/favicon.ico"),
         *("/probes", "/PROBES/METRICS", "/../etc/passwd", "/%00", "http://example.org/", "*"),
     ],
 )
@@ -178,10 +197,101 @@ def test_a_failing_snapshot(agent: Agent, path: str, caplog: pytest.LogCaptureFi
     assert agent.ask(path)[0].status == 200
 
 
-def test_a_body_on_get_is_ignored(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
-    response, _ = agent.ask("/probes/metrics", body=b"x" * 300_000)
+@pytest.mark.parametrize("path", ["/", "/probes/metrics", "/-/healthy"])
+def test_a_small_body_on_get_is_ignored(agent: Agent, caplog: pytest.LogCaptureFixture, path: str) -> None:
+    response, _ = agent.ask(path, body=b"x" * 1024)
     assert response.status == 200
     assert caplog.records == []
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "HEAD"])
+@pytest.mark.parametrize("path", ["/probes/metrics", "/-/reload", "/nowhere"])
+def test_bodies_over_1_kib_are_refused(agent: Agent, method: str, path: str) -> None:
+    response, _ = agent.ask(path, method, body=b"x" * 1025)
+    assert (response.status, response.headers["Connection"]) == (413, "close")
+    assert agent.reloads == 0
+
+
+def test_bodies_of_no_known_length_are_refused(agent: Agent) -> None:
+    response, body = agent.ask("/-/reload", "POST", Transfer_Encoding="chunked")
+    assert (response.status, body) == (411, b"say how long the body is: Content-Length\n")
+
+
+def test_headers_over_16_kib_are_refused(agent: Agent) -> None:
+    """However they come: all at once, they are read before their size is known."""
+    many = {f"X-{number}": "y" * 1000 for number in range(20)}
+    assert agent.ask("/-/healthy", "GET", None, **many)[0].status in (400, 431)
+    assert agent.ask("/-/healthy", "GET", None, **dict(list(many.items())[:10]))[0].status == 200
+
+
+def test_reload(agent: Agent) -> None:
+    response, body = agent.ask("/-/reload", "POST")
+    assert (response.status, body, agent.reloads) == (200, b"reloaded\n", 1)
+    assert all(name.startswith("web_") for name in agent.threads)
+
+
+def test_a_reload_that_fails_says_why(agent: Agent) -> None:
+    agent.why_not = "a.yaml:1:1: probes: there is no probe"
+    response, body = agent.ask("/-/reload", "POST")
+    assert (response.status, body) == (500, b"a.yaml:1:1: probes: there is no probe\n")
+    assert response.headers["Content-Type"] == "text/plain; charset=utf-8"
+
+
+def test_a_reload_with_a_bug(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
+    agent.error = KeyError("bug")
+    response, body = agent.ask("/-/reload", "POST")
+    assert (response.status, body) == (500, b"something went wrong: see the agent's log\n")
+    assert caplog.messages == ["cannot answer /-/reload: KeyError('bug')"]
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "OPTIONS"])
+def test_reload_is_asked_for_by_post(agent: Agent, method: str) -> None:
+    response, _ = agent.ask("/-/reload", method)
+    assert (response.status, response.headers["Allow"], agent.reloads) == (405, "POST", 0)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://rebound.example:10435", "Host": "rebound.example:10435"},
+        {"Sec_Fetch_Site": "cross-site"},
+        {"Sec_Fetch_Site": "same-site"},
+        {"Sec_Fetch_Site": "none", "Origin": "http://evil.example"},
+        {"Origin": ""},
+    ],
+)
+def test_a_web_page_cannot_reload(agent: Agent, headers: dict[str, str]) -> None:
+    """A form or a fetch() of any page that a browser shows sends one of these, and no preflight."""
+    response, body = agent.ask("/-/reload", "POST", body=b"a=b", **headers)
+    assert (response.status, body, agent.reloads) == (403, b"a web page may not ask for this\n", 0)
+
+
+def test_reloads_come_one_after_the_other(agent: Agent) -> None:
+    agent.slow = threading.Event()
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(agent.ask, "/-/reload", "POST") for _ in range(8)]
+        assert agent.entered.wait(10)
+        # Those that wait keep nobody else from an answer.
+        assert agent.ask("/probes/metrics")[0].status == 200
+        agent.slow.set()
+        assert [one.result()[0].status for one in asked] == [200] * 8
+    assert (agent.reloads, agent.at_once) == (8, 1)
+
+
+def test_reload_is_off_by_default() -> None:
+    agent = Agent()
+    app = create_app(agent.snapshot, agent.ready)
+    web = WebServer(app, listen(["127.0.0.1:0"]), lambda error: None)
+    agent.port = int(web.addresses[0].rpartition(":")[2])
+    web.start()
+    try:
+        response, body = agent.ask("/-/reload", "POST")
+        assert (response.status, body) == (403, b"Lifecycle API is not enabled.\n")
+        assert agent.ask("/-/reload")[0].status == 405
+    finally:
+        web.close()
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/a", "/kprobe/metrics.txt", "/~x/-_."])

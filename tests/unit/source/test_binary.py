@@ -33,6 +33,9 @@ class Pages:
         self.batch = Batch()
         self.last: dict[int, int] = {}
 
+    def succeed(self, before: "Pages") -> None:
+        self.cpus, self.time, self.last = before.cpus, before.time, before.last
+
     @property
     def waiting(self) -> int:
         return len(self.batch.records)

@@ -329,6 +329,25 @@ def test_a_stack_belongs_to_the_event_before_it(kind: Any) -> None:
 
 
 @both
+def test_a_successor_goes_on_where_the_other_stopped(kind: Any) -> None:
+    """Between an event and its stack, and before a loss is over: it knows other layouts, else the same."""
+    first = parser(kind)
+    first.feed(Page().add(7, event(11, 5)).render(), 3)
+    (waiting,) = first.take().records
+    second = parser(kind, SHAPES[:1])
+    second.succeed(first)
+    assert second.time == 7
+    stack = event(4, 5, struct.pack("=ixxxx2Q", 2, 0x10, 0x20))
+    second.feed(Page(8, flags=MISSED).add(9, event(7, 1, bytes(0))).render(), 2)
+    second.feed(Page(8).add(9, stack).render(), 3)
+    second.feed(Page(20, flags=MISSED).add(20, back(1)).render(), 3)
+    batch = second.take()
+    assert batch.stacks == [(waiting, (b"function_1", b"function_2"))]
+    assert Loss(3, 9, 20) in batch.losses
+    assert batch.unparsed == 2  # a damaged event, and one that is known no more
+
+
+@both
 def test_unknown_events_are_unparsed(kind: Any) -> None:
     batch = parsed(kind, Page().add(1, event(5, 1, b"hello\0\0\0")).add(2, back(1)).render())
     assert (batch.unparsed, len(batch.records)) == (1, 1)

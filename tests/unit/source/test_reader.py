@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 
 import pytest
@@ -26,6 +27,9 @@ class Lines:
     def feed(self, data: bytes) -> Batch:
         *lines, self.rest = (self.rest + data).split(b"\n")
         return Batch([(line,) for line in lines])
+
+    def succeed(self, before: "Lines") -> None:
+        self.rest = before.rest
 
 
 class Source:
@@ -68,6 +72,37 @@ def reader() -> Iterator[Source]:
     made.source.close()
     made.hang_up()
     assert not made.running
+
+
+def test_what_is_called_is_done_between_two_rounds(reader: Source) -> None:
+    """By the reader's own thread, with all that was written before delivered, or soon."""
+    reader.source.start()
+    assert reader.source.call(lambda: threading.current_thread().name) == "kprobe-reader"
+    with pytest.raises(ZeroDivisionError):
+        reader.source.call(lambda: 1 // 0)
+    reader.write(b"half a li")
+    assert reader.source.drain(SOON)
+    reader.source.call(lambda: reader.text.adopt(Lines()))
+    reader.write(b"ne\n")
+    assert reader.source.drain(SOON)
+    assert reader.records == [b"half a line"]
+    reader.source.close()
+    with pytest.raises(SourceError, match="no events are read any more"):
+        reader.source.call(lambda: None)
+
+
+def test_who_waits_for_a_reader_that_fails_is_told(reader: Source) -> None:
+    class Broken(Lines):
+        def feed(self, data: bytes) -> Batch:
+            raise OSError(5, "broken")
+
+    reader.text.adopt(Broken())
+    reader.write(b"x\n")
+    waiting: Future[None] = Future()
+    reader.source._calls.append((lambda: None, waiting))
+    reader.source.start()
+    with pytest.raises(SourceError):
+        waiting.result(SOON)
 
 
 def test_drain_waits_until_all_is_delivered(reader: Source) -> None:

@@ -1,5 +1,7 @@
 """The number of firings that a hist trigger counted."""
 
+import errno
+
 import pytest
 
 from kprobe_exporter.tracefs.hist import HitCounter
@@ -57,6 +59,25 @@ def test_an_event_that_is_gone(counter: HitCounter, table: Table) -> None:
     table.files.clear()
     assert counter.read() is None
     assert HitCounter.attach(Instance(table, "i", None), EVENT) is None
+
+
+def test_two_probes_count_by_one_trigger(counter: HitCounter, table: Table) -> None:
+    """The kernel has it once: the second counts from when it came, and the last one takes it away."""
+    instance = counter._instance
+    table.files[f"instances/i/{EVENT}/hist"] = TABLE
+    table.refused[f"instances/i/{EVENT}/trigger"] = errno.EEXIST
+    second = HitCounter.attach(instance, EVENT)
+    table.refused.clear()
+    assert second is not None
+    assert (counter.read(), second.read()) == (23, 0)
+    table.files[f"instances/i/{EVENT}/hist"] = TABLE.replace(b"Hits: 23", b"Hits: 30")
+    assert (counter.read(), second.read()) == (30, 7)
+    table.written.clear()
+    counter.detach()
+    counter.detach()
+    assert table.written == []
+    second.detach()
+    assert table.written == [(f"instances/i/{EVENT}/trigger", "!hist:keys=common_cpu")]
 
 
 def test_it_goes_as_it_came(counter: HitCounter, table: Table) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -50,6 +51,26 @@ def kernel() -> Iterator[Kernel]:
     made.free.set()
     made.poller.close()
     assert not any(thread.name == "kprobe-poller" for thread in threading.enumerate())
+
+
+def test_anew_is_what_is_read_afterwards(kernel: Kernel) -> None:
+    """However fresh the numbers are; and a read that is under way may have looked before."""
+    assert kernel.poller.refresh(SOON)
+    assert kernel.poller.refresh(SOON, anew=True)
+    assert kernel.reads == 2
+    kernel.hold()
+    with ThreadPoolExecutor() as pool:
+        kernel.wait_for_a_read()
+        kernel.wait_for_a_read()
+        first = pool.submit(kernel.poller.refresh, SOON, anew=True)
+        kernel.wait_for_a_read()  # the third is under way
+        second = pool.submit(kernel.poller.refresh, SOON, anew=True)
+        while kernel.poller._wanted < 4:
+            time.sleep(0.001)
+        kernel.free.set()
+        assert first.result()
+        assert second.result()
+    assert kernel.reads == 4
 
 
 def test_nobody_asked_nothing_is_read(kernel: Kernel) -> None:

@@ -190,7 +190,7 @@ def test_a_mistake_in_building_costs_its_item_alone(caplog: pytest.LogCaptureFix
 
     sender = FakeSender()
     channel: Channel[int] = Channel("logs", build, sender, 1000)
-    with caplog.at_level(logging.INFO), running(channel, sender):
+    with caplog.at_level(logging.INFO, "kprobe_exporter"), running(channel, sender):
         for n in range(1000):
             channel.put(n)
     assert channel.counts() == Counts(exported=990, failed=10)

@@ -111,6 +111,29 @@ def test_closing_gives_up_a_request_without_an_answer() -> None:
     assert made.counts() == Counts(dropped=2 * POINTS, failed=POINTS)
 
 
+def test_who_has_ended_asks_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    """What the snapshot is made of may be gone by then."""
+    asked = 0
+
+    def snapshot() -> Snapshot:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            raise RuntimeError("closed")
+        return SNAPSHOT
+
+    sender = FakeSender()
+    sender.gate.clear()
+    made = Pusher(snapshot, sender, 0.01, Conversion(0))
+    made.start()
+    assert sender.arrived.acquire(timeout=10)
+    made.close(0.01)
+    sender.gate.set()
+    made._thread.join(10)
+    assert asked == 1
+    assert not caplog.records
+
+
 def test_closing_one_that_was_never_started() -> None:
     sender = FakeSender()
     made = pusher(sender)

@@ -80,7 +80,7 @@ def test_the_log_stays_short(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     answers = iter([Answer(False, "x" * 10_000), Answer(True)] * 1800)
     transport = FakeExporter(lambda _: next(answers)).transport(lambda: now)
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, "kprobe_exporter"):
         for _ in range(3600):
             transport.export([1])
             now += 1

@@ -1,0 +1,127 @@
+"""Messages that repeat: which of them are left out of the log, and the lines that sum them up."""
+
+import logging
+from dataclasses import dataclass
+
+WINDOW = 60.0
+"""Seconds over which repetitions are counted together."""
+
+SAME = 5
+"""How often the same message is shown in a window."""
+
+BURST = 500
+"""Messages with different values that one place in the code may log at once: a start has fewer probes."""
+
+RATE = 5.0
+"""… and a second in the long run."""
+
+MAX_MESSAGES = 512
+"""Messages that are remembered. The oldest is forgotten first, and what was left out of it told."""
+
+MAX_LENGTH = 1000
+"""Characters of a message that are remembered, and that make it the same."""
+
+Key = tuple[str, int, str]
+"""The logger, the level, the message with its values."""
+
+Place = tuple[str, int]
+"""The logger, the line of the module: as many as the code has, whatever is logged there."""
+
+
+@dataclass(slots=True)
+class _Message:
+    """A message in its window."""
+
+    began: float
+    shown: int = 1
+    left_out: int = 0
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """A place in the code: the tokens that it has, and what it said when it had none."""
+
+    at: float
+    tokens: float = BURST
+    began: float = 0.0  # when the first was left out
+    left_out: int = 0
+    last: Key = ("", 0, "")
+
+
+class Repeats:
+    """Which records to show. It has no clock and no lock: times that rise, one caller at a time.
+
+    There are two limits. The same message is shown SAME times in WINDOW seconds. Messages that differ,
+    perhaps only in values of an enemy's making, cost their place in the code a token each. What is known
+    to repeat costs none, so a flood of one message does not hide the others. Each message left out is
+    counted, and told by ``due`` when its window is over.
+    """
+
+    def __init__(self) -> None:
+        self._messages: dict[Key, _Message] = {}  # in the order in which their windows began
+        self._buckets: dict[Place, _Bucket] = {}
+        self._forgotten: list[logging.LogRecord] = []
+
+    def admit(self, record: logging.LogRecord, now: float) -> bool:
+        """Whether to show the record. Call ``due`` first: windows that are over count no longer."""
+        key = record.name, record.levelno, record.getMessage()[:MAX_LENGTH]
+        if known := self._messages.get(key):
+            if known.shown < SAME:
+                known.shown += 1
+                return True
+            known.left_out += 1
+            return False
+        if not self._take_token((record.name, record.lineno), key, now):
+            return False
+        if len(self._messages) >= MAX_MESSAGES:
+            self._forgotten += self._forget(next(iter(self._messages)))
+        self._messages[key] = _Message(now)
+        return True
+
+    def due(self, now: float) -> list[logging.LogRecord]:
+        """What to say of the windows that are over by now."""
+        told, self._forgotten = self._forgotten, []
+        while self._messages:
+            oldest = next(iter(self._messages))
+            if now - self._messages[oldest].began < WINDOW:
+                break
+            told += self._forget(oldest)
+        for bucket in self._buckets.values():
+            if bucket.left_out and now - bucket.began >= WINDOW:
+                text = f"{bucket.left_out} more messages like this one were left out: {bucket.last[2]}"
+                told.append(_record(bucket.last, text))
+                bucket.left_out = 0
+        return told
+
+    @property
+    def pending(self) -> bool:
+        """Whether anything was left out that is not told yet."""
+        return (
+            bool(self._forgotten)
+            or any(message.left_out for message in self._messages.values())
+            or any(bucket.left_out for bucket in self._buckets.values())
+        )
+
+    def _take_token(self, place: Place, key: Key, now: float) -> bool:
+        bucket = self._buckets.setdefault(place, _Bucket(now))
+        bucket.tokens = min(BURST, bucket.tokens + (now - bucket.at) * RATE)
+        bucket.at = now
+        if bucket.tokens >= 1:
+            bucket.tokens -= 1
+            return True
+        if not bucket.left_out:
+            bucket.began = now
+        bucket.left_out += 1
+        bucket.last = key
+        return False
+
+    def _forget(self, key: Key) -> list[logging.LogRecord]:
+        known = self._messages.pop(key)
+        if not known.left_out:
+            return []
+        return [_record(key, f"{key[2]} … repeated {known.left_out} more times")]
+
+
+def _record(key: Key, text: str) -> logging.LogRecord:
+    name, level, _ = key
+    return logging.LogRecord(name, level, "", 0, "%s", (text,), None)

@@ -1,0 +1,88 @@
+"""The agent's own timer: how often probes fire, held against their limits, and what that costs."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from kprobe_exporter.budget import Budget, Trip
+from kprobe_exporter.history import History
+from kprobe_exporter.overhead import Overhead
+
+log = logging.getLogger(__name__)
+
+INTERVAL = 1.0
+"""Seconds from one look to the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is seen of all probes, by name: hits so far, of those that are counted; the limit of each, in
+    hits a second; those that are up; seconds that a hit costs. ``limit`` is that of all together."""
+
+    hits: Mapping[str, int] = field(default_factory=dict)
+    limits: Mapping[str, float | None] = field(default_factory=dict)
+    up: frozenset[str] = frozenset()
+    costs: Mapping[str, float] = field(default_factory=dict)
+    limit: float | None = None
+
+
+class Watch:
+    """A thread that looks once a second, whether or not anybody scrapes.
+
+    It alone uses the budget; ``overhead`` and ``history`` may be read by any thread. ``disable`` and
+    ``enable`` ask the kernel and may take a while: nobody waits for this thread but ``close``, and that
+    for a bounded time. What goes wrong is logged once, and looked at again.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[], Look],
+        disable: Callable[[Trip], object],
+        enable: Callable[[str], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.overhead = Overhead()
+        self.history = History()
+        self._look = look
+        self._disable = disable
+        self._enable = enable
+        self._clock = clock
+        self._budget = Budget()
+        self._complained = False
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kprobe-watch", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closed.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=2)
+
+    def look(self) -> None:
+        """One look, and what follows from it."""
+        seen, now = self._look(), self._clock()
+        self.overhead.update(seen.hits, seen.costs)
+        self.history.update(now, seen.hits)
+        self._budget.limit(seen.limit)
+        verdict = self._budget.watch(now, seen.hits, seen.limits, seen.up)
+        for trip in verdict.tripped:
+            log.warning("the probe '%s' is tripped: %s", trip.probe, trip)
+            self._disable(trip)
+        for name in verdict.again:
+            log.info("the probe '%s' is tried again", name)
+            self._enable(name)
+
+    def _run(self) -> None:
+        while not self._closed.wait(INTERVAL):
+            try:
+                self.look()
+            except Exception as error:  # whatever it is, the thread goes on
+                if not self._complained:
+                    log.exception("the probes cannot be watched: %s", error)
+                self._complained = True
+            else:
+                self._complained = False

@@ -1,0 +1,1 @@
+"""The web configuration file of Prometheus' exporters (`--web.config.file`): read, checked, watched."""

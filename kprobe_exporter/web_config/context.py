@@ -1,0 +1,158 @@
+"""TLS as Prometheus' exporters name it, to a context of Python's ssl.
+
+Names are Go's (crypto/tls); what Python's ssl cannot do is refused and never left out silently.
+"""
+
+import os
+import ssl
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Literal
+
+Part = Literal["certificate", "key", "client_ca", "cipher_suites", "curve_preferences"]
+
+VERSIONS: Mapping[str, ssl.TLSVersion] = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
+OLD_VERSIONS = frozenset(["TLS10", "TLS11"])
+
+CLIENT_AUTH: Mapping[str, ssl.VerifyMode] = {
+    "NoClientCert": ssl.CERT_NONE,
+    "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,
+    "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
+}
+UNVERIFIED = frozenset(["RequestClientCert", "RequireAnyClientCert", "RequireClientCert"])
+
+# What set_ecdh_curve() takes: one curve, and none of Montgomery's.
+CURVES: Mapping[str, str | None] = {
+    "CurveP256": "prime256v1",
+    "CurveP384": "secp384r1",
+    "CurveP521": "secp521r1",
+    "X25519": None,
+}
+
+_OPENSSL_CIPHERS: Mapping[str, str] = {
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA": "ECDHE-ECDSA-AES128-SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA": "ECDHE-ECDSA-AES256-SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384": "ECDHE-ECDSA-AES256-GCM-SHA384",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-ECDSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA": "ECDHE-RSA-AES128-SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256": "ECDHE-RSA-AES128-GCM-SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA": "ECDHE-RSA-AES256-SHA",
+    "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384": "ECDHE-RSA-AES256-GCM-SHA384",
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-RSA-CHACHA20-POLY1305",
+    "TLS_RSA_WITH_AES_128_CBC_SHA": "AES128-SHA",
+    "TLS_RSA_WITH_AES_128_GCM_SHA256": "AES128-GCM-SHA256",
+    "TLS_RSA_WITH_AES_256_CBC_SHA": "AES256-SHA",
+    "TLS_RSA_WITH_AES_256_GCM_SHA384": "AES256-GCM-SHA384",
+}
+# Of TLS 1.3, where Go and Python's ssl offer all three and let nobody choose.
+_TLS13_CIPHERS = frozenset(
+    ["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"]
+)
+CIPHERS = frozenset(_OPENSSL_CIPHERS) | _TLS13_CIPHERS
+
+# memfd_create(2), since Linux 6.3; where sysctl vm.memfd_noexec is 2, there is no memfd without it.
+_MFD_NOEXEC_SEAL = 8
+
+
+class Unfit(Exception):
+    """OpenSSL will not have it; the text is a sentence for a person."""
+
+    def __init__(self, part: Part, sentence: str) -> None:
+        super().__init__(sentence)
+        self.part = part
+
+
+def make_context(
+    certificate: bytes,
+    key: bytes,
+    *,
+    client_ca: bytes | None = None,
+    client_auth: ssl.VerifyMode = ssl.CERT_NONE,
+    lowest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2,
+    highest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3,
+    ciphers: Sequence[str] = (),
+    prefer_ours: bool = True,
+    curve: str | None = None,
+) -> ssl.SSLContext:
+    """A server's context. ``certificate``, ``key`` and ``client_ca`` are PEM. Raises Unfit."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version, context.maximum_version = lowest, highest
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.set_alpn_protocols(["http/1.1"])
+    _set_ciphers(context, ciphers, prefer_ours=prefer_ours)
+    if curve is not None:
+        context.set_ecdh_curve(curve)
+    _load_certificate(context, certificate, key)
+    context.verify_mode = client_auth
+    if client_ca is not None:
+        # As Go has it: whatever is in the file is trusted, be it not self-signed.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        _load_client_ca(context, client_ca)
+    return context
+
+
+def _set_ciphers(context: ssl.SSLContext, ciphers: Sequence[str], *, prefer_ours: bool) -> None:
+    if not prefer_ours:
+        context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
+    if not ciphers:
+        return
+    names = [_OPENSSL_CIPHERS[cipher] for cipher in ciphers if cipher in _OPENSSL_CIPHERS]
+    if names:
+        try:
+            context.set_ciphers(":".join(names))
+        except ssl.SSLError:
+            raise Unfit("cipher_suites", "this machine's OpenSSL has none of these: choose others") from None
+    elif context.maximum_version is ssl.TLSVersion.TLSv1_3:
+        context.minimum_version = ssl.TLSVersion.TLSv1_3  # as with Go, nothing is left for TLS 1.2
+    else:
+        raise Unfit("cipher_suites", "these are all of TLS 1.3, and max_version is TLS12: add one of TLS 1.2")
+
+
+def _load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    if b"-----BEGIN CERTIFICATE-----" not in certificate:
+        raise Unfit("certificate", "there is no certificate in PEM here (-----BEGIN CERTIFICATE-----)")
+    if b"PRIVATE KEY-----" not in key:
+        raise Unfit("key", "there is no private key in PEM here (-----BEGIN PRIVATE KEY-----)")
+    if b"ENCRYPTED" in key:
+        raise Unfit("key", "the key is encrypted, and nobody is there to type its password: decrypt it")
+    with ExitStack() as stack:
+        certificate_file, key_file = (stack.enter_context(_file_of(pem)) for pem in (certificate, key))
+        try:
+            # With a password, so that OpenSSL never asks for one on the terminal.
+            context.load_cert_chain(certificate_file, key_file, password="")
+        except ssl.SSLError as error:
+            if error.reason == "KEY_VALUES_MISMATCH":
+                raise Unfit("key", "this is the key of another certificate") from None
+            raise Unfit("certificate", f"OpenSSL refuses the certificate or its key: {_why(error)}") from None
+        except (OSError, ValueError) as error:
+            raise Unfit("certificate", f"OpenSSL refuses the certificate or its key: {error}") from None
+
+
+def _load_client_ca(context: ssl.SSLContext, client_ca: bytes) -> None:
+    with _file_of(client_ca) as file:
+        try:
+            context.load_verify_locations(cafile=file)
+        except (OSError, ValueError) as error:
+            why = _why(error) if isinstance(error, ssl.SSLError) else str(error)
+            raise Unfit("client_ca", f"OpenSSL finds no certificate in PEM here: {why}") from None
+
+
+def _why(error: ssl.SSLError) -> str:
+    return (error.reason or str(error)).replace("_", " ").lower()
+
+
+@contextmanager
+def _file_of(content: bytes) -> Iterator[str]:
+    """The path of a file in memory, for Python's ssl takes keys from files alone."""
+    try:
+        descriptor = os.memfd_create("pem", os.MFD_CLOEXEC | _MFD_NOEXEC_SEAL)
+    except OSError:
+        descriptor = os.memfd_create("pem")
+    try:
+        rest = memoryview(content)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)

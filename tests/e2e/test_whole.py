@@ -1,0 +1,198 @@
+"""VM with real probes → agent → Prometheus: each query of a dashboard and each rule answers, alerts fire."""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+
+from grafana.__main__ import DIRECTORY
+from tests import picture
+from tests.agent_process import eventually
+from tests.dashboard_schema import panels
+from tests.picture import Line
+from tests.prometheus_server import Prometheus
+from tests.whole.vm import DEPLOY, NODE, needs_a_vm, whole
+
+DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in sorted(DIRECTORY.glob("*.json"))}
+PROVOKED = {
+    "KprobeBlockIoErrors",
+    "KprobeFsyncFailed",
+    "KprobeOomKill",
+    "KprobeOpenErrorsRising",
+    "KprobeOtlpFailing",
+    "KprobeProbeDown",
+    "KprobeSeriesOverflow",
+}
+HEALTHY = {"KprobeExporterDown", "KprobeExporterAbsent", "KprobeReloadFailed", "KprobeKernelReadStale"}
+
+ABSENT = {"KprobeExporterAbsent"}
+"""Alerts on there being nothing."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    needs_a_vm()
+    with whole(tmp_path_factory.mktemp("whole"), lambda server: server.firing() >= PROVOKED) as server:
+        yield server
+
+
+def rules() -> list[Any]:
+    groups = yaml.safe_load((DEPLOY / "rules.yaml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def alerts(server: Prometheus) -> list[Any]:
+    found: list[Any] = server.get("alerts")["alerts"]
+    return found
+
+
+def asked(expr: str, probe: str = ".+") -> str:
+    """A query as Grafana asks it: its variables replaced."""
+    values = {"$job": ".+", "$instance": ".+", "$probe": probe, "$__rate_interval": "20s"}
+    for name, value in values.items():
+        expr = expr.replace(name, value)
+    return expr
+
+
+def targets() -> Iterator[Any]:
+    """Each query of each panel; of one probe that has all."""
+    for uid, dashboard in DASHBOARDS.items():
+        probe = "rename" if uid == "kprobe-exporter-probe" else ".+"
+        for panel in panels(dashboard):
+            for target in panel["targets"]:
+                name = f"{uid}: {panel['title']}: {target['refId']}"
+                yield pytest.param(asked(target["expr"], probe), target["instant"], id=name)
+
+
+class TestDashboards:
+    @pytest.mark.parametrize(("expr", "instant"), list(targets()))
+    def test_a_query_answers(self, server: Prometheus, expr: str, instant: bool) -> None:
+        def answers() -> bool:
+            found = server.now(expr) if instant else server.over(expr, 30)
+            return any(series.finite for series in found)
+
+        eventually(answers)
+
+    @pytest.mark.parametrize("dashboard", DASHBOARDS.values(), ids=DASHBOARDS)
+    def test_its_variables_offer_something(self, server: Prometheus, dashboard: Any) -> None:
+        for variable in dashboard["templating"]["list"]:
+            if variable["type"] == "query":
+                query = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"])
+                assert query
+                assert server.label_values(query[2], asked(query[1])), variable["query"]
+
+    def test_a_heatmap_has_exemplars(self, server: Prometheus) -> None:
+        (found, *_) = server.exemplars('kprobe_duration_seconds_bucket{probe="rename"}', 60)
+        assert re.fullmatch(r"[0-9a-f]{32}", found["labels"]["trace_id"])
+
+
+class TestRules:
+    def test_all_are_evaluated(self, server: Prometheus) -> None:
+        evaluated = server.rules()
+        names = [rule.get("alert") or rule["record"] for rule in rules()]
+        assert sorted(rule["name"] for rule in evaluated) == sorted(names)
+        assert {rule["health"] for rule in evaluated} == {"ok"}
+        assert [rule["lastError"] for rule in evaluated if rule.get("lastError")] == []
+
+    @pytest.mark.parametrize("record", [rule["record"] for rule in rules() if "record" in rule])
+    def test_what_is_recorded(self, server: Prometheus, record: str) -> None:
+        eventually(lambda: any(series.finite for series in server.now(record)), 40)
+
+    @pytest.mark.parametrize("alert", [rule["alert"] for rule in rules() if "alert" in rule])
+    def test_what_an_alert_looks_at_is_there(self, server: Prometheus, alert: str) -> None:
+        """Each of its selectors finds series, whether or not they are beyond its threshold."""
+        (expr,) = (rule["expr"] for rule in rules() if rule.get("alert") == alert)
+        selectors = re.findall(r"\b(?:instance\w*:)?(?:kprobe|up\b)[\w:]*(?:{[^}]*})?", expr)
+        assert selectors
+        for selector in selectors:
+            assert server.now(selector), selector
+
+    def test_alerts_fire_after_what_was_provoked(self, server: Prometheus) -> None:
+        assert server.firing() >= PROVOKED
+
+    def test_one_fires_of_a_probe_over_its_limit(self, server: Prometheus) -> None:
+        """And it is not said to be down as well."""
+        eventually(lambda: "KprobeProbeTripped" in server.firing(), 30)
+        busy = {one["labels"]["alertname"] for one in alerts(server) if one["labels"].get("probe") == "busy"}
+        assert busy == {"KprobeProbeTripped"}
+
+    def test_others_do_not(self, server: Prometheus) -> None:
+        assert server.firing() & HEALTHY == set()
+
+    def test_an_alert_says_where(self, server: Prometheus) -> None:
+        (down,) = [one for one in alerts(server) if one["labels"].get("probe") == "gone"]
+        assert down["labels"]["instance"] == NODE
+        assert down["annotations"]["summary"] == f"Probe gone is down on {NODE}."
+
+
+def test_a_target_is_what_its_pod_says(server: Prometheus) -> None:
+    """The node's name, and no other port of the pod."""
+    (up,) = server.now("up")
+    assert up.labels == {"__name__": "up", "job": "kprobe-exporter", "instance": NODE}
+    assert up.finite[0][1] == 1
+
+
+PICTURE = Path(__file__).parents[2] / "docs/images/dashboard.svg"
+
+NUMBERS = ("Agents", "Probes up", "Probes down", "Hits", "Events lost", "Alerts")
+SHOWN = (
+    ("kprobe-exporter-fleet", "Hits by probe", ".+"),
+    ("kprobe-exporter-fleet", "Errors by errno", ".+"),
+    ("kprobe-exporter-fleet", "Durations, 99th percentile", ".+"),
+    ("kprobe-exporter-agent", "Processor time", ".+"),
+    ("kprobe-exporter-probe", "Durations", "run_queue"),
+    ("kprobe-exporter-probe", "Return values", "file_read"),
+)
+
+
+def test_a_picture_of_it(server: Prometheus, tmp_path: Path) -> None:
+    """Drawn of what the panels' queries answer; UPDATE_IMAGES=1 makes the README's anew."""
+    if os.environ.get("UPDATE_IMAGES"):  # of a minute in which the machine had memory and no scrape failed
+        eventually(lambda: server.now("sum_over_time(up[1m])")[0].finite[0][1] >= 55, 150)
+    numbers = [the_number(server, "kprobe-exporter-fleet", title) for title in NUMBERS]
+    drawn = picture.page("Kernel probes", numbers, [the_panel(server, *shown) for shown in SHOWN])
+    assert drawn.count("<polyline") >= 10
+    assert drawn.count('fill="#7f3b08"') + drawn.count('fill="#b35806"') > 5
+    where = PICTURE if os.environ.get("UPDATE_IMAGES") else tmp_path / PICTURE.name
+    where.parent.mkdir(exist_ok=True)
+    where.write_text(drawn)
+    ElementTree.parse(where)
+
+
+def the_number(server: Prometheus, uid: str, title: str) -> tuple[str, str, str]:
+    """Its title, text and colour."""
+    panel = by_title(uid, title)
+    defaults = panel["fieldConfig"]["defaults"]
+    ((_, value),) = server.now(asked(panel["targets"][0]["expr"]))[0].samples
+    steps = [step for step in defaults["thresholds"]["steps"] if (step["value"] or 0) <= value]
+    colours = {"green": "#73bf69", "yellow": "#f2cc0c", "red": "#f2495c"}
+    return title, picture.readable(value, defaults["unit"]), colours[steps[-1]["color"]]
+
+
+def the_panel(server: Prometheus, uid: str, title: str, probe: str) -> str:
+    """It drawn, of the last minute."""
+    panel = by_title(uid, title)
+    shown = title if probe == ".+" else f"{title} of {probe}"
+    (target,) = panel["targets"]
+    found = server.over(asked(target["expr"], probe), 60, 2)
+    lines = [Line(legend(target["legendFormat"], one.labels), one.finite) for one in found if one.finite]
+    config = panel["fieldConfig"]["defaults"]
+    if panel["type"] == "heatmap":
+        return picture.heatmap(shown, panel["options"]["yAxis"]["unit"], lines)
+    scale = config["custom"].get("scaleDistribution", {}).get("type")
+    return picture.graph(shown, config["unit"], lines, logarithmic=scale == "log")
+
+
+def by_title(uid: str, title: str) -> Any:
+    (panel,) = [panel for panel in panels(DASHBOARDS[uid]) if panel["title"] == title]
+    return panel
+
+
+def legend(form: str, labels: dict[str, str]) -> str:
+    return re.sub(r"{{(\w+)}}", lambda found: labels.get(found[1], ""), form)

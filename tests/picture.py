@@ -1,0 +1,176 @@
+"""Panels of a dashboard drawn as SVG, from what a Prometheus answered: for the README, and to look at."""
+
+import math
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import NamedTuple
+
+WIDTH, HEIGHT = 480, 250
+"""Of a panel."""
+
+GAP = 12
+LEFT, RIGHT, TOP, BOTTOM = 62, 14, 36, 62
+"""Of a panel's plot, what is left for axes, title and legend."""
+
+COLOURS = ("#73bf69", "#f2cc0c", "#5794f2", "#ff9830", "#f2495c", "#b877d9", "#8ab8ff", "#ffa6b0")
+HOT = ("#181b1f", "#4a2a12", "#7f3b08", "#b35806", "#e08214", "#fdb863", "#fee0b6")
+Points = Sequence[tuple[float, float]]
+
+
+class Line(NamedTuple):
+    """A name, and pairs of a time in seconds and a value."""
+
+    name: str
+    points: Points
+
+
+def graph(title: str, unit: str, lines: Sequence[Line], *, logarithmic: bool = False) -> str:
+    """Lines over time, the largest first; the legend has as many of their names as there is room for."""
+    lines = sorted(lines, key=lambda line: -max(value for _, value in line.points))
+    values = [value for line in lines for _, value in line.points]
+    times = [at for line in lines for at, _ in line.points]
+    scale = math.log10 if logarithmic else float
+    low = min(values) if logarithmic else 0.0
+    x = _scale(min(times), max(times), LEFT, WIDTH - RIGHT)
+    y = _scale(scale(low), scale(_rounded(max(values))), HEIGHT - BOTTOM, TOP)
+    ticks = _logarithmic_ticks(values) if logarithmic else _ticks(max(values))
+    drawn = [_frame(title), _seconds(x, min(times), max(times))]
+    drawn += [_grid(y(scale(tick)), readable(tick, unit)) for tick in ticks]
+    for colour, line in zip(COLOURS * len(lines), lines, strict=False):
+        points = " ".join(f"{x(at):.1f},{y(scale(value)):.1f}" for at, value in line.points)
+        drawn.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.4"/>')
+    place = LEFT
+    for colour, line in zip(COLOURS, lines, strict=False):
+        wide = 24 + 6 * len(line.name)
+        if place + wide > WIDTH:
+            break
+        drawn.append(f'<rect x="{place}" y="{HEIGHT - 22}" width="10" height="4" fill="{colour}"/>')
+        drawn.append(_text(place + 14, HEIGHT - 16, line.name, 10))
+        place += wide
+    return "\n".join(drawn)
+
+
+def heatmap(title: str, unit: str, buckets: Sequence[Line]) -> str:
+    """A histogram over time: ``buckets`` are cumulated, each named by its upper bound."""
+    rows = sorted(buckets, key=lambda line: float(line.name))
+    times = sorted({at for row in rows for at, _ in row.points})
+    counts: list[dict[float, float]] = []
+    below: dict[float, float] = {}
+    for row in rows:
+        here = dict(row.points)
+        counts.append({at: here.get(at, 0.0) - below.get(at, 0.0) for at in times})
+        below = here
+    # Of the empty rows at both ends one is enough.
+    full = [number for number, row in enumerate(counts) if max(row.values()) > 0]
+    first, last = max(min(full, default=0) - 1, 0), min(max(full, default=0) + 2, len(rows))
+    most = max((count for row in counts for count in row.values()), default=0) or 1
+    x = _scale(times[0], times[-1], LEFT, WIDTH - RIGHT)
+    y = _scale(first, last, HEIGHT - BOTTOM, TOP)
+    wide, high = (WIDTH - LEFT - RIGHT) / len(times), (HEIGHT - TOP - BOTTOM) / (last - first)
+    drawn = [_frame(title), _seconds(x, times[0], times[-1])]
+    for number in range(first, last):
+        if number % max(1, (last - first) // 6) == 0:
+            drawn.append(_grid(y(number + 1), readable(float(rows[number].name), unit)))
+        for at, count in counts[number].items():
+            if count > 0:
+                heat = HOT[1 + min(int(len(HOT) * math.sqrt(count / most)), len(HOT) - 2)]
+                place = f'x="{min(x(at), WIDTH - RIGHT - wide):.1f}" y="{y(number + 1):.1f}"'
+                drawn.append(f'<rect {place} width="{wide:.1f}" height="{high:.1f}" fill="{heat}"/>')
+    drawn.append(_text(LEFT, HEIGHT - 16, "0", 10))
+    for step, heat in enumerate(HOT[1:]):
+        drawn.append(
+            f'<rect x="{LEFT + 12 + 20 * step}" y="{HEIGHT - 24}" width="20" height="8" fill="{heat}"/>'
+        )
+    drawn.append(_text(LEFT + 18 + 20 * len(HOT[1:]), HEIGHT - 16, readable(most, "short"), 10))
+    return "\n".join(drawn)
+
+
+def number(title: str, text: str, width: float, colour: str) -> str:
+    """A panel of one number, ``width`` wide."""
+    frame = f'<rect width="{width:.0f}" height="70" rx="3" fill="#181b1f"/>'
+    return frame + _text(10, 20, title, 11) + _text(width / 2, 54, text, 26, "middle", colour)
+
+
+def page(title: str, numbers: Sequence[tuple[str, str, str]], panels: Sequence[str]) -> str:
+    """A whole picture: numbers as (title, text, colour) above, panels below, two in a line."""
+    wide = 2 * WIDTH + 3 * GAP
+    high = 42 + 70 + GAP + -(-len(panels) // 2) * (HEIGHT + GAP)
+    drawn = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" font-family="sans-serif">',
+        f'<rect width="{wide}" height="{high}" rx="6" fill="#111217"/>',
+        _text(GAP, 27, title, 16),
+    ]
+    each = (wide - GAP) / len(numbers) - GAP
+    for place, (name, text, colour) in enumerate(numbers):
+        drawn.append(_at(GAP + place * (each + GAP), 42, number(name, text, each, colour)))
+    for place, panel in enumerate(panels):
+        down, right = divmod(place, 2)
+        drawn.append(_at(GAP + right * (WIDTH + GAP), 42 + 70 + GAP + down * (HEIGHT + GAP), panel))
+    return "\n".join([*drawn, "</svg>"]) + "\n"
+
+
+def readable(value: float, unit: str) -> str:
+    """A value as an axis has it; ``unit`` is one of Grafana's names."""
+    if math.isinf(value):
+        return "∞"
+    if unit == "percentunit":
+        return f"{100 * value:.3g} %"
+    if unit == "s":
+        for factor, name in ((1, "s"), (1e-3, "ms"), (1e-6, "µs")):
+            if value >= factor or name == "µs":
+                return f"{value / factor:.3g} {name}"
+    rates = {"cps": " c/s", "eps": " evt/s", "bytes": "B"}
+    for factor, name in ((1e9, " G"), (1e6, " M"), (1e3, " K")):
+        if value >= factor:
+            return f"{value / factor:.3g}{name}{rates.get(unit, '').lstrip()}"
+    return f"{value:.3g}{rates.get(unit, '')}"
+
+
+def _scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
+    span = high - low or 1.0
+    return lambda value: start + (value - low) / span * (end - start)
+
+
+def _rounded(value: float) -> float:
+    """The next 1, 2 or 5 of its power of ten."""
+    if value <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(power * step for step in (1, 2, 5, 10) if value <= power * step * (1 + 1e-9))
+
+
+def _ticks(most: float) -> list[float]:
+    return [_rounded(most) * part / 4 for part in range(5)]
+
+
+def _logarithmic_ticks(values: Sequence[float]) -> list[float]:
+    low, high = math.ceil(math.log10(min(values))), math.floor(math.log10(_rounded(max(values))))
+    return [10.0**power for power in range(low, high + 1)]
+
+
+def _frame(title: str) -> str:
+    return f'<rect width="{WIDTH}" height="{HEIGHT}" rx="3" fill="#181b1f"/>' + _text(10, 20, title, 12)
+
+
+def _grid(y: float, label: str) -> str:
+    line = f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#2c3235"/>'
+    return line + _text(LEFT - 6, y + 3, label, 10, "end")
+
+
+def _seconds(x: Callable[[float], float], first: float, last: float) -> str:
+    """Marks at round distances from the last moment."""
+    step = max(_rounded((last - first) / 6), 1.0)
+    drawn = []
+    for number in range(int((last - first) / step) + 1):
+        text = f"−{number * step:.0f} s" if number else "now"  # noqa: RUF001
+        drawn.append(_text(x(last - number * step), HEIGHT - BOTTOM + 16, text, 10, "middle"))
+    return "".join(drawn)
+
+
+def _text(x: float, y: float, text: str, size: int, anchor: str = "start", colour: str = "#ccccdc") -> str:
+    place = f'x="{x:.0f}" y="{y:.0f}" font-size="{size}" text-anchor="{anchor}"'
+    return f'<text {place} fill="{colour}">{escape(text)}</text>'
+
+
+def _at(x: float, y: float, drawn: str) -> str:
+    return f'<g transform="translate({x:.0f} {y:.0f})">\n{drawn}\n</g>'

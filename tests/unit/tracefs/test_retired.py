@@ -1,0 +1,131 @@
+"""Retired definitions: asked for again by what defines them, and the oldest go first."""
+
+import errno
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kprobe_exporter.model import Layout, ProbeSpec
+from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.poller import read_counts
+from kprobe_exporter.tracefs.probes import install, names_in_use
+from kprobe_exporter.tracefs.retired import Definition, Retired
+from tests.fake_tracefs import FakeTracefs
+
+NAME = "retired_test"
+SPEC = ProbeSpec(
+    "p", "kprobe", "kprobe:f", "f", "kprobe_events", "p", "f", None, Layout(0, "p", "p", "entry", "f")
+)
+DEFINITION = Definition.of(SPEC)
+
+
+def test_the_same_definition_is_taken_once() -> None:
+    retired = Retired()
+    retired.put("p", DEFINITION)
+    assert retired.take(DEFINITION._replace(body="f a=$stack")) is None
+    assert retired.take(DEFINITION._replace(wish="q")) is None
+    assert (retired.take(DEFINITION), retired.take(DEFINITION), len(retired)) == ("p", None, 0)
+
+
+def test_slots_and_filters_make_no_other_definition() -> None:
+    other = replace(SPEC, filter="common_pid > 1", layout=replace(SPEC.layout, slot=9))
+    assert Definition.of(other) == DEFINITION
+
+
+def test_the_oldest_are_surplus() -> None:
+    retired = Retired()
+    for number in range(5):
+        retired.put(f"p{number}", DEFINITION)
+    assert retired.surplus(5) == []
+    assert retired.surplus(3) == ["p0", "p1"]
+    assert len(retired) == 3
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> FakeTracefs:
+    return FakeTracefs(tmp_path, {"f"})
+
+
+@pytest.fixture
+def instance(kernel: FakeTracefs) -> Iterator[Instance]:
+    with Instance.acquire(kernel, NAME) as found:
+        found.recording = True
+        yield found
+
+
+def defined(kernel: FakeTracefs) -> list[str]:
+    return [event.name for event in kernel.events]
+
+
+def test_what_was_enabled_is_retired_and_taken_up_again(instance: Instance, kernel: FakeTracefs) -> None:
+    """Its profile goes on counting: what was counted before is none of the new one's."""
+    probe = install(instance, SPEC, names_in_use(instance))
+    probe.enable()
+    kernel.fire("f")
+    assert not probe.remove()
+    assert defined(kernel) == ["p"]
+    kernel.fire("f")
+    again = install(instance, replace(SPEC, layout=replace(SPEC.layout, slot=1)), names_in_use(instance))
+    assert (again.event, again.layout.slot, defined(kernel)) == ("p", 1, ["p"])
+    assert read_counts(instance, [again]).hits == {"p": 0}
+    again.enable()
+    kernel.fire("f")
+    assert read_counts(instance, [again]).hits == {"p": 1}
+
+
+def test_what_was_never_enabled_is_deleted(instance: Instance, kernel: FakeTracefs) -> None:
+    assert install(instance, SPEC, names_in_use(instance)).remove()
+    assert defined(kernel) == []
+    assert len(instance.retired) == 0
+
+
+def test_before_anything_is_recorded_all_is_deleted(instance: Instance, kernel: FakeTracefs) -> None:
+    instance.recording = False
+    probe = install(instance, SPEC, names_in_use(instance))
+    probe.enable()
+    assert probe.remove()
+    assert defined(kernel) == []
+
+
+def test_one_that_somebody_deleted_is_defined_anew(instance: Instance, kernel: FakeTracefs) -> None:
+    probe = install(instance, SPEC, names_in_use(instance))
+    probe.enable()
+    probe.remove()
+    kernel.write("kprobe_events", f"-:{NAME}/p")
+    assert install(instance, SPEC, names_in_use(instance)).event == "p"
+    assert defined(kernel) == ["p"]
+
+
+def test_one_whose_counts_cannot_be_read_is_defined_anew(
+    instance: Instance, kernel: FakeTracefs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would count again what was counted."""
+    probe = install(instance, SPEC, names_in_use(instance))
+    probe.enable()
+    probe.remove()
+    read = kernel.read
+
+    def unreadable(path: str) -> bytes:
+        if path == "kprobe_profile":
+            raise OSError(errno.EIO, "Input/output error")
+        return read(path)
+
+    taken = names_in_use(instance)
+    monkeypatch.setattr(kernel, "read", unreadable)
+    assert install(instance, SPEC, taken).event == "p_2"
+
+
+def test_a_shared_switch_is_switched_off_by_the_last(instance: Instance, kernel: FakeTracefs) -> None:
+    layout = Layout(0, "a", "sched_process_exec", "tracepoint", "x")
+    spec = ProbeSpec("a", "tracepoint", "t", "x", None, "", "", None, layout, "sched", "sched_process_exec")
+    first, second = (install(instance, spec, set()) for _ in range(2))
+    first.enable()
+    second.enable()
+    switch = f"instances/{NAME}/events/sched/sched_process_exec/enable"
+    first.disable()
+    first.disable()
+    assert kernel.read(switch) == b"1"
+    second.pause()
+    assert kernel.read(switch) == b"0"

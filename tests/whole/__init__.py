@@ -1,0 +1,1 @@
+"""An agent in a VM with real probes, and all that they are for happening to it, over and over."""

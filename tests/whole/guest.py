@@ -1,0 +1,80 @@
+"""What runs in the VM: the agent with the packs and config.yaml, and the work that fires its probes."""
+
+import os
+import sys
+import time
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+from kprobe_exporter.cli import main
+from tests.agent_process import AgentProcess
+from tests.kernel import pack_events
+
+HERE = Path(__file__).parent
+PACKS = HERE.parents[1] / "examples/packs"
+PAUSE = 1.2
+"""Seconds: what the network's events leave unanswered is sent again after 1 s."""
+
+RUN = ("run", "--config", str(PACKS), "--config", str(HERE / "config.yaml"))
+
+
+def work_for_ever(agent: AgentProcess) -> None:
+    """Until the VM ends; ends if the agent does."""
+    for turn in count():
+        if agent.poll() is not None:
+            sys.exit(f"the agent ended: {agent.output()}")
+        # Not at first: an alert on growth needs to have seen what was before.
+        rare = [pack_events.disk] * (turn % 2) + [pack_events.memory] * (turn == 3)
+        for events in (pack_events.network, pack_events.scheduler, *rare):
+            with events():
+                failed_opens()
+                seeks_and_renames()
+                synced()
+                time.sleep(PAUSE)
+        if rare:
+            failed_sync()
+
+
+def failed_opens() -> None:
+    for _ in range(200):
+        with suppress(IsADirectoryError):
+            os.open("/", os.O_WRONLY)
+
+
+def seeks_and_renames() -> None:
+    with open("/etc/passwd", "rb") as file:
+        for place in range(100):
+            os.lseek(file.fileno(), place, os.SEEK_SET)
+    for _ in range(20):
+        with suppress(OSError):  # there is no such file, or it may not be written to
+            Path("/nonexistent").rename("/nowhere")
+
+
+def synced() -> None:
+    with open("/tmp/file", "wb") as file:
+        for _ in range(10):
+            os.fsync(file.fileno())
+            os.fdatasync(file.fileno())
+
+
+def failed_sync() -> None:
+    """Of a device that has no room for what was written to it."""
+    with pack_events._small_device() as device:
+        fd = os.open(device, os.O_RDWR)
+        for place in range(4):
+            os.pwrite(fd, bytes(pack_events.MIB), place * pack_events.MIB)
+        with suppress(OSError):
+            os.fsync(fd)
+        os.close(fd)
+
+
+if __name__ == "__main__":
+    log = Path("/tmp/agent.log")
+    started = AgentProcess(log, main, RUN)
+    try:
+        started.wait_until_serving()
+        print(started.output(), flush=True)
+        work_for_ever(started)
+    finally:
+        print(started.output(), flush=True)

@@ -1,0 +1,94 @@
+"""The whole: that VM, and a real Prometheus on this machine which scrapes it as it would in a cluster."""
+
+import compileall
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.agent_process import eventually
+from tests.prometheus_server import Prometheus, prometheus
+from tests.vm import ROOT, boot
+from tests.vm.debian import promtool
+from tests.vm.kernels import KERNELS
+from tests.vm.process import Child
+
+DEPLOY = ROOT / "deploy/prometheus"
+NODE = "node-1"
+LIMIT = 400
+PATIENCE = 240
+"""Seconds, emulated, and beside other tests: for all of it, and until it is ready."""
+
+
+def needs_a_vm() -> None:
+    """Skip without what boots one; where tests run for the record it must be there."""
+    missing = [tool for tool in ("qemu-system-x86_64", "vng") if not shutil.which(tool, path=_path())]
+    if missing and os.environ.get("CI"):
+        pytest.fail(f"there is no {missing[0]}")
+    if missing:
+        pytest.skip(f"no {missing[0]}: `make test` installs it")
+
+
+@contextmanager
+def whole(directory: Path, ready: Callable[[Prometheus], bool]) -> Iterator[Prometheus]:
+    """Both, from when the server is ``ready`` until the context is left."""
+    for package in ("kprobe_exporter", "tests"):
+        compileall.compile_dir(ROOT / package, quiet=2)  # the guest cannot write bytecode
+    port = boot.free_port(boot.GUEST_PORT)
+    machine = directory / "vm"
+    machine.mkdir()
+    command = [sys.executable, "-m", "tests.whole.guest"]
+    guest = boot.Guest(KERNELS["6.12"], command, machine, LIMIT, port=port)
+    stop = threading.Event()
+    child = Child("whole", boot.command(guest), machine / "log", LIMIT + 30, boot.environment(), stop)
+    running = threading.Thread(target=child.run)
+    running.start()
+    try:
+        binary = promtool().with_name("prometheus")
+        config = _config(port, directory)
+        with prometheus(binary, directory, config, "--enable-feature=exemplar-storage") as server:
+            eventually(lambda: ready(server) or not running.is_alive(), PATIENCE)
+            assert running.is_alive(), (machine / "log").read_text(errors="replace")
+            yield server
+    finally:
+        stop.set()
+        running.join()
+
+
+def quick_rules() -> dict[str, Any]:
+    """The rules as they are, but for how long a condition has to last."""
+    rules: dict[str, Any] = yaml.safe_load((DEPLOY / "rules.yaml").read_text())
+    for group in rules["groups"]:
+        for rule in group["rules"]:
+            if rule.get("for", "0s") != "0s":
+                rule["for"] = "2s"
+    return rules
+
+
+def _config(port: int, directory: Path) -> dict[str, Any]:
+    """The configuration for Kubernetes, where instead of its API these two pods were found."""
+    rules = directory / "rules.yaml"
+    rules.write_text(yaml.safe_dump(quick_rules()))
+    config: dict[str, Any] = yaml.safe_load((DEPLOY / "prometheus-kubernetes.yml").read_text())
+    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    config["rule_files"] = [str(rules)]
+    (job,) = config["scrape_configs"]
+    del job["kubernetes_sd_configs"]
+    pod = {"__meta_kubernetes_pod_phase": "Running", "__meta_kubernetes_pod_node_name": NODE}
+    name = "__meta_kubernetes_pod_container_port_name"
+    job["static_configs"] = [
+        {"targets": [f"127.0.0.1:{port}"], "labels": {**pod, name: "metrics"}},
+        {"targets": ["127.0.0.1:9"], "labels": {**pod, name: "debug"}},
+    ]
+    return config
+
+
+def _path() -> str:
+    return boot.environment()["PATH"]
