@@ -7,8 +7,10 @@ export PYTHON
 bin := .venv/bin
 # What virtme-ng calls; without udev it finds no port to print to, without file no busybox.
 vm-packages := busybox-static file iproute2 kmod qemu-system-x86 udev
-# What the kernel suite compares the agent with.
-suite-packages := $(vm-packages) bpftrace
+# What the kernel suite compares the agent with, and runs it under.
+suite-packages := $(vm-packages) bpftrace libseccomp2 systemd util-linux
+# What builds the container image, and runs it.
+image-packages := buildah catatonit debootstrap podman runc
 # What `make demo` runs in the guest.
 COMMAND ?= $(bin)/kprobe-exporter run $(ARGS)
 
@@ -22,7 +24,7 @@ run: .venv/runtime.stamp ## the agent on this machine, on :10435 (ARGS="--config
 	$(bin)/kprobe-exporter run $(ARGS)
 
 test: .venv/test.stamp ## everything: the host's suites, then the kernel suite in a VM per kernel
-	@scripts/debian-packages $(suite-packages) openssl
+	@scripts/debian-packages $(suite-packages) $(image-packages) chromium chromium-driver openssl
 	@command -v npm >/dev/null || scripts/debian-packages npm
 	@$(bin)/python -m tests.vm test
 

@@ -1,0 +1,1 @@
+"""The Grafana dashboards, built by grafana-foundation-sdk: ``python -m grafana`` writes dashboards/*.json."""

@@ -1,0 +1,23 @@
+"""Writes every dashboard's JSON to dashboards/, where Grafana's provisioning finds it."""
+
+from pathlib import Path
+
+from grafana import agent, fleet, probe
+from grafana.frame import text
+
+DIRECTORY = Path(__file__).parent / "dashboards"
+
+
+def texts() -> dict[str, str]:
+    """The content of each file below dashboards/, by its name."""
+    return {f"{module.UID}.json": text(module.dashboard()) for module in (fleet, probe, agent)}
+
+
+def main() -> None:
+    DIRECTORY.mkdir(exist_ok=True)
+    for name, content in texts().items():
+        (DIRECTORY / name).write_text(content)
+
+
+if __name__ == "__main__":
+    main()

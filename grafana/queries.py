@@ -1,0 +1,46 @@
+"""How every query is written: which series it selects, over what range, and what a legend says."""
+
+from typing import NamedTuple
+
+SELECTED = ('job=~"$job"', 'instance=~"$instance"')
+"""The matchers of every selector: the dashboard's variables."""
+
+PROBE = 'probe=~"$probe"'
+
+
+class Query(NamedTuple):
+    """PromQL, and how its series are called: by labels in ``{{ }}``."""
+
+    expr: str
+    legend: str = ""
+
+
+def of(metric: str, *matchers: str) -> str:
+    """The selected series of a metric."""
+    return f"{metric}{{{','.join((*SELECTED, *matchers))}}}"
+
+
+def down(*matchers: str) -> str:
+    """1 for each probe that should be up and is not; those that are switched off on purpose are no matter."""
+    disabled = of("kprobe_exporter_probe_disabled", *matchers)
+    return f"({of('kprobe_up', *matchers)} == bool 0) - {disabled}"
+
+
+def rate(metric: str, *matchers: str) -> str:
+    """Per second, over a range that has enough scrapes in it whatever the zoom."""
+    return f"rate({of(metric, *matchers)}[$__rate_interval])"
+
+
+def increase(metric: str, *matchers: str) -> str:
+    """The growth within such a range."""
+    return f"increase({of(metric, *matchers)}[$__rate_interval])"
+
+
+def quantile(share: float, metric: str, by: str, *matchers: str) -> str:
+    """A quantile of a histogram: ``share`` from 0 to 1, over all series that agree in the labels ``by``."""
+    return f"histogram_quantile({share}, sum by ({by}, le) ({rate(f'{metric}_bucket', *matchers)}))"
+
+
+def ratio(part: str, whole: str, by: str) -> str:
+    """What share ``part`` is of ``whole``; nothing where there was nothing, instead of NaN."""
+    return f"sum by ({by}) ({part}) / (sum by ({by}) ({whole}) > 0)"

@@ -1,0 +1,78 @@
+"""JSON Schemas of dashboards and of each sort of panel, made of the types that Grafana itself publishes.
+
+Its schema of a dashboard leaves a panel's ``options`` and ``custom`` open, since they are the plugin's: these
+have schemas of their own here.
+"""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests import npm
+from tests.vm.debian import PackageError
+
+SOURCE = Path(__file__).parent / "grafana_schema"
+RAW = "node_modules/@grafana/schema/dist/esm/raw"
+PLUGINS = {"heatmap": "Heatmap", "stat": "Stat", "table": "Table", "timeseries": "TimeSeries"}
+"""The panels that have a schema, and how their file of types begins."""
+
+Parts = dict[tuple[str, str], list[Any]]
+"""What is to be judged by which schema: by (plugin, type), see ``parts``."""
+
+
+def schema(plugin: str, kind: str) -> Path:
+    """The file of a schema, made once; raises PackageError.
+
+    Of ``dashboard`` the ``kind`` is ``Dashboard``, of any other plugin ``Options`` or ``FieldConfig``.
+    """
+    installed = npm.install(SOURCE)
+    made = installed / f"{plugin}.{kind}.json"
+    if not made.exists():
+        made.write_text(_generate(installed, plugin, kind))
+    return made
+
+
+def _generate(installed: Path, plugin: str, kind: str) -> str:
+    if plugin == "dashboard":
+        types = f"{RAW}/dashboard/x/dashboard_types.gen.d.ts"
+    else:
+        types = f"{RAW}/composable/{plugin}/panelcfg/x/{PLUGINS[plugin]}PanelCfg_types.gen.d.ts"
+    command = ["node_modules/.bin/ts-json-schema-generator", "--no-type-check"]
+    try:
+        run = subprocess.run(
+            [*command, "--path", types, "--type", kind],
+            cwd=installed,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise PackageError(f"no JSON Schema of {plugin} {kind}: {error}") from None
+    assert json.loads(run.stdout)["definitions"][kind]["additionalProperties"] is False
+    return run.stdout
+
+
+def parts(dashboard: Any) -> Parts:
+    """The dashboard, and what its panels have that is their plugins'."""
+    found: Parts = {("dashboard", "Dashboard"): [dashboard]}
+    for panel in panels(dashboard):
+        config = panel["fieldConfig"]
+        found.setdefault((panel["type"], "Options"), []).append(panel["options"])
+        custom = config["defaults"].get("custom", {})
+        overridden = [
+            {of["id"].removeprefix("custom."): of["value"]}
+            for override in config["overrides"]
+            for of in override["properties"]
+            if of["id"].startswith("custom.")
+        ]
+        configs = [custom] * bool(custom) + [{**custom, **one} for one in overridden]
+        if configs:
+            found.setdefault((panel["type"], "FieldConfig"), []).extend(configs)
+    return found
+
+
+def panels(dashboard: Any) -> Iterator[Any]:
+    """All panels but the rows."""
+    return (panel for panel in dashboard["panels"] if panel["type"] != "row")

@@ -1,0 +1,186 @@
+"""The image, built by buildah and run by podman, as root and without a registry.
+
+Registries are out of reach of a test, so both bases are made of Debian's packages: the first stage's by
+debootstrap, with a compiler; the last one's of Python and what it links to, without so much as a shell. They
+are made once and kept below build/, as are the wheels that a build otherwise takes from PyPI.
+"""
+
+import fcntl
+import functools
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.vm import BUILD, ROOT
+
+STORE = BUILD / "image"
+IMAGE = "localhost/kprobe-exporter:test"
+TOOLS = ("buildah", "catatonit", "debootstrap", "podman", "runc")
+MIRROR = "http://deb.debian.org/debian"
+SUITE, PYTHON = "bookworm", "3.11"
+
+BUILDER = ("gcc", "libc6-dev", "python3-dev", "python3-pip")
+RUNTIME = (
+    *("base-files", "ca-certificates", "media-types", "tzdata"),
+    *("python3", "python3-minimal", "python3.11", "python3.11-minimal"),
+    *("libpython3-stdlib", "libpython3.11-minimal", "libpython3.11-stdlib"),
+    *("libbz2-1.0", "libc6", "libcrypt1", "libdb5.3", "libexpat1", "libffi8", "libgcc-s1", "liblzma5"),
+    *("libncursesw6", "libnsl2", "libreadline8", "libsqlite3-0", "libssl3", "libstdc++6", "libtinfo6"),
+    *("libuuid1", "zlib1g"),
+)
+"""Packages whose files are the last stage's base: what python3 depends on, less dpkg and perl."""
+
+MERGED = ("bin", "lib", "lib64", "sbin")
+"""Links into /usr in Debian since bookworm; packages still name files by them."""
+
+UNWANTED = ("/usr/share/doc", "/usr/share/man", "/usr/share/lintian", "/usr/share/locale")
+
+
+def needs_containers() -> None:
+    """Skip a test where no image can be built; where tests run for the record it must be possible."""
+    missing = [tool for tool in TOOLS if not shutil.which(tool, path=_path())]
+    why = f"missing: {', '.join(missing)}" if missing else ""
+    if os.geteuid() != 0:
+        why = "images are built and run as root here"
+    if why and os.environ.get("CI"):
+        pytest.fail(why)
+    if why:
+        pytest.skip(f"{why}; `make test` installs what is needed")
+
+
+@functools.cache
+def build() -> str:
+    """The image's name, after it was built of this tree; takes 15 s, and a minute more the first time."""
+    STORE.mkdir(parents=True, exist_ok=True)
+    with STORE.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _configure()
+        builder, base = _bases()
+        volumes = {_wheelhouse(): "/wheelhouse", STORE / "pip.conf": "/etc/pip.conf"}
+        options = ["--isolation=chroot", "--network=host", "--format=docker", f"--tag={IMAGE}"]
+        options += [f"--build-arg=BUILDER={builder}", f"--build-arg=BASE={base}"]
+        options += [f"--volume={there}:{here}:ro" for there, here in volumes.items()]
+        tool("buildah", "bud", "--quiet", *options, ROOT)
+        tool("buildah", "rmi", "--prune")
+    return IMAGE
+
+
+def tool(*command: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run buildah or podman over our own store; AssertionError with what it said if it fails."""
+    environment = {
+        **os.environ,
+        "PATH": _path(),
+        "CONTAINERS_CONF": str(STORE / "containers.conf"),
+        "CONTAINERS_STORAGE_CONF": str(STORE / "storage.conf"),
+    }
+    run = subprocess.run(
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    assert not check or run.returncode == 0, f"{command[:2]} ended with {run.returncode}: {run.stderr}"
+    return run
+
+
+def inspect(name: str) -> Any:
+    """What podman knows of an image or a container."""
+    return json.loads(tool("podman", "inspect", name).stdout)[0]
+
+
+def get(container: str, path: str) -> str | None:
+    """What the agent in a container answers; None if it does not, or an error."""
+    run = tool("podman", "exec", container, "python3", "-c", _GET, path, check=False)
+    return run.stdout if run.returncode == 0 else None
+
+
+_GET = """
+import sys, urllib.request
+print(urllib.request.urlopen("http://127.0.0.1:10435" + sys.argv[1]).read().decode(), end="")
+"""
+
+
+def _configure() -> None:
+    """podman without systemd, overlayfs or CAP_SYS_RESOURCE; pip without a network."""
+    limits = [f"{name}=1024:1024" for name in ("nofile", "nproc")]
+    engine = {"runtime": "runc", "cgroup_manager": "cgroupfs", "events_logger": "file"}
+    storage = {"driver": "vfs", "graphroot": f"{STORE}/storage", "runroot": f"{STORE}/run"}
+    _write("containers.conf", {"containers": {"default_ulimits": limits}, "engine": engine})
+    _write("storage.conf", {"storage": storage})
+    (STORE / "pip.conf").write_text("[global]\nno-index = true\nfind-links = /wheelhouse\n")
+
+
+def _write(name: str, sections: Mapping[str, Mapping[str, Any]]) -> None:
+    """A file of TOML; JSON's texts and lists are TOML's as well."""
+    lines = []
+    for section, values in sections.items():
+        lines += [f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
+    (STORE / name).write_text("\n".join(lines) + "\n")
+
+
+def _path() -> str:
+    """debootstrap is in a directory of administrators."""
+    return f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin:/sbin"
+
+
+def _bases() -> tuple[str, str]:
+    """The names of both bases; made when this recipe changed, or was never followed."""
+    recipe = hashlib.sha256(repr((SUITE, BUILDER, RUNTIME, UNWANTED)).encode()).hexdigest()[:12]
+    names = f"localhost/kprobe-exporter-builder:{recipe}", f"localhost/kprobe-exporter-base:{recipe}"
+    if all(tool("podman", "image", "exists", name, check=False).returncode == 0 for name in names):
+        return names
+    tree, archive = STORE / SUITE, STORE / "base.tar"
+    shutil.rmtree(tree, ignore_errors=True)
+    tool("debootstrap", "--variant=minbase", f"--include={','.join(BUILDER)}", SUITE, tree, MIRROR)
+    _pack(tree, archive)
+    for name, content in zip(names, (tree, archive), strict=True):
+        container = tool("buildah", "from", "scratch").stdout.strip()
+        tool("buildah", "add", "--quiet", container, content, "/")
+        tool("buildah", "commit", "--quiet", "--rm", "--format", "docker", container, name)
+    shutil.rmtree(tree)
+    archive.unlink()
+    return names
+
+
+def _pack(tree: Path, archive: Path) -> None:
+    """The files of the RUNTIME packages, and of /etc what names users."""
+    lists = tree / "var/lib/dpkg/info"
+    names = {"/etc/passwd", "/etc/group"}
+    for package in RUNTIME:
+        listed = next(file for file in lists.iterdir() if file.name in _lists(package))
+        names.update(name for name in listed.read_text().splitlines() if not name.startswith(UNWANTED))
+    names.discard("/.")
+    in_usr = {f"/usr{name}" if name.split("/")[1] in MERGED else name for name in names}
+    with tarfile.open(archive, "w") as tar:
+        for name in [*(f"/{link}" for link in MERGED), *sorted(in_usr)]:
+            tar.add(tree / name[1:], name[1:], recursive=False)
+
+
+def _lists(package: str) -> Sequence[str]:
+    """How dpkg calls the list of a package's files, of this architecture or of all."""
+    architecture = subprocess.run(
+        ["dpkg", "--print-architecture"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    return f"{package}.list", f"{package}:{architecture}.list"
+
+
+def _wheelhouse() -> Path:
+    """What the image's pip installs, downloaded by ours for its Python."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wanted = [*project["project"]["dependencies"], *project["build-system"]["requires"], "wheel"]
+    digest = hashlib.sha256(repr((PYTHON, wanted)).encode()).hexdigest()[:12]
+    house = STORE / f"wheelhouse-{digest}"
+    if not house.exists():
+        partial = house.with_name("wheelhouse.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        pip = (sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check")
+        tool(*pip, "--only-binary=:all:", "--python-version", PYTHON, "--dest", partial, *wanted)
+        partial.rename(house)
+    return house

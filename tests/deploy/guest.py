@@ -1,0 +1,92 @@
+"""Runs the image's command in a VM, as a container runtime would: `python -m tests.deploy.guest ROOT CONFIG`.
+
+ROOT is the image as a directory, CONFIG what it tells of itself, as JSON. tracefs is mounted into it, and its
+command runs there as uid 0 with no capability and none to be had. What it serves is printed as JSON, with its
+exit status and what it left in the kernel.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any, NoReturn
+
+TRACEFS = Path("/sys/kernel/tracing")
+ADDRESS = "http://127.0.0.1:10435"
+PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 24, 38  # include/uapi/linux/prctl.h
+PATIENCE = 60
+"""Seconds; emulated, a start takes some."""
+
+
+def main(root: Path, config: dict[str, Any]) -> None:
+    if not (TRACEFS / "README").exists():
+        subprocess.run(["mount", "-t", "tracefs", "nodev", TRACEFS], check=True)
+    subprocess.run(["mount", "--bind", TRACEFS, root / "tracefs"], check=True)
+    subprocess.run(["mount", "-t", "proc", "proc", root / "proc"], check=True)
+    before = left_in_the_kernel()
+    pid = os.fork()
+    if pid == 0:
+        _run(root, config)
+    _get("/-/ready")
+    for _ in range(23):
+        try:
+            os.open("/proc", os.O_WRONLY)
+        except IsADirectoryError:
+            continue
+    metrics = _get("/metrics")
+    os.kill(pid, signal.SIGTERM)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    told = {"metrics": metrics, "status": status, "before": before, "after": left_in_the_kernel()}
+    print(json.dumps(told), flush=True)
+
+
+def _run(root: Path, config: dict[str, Any]) -> NoReturn:
+    """Become the image's command; as 127 if that cannot be."""
+    try:
+        confine(root)
+        command = [*config["Entrypoint"], *config["Cmd"]]
+        os.execvpe(command[0], command, dict(pair.split("=", 1) for pair in config["Env"]))
+    except OSError as error:
+        print(error, file=sys.stderr, flush=True)
+    finally:
+        os._exit(127)
+
+
+def confine(root: Path) -> None:
+    """What `--cap-drop ALL`, `no-new-privileges` and the image's root file system come to."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    os.chroot(root)
+    os.chdir("/")
+    for capability in range(int(Path("/proc/sys/kernel/cap_last_cap").read_text()) + 1):
+        if libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "prctl(PR_CAPBSET_DROP)")
+    if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_NO_NEW_PRIVS)")
+
+
+def left_in_the_kernel() -> list[str]:
+    """Instances and definitions of probes."""
+    instances = sorted(path.name for path in (TRACEFS / "instances").iterdir())
+    return [*instances, *(TRACEFS / "dynamic_events").read_text().splitlines()]
+
+
+def _get(path: str) -> str:
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            with urllib.request.urlopen(ADDRESS + path, timeout=10) as answer:
+                text: str = answer.read().decode()
+                return text
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]))

@@ -1,0 +1,64 @@
+"""What each recording rule gives: series for promtool, written as those of the alerts are."""
+
+from tests.deploy.rule_cases import ERRORS, EVENTS, LOST, Series, histogram
+
+HITS = 'kprobe_hits_total{probe="open"}'
+
+RECORDED: dict[str, tuple[Series, dict[str, float]]] = {
+    "instance_probe:kprobe_hits:rate5m": ({HITS: "0+60x60"}, {'probe="open"': 1}),
+    "instance_probe_errno:kprobe_return_errors:rate5m": (
+        {f'{ERRORS}{{probe="open",errno="EIO"}}': "0+30x60"},
+        {'probe="open",errno="EIO"': 0.5},
+    ),
+    "instance_probe:kprobe_return_errors:ratio_rate5m": (
+        {
+            HITS: "0+60x60",
+            f'{ERRORS}{{probe="open",errno="EIO"}}': "0+10x60",
+            f'{ERRORS}{{probe="open",errno="EMFILE"}}': "0+5x60",
+            # Never called: no ratio instead of NaN.
+            'kprobe_hits_total{probe="fsync"}': "0x60",
+            f'{ERRORS}{{probe="fsync",errno="EIO"}}': "0x60",
+        },
+        {'probe="open"': 0.25},
+    ),
+    "instance_probe:kprobe_duration_seconds:p50_rate5m": (
+        histogram('kprobe_duration_seconds{probe="open"}', 50, 100, 100, 100, 100),
+        {'probe="open"': 0.1},
+    ),
+    "instance_probe:kprobe_duration_seconds:p99_rate5m": (
+        histogram('kprobe_duration_seconds{probe="open"}', 50, 98, 98, 100, 100),
+        {'probe="open"': 0.75},
+    ),
+    "instance_device:kprobe_block_io_seconds:p99_rate5m": (
+        histogram('kprobe_block_io_seconds{device="sda"}', 50, 98, 98, 100, 100),
+        {'device="sda"': 0.75},
+    ),
+    "instance:kprobe_run_queue_seconds:p99_rate5m": (
+        histogram("kprobe_run_queue_seconds", 50, 98, 98, 100, 100),
+        {"": 0.75},
+    ),
+    "instance_probe:kprobe_misses:ratio_rate5m": (
+        {HITS: "0+30x60", 'kprobe_misses_total{probe="open"}': "0+10x60"},
+        {'probe="open"': 0.25},
+    ),
+    "instance:kprobe_exporter_events_lost:ratio_rate5m": (
+        {
+            EVENTS: "0+1200x60",
+            'kprobe_exporter_events_total{probe="fsync"}': "0+600x60",
+            f'{LOST}{{reason="overrun"}}': "0+360x60",
+            f'{LOST}{{reason="dropped"}}': "0+240x60",
+            f'{LOST}{{reason="negative"}}': "0+6000x60",
+            f'{LOST}{{reason="unpaired"}}': "0+6000x60",
+        },
+        {"": 0.25},
+    ),
+    "instance:kprobe_exporter_events_lost:unpaired_ratio_rate5m": (
+        {
+            EVENTS: "0+1800x60",
+            f'{LOST}{{reason="unpaired"}}': "0+600x60",
+            f'{LOST}{{reason="overrun"}}': "0+6000x60",
+        },
+        {"": 0.25},
+    ),
+}
+"""Series, and what the rule makes of them at minute 30, by the labels beside NODE's."""

@@ -1,0 +1,263 @@
+"""When each alert fires and when it just does not: series for promtool.
+
+A series is written as promtool writes it, a sample a minute: ``0x4 1x30`` is 0 from minute 0 to 4, then 1;
+``0+60x10`` is 0, 60, 120, …; ``_x5`` five minutes without. ``NODE`` is what every series of an agent has.
+"""
+
+from dataclasses import dataclass, field
+
+NODE = 'job="kprobe-exporter",instance="node-1"'
+
+Series = dict[str, str]
+"""Selector with ``NODE`` left out, and samples."""
+
+
+def histogram(selector: str, *cumulated: int) -> Series:
+    """Buckets to 0.1, 0.25, 0.5, 1 and ∞ seconds, that grow by so much a minute each."""
+    name, _, labels = selector.partition("{")
+    start = "{" + labels.removesuffix("}") + ("," if labels else "")
+    bounds = ("0.1", "0.25", "0.5", "1", "+Inf")
+    return {
+        f'{name}_bucket{start}le="{le}"}}': f"0+{count}x90"
+        for le, count in zip(bounds, cumulated, strict=True)
+    }
+
+
+@dataclass(frozen=True)
+class Quiet:
+    """Series of which the alert must not come, at these minutes."""
+
+    series: Series
+    minutes: tuple[int, ...] = (15, 30, 45)
+
+
+@dataclass(frozen=True)
+class Case:
+    """``fires``: series of which the alert comes at the minute ``at`` and not one before, with these labels
+    beside those of NODE and the rule's own; ``values`` is what the templates of its texts become, ``over``
+    a minute by which it has gone."""
+
+    alert: str
+    fires: Series
+    at: int
+    quiet: tuple[Quiet, ...]
+    labels: dict[str, str] = field(default_factory=dict)
+    values: dict[str, str] = field(default_factory=dict)
+    over: int | None = None
+    of_node: bool = True
+
+
+LOST = "kprobe_exporter_events_lost_total"
+EVENTS = 'kprobe_exporter_events_total{probe="open"}'
+ERRORS = "kprobe_return_errors_total"
+
+CASES = (
+    Case(
+        "KprobeExporterDown",
+        {"up": "1 0x30"},
+        at=6,
+        quiet=(
+            Quiet({"up": "1 0x4 1x60"}, (5, 6, 7, 30)),
+            Quiet({'up{job="node-exporter"}': "0x60"}),
+        ),
+    ),
+    Case(
+        "KprobeExporterAbsent",
+        {'up{job="node-exporter"}': "1x30"},
+        at=10,
+        quiet=(
+            Quiet({"up": "0x60"}),
+            Quiet({'up{job="monitoring/kprobe-exporter"}': "1x60"}),
+        ),
+        of_node=False,
+    ),
+    Case(
+        "KprobeProbeDown",
+        {
+            'kprobe_up{probe="open"}': "1 0x30",
+            'kprobe_up{probe="fsync"}': "1x30",
+            'kprobe_exporter_probe_tripped{probe="open"}': "0x30",
+        },
+        at=6,
+        labels={"probe": "open"},
+        quiet=(
+            Quiet({'kprobe_up{probe="open"}': "1 0x4 1x60"}, (5, 6, 7, 30)),
+            Quiet(
+                {
+                    'kprobe_up{probe="open"}': "0x60",
+                    'kprobe_exporter_probe_tripped{probe="open"}': "1x60",
+                }
+            ),
+            Quiet(
+                {
+                    'kprobe_up{probe="open"}': "0x60",
+                    'kprobe_exporter_probe_disabled{probe="open"}': "1x60",
+                }
+            ),
+        ),
+    ),
+    Case(
+        "KprobeProbeTripped",
+        {'kprobe_exporter_probe_tripped{probe="open"}': "0x3 1 0x60"},
+        at=5,
+        over=16,
+        labels={"probe": "open"},
+        quiet=(Quiet({'kprobe_exporter_probe_tripped{probe="open"}': "0x60"}),),
+    ),
+    Case(
+        "KprobeEventsLost",
+        {EVENTS: "0+980x60", f'{LOST}{{reason="overrun"}}': "0+20x60"},
+        at=11,
+        values={"$value | humanizePercentage": "2%"},
+        quiet=(
+            Quiet({EVENTS: "0+9901x60", f'{LOST}{{reason="overrun"}}': "0+99x60"}),
+            Quiet({EVENTS: "0+10x60", f'{LOST}{{reason="unreadable"}}': "0+10x60"}),
+            Quiet({EVENTS: "0+10x60", f'{LOST}{{reason="unpaired"}}': "0+10x60"}),
+            Quiet({EVENTS: "0x60", f'{LOST}{{reason="overrun"}}': "7x60"}),
+        ),
+    ),
+    Case(
+        "KprobeEventsUnpaired",
+        {EVENTS: "0+80x60", f'{LOST}{{reason="unpaired"}}': "0+20x60"},
+        at=16,
+        values={"$value | humanizePercentage": "20%"},
+        quiet=(
+            Quiet({EVENTS: "0+901x60", f'{LOST}{{reason="unpaired"}}': "0+99x60"}),
+            Quiet({EVENTS: "0+10x60", f'{LOST}{{reason="overrun"}}': "0+10x60"}),
+        ),
+    ),
+    Case(
+        "KprobeHitsMissed",
+        {'kprobe_hits_total{probe="open"}': "0+95x60", 'kprobe_misses_total{probe="open"}': "0+5x60"},
+        at=11,
+        labels={"probe": "open"},
+        values={"$value | humanizePercentage": "5%"},
+        quiet=(
+            Quiet(
+                {
+                    'kprobe_hits_total{probe="open"}': "0+9901x60",
+                    'kprobe_misses_total{probe="open"}': "0+99x60",
+                }
+            ),
+        ),
+    ),
+    Case(
+        "KprobeReloadFailed",
+        {"kprobe_exporter_config_last_reload_successful": "1 0x30"},
+        at=6,
+        quiet=(Quiet({"kprobe_exporter_config_last_reload_successful": "1 0x4 1x60"}, (5, 6, 7, 30)),),
+    ),
+    Case(
+        "KprobeKernelReadStale",
+        {"kprobe_exporter_kernel_read_age_seconds": "5 61x30"},
+        at=6,
+        values={"$value | humanizeDuration": "1m 1s"},
+        quiet=(Quiet({"kprobe_exporter_kernel_read_age_seconds": "60x60"}),),
+    ),
+    Case(
+        "KprobeSeriesOverflow",
+        {'kprobe_exporter_series_overflow_total{metric="kprobe_execs_total"}': "0 0 1x60"},
+        at=7,
+        over=13,
+        labels={"metric": "kprobe_execs_total"},
+        quiet=(Quiet({'kprobe_exporter_series_overflow_total{metric="kprobe_execs_total"}': "5x60"}),),
+    ),
+    Case(
+        "KprobeOtlpFailing",
+        {'kprobe_exporter_otlp_failed_total{signal="traces"}': "0+30x60"},
+        at=16,
+        labels={"signal": "traces"},
+        values={'$value | printf "%.1f"': "0.5"},
+        quiet=(
+            Quiet({'kprobe_exporter_otlp_failed_total{signal="traces"}': "8x60"}),
+            # Of a collector that was away for ten minutes.
+            Quiet({'kprobe_exporter_otlp_failed_total{signal="traces"}': "0+30x10 300x60"}, (15, 16, 17, 30)),
+        ),
+    ),
+    Case(
+        "KprobeTcpRetransmits",
+        {'kprobe_hits_total{probe="tcp_retransmit"}': "0+606x60"},
+        at=15,
+        labels={"probe": "tcp_retransmit"},
+        values={"$value | humanize": "10.1"},
+        quiet=(
+            Quiet({'kprobe_hits_total{probe="tcp_retransmit"}': "0+600x60"}),
+            Quiet({'kprobe_hits_total{probe="tcp_reset_sent"}': "0+900x60"}),
+            # Nine minutes of them.
+            Quiet({'kprobe_hits_total{probe="tcp_retransmit"}': "0+606x9 5454x60"}, (9, 12, 15, 30)),
+        ),
+    ),
+    Case(
+        "KprobeFsyncSlow",
+        histogram('kprobe_duration_seconds{probe="fsync"}', 90, 98, 98, 100, 100),
+        at=11,
+        labels={"probe": "fsync"},
+        values={"$value | humanizeDuration": "750ms"},
+        quiet=(
+            Quiet(histogram('kprobe_duration_seconds{probe="fsync"}', 90, 98, 99, 100, 100)),
+            Quiet(histogram('kprobe_duration_seconds{probe="tcp_connect"}', 0, 0, 0, 0, 100)),
+            # No call at all gives no number.
+            Quiet(histogram('kprobe_duration_seconds{probe="fsync"}', 0, 0, 0, 0, 0)),
+        ),
+    ),
+    Case(
+        "KprobeFsyncFailed",
+        {f'{ERRORS}{{probe="fsync",errno="EIO"}}': "_x5 1x60"},
+        at=5,
+        over=16,
+        labels={"probe": "fsync", "errno": "EIO"},
+        quiet=(
+            Quiet({f'{ERRORS}{{probe="fsync",errno="EINVAL"}}': "0+5x60"}),
+            Quiet({f'{ERRORS}{{probe="open",errno="EIO"}}': "0+5x60"}),
+            Quiet({f'{ERRORS}{{probe="fsync",errno="EIO"}}': "3x60"}),
+        ),
+    ),
+    Case(
+        "KprobeOomKill",
+        {'kprobe_hits_total{probe="oom_kill"}': "0x4 1x60"},
+        at=5,
+        over=16,
+        values={'$value | printf "%.0f"': "1"},
+        quiet=(
+            Quiet({'kprobe_hits_total{probe="oom_kill"}': "7x60"}),
+            Quiet({'kprobe_hits_total{probe="exec"}': "0+9x60"}),
+        ),
+    ),
+    Case(
+        "KprobeOpenErrorsRising",
+        {f'{ERRORS}{{probe="open",errno="EMFILE"}}': "0x60 0+120x60"},
+        at=69,
+        over=90,
+        labels={"probe": "open", "errno": "EMFILE"},
+        values={"$value | humanize": "2"},
+        quiet=(
+            Quiet({f'{ERRORS}{{probe="open",errno="EMFILE"}}': "0+120x180"}, (75, 100, 150)),
+            Quiet({f'{ERRORS}{{probe="open",errno="EMFILE"}}': "0x60 0+60x60"}, (67, 69, 71, 75)),
+            Quiet({f'{ERRORS}{{probe="open",errno="ENOENT"}}': "0x60 0+120x60"}, (67, 69, 71, 75)),
+        ),
+    ),
+    Case(
+        "KprobeBlockIoErrors",
+        {'kprobe_block_errors_total{device="sda",errno="EIO"}': "_x5 2x60"},
+        at=5,
+        over=16,
+        labels={"device": "sda", "errno": "EIO"},
+        values={'$value | printf "%.0f"': "2"},
+        quiet=(Quiet({'kprobe_block_errors_total{device="sda",errno="EIO"}': "2x60"}),),
+    ),
+    Case(
+        "KprobeBlockIoSlow",
+        histogram('kprobe_block_io_seconds{device="sda"}', 90, 98, 98, 100, 100),
+        at=11,
+        labels={"device": "sda"},
+        values={"$value | humanizeDuration": "750ms"},
+        quiet=(Quiet(histogram('kprobe_block_io_seconds{device="sda"}', 90, 98, 99, 100, 100)),),
+    ),
+    Case(
+        "KprobeRunQueueSlow",
+        histogram("kprobe_run_queue_seconds", 98, 100, 100, 100, 100),
+        at=11,
+        values={"$value | humanizeDuration": "175ms"},
+        quiet=(Quiet(histogram("kprobe_run_queue_seconds", 99, 100, 100, 100, 100)),),
+    ),
+)

@@ -1,0 +1,203 @@
+"""The dashboards are what their sources say, what Grafana's schema allows, and what a reader needs."""
+
+import copy
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+
+from grafana.__main__ import DIRECTORY, texts
+from tests.dashboard_schema import panels, parts, schema
+
+DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in sorted(DIRECTORY.glob("*.json"))}
+PROVISIONING = DIRECTORY.parent / "provisioning"
+
+each = pytest.mark.parametrize("dashboard", DASHBOARDS.values(), ids=DASHBOARDS)
+
+
+def queries(dashboard: Any) -> list[Any]:
+    return [target for panel in panels(dashboard) for target in panel["targets"]]
+
+
+def test_there_is_a_dashboard_for_the_fleet_for_a_probe_and_for_the_agents() -> None:
+    assert set(DASHBOARDS) == {"kprobe-exporter-fleet", "kprobe-exporter-probe", "kprobe-exporter-agent"}
+
+
+def test_they_are_what_their_sources_write() -> None:
+    assert {path.name: path.read_text() for path in DIRECTORY.iterdir()} == texts()
+
+
+def test_the_command_writes_the_same(tmp_path: Path) -> None:
+    """In another process, with another order of hashes."""
+    program = "import grafana.__main__ as g, pathlib, sys; g.DIRECTORY = pathlib.Path(sys.argv[1]); g.main()"
+    subprocess.run([sys.executable, "-c", program, tmp_path], cwd=DIRECTORY.parents[1], check=True)
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == texts()
+
+
+class TestSchema:
+    @each
+    def test_grafana_knows_all_that_is_in_it(self, dashboard: Any, tmp_path: Path) -> None:
+        for (plugin, kind), found in parts(dashboard).items():
+            check = judge(schema(plugin, kind), found, tmp_path)
+            assert check.returncode == 0, check.stdout
+
+    @pytest.mark.parametrize(
+        ("break_it", "said"),
+        [
+            (lambda d: d.update(refresh=30), "refresh"),
+            (lambda d: d.update(uuid="x"), "uuid"),
+            (lambda d: first(d, "timeseries")["options"]["legend"].update(placement="left"), "placement"),
+            (lambda d: first(d, "timeseries")["fieldConfig"]["defaults"]["custom"].update(width=1), "width"),
+            (lambda d: first(d, "heatmap")["options"].update(calculat=False), "calculat"),
+            (lambda d: first(d, "stat")["options"].update(graphMode="bars"), "graphMode"),
+            (lambda d: first(d, "table")["options"].update(cellHeight="tiny"), "cellHeight"),
+        ],
+        ids=lambda of: of if isinstance(of, str) else "",
+    )
+    def test_a_mistake_is_found(self, break_it: Any, said: str, tmp_path: Path) -> None:
+        dashboard = copy.deepcopy(DASHBOARDS["kprobe-exporter-probe"])
+        break_it(dashboard)
+        checks = [judge(schema(*key), found, tmp_path) for key, found in parts(dashboard).items()]
+        assert [said in check.stdout for check in checks if check.returncode] == [True]
+
+
+def judge(schema_file: Path, found: list[Any], directory: Path) -> subprocess.CompletedProcess[str]:
+    """check-jsonschema's verdict on each of what was found."""
+    files: list[Path] = []
+    for number, one in enumerate(found):
+        files.append(directory / f"{schema_file.stem}-{number}.json")
+        files[-1].write_text(json.dumps(one))
+    command = [str(Path(sys.executable).with_name("check-jsonschema")), "--schemafile", str(schema_file)]
+    return subprocess.run([*command, *files], capture_output=True, text=True, check=False)
+
+
+def first(dashboard: Any, kind: str) -> Any:
+    return next(panel for panel in panels(dashboard) if panel["type"] == kind)
+
+
+@each
+class TestDashboard:
+    def test_it_has_an_address_that_stays_and_no_id(self, dashboard: Any) -> None:
+        assert dashboard["uid"].startswith("kprobe-exporter-")
+        assert "id" not in dashboard
+        assert "version" not in dashboard
+        assert dashboard["description"]
+
+    def test_its_variables_choose_the_data(self, dashboard: Any) -> None:
+        variables = {one["name"]: one for one in dashboard["templating"]["list"]}
+        assert variables["datasource"]["type"] == "datasource"
+        assert variables["datasource"]["query"] == "prometheus"
+        wanted = {"datasource", "job", "instance"}
+        if dashboard["uid"] != "kprobe-exporter-agent":
+            wanted.add("probe")
+            assert variables["probe"]["multi"] == (dashboard["uid"] != "kprobe-exporter-probe")
+        assert set(variables) == wanted
+        for name in ("job", "instance"):
+            assert (variables[name]["multi"], variables[name]["includeAll"]) == (True, True)
+            assert variables[name]["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+
+    def test_it_links_to_the_others(self, dashboard: Any) -> None:
+        (link,) = dashboard["links"]
+        assert (link["type"], link["includeVars"], link["keepTime"]) == ("dashboards", True, True)
+        assert set(link["tags"]) <= set(dashboard["tags"])
+
+    def test_links_to_a_probe_lead_to_its_dashboard(self, dashboard: Any) -> None:
+        targets = re.findall(r"/d/([a-z-]+)\?", json.dumps(dashboard))
+        assert set(targets) <= set(DASHBOARDS)
+        # Of its own probe it has nothing to say that would need a link.
+        assert bool(targets) == (dashboard["uid"] != "kprobe-exporter-probe")
+
+    def test_no_two_panels_overlap_and_none_hangs_over(self, dashboard: Any) -> None:
+        places = [panel["gridPos"] for panel in dashboard["panels"]]
+        for place in places:
+            assert place["w"] > 0 < place["h"]
+            assert 0 <= place["x"] <= place["x"] + place["w"] <= 24
+        for one, other in combinations(places, 2):
+            beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+            below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+            assert beside or below, (one, other)
+
+    def test_each_line_is_filled(self, dashboard: Any) -> None:
+        widths = Counter[int]()
+        for panel in dashboard["panels"]:
+            widths[panel["gridPos"]["y"]] += panel["gridPos"]["w"]
+        assert set(widths.values()) == {24}
+
+    def test_each_panel_says_what_it_shows(self, dashboard: Any) -> None:
+        shown = list(panels(dashboard))
+        assert len(shown) >= 10
+        ids = [panel["id"] for panel in dashboard["panels"]]
+        assert len(set(ids)) == len(ids)
+        assert len({panel["title"] for panel in shown}) == len(shown)
+        for panel in shown:
+            assert panel["description"].endswith("."), panel["title"]
+            assert len(panel["description"]) > 25
+            assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+            assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+
+    def test_each_graph_has_a_legend_of_labels_and_not_of_all(self, dashboard: Any) -> None:
+        for panel in panels(dashboard):
+            if panel["type"] in ("timeseries", "heatmap"):
+                for target in panel["targets"]:
+                    assert target["legendFormat"] not in ("", "__auto"), panel["title"]
+                    for label in re.findall(r"{{(\w+)}}", target["legendFormat"]):
+                        assert label in re.split(r"\W+", target["expr"]) or label == "instance"
+
+    def test_queries_heed_the_variables_and_the_zoom(self, dashboard: Any) -> None:
+        for target in queries(dashboard):
+            expr = target["expr"]
+            for selector in re.findall(r"\w+{([^}]*)}", expr):
+                if "alertname" not in selector:
+                    assert 'job=~"$job",instance=~"$instance"' in selector, expr
+            ranges = set(re.findall(r"\[([^]]+)\]", expr))
+            assert ranges <= {"$__rate_interval", "1h"}, expr
+            # A counter by itself says nothing.
+            for metric in re.findall(r"\w+_(?:total|bucket)", expr):
+                for before in re.findall(rf"(\w*)\(?{metric}{{", expr):
+                    assert before in ("rate", "increase"), expr
+
+    def test_each_query_of_a_panel_has_a_letter_of_its_own(self, dashboard: Any) -> None:
+        for panel in panels(dashboard):
+            letters = [target["refId"] for target in panel["targets"]]
+            assert len(set(letters)) == len(letters)
+
+
+def test_histograms_are_heatmaps_with_exemplars() -> None:
+    shown = [panel for panel in panels(DASHBOARDS["kprobe-exporter-probe"]) if panel["type"] == "heatmap"]
+    metrics = [re.findall(r"\w+_bucket", panel["targets"][0]["expr"]) for panel in shown]
+    assert metrics == [["kprobe_return_value_bucket"], ["kprobe_duration_seconds_bucket"]]
+    for panel in shown:
+        (target,) = panel["targets"]
+        assert (target["format"], target["exemplar"]) == ("heatmap", True)
+        assert panel["options"]["calculate"] is False
+
+
+def test_the_picture_in_the_documents_is_of_panels_that_there_are() -> None:
+    titles = {panel["title"] for dashboard in DASHBOARDS.values() for panel in panels(dashboard)}
+    picture = ElementTree.parse(DIRECTORY.parents[1] / "docs/images/dashboard.svg")
+    shown = [text.text for text in picture.iter() if text.get("font-size") in ("11", "12")]
+    assert len(shown) == 12
+    assert {(title or "").partition(" of ")[0] for title in shown} <= titles
+
+
+class TestProvisioning:
+    def test_of_the_data_source(self) -> None:
+        config = yaml.safe_load((PROVISIONING / "datasources/prometheus.yaml").read_text())
+        (source,) = config["datasources"]
+        assert config["apiVersion"] == 1
+        assert (source["type"], source["access"], source["isDefault"]) == ("prometheus", "proxy", True)
+
+    def test_of_the_dashboards(self) -> None:
+        config = yaml.safe_load((PROVISIONING / "dashboards/kprobe_exporter.yaml").read_text())
+        (provider,) = config["providers"]
+        assert config["apiVersion"] == 1
+        assert provider["type"] == "file"
+        assert provider["options"]["path"] == "/var/lib/grafana/dashboards"

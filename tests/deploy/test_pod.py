@@ -1,0 +1,96 @@
+"""The DaemonSet's pod runs as it is written: podman plays the manifests that kubectl renders, with the image.
+
+What podman 4.3 does not know is taken out: the kubelet's probes, ports without a network, and a field of the
+API server. And the volume of the configuration gets the mode that the kubelet gives it.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.agent_process import Metrics, eventually
+from tests.deploy.containers import build, get, inspect, needs_containers, tool
+from tests.deploy.manifests import KUBERNETES, only, rendered
+
+TRACEFS = Path("/sys/kernel/tracing")
+INSTANCE = "kp_pod"
+
+
+@pytest.fixture(scope="module")
+def image() -> str:
+    needs_containers()
+    return build()
+
+
+@contextmanager
+def played(objects: list[Any], image: str, directory: Path) -> Iterator[str]:
+    """The pod of a DaemonSet, by the name of its container; ended by SIGTERM."""
+    template = only(objects, "DaemonSet")["spec"]["template"]
+    config = only(objects, "ConfigMap")
+    # The agents of other tests on this machine have the usual name.
+    (file,) = config["data"]
+    config["data"][file] = f"global: {{tracefs_instance: {INSTANCE}}}\n{config['data'][file]}"
+    (container,) = template["spec"]["containers"]
+    for unknown in ("startupProbe", "livenessProbe", "readinessProbe", "ports"):
+        del container[unknown]
+    container |= {
+        "image": image,
+        "imagePullPolicy": "Never",
+        "env": [{"name": "NODE_NAME", "value": "node-1"}],
+    }
+    name = f"kprobe-exporter-{os.getpid()}"
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {**template["metadata"], "name": name}}
+    played = directory / "pod.yaml"
+    played.write_text(yaml.safe_dump_all([config, {**pod, "spec": template["spec"]}]))
+    volume = config["metadata"]["name"]
+    try:
+        tool("podman", "play", "kube", "--start=false", "--network=none", played)
+        # Whoever is in the container may write the directory of a volume, by its mode.
+        Path(tool("podman", "volume", "inspect", "--format={{.Mountpoint}}", volume).stdout.strip()).chmod(
+            0o777
+        )
+        tool("podman", "pod", "start", name)
+        yield f"{name}-{container['name']}"
+    finally:
+        tool("podman", "pod", "rm", "--force", "--time=2", name, check=False)
+        tool("podman", "volume", "rm", "--force", volume, check=False)
+
+
+def test_the_pod_serves_with_its_probes_up_and_stops_within_its_grace_period(
+    image: str, tmp_path: Path
+) -> None:
+    objects = rendered(KUBERNETES / "base")
+    grace = only(objects, "DaemonSet")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    with played(objects, image, tmp_path) as name:
+
+        def ready() -> bool:
+            assert inspect(name)["State"]["Running"], tool("podman", "logs", name).stderr
+            return get(name, "/-/ready") is not None
+
+        eventually(ready, 60)
+        assert get(name, "/-/healthy")
+        metrics = Metrics(get(name, "/metrics") or "")
+        up = {labels["probe"]: metrics.value("kprobe_up", **labels) for labels in metrics.labels("kprobe_up")}
+        assert up["exec"] == up["fork"] == up["oom_kill"] == 1
+
+        state = inspect(name)
+        status = Path(f"/proc/{state['State']['Pid']}/status").read_text()
+        for line in (
+            "CapEff:\t0000000000000000",
+            "CapBnd:\t0000000000000000",
+            "NoNewPrivs:\t1",
+            "Seccomp:\t2",
+        ):
+            assert line in status
+        resident = metrics.value("process_resident_memory_bytes")
+        assert resident < 64 * 2**20  # the request
+
+        tool("podman", "stop", f"--time={grace}", name)
+        assert inspect(name)["State"]["ExitCode"] == 0
+        assert '"message": "stopped"' in tool("podman", "logs", name).stderr
+    assert not (TRACEFS / "instances" / INSTANCE).exists()

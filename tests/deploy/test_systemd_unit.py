@@ -1,0 +1,108 @@
+"""The systemd unit: nothing wrong in it by systemd's own judgement, and as confined as its README says."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from kprobe_exporter.cli.run import run
+
+ROOT = Path(__file__).parents[2]
+HERE = ROOT / "deploy/systemd"
+UNIT = "kprobe_exporter.service"
+PROGRAM = "/opt/kprobe_exporter/bin/kprobe-exporter"
+README = (HERE / "README.md").read_text()
+DROP_INS = sorted(path.name for path in (HERE / "drop-ins").glob("*.conf"))
+
+
+def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """systemd-analyze; where tests run for the record it must be there."""
+    if shutil.which("systemd-analyze") is None:
+        if os.environ.get("CI"):
+            pytest.fail("there is no systemd-analyze")
+        pytest.skip("no systemd-analyze: Debian's package systemd has it")
+    command = ["systemd-analyze", "--no-pager", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(params=["", *DROP_INS])
+def unit(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """The unit alone and with each drop-in, of a program that is there."""
+    unit = tmp_path / UNIT
+    unit.write_text((HERE / UNIT).read_text().replace(PROGRAM, sys.executable))
+    if request.param:
+        (tmp_path / f"{UNIT}.d").mkdir()
+        shutil.copy(HERE / "drop-ins" / request.param, tmp_path / f"{UNIT}.d")
+    return unit
+
+
+def test_verify(unit: Path) -> None:
+    done = analyze("verify", "--man=no", str(unit))
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_exposure(tmp_path: Path) -> None:
+    """The figure of the README is the one of the systemd that it names, or of another one a bound."""
+    found = re.search(r"systemd (\d+): exposure (\d\.\d), .*at most (\d\.\d)", README)
+    assert found
+    version, exposure, bound = found[1], float(found[2]), float(found[3])
+    shutil.copy(HERE / UNIT, tmp_path)
+    done = analyze("security", "--offline=true", str(tmp_path / UNIT))
+    measured = re.search(r"Overall exposure level for \S+: (\d+\.\d)", done.stdout)
+    assert measured, done.stderr
+    assert float(measured[1]) <= bound
+    if analyze("--version").stdout.startswith(f"systemd {version} "):
+        assert float(measured[1]) == exposure
+
+
+def options() -> list[str]:
+    """What the unit and its environment file, with what is commented out there, may put into $OPTIONS."""
+    texts = (HERE / UNIT).read_text(), (HERE / "kprobe_exporter.default").read_text()
+    return [
+        *re.findall(r'"OPTIONS=(.*)"', texts[0]),
+        *re.findall(r'^#?OPTIONS="(.*)"$', texts[1], re.MULTILINE),
+    ]
+
+
+@pytest.mark.parametrize("given", options())
+def test_the_command_line_is_one(given: str) -> None:
+    [line] = re.findall(rf"^ExecStart={PROGRAM} run (.*)$", (HERE / UNIT).read_text(), re.MULTILINE)
+    arguments = shlex.split(line.replace("$OPTIONS", given))
+    parsed = run.make_context("run", arguments, resilient_parsing=False)
+    assert isinstance(parsed, click.Context)
+    assert parsed.params["tracefs"] == Path("/run/kprobe_exporter")
+    assert parsed.params["paths"] == (Path("/etc/kprobe_exporter"),)
+
+
+def test_there_are_options() -> None:
+    assert len(options()) == 4
+
+
+def test_what_is_bound_is_what_is_named() -> None:
+    text = (HERE / UNIT).read_text()
+    assert "BindPaths=/sys/kernel/tracing:/run/kprobe_exporter\n" in text
+    assert "RuntimeDirectory=kprobe_exporter\n" in text  # so that nothing of it stays at the end
+
+
+def test_the_files_that_the_readme_installs(tmp_path: Path) -> None:
+    """Each command of its that puts a file somewhere, with another root."""
+    commands = re.findall(r"^install (.*) (\S+) (/\S+)$", README, re.MULTILINE)
+    assert len(commands) == 3
+    for how, source, target in commands:
+        subprocess.run(["install", *how.split(), source, f"{tmp_path}{target}"], check=True, cwd=ROOT)
+        assert Path(f"{tmp_path}{target}").read_bytes() == (ROOT / source).read_bytes()
+    assert (tmp_path / "etc/systemd/system" / UNIT).exists()
+    environment = re.search(r"^EnvironmentFile=-(.*)$", (HERE / UNIT).read_text(), re.MULTILINE)
+    assert environment
+    assert Path(f"{tmp_path}{environment[1]}").exists()
+
+
+@pytest.mark.parametrize("name", DROP_INS)
+def test_the_readme_knows_each_drop_in(name: str) -> None:
+    assert f"`drop-ins/{name}`" in README
