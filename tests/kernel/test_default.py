@@ -1,6 +1,7 @@
 """The packaged configuration, as a newcomer starts it: it comes up, and promtool has nothing to say."""
 
 import os
+import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,10 +26,10 @@ def test_the_packaged_configuration(start_agent: StartAgent) -> None:
     if has("kprobe_events"):
         assert working == up, agent.output()
         kinds = {labels["probe"]: labels["kind"] for labels in metrics.labels("kprobe_info")}
-        assert kinds["open"] == kinds["fsync"] == "kretprobe"
+        assert (kinds["open"], kinds["tcp_connect"], kinds["exit"]) == ("kretprobe", "call", "kprobe")
     subprocess.run(["true"], check=True)
     eventually(lambda: agent.scrape().value("kprobe_hits_total", probe="exec") >= 1)
-    eventually(lambda: agent.scrape().value("kprobe_hits_total", probe="task_new") >= 1)
+    eventually(lambda: agent.scrape().value("kprobe_hits_total", probe="fork") >= 1)
     assert agent.get("/-/ready") == "ready\n"
     assert "exec" in agent.get("/")
 
@@ -41,13 +42,16 @@ def test_each_default_metric_moves(start_agent: StartAgent) -> None:
         # Again until seen: on a busy machine whose kernel cannot filter for us, events may be lost.
         with ThreadPoolExecutor(1) as other:
             other.submit(_fail_to_open_and_sync).result()
-        victim = subprocess.Popen(["sleep", "60"])
-        victim.kill()
-        victim.wait()
+        for number in (signal.SIGKILL, signal.SIGSEGV):
+            victim = subprocess.Popen(["sleep", "60"])
+            victim.send_signal(number)
+            victim.wait()
         metrics = agent.scrape()
         return (
             total(metrics, "kprobe_open_errors_total", errno="EISDIR") >= 1
             and total(metrics, "kprobe_fsync_errors_total", errno="EINVAL") >= 1
+            and total(metrics, "kprobe_duration_seconds_count", probe="fsync") >= 1
+            and total(metrics, "kprobe_exits_by_signal_total", signal="SIGSEGV", comm="sleep") >= 1
             and total(metrics, "kprobe_sigkills_total") >= 1
             and total(metrics, "kprobe_execs_total") >= 1
         )

@@ -1,0 +1,204 @@
+"""No privilege beyond uid 0: the agent does all of its work under whatever a container runtime takes away."""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from kprobe_exporter.cli import doctor as doctor  # noqa: PLC0414
+from kprobe_exporter.cli import main
+from kprobe_exporter.cli import run as run  # noqa: PLC0414
+from tests.agent_process import AgentProcess, Metrics, eventually, running
+from tests.faults.confinement import (
+    PROFILE,
+    Step,
+    apparmor,
+    confined,
+    default_seccomp,
+    mounted_at,
+    no_capabilities,
+    no_new_privileges,
+    read_only,
+)
+from tests.kernel.conftest import as_found, tracefs  # noqa: F401
+
+pytestmark = pytest.mark.needs("kprobe_events")
+
+NUMBER = 23
+
+PROC = Path("/proc")
+"""A container has one of its own, of which the runtime masks parts."""
+
+CONFIG = """
+probes:
+  - name: hits
+    attach: kprobe:__x64_sys_getppid
+  - name: answers
+    attach: kretprobe:__x64_sys_getppid
+    filter: common_pid == {tid}
+    metrics: [{{counter: answers_total, labels: [comm, caller]}}]
+  - name: syscall
+    attach: syscall:getppid
+    filter: common_pid == {tid}
+    metrics: [{{histogram: getppid_seconds, value: duration}}]
+  - name: library
+    attach: uprobe:{library}:getppid
+    filter: common_pid == {tid}
+    metrics: [{{counter: library_total}}]
+  - name: in_kernel
+    attach: tracepoint:syscalls:sys_enter_getppid
+    filter: common_pid == {tid}
+    aggregate: kernel
+    metrics: [{{counter: in_kernel_total, labels: [comm]}}]
+"""
+
+PROBES = ("hits", "answers", "syscall", "library", "in_kernel")
+
+COUNTS = (
+    "kprobe_answers_total",
+    "kprobe_getppid_seconds_count",
+    "kprobe_library_total",
+    "kprobe_in_kernel_total",
+)
+
+CONFINED = {
+    "no capability": {"CapInh": "0" * 16, "CapPrm": "0" * 16, "CapEff": "0" * 16, "CapBnd": "0" * 16},
+    "no new privileges": {"NoNewPrivs": "1"},
+    "read-only root": {},
+    "seccomp": {"Seccomp": "2"},
+    "AppArmor": {},
+}
+"""What is taken away, and how /proc/PID/status shows it."""
+
+Confine = Callable[..., AgentProcess]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Where a container has the host's tracefs: not below /sys."""
+    (tmp_path / "tracefs").mkdir()
+    return tmp_path / "tracefs"
+
+
+@pytest.fixture
+def confine(tmp_path: Path, tracefs: Path, place: Path, as_found: None) -> Iterator[Confine]:  # noqa: F811
+    """Starts a command line from which the named things are taken, its log in a file."""
+    with ExitStack() as stack:
+
+        def start(names: set[str], *arguments: str) -> AgentProcess:
+            steps: list[Step] = [mounted_at(tracefs, place)]
+            if "read-only root" in names:
+                steps.append(read_only(place, PROC))
+            if "AppArmor" in names:
+                steps.append(stack.enter_context(apparmor()))
+            if "no capability" in names:
+                steps.append(no_capabilities)
+            if "no new privileges" in names:
+                steps.append(no_new_privileges)
+            if "seccomp" in names:
+                steps.append(default_seccomp)
+            agent = AgentProcess(tmp_path / "log", confined(main, *steps), arguments)
+            stack.enter_context(running(agent))
+            return agent
+
+        yield start
+
+
+@pytest.fixture
+def run_arguments(tmp_path: Path) -> list[str]:
+    config = tmp_path / "config.yaml"
+    config.write_text(CONFIG.format(tid=os.getpid(), library=own_libc()))
+    config.chmod(0o600)
+    return ["run", "--web.listen-address", "127.0.0.1:0", "--config", str(config)]
+
+
+@pytest.mark.parametrize("names", [*([name] for name in CONFINED), [*CONFINED]], ids=", ".join)
+def test_it_does_all_of_its_work(
+    confine: Confine, run_arguments: list[str], place: Path, names: list[str]
+) -> None:
+    agent = confine(set(names), *run_arguments, "--tracefs", str(place))
+    agent.wait_until_serving()
+    assert_confined(agent.pid, place, names)
+    before = agent.scrape()
+    for _ in range(NUMBER):
+        os.getppid()
+    eventually(lambda: all(count == NUMBER for count in counted(agent.scrape()).values()))
+    after = agent.scrape()
+    for probe in PROBES:
+        assert after.value("kprobe_up", probe=probe) == 1
+        hits = after.value("kprobe_hits_total", probe=probe) - before.value("kprobe_hits_total", probe=probe)
+        assert hits >= NUMBER
+    assert after.value("kprobe_exporter_events_lost_total", reason="unpaired") == 0
+    assert agent.get("/-/ready")
+    assert agent.end() == 0
+    assert "Traceback" not in agent.output()
+
+
+def test_below_sys_apparmor_refuses_and_the_agent_says_so(
+    confine: Confine,
+    run_arguments: list[str],
+    tracefs: Path,  # noqa: F811
+) -> None:
+    """The profile is not a mere name: with tracefs where hosts have it, nothing can be written."""
+    agent = confine({"AppArmor"}, *run_arguments, "--tracefs", str(tracefs))
+    assert agent.wait() == 1
+    [line] = agent.output().splitlines()
+    assert line.startswith("kprobe-exporter: ")
+    assert "AppArmor" in line
+
+
+def test_doctor_lists_what_is_lost(confine: Confine, place: Path) -> None:
+    """Beside a process that has everything: two capabilities and what hangs on them, no more.
+
+    Without CAP_SYS_PTRACE the first process's network namespace cannot be seen. What tells of lockdown is
+    below /sys/kernel/security, which AppArmor hides.
+    """
+
+    def examined(names: set[str]) -> dict[str, str]:
+        agent = confine(names, "doctor", "--json", "--tracefs", str(place))
+        assert agent.wait() == 0
+        checks = json.loads(agent.output())
+        agent.log.write_text("")
+        return {check["name"]: check["state"] for check in checks}
+
+    free, bound = examined(set()), examined(set(CONFINED))
+    worse = {name: state for name, state in bound.items() if state != free[name]}
+    expected = {"cap_syslog": "warn", "cap_sys_ptrace": "warn"}
+    expected |= {"net_namespace": "unknown", "lockdown": "unknown"}
+    if not has_addresses():
+        expected["symbols"] = "warn"
+    assert worse == expected
+
+
+def counted(metrics: Metrics) -> dict[str, float]:
+    """The sum of each of COUNTS over its label sets."""
+    return {name: sum(metrics.value(name, **labels) for labels in metrics.labels(name)) for name in COUNTS}
+
+
+def has_addresses() -> bool:
+    """Whether tracefs tells the addresses of functions (since 6.5)."""
+    return Path("/sys/kernel/tracing/available_filter_functions_addrs").exists()
+
+
+def own_libc() -> str:
+    found = re.search(r"(/\S*/libc[.-]\S*so\S*)$", Path("/proc/self/maps").read_text(), re.MULTILINE)
+    assert found
+    return found[1]
+
+
+def assert_confined(pid: int, place: Path, names: list[str]) -> None:
+    """As the kernel itself tells it of the process."""
+    process = Path(f"/proc/{pid}")
+    status = dict(line.split(":\t", 1) for line in (process / "status").read_text().splitlines())
+    for name in names:
+        assert {key: status[key] for key in CONFINED[name]} == CONFINED[name]
+    mounts = [line.split() for line in (process / "mountinfo").read_text().splitlines()]
+    writable = {fields[4] for fields in mounts if "rw" in fields[5].split(",")}
+    if "read-only root" in names:
+        assert writable == {str(place), str(PROC)}
+    if "AppArmor" in names:
+        assert (process / "attr/apparmor/current").read_text().strip() == f"{PROFILE} (enforce)"

@@ -1,0 +1,198 @@
+"""Each pack of examples/packs comes up, and each of its probes sees what it is for: its metrics move."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from kprobe_exporter.config.load import load
+from kprobe_exporter.labels import DECODERS
+from tests.agent_process import Metrics, eventually
+from tests.kernel import pack_events
+from tests.kernel.conftest import StartAgent
+from tests.kernel.pack_events import BYTES, CGROUP, UDP_PORT
+from tests.kernel.provoked import TIMES
+from tests.kernel.test_check_live import compare, look
+from tests.kernel.test_default import total
+
+pytestmark = pytest.mark.needs("kprobe_events", "uprobe_events")
+
+PACKS = Path(__file__).parents[2] / "examples/packs"
+
+
+class Moves(NamedTuple):
+    """By how much a sample grows at least, over all label sets that have these labels."""
+
+    name: str
+    by: float
+    labels: dict[str, str]
+
+
+def moves(name: str, by: float = 1, **labels: str) -> Moves:
+    return Moves(f"kprobe_{name}", by, labels)
+
+
+def took(probe: str, times: int) -> Moves:
+    return moves("duration_seconds_count", times, probe=probe)
+
+
+def failed(probe: str, errno: str, times: int) -> Moves:
+    return moves("return_errors_total", times, probe=probe, errno=errno)
+
+
+PACK: dict[str, dict[str, list[Moves]]] = {
+    "network": {
+        "tcp_retransmit": [],
+        "tcp_retransmit_synack": [],
+        "tcp_reset_sent": [moves("hits_total", TIMES, probe="tcp_reset_sent")],
+        "tcp_reset_received": [moves("hits_total", 2 * TIMES, probe="tcp_reset_received")],
+        "tcp_connect": [took("tcp_connect", 2 * TIMES), failed("tcp_connect", "ECONNREFUSED", TIMES)],
+        "tcp_handshake": [took("tcp_handshake", TIMES)],
+        "packet_drop": [moves("packet_drops_total", TIMES, location="__udp4_lib_rcv")],
+        "udp_overflow": [moves("udp_overflows_total", TIMES, port=str(UDP_PORT))],
+        "tcp_send": [
+            moves("tcp_send_bytes_count", TIMES),
+            moves("tcp_send_bytes_sum", TIMES * BYTES),
+            moves("tcp_send_bytes_bucket", TIMES, le="1024.0"),
+        ],
+    },
+    "disk": {
+        "fsync": [took("fsync", 2 * TIMES), failed("fsync", "EINVAL", TIMES)],
+        "fdatasync": [
+            took("fdatasync", 2 * TIMES),
+            failed("fdatasync", "EINVAL", TIMES),
+            moves("fsync_errors_total", 2 * TIMES, errno="EINVAL"),
+        ],
+        "block_io": [
+            moves("block_io_seconds_count", TIMES, device="loop0"),
+            moves("block_io_bytes_total", TIMES * 4096, device="loop0", operation="read"),
+            moves("block_io_bytes_total", TIMES * 4096, device="loop0", operation="write"),
+            moves("block_errors_total", device="loop0"),
+        ],
+        "open": [failed("open", "EISDIR", TIMES), moves("open_errors_total", TIMES, errno="EISDIR")],
+        "file_read": [
+            moves("return_value_sum", TIMES * BYTES, probe="file_read"),
+            moves("return_value_bucket", TIMES, probe="file_read", le="1024.0"),
+            failed("file_read", "EISDIR", TIMES),
+        ],
+        "file_write": [
+            moves("return_value_sum", TIMES * BYTES, probe="file_write"),
+            moves("return_value_bucket", TIMES, probe="file_write", le="1024.0"),
+            failed("file_write", "ENOSPC", TIMES),
+        ],
+        "file_read_latency": [took("file_read_latency", TIMES)],
+        "file_write_latency": [took("file_write_latency", TIMES)],
+    },
+    "memory": {
+        "oom_kill": [moves("oom_kills_total", cgroup=f"/{CGROUP}")],
+        "direct_reclaim": [took("direct_reclaim", 1)],
+        "memcg_reclaim": [took("memcg_reclaim", 1)],
+        "compaction": [took("compaction", 1)],
+        "page_fault": [moves("hits_total", 1000, probe="page_fault")],
+        "major_fault": [moves("major_faults_total", TIMES)],
+    },
+    "scheduler": {
+        "run_queue": [moves("run_queue_seconds_count", TIMES)],
+        "fork": [moves("hits_total", TIMES, probe="fork")],
+        "exec": [moves("execs_total", TIMES, comm="true")],
+        "exit": [
+            moves("exits_by_signal_total", signal="SIGSEGV", comm="sleep"),
+            moves("exits_by_signal_total", signal="SIGKILL", comm="sleep"),
+        ],
+        "sigkill": [moves("sigkills_total")],
+    },
+    "security": {
+        "module_load": [moves("module_loads_total", module="dummy")],
+        "ptrace": [
+            moves("ptrace_attaches_total", request="PTRACE_TRACEME", errno="ok"),
+            moves("ptrace_attaches_total", request="PTRACE_ATTACH", errno="ESRCH"),
+            moves("ptrace_attaches_total", request="PTRACE_SEIZE", errno="ESRCH"),
+        ],
+        "setuid": [],
+        "setresuid": [moves("setuid_calls_total", 2, user="nobody", errno="ok")],
+        "mount": [moves("mounts_total", type="tmpfs", errno="ok", comm="mount")],
+        "move_mount": [failed("move_mount", "EBADF", 1)],
+    },
+    "userspace": {
+        "ssl_write": [],
+        "ssl_write_ex": [
+            moves("tls_write_bytes_count", 2 * TIMES),
+            moves("tls_write_bytes_sum", 2 * TIMES * BYTES),
+            moves("tls_write_bytes_bucket", 2 * TIMES, le="1024.0"),
+        ],
+        "dns_lookup": [took("dns_lookup", TIMES)],
+        "malloc": [moves("malloc_bytes_count", TIMES), moves("malloc_bytes_sum", TIMES * BYTES)],
+        "python_call": [moves("hits_total", TIMES, probe="python_call")],
+    },
+}
+"""By the pack and the probe: what has to move, beside its hits."""
+
+
+def all_of(pack: str) -> Iterator[Moves]:
+    for probe, some in PACK[pack].items():
+        yield moves("hits_total", probe=probe)
+        yield from some
+
+
+def too_little(before: Metrics, after: Metrics, some: Iterable[Moves]) -> list[str]:
+    """What has not moved, or not by as much as it has to."""
+    return [
+        f"{one.name}{one.labels}: {moved} of {one.by}"
+        for one in some
+        if (moved := total(after, one.name, **one.labels) - total(before, one.name, **one.labels)) < one.by
+    ]
+
+
+@pytest.mark.parametrize("path", sorted(PACKS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_each_probe_sees_what_it_is_for(start_agent: StartAgent, tmp_path: Path, path: Path) -> None:
+    """With those that are off switched on."""
+    on = tmp_path / path.name
+    on.write_text(path.read_text().replace("enabled: false", "enabled: true"))
+    probes = load([on], DECODERS).probes
+    assert [probe.name for probe in probes] == list(PACK[path.stem])
+    some = list(all_of(path.stem))
+    moving = {one.name for one in some}
+    for name in {f"kprobe_{metric.name}" for probe in probes for metric in probe.metrics}:
+        assert any(one.startswith(name) for one in moving), name
+    rows = look(on)
+    assert [row["state"] for row in rows] == ["up"] * len(probes)
+    agent = start_agent(on.read_text())
+    before = agent.scrape()
+    compare(rows, before)
+    provoke: Callable[[], AbstractContextManager[None]] = getattr(pack_events, path.stem)
+    with provoke(), suppress(AssertionError):  # what the kernel adds up is read twice a second
+        eventually(lambda: not too_little(before, agent.scrape(), some), 10)
+    after = agent.scrape()
+    print(after.text, agent.output())
+    assert too_little(before, after, some) == []
+
+
+def test_all_packs_at_once(start_agent: StartAgent, tmp_path: Path) -> None:
+    """As they are: the directory is one configuration, and nothing in it is down."""
+    metrics = start_agent(None, "--config", str(PACKS)).scrape()
+    off = {probe.name for probe in load([PACKS], DECODERS).probes if not probe.enabled}
+    up = {labels["probe"]: metrics.value("kprobe_up", **labels) for labels in metrics.labels("kprobe_up")}
+    assert up == {probe: float(probe not in off) for pack in PACK.values() for probe in pack}
+
+
+def test_the_one_liners(start_agent: StartAgent, tmp_path: Path) -> None:
+    agent = start_agent((PACKS.parent / "one_liners.yaml").read_text())
+    before = agent.scrape()
+    statistics = tmp_path / "pgstat.stat"
+    statistics.write_text("")
+    with pack_events.disk():
+        pack_events.sends_after_a_second()
+    some = [
+        moves("open_stat_total", file=str(statistics)),
+        moves("open_to_write_total"),
+        moves("hits_total", TIMES, probe="bio_alloc"),
+        moves("tcp_init_cwnd_total", segments="10", caller="tcp_write_xmit"),
+        moves("hits_total", probe="context_switch"),
+    ]
+    with suppress(AssertionError):
+        eventually(lambda: not too_little(before, agent.scrape(), some), 10)
+    after = agent.scrape()
+    print(after.text, agent.output())
+    assert too_little(before, after, some) == []
