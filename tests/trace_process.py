@@ -4,21 +4,31 @@ import faulthandler
 import fcntl
 import os
 import pty
+import re
 import signal
 import struct
 import sys
 import termios
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from kprobe_exporter.cli import main
 from kprobe_exporter.cli import trace as _trace  # noqa: F401 - imported once, inherited by every child
 from tests.agent_process import eventually
 
+TRACEFS = Path("/sys/kernel/tracing")
+
 SIZE = (40, 100)
 """Lines and columns of the terminal."""
+
+START = 120
+"""Seconds that several traces may take to start at once, under emulation."""
+
+DEADLY = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class TraceProcess:
@@ -33,26 +43,28 @@ class TraceProcess:
     ) -> None:
         self._status: int | None = None
         self._read = b""
-        self._out, self._err = directory / "stdout", directory / "stderr"
+        # Kept open: a test that looks again and again makes no events of its own in do_sys_openat2.
+        self._out, self._err = (_file(directory / name) for name in ("stdout", "stderr"))
         self._master = -1
-        for path in (self._out, self._err):
-            path.write_bytes(b"")
-        mine = stdout
+        mine = stdout if stdout is not None else self._out
         if terminal:
             self._master, mine = pty.openpty()
             fcntl.ioctl(mine, termios.TIOCSWINSZ, struct.pack("HHHH", *SIZE, 0, 0))
             os.set_blocking(self._master, False)
+        # Python forgets in a forked child which signals came so far: they wait until it has its handlers.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, set(DEADLY))
         self.pid = os.fork()
         if self.pid == 0:
-            _be_it(list(arguments), self._out, self._err, mine, terminal=terminal)
-        if terminal and mine is not None:
+            _be_it(list(arguments), mine, self._err, terminal=terminal)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if terminal:
             os.close(mine)
 
     @property
     def output(self) -> bytes:
         """All of stdout so far."""
         if self._master < 0:
-            return self._out.read_bytes()
+            return _all_of(self._out)
         with suppress(BlockingIOError, OSError):  # EIO: it has ended
             while data := os.read(self._master, 65536):
                 self._read += data
@@ -61,22 +73,53 @@ class TraceProcess:
     @property
     def errors(self) -> str:
         """All of stderr so far."""
-        return self._err.read_text(errors="surrogateescape")
+        return _all_of(self._err).decode(errors="surrogateescape")
 
     def type(self, keys: bytes) -> None:
         """On its terminal."""
         os.write(self._master, keys)
 
-    def wait_for(self, text: bytes, timeout: float = 60) -> None:
+    def wait_for(self, text: bytes, timeout: float = START) -> None:
         """Wait until this was written; AssertionError with all that was if it ends instead."""
 
         def there() -> bool:
             ended = self.poll() is not None
             found = text in self.output
-            assert found or not ended, f"ended with {self._status}: {self.output!r} {self.errors}"
+            assert found or not ended, f"ended with {self._status}"
             return found
 
-        eventually(there, timeout)
+        try:
+            eventually(there, timeout)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {self._state()}") from None
+
+    @property
+    def instance(self) -> Path:
+        """Its tracefs instance."""
+        return TRACEFS / f"instances/kprobe_exporter_trace_{self.pid}"
+
+    def wait_until_enabled(self, states: tuple[str, ...] = ("1\n", "1*\n")) -> None:
+        """Wait until it records: with --json and --count it says nothing of itself.
+
+        A trigger enables softly, "0*", which is all there will be where the kernel only counts.
+        """
+
+        def enabled() -> bool:
+            assert self.poll() is None, f"ended with {self._status}"
+            events = self.instance / "events"
+            with suppress(OSError):
+                own = events / self.instance.name
+                files = (
+                    [event / "enable" for event in own.iterdir() if event.is_dir()] if own.exists() else []
+                )
+                files = files or [events / "sched/sched_process_exec/enable"]
+                return all(file.read_text() in states for file in files)
+            return False
+
+        try:
+            eventually(enabled, START)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {self._state()}") from None
 
     def poll(self) -> int | None:
         """Its exit status if it has ended; -N if by signal N."""
@@ -91,9 +134,7 @@ class TraceProcess:
         end = time.monotonic() + timeout
         while self.poll() is None:
             if time.monotonic() > end:
-                self.kill(signal.SIGUSR1)
-                time.sleep(1)
-                raise AssertionError(f"still there: {self.output!r} {self.errors}")
+                raise AssertionError(f"still there: {self._state()}")
             _ = self.output
             time.sleep(0.02)
         assert self._status is not None
@@ -108,6 +149,13 @@ class TraceProcess:
         self.kill(number)
         return self.wait()
 
+    def _state(self) -> str:
+        """What it has written, and where it is."""
+        self.kill(signal.SIGUSR1)
+        with suppress(AssertionError):
+            eventually(lambda: "most recent call first" in self.errors or self.poll() is not None, 2)
+        return f"{self.output!r} {self.errors}"
+
     def close(self) -> None:
         """At the latest now it ends."""
         try:
@@ -118,34 +166,82 @@ class TraceProcess:
             self.wait()
             raise
         finally:
-            if self._master >= 0:
-                os.close(self._master)
+            for descriptor in (self._out, self._err, self._master):
+                if descriptor >= 0:
+                    os.close(descriptor)
 
 
-def _be_it(arguments: list[str], out: Path, err: Path, mine: int | None, *, terminal: bool) -> None:
+StartTrace: TypeAlias = Callable[..., TraceProcess]
+
+
+@contextmanager
+def traces(directory: Path) -> Iterator[StartTrace]:
+    """Gives what starts a trace with arguments, each in a directory of its own; all end at the latest now."""
+    started: list[TraceProcess] = []
+
+    def start(*arguments: str, **how: Any) -> TraceProcess:
+        own = directory / f"trace{len(started)}"
+        own.mkdir()
+        started.append(TraceProcess(own, arguments, **how))
+        return started[-1]
+
+    try:
+        yield start
+    finally:
+        for each in started:
+            each.kill(signal.SIGINT)
+        for each in started:
+            each.close()
+
+
+@cache
+def getppid() -> str:
+    """A definition of this system call by its address: looking up a name takes seconds under emulation."""
+    symbols = Path("/proc/kallsyms").read_bytes()
+    found = re.search(rb"^([0-9a-f]+) T __x64_sys_getppid$", symbols, re.MULTILINE)
+    assert found
+    return f"p:mine 0x{found[1].decode()}"
+
+
+def _file(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+
+
+def _all_of(descriptor: int) -> bytes:
+    """All that is in a file, read without moving where its writer stands."""
+    return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+
+
+def _be_it(arguments: list[str], out: int, err: int, *, terminal: bool) -> None:
     """Run the command line as a process of its own would, and never come back."""
     status = 70
     try:
-        if terminal and mine is not None:
+        if terminal:
             os.setsid()
-            fcntl.ioctl(mine, termios.TIOCSCTTY, 0)
-        os.dup2(mine if mine is not None else os.open(out, os.O_WRONLY | os.O_APPEND), 1)
-        os.dup2(os.open(err, os.O_WRONLY | os.O_APPEND), 2)
+            fcntl.ioctl(out, termios.TIOCSCTTY, 0)
+        os.dup2(out, 1)
+        os.dup2(err, 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.closerange(3, 256)  # such as the other end of its pipe
-        faulthandler.register(signal.SIGUSR1)
+        faulthandler.register(signal.SIGUSR1, 2)
         sys.stdout = os.fdopen(1, "w", closefd=False)
         sys.stderr = os.fdopen(2, "w", closefd=False)
+        for number in DEADLY:
+            signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, set(DEADLY))
             main(["trace", *arguments], prog_name="kprobe-exporter")
             status = 0
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else 1
+        except KeyboardInterrupt:  # before the command line had begun
+            status = 1
         except BaseException:
             sys.excepthook(*sys.exc_info())
         sys.stdout.flush()
         sys.stderr.flush()
     finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, set(DEADLY))
         os._exit(status)

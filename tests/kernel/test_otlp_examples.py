@@ -1,0 +1,71 @@
+"""examples/otlp: each does what its first lines say, as it stands, for a receiver of others' make."""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.agent_process import eventually
+from tests.kernel.conftest import StartAgent
+from tests.receivers import Rotel, rotel
+
+pytestmark = pytest.mark.needs("kprobe_events")
+
+EXAMPLES = Path(__file__).parents[2] / "examples/otlp"
+COLLECTOR = "http://localhost:4318"
+CALLS = 200
+
+
+@pytest.fixture
+def receiver(tmp_path: Path) -> Iterator[Rotel]:
+    with rotel(tmp_path) as server:
+        yield server
+
+
+def configuration(name: str, receiver: Rotel) -> str:
+    """The file, but for the port, which somebody may have already."""
+    text = (EXAMPLES / name).read_text()
+    assert text.count(COLLECTOR) == 1
+    return text.replace(COLLECTOR, receiver.endpoints["http/protobuf"])
+
+
+def test_logs(start_agent: StartAgent, receiver: Rotel) -> None:
+    """What failed is sent, but for files that do not exist, which are counted."""
+    agent = start_agent(configuration("logs.yaml", receiver))
+    for path in ("/nonexistent", "/dev/null/nonexistent"):
+        with suppress(OSError):
+            os.open(path, os.O_RDONLY)
+    eventually(lambda: receiver.found(r"EventName: (kprobe.hit)"))
+    sent = receiver.found(r"-> error.type: Str\((\w+)\)")
+    assert "ENOTDIR" in sent
+    assert "ENOENT" not in sent
+    assert agent.scrape().value("kprobe_open_failed_total", errno="ENOENT") > 0
+
+
+def test_spans(start_agent: StartAgent, receiver: Rotel, tmp_path: Path) -> None:
+    """Of a tenth of the calls, the system call and what it calls, which has a pointer."""
+    agent = start_agent(configuration("spans.yaml", receiver))
+    with (tmp_path / "file").open("w") as file:
+        for _ in range(CALLS):
+            os.fsync(file)
+
+    agent.end()
+
+    def sent(name: str) -> int:
+        return len(receiver.found(rf"Name +: ({name})"))
+
+    eventually(lambda: sent("fsync") == sent("vfs_fsync_range") > 0)
+    assert sent("fsync") < CALLS / 2
+    assert len(receiver.found(r"-> kprobe.arg.file: Str\((0x[0-9a-f]{16})\)")) == sent("vfs_fsync_range")
+
+
+def test_metrics(start_agent: StartAgent, receiver: Rotel) -> None:
+    """The last push is made when the agent ends."""
+    agent = start_agent(configuration("metrics.yaml", receiver))
+    scraped = agent.scrape()
+    assert {labels["probe"] for labels in scraped.labels("kprobe_up")} == {"retransmit", "reclaim"}
+    agent.end()
+    pushed = {"kprobe_up", "kprobe_hits_total", "kprobe_exporter_events_total"}
+    eventually(lambda: pushed <= set(receiver.found(r"-> Name: (\S+)")))

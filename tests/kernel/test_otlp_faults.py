@@ -1,0 +1,272 @@
+"""Whatever a collector does to a whole agent: nothing lost, no scrape waits, all is counted, it ends.
+
+The events are those of tracepoints, which every kernel has, as many a second as are sent by default. Where
+the machine is not emulated a scrape has 100 ms, with each fault in both protocols. An emulated one may take
+longer than that for any scrape: there the counts are what is tested, each fault in one protocol.
+"""
+
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from kprobe_exporter.cli import main
+from kprobe_exporter.telemetry import FLUSH
+from tests.agent_process import AgentProcess, Metrics, eventually, running
+from tests.kernel.conftest import StartAgent
+from tests.kernel.workload import Child, children
+from tests.otlp_apart import Apart, collector_apart
+from tests.otlp_faults import OK, Fault
+
+HTTP, GRPC = "http/protobuf", "grpc"
+
+CALLS = 1200
+"""Calls of each of the two kinds: three batches of a signal."""
+
+EMULATED = "KPROBE_EXPORTER_VM" in os.environ
+
+PROMPT = 0.1
+"""Seconds that a scrape may take, unless the machine is busy: see ``watch``."""
+
+END = 3.0
+"""Seconds that an agent takes to end beside what it sends, under emulation too."""
+
+SIGNALS = {"group": "logs", "sync": "traces"}
+ERRNOS = {"group": "ESRCH", "sync": "EINVAL"}
+FATES = EXPORTED, DROPPED, FAILED = "exported", "dropped", "failed"
+
+
+ONLY_SCRAPED = re.compile("process_|python_|kprobe_exporter_scrape_")
+"""What a scrape alone shows."""
+
+
+def calls() -> None:
+    """A getpgid and an fsync that fail, again and again, at most 1,000 a second of each."""
+    _, pipe = os.pipe()
+    for number in range(CALLS):
+        with suppress(ProcessLookupError):
+            os.getpgid(-1)
+        with suppress(OSError):
+            os.fsync(pipe)
+        if number % 10 == 9:
+            time.sleep(0.01)
+
+
+def configuration(instance: str, threads: list[Child], otlp: dict[str, Any] | None) -> str:
+    ours = " || ".join(f"common_pid == {thread.pid}" for thread in threads)
+    group = {"to": "tracepoint:syscalls:sys_exit_getpgid", "fetch": {"return": "ret"}}
+    probes: list[dict[str, Any]] = [
+        {"name": "group", "attach": group, "filter": ours},
+        {"name": "sync", "attach": "syscall:fsync", "filter": ours},
+    ]
+    written: dict[str, Any] = {"global": {"tracefs_instance": instance}, "probes": probes}
+    if otlp is not None:
+        probes[0]["export"], probes[1]["export"] = "log", "span"
+        written["otlp"] = {"max_per_second": 1_000_000, "metrics": {"interval": "1s"}, **otlp}
+    return json.dumps(written)
+
+
+def seen(metrics: Metrics, probe: str) -> float:
+    return metrics.value("kprobe_exporter_events_total", probe=probe)
+
+
+def fates(metrics: Metrics, signal: str) -> dict[str, float]:
+    """How much was exported, dropped and failed; what is 0 is left out."""
+    found = {fate: metrics.value(f"kprobe_exporter_otlp_{fate}_total", signal=signal) for fate in FATES}
+    return {fate: count for fate, count in found.items() if count}
+
+
+def points(metrics: Metrics) -> int:
+    """The data points of a push of what was scraped: a histogram is one, whatever its buckets."""
+    found = 0
+    for family in text_string_to_metric_families(metrics.text):
+        ours = [sample.name for sample in family.samples if not ONLY_SCRAPED.match(family.name)]
+        found += ours.count(f"{family.name}_count") if family.type == "histogram" else len(ours)
+    return found
+
+
+def are_pushes(count: float, sizes: set[int], most: int) -> bool:
+    """Whether so many data points are whole pushes, ``most`` at the most, which grew between these sizes."""
+    return any(number * min(sizes) <= count <= number * max(sizes) for number in range(most + 1))
+
+
+def watch(agent: AgentProcess, other: AgentProcess | None, thread: Child) -> Metrics:
+    """Let the thread call, and scrape until all has come and its fate, and that of a push, is decided.
+
+    A push is all that is scraped then, and has one fate. A scrape takes no longer than PROMPT, or than three
+    times what it took the other agent meanwhile, which exports nothing: so busy is the machine.
+    """
+    slowest = slowest_of_other = pushed = 0.0
+    sizes = {points(agent.scrape())}
+    begin = last = time.monotonic()
+    with ThreadPoolExecutor() as pool:
+        called = pool.submit(thread.work)
+        while True:
+            beside = pool.submit(timed, other) if other else None
+            took, text = timed(agent)
+            slowest = max(slowest, took)
+            if beside:
+                slowest_of_other = max(slowest_of_other, beside.result()[0])
+            metrics = Metrics(text)
+            sizes.add(points(metrics))
+            now = time.monotonic()
+            before, pushed = pushed, sum(fates(metrics, "metrics").values())
+            assert are_pushes(pushed - before, sizes, 2 + int(now - last))
+            if called.done() and pushed and all(decided(metrics, probe) for probe in SIGNALS):
+                break
+            last = now
+            assert now < begin + 60, text
+            time.sleep(0.05)
+    print(f"the slowest scrape took {1000 * slowest:.0f} ms")
+    assert other is None or slowest < max(PROMPT, 3 * slowest_of_other)
+    return metrics
+
+
+def timed(agent: AgentProcess) -> tuple[float, str]:
+    """A scrape, and the seconds that it took."""
+    before = time.perf_counter()
+    text = agent.get()
+    return time.perf_counter() - before, text
+
+
+def decided(metrics: Metrics, probe: str) -> bool:
+    return seen(metrics, probe) >= CALLS and sum(fates(metrics, SIGNALS[probe]).values()) >= CALLS
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory, tracefs: Path) -> Iterator[AgentProcess | None]:
+    """An agent that exports nothing, where it is of use."""
+    if EMULATED:
+        yield None
+        return
+    directory = tmp_path_factory.mktemp("other")
+    with children([calls]) as threads:
+        file = directory / "config.yaml"
+        file.write_text(configuration("otlp_no_faults", threads, None))
+        file.chmod(0o600)
+        arguments = ["run", "--web.listen-address", "127.0.0.1:0", "--config", str(file)]
+        with running(AgentProcess(directory / "log", main, arguments)) as agent:
+            agent.wait_until_serving()
+            yield agent
+
+
+def ends_well(agent: AgentProcess) -> None:
+    """After SIGTERM: in time, by itself, with nothing in its log but a line a signal about the trouble."""
+    before = time.monotonic()
+    agent.signal(signal.SIGTERM)
+    assert agent.wait(60) == 0
+    assert time.monotonic() - before < FLUSH + END
+    lines = agent.output().splitlines()
+    assert all(re.match(r"\S+Z (INFO|WARNING) ", line) for line in lines), agent.output()
+    for name in ("logs", "traces", "metrics"):
+        assert sum(f" {name} were not taken: " in line for line in lines) <= 1
+        assert sum(f" {name} are taken again" in line for line in lines) <= 1
+    assert len(lines) <= 12
+
+
+class Case(NamedTuple):
+    """What a collector does to requests, what is told of it, and the fates of the items, all of them.
+
+    ``timeout`` is what it has to answer, and ``queue`` the items that have room meanwhile.
+    """
+
+    name: str
+    protocol: str
+    faults: tuple[Fault, ...]
+    said: str
+    fates: set[str]
+    timeout: str = "30s"
+    queue: int = 10_000
+
+
+REFUSALS = tuple(Fault(status=status) for status in (400, 401, 404))
+CODES = tuple(
+    Fault(code=code)
+    for code in (
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.UNIMPLEMENTED,
+    )
+)
+LATER = Fault(status=429, code=grpc.StatusCode.RESOURCE_EXHAUSTED, retry_after=1)
+CASES = [
+    Case("down", HTTP, (), "Connection refused", {FAILED}, "1s"),
+    Case("down", GRPC, (), "UNAVAILABLE", {FAILED}, "1s"),
+    Case("slow", HTTP, (Fault(hang=True),), "no answer|timed out", {DROPPED, FAILED}, "1s", queue=200),
+    Case("slow", GRPC, (Fault(hang=True),), "DEADLINE_EXCEEDED", {DROPPED, FAILED}, "1s", queue=200),
+    Case("refuses", HTTP, REFUSALS, "the collector answered 400 Bad Request: said why", {FAILED}),
+    Case("refuses", GRPC, CODES, "INVALID_ARGUMENT: said why", {FAILED}),
+    Case("throttles", HTTP, (LATER, OK), "", {EXPORTED}),
+    Case("throttles", GRPC, (LATER, OK), "", {EXPORTED}),
+    Case("resets", HTTP, (Fault(reset=True),), "reset|closed connection", {FAILED}, "1s"),
+    Case("resets", GRPC, (Fault(reset=True),), "UNAVAILABLE", {FAILED}, "1s"),
+    Case("rejects a part", HTTP, (Fault(rejected=7),), "no room", {EXPORTED, FAILED}),
+    Case("rejects a part", GRPC, (Fault(rejected=7),), "no room", {EXPORTED, FAILED}),
+]
+HANGS = [
+    Case("hangs", HTTP, (Fault(hang=True),), "", set(), "60s"),
+    Case("hangs", GRPC, (Fault(hang=True),), "", set(), "60s"),
+    Case("wants silence", HTTP, (Fault(status=429, retry_after=3600),), "", set(), "60s"),
+]
+if EMULATED:  # a whole agent takes seconds to start and to end there
+    CASES = [case for number, case in enumerate(CASES) if number % 4 in {0, 3}]
+    HANGS = HANGS[1:2]
+
+
+def label(case: Case) -> str:
+    return f"{case.name}-{case.protocol[:4]}"
+
+
+@pytest.mark.parametrize("case", CASES, ids=label)
+def test_what_a_collector_does(start_agent: StartAgent, other: AgentProcess | None, case: Case) -> None:
+    with children([calls]) as threads, collector_apart(case.protocol, *case.faults) as there:
+        agent = start_agent(configuration("otlp_faults", threads, _otlp(there, case)))
+        metrics = watch(agent, other, threads[0])
+        for probe, name in SIGNALS.items():
+            assert seen(metrics, probe) == CALLS
+            assert metrics.value("kprobe_return_errors_total", probe=probe, errno=ERRNOS[probe]) == CALLS
+            found = fates(metrics, name)
+            assert sum(found.values()) == CALLS
+            assert set(found) == case.fates
+        assert metrics.value("kprobe_duration_seconds_count", probe="sync") == CALLS
+        lost = "kprobe_exporter_events_lost_total"
+        assert {metrics.value(lost, **labels) for labels in metrics.labels(lost)} == {0}
+
+        def told_as_it_was() -> bool:
+            saw, now = there.saw().size, agent.scrape()
+            return all(
+                fates(now, name).get(EXPORTED, 0) == saw[name] for name in (*SIGNALS.values(), "metrics")
+            )
+
+        eventually(told_as_it_was)  # between two pushes
+        ends_well(agent)
+        assert bool(re.search(f"not taken: .*({case.said})", agent.output())) == bool(case.said)
+
+
+def _otlp(there: Apart, case: Case) -> dict[str, Any]:
+    return {
+        "endpoint": there.endpoint,
+        "protocol": case.protocol,
+        "timeout": case.timeout,
+        "queue": case.queue,
+    }
+
+
+@pytest.mark.parametrize("case", HANGS, ids=label)
+def test_the_end_does_not_wait_for_a_collector(start_agent: StartAgent, case: Case) -> None:
+    """Requests of all three signals are under way, and more waits, when the agent is told to end."""
+    with children([calls]) as threads, collector_apart(case.protocol, *case.faults) as there:
+        agent = start_agent(configuration("otlp_faults", threads, _otlp(there, case)))
+        threads[0].work()
+        eventually(lambda: there.saw().requests >= 3)
+        ends_well(agent)

@@ -1,0 +1,160 @@
+"""`trace --json` and `--count` give what happened, exactly; `--emit-config` makes the agent do the same."""
+
+import ctypes
+import json
+import os
+import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+from click.testing import CliRunner
+
+from kprobe_exporter.cli import main
+from tests.agent_process import eventually
+from tests.kernel.conftest import StartAgent
+from tests.kernel.workload import FORGED, Child
+from tests.trace_process import StartTrace, TraceProcess, traces
+
+pytestmark = pytest.mark.needs("kprobe_events")
+
+MOST = 23
+NAP = 0.05
+
+Object: TypeAlias = dict[str, Any]
+
+ME = str(os.getpid())
+TRACES = {
+    "return": ("-s", "-p", "PID", "r:mine do_sys_openat2 rval=$retval"),
+    "entry": ("-L", "PID", "p:mine do_sys_openat2 name=+0(%si):string"),
+    "call": ("-L", "PID", "call:hrtimer_nanosleep"),
+    "tracepoint": ("sched:sched_process_exec",),
+}
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What the traces gave, which ran at once, of a process that opened, slept and became another program."""
+
+    pid: int
+    objects: dict[str, list[Object]]
+
+
+def program() -> None:
+    with suppress(OSError):
+        os.open(FORGED, os.O_RDONLY)
+    time.sleep(NAP)
+    os.execv("/bin/true", ["true"])
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory, tracefs: object) -> Traced:
+    child = Child(program)
+    pid = child.pid
+    with traces(tmp_path_factory.mktemp("traces")) as start:
+        running = {
+            name: start("--json", *(str(pid) if word == "PID" else word for word in arguments))
+            for name, arguments in TRACES.items()
+        }
+        for one in running.values():
+            one.wait_until_enabled()
+        child.work()
+        child.close()
+        for one in running.values():
+            one.wait_for(b'"tid": %d' % pid)
+        assert [one.end() for one in running.values()] == [0] * len(running)
+        assert "".join(one.errors for one in running.values()) == ""
+        lines = {name: one.output.splitlines() for name, one in running.items()}
+    return Traced(pid, {name: [json.loads(line) for line in found] for name, found in lines.items()})
+
+
+def test_a_return_with_its_stack(traced: Traced) -> None:
+    found = next(each for each in traced.objects["return"] if each["return"] < 0)
+    assert found.pop("caller")
+    assert "do_syscall_64" in found.pop("stack")
+    assert found.pop("time_ns") in range(time.monotonic_ns())
+    assert found.pop("cpu") in os.sched_getaffinity(0)
+    assert found == {
+        "event": "mine",
+        "kind": "kretprobe",
+        "target": "kretprobe:do_sys_openat2",
+        "tid": traced.pid,
+        "pid": traced.pid,
+        "comm": comm(),
+        "return": -2,
+        "error": "ENOENT",
+        "args": {"rval": -2},
+    }
+
+
+def comm() -> str:
+    name = ctypes.create_string_buffer(16)
+    ctypes.CDLL(None).prctl(16, name, 0, 0, 0)  # PR_GET_NAME
+    return name.value.decode()
+
+
+def test_a_name_of_a_file_forges_nothing(traced: Traced) -> None:
+    names = [each["args"]["name"].encode() for each in traced.objects["entry"]]
+    assert [name for name in names if b"forged" in name] == [FORGED]
+
+
+def test_a_call_has_its_duration(traced: Traced) -> None:
+    (found,) = traced.objects["call"]
+    assert found["duration_ns"] >= 0.9 * NAP * 1e9  # Python sleeps until a moment that it computes before
+    assert found["return"] == 0
+
+
+def test_a_tracepoint_has_all_its_fields(traced: Traced) -> None:
+    (found,) = [each for each in traced.objects["tracepoint"] if each["tid"] == traced.pid]
+    assert found["args"] == {"filename": "/bin/true", "pid": traced.pid, "old_pid": traced.pid}
+
+
+def test_counts(trace: StartTrace) -> None:
+    """At the end to a pipe, exactly; live on a terminal, by a pattern a row for each function."""
+    piped = trace("--count", "-L", ME, "r:mine do_sys_openat2")
+    live = trace("--count", "call:do_sys_openat2", terminal=True)
+    pattern = trace("--count", "kprobe:vfs_re*", terminal=True)
+    piped.wait_until_enabled()
+    for _ in range(MOST):
+        with suppress(OSError):
+            os.open("/nonexistent", os.O_RDONLY)
+    eventually(reading_until(live, rb"duration.*\n.*duration.*\n.*duration"), 60)
+    eventually(reading_until(pattern, rb"\nvfs_read +[\d,]+ +[1-9]"), 60)
+    for one in (live, pattern):
+        one.type(b"\x03")
+    assert [piped.end(), live.wait(), pattern.wait()] == [0, 0, 0]
+    title, _, header, row, *_ = piped.output.decode().splitlines()
+    assert title.startswith("kprobe mine")
+    assert header.split() == ["probe", "hits/s", "hits", "errors", "missed"]
+    assert row.split()[3] == str(MOST)
+    assert f"errors: ENOENT {MOST}\n" in piped.output.decode()
+    assert b"\x1b" not in piped.output
+    assert b"A\x1b[J" in live.output
+    assert "█".encode() in live.output
+    assert b"\nvfs_rename " in pattern.output
+
+
+def reading_until(trace: TraceProcess, pattern: bytes) -> Callable[[], bool]:
+    """What opens and reads files, and tells whether the output matches by now."""
+
+    def matches() -> bool:
+        for _ in range(50):
+            Path("/etc/hostname").read_text()
+        return re.search(pattern, trace.output, re.DOTALL) is not None
+
+    return matches
+
+
+def test_the_configuration_makes_the_agent_do_it(start_agent: StartAgent) -> None:
+    result = CliRunner().invoke(
+        main, ["trace", "--emit-config", "r:mine do_sys_openat2 rval=$retval:s32", "rval == -2"]
+    )
+    assert result.exit_code == 0
+    agent = start_agent(result.output)
+    with suppress(OSError):
+        os.open("/nonexistent", os.O_RDONLY)
+    eventually(lambda: agent.scrape().value("kprobe_return_errors_total", probe="mine", errno="ENOENT") >= 1)

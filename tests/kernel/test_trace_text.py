@@ -1,0 +1,147 @@
+"""`trace` shows the events that are asked for, as the kernel's text has them, byte for byte."""
+
+import os
+import re
+import signal
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.agent_process import eventually
+from tests.kernel.workload import FORGED, Child
+from tests.trace_process import StartTrace, TraceProcess, getppid
+
+pytestmark = pytest.mark.needs("kprobe_events")
+
+TRACING = b"Tracing kprobe mine. Ctrl-C to end.\n"
+ENDING = b"\nEnding tracing...\n"
+PATHS = (b"/nonexistent", b"/\xff\xfe\x1b[31m", b"/a\tb", b"/x y", FORGED)
+MOST = 23
+NOBODY = "4194000"
+
+
+def lines(trace: TraceProcess) -> list[bytes]:
+    return [line for line in trace.output.splitlines() if b": mine: (" in line]
+
+
+def work(times: int = MOST) -> None:
+    for _ in range(times):
+        os.getppid()
+
+
+def opens() -> None:
+    for path in PATHS:
+        with suppress(OSError):
+            os.open(path, os.O_RDONLY)
+
+
+def test_it_is_the_kernels_own_byte_for_byte(trace: StartTrace) -> None:
+    """The file `trace` shows the same ring buffer without taking anything out, while we are stopped."""
+    child = Child(opens)
+    fields = "name=+0(%si):string n=%si:x64 c=+0(%si):x8[3] comm=$comm"
+    one = trace("-s", "-L", str(child.pid), f"p:mine do_sys_openat2 {fields}")
+    one.wait_for(TRACING)
+    one.kill(signal.SIGSTOP)
+    child.work()
+    child.close()
+    theirs = (one.instance / "trace").read_bytes()
+    theirs = b"".join(line for line in theirs.splitlines(keepends=True) if not line.startswith(b"#"))
+    one.kill(signal.SIGCONT)
+    assert one.end() == 0
+    assert theirs.count(b": mine: (") >= len(PATHS)
+    assert theirs.count(b": <stack trace>\n") >= len(PATHS)
+    assert one.output == TRACING + theirs + ENDING
+
+
+def test_a_terminal_gets_no_control_bytes(trace: StartTrace) -> None:
+    one = trace("p:mine do_sys_openat2 name=+0(%si):string", 'name ~ "*evil*"', terminal=True)
+    one.wait_for(b"Tracing kprobe mine.")
+    with suppress(OSError):
+        os.open(b"/evil\x1b]0;title\x07\xff\xc2\x9b", os.O_RDONLY)
+    one.wait_for(rb'name="/evil\x1b]0;title\x07\xff\x9b"')
+    one.type(b"\x03")
+    assert one.wait() == 0
+    assert b"\x1b" not in one.output
+    assert one.output.endswith(b"\r\n^C\r\nEnding tracing...\r\n")
+
+
+def test_what_is_held_in_the_kernel_comes_at_the_end(trace: StartTrace) -> None:
+    """As it does when the duration is cut short; on a terminal as well."""
+    held = [
+        trace("-d", "1000", "-H", getppid()),
+        trace("-d", "1000", "-H", getppid(), terminal=True),
+    ]
+    for one in held:
+        one.wait_for(b"Tracing kprobe mine for 1000 seconds (buffered)...")
+    work()
+    for one in held:
+        assert lines(one) == []
+        assert one.end() == 0
+        assert b"\n# entries-in-buffer/entries-written: " in one.output
+        assert len(lines(one)) >= MOST
+
+
+def test_one_thread_until_its_last_event(trace: StartTrace) -> None:
+    one = trace("-L", str(os.getpid()), getppid(), "common_pid > 0")
+    one.wait_for(TRACING)
+    other = threading.Thread(target=work)
+    other.start()
+    other.join()
+    work()
+    assert one.end(signal.SIGTERM) == 0
+    assert len(lines(one)) == MOST
+
+
+def test_a_process_with_the_threads_that_it_starts(trace: StartTrace) -> None:
+    one = trace("-p", str(os.getpid()), getppid())
+    one.wait_for(TRACING)
+    child = Child(work)
+    child.work()
+    child.close()
+    stopped = threading.Event()
+
+    def thread() -> None:
+        while not stopped.wait(0.01):
+            os.getppid()
+
+    late = threading.Thread(target=thread)
+    late.start()
+    try:
+        work()
+        tids = {os.getpid(), late.native_id}
+        eventually(lambda: {int(line.split(b"-")[1].split()[0]) for line in lines(one)} == tids)
+    finally:
+        stopped.set()
+        late.join()
+
+
+def test_a_thread_or_process_that_is_not_there(trace: StartTrace) -> None:
+    for what, option in (("process", "-p"), ("thread", "-L")):
+        one = trace(option, NOBODY, getppid())
+        assert one.wait() == 1
+        assert one.errors == f"kprobe-exporter: there is no {what} {NOBODY}.\n"
+
+
+def test_tracepoints_calls_and_functions_of_a_library(trace: StartTrace) -> None:
+    maps = Path("/proc/self/maps").read_text()
+    (libc,) = set(re.findall(r"/\S+/libc(?:\.so|-)\S+", maps))
+    of_file = "tracepoint:sched:sched_process_exec f=$filename:string"
+    kinds = {
+        "sched:sched_process_exec": (b"sched:sched_process_exec", rb": sched_process_exec: filename=/"),
+        of_file: (b"tracepoint sched_process_exec", rb' f="/'),
+        "call:do_sys_openat2": (b"call:do_sys_openat2", rb" <- do_sys_openat2\)"),
+        "syscall:execve": (b"syscall:execve", rb": sys_execve\(filename: "),
+        f"p:mine {libc}:getppid a=%di:u64": (f"uprobe mine (p:mine {libc}:0x".encode(), rb": \(0x\w+\) a=\d"),
+    }
+    running = {asked: trace(asked) for asked in kinds}
+    for asked, (title, _) in kinds.items():
+        running[asked].wait_for(b"Tracing " + title)
+    child = Child(lambda: os.execv("/bin/true", ["true"]))
+    child.work()
+    child.close()
+    work(1)
+    for asked, (_, line) in kinds.items():
+        eventually(lambda asked=asked, line=line: re.search(line, running[asked].output))  # type: ignore[misc]
+        assert running[asked].end() == 0

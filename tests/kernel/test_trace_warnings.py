@@ -1,0 +1,61 @@
+"""`trace` says in one sentence what will not work and what to write instead, before it installs anything."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.trace_process import StartTrace
+
+pytestmark = pytest.mark.needs("kprobe_events")
+
+EXEC = "sched:sched_process_exec"
+FORCE = "not traced because of the warning: give -F to try it all the same."
+
+
+def test_a_function_that_is_never_called(trace: StartTrace) -> None:
+    """As in perf-tools' first example."""
+    one = trace("p:do_sys_open")
+    one.wait_for(b"Tracing kprobe do_sys_open. Ctrl-C to end.\n")
+    assert one.end() == 0
+    assert one.errors == (
+        "kprobe-exporter: warning: do_sys_open: it will never fire: open(2) does not go through it, name "
+        "do_sys_openat2.\n"
+    )
+
+
+def test_functions_that_cannot_be_probed(trace: StartTrace) -> None:
+    """Nor with -F, where the kernel itself refuses it."""
+    said = {"r:vfs_raed": "did you mean 'vfs_read'?", "p:do_int3": "the kernel keeps kprobes off it"}
+    if not has_function("bio_alloc"):
+        said["p:bio_alloc %ax"] = "bio_alloc_bioset does its work today"
+    running = [(asked, trace(asked)) for asked in said]
+    running += [("p:do_int3", trace("-F", "p:do_int3"))]
+    for asked, one in running:
+        assert one.wait() == 1
+        assert one.output == b""
+        warning, refused = one.errors.splitlines()
+        assert warning.startswith("kprobe-exporter: warning: ")
+        assert said[asked] in warning
+        assert (refused == f"kprobe-exporter: {FORCE}") == (one is not running[-1][1])
+
+
+def has_function(name: str) -> bool:
+    return f" {name}\n" in Path("/proc/kallsyms").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        ([EXEC, "nosuchfield == 1"], 1, "the filter 'nosuchfield == 1' is refused"),
+        (["p:mine do_sys_openat2 x=%nosuch"], 1, "kernel says"),
+        (["mine"], 2, "a definition begins with p for an entry or r for a return"),
+        (["kprobe:vfs_*"], 2, "give --count"),
+        (["-v", "-d", "1", EXEC], 2, "-v does nothing with -d"),
+        (["p:mine /bin/nothing:main"], 2, "/bin/nothing"),
+    ],
+)
+def test_one_sentence(trace: StartTrace, arguments: list[str], status: int, said: str) -> None:
+    one = trace(*arguments)
+    assert one.wait() == status
+    (line,) = one.errors.splitlines()
+    assert said in line
