@@ -1,4 +1,4 @@
-"""The commands of docs/runbook.md that trace do so on this kernel, and leave nothing behind."""
+"""What docs/runbook.md and the README trace with: each command does so on this kernel, and leaves nothing."""
 
 import re
 import shlex
@@ -7,17 +7,34 @@ from pathlib import Path
 
 import pytest
 
+from kprobe_exporter.config.load import load
+from kprobe_exporter.labels import DECODERS
 from tests.agent_process import eventually
 from tests.trace_process import TraceProcess
 
 pytestmark = pytest.mark.needs("kprobe_events")
 
-RUNBOOK = (Path(__file__).parents[2] / "docs/runbook.md").read_text()
-COMMANDS = sorted(set(re.findall(r"^kprobe-exporter trace ([^#\n]*?)\s*(?:#.*)?$", RUNBOOK, re.MULTILINE)))
+ROOT = Path(__file__).parents[2]
+TEXT = "".join((ROOT / name).read_text() for name in ("docs/runbook.md", "README.md"))
+FOUND = set(re.findall(r"^kprobe-exporter trace ([^#\n]*?)\s*(?:#.*)?$", TEXT, re.MULTILINE))
+COMMANDS = sorted(command for command in FOUND if "--emit-config" not in command)
+EMITTING = sorted(FOUND - set(COMMANDS))
 
 
 def test_it_has_some() -> None:
     assert len(COMMANDS) >= 8
+
+
+@pytest.mark.parametrize("command", EMITTING)
+def test_a_command_writes_a_configuration(command: str, tmp_path: Path, tracefs: object) -> None:
+    process = TraceProcess(tmp_path, shlex.split(command))
+    try:
+        assert process.wait() == 0, process.errors
+        file = tmp_path / "emitted.yaml"
+        file.write_bytes(process.output)
+        assert load([file], DECODERS).probes
+    finally:
+        process.close()
 
 
 # One after the other: at once they would trace each other.

@@ -31,6 +31,29 @@ def test_the_readmes_replay_prints_what_it_says() -> None:
     assert result.stderr == shown
 
 
+RUN_BY = {
+    "make run": "tests/kernel/test_default.py",  # it starts `run` with the packaged configuration
+    "make test": ".ci/run",
+    "docker build": "tests/deploy/test_image.py",
+    "docker run": "tests/deploy/test_image.py",
+    "kubectl apply -k deploy/kubernetes/base": "tests/deploy/test_kubernetes.py",
+    "kubectl -n kprobe-exporter rollout": "tests/deploy/test_kubernetes.py",
+    "$ kprobe-exporter replay": "tests/unit/test_documents.py",
+    "kprobe-exporter trace": "tests/kernel/test_runbook.py",
+}
+"""What runs the commands in the README's blocks, by how they begin; kubectl and docker as far as can be."""
+
+
+def test_every_command_of_the_readme_is_run() -> None:
+    commands = re.compile(
+        r"^(?:\$ )?(?:make|docker|kubectl|kprobe-exporter|curl|pip|python3?) .*$", re.MULTILINE
+    )
+    found = [line for _, text in blocks(ROOT / "README.md") for line in commands.findall(text)]
+    assert {line for line in found if not line.startswith(tuple(RUN_BY))} == set()
+    assert {start for start in RUN_BY if not any(line.startswith(start) for line in found)} == set()
+    assert all((ROOT / test).exists() for test in RUN_BY.values())
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 class TestDocument:
     def test_links_lead_somewhere(self, document: Path) -> None:
