@@ -138,6 +138,8 @@ def lay_out(files: Path, port: int) -> None:
         "StandardOutput=append:/run/agent.log\nStandardError=append:/run/agent.log\n"
         # This machine's Python may be below /root.
         "ProtectHome=read-only\n"
+        # And this tree below /tmp.
+        f"BindReadOnlyPaths={ROOT}\n"
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from kprobe_exporter.aggregate.own import LOSSES
+from kprobe_exporter.aggregate.own import LOSSES, PREFIX
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.schema import json_schema
 from kprobe_exporter.labels import DECODERS
@@ -18,6 +18,7 @@ from tests.reference.metrics import NOTES
 
 ROW = re.compile(r"^\| `([^`]+)` \|(.*)\|$", re.MULTILINE)
 YAML = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?"
 LINK = re.compile(r"\]\(([\w.-]+\.md)?#([^)]+)\)")
 
 
@@ -98,7 +99,23 @@ def test_metrics_that_are_named_exist(name: str) -> None:
     """In part, too: `kprobe_duration_seconds_bucket`."""
     known = {row for row, _ in ROW.findall(text("metrics.md"))}
     for metric in re.findall(r"`(kprobe_[a-z_]+)(?:\{[^`]*\})?`", text(name)):
-        assert re.sub(r"_(bucket|sum|count)$", "", metric) in known | {"kprobe_profile"}, metric
+        assert re.sub(r"_(bucket|sum|count)$", "", metric) in known | {PREFIX}, metric
+
+
+class TestComparison:
+    ROWS = re.findall(
+        r"^\| [^|]+ \| ([^|]+) \| \[\d\]\(benchmarks\.md#([\w-]+)\) \|$", text("comparison.md"), re.M
+    )
+
+    def test_it_has_figures(self) -> None:
+        assert len(self.ROWS) >= 8
+
+    @pytest.mark.parametrize(("figures", "section"), ROWS)
+    def test_figures_are_those_of_the_benchmarks(self, figures: str, section: str) -> None:
+        parts = re.split(r"^## (.+)$", text("benchmarks.md"), flags=re.MULTILINE)
+        sections = {anchor(heading): body for heading, body in zip(parts[1::2], parts[2::2], strict=True)}
+        measured = re.findall(NUMBER, sections[section])
+        assert set(re.findall(NUMBER, figures)) <= set(measured)
 
 
 def test_a_table_keeps_its_cells_apart() -> None:
