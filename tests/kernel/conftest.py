@@ -15,6 +15,7 @@ from kprobe_exporter.cli import main
 from kprobe_exporter.cli import run as run  # noqa: PLC0414
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.profile import parse_stats
+from kprobe_exporter.tracefs.resolve import Resolver
 from tests.agent_process import AgentProcess, running
 from tests.trace_process import StartTrace, traces
 
@@ -58,6 +59,31 @@ def tracefs() -> Path:
         except (OSError, subprocess.CalledProcessError) as error:
             pytest.skip(f"tracefs cannot be mounted here: {getattr(error, 'stderr', error)}")
     return TRACEFS
+
+
+@pytest.fixture(scope="session", autouse=True)
+def names_read_once(tracefs: Path) -> Iterator[None]:
+    """The kernel's 50,000 functions, read once for each set of modules, and inherited by what is forked.
+
+    Under emulation that takes as long as all the rest of an agent's start. A test that cannot read them
+    runs in a process of its own.
+    """
+    read: Callable[[Resolver], dict[str, list[str]] | None] = vars(Resolver)["_places"].func
+    modules_file = Path("/proc/modules")
+    known: dict[tuple[str, ...], dict[str, list[str]] | None] = {}
+
+    def places(resolver: Resolver) -> dict[str, list[str]] | None:
+        lines = modules_file.read_text().splitlines() if modules_file.exists() else ()
+        modules = tuple(sorted(line.partition(" ")[0] for line in lines))
+        if modules not in known:
+            known.clear()
+            known[modules] = read(resolver)
+        return known[modules]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Resolver, "_places", property(places))
+        _ = Resolver.of(MountedTracefs(tracefs))._places
+        yield
 
 
 @pytest.fixture

@@ -13,18 +13,44 @@ class Kernel:
     """One kernel series of Debian.
 
     `absent` names what this series is known to lack, as `@pytest.mark.needs` spells it. A test
-    that is skipped in the VM for any other reason is a failure.
+    that is skipped in the VM for any other reason is a failure. `also` are tests that take long, and
+    for which one kernel is enough. `elsewhere` are tests of what does not depend on the kernel, and which
+    `make test` leaves to the other one: both have about as much to do. `make vmtest` runs them on all.
     """
 
     series: str
     absent: frozenset[str] = frozenset()
+    also: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
 
 
 KERNELS = {
     kernel.series: kernel
     for kernel in (
-        Kernel("6.1", absent=frozenset({"available_filter_functions_addrs", "buffer_subbuf_size_kb"})),
-        Kernel("6.12"),
+        Kernel(
+            "6.1",
+            absent=frozenset({"available_filter_functions_addrs", "buffer_subbuf_size_kb"}),
+            elsewhere=(
+                "tests/kernel/test_runbook.py",
+                "tests/kernel/test_tour.py",
+                "tests/kernel/test_trace_end.py",
+                "tests/kernel/test_trace_examples.py",
+                "tests/kernel/test_trace_records.py",
+                "tests/kernel/test_trace_warnings.py",
+            ),
+        ),
+        Kernel(
+            "6.12",
+            also=("tests/faults/test_soak.py",),
+            elsewhere=(
+                "tests/faults/test_budget.py",
+                "tests/faults/test_systemd.py",
+                "tests/kernel/test_doctor.py",
+                "tests/kernel/test_list.py",
+                "tests/kernel/test_otlp_examples.py",
+                "tests/kernel/test_otlp_faults.py",
+            ),
+        ),
     )
 }
 
