@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kprobe_exporter import __version__
 from kprobe_exporter.aggregate.aggregator import Aggregator
-from kprobe_exporter.aggregate.own import agent_families, off_families, probe_families
+from kprobe_exporter.aggregate.own import agent_families, fault_families, off_families, probe_families
 from kprobe_exporter.aggregate.series import Limits
 from kprobe_exporter.budget import Trip
 from kprobe_exporter.config.values import Config
@@ -36,6 +36,7 @@ from kprobe_exporter.stream import Stream
 from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.symbols import Symbols
+from kprobe_exporter.vigil import Vigil, mended
 from kprobe_exporter.watch import Look, Watch
 
 if TYPE_CHECKING:
@@ -86,7 +87,9 @@ class Agent:
         self._identities = Identities()
         self._aggregator = Aggregator(settings.namespace, limits, name_of, self._identities.cgroups.path)
         self._watch = Watch(self._look, self._trip, self.enable)
+        self._vigil = Vigil()
         self._telemetry: Telemetry | None = None
+        self._instance: Instance
         self._installation: Installation
         self._stream: Stream
         self._source: Reader
@@ -145,6 +148,7 @@ class Agent:
                 *numbers.families,
                 *agent_families(numbers, BUILD, read.at, age, successful=read.successful),
                 *off_families(shown),
+                *fault_families(self._vigil.faults, self._vigil.noticed),
                 self._watch.overhead.family(),
                 *(self._telemetry.families() if self._telemetry else ()),
             ),
@@ -197,6 +201,7 @@ class Agent:
         cpus = max(1, len(instance.files.names(f"{instance.path}/per_cpu")))
         buffer_kib = max(4, min(settings.buffer_size, settings.buffer_total // cpus) // 1024)
         instance.set_up(buffer_kib, record_tgid=False)
+        self._instance = instance
         symbols = Symbols(self._files)
         stacks_wanted = any(probe.stack for probe in self._config.probes)
         reading = choose(instance, settings, symbols, stacks_wanted=stacks_wanted)
@@ -254,7 +259,8 @@ class Agent:
         log.info("%d of %d probes are up: %s", up, len(probes), found)
 
     def _look(self) -> Look:
-        self._roster.poller.refresh(POLL_TIME)
+        self._look_after()
+        self._roster.poller.refresh(POLL_TIME, watching=True)
         probes = self._roster.probes
         return Look(
             self._aggregator.hits(),
@@ -263,6 +269,19 @@ class Agent:
             {probe.name: probe.cost for probe in probes},
             self._config.settings.limit,
         )
+
+    def _look_after(self) -> None:
+        """Notice and mend what others did; not while probes change, which would look like it."""
+        if not self._changing.acquire(blocking=False):
+            return
+        try:
+            if not self._ended:
+                for mend in self._vigil.look(self._instance, self._roster.probes, time.monotonic()):
+                    old = next(probe for probe in self._roster.probes if probe.name == mend.probe)
+                    if (new := mended(old, mend)) is not None:
+                        self._put(old, new)
+        finally:
+            self._changing.release()
 
     def _trip(self, trip: Trip) -> None:
         self.disable(trip.probe, str(trip))
@@ -281,9 +300,12 @@ class Agent:
             for old in probes:
                 if old.name == name and old.state == state and not self._ended:
                     new = make(old.plan)
-                    self._exchange(tuple(new if probe is old else probe for probe in probes))
+                    self._put(old, new)
                     return new
         return None
+
+    def _put(self, old: ProbeState, new: ProbeState) -> None:
+        self._exchange(tuple(new if probe is old else probe for probe in self._roster.probes))
 
     def _close(self) -> None:
         with self._changing:

@@ -347,7 +347,7 @@ class ProbeStatus:
     """
 
     name: str
-    state: Literal["up", "failed", "disabled", "tripped"]
+    state: Literal["up", "failed", "disabled", "tripped", "contested"]
     kind: str
     target: str
     plan: str

@@ -12,7 +12,7 @@ from kprobe_exporter.plan import ProbePlan
 
 log = logging.getLogger(__name__)
 
-State: TypeAlias = Literal["up", "failed", "disabled", "tripped"]
+State: TypeAlias = Literal["up", "failed", "disabled", "tripped", "contested"]
 
 
 @dataclass(slots=True, eq=False)

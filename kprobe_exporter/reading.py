@@ -137,7 +137,7 @@ class Intake:
         self._instance = instance
         self._geometry = reading.geometry
         self._threads = Threads(instance.files.read)
-        self._shapes: dict[Layout, Shape] = {}
+        self._shapes: dict[tuple[Layout, str], Shape] = {}  # and the text that each is of
         self._text: TextPipe | None = None
         self._pages: BinaryPipe | None = None
         self.pipe: Pipe
@@ -169,10 +169,9 @@ class Intake:
         assert self._pages is not None
         assert self._geometry is not None
         try:
-            self._shapes = {
-                layout: self._shapes.get(layout) or shape(layout, _format(self._instance, system, layout))
-                for layout, system in layouts.items()
-            }
+            # Read anew each time: a definition that somebody deleted comes back with another id.
+            keys = [(layout, _format(self._instance, system, layout)) for layout, system in layouts.items()]
+            self._shapes = {key: self._shapes.get(key) or shape(*key) for key in keys}
         except GrammarError as error:
             raise TracefsError(f"{error.message}: set global.source to 'text'.") from None
         names = KernelNames(self._threads, symbols)

@@ -223,9 +223,11 @@ class FakeTracefs:
     def _live_pipes(instance: FakeInstance) -> list[int]:
         """The read ends that are still open: closing one is how a reader says goodbye."""
         for read, write in list(instance.open_pipes.items()):
-            try:
-                os.fstat(read)
+            try:  # its number may be another file's by now; both ends of a pipe have one inode
+                live = os.fstat(read).st_ino == os.fstat(write).st_ino
             except OSError:
+                live = False
+            if not live:
                 os.close(write)
                 del instance.open_pipes[read]
         return list(instance.open_pipes)

@@ -1,6 +1,6 @@
 """The metrics about the agent itself, and about the state of its probes."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
 from kprobe_exporter.aggregate.numbers import Numbers
@@ -55,6 +55,24 @@ def off_families(probes: Sequence[ProbeStatus]) -> tuple[Family, ...]:
             "1 if the configuration says that the probe is not to be attached.",
             ("probe",),
             {(probe.name,): float(probe.state == "disabled") for probe in probes},
+        ),
+    )
+
+
+def fault_families(holding: Collection[str], noticed: Mapping[str, int]) -> tuple[Family, ...]:
+    """What is wrong around the agent; ``noticed`` is how often each fault began, of all that there are."""
+    return (
+        _gauge(
+            f"{PREFIX}_fault",
+            "1 while something is wrong that others did to the agent's probes, or to tracing.",
+            ("fault",),
+            {(fault,): float(fault in holding) for fault in noticed},
+        ),
+        _counter(
+            f"{PREFIX}_faults_total",
+            "How often that began to be wrong, though it may have been mended at once.",
+            "fault",
+            noticed,
         ),
     )
 

@@ -24,6 +24,9 @@ log = logging.getLogger("kprobe_exporter.web")
 GRACE = 2
 STOP_TIME = 2
 
+# What asyncio says, several times, of a client who asks many things and leaves before all are answered.
+LEFT = ("SSL connection is closed", "socket.send() raised exception.")
+
 # How many messages are kept quiet at a time: what asyncio says may hold an address of its own.
 MAX_QUIET = 64
 
@@ -174,5 +177,10 @@ class _ForeignLog(logging.Handler):
 def _adopt_foreign_logs(complain: _Complaints) -> None:
     uvicorns, asyncios = logging.getLogger("uvicorn"), logging.getLogger("asyncio")
     uvicorns.handlers = asyncios.handlers = [_ForeignLog(complain)]
+    asyncios.addFilter(_is_news)
     uvicorns.setLevel(logging.WARNING)
     uvicorns.propagate = False
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return record.getMessage() not in LEFT

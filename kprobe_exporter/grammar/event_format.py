@@ -9,18 +9,21 @@ from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.model import Arg
 
 FIELD = re.compile(
-    r"^\s*field:(?P<type>.*?)(?P<name>[A-Za-z_]\w*)(?P<array>\[[^\]]*\])?;"
-    r"\s*offset:(?P<offset>\d+);\s*size:(?P<size>\d+);(?:\s*signed:(?P<signed>[01]);)?",
+    r"^[ \t]*+field:(?P<type>[^;\n]{0,200}?)(?P<name>[A-Za-z_]\w{0,99})(?P<array>\[[^\]\n]{0,99}\])?;"
+    r"[ \t]*+offset:(?P<offset>\d{1,9});[ \t]*+size:(?P<size>\d{1,9});(?:[ \t]*+signed:(?P<signed>[01]);)?",
     re.MULTILINE,
 )
-ID = re.compile(r"^ID: (\d+)$", re.MULTILINE)
-PRINT = re.compile(r'^print fmt: "(?P<text>(?:[^"\\]|\\.)*)"(?P<rest>.*)$', re.MULTILINE)
+ID = re.compile(r"^ID: (\d{1,9})$", re.MULTILINE)
+PRINT = re.compile(r'^print fmt: "(?P<text>(?:[^"\\]|\\.)*+)"(?P<rest>.*)$', re.MULTILINE)
 CONVERSION = re.compile(
     r"%(?P<flags>[-+ #0]*)(?P<width>\*|\d*)(?:\.(?P<precision>\*|\d*))?(?:hh?|ll?|[zjtL])?"
     r"(?P<kind>p\w*|[a-zA-Z%])"
 )
 CAST = re.compile(r"^\((?:unsigned |signed |const )*(?:long|int|short|char|u\d\d?|s\d\d?|size_t)[ *\w]*\)")
 FIELD_USE = re.compile(r"^(?:REC->|__get_str\()([A-Za-z_]\w*)\)?$")
+
+LONGEST_USE = 300
+"""Characters of a print fmt's argument that is a field and nothing else: its name, casts and parentheses."""
 
 ESCAPES = {"n": "\n", "t": "\t"}
 ANYTHING = rb"[^\n]*?"
@@ -81,7 +84,7 @@ def parse_format(text: str) -> EventFormat:
     for found in FIELD.finditer(text):
         kind, array = found["type"].strip(), found["array"] is not None or "[" in found["type"]
         kept = common if found["name"].startswith("common_") else fields
-        length = re.search(r"\[(\d+)\]$", found["array"] or kind)
+        length = re.search(r"\[(\d{1,9})\]$", found["array"] or kind)
         kept[found["name"]] = Field(
             found["name"],
             kind,
@@ -114,7 +117,7 @@ def text_pattern(form: EventFormat, wanted: Collection[str]) -> tuple[bytes, tup
             raise GrammarError(f"the tracepoint {form.name} has no field '{name}'", name)
     if form.name.startswith("sys_enter_"):
         pattern, args = _call_pattern(form, wanted)
-    elif form.name.startswith("sys_exit_"):
+    elif form.name.startswith("sys_exit_") and "ret" in form.fields:
         pattern, args = b"(" + NUMBER["x"] + b")", [_arg(form.fields["ret"], "x")]
         if "ret" not in wanted:
             pattern, args = ANYTHING, []
@@ -225,15 +228,15 @@ def _arg(field: Field, kind: str) -> Arg:
 def _plain_field(form: EventFormat, expression: str) -> Field | None:
     """The field that an argument of the print fmt is, if it is one and nothing else."""
     text = expression.strip()
-    while True:
+    while len(text) <= LONGEST_USE:
         inner = CAST.sub("", text).strip()
         if inner.startswith("(") and inner.endswith(")") and _balanced(inner[1:-1]):
             inner = inner[1:-1].strip()
         if inner == text:
-            break
+            found = FIELD_USE.match(text)
+            return form.fields.get(found[1]) if found else None
         text = inner
-    found = FIELD_USE.match(text)
-    return form.fields.get(found[1]) if found else None
+    return None
 
 
 def _balanced(text: str) -> bool:

@@ -36,7 +36,9 @@ PREFERRED = (b"", b"name=systemd", b"memory", b"cpu", b"pids")
 """By their controllers, the hierarchies whose paths tell most, the unified one of v2 first."""
 
 TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-_LINE = re.compile(rb"^(\d+):([^:\n]*):(/.*)$", re.MULTILINE)
+_STAT = re.compile(rb" \S(?: \S+){5} (\d{1,10})(?: \S+){12} (\d{1,20})\s")
+"""Fields 9 and 22 of proc_pid_stat(5), after the name: the flags and the start, in ticks after boot."""
+_LINE = re.compile(rb"^(\d{1,10}):([^:\n]*):(/.*)$", re.MULTILINE)
 
 
 def boot_time(time_ns: int) -> int:
@@ -262,11 +264,11 @@ class Cgroups:
                 os.close(directory)
         except OSError:
             return None
-        fields = stat.rpartition(b")")[2].split()  # from the third on, as proc_pid_stat(5) counts them
+        fields = _STAT.match(stat.rpartition(b")")[2])
         tgid, paths = TGID.search(status), self._parse(cgroup)
-        if len(fields) < 20 or tgid is None or int(fields[6]) & PF_EXITING:
+        if fields is None or tgid is None or int(fields[1]) & PF_EXITING:
             return None
-        return _Thread(now, int(tgid[1]), paths, self._telling(paths), start=int(fields[19]) * TICK)
+        return _Thread(now, int(tgid[1]), paths, self._telling(paths), start=int(fields[2]) * TICK)
 
     def _parse(self, cgroup: bytes) -> Paths:
         """The lines ``ID:CONTROLLERS:/PATH`` of a thread (cgroups(7)); no path has a line end in it."""

@@ -26,7 +26,7 @@ kernel/workqueue.c), and shows a kernel thread's whole name (proc_task_name() of
 
 T = TypeVar("T")
 
-TGID = re.compile(rb"^Tgid:\t(\d+)$", re.MULTILINE)
+TGID = re.compile(rb"^Tgid:\t(\d{1,10})$", re.MULTILINE)
 
 
 class Threads:

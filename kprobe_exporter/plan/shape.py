@@ -9,7 +9,7 @@ from kprobe_exporter.model import Arg, Layout
 from kprobe_exporter.shape import Field, FieldKind, Geometry, Shape, Stacks
 
 ARRAY_TYPE = re.compile(r"(\w+)\[(\d+)\]")
-HEADER = re.compile(r"field: (\w+) (\w+);\s*offset:(\d+);\s*size:(\d+);")
+HEADER = re.compile(r"field: (\w+) (\w+);\s*offset:(\d{1,9});\s*size:(\d{1,9});")
 EVENT_HEADER = {
     "type_len": r"type_len\s*:\s*5 bits",
     "time_delta": r"time_delta\s*:\s*27 bits",

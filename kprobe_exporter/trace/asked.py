@@ -59,8 +59,8 @@ class Asked:
             return f"{target.system}:{target.event}" if target.kind is Kind.TRACEPOINT else str(target)
         if self.definition.kind is ProbeKind.UPROBE:
             return f"uprobe {self.name} ({replace(self.definition, group=None).render()})"
-        on_event = self.definition.kind in (ProbeKind.EPROBE, ProbeKind.TPROBE)
-        return f"{'tracepoint' if on_event else 'kprobe'} {self.name}"
+        what = {ProbeKind.EPROBE: "tracepoint", ProbeKind.TPROBE: "tracepoint", ProbeKind.FPROBE: "fprobe"}
+        return f"{what.get(self.definition.kind, 'kprobe')} {self.name}"
 
     @property
     def function(self) -> Target | None:

@@ -208,7 +208,7 @@ def no_fprobes(files: Tracefs, root: Path = Path("/")) -> str | None:
     if not _has_fprobes(files):
         return "this kernel has no fprobe events (since 6.5)"
     try:
-        off = (root / "proc/sys/kernel/ftrace_enabled").read_text().strip() == "0"
+        off = (root / "proc/sys/kernel/ftrace_enabled").read_text(errors="replace").strip() == "0"
     except OSError:
         off = False
     silent = "an fprobe stays silent while ftrace is off ('sysctl kernel.ftrace_enabled=1' turns it on)"
@@ -235,7 +235,7 @@ def _there(name: str, path: Path, fix: str) -> Check:
 def _switch(root: Path, name: str, path: str, turn_on: str, make_visible: str) -> Check:
     """A file that holds 0 or 1: kprobes that are switched off are silent, without any error."""
     try:
-        value = (root / path).read_text().strip()
+        value = (root / path).read_text(errors="replace").strip()
     except OSError as error:
         return Check(name, "unknown", f"/{path} cannot be read: {error.strerror}", make_visible)
     if value == "0":
@@ -247,7 +247,7 @@ def _lockdown(root: Path) -> Check:
     """The mode in brackets: confidentiality forbids all tracing (security/lockdown/lockdown.c)."""
     path = "sys/kernel/security/lockdown"
     try:
-        modes = (root / path).read_text().strip()
+        modes = (root / path).read_text(errors="replace").strip()
     except OSError as error:
         return Check(
             "lockdown",

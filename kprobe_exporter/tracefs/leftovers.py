@@ -2,6 +2,9 @@
 
 import logging
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from itertools import count
 
 from kprobe_exporter.errors import InstanceBusy, TracefsError
@@ -14,6 +17,13 @@ log = logging.getLogger(__name__)
 PREFIX = "kprobe_exporter_trace_"
 """Of the instance and the group of one trace; the id of its process follows."""
 
+INSTANCES = "instances"
+"""The directory that traces lock while they start and while they clean up."""
+
+ATTEMPTS, PAUSE = 200, 0.01
+"""How often, and after how many seconds, the lock is tried: a process that stands still holds up nobody for
+longer than that."""
+
 
 def acquire_for_trace(files: Tracefs) -> Instance:
     """An instance of this process' own. Raises TracefsError.
@@ -21,30 +31,49 @@ def acquire_for_trace(files: Tracefs) -> Instance:
     Another pid namespace has a process of the same number, whose trace may live: then ours has a
     further name.
     """
-    for number in count(1):
-        name = f"{PREFIX}{os.getpid()}" + (f"_{number}" if number > 1 else "")
-        try:
-            return Instance.acquire(files, name)
-        except InstanceBusy:
-            continue
+    with _alone(files):
+        for number in count(1):
+            name = f"{PREFIX}{os.getpid()}" + (f"_{number}" if number > 1 else "")
+            try:
+                return Instance.acquire(files, name)
+            except InstanceBusy:
+                continue
     raise AssertionError
 
 
 def traces(files: Tracefs) -> list[str]:
     """The names of all traces of which there is something, an instance or a definition, alive or not."""
-    names = [*files.names("instances"), *(defined.group for defined in list_definitions(files))]
+    names = [*files.names(INSTANCES), *(defined.group for defined in list_definitions(files))]
     return sorted({name for name in names if name.startswith(PREFIX)})
 
 
 def remove_dead_traces(files: Tracefs) -> None:
     """Remove what killed traces left. Never raises: whoever starts has other things to do."""
     try:
-        for name in traces(files):
-            try:
-                Instance.acquire(files, name).close()
-            except InstanceBusy:
-                continue
-            except TracefsError as error:
-                log.warning("%s", error)
+        with _alone(files):
+            for name in traces(files):
+                try:
+                    Instance.acquire(files, name).close()
+                except InstanceBusy:
+                    continue
+                except TracefsError as error:
+                    log.warning("%s", error)
     except OSError as error:
         log.warning("what killed traces left cannot be looked for: %s", error)
+
+
+@contextmanager
+def _alone(files: Tracefs) -> Iterator[None]:
+    """No other trace starts or cleans up: what is made and not locked yet looks like a killed one's."""
+    lock = None
+    with suppress(OSError):  # whoever may not lock cannot make an instance either, and is told so there
+        for _ in range(ATTEMPTS):
+            lock = files.lock(INSTANCES)
+            if lock is not None:
+                break
+            time.sleep(PAUSE)
+    try:
+        yield
+    finally:
+        if lock is not None:
+            os.close(lock)

@@ -101,6 +101,8 @@ class Poller:
         self._clock = clock
         self._condition = threading.Condition()
         self._finished = float("-inf")  # when the last good read ended
+        self._served = float("-inf")  # and the last one for who shows the numbers
+        self._serving = False
         self._attempts = 0
         self._wanted = 0  # how many attempts are to be made
         self._under_way = False
@@ -111,14 +113,17 @@ class Poller:
     def start(self) -> None:
         self._thread.start()
 
-    def refresh(self, timeout: float, *, anew: bool = False) -> bool:
+    def refresh(self, timeout: float, *, anew: bool = False, watching: bool = False) -> bool:
         """Have numbers no older than MAX_AGE delivered; False if that took longer than ``timeout`` s.
 
         ``anew``: numbers that were read after this call. One that is under way may have looked before.
+        ``watching``: any numbers will do; what is read for it makes nobody else's look older.
         """
         with self._condition:
-            if (not anew and self._clock() - self._finished < MAX_AGE) or self._closed:
+            last = self._finished if watching else self._served
+            if (not anew and self._clock() - last < MAX_AGE) or self._closed:
                 return True
+            self._serving |= not watching
             wanted = self._attempts + (2 if anew and self._under_way else 1)
             self._wanted = max(self._wanted, wanted)
             self._condition.notify_all()
@@ -154,6 +159,8 @@ class Poller:
                 self._under_way = False
                 if good:
                     self._finished = self._clock()
+                    if self._serving:
+                        self._served, self._serving = self._finished, False
                 self._condition.notify_all()
 
     def _attempt(self) -> bool:

@@ -98,7 +98,7 @@ class CpuStats(NamedTuple):
     read: int
 
 
-STAT_LINE = re.compile(r"^([a-z ]+): (\d+)", re.MULTILINE)
+STAT_LINE = re.compile(r"^([a-z ]+): (\d{1,20})", re.MULTILINE)
 
 
 def parse_stats(text: str) -> CpuStats:

@@ -74,9 +74,10 @@ def test_flooded_what_is_lost_is_hits_less_delivered(
     start_agent: StartAgent, source: str, label: str
 ) -> None:
     agent = start_agent(f"""
-global: {{source: {source}, buffer_size: 16KiB}}
+global: {{source: {source}, buffer_size: 16KiB, limit: none}}
 probes:
   - name: flood
+    limit: none
     attach: kretprobe:__x64_sys_getppid
     returns: long
     metrics: [{{counter: calls_total, labels: [{label}]}}]

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from kprobe_exporter.cli import main
+from tests.agent_process import eventually
 from tests.kernel.conftest import StartAgent
 
 LOCKDOWN = Path("/sys/kernel/security/lockdown")
@@ -22,10 +23,14 @@ def as_found() -> None:
 def test_a_kernel_that_is_locked_down(start_agent: StartAgent) -> None:
     if not LOCKDOWN.exists():
         subprocess.run(["mount", "-t", "securityfs", "nodev", LOCKDOWN.parent], check=True)
+    config = "probes: [{name: exec, attach: 'tracepoint:sched:sched_process_exec'}]"
+    running = start_agent("global: {tracefs_instance: other}\n" + config)
     LOCKDOWN.write_text("confidentiality")
-    agent = start_agent(
-        "probes: [{name: exec, attach: 'tracepoint:sched:sched_process_exec'}]", serving=False
-    )
+    fault = "kprobe_exporter_fault"
+    eventually(lambda: running.scrape().value(fault, fault="locked_down") == 1)
+    assert running.output().count("[locked_down]") == 1
+    assert "Traceback" not in running.output()
+    agent = start_agent(config, serving=False)
     assert agent.wait() == 1, agent.output()
     assert "locked down" in agent.output()
     assert "Traceback" not in agent.output()

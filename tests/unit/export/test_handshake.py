@@ -1,11 +1,13 @@
 """TLS in front of the server: who shakes hands is served, and who does not delays nobody."""
 
+import inspect
 import logging
 import socket
 import ssl
 import struct
 import threading
 import time
+from asyncio import selector_events, sslproto
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPSConnection
@@ -166,6 +168,20 @@ def first_flight(secured: Secured) -> bytes:
     with suppress(ssl.SSLWantReadError):
         end.do_handshake()
     return to_server.read()
+
+
+def test_who_leaves_before_all_is_answered_is_not_spoken_of(
+    secured: Secured, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(20):
+        with secured.secure() as sock, suppress(OSError):
+            sock.sendall(REQUEST * 2 + b"T /\r\n\r\n")
+            sock.unwrap()
+    for message, module in zip(server.LEFT, (sslproto, selector_events), strict=True):
+        assert repr(message) in inspect.getsource(module)
+        logging.getLogger("asyncio").warning(message)
+    assert {record.getMessage() for record in caplog.records} <= {"Invalid HTTP request received."}
+    caplog.clear()
 
 
 def test_it_serves(secured: Secured) -> None:

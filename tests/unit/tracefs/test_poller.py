@@ -158,3 +158,29 @@ def test_close_frees_who_waits_and_can_be_called_twice(kernel: Kernel) -> None:
 
 def test_close_before_start() -> None:
     Poller(KernelCounts, lambda _: None).close()
+
+
+def test_who_watches_makes_nobody_elses_look_older() -> None:
+    reads, now = 0, 0.0
+
+    def read() -> KernelCounts:
+        nonlocal reads
+        reads += 1
+        return KernelCounts()
+
+    poller = Poller(read, lambda counts: None, lambda: now)
+    poller.start()
+    try:
+        for now, watching, expected in (
+            (10.0, True, 1),
+            (10.5, True, 1),
+            (10.6, False, 2),
+            (10.7, False, 2),
+            (10.8, True, 2),
+            (11.7, False, 3),
+            (11.8, True, 3),
+        ):
+            assert poller.refresh(10, watching=watching)
+            assert reads == expected, now
+    finally:
+        poller.close()

@@ -1,0 +1,48 @@
+"""What others can do to tracing and to the agent's probes: the faults by their names."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+Fault: TypeAlias = Literal[
+    "tracefs_gone",
+    "instance_gone",
+    "locked_down",
+    "descriptors_exhausted",
+    "tracing_off",
+    "ftrace_off",
+    "kprobes_off",
+    "module_gone",
+    "probe_disabled",
+    "probe_gone",
+]
+
+MEANING: Mapping[Fault, str] = {
+    "tracefs_gone": "tracefs is not where it was mounted: the last counts stay until it is mounted again",
+    "instance_gone": "somebody removed the agent's tracefs instance: restart the agent",
+    "locked_down": "the kernel was locked down, which forbids all tracing: the last counts stay",
+    "descriptors_exhausted": "no file descriptor is left (EMFILE): raise the limit of open files",
+    "tracing_off": "somebody wrote 0 to the instance's tracing_on: it is 1 again",
+    "ftrace_off": "kernel.ftrace_enabled is 0: probes at the start of functions do not fire until it is 1",
+    "kprobes_off": "all kprobes are off (debug/kprobes/enabled is 0): none fires until it is 1",
+    "module_gone": "the module of the function was unloaded: it fires when that is loaded again",
+    "probe_disabled": "somebody else disabled it in the agent's instance: it is enabled again",
+    "probe_gone": "somebody else deleted its definition: it is installed again",
+}
+
+SWITCHES: Mapping[Fault, Path] = {
+    "ftrace_off": Path("/proc/sys/kernel/ftrace_enabled"),
+    "kprobes_off": Path("/sys/kernel/debug/kprobes/enabled"),
+}
+"""The machine's own (kernel/trace/ftrace.c, kernel/kprobes.c): told, and left alone."""
+
+OF_THE_INSTANCE: tuple[Fault, ...] = (
+    "tracefs_gone",
+    "instance_gone",
+    "locked_down",
+    "descriptors_exhausted",
+)
+"""Why its files cannot be read."""
+
+MENDED: tuple[Fault, ...] = ("tracing_off", "probe_disabled", "probe_gone")
+"""What the agent mends as soon as it is noticed."""

@@ -1,0 +1,10 @@
+"""Options of the fault tests."""
+
+from pathlib import Path
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--minutes", type=float, default=3, help="that the soak takes")
+    parser.addoption("--figures", type=Path, help="where the soak writes what it measured, as JSON")

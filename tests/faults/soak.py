@@ -1,0 +1,284 @@
+"""What a soak consists of: its probes, the process that fires them, and the one eye on the agent.
+
+Some system calls are made loudly, in bursts that overrun the ring buffer, others quietly, when there is room
+for all. Of the loud ones only single events are recorded, each its own firing: so what is missing of them
+is what was lost. Nobody else makes these calls, the agent included.
+"""
+
+import json
+import mmap
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.agent_process import AgentProcess
+
+BUFFER = "64KiB"
+CPU = 0
+"""On which all firings happen."""
+
+LOUD: Mapping[str, Callable[[], object]] = {
+    "getppid": os.getppid,
+    "getpgrp": os.getpgrp,
+    "getsid": lambda: os.getsid(0),
+    "getpgid": lambda: os.getpgid(0),
+    "getresuid": os.getresuid,
+    "getresgid": os.getresgid,
+}
+BURSTS = (20, 200, 1000)
+"""Rounds of all loud calls, in turn; the last one is too much for the buffer."""
+
+QUIET_ROUNDS = 20
+
+
+def probes(libc: str, *, other: bool) -> list[str]:
+    """The 50 probes of the one configuration or of the other, each as YAML."""
+    return [*_loud(libc), *_counted(libc), *_quiet(libc), *_changing(libc, other=other), *_in_one(other)]
+
+
+def text(libc: str, *, other: bool) -> str:
+    """A whole configuration."""
+    listed = "\n".join(f"  - {probe}" for probe in probes(libc, other=other))
+    return f"global: {{buffer_size: {BUFFER}, limit: none}}\nprobes:\n{listed}\n"
+
+
+RECORDED = tuple(
+    [f"k_{name}" for name in LOUD]
+    + [f"r_{name}" for name in ("getppid", "getpgrp", "getsid", "getpgid")]
+    + [f"t_{name}" for name in ("getppid", "getpgrp", "getsid", "getpgid")]
+    + ["u_getppid", "u_getpgrp", "ur_getppid", "f_getresuid", "fe_getresgid"]
+)
+"""Loud, unfiltered, the same in both configurations: each firing is an event."""
+
+COUNTED = tuple([f"c_{name}" for name in LOUD] + ["ct_getppid", "ct_getsid", "cu_getpgrp"])
+TABLES = ("table_getppid", "table_getsid", "table_getpgid")
+"""Counted by the kernel alone: by a profile, by hist triggers."""
+
+JOINED = ("call_getpriority", "call_umask", "syscall_max", "ucall_getpriority", "pair_mkdir")
+"""Quiet, the same in both: each beginning is a joined event."""
+
+VICTIMS = ("victim", "another")
+"""Whose definitions are deleted by hand."""
+
+
+def _loud(libc: str) -> Iterator[str]:
+    for name in LOUD:
+        yield _counting(f"k_{name}", f"kprobe:__x64_sys_{name}", "cpu")
+    for name in ("getppid", "getpgrp", "getsid", "getpgid"):
+        yield f'{{name: r_{name}, attach: "kretprobe:__x64_sys_{name}", returns: long}}'
+        yield _counting(f"t_{name}", f"tracepoint:syscalls:sys_enter_{name}", "comm")
+    yield _counting("u_getppid", f"uprobe:{libc}:getppid", "cpu")
+    yield _counting("u_getpgrp", f"uprobe:{libc}:getpgrp", "cpu")
+    yield f'{{name: ur_getppid, attach: "uretprobe:{libc}:getppid", returns: int}}'
+    yield (
+        '{name: f_getresuid, attach: ["fexit:__x64_sys_getresuid", "kretprobe:__x64_sys_getresuid"],'
+        " returns: long}"
+    )
+    yield (
+        '{name: fe_getresgid, attach: ["fentry:__x64_sys_getresgid", "kprobe:__x64_sys_getresgid"],'
+        " metrics: [{counter: fe_getresgid_total, labels: [cpu]}]}"
+    )
+
+
+def _counted(libc: str) -> Iterator[str]:
+    for name in LOUD:
+        yield f'{{name: c_{name}, attach: "kprobe:__x64_sys_{name}"}}'
+    for name in ("getppid", "getsid"):
+        yield f'{{name: ct_{name}, attach: "tracepoint:syscalls:sys_enter_{name}"}}'
+    yield f'{{name: cu_getpgrp, attach: "uprobe:{libc}:getpgrp"}}'
+    for name in ("getppid", "getsid", "getpgid"):
+        yield (
+            f'{{name: table_{name}, attach: "tracepoint:syscalls:sys_enter_{name}", aggregate: kernel,'
+            f" metrics: [{{counter: table_{name}_total}}]}}"
+        )
+
+
+def _quiet(libc: str) -> Iterator[str]:
+    for name in ("getpriority", "umask"):
+        yield f'{{name: call_{name}, attach: "call:__x64_sys_{name}", returns: int}}'
+    yield '{name: syscall_max, attach: "syscall:sched_get_priority_max"}'
+    yield f'{{name: ucall_getpriority, attach: "ucall:{libc}:getpriority", returns: int}}'
+    pair = "{from: 'tracepoint:syscalls:sys_enter_mkdir', to: 'tracepoint:syscalls:sys_exit_mkdir', key: tid}"
+    yield f"{{name: pair_mkdir, attach: {{pair: {pair}}}}}"
+    yield (
+        '{name: filtered, attach: "kretprobe:__x64_sys_mkdir", returns: int, filter: "return < 0",'
+        " metrics: [{counter: filtered_total, labels: {errno: {field: return, decode: errno}}}]}"
+    )
+    yield '{name: stacks, attach: "kprobe:__x64_sys_mkdir", stack: true, metrics: [{counter: stacks_total}]}'
+    yield _counting("names", "kprobe:__x64_sys_getpriority", "comm, pid, tid, symbol")
+
+
+def _changing(libc: str, *, other: bool) -> Iterator[str]:
+    """The same names, otherwise collected."""
+    fetch = "fetch: {sp: '$stack:u64'}" if other else "fetch: {flags: '%flags:u32'}"
+    number = "fetch: {fd: fd}" if other else "fetch: {number: __syscall_nr}"
+    fsync, returns = "kprobe:__x64_sys_fsync", "int" if other else "long"
+    yield _counting("ch_kprobe", fsync, "cpu", fetch)
+    yield f'{{name: ch_kretprobe, attach: "kretprobe:__x64_sys_fsync", returns: {returns}}}'
+    yield f'{{name: ch_call, attach: "call:__x64_sys_fsync", returns: {returns}, {fetch}}}'
+    yield _counting("ch_tracepoint", "tracepoint:syscalls:sys_enter_fsync", "comm", number)
+    yield _counting("ch_uprobe", f"uprobe:{libc}:fsync", "cpu", fetch)
+    yield f'{{name: ch_plan, attach: "{fsync}"}}' if other else _counting("ch_plan", fsync, "comm")
+    yield _counting("ch_target", f"kprobe:__x64_sys_{'umask' if other else 'getpriority'}", "cpu")
+    for name in VICTIMS:
+        yield _counting(name, "kprobe:__x64_sys_umask", "cpu", fetch)
+
+
+def _in_one(other: bool) -> Iterator[str]:
+    """What only this one has."""
+    which = "second" if other else "first"
+    yield _counting(f"only_{which}", "kprobe:__x64_sys_umask", "cpu")
+    yield (
+        f'{{name: table_{which}, attach: "tracepoint:syscalls:sys_enter_umask", aggregate: kernel,'
+        f" metrics: [{{counter: table_{which}_total, labels: [tid]}}]}}"
+    )
+
+
+def _counting(name: str, attach: str, labels: str, more: str = "") -> str:
+    more = f"{more}, " if more else ""
+    metric = f"{{counter: {name}_total, labels: [{labels}]}}"
+    return f'{{name: {name}, attach: "{attach}", {more}metrics: [{metric}]}}'
+
+
+class Load:
+    """A child that fires the probes when it is told to, on one CPU."""
+
+    def __init__(self) -> None:
+        told, self._tell = os.pipe()
+        self._answer, answer = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                os.sched_setaffinity(0, {CPU})
+                _obey(told, answer)
+            finally:
+                os._exit(0)
+        os.close(told)
+        os.close(answer)
+
+    def burst(self, rounds: int) -> None:
+        """Ask for so many rounds of the loud calls."""
+        os.write(self._tell, rounds.to_bytes(4))
+
+    def quiet(self) -> None:
+        """Ask for the quiet ones."""
+        os.write(self._tell, bytes(4))
+
+    def done(self) -> int:
+        """Wait until what was asked for is done; the rounds of loud calls so far."""
+        return int.from_bytes(os.read(self._answer, 8))
+
+    def close(self) -> None:
+        os.write(self._tell, b"end")  # an agent that was forked later has the pipe as well
+        os.close(self._tell)
+        os.waitpid(self.pid, 0)
+        os.close(self._answer)
+
+
+def _obey(told: int, answer: int) -> None:
+    calls, sum_of_rounds = tuple(LOUD.values()), 0
+    _, write = os.pipe()
+    while (order := os.read(told, 4)) != b"end":
+        rounds = int.from_bytes(order)
+        for _ in range(rounds):
+            for call in calls:
+                call()
+        sum_of_rounds += rounds
+        if not rounds:
+            for _ in range(QUIET_ROUNDS):
+                _quiet_calls(write)
+                time.sleep(0.02)
+        os.write(answer, sum_of_rounds.to_bytes(8))
+
+
+def _quiet_calls(pipe: int) -> None:
+    os.getpriority(os.PRIO_PROCESS, 0)
+    os.umask(0o022)
+    os.sched_get_priority_max(os.SCHED_FIFO)
+    with suppress(OSError):
+        Path("/proc").mkdir()
+    with suppress(OSError):
+        os.fsync(pipe)
+
+
+@dataclass
+class Eye:
+    """Scrapes once a second, and looks at the process: who ever falls, how much memory it has when."""
+
+    agent: AgentProcess
+    begun: float = field(default_factory=time.monotonic)
+    fell: list[str] = field(default_factory=list)
+    resident: list[tuple[float, int]] = field(default_factory=list)
+    """When, in seconds since the beginning, and bytes."""
+    times: list[float] = field(default_factory=list)
+    """Seconds that the scrapes took."""
+    most_definitions: int = 0
+
+    @contextmanager
+    def open(self, definitions: Callable[[], int]) -> Iterator[None]:
+        done = threading.Event()
+        thread = threading.Thread(target=self._watch, args=(done, definitions))
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def mean_resident(self, start: float, end: float) -> float:
+        """Bytes, in the mean between these seconds."""
+        found = [size for when, size in self.resident if start <= when <= end]
+        return sum(found) / len(found)
+
+    def _watch(self, done: threading.Event, definitions: Callable[[], int]) -> None:
+        last: dict[str, float] = {}
+        while not done.wait(1):
+            start = time.monotonic()
+            counters = dict(_counters(self.agent.get().splitlines()))
+            self.times.append(time.monotonic() - start)
+            self.fell += [
+                f"{name}: {last[name]} to {value}"
+                for name, value in counters.items()
+                if value < last.get(name, 0)
+            ]
+            last = counters
+            self.resident.append((start - self.begun, resident(self.agent.pid)))
+            self.most_definitions = max(self.most_definitions, definitions())
+
+
+def _counters(lines: Iterable[str]) -> Iterator[tuple[str, float]]:
+    """Of a scrape, whatever may never go down; a whole parser would take longer than a second here."""
+    for line in lines:
+        name, _, value = line.rpartition(" ")
+        if name.partition("{")[0].endswith(("_total", "_count", "_bucket")) and not name.startswith("#"):
+            yield name, float(value)
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process has."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+def descriptors(pid: int) -> tuple[str, ...]:
+    """What each open one is of, without the numbers that sockets and pipes have."""
+    links = []
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            links.append(re.sub(r"\[\d+\]", "", str(path.readlink())))
+    return tuple(sorted(links))
+
+
+def threads(pid: int) -> tuple[str, ...]:
+    """Their names."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return tuple(sorted((path / "comm").read_text().strip() for path in tasks))
+
+
+def dump(path: Path | None, figures: Mapping[str, object]) -> None:
+    if path is not None:
+        path.write_text(json.dumps(figures))

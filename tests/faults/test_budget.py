@@ -1,0 +1,185 @@
+"""Limits are kept on a real kernel: who fires too often is off for a while, and nobody else notices."""
+
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from kprobe_exporter import budget
+from tests.agent_process import AgentProcess, Metrics, eventually
+from tests.kernel.conftest import StartAgent, as_found, start_agent, tracefs  # noqa: F401
+
+pytestmark = pytest.mark.needs("kprobe_events")
+
+PAUSE = 4.0
+LIMIT = 500
+TIMES = 2003
+
+HITS, EVENTS, LOST = "kprobe_hits_total", "kprobe_exporter_events_total", "kprobe_exporter_events_lost_total"
+TRIPPED, OVERHEAD = "kprobe_exporter_probe_tripped", "kprobe_exporter_probe_overhead_seconds_total"
+
+LIMITED = f"limit: {{hits_per_second: {LIMIT}}}"
+GETPPID = 'attach: "kprobe:__x64_sys_getppid"'
+BESIDE = '{name: beside, attach: "kprobe:__x64_sys_getpgrp", metrics: [{counter: beside_total}]}'
+
+TRIP = re.compile(r"the probe '(\w+)' is tripped: (.*)")
+AGAIN = re.compile(r"the probe '(\w+)' is tried again")
+
+
+@pytest.fixture
+def short_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent is forked, so it has what is patched here."""
+    monkeypatch.setattr(budget, "FIRST_PAUSE", PAUSE)
+
+
+@contextmanager
+def flood(call: Callable[[], object] = os.getppid) -> Iterator[None]:
+    """A child that makes this call as often as it can."""
+    pid = os.fork()
+    if pid == 0:
+        while True:
+            call()
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def probes(*wanted: str, settings: str = "") -> str:
+    return f"global: {{{settings}}}\nprobes: [{', '.join(wanted)}]\n"
+
+
+def tripped(agent: AgentProcess) -> list[str]:
+    """The names of those that were, by the log: nobody scrapes for it."""
+    return [found[1] for found in TRIP.finditer(agent.output())]
+
+
+def tried(agent: AgentProcess) -> list[str]:
+    return AGAIN.findall(agent.output())
+
+
+def once_down(agent: AgentProcess, probe: str) -> Metrics:
+    """A scrape when the probe is off: the log tells it first, then the kernel is asked."""
+    found: list[Metrics] = []
+
+    def look() -> bool:
+        found.append(agent.scrape())
+        return found[-1].value("kprobe_up", probe=probe) == 0
+
+    eventually(look)
+    return found[-1]
+
+
+def fallen(before: Metrics, after: Metrics) -> list[str]:
+    """The counters that went down."""
+    return [
+        f"{key}: {value} to {after.get(key)}"
+        for key, value in before.items()
+        if key[0].endswith(("_total", "_count", "_bucket")) and after.get(key, -1) < value
+    ]
+
+
+@pytest.mark.parametrize(
+    "loud",
+    [
+        pytest.param(GETPPID, id="counted"),
+        pytest.param(f"{GETPPID}, metrics: [{{counter: loud_total, labels: [comm]}}]", id="events"),
+    ],
+)
+@pytest.mark.usefixtures("short_pause")
+def test_too_loud_a_probe_is_off_for_a_while(
+    start_agent: StartAgent,  # noqa: F811
+    loud: str,
+) -> None:
+    agent = start_agent(probes(f"{{name: loud, {loud}, {LIMITED}}}", BESIDE))
+    begun = agent.scrape()
+    assert (begun.value("kprobe_up", probe="loud"), begun.value(TRIPPED, probe="loud")) == (1, 0)
+    with flood():
+        for _ in range(TIMES):
+            os.getpgrp()
+        eventually(lambda: tripped(agent) == ["loud"])  # without a scrape
+        off = once_down(agent, "loud")
+        page = agent.get("/")
+        still = agent.scrape()
+        assert tried(agent) == []  # so both scrapes were within the pause
+        assert [off.value("kprobe_up", probe=name) for name in ("loud", "beside")] == [0, 1]
+        assert [off.value(TRIPPED, probe=name) for name in ("loud", "beside")] == [1, 0]
+        ((_, said),) = TRIP.findall(agent.output())
+        assert f"and its limit is {LIMIT}" in said
+        assert f"off for {PAUSE:.0f} s" in said
+        assert said in page
+        assert off.value(HITS, probe="loud") > LIMIT * budget.BURST
+        assert still.value(HITS, probe="loud") == off.value(HITS, probe="loud")
+        assert fallen(begun, off) == []
+    eventually(lambda: tried(agent) == ["loud"])
+    eventually(lambda: agent.scrape().value("kprobe_up", probe="loud") == 1)
+    before = agent.scrape()
+    assert before.value(TRIPPED, probe="loud") == 0
+    assert fallen(off, before) == []
+    for _ in range(23):
+        os.getppid()
+    expected = before.value(HITS, probe="loud") + 23
+    eventually(lambda: agent.scrape().value(HITS, probe="loud") == expected)
+    eventually(lambda: agent.scrape().value(HITS, probe="beside") == TIMES)
+    after = agent.scrape()
+    assert after.value(EVENTS, probe="beside") == after.value("kprobe_beside_total") == TIMES
+    assert fallen(before, after) == []
+    if "metrics" in loud:
+        # While the kernel takes a probe out of the code, it counts firings that it no longer records.
+        lost = sum(after.value(LOST, **labels) for labels in after.labels(LOST))
+        assert 0 < after.value(EVENTS, probe="loud") + lost <= after.value(HITS, probe="loud")
+        assert after.value(EVENTS, probe="loud") == before.value(EVENTS, probe="loud") + 23
+    assert tripped(agent) == ["loud"]  # once, and it stays up
+    assert after.value("kprobe_up", probe="loud") == 1
+
+
+@pytest.mark.usefixtures("short_pause")
+def test_the_pause_grows_while_the_flood_lasts(start_agent: StartAgent) -> None:  # noqa: F811
+    agent = start_agent(probes(f"{{name: loud, {GETPPID}, {LIMITED}}}"))
+    with flood():
+        eventually(lambda: tripped(agent) == ["loud", "loud"])
+    pauses = [re.sub(r".*off for (\d+) s", r"\1", said) for _, said in TRIP.findall(agent.output())]
+    assert pauses == ["4", "8"]
+
+
+def test_all_together_trip_the_loudest(start_agent: StartAgent) -> None:  # noqa: F811
+    """The one that fires most goes; ``limit: none`` is for a probe's own limit, not for all together."""
+    agent = start_agent(
+        probes(
+            '{name: quiet, attach: "kprobe:__x64_sys_getpgrp", limit: {hits_per_second: 100000}}',
+            f"{{name: loud, {GETPPID}, limit: none}}",
+            settings="limit: {hits_per_second: 2000}",
+        )
+    )
+    with flood():
+        for _ in range(23):
+            os.getpgrp()
+        eventually(lambda: tripped(agent) == ["loud"])
+        ((_, said),) = TRIP.findall(agent.output())
+        assert "all probes together fired" in said
+        assert "their limit is 2,000; this one fired most" in said
+        assert once_down(agent, "loud").value("kprobe_up", probe="quiet") == 1
+    eventually(lambda: agent.scrape().value(HITS, probe="quiet") == 23)
+
+
+def test_none_is_no_limit(start_agent: StartAgent) -> None:  # noqa: F811
+    """Beside one on the same function whose limit is kept; and what it costs rises with its hits."""
+    free = f"{{name: free, {GETPPID}, limit: none}}"
+    agent = start_agent(probes(free, f"{{name: kept, {GETPPID}, {LIMITED}}}", settings="limit: none"))
+    with flood():
+        eventually(lambda: tripped(agent) == ["kept"])
+        at_trip = agent.scrape()
+        more = at_trip.value(HITS, probe="free") + 10 * LIMIT
+        eventually(lambda: agent.scrape().value(HITS, probe="free") > more)
+        eventually(
+            lambda: agent.scrape().value(OVERHEAD, probe="free") > at_trip.value(OVERHEAD, probe="free")
+        )
+    after = agent.scrape()
+    assert after.value("kprobe_up", probe="free") == 1
+    assert after.value(OVERHEAD, probe="kept") > 0
+    assert fallen(at_trip, after) == []
+    assert tripped(agent) == ["kept"]

@@ -1,0 +1,226 @@
+"""What others do to tracing on a real kernel is noticed, told once, and mended where it can be."""
+
+import errno
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kprobe_exporter import vigil
+from kprobe_exporter.faults import Fault
+from kprobe_exporter.tracefs.files import MountedTracefs
+from tests.agent_process import AgentProcess, eventually
+from tests.kernel.conftest import StartAgent, as_found, definitions, files, start_agent, tracefs  # noqa: F401
+
+pytestmark = [
+    pytest.mark.needs("kprobe_events"),
+    pytest.mark.skipif("KPROBE_EXPORTER_VM" not in os.environ, reason="not on a machine that is used on"),
+]
+
+INSTANCE = "instances/kprobe_exporter"
+EVENTS = f"{INSTANCE}/events/kprobe_exporter"
+HITS, DELIVERED, LOST = (
+    "kprobe_hits_total",
+    "kprobe_exporter_events_total",
+    "kprobe_exporter_events_lost_total",
+)
+AGE = "kprobe_exporter_kernel_read_age_seconds"
+TIMES = 23
+
+CONFIG = """
+probes:
+  - {name: ppid, attach: 'kprobe:__x64_sys_getppid', metrics: [{counter: ppid_total}]}
+  - {name: soft, attach: 'kprobe:__x64_sys_getppid'}
+  - name: enters
+    attach: tracepoint:syscalls:sys_enter_getppid
+    metrics: [{counter: enters_total, labels: [comm]}]
+"""
+
+
+class Suffering:
+    """An agent, and what it says of what is done to it."""
+
+    def __init__(self, agent: AgentProcess) -> None:
+        self.agent = agent
+
+    def holds(self, fault: Fault) -> bool:
+        return self.agent.scrape().value("kprobe_exporter_fault", fault=fault) == 1
+
+    def noticed(self, fault: Fault) -> float:
+        return self.agent.scrape().value("kprobe_exporter_faults_total", fault=fault)
+
+    def told(self, fault: Fault) -> int:
+        """In how many lines of its log."""
+        return self.agent.output().count(f"[{fault}]")
+
+    def counts(self, *probes: str, events: bool = True) -> bool:
+        """Whether these count a few calls now, each one, as hits and, unless told otherwise, as events."""
+        before = self.agent.scrape()
+        for _ in range(TIMES):
+            os.getppid()
+        names = [HITS, DELIVERED] if events else [HITS]
+
+        def more() -> bool:
+            after = self.agent.scrape()
+            return all(
+                after.value(name, probe=probe) - before.value(name, probe=probe) == TIMES
+                for name in names
+                for probe in probes
+            )
+
+        try:
+            eventually(more, 4)
+        except AssertionError:
+            return False
+        return True
+
+    def is_well(self) -> None:
+        assert self.counts("ppid", "enters"), self.agent.scrape().text
+        assert self.counts("soft", events=False)
+        assert self.agent.scrape().value(LOST, reason="unparsed") == 0
+        assert "Traceback" not in self.agent.output()
+
+
+@pytest.fixture
+def suffering(start_agent: StartAgent) -> Suffering:  # noqa: F811
+    return Suffering(start_agent(CONFIG))
+
+
+@contextmanager
+def switched_off(path: Path) -> Iterator[None]:
+    path.write_text("0")
+    try:
+        yield
+    finally:
+        path.write_text("1")
+
+
+def wrote_0(suffering: Suffering, files: MountedTracefs, file: str, fault: Fault) -> None:  # noqa: F811
+    """Somebody writes 0 to a file of the instance, which is 1 again without a restart."""
+    noticed, told = suffering.noticed(fault), suffering.told(fault)
+    files.write(f"{INSTANCE}/{file}", "0")
+    eventually(lambda: files.read(f"{INSTANCE}/{file}").startswith(b"1"))
+    eventually(lambda: not suffering.holds(fault))
+    assert suffering.noticed(fault) == noticed + 1
+    assert suffering.told(fault) == told + 1
+    suffering.is_well()
+
+
+def test_stopped_and_disabled(suffering: Suffering, files: MountedTracefs) -> None:  # noqa: F811
+    wrote_0(suffering, files, "tracing_on", "tracing_off")
+    wrote_0(suffering, files, "events/kprobe_exporter/ppid/enable", "probe_disabled")
+    wrote_0(suffering, files, "events/kprobe_exporter/enters/enable", "probe_disabled")
+
+
+def test_deleted(
+    suffering: Suffering,
+    files: MountedTracefs,  # noqa: F811
+    tracefs: Path,  # noqa: F811
+) -> None:
+    """Counters go on from where they were. An enabled one cannot be deleted, nor the instance removed."""
+    suffering.is_well()
+    before = suffering.agent.scrape().value("kprobe_ppid_total")
+    with pytest.raises(OSError, match="busy") as refusal:
+        files.write("kprobe_events", "-:kprobe_exporter/ppid")
+    assert refusal.value.errno == errno.EBUSY
+    with pytest.raises(OSError, match="busy"):
+        files.rmdir(INSTANCE)
+    for event, undo in (("ppid", ("enable", "0")), ("soft", ("trigger", "!traceon"))):
+        files.write(f"{EVENTS}/{event}/{undo[0]}", undo[1])
+        files.write("kprobe_events", f"-:kprobe_exporter/{event}")
+        eventually(lambda: f"kprobe_exporter/{event} " in definitions(tracefs))  # noqa: B023
+    eventually(lambda: not suffering.holds("probe_gone"))
+    assert suffering.noticed("probe_gone") == suffering.told("probe_gone") == 2
+    suffering.is_well()
+    assert suffering.agent.scrape().value("kprobe_ppid_total") >= before + TIMES
+
+
+def test_somebody_insists(
+    start_agent: StartAgent,  # noqa: F811
+    files: MountedTracefs,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(vigil, "FIRST_PAUSE", 4.0)  # the agent is forked, so it has what is patched here
+    suffering = Suffering(start_agent(CONFIG))
+
+    def up() -> float:
+        return suffering.agent.scrape().value("kprobe_up", probe="ppid")
+
+    def given_up() -> bool:
+        files.write(f"{EVENTS}/ppid/enable", "0")
+        return up() == 0
+
+    eventually(given_up)
+    assert "it is left alone for 4 s" in suffering.agent.output()
+    assert suffering.told("probe_disabled") <= vigil.MENDS + 1
+    assert suffering.counts("enters")
+    eventually(lambda: up() == 1)
+    suffering.is_well()
+
+
+@pytest.mark.parametrize(
+    ("fault", "path"),
+    [
+        ("ftrace_off", "/proc/sys/kernel/ftrace_enabled"),
+        ("kprobes_off", "/sys/kernel/debug/kprobes/enabled"),
+    ],
+)
+def test_the_machines_switches(suffering: Suffering, fault: Fault, path: str) -> None:
+    """They are the machine's: told, not changed; tracepoints go on."""
+    if not Path(path).exists():
+        subprocess.run(["mount", "-t", "debugfs", "nodev", "/sys/kernel/debug"], check=True)
+    with switched_off(Path(path)):
+        eventually(lambda: suffering.holds(fault))
+        assert not suffering.counts("ppid")
+        assert suffering.counts("enters")
+        assert Path(path).read_text() == "0\n"
+    eventually(lambda: not suffering.holds(fault))
+    assert suffering.noticed(fault) == 1
+    suffering.is_well()
+
+
+def test_tracefs_is_unmounted_under_it(suffering: Suffering, tracefs: Path) -> None:  # noqa: F811
+    """The last counts stay, their age grows; when it is mounted again, everything goes on."""
+    suffering.is_well()
+    before = suffering.agent.scrape()
+    subprocess.run(["umount", "--lazy", tracefs], check=True)
+    try:
+        eventually(lambda: suffering.holds("tracefs_gone"))
+        eventually(lambda: suffering.agent.scrape()[AGE, frozenset()] > 3)
+        during = suffering.agent.scrape()
+        for probe in ("ppid", "soft", "enters"):
+            assert during.value("kprobe_up", probe=probe) == 1
+            assert during.value(HITS, probe=probe) == before.value(HITS, probe=probe)
+    finally:
+        subprocess.run(["mount", "-t", "tracefs", "nodev", tracefs], check=True)
+    eventually(lambda: not suffering.holds("tracefs_gone"))
+    assert suffering.told("tracefs_gone") == 2  # when it began, and when it was over
+    suffering.is_well()
+    assert suffering.agent.scrape()[AGE, frozenset()] < 3
+
+
+MODULE = "zram"
+
+
+def test_a_module_that_goes_and_comes_back(start_agent: StartAgent) -> None:  # noqa: F811
+    subprocess.run(["modprobe", MODULE], check=True)
+    suffering = Suffering(start_agent(f"probes: [{{name: shown, attach: 'kprobe:{MODULE}:disksize_show'}}]"))
+
+    def shown(times: int) -> Callable[[], bool]:
+        return lambda: suffering.agent.scrape().value(HITS, probe="shown") == times
+
+    Path("/sys/block/zram0/disksize").read_text()
+    eventually(shown(1))
+    time.sleep(2.5)  # it has to be seen loaded once: the agent looks once a second
+    subprocess.run(["rmmod", MODULE], check=True)
+    eventually(lambda: suffering.holds("module_gone"))
+    subprocess.run(["modprobe", MODULE], check=True)
+    eventually(lambda: not suffering.holds("module_gone"))
+    Path("/sys/block/zram0/disksize").read_text()
+    eventually(shown(2))
+    assert suffering.told("module_gone") == 2
+    subprocess.run(["rmmod", MODULE], check=True)

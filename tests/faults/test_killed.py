@@ -1,0 +1,126 @@
+"""Killed after any write, mkdir or rmdir below tracefs: the next start removes all that is ours, no more."""
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kprobe_exporter.agent import Agent
+from kprobe_exporter.config.load import load
+from kprobe_exporter.config.values import Config
+from kprobe_exporter.labels import DECODERS
+from kprobe_exporter.stop import Stop
+from kprobe_exporter.tracefs.files import MountedTracefs
+from kprobe_exporter.tracefs.instance import Instance
+from tests.kernel.conftest import as_found, definitions, files, tracefs  # noqa: F401
+from tests.kernel.test_lifecycle import foreign_things, instances
+
+pytestmark = pytest.mark.needs("kprobe_events")
+
+NAME = "kprobe_exporter_killed"
+
+EVERY = 6
+"""A life takes some seconds under emulation."""
+
+FIRST = """
+probes:
+  - {name: ppid, attach: 'kprobe:__x64_sys_getppid', metrics: [{counter: ppid_total}]}
+  - {name: soft, attach: 'kprobe:__x64_sys_getppid'}
+  - {name: some, attach: 'kretprobe:__x64_sys_getppid', filter: 'common_pid > 0', returns: long}
+  - {name: call, attach: 'call:__x64_sys_getpgrp', returns: int}
+  - {name: enters, attach: 'tracepoint:syscalls:sys_enter_getppid', metrics: [{counter: enters_total}]}
+"""
+SECOND = """
+probes:
+  - {name: ppid, attach: 'kprobe:__x64_sys_getppid', fetch: {sp: $stack}, metrics: [{counter: ppid_total}]}
+  - {name: soft, attach: 'kprobe:__x64_sys_getppid'}
+  - {name: more, attach: 'kprobe:__x64_sys_getpgrp', filter: 'common_pid > 1',
+     metrics: [{counter: more_total}]}
+  - {name: table, attach: 'tracepoint:syscalls:sys_enter_getppid', aggregate: kernel,
+     metrics: [{counter: table_total}]}
+"""
+
+
+class Killing(MountedTracefs):
+    """Ends this process as SIGKILL does, once so many changes are made."""
+
+    def __init__(self, root: Path, after: int) -> None:
+        super().__init__(root)
+        self.changes = 0
+        self.after = after
+
+    def write(self, path: str, text: str) -> None:
+        self._change(lambda: super(Killing, self).write(path, text))
+
+    def mkdir(self, path: str) -> None:
+        self._change(lambda: super(Killing, self).mkdir(path))
+
+    def rmdir(self, path: str) -> None:
+        self._change(lambda: super(Killing, self).rmdir(path))
+
+    def _change(self, change: Callable[[], None]) -> None:
+        if self.changes == self.after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.changes += 1
+        change()
+
+
+def read(path: Path, text: str) -> Config:
+    path.write_text(f"global: {{tracefs_instance: {NAME}}}\n{text}")
+    path.chmod(0o600)
+    return load([path], DECODERS)
+
+
+def life(kernel: MountedTracefs, path: Path) -> None:
+    """Install, run, reload, run, teardown."""
+    with Agent(read(path, FIRST), kernel, Stop()) as agent:
+        os.getppid()
+        agent.snapshot()
+        assert agent.reload(lambda: read(path, SECOND)) is None
+        os.getppid()
+        states = {probe.name: probe.state for probe in agent.snapshot().probes}
+    assert set(states.values()) == {"up"}, states
+
+
+def led(tracefs: Path, config: Path, after: int) -> int:  # noqa: F811
+    """How the process ended that led a life: -9 if it was killed, else how many changes it made, 1 to 254."""
+    pid = os.fork()
+    if pid == 0:
+        status = 255
+        try:
+            kernel = Killing(tracefs, after)
+            life(kernel, config)
+            status = kernel.changes
+        except BaseException:
+            traceback.print_exc(file=sys.__stderr__)
+        os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_killed_after_any_change(
+    tracefs: Path,  # noqa: F811
+    files: MountedTracefs,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """Every sixth number of changes; the two kernels under test take turns, so they have every third."""
+    config = tmp_path / "config.yaml"
+    with foreign_things(files):
+        before = definitions(tracefs), instances(tracefs)
+        changes = led(tracefs, config, -1)
+        assert 50 < changes < 255
+        assert (definitions(tracefs), instances(tracefs)) == before
+        left = 0
+        first = EVERY // 2 if os.uname().release.startswith("6.1.") else 0
+        for after in range(first, changes, EVERY):
+            assert led(tracefs, config, after) == -signal.SIGKILL, after
+            left += NAME in instances(tracefs)
+            if after % (4 * EVERY) == first:
+                assert changes <= led(tracefs, config, -1) < 255  # and what it takes to remove the dead one's
+            else:
+                Instance.acquire(files, NAME).close()  # as cleanup does
+            assert (definitions(tracefs), instances(tracefs)) == before, after
+        assert left > changes / EVERY / 2

@@ -1,0 +1,192 @@
+"""CPUs go, the clock steps, descriptors and memory run out: the agent goes on."""
+
+import os
+import resource
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kprobe_exporter.cli import main
+from kprobe_exporter.cli import run as run  # noqa: PLC0414
+from tests.agent_process import AgentProcess, Metrics, eventually, running
+from tests.kernel.conftest import StartAgent, as_found, start_agent, tracefs  # noqa: F401
+
+pytestmark = [
+    pytest.mark.needs("kprobe_events"),
+    pytest.mark.skipif("KPROBE_EXPORTER_VM" not in os.environ, reason="not on a machine that is used on"),
+]
+
+HITS, DELIVERED, LOST = (
+    "kprobe_hits_total",
+    "kprobe_exporter_events_total",
+    "kprobe_exporter_events_lost_total",
+)
+CPU1 = Path("/sys/devices/system/cpu/cpu1/online")
+CGROUPS = Path("/sys/fs/cgroup")
+MANY = 1000
+
+CONFIG = """
+global: {series_ttl: 10m}
+probes: [{name: ppid, attach: 'kprobe:__x64_sys_getppid', metrics: [{counter: ppid_total, labels: [cpu]}]}]
+"""
+
+
+def lost(metrics: Metrics) -> float:
+    return sum(metrics.value(LOST, **labels) for labels in metrics.labels(LOST))
+
+
+def on_cpu(cpu: int, call: Callable[[], object]) -> None:
+    """A child that is bound to this CPU makes the calls."""
+    pid = os.fork()
+    if pid == 0:
+        os.sched_setaffinity(0, {cpu})
+        for _ in range(MANY):
+            call()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def hits(agent: AgentProcess, times: int) -> Callable[[], bool]:
+    """Or a few more: a CPU that comes back has programs started."""
+    return lambda: times <= agent.scrape().value(HITS, probe="ppid") < times + 100
+
+
+@pytest.mark.skipif(not CPU1.exists(), reason="one CPU, or one that cannot go")
+def test_a_cpu_goes_offline_and_comes_back(start_agent: StartAgent) -> None:  # noqa: F811
+    """What is in the buffer of a CPU when it goes is read; nothing is lost that is not counted."""
+    agent = start_agent(CONFIG)
+    try:
+        on_cpu(1, os.getppid)
+        CPU1.write_text("0")
+        on_cpu(0, os.getppid)
+        eventually(hits(agent, 2 * MANY))
+        CPU1.write_text("1")
+        on_cpu(1, os.getppid)
+        eventually(hits(agent, 3 * MANY))
+    finally:
+        CPU1.write_text("1")
+    found: list[Metrics] = []
+
+    def all_delivered() -> bool:
+        found.append(agent.scrape())
+        return found[-1].value(DELIVERED, probe="ppid") == found[-1].value(HITS, probe="ppid")
+
+    eventually(all_delivered)
+    metrics = found[-1]
+    assert lost(metrics) == 0
+    assert metrics.value("kprobe_ppid_total", cpu="1") >= 2 * MANY
+    assert "Traceback" not in agent.output()
+
+
+@contextmanager
+def stepped(seconds: float) -> Iterator[None]:
+    """The time of day is another one, as date(1) would set it."""
+    time.clock_settime(time.CLOCK_REALTIME, time.time() + seconds)
+    try:
+        yield
+    finally:
+        time.clock_settime(time.CLOCK_REALTIME, time.time() - seconds)
+
+
+@pytest.mark.parametrize("seconds", [3600, -86400])
+def test_the_clock_is_stepped(start_agent: StartAgent, seconds: int) -> None:  # noqa: F811
+    """No series goes because of it, none falls, and durations are of another clock."""
+    agent = start_agent(
+        CONFIG.replace(
+            "probes: [", "probes: [{name: call, attach: 'syscall:getppid', filter: 'common_pid > 0'},"
+        )
+    )
+    on_cpu(0, os.getppid)
+    eventually(hits(agent, MANY))
+    before = agent.scrape()
+    with stepped(seconds):
+        on_cpu(0, os.getppid)
+        eventually(hits(agent, 2 * MANY))
+        time.sleep(1.5)  # a few looks of the agent's timer
+        after = agent.scrape()
+    for (name, labels), value in before.items():
+        if name.endswith(("_total", "_count", "_bucket")):
+            assert after[name, labels] >= value, name
+    assert after.value("kprobe_ppid_total", cpu="0") == 2 * MANY
+    assert after.value("kprobe_up", probe="ppid") == 1
+    assert 0 <= after["kprobe_exporter_kernel_read_age_seconds", frozenset()] < 5
+    assert after.value(LOST, reason="negative") == 0
+    assert after.value("kprobe_duration_seconds_sum", probe="call") < 60
+
+
+def test_no_descriptor_is_left(start_agent: StartAgent) -> None:  # noqa: F811
+    """Scrapes fail or wait, the log is not flooded, events are counted; then everything is as before."""
+    agent = start_agent(CONFIG)
+    on_cpu(0, os.getppid)
+    eventually(hits(agent, MANY))
+    soft, hard = resource.prlimit(agent.pid, resource.RLIMIT_NOFILE)
+    lines = len(agent.output().splitlines())
+    resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        eventually(lambda: "[descriptors_exhausted]" in agent.output())
+        for _ in range(5):
+            with pytest.raises(OSError, match=r"timed out|closed|refused|reset"):
+                urllib.request.urlopen(agent.address + "/metrics", timeout=0.5).close()
+        on_cpu(0, os.getppid)
+        assert agent.poll() is None
+    finally:
+        resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, (soft, hard))
+    eventually(hits(agent, 2 * MANY))
+    eventually(lambda: "it is over [descriptors_exhausted]" in agent.output())
+    metrics = agent.scrape()
+    assert metrics.value("kprobe_exporter_fault", fault="descriptors_exhausted") == 0
+    assert metrics.value("kprobe_exporter_faults_total", fault="descriptors_exhausted") == 1
+    assert metrics.value(DELIVERED, probe="ppid") == 2 * MANY
+    assert "Traceback" not in agent.output()
+    assert len(agent.output().splitlines()) - lines < 10, agent.output()
+
+
+LIMIT = 100 << 20
+SEEKS = """
+probes:
+  - name: seeks
+    attach: "kprobe:__x64_sys_getpgid"
+    fetch: {group: '+0x70(%di):u64', sp: '$stack:u64'}
+    metrics:
+      - {counter: seeks_total, labels: [group, sp]}
+      - {histogram: seek_bytes, value: sp, labels: [group]}
+"""
+
+
+def test_memory_is_short(tmp_path: Path, as_found: None) -> None:  # noqa: F811
+    """A flood of labels, one value each: what it needs is bounded, and it lives within a cgroup's limit."""
+    (CGROUPS / "cgroup.subtree_control").write_text("+memory")
+    group = CGROUPS / "kprobe_exporter_test"
+    group.mkdir()
+    (group / "memory.max").write_text(str(LIMIT))
+
+    def limited(arguments: list[str]) -> None:
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+        main(arguments)
+
+    config = tmp_path / "config.yaml"
+    config.write_text(SEEKS)
+    config.chmod(0o600)
+    arguments = ["run", "--web.listen-address", "127.0.0.1:0", "--config", str(config)]
+    agent = AgentProcess(tmp_path / "log", limited, arguments)
+    try:
+        with running(agent):
+            agent.wait_until_serving()
+            for number in range(40_000):
+                try:  # noqa: SIM105
+                    os.getpgid(number + 100_000)
+                except ProcessLookupError:
+                    pass
+            overflow = "kprobe_exporter_series_overflow_total"
+            eventually(lambda: agent.scrape().value(overflow, metric="kprobe_seeks_total") > 0)
+            metrics = agent.scrape()
+            assert metrics.value("kprobe_up", probe="seeks") == 1
+            assert metrics.value(HITS, probe="seeks") >= 40_000
+            assert "oom_kill 0" in (group / "memory.events").read_text()
+            assert int((group / "memory.current").read_text()) < LIMIT
+    finally:
+        group.rmdir()

@@ -1,0 +1,213 @@
+"""Under load, reloads and the hands of others an agent neither grows nor loses a count, in the long run."""
+
+import json
+import os
+import platform
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.agent_process import AgentProcess, Metrics, eventually
+from tests.faults import soak
+from tests.faults.soak import BURSTS, Eye, Load
+from tests.faults.test_privilege import own_libc
+from tests.kernel.conftest import StartAgent, as_found, definitions, start_agent, tracefs  # noqa: F401
+
+pytestmark = [pytest.mark.needs("kprobe_events"), pytest.mark.needs("uprobe_events")]
+
+CYCLE = 5.0
+RELOAD_EVERY = 2
+DELETE_EVERY = 6
+"""Cycles of so many seconds: a reload each 10 s, a probe deleted by hand each 30 s."""
+
+IDLE = 1.5
+"""Seconds after which the ring buffer and its counts have been read: deleting an event empties both."""
+
+HITS, EVENTS, LOST = "kprobe_hits_total", "kprobe_exporter_events_total", "kprobe_exporter_events_lost_total"
+SCRAPERS = 8
+"""At once: more than the agent has threads for them."""
+
+RELOADED = "kprobe_exporter_config_last_reload_success_timestamp_seconds"
+TOLD = ("overrun", "commit_overrun", "dropped", "unparsed")
+
+
+@dataclass
+class Soak:
+    """An agent, its load, and what is done to it."""
+
+    agent: AgentProcess
+    config: Path
+    tracefs: Path
+    load: Load
+    reloads: int = 0
+    deleted: int = 0
+    rounds: int = 0
+    quiet: int = 0
+
+    def applied(self) -> float:
+        """When the last reload was; the log leaves out what it has said over and over."""
+        return _value(self.agent.get(f"/metrics?name[]={RELOADED}"), RELOADED)
+
+    def cycle(self, number: int) -> None:
+        """Some quiet calls and a burst; in every other one a reload during one of them."""
+        reload_at = {0: "quiet", RELOAD_EVERY: "burst"}.get(number % (2 * RELOAD_EVERY))
+        before = self.applied()
+        for work in ("quiet", "burst"):
+            if work == "quiet":
+                self.load.quiet()
+                self.quiet += soak.QUIET_ROUNDS
+            else:
+                self.load.burst(BURSTS[number % len(BURSTS)])
+            if work == reload_at:
+                self.reloads += 1
+                self.config.write_text(soak.text(own_libc(), other=bool(self.reloads % 2)))
+                self.agent.signal(signal.SIGHUP)
+            self.rounds = self.load.done()
+            time.sleep(0.5)  # the quiet ones are read before a burst may overrun them
+        if reload_at is not None:
+            eventually(lambda: self.applied() > before, 60)
+        if number % DELETE_EVERY == DELETE_EVERY - 1:
+            time.sleep(IDLE)
+            self.delete(soak.VICTIMS[self.deleted % len(soak.VICTIMS)])
+
+    def delete(self, probe: str) -> None:
+        """As somebody would who takes it for a leftover: disable it, and delete its definition."""
+        for event in (self.tracefs / "instances/kprobe_exporter/events/kprobe_exporter").glob(f"{probe}*"):
+            with suppress(OSError):  # the agent may have it enabled again in between
+                if (event / "enable").read_text().startswith("1"):
+                    _write(event / "enable", "0")
+                    _write(self.tracefs / "kprobe_events", f"-:kprobe_exporter/{event.name}")
+                    self.deleted += 1
+                    return
+
+    def missing(self, metrics: Metrics, names: tuple[str, ...]) -> dict[str, float]:
+        """How many firings are in no event."""
+        return {
+            name: metrics.value(HITS, probe=name) - metrics.value(EVENTS, probe=name)
+            for name in names
+            if metrics.value(HITS, probe=name) != metrics.value(EVENTS, probe=name)
+        }
+
+
+def _value(text: str, name: str) -> float:
+    return next(float(line.split()[1]) for line in text.splitlines() if line.startswith(f"{name} "))
+
+
+def _write(path: Path, line: str) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_APPEND)
+    try:
+        os.write(file, line.encode())
+    finally:
+        os.close(file)
+
+
+@pytest.fixture
+def soaked(start_agent: StartAgent, tracefs: Path, tmp_path: Path) -> Iterator[Soak]:  # noqa: F811
+    with closing(Load()) as load:
+        agent = start_agent(soak.text(own_libc(), other=False))
+        yield Soak(agent, tmp_path / "config0.yaml", tracefs, load)
+
+
+def test_it_neither_grows_nor_loses_a_count(soaked: Soak, request: pytest.FixtureRequest) -> None:
+    agent, span = soaked.agent, 60 * request.config.getoption("--minutes")
+    soaked.cycle(0)
+    soaked.cycle(RELOAD_EVERY)  # both configurations have been there
+    begun = settled(agent)
+    ours = number_of_definitions(soaked.tracefs)
+    eye = Eye(agent)
+    number = 0
+    with eye.open(lambda: number_of_definitions(soaked.tracefs)):
+        while time.monotonic() - eye.begun < span:
+            number += 1
+            soaked.cycle(number)
+            time.sleep(max(0, number * CYCLE - (time.monotonic() - eye.begun)))
+    soaked.cycle(0)  # whoever was deleted is there again
+    ended = settled(agent)
+    metrics = balanced(soaked)
+    lost = {reason: metrics.value(LOST, reason=reason) for reason in (*TOLD, "unpaired", "wiped")}
+    before, after = eye.mean_resident(span / 6, span / 2), eye.mean_resident(2 * span / 3, span)
+    figures = {
+        "kernel": platform.release(),
+        "minutes": span / 60,
+        "probes": len(soak.probes("", other=False)),
+        "reloads": soaked.reloads,
+        "scrapes": len(eye.times),
+        "deleted": soaked.deleted,
+        "hits": sum(metrics.value(HITS, **labels) for labels in metrics.labels(HITS)),
+        "events": sum(metrics.value(EVENTS, **labels) for labels in metrics.labels(EVENTS)),
+        "lost": lost,
+        "missing": sum(soaked.missing(metrics, soak.RECORDED).values()),
+        "resident_before": before,
+        "resident_after": after,
+        "descriptors": len(begun[0]),
+        "threads": len(begun[1]),
+        "definitions": ours,
+        "most_definitions": eye.most_definitions,
+        "slowest_scrape": max(eye.times),
+        "resident": eye.resident,
+    }
+    print(json.dumps(figures | {"resident": eye.resident[:: max(1, len(eye.resident) // 60)]}))
+    soak.dump(request.config.getoption("--figures"), figures)
+
+    assert ended == begun
+    assert eye.fell == []
+    assert soaked.missing(metrics, soak.JOINED) == {}
+    assert sum(soaked.missing(metrics, soak.RECORDED).values()) == sum(lost[reason] for reason in TOLD)
+    assert lost["overrun"] > 0  # or it was no load
+    for name in (*soak.RECORDED, *soak.COUNTED, *soak.TABLES):
+        assert metrics.value(HITS, probe=name) == soaked.rounds, name
+    assert {metrics.value(f"kprobe_{name}_total") for name in soak.TABLES} == {soaked.rounds}
+    assert metrics.value(HITS, probe="call_getpriority") == soaked.quiet
+    assert down(metrics) == []
+    assert len(metrics.labels("kprobe_up")) == 50
+    assert eye.most_definitions <= ours + len(soak.VICTIMS)
+    assert after <= before * (1.02 if span >= 1800 else 1.03), f"{before:.0f} bytes grew to {after:.0f}"
+    assert agent.end() == 0
+    assert "Traceback" not in agent.output()
+    assert " ERROR " not in agent.output()
+
+
+def settled(agent: AgentProcess) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Descriptors and threads once no connection is open, and all threads that serve have started."""
+    with ThreadPoolExecutor(SCRAPERS) as pool:
+        list(pool.map(lambda _: agent.get(), range(2 * SCRAPERS)))
+    found: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+
+    def same() -> bool:
+        found.append((soak.descriptors(agent.pid), soak.threads(agent.pid)))
+        return len(found) > 50 and len(set(found[-50:])) == 1
+
+    eventually(same)
+    return found[-1]
+
+
+def balanced(soaked: Soak) -> Metrics:
+    """A scrape in which all is counted; the last one, if it never comes to that."""
+    found: list[Metrics] = []
+
+    def look() -> bool:
+        metrics = soaked.agent.scrape()
+        found.append(metrics)
+        told = sum(metrics.value(LOST, reason=reason) for reason in TOLD)
+        hits = {metrics.value(HITS, probe=name) for name in (*soak.RECORDED, *soak.COUNTED)}
+        return hits == {soaked.rounds} and sum(soaked.missing(metrics, soak.RECORDED).values()) == told
+
+    with suppress(AssertionError):
+        eventually(look)
+    return found[-1]
+
+
+def down(metrics: Metrics) -> list[str]:
+    return [
+        labels["probe"] for labels in metrics.labels("kprobe_up") if metrics.value("kprobe_up", **labels) != 1
+    ]
+
+
+def number_of_definitions(tracefs: Path) -> int:  # noqa: F811
+    return definitions(tracefs).count("kprobe_exporter/")

@@ -1,0 +1,111 @@
+"""trace.asked: what is typed as DEFINITION, perf-tools' short forms and attach strings included."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kprobe_exporter.errors import GrammarError
+from kprobe_exporter.grammar.place import FileOffset
+from kprobe_exporter.trace.asked import event_name, located, parse_asked
+
+
+@pytest.mark.parametrize(
+    ("text", "title", "definition"),
+    [
+        ("p:do_sys_open", "kprobe do_sys_open", "p:do_sys_open do_sys_open"),
+        ("r:do_sys_open $retval", "kprobe do_sys_open", "r:do_sys_open do_sys_open arg1=$retval"),
+        ("r:mine do_sys_open rval=$retval", "kprobe mine", "r:mine do_sys_open rval=$retval"),
+        ("p:mine do_sys_open mode=%cx:u16", "kprobe mine", "p:mine do_sys_open mode=%cx:u16"),
+        (
+            "p:do_sys_open f=+0(%si):string",
+            "kprobe do_sys_open",
+            "p:do_sys_open do_sys_open f=+0(%si):string",
+        ),
+        ("r10:vfs_read", "kprobe vfs_read", "r10:vfs_read vfs_read"),
+        ("p vfs_read", "kprobe p_vfs_read_0", "p:p_vfs_read_0 vfs_read"),
+        ("p:other/mine vfs_read", "kprobe mine", "p:mine vfs_read"),
+        ("p:ext4:ext4_open", "kprobe ext4_open", "p:ext4_open ext4:ext4_open"),
+        ("p:f.isra.0", "kprobe f_isra_0", "p:f_isra_0 f.isra.0"),
+        ("kprobe:vfs_read+8", "kprobe vfs_read", "p:vfs_read vfs_read+8"),
+        ("kretprobe:vfs_read $retval", "kprobe vfs_read", "r:vfs_read vfs_read arg1=$retval"),
+        ("fentry:vfs_read", "fprobe vfs_read", "f:vfs_read vfs_read"),
+        ("fexit:vfs_read", "fprobe vfs_read", "f:vfs_read vfs_read%return"),
+        ("p:/bin/bash:0x12", "uprobe bash_0x12 (p:bash_0x12 /bin/bash:0x12)", "p:bash_0x12 /bin/bash:0x12"),
+        ("p:/bin/bash:readline", "uprobe readline (p:readline /bin/bash:0x0)", "p:readline /bin/bash:0x0"),
+        ("tracepoint:sched:sched_switch a=$prev_pid", "tracepoint sched_switch", None),
+        ("e:mine sched/sched_switch", "tracepoint mine", "e:mine sched.sched_switch"),
+        ("sched:sched_switch", "sched:sched_switch", None),
+        ("call:vfs_read", "call:vfs_read", None),
+        ("syscall:openat", "syscall:openat", None),
+        ("kprobe:vfs_*", "kprobe:vfs_*", None),
+    ],
+)
+def test_what_is_traced(text: str, title: str, definition: str | None) -> None:
+    asked = parse_asked(text)
+    assert asked.title == title
+    if definition is not None:
+        assert asked.definition is not None
+        assert asked.definition.render() == definition
+
+
+@pytest.mark.parametrize(
+    ("text", "function"),
+    [
+        ("p:mine vfs_read", "kprobe:vfs_read"),
+        ("r:mine vfs_read", "kretprobe:vfs_read"),
+        ("p:mine ext4:ext4_open+4", "kprobe:ext4:ext4_open+4"),
+        ("fexit:vfs_read", "fexit:vfs_read"),
+        ("call:vfs_read", "call:vfs_read"),
+        ("p:mine 0xffffffff81000000", None),
+        ("p:/bin/bash:readline", None),
+        ("kprobe:vfs_*", None),
+        ("sched:sched_switch", None),
+        ("syscall:openat", None),
+    ],
+)
+def test_the_function_of_the_kernel(text: str, function: str | None) -> None:
+    found = parse_asked(text).function
+    assert (None if found is None else str(found)) == function
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "there is nothing to trace"),
+        ("mine", "a definition begins with p for an entry or r for a return"),
+        ("p:", "the event's name is missing"),
+        ("p:9x vfs_read", "'9x' is no event name"),
+        ("call:vfs_read a=%di", "a call takes no arguments here"),
+        ("kprobe:vfs_* a=%di", "a pattern takes no arguments here"),
+    ],
+)
+def test_what_is_wrong(text: str, said: str) -> None:
+    with pytest.raises(GrammarError, match=re.escape(said)):
+        parse_asked(text)
+
+
+@given(st.text())
+def test_any_text_is_parsed_or_refused(text: str) -> None:
+    try:
+        asked = parse_asked(text)
+    except GrammarError:
+        return
+    assert asked.title
+    assert "\n" not in asked.title
+    if asked.definition is not None:
+        again = parse_asked(asked.definition.render())
+        assert again.definition == asked.definition
+
+
+@given(st.from_regex(r"[\w.]{1,99}", fullmatch=True))
+def test_a_place_gives_a_name_that_the_kernel_takes(place: str) -> None:
+    assert re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,62}", event_name(place))
+
+
+def test_where_a_function_of_a_file_was_found() -> None:
+    asked = located(parse_asked("r:/bin/bash:readline"), 0x1234)
+    assert asked.definition is not None
+    assert asked.definition.place == FileOffset("/bin/bash", 0x1234, None)
+    assert str(asked.target) == "uretprobe:/bin/bash:readline"

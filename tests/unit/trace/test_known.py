@@ -1,0 +1,98 @@
+"""trace.known: what a person is told before anything is installed, from the kernel's lists alone."""
+
+from pathlib import Path
+
+import pytest
+
+from kprobe_exporter.errors import UsageError
+from kprobe_exporter.trace.asked import parse_asked
+from kprobe_exporter.trace.known import Placed, placed
+from kprobe_exporter.tracefs.files import MountedTracefs
+
+FILES = {
+    "tracing/available_filter_functions": "vfs_read\nvfs_open\ndo_sys_open\ndo_sys_openat2\nkeeps_off\n"
+    "kernel_clone\nf.isra.0\next4_open [ext4]\n__do_sys_getppid\n",
+    "root/proc/kallsyms": "".join(
+        f"{address:016x} t {name}\n"
+        for address, name in [
+            (16, "vfs_read"),
+            (32, "vfs_open"),
+            (48, "do_sys_open"),
+            (64, "do_sys_openat2"),
+            (80, "keeps_off"),
+            (96, "kernel_clone"),
+            (112, "f.isra.0"),
+            (128, "__do_sys_getppid"),
+            (128, "__x64_sys_getppid"),
+            (144, "ext4_open\t[ext4]"),
+        ]
+    ),
+    "root/proc/modules": "ext4 1 0 - Live 0x0\n",
+    "root/sys/kernel/debug/kprobes/blacklist": "0x50-0x60\tkeeps_off\n",
+}
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def find(kernel: Path, text: str) -> Placed:
+    return placed(parse_asked(text), MountedTracefs(kernel / "tracing"), kernel / "root")
+
+
+@pytest.mark.parametrize(
+    "text", ["p:vfs_read", "r:mine vfs_open $retval", "call:vfs_read", "sched:sched_switch"]
+)
+def test_nothing_is_to_be_said(kernel: Path, text: str) -> None:
+    assert find(kernel, text) == Placed(parse_asked(text))
+
+
+def test_one_that_never_fires(kernel: Path) -> None:
+    found = find(kernel, "p:do_sys_open")
+    (warning,) = found.warnings
+    assert warning.startswith("do_sys_open: it will never fire: ")
+    assert "do_sys_openat2" in warning
+    assert (found.notes, found.refused) == ((), None)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("p:do_fork", "kernel_clone does its work today"),
+        ("r:vfs_raed", "did you mean 'vfs_read'?"),
+        ("p:keeps_off", "the kernel keeps kprobes off it"),
+    ],
+)
+def test_one_that_cannot_be_probed(kernel: Path, text: str, said: str) -> None:
+    refused = find(kernel, text).refused
+    assert refused is not None
+    assert said in refused
+    assert refused.endswith((".", "?."))
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "said"),
+    [
+        ("p:mine f", "f.isra.0", "is compiled as 'f.isra.0' here"),
+        ("p:mine ext4_open", "ext4:ext4_open", "is a function of the module 'ext4'"),
+        ("p:mine __x64_sys_getppid", "__x64_sys_getppid", "it is also called __do_sys_getppid"),
+    ],
+)
+def test_one_that_is_called_otherwise(kernel: Path, text: str, place: str, said: str) -> None:
+    found = find(kernel, text)
+    (note,) = found.notes
+    assert said in note
+    assert (found.warnings, found.refused) == ((), None)
+    assert found.asked.definition is not None
+    assert str(found.asked.definition.place) == place
+    assert found.asked.name == "mine"
+
+
+def test_a_function_that_its_file_has_not(kernel: Path) -> None:
+    with pytest.raises(UsageError, match="nosuch"):
+        find(kernel, "p:/bin/true:nosuch")

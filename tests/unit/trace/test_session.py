@@ -1,0 +1,106 @@
+"""trace.session: the threads that are told to the kernel, and what is installed as it stands."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kprobe_exporter.errors import StartError
+from kprobe_exporter.trace.asked import parse_asked
+from kprobe_exporter.trace.session import Threads, batched, text_specs
+from kprobe_exporter.tracefs.instance import Instance
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    written: list[tuple[str, str]] = []
+    monkeypatch.setattr(Instance, "write", lambda self, path, text: written.append((path, text)))
+    return written
+
+
+@pytest.fixture
+def instance() -> Instance:
+    return Instance.__new__(Instance)
+
+
+def start(proc: Path, pid: int, *tids: int) -> None:
+    for tid in tids:
+        (proc / f"{pid}/task/{tid}").mkdir(parents=True)
+
+
+def test_a_process_with_later_threads(
+    tmp_path: Path, instance: Instance, told: list[tuple[str, str]]
+) -> None:
+    start(tmp_path, 7, 7, 8)
+    threads = Threads(instance, 7, None, tmp_path)
+    threads.look()
+    start(tmp_path, 7, 9)
+    threads.look()
+    assert told == [("set_event_pid", "7 8\n"), ("set_event_pid", "9\n")]
+
+
+def test_a_process_that_ends(tmp_path: Path, instance: Instance, told: list[tuple[str, str]]) -> None:
+    start(tmp_path, 7, 7)
+    threads = Threads(instance, 7, None, tmp_path)
+    (tmp_path / "7/task/7").rmdir()
+    (tmp_path / "7/task").rmdir()
+    threads.look()
+    assert told == [("set_event_pid", "7\n")]
+
+
+def test_a_thread(tmp_path: Path, instance: Instance, told: list[tuple[str, str]]) -> None:
+    (tmp_path / "8").mkdir()  # which has no entry of its own in a listing of /proc
+    threads = Threads(instance, None, 8, tmp_path)
+    threads.look()
+    assert told == [("set_event_pid", "8\n")]
+
+
+@pytest.mark.parametrize(("pid", "tid", "what"), [(7, None, "process 7"), (None, 7, "thread 7")])
+def test_nobody(
+    tmp_path: Path,
+    instance: Instance,
+    told: list[tuple[str, str]],
+    pid: int | None,
+    tid: int | None,
+    what: str,
+) -> None:
+    with pytest.raises(StartError, match=f"there is no {what}"):
+        Threads(instance, pid, tid, tmp_path)
+    assert told == []
+
+
+@given(st.lists(st.integers(1, 4194304)), st.integers(1, 200))
+def test_all_are_told_in_a_few_writes(numbers: list[int], most: int) -> None:
+    parts = list(batched(numbers, most))
+    assert [number for part in parts for number in part] == numbers
+    assert all(0 < len(part) <= most for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("p:mine vfs_read a=%di", ["p:g/mine vfs_read a=%di"]),
+        ("r:mine vfs_read $retval", ["r1024:g/mine vfs_read arg1=$retval"]),
+        ("r7:mine vfs_read", ["r7:g/mine vfs_read"]),
+        ("fexit:vfs_read", ["f:g/vfs_read vfs_read%return"]),
+        ("call:vfs_read", ["p:g/vfs_read vfs_read", "r1024:g/vfs_read_return vfs_read"]),
+    ],
+)
+def test_what_is_installed(text: str, lines: list[str]) -> None:
+    specs = text_specs(parse_asked(text), "a > 0")
+    assert [spec.line("g", spec.layout.event) for spec in specs] == lines
+    assert {spec.filter for spec in specs} == {"a > 0"}
+
+
+@pytest.mark.parametrize(
+    ("text", "events"),
+    [
+        ("sched:sched_switch", [("sched", "sched_switch")]),
+        ("syscall:openat", [("syscalls", "sys_enter_openat"), ("syscalls", "sys_exit_openat")]),
+    ],
+)
+def test_tracepoints_are_there_already(text: str, events: list[tuple[str, str]]) -> None:
+    specs = text_specs(parse_asked(text), None)
+    assert [(spec.system, spec.event) for spec in specs] == events
+    assert all(spec.file is None for spec in specs)

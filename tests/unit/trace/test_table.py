@@ -1,0 +1,105 @@
+"""trace.table: what is drawn fits the terminal, and nothing in it steers one."""
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kprobe_exporter.model import HistogramValue
+from kprobe_exporter.trace.count import DURATIONS, RETURNS, Row, Table
+from kprobe_exporter.trace.table import draw
+
+COLOR = re.compile("\x1b\\[[0-9;]*m")
+
+
+def table(**changed: object) -> Table:
+    counts = [0] * (len(DURATIONS) + 1)
+    counts[3:6] = [4, 8, 1]
+    given: dict[str, object] = {
+        "title": "call:vfs_read",
+        "seconds": 3.2,
+        "rows": (Row("vfs_read", 12.4, 1234, {"EBADF": 3, "EIO": 1}, 2),),
+        "rates": (1.0, 4.0, 8.0),
+        "histogram": HistogramValue(DURATIONS, tuple(counts), 1.0),
+        "what": "duration",
+        "lost": {},
+    }
+    return Table(**(given | changed))  # type: ignore[arg-type]
+
+
+def test_all_of_it() -> None:
+    assert draw(table(), 60, 20, color=False) == [
+        "call:vfs_read                                       ▂▅█  3 s",
+        "",
+        "probe         hits/s          hits      errors    missed",
+        "vfs_read          12         1,234           4         2",
+        "",
+        "errors: EBADF 3, EIO 1",
+        "",
+        "duration  count",
+        "  ≤ 8 µs      4  ████████████████████",
+        " ≤ 16 µs      8  ████████████████████████████████████████",
+        " ≤ 32 µs      1  █████",
+    ]
+
+
+def test_return_values() -> None:
+    counts = [0] * (len(RETURNS) + 1)
+    counts[0], counts[2], counts[5], counts[-1] = 1, 2, 3, 4
+    lines = draw(
+        table(histogram=HistogramValue(RETURNS, tuple(counts), 1.0), what="return value"),
+        60,
+        90,
+        color=False,
+    )
+    shown = [line.strip().split("  ")[0] for line in lines[8:]]
+    assert shown[:6] == ["0", "1", "2", "3 to 4", "5 to 8", "9 to 16"]
+    assert shown[-1] == "> 1,099,511,627,776"
+
+
+def test_what_was_lost_and_what_nobody_knows() -> None:
+    lines = draw(
+        table(lost={"overrun": 7}, histogram=None, rows=(Row("x", 0, 0, {}, None),)), 60, 20, color=False
+    )
+    assert "lost: overrun 7" in lines
+    assert lines[3] == "x               0             0           0"
+
+
+def test_rows_for_which_there_is_no_room() -> None:
+    rows = tuple(Row(f"f{number}", 1, 1, {}, 0) for number in range(30))
+    assert "and 26 more" in draw(table(rows=rows), 60, 10, color=False)
+
+
+@given(
+    title=st.text(),
+    name=st.text(),
+    rates=st.lists(st.floats(0, 1e12)).map(tuple),
+    counts=st.lists(st.integers(0, 1 << 62), min_size=len(DURATIONS) + 1, max_size=len(DURATIONS) + 1).map(
+        tuple
+    ),
+    lost=st.dictionaries(st.sampled_from(["overrun", "dropped"]), st.integers(1)),
+    width=st.integers(20, 300),
+    height=st.integers(4, 90),
+    color=st.booleans(),
+)
+def test_it_fits_and_steers_nothing(
+    title: str,
+    name: str,
+    rates: tuple[float, ...],
+    counts: tuple[int, ...],
+    lost: dict[str, int],
+    width: int,
+    height: int,
+    color: bool,
+) -> None:
+    shown = table(
+        title=title,
+        rows=(Row(name, 1.0, 1, {}, None),) * 3,
+        rates=rates,
+        histogram=HistogramValue(DURATIONS, counts, 1.0),
+        lost=lost,
+    )
+    lines = [COLOR.sub("", line) for line in draw(shown, width, height, color=color)]
+    assert len(lines) <= height
+    assert all(len(line) <= width for line in lines)
+    assert all(line.isprintable() or "\t" in line for line in lines)

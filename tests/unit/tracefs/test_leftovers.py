@@ -1,0 +1,104 @@
+"""tracefs.leftovers: what killed traces left goes, what a live one holds stays, nobody takes what is new."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from kprobe_exporter.errors import TracefsError
+from kprobe_exporter.tracefs import leftovers
+from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.leftovers import PREFIX, acquire_for_trace, remove_dead_traces, traces
+from tests.fake_tracefs import FakeTracefs
+
+OWN = f"{PREFIX}{os.getpid()}"
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeTracefs:
+    return FakeTracefs(tmp_path, {"vfs_read"})
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leftovers, "ATTEMPTS", 2)
+    monkeypatch.setattr(leftovers, "PAUSE", 0)
+
+
+def die(fake: FakeTracefs, name: str) -> None:
+    """As a killed trace leaves it: an instance that nobody locks, and an event."""
+    fake.mkdir(f"instances/{name}")
+    fake.write("kprobe_events", f"p:{name}/mine vfs_read")
+
+
+def test_a_dead_one_goes_and_a_live_one_stays(fake: FakeTracefs) -> None:
+    die(fake, f"{PREFIX}1")
+    fake.write("kprobe_events", f"p:{PREFIX}2/mine vfs_read")  # killed after its instance had gone
+    fake.write("kprobe_events", "p:other/mine vfs_read")
+    fake.mkdir("instances/other")
+    with acquire_for_trace(fake):
+        fake.write("kprobe_events", f"p:{OWN}/mine vfs_read")
+        assert traces(fake) == sorted([f"{PREFIX}1", f"{PREFIX}2", OWN])
+        remove_dead_traces(fake)
+        assert traces(fake) == [OWN]
+    assert traces(fake) == []
+    assert fake.names("instances") == ["other"]
+    assert fake.read("kprobe_events") == b"p:other/mine vfs_read\n"
+
+
+def test_another_process_of_the_same_number(fake: FakeTracefs) -> None:
+    with acquire_for_trace(fake) as theirs, acquire_for_trace(fake) as ours:
+        assert (theirs.name, ours.name) == (OWN, f"{OWN}_2")
+
+
+@pytest.mark.parametrize("start", [acquire_for_trace, remove_dead_traces])
+def test_one_after_the_other(fake: FakeTracefs, monkeypatch: pytest.MonkeyPatch, start: object) -> None:
+    """Between an instance's making and its lock it looks dead: nobody else is at work then."""
+    held = []
+    acquire = Instance.acquire
+
+    def watched(files: FakeTracefs, name: str) -> Instance:
+        held.append(files.lock("instances") is None)
+        return acquire(files, name)
+
+    die(fake, f"{PREFIX}1")
+    monkeypatch.setattr(Instance, "acquire", watched)
+    assert callable(start)
+    start(fake)
+    assert held == [True]
+    lock = fake.lock("instances")
+    assert lock is not None
+    os.close(lock)
+
+
+def test_one_that_stands_still_holds_up_nobody(fake: FakeTracefs) -> None:
+    lock = fake.lock("instances")
+    assert lock is not None
+    die(fake, f"{PREFIX}1")
+    remove_dead_traces(fake)
+    assert traces(fake) == []
+    os.close(lock)
+
+
+class Forbidden(FakeTracefs):
+    """A tracefs in which nothing may be seen or made."""
+
+    def names(self, path: str) -> list[str]:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    def lock(self, path: str) -> int | None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    def mkdir(self, path: str) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def test_without_permission(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever starts has other things to do; who wants to trace is told how to mend it."""
+    fake = Forbidden(tmp_path, {"vfs_read"})
+    remove_dead_traces(fake)
+    (message,) = caplog.messages
+    assert message.startswith("what killed traces left cannot be looked for: ")
+    with pytest.raises(TracefsError, match="run as root"):
+        acquire_for_trace(fake)
