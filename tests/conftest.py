@@ -5,13 +5,25 @@ tracefs, and no such word in its README. The harness (tests/vm) knows what each 
 lacks: any other skip there is a failure.
 """
 
+import logging
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 TRACEFS = Path("/sys/kernel/tracing")
+
+
+@pytest.fixture(autouse=True)
+def own_log() -> Iterator[None]:
+    """A command that ran in this process has set up the package's log: the next test finds it as it was."""
+    log = logging.getLogger("kprobe_exporter")
+    before = log.level, log.propagate, log.handlers[:]
+    yield
+    log.setLevel(before[0])
+    log.propagate, log.handlers[:] = before[1:]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -95,14 +95,17 @@ def test_what_is_written_to_a_pipe_goes_in_pieces() -> None:
 
 @pytest.mark.parametrize("number", ENDING)
 def test_a_signal_ends_the_wait(number: signal.Signals) -> None:
-    before = signal.getsignal(number)
-    with Interrupt().heeded() as stop:
-        os.kill(os.getpid(), number)
-        stop.wait_for([], 10)
-        assert (stop.is_set(), stop.insists) == (True, False)
-        os.kill(os.getpid(), number)
-        assert (stop.is_set(), stop.insists) == (True, True)
-    assert signal.getsignal(number) == before
+    found = signal.signal(number, signal.SIG_DFL)  # nohup has SIGHUP ignored
+    try:
+        with Interrupt().heeded() as stop:
+            os.kill(os.getpid(), number)
+            stop.wait_for([], 10)
+            assert (stop.is_set(), stop.insists) == (True, False)
+            os.kill(os.getpid(), number)
+            assert (stop.is_set(), stop.insists) == (True, True)
+        assert signal.getsignal(number) == signal.SIG_DFL
+    finally:
+        signal.signal(number, found)
 
 
 def test_nohup(monkeypatch: pytest.MonkeyPatch) -> None:
