@@ -40,7 +40,7 @@ def nap(seconds: float) -> tuple[float, float]:
     """Sleep in the kernel, not until a moment but for so long: how long that took at least and at most."""
     wanted = TimeSpec(int(seconds), round(seconds % 1 * 1e9))
     began = time.monotonic()
-    assert LIBC.clock_nanosleep(time.CLOCK_MONOTONIC, 0, wanted, None) == 0
+    assert LIBC.clock_nanosleep(time.CLOCK_MONOTONIC, 0, ctypes.byref(wanted), None) == 0
     return seconds, time.monotonic() - began
 
 

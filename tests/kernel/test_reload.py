@@ -299,6 +299,7 @@ def test_what_is_refused_changes_nothing(reloaded: Callable[..., Reloaded], trac
     assert [metrics.value("kprobe_up", probe=name) for name in ("enters", "not_there")] == [1, 0]
 
 
+@pytest.mark.needs("kprobe_events")
 def test_sighup_reloads(reloaded: Callable[..., Reloaded]) -> None:
     run = reloaded(TRACEPOINT)
     stamp = "kprobe_exporter_config_last_reload_success_timestamp_seconds"
