@@ -15,7 +15,7 @@ image-packages := buildah catatonit debootstrap podman runc
 COMMAND ?= $(bin)/kprobe-exporter run $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check vmtest demo bench shell fixtures hooks clean .venv
+.PHONY: help run test check vmtest demo bench fuzz soak shell fixtures hooks clean .venv
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -45,6 +45,14 @@ demo: .venv/test.stamp ## the agent in a VM that has kprobes (KERNEL=6.12 PORT=1
 bench: .venv/test.stamp ## what it costs, measured and written to docs/benchmarks.md (ARGS="throughput start")
 	@scripts/debian-packages $(suite-packages) trace-cmd
 	@$(bin)/python -m tests.bench $(ARGS)
+
+fuzz: .venv/test.stamp ## wrong bytes for whatever reads others' (ARGS="--seconds 60 pages http"), into docs/reliability.md
+	@scripts/debian-packages openssl
+	@$(bin)/python -m tests.fuzz $(ARGS)
+
+soak: .venv/test.stamp ## an agent under load for long, written to docs/reliability.md (KERNEL=6.12 MINUTES=30)
+	@scripts/debian-packages $(suite-packages)
+	@$(bin)/python -m tests.faults.soaking $(KERNEL:%=--kernel %) $(MINUTES:%=--minutes %)
 
 shell: .venv/test.stamp ## a shell in a VM (KERNEL=6.12)
 	@scripts/debian-packages $(vm-packages)

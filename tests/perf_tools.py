@@ -122,12 +122,11 @@ def retransmission() -> None:
 
 
 FILENAME = "p:myopen do_sys_openat2 filename=+0(%si):string"
-NAMED = OPENAT + rb' filename="/'
-THERE = rb'[^"\n]*"$'
-OPEN2 = "open(2) goes through do_sys_openat2 since Linux 5.6; do_sys_open is there and never called."
+NAMED = OPENAT + rb' filename="/etc/hostname"$'
+OPEN2 = "do_sys_open is still there, but compiled into those that call it; do_sys_openat2 does the work."
 NAME = "Only the name of the function."
-TYPED = "The kernel knows the type of $retval by BTF since 6.5, so it is decimal; before, as there."
-BIO_ALLOC = "bio_alloc is inlined since Linux 5.18; bio_alloc_bioset does its work."
+TYPED = "With BTF the kernel knows the type of $retval, so it is decimal; on 6.1 it is `0x8`."
+BIO_ALLOC = "bio_alloc is inlined today; bio_alloc_bioset does its work."
 HEXADECIMAL = "Hexadecimal numbers begin with 0x."
 
 ROWS = (
@@ -146,7 +145,7 @@ ROWS = (
         opens,
         rb"# tracer: nop\n#\n# entries-in-buffer/entries-written: \d+/\d+   #P:\d+\n(?:#[^\n]*\n)+",
         "The header is that of `trace`, read at the start, as there; the events that are in the buffer by "
-        "then are not shown twice. Linux 5.14 added a column of flags, migrate-disable.",
+        "then are not shown twice. There is one more column of flags today, migrate-disable.",
         prefixed=False,
     ),
     Row(
@@ -176,7 +175,7 @@ ROWS = (
         opens,
         rb"myopen: " + OPENAT + rb" mode=416$",
         "do_sys_openat2 takes flags and mode in a struct open_how, whose address is in %dx. `u16` is decimal "
-        "since 4.9: 416 is 0640; `x16` gives 0x1a0.",
+        "since Linux 4.9: 416 is 0640; `x16` gives 0x1a0.",
     ),
     Row(
         "kprobe 'p:myopen do_sys_open filename=+0(%si):string'",
@@ -189,14 +188,14 @@ ROWS = (
         "kprobe -d 10 'p:myopen do_sys_open filename=+0(%si):string' > out",
         ("-d", "10", FILENAME),
         opens,
-        rb"myopen: " + NAMED + THERE,
-        "With `> out`; the progress is on stderr, where that is a terminal.",
+        rb"myopen: " + NAMED,
+        "With `> out` as well; the progress is on stderr, where that is a terminal.",
     ),
     Row(
         "kprobe -p 1696 'p:myopen do_sys_open filename=+0(%si):string'",
         ("-p", "PID", FILENAME),
         opens,
-        rb"myopen: " + NAMED + THERE,
+        rb"myopen: " + NAMED,
         "All threads of the process; those that it starts later are found within 0.2 s. A filter may be "
         "given as well.",
     ),
@@ -204,7 +203,7 @@ ROWS = (
         "kprobe -L TID (usage)",
         ("-L", "PID", FILENAME),
         opens,
-        rb"myopen: " + NAMED + THERE,
+        rb"myopen: " + NAMED,
         "A filter may be given as well.",
     ),
     Row(
@@ -244,7 +243,7 @@ ROWS = (
         ("p:myprobe bio_alloc_bioset %ax:u32",),
         block_io,
         rb"myprobe: " + BIO + rb" arg1=\d+$",
-        "`u32` is decimal since 4.9; `x32` is as there.",
+        "`u32` is decimal since Linux 4.9; `x32` is as there.",
     ),
     Row(
         "kprobe 'p:myprobe bio_alloc ax=%ax'",

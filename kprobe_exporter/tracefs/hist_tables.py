@@ -84,8 +84,8 @@ def _key(rendered: str) -> bytes:
     return re.escape(name.encode()) + (b": " if form is not NUMBER else b":") + form
 
 
-def _value(name: str, part: bytes) -> int | bytes:
-    return part.rstrip(b" ") if name == "comm" else int(part)
+def _value(rendered: str, part: bytes) -> int | bytes:
+    return part.rstrip(b" ") if rendered.partition(".")[0] == "comm" else int(part)
 
 
 class HistTables:

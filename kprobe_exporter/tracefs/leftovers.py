@@ -20,7 +20,7 @@ PREFIX = "kprobe_exporter_trace_"
 INSTANCES = "instances"
 """The directory that traces lock while they start and while they clean up."""
 
-ATTEMPTS, PAUSE = 200, 0.01
+ATTEMPTS, PAUSE = 100, 0.02
 """How often, and after how many seconds, the lock is tried: a process that stands still holds up nobody for
 longer than that."""
 

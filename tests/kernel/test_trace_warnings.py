@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.perf_tools_document import DOCUMENT
 from tests.trace_process import StartTrace
 
 pytestmark = pytest.mark.needs("kprobe_events")
@@ -13,10 +14,11 @@ FORCE = "not traced because of the warning: give -F to try it all the same."
 
 
 def test_a_function_that_is_never_called(trace: StartTrace) -> None:
-    """As in perf-tools' first example."""
+    """As in perf-tools' first example; the document shows it."""
     one = trace("p:do_sys_open")
     one.wait_for(b"Tracing kprobe do_sys_open. Ctrl-C to end.\n")
     assert one.end() == 0
+    assert one.errors in DOCUMENT.read_text()
     assert one.errors == (
         "kprobe-exporter: warning: do_sys_open: it will never fire: open(2) does not go through it, name "
         "do_sys_openat2.\n"

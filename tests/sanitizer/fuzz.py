@@ -44,7 +44,7 @@ def main() -> None:
     fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 1 << 20)
     records = damaged = losses = 0
     for number in range(rounds):
-        page = _damaged(random)
+        page = damaged_page(random)
         exact = (ctypes.c_char * len(page)).from_buffer_copy(page)
         for parser in parsers:
             parser.feed(exact, number % 4)
@@ -81,7 +81,7 @@ def _full(random: Random) -> bytes:
     return page.render()
 
 
-def _damaged(random: Random) -> bytes:
+def damaged_page(random: Random) -> bytes:
     """A page as the kernel would write it, then not."""
     page = Page(random.getrandbits(60), lost=random.choice([None, 5]), flags=random.choice([0, MISSED]))
     now = page.time

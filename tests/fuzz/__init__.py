@@ -1,0 +1,1 @@
+"""What reads somebody else's bytes, fed with bytes that nobody meant."""

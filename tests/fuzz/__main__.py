@@ -1,0 +1,61 @@
+"""`make fuzz`: feeds what reads others' bytes with wrong ones, and writes what came of it to a document."""
+
+import argparse
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from random import SystemRandom
+
+from tests.bench.progress import say
+from tests.fuzz import configuration, http, pages, proc_texts, trace_text, web_configuration
+from tests.fuzz.document import merged, row, table
+from tests.fuzz.run import Limit, fuzz
+from tests.fuzz.target import ROOT, Target
+
+DOCUMENT = ROOT / "docs/reliability.md"
+
+TARGETS: Mapping[str, Target] = {
+    module.TARGET.name: module.TARGET
+    for module in (configuration, trace_text, pages, http, web_configuration, proc_texts)
+}
+"""By the name on the command line."""
+
+SECONDS = 180.0
+
+
+def main() -> int:
+    given = _arguments()
+    limit = Limit(given.seconds, given.inputs)
+    results = []
+    for name in given.names:
+        first = given.seed if given.seed is not None else SystemRandom().randrange(10**9)
+        say(f"{name}: from seed {first} on")
+        results.append(fuzz(TARGETS[name], first, limit, say))
+    rows = [row(result, time.strftime("%Y-%m-%d")) for result in results]
+    print(f"\n{table(rows).text()}\n", flush=True)
+    if given.seed is None and given.inputs is None:
+        before = DOCUMENT.read_text() if DOCUMENT.exists() else ""
+        DOCUMENT.write_text(merged(before, rows, list(TARGETS)))
+        print(f"written to {DOCUMENT.relative_to(Path.cwd())}")
+    return 1 if any(result.crashes for result in results) else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"all by default: {', '.join(TARGETS)}")
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help="of each target (default: %(default)g)"
+    )
+    parser.add_argument("--seed", type=int, help="of the first input: a repetition, which is not written")
+    parser.add_argument("--inputs", type=int, help="as many at the most: a trial, which is not written")
+    given = parser.parse_args()
+    given.names = given.names or list(TARGETS)
+    for name in given.names:
+        if name not in TARGETS:
+            parser.error(f"there is no target {name!r}: name some of {', '.join(TARGETS)}")
+    return given
+
+
+if __name__ == "__main__":
+    sys.exit(main())

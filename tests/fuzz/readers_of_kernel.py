@@ -1,0 +1,232 @@
+"""The kernel's lists and tracefs' files: each text with the functions of ours that read it."""
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from itertools import islice
+from pathlib import Path
+
+from kprobe_exporter.errors import GrammarError, ProbeRefused
+from kprobe_exporter.grammar.event_format import parse_format, text_pattern
+from kprobe_exporter.grammar.target import parse_target
+from kprobe_exporter.identity.threads import parse_comms, parse_tgids
+from kprobe_exporter.model import Arg, Layout
+from kprobe_exporter.plan.shape import geometry, shape, stacks
+from kprobe_exporter.tracefs.definitions import list_definitions
+from kprobe_exporter.tracefs.functions import Functions
+from kprobe_exporter.tracefs.hist_tables import parse_hist
+from kprobe_exporter.tracefs.lists import Lists
+from kprobe_exporter.tracefs.profile import buffer_stats, kprobe_counts, uprobe_counts
+from kprobe_exporter.tracefs.refusal import logged_error
+from kprobe_exporter.tracefs.resolve import Resolver
+from tests.fuzz.reader import Reader
+from tests.unit.captured import FIXTURES, captured
+from tests.unit.tracefs import test_hist_tables, test_symbols
+from tests.unit.tracefs.conftest import Table
+from tests.unit.tracefs.test_functions import BLACKLIST, MODULES, NAMES
+from tests.unit.tracefs.test_resolve import SYMBOLS, TRACEABLE
+
+TARGETS = [
+    parse_target(text)
+    for text in (
+        *("kprobe:vfs_*", "kprobe:vfs_read", "kprobe:tcp_ack", "kprobe:ext4:ext4_open", "kprobe:twice"),
+        *("fentry:vfs_write", "kretprobe:*[a-z]?", "kprobe:nothing_like_it"),
+    )
+]
+MOST = 100_000
+ADDRESSES = (0, 0xFFFFFFFF81000010, 0xFFFFFFFF81000184, 0xFFFFFFFFC0000014, (1 << 64) - 1)
+COMMANDS = ("p:capture/bad do_sys_openat2 x=$arg99", "r:capture/bad do_sys_openat2 ret=$retval:s99", "")
+DEFINITIONS = (
+    b"p:kprobe_exporter/open do_sys_openat2 path=+0($arg2):ustring\n"
+    b"r16:kprobe_exporter/back vfs_read ret=$retval\np:other/open vfs_read\ne:a/b sched.sched_switch\n"
+)
+
+
+def _fixtures(start: str) -> list[bytes]:
+    return [one.data for one in captured(start)]
+
+
+def _lists(data: bytes, which: str) -> Lists:
+    """The kernel's lists, one of which is ``data``."""
+    known = {"traceable": TRACEABLE, "symbols": SYMBOLS, "blacklist": BLACKLIST, "modules": MODULES}
+    addresses = test_symbols.ADDRESSES
+    texts = {**known, "addresses": addresses, which: data}
+    return Lists(**{name: lambda text=text: text.splitlines(keepends=True) for name, text in texts.items()})
+
+
+def _told(data: bytes, which: str) -> list[object]:
+    """All that is said of functions by the lists."""
+    lists = _lists(data, which)
+    known = Functions(lists, NAMES)
+    said: list[object] = [known.answer(module, name, 0) for name in NAMES for module in ("", "ext4")]
+    resolver = Resolver(lists, lambda _: ())
+    for target in TARGETS:
+        with suppress(ProbeRefused):
+            said.append(resolver.place(target))
+        with suppress(ProbeRefused):
+            said.append(resolver.matching(target, MOST))
+    return said
+
+
+@cache
+def _told_without(which: str) -> list[object]:
+    return _told(b"", which)
+
+
+def _functions(data: bytes, which: str) -> bool:
+    """Whether one of the lists makes a difference to what is said."""
+    return _told(data, which) != _told_without(which)
+
+
+def _symbols(directory: Path, kallsyms: bytes | None, functions: bytes | None, modules: bytes = b"") -> bool:
+    """Names of addresses, by one list or the other."""
+    machine = test_symbols.Machine(directory, kallsyms, functions)
+    machine.modules.write_bytes(modules)
+    if kallsyms is None:
+        machine.file.write_bytes(test_symbols.HIDDEN)
+    found = [machine.symbols.text(address) for address in ADDRESSES]
+    return any(not text.startswith(b"0x") for text in found)
+
+
+def _modules(data: bytes, directory: Path) -> bool:
+    _symbols(directory, test_symbols.KALLSYMS, None, data)
+    return _functions(data, "modules")
+
+
+def _kprobe_profile(data: bytes, _: Path) -> bool:
+    table = Table()
+    table.files |= {"kprobe_profile": data, "kprobe_events": DEFINITIONS}
+    return bool(kprobe_counts(table, "kprobe_exporter"))
+
+
+def _uprobe_profile(data: bytes, _: Path) -> bool:
+    table = Table()
+    table.files |= {"uprobe_profile": data, "uprobe_events": DEFINITIONS}
+    return bool(uprobe_counts(table, "kprobe_exporter"))
+
+
+def _definitions(data: bytes, _: Path) -> bool:
+    table = Table()
+    table.files |= {
+        "kprobe_events": data,
+        "dynamic_events": data,
+        "kprobe_profile": b"  open 1 2\n  open 3 4\n",
+    }
+    kprobe_counts(table, "kprobe_exporter")
+    return bool(list_definitions(table))
+
+
+def _stats(data: bytes, _: Path) -> bool:
+    table = Table()
+    table.files |= {"i/per_cpu/cpu0/stats": data, "i/per_cpu/cpu1/stats": data}
+    return any(buffer_stats(table, "i"))
+
+
+def _format(data: bytes, _: Path) -> bool:
+    text = data.decode(errors="replace")
+    form = parse_format(text)
+    for name in (*form.fields, "nobody"):
+        with suppress(GrammarError):
+            pattern, _args = text_pattern(form, [name])
+            re.compile(pattern)
+    with suppress(GrammarError):
+        stacks(text)
+    made = 0
+    for kind, type_ in (
+        ("int", ""),
+        ("str", ""),
+        ("bare", "x8[4]"),
+        ("texts", "string[2]"),
+        ("char", "char"),
+    ):
+        for name in islice(form.fields, 8):
+            layout = Layout(0, "x", form.name, "return", "f", (Arg(name, kind, type=type_),), caller=True)  # type: ignore[arg-type]
+            with suppress(GrammarError):
+                made += shape(layout, text).size > 0
+    return bool(form.fields)
+
+
+def _header(data: bytes, _: Path) -> bool:
+    text = data.decode(errors="replace")
+    event, page = ((FIXTURES / "6.12" / name).read_text() for name in ("header_event", "header_page"))
+    with suppress(GrammarError):
+        geometry(page, text)
+    return geometry(text, event).page > 0
+
+
+def _error_log(data: bytes, _: Path) -> bool:
+    text = data.decode(errors="replace")
+    commands = (*COMMANDS, *(line.removeprefix("  Command: ") for line in text.split("\n")[:9]))
+    said = [logged_error(text, command) for command in commands]
+    return any(said)
+
+
+def _material(*texts: bytes) -> Sequence[bytes]:
+    return texts
+
+
+READERS: Mapping[str, Reader] = {
+    "kallsyms": Reader(
+        lambda: _material(test_symbols.KALLSYMS, SYMBOLS, test_symbols.HIDDEN),
+        lambda data, directory: _functions(data, "symbols") | _symbols(directory, data, None),
+        words=(b"[bpf]", b"[__builtin__kprobes]", b"\t[ext4]", b"ffffffffffffffff t x\n", b" T ", b"__pfx_"),
+    ),
+    "functions": Reader(lambda: _material(TRACEABLE), lambda data, _: _functions(data, "traceable")),
+    "addresses": Reader(
+        lambda: _material(test_symbols.ADDRESSES),
+        lambda data, directory: _symbols(directory, None, data) | _functions(data, "addresses"),
+        words=(b" [ext4]", b"ffffffffffffffff x\n"),
+    ),
+    "blacklist": Reader(lambda: _material(BLACKLIST * 3), lambda data, _: _functions(data, "blacklist")),
+    "modules": Reader(lambda: _material(MODULES), _modules),
+    "kprobe_profile": Reader(
+        lambda: _fixtures("kprobe_profile/"), _kprobe_profile, words=(b"  open  1  2\n",)
+    ),
+    "uprobe_profile": Reader(
+        lambda: _fixtures("uprobe_profile/"), _uprobe_profile, words=(b"  /a b  open  1\n",)
+    ),
+    "definitions": Reader(lambda: [DEFINITIONS, (FIXTURES / "definitions.txt").read_bytes()], _definitions),
+    "stats": Reader(lambda: _fixtures("stats/"), _stats),
+    "hist": Reader(
+        lambda: _material(
+            test_hist_tables.NAMES,
+            test_hist_tables.POWERS,
+            test_hist_tables.NAMES + b"\n\n" + test_hist_tables.POWERS + b"\n\n" + test_hist_tables.EMPTY,
+        ),
+        lambda data, _: parse_hist(data),
+        words=(
+            b"~ 2^99",
+            b"keys=,:vals=,",
+            b".log2",
+            b"comm",
+            b"hitcount",
+            b"Totals:\n",
+            b" if x [active]",
+            b"(?",
+        ),
+    ),
+    "format": Reader(
+        lambda: _fixtures("format/"),
+        _format,
+        (GrammarError,),
+        words=(
+            *(
+                b"__data_loc char[] ",
+                b"\tfield:char a[16];\toffset:8;\tsize:16;\tsigned:0;\n",
+                b'print fmt: "',
+            ),
+            *(b"%s", b"%*.*s", b"%-16lx", b"REC->", b"__get_str(", b"signed:1", b"[1000000000]", b"size:0;"),
+            *(b"name: sys_enter_x\n", b"name: sys_exit_x\n"),
+        ),
+    ),
+    "header_page": Reader(
+        lambda: [*_fixtures("header_page"), *_fixtures("header_event")], _header, (GrammarError,)
+    ),
+    "error_log": Reader(lambda: _fixtures("error_log/"), _error_log),
+    "saved_cmdlines": Reader(
+        lambda: _material(b"7 bash\n8 kworker/0:1\n9 <...>\n10 a\n11 b c\n", b"1 x\n" * 9),
+        lambda data, _: parse_comms(data),
+    ),
+    "saved_tgids": Reader(lambda: _material(b"7 5\n8 8\n123456 1\n"), lambda data, _: parse_tgids(data)),
+}

@@ -1,0 +1,106 @@
+"""Fuzzes the two parsers of trace text, the agent's and the one of saved text, with what kernels wrote."""
+
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from random import Random
+
+from kprobe_exporter.model import Layout
+from kprobe_exporter.source.lines import LineParser
+from kprobe_exporter.source.saved import SavedParser
+from tests.fuzz.mutate import Mutator
+from tests.fuzz.target import Input, Take, Target
+from tests.unit.captured import FIXTURES, captured
+from tests.unit.source.test_lines import LAYOUTS, captured_layout, line
+
+LINES = 12
+"""Of a piece of material."""
+
+WORDS = (
+    *(
+        b"CPU:0 [LOST 3 EVENTS]\n",
+        b"CPU:99999 [LOST EVENTS]\n",
+        b" <stack trace>\n",
+        b" => vfs_read+0x1/0x2\n",
+    ),
+    *(b"(fault)", b'" comm="', b'="', b"-1234    [001] .....    12.345678: ", b" (-------) ", b"(f+0x0/0x1)"),
+    *(
+        b" <- vfs_read)",
+        b" -> 0x",
+        b"sys_openat(",
+        b" " * 16,
+        b"# tracer: nop\n",
+        b'{"a",(fault)}',
+        b"{0x1,0x2}",
+    ),
+)
+
+
+@cache
+def texts() -> Mutator:
+    files = [stream.data for stream in captured("trace_pipe/")]
+    files += [file.read_bytes() for file in sorted(FIXTURES.glob("documents/*.txt"))]
+    lines = [file.splitlines(keepends=True) for file in files]
+    pieces = [b"".join(all_[at : at + LINES]) for all_ in lines for at in range(0, len(all_), LINES)]
+    pieces += [
+        line(b'p: (f) count=3 comm="\xffx"', b"a\nb"),
+        line(b'r: (ksys_read+0x75/0x100 <- vfs_read) return=-1 comm="a\nb"', b" \n "),
+        line(b'two: (f+0x0/0x1) count=-3 path="/etc/\xffpasswd" comm="x y"') * 3,
+        line(b'mixed: (f+0x0/0x1) sym=a+0x1/0x2 names={"a","b"} comm="c"'),
+    ]
+    return Mutator(pieces, WORDS)
+
+
+@cache
+def layouts() -> tuple[Layout, ...]:
+    """Those of the unit tests, and of each event that was captured."""
+    known = {one.event: one for one in (*LAYOUTS, *map(captured_layout, captured("trace_pipe/")))}
+    return tuple(replace(one, slot=slot) for slot, one in enumerate(known.values()))
+
+
+@cache
+def stacked() -> tuple[Layout, ...]:
+    """The same with a stack after each event, and twice."""
+    known = [replace(one, stack=True) for one in layouts()]
+    return (*known, *(replace(one, slot=one.slot + len(known)) for one in known))
+
+
+def make(random: Random) -> Input:
+    return Input(random.choice(("live", "stacked", "saved")), texts()(random))
+
+
+def pieces(data: bytes) -> Iterator[bytes]:
+    """The bytes as reads of a pipe may cut them; told by the bytes alone."""
+    random = Random(zlib.crc32(data))
+    edges = sorted([0, len(data), *(random.randrange(len(data) + 1) for _ in range(random.randrange(4)))])
+    yield from (data[start:end] for start, end in pairwise(edges))
+
+
+@contextmanager
+def taking() -> Iterator[Take]:
+    def live(data: bytes, known: tuple[Layout, ...]) -> int:
+        parser = LineParser(known)
+        batches = [parser.feed(piece) for piece in pieces(data)]
+        assert all(loss.start <= loss.end for batch in batches for loss in batch.losses)
+        return sum(len(batch.records) for batch in batches)
+
+    def saved(data: bytes) -> int:
+        parser = SavedParser()
+        return sum(len(parser.feed(piece).records) for piece in pieces(data)) + len(parser.finish().records)
+
+    readers: dict[str, Callable[[bytes], int]] = {
+        "live": lambda data: live(data, layouts()),
+        "stacked": lambda data: live(data, stacked()),
+        "saved": saved,
+    }
+
+    def take(given: Input) -> bool:
+        return readers[given.what](given.data) > 0
+
+    yield take
+
+
+TARGET = Target("trace-text", make, taking)

@@ -1,0 +1,123 @@
+"""Fuzzes the web configuration: its text, its values, and the certificates and keys that it names."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+import yaml
+
+from kprobe_exporter.export.web_config import WebSettings
+from kprobe_exporter.web_config.context import CIPHERS, CLIENT_AUTH, CURVES, VERSIONS
+from kprobe_exporter.web_config.read import read_web_config
+from tests.fuzz.configuration import YAML
+from tests.fuzz.material import certificates
+from tests.fuzz.mutate import Mutator
+from tests.fuzz.target import Input, Take, Target
+from tests.fuzz.trees import Trees
+from tests.unit.web_config.conftest import HASH
+
+CERTIFICATES = {
+    "tls_server_config": {
+        "cert_file": "server.pem",
+        "key_file": "server.key",
+        "client_ca_file": "authority.pem",
+        "client_auth_type": "RequireAndVerifyClientCert",
+    }
+}
+WHOLE = {
+    "tls_server_config": {
+        **CERTIFICATES["tls_server_config"],
+        "client_allowed_sans": ["prometheus.example", "::1"],
+        "min_version": "TLS12",
+        "max_version": "TLS13",
+        "cipher_suites": sorted(CIPHERS)[:3],
+        "prefer_server_cipher_suites": False,
+        "curve_preferences": ["CurveP384"],
+    },
+    "http_server_config": {
+        "http2": True,
+        "headers": {"Strict-Transport-Security": "max-age=3600", "X-Frame-Options": "deny"},
+    },
+    "basic_auth_users": {"alice": HASH, "1": HASH.replace("2y", "2b")},
+    "rate_limit": {"interval": "1m1.5s", "burst": 3},
+}
+DOCUMENTS = (WHOLE, CERTIFICATES, *({key: value} for key, value in WHOLE.items()))
+VALUES = (
+    *(
+        "server.pem",
+        "server.key",
+        "authority.pem",
+        "client.key",
+        "gone.pem",
+        ".",
+        "/dev/zero",
+        "/proc/self/mem",
+    ),
+    *(HASH, "nosniff", "0", "1ns", "9" * 13 + "h", *VERSIONS, *CLIENT_AUTH, *CURVES, *sorted(CIPHERS)),
+    *("cert", "key", "client_ca", "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n"),
+)
+PEM = (
+    *(b"-----BEGIN CERTIFICATE-----\n", b"-----END CERTIFICATE-----\n", b"-----BEGIN PRIVATE KEY-----\n"),
+    *(
+        b"-----BEGIN ENCRYPTED PRIVATE KEY-----\n",
+        b"Proc-Type: 4,ENCRYPTED\nDEK-Info: DES-CBC,0\n\n",
+        b"AAAA",
+        b"=",
+    ),
+)
+FILES = ("server.pem", "server.key", "authority.pem")
+
+
+@cache
+def texts() -> Mutator:
+    return Mutator([yaml.safe_dump(document).encode() for document in DOCUMENTS], YAML)
+
+
+@cache
+def trees() -> Trees:
+    return Trees(DOCUMENTS, VALUES)
+
+
+@cache
+def pems() -> Mutator:
+    return Mutator([(certificates() / name).read_bytes() for name in FILES], PEM)
+
+
+def make(random: Random) -> Input:
+    what = random.choice(("text", "values", "values", *FILES))
+    if what == "values":
+        return Input(what, trees()(random))
+    return Input(what, (texts() if what == "text" else pems())(random))
+
+
+@contextmanager
+def taking() -> Iterator[Take]:
+    with TemporaryDirectory() as name:
+        directory = Path(name)
+        shutil.copytree(certificates(), directory, dirs_exist_ok=True)
+        file, named = directory / "web.yml", yaml.safe_dump(CERTIFICATES).encode()
+
+        def take(given: Input) -> bool:
+            changed = directory / given.what if given.what in FILES else None
+            file.write_bytes(named if changed else given.data)
+            before = changed.read_bytes() if changed else b""
+            if changed:
+                changed.write_bytes(given.data)
+            try:
+                outcome = read_web_config(file)
+            finally:
+                if changed:
+                    changed.write_bytes(before)
+            lines = [str(problem) for problem in outcome.problems]
+            assert all(line.isprintable() for line in lines), lines
+            assert isinstance(outcome.settings, WebSettings) is not bool(lines)
+            return not lines
+
+        yield take
+
+
+TARGET = Target("web-configuration", make, taking)

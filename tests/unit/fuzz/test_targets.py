@@ -1,0 +1,77 @@
+"""Every target takes what it is fed with: some of it is accepted, some refused, and none of it crashes."""
+
+import re
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.fuzz.__main__ import TARGETS
+from tests.fuzz.document import END, START, merged
+from tests.fuzz.proc_texts import READERS, mutator
+from tests.fuzz.run import Limit, fuzz
+from tests.fuzz.target import ROOT
+from tests.unit.tracefs import test_hist_tables
+
+INPUTS = 200
+SECONDS = 120.0
+MOST_SECONDS = 5.0
+
+# Inputs that once crashed, by an exception that is not documented, or took minutes.
+MENDED = [
+    ("confinement", b"\x96\n"),
+    ("format", b"name: sys_exit_x\nID: 5\n\tfield:long other;\toffset:16;\tsize:8;\tsigned:1;\n"),
+    ("format", b"name: x\nID: " + b"9" * 5000 + b"\n"),
+    ("format", b"name: x\nID: 5\n\tfield:long y;\toffset:" + b"9" * 5000 + b";\tsize:8;\tsigned:1;\n"),
+    ("format", b"name: x\nID: 5\n\tfield:char y[" + b"9" * 5000 + b"];\toffset:8;\tsize:8;\tsigned:1;\n"),
+    ("format", b'name: x\nID: 5\nprint fmt: "%d", ' + b"(" * 30_000 + b"REC->y" + b")" * 30_000),
+    ("header_page", b"\tfield: u64 timestamp;\toffset:" + b"9" * 5000 + b";\tsize:8;\tsigned:0;\n"),
+    ("hist", test_hist_tables.NAMES.replace(b"keys=comm,", b"keys=comm.x,")),
+    ("stats", b"entries: " + b"9" * 5000 + b"\n"),
+    ("stat", b"7 (x) S 1 1 1 0 -1 4\x8c4 0 0 0 0 0 0 0 0 20 0 1 0 1234 0 0\n"),
+    ("stat", b"7 (x) S 1 1 1 0 -1 44 0 0 0 0 0 0 0 0 20 0 1 0 12x4 0 0\n"),
+    ("status", b"Tgid:\t" + b"9" * 5000 + b"\n"),
+    ("tgid", b"Tgid:\t" + b"9" * 5000 + b"\n"),
+    ("cgroup", b"9" * 5000 + b"::/x\n"),
+    ("own_cgroup", b"9" * 5000 + b"::/x\n"),
+]
+
+
+def read(what: str, data: bytes, directory: Path) -> bool:
+    try:
+        return bool(READERS[what].read(data, directory))
+    except READERS[what].refusals:
+        return False
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_short_run(name: str, tmp_path: Path) -> None:
+    said: list[str] = []
+    result = fuzz(TARGETS[name], 1, Limit(SECONDS, INPUTS), said.append, tmp_path)
+    assert said == []
+    assert (result.inputs, result.crashes) == (INPUTS, ())
+    assert result.accepted > INPUTS // 50
+    assert result.refused > INPUTS // 50
+
+
+@pytest.mark.parametrize("what", READERS)
+def test_a_parser_finds_something_in_what_it_is_made_for(what: str, tmp_path: Path) -> None:
+    reader = READERS[what]
+    found = [read(what, piece, tmp_path) for piece in reader.material()]
+    assert any(found)
+    assert mutator(what)(Random(1)) == mutator(what)(Random(1))
+
+
+@pytest.mark.parametrize(("what", "data"), MENDED)
+def test_what_once_crashed(what: str, data: bytes, tmp_path: Path) -> None:
+    began = time.thread_time()
+    read(what, data, tmp_path)
+    assert time.thread_time() - began < MOST_SECONDS
+
+
+def test_the_document_has_every_target() -> None:
+    document = (ROOT / "docs/reliability.md").read_text()
+    written = document.partition(START)[2].partition(END)[0]
+    assert re.findall(r"^\| ([a-z-]+) \| [0-9]", written, re.MULTILINE) == list(TARGETS)
+    assert merged(document, [], list(TARGETS)) == document
