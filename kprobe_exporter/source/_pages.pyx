@@ -397,6 +397,7 @@ cdef class PageParser:
         """Make losses and records of what waits for it; the bytes are still there."""
         cdef uint32_t i, count = self._npending
         cdef Pending* one
+        cdef const uint8_t* before = NULL
         self._npending = 0
         self._lasts[cpu] = self._last
         if self._gap:
@@ -416,7 +417,8 @@ cdef class PageParser:
                 record = self._record(one, cpu)
                 records.append(record)
                 if self._shapes[one.kind].layout.stack:
-                    self._expect(record, one.time)
+                    self._expect(record, one.start == before)
+                    before = one.start
         return 0
 
     cdef object _record(self, const Pending* one, int cpu):
@@ -453,14 +455,13 @@ cdef class PageParser:
             return PyBytes_FromStringAndSize(<const char*>text, length)
         return None
 
-    cdef object _expect(self, record, uint64_t time):
-        """A stack may follow: it belongs to all records of the same event."""
+    cdef object _expect(self, record, bint same):
+        """A stack may follow: it belongs to all records of the same event, which two of one time are not."""
         _, _, cpu, tid, *_ = record
-        before = self._stacked.get(cpu)
-        if before is not None and before[:2] == (tid, time):
-            before[2].append(record)
+        if same:
+            self._stacked[cpu][1].append(record)
         else:
-            self._stacked[cpu] = (tid, time, [record])
+            self._stacked[cpu] = (tid, [record])
 
     cdef object _stack(self, const Pending* one, int cpu):
         cdef uint32_t at = self._stack_offset
@@ -477,7 +478,7 @@ cdef class PageParser:
                 break
             frames.append(frame(self._names, address))
             at += 8
-        self._batch.stacks += [(record, tuple(frames)) for record in expected[2]]
+        self._batch.stacks += [(record, tuple(frames)) for record in expected[1]]
 
     cdef object _empty(self, Table* table, uint32_t number, batch):
         """Hand a table's sums over, and start it anew."""

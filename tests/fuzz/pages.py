@@ -55,8 +55,6 @@ def taking() -> Iterator[Take]:
                     parser.feed(page, number % 2)
                 batch = parser.take()
                 batch.lost &= ULONG_MAX  # the compiled walk counts in 64 bits
-                # Of two events of a thread at one time, the compiled walk gives both the second one's stack.
-                batch.stacks.clear()
                 batches.append(batch)
             assert batches[0] == batches[1]
             found += len(batches[0].records)

@@ -8,6 +8,7 @@ import fcntl
 import importlib
 import os
 import struct
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -326,6 +327,18 @@ def test_a_stack_belongs_to_the_event_before_it(kind: Any) -> None:
     batch = parsed(kind, page.render())
     assert batch.stacks == [((2, 1, 3, 5, 2, None), (b"function_1", b"function_2"))]
     assert batch.unparsed == 0
+
+
+@both
+@pytest.mark.parametrize(
+    "shapes", [[STACKED], [STACKED, STACKED._replace(layout=replace(STACKED.layout, slot=5))]]
+)
+def test_a_stack_belongs_to_no_other_event_of_the_same_time(kind: Any, shapes: list[Shape]) -> None:
+    stack = event(4, 5, struct.pack("=ixxxx2Q", 2, 0x10, 0x20))
+    page = Page().add(1, event(11, 5)).add(1, event(11, 5)).add(1, stack)
+    batch = parsed(kind, page.render(), shapes=shapes)
+    assert len(batch.records) == 2 * len(shapes)
+    assert sorted(record[0] for record, _ in batch.stacks) == sorted(shape.layout.slot for shape in shapes)
 
 
 @both
