@@ -24,7 +24,7 @@ pytestmark = pytest.mark.needs("kprobe_events")
 ROOT = Path(__file__).parents[2]
 TOUR = (ROOT / "docs/tour.md").read_text()
 BLOCK = re.compile(r"^```(console|yaml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-NUMBER = re.compile(r"0x[0-9a-f]+|[0-9]+")
+NUMBER = re.compile(r"0x[0-9a-f]+|[0-9]+(?:e-?[0-9]+)?")
 END = "the command ended with"
 LIMIT = 180
 """Seconds, for an emulated machine that others use as well."""
