@@ -31,8 +31,6 @@ KERNELS = {
             "6.1",
             absent=frozenset({"available_filter_functions_addrs", "buffer_subbuf_size_kb"}),
             elsewhere=(
-                "tests/kernel/test_runbook.py",
-                "tests/kernel/test_tour.py",
                 "tests/kernel/test_trace_end.py",
                 "tests/kernel/test_trace_examples.py",
                 "tests/kernel/test_trace_records.py",
@@ -44,11 +42,15 @@ KERNELS = {
             also=("tests/faults/test_soak.py",),
             elsewhere=(
                 "tests/faults/test_budget.py",
+                "tests/faults/test_killed.py",
+                "tests/faults/test_machine.py",
                 "tests/faults/test_systemd.py",
                 "tests/kernel/test_doctor.py",
                 "tests/kernel/test_list.py",
                 "tests/kernel/test_otlp_examples.py",
                 "tests/kernel/test_otlp_faults.py",
+                "tests/kernel/test_runbook.py",
+                "tests/kernel/test_tour.py",
             ),
         ),
     )
