@@ -26,8 +26,8 @@ REST = 15 * 60
 ABOUT = (
     "Probes of all kinds; each 5 s some quiet calls and a burst, of which every third is too much for a ring"
     " buffer of 64 KiB; a reload each 10 s, which changes some of the probes and leaves the others alone; a"
-    " scrape each second; each 30 s a probe is disabled and its definition deleted by hand. Emulated"
-    " (QEMU's TCG, no KVM): the load is many times lighter than it would be on a real CPU."
+    " scrape a second after the last one; each 30 s a probe is disabled and its definition deleted by hand."
+    " Emulated (QEMU's TCG, no KVM): the load is many times lighter than it would be on a real CPU."
 )
 
 
@@ -47,7 +47,10 @@ def table(figures: Mapping[str, Any], day: str) -> Table:
         ("hits", f"{figures['hits']:,.0f}"),
         ("events", f"{figures['events']:,.0f}"),
         ("losses told", ", ".join(f"{reason} {count:,.0f}" for reason, count in told.items()) or "0"),
-        ("hits that are neither event nor told loss", f"{figures['missing'] - _recorded(told):,.0f}"),
+        (
+            "hits of unchanged, recorded probes that are neither event nor told loss",
+            f"{figures['missing'] - _recorded(told):,.0f}",
+        ),
         (f"resident memory, minutes {minutes / 6:g} to {minutes / 2:g}, MB", f"{before / 1e6:.2f}"),
         (f"resident memory, minutes {2 * minutes / 3:g} to {minutes:g}, MB", f"{after / 1e6:.2f}"),
         ("growth", f"{100 * (after / before - 1):+.2f} %"),

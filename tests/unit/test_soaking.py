@@ -40,7 +40,7 @@ def test_an_empty_document_gets_a_title() -> None:
 def test_the_figures_are_told() -> None:
     rows = {row[0]: row[1] for row in table(FIGURES, "2026-01-01").rows}
     assert rows["losses told"] == "overrun 2,454, unpaired 3"
-    assert rows["hits that are neither event nor told loss"] == "0"
+    assert rows["hits of unchanged, recorded probes that are neither event nor told loss"] == "0"
     assert rows["resident memory, minutes 5 to 15, MB"] == "80.00"
     assert rows["resident memory, minutes 20 to 30, MB"] == "80.80"
     assert rows["growth"] == "+1.00 %"
