@@ -40,7 +40,8 @@ class Roster:
     A change asks the kernel, 50 ms and more a probe, while reader, poller and scrapes go on: it holds no
     lock that they take. Probes that stay are not touched. Of those that go, recording ends first; then
     their last events and counts are taken, and only then does anything forget them. So their successors
-    go on where they stopped; what fires in between, some 0.1 s, is neither hit nor event.
+    go on where they stopped; what fires in between, some 0.1 s, is no event, and no hit but for what the
+    kernel still counts while it switches the old one off.
     """
 
     def __init__(
