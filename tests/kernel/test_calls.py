@@ -62,6 +62,14 @@ def lost(agent: AgentProcess) -> dict[str, float]:
     return {reason: count for reason, count in counts.items() if count}
 
 
+@pytest.fixture
+def other() -> Iterator[ThreadPoolExecutor]:
+    """A thread that does what it is told to, and nothing else, also while the agent starts: a call that
+    runs while its probe is switched on may leave but one half."""
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
 @pytest.mark.needs("kprobe_events")
 def test_sleeps_of_eight_threads_at_once(start_agent: StartAgent) -> None:
     agent = start_agent(f"""
@@ -93,21 +101,27 @@ probes:
 
 
 @pytest.mark.needs("kprobe_events")
-def test_what_was_fetched_on_entry_labels_the_return(start_agent: StartAgent) -> None:
+def test_what_was_fetched_on_entry_labels_the_return(
+    start_agent: StartAgent, other: ThreadPoolExecutor
+) -> None:
     agent = start_agent(f"""
 probes:
   - name: open
     attach: call:do_sys_openat2
     fetch: {{path: "+0($arg2):ustring"}}
-    filter: "common_pid == {threading.get_native_id()} && return < 0"
+    filter: "common_pid == {other.submit(threading.get_native_id).result()} && return < 0"
     metrics:
       - counter: failed_total
         labels: {{path: path, errno: {{field: return, decode: errno}}, comm: comm, caller: caller}}
 """)
-    for _ in range(TIMES):
-        with pytest.raises(FileNotFoundError):
-            os.open("/nonexistent/file", os.O_RDONLY)
-        os.close(os.open("/dev/null", os.O_RDONLY))
+
+    def fail_and_succeed() -> None:
+        for _ in range(TIMES):
+            with pytest.raises(FileNotFoundError):
+                os.open("/nonexistent/file", os.O_RDONLY)
+            os.close(os.open("/dev/null", os.O_RDONLY))
+
+    other.submit(fail_and_succeed).result()
     metrics = agent.scrape()
     (labels,) = metrics.labels("kprobe_failed_total")
     assert (labels["path"], labels["errno"]) == ("/nonexistent/file", "ENOENT")
@@ -142,27 +156,20 @@ probes:
     assert lost(agent) == {}
 
 
-@pytest.fixture
-def sleeper() -> Iterator[ThreadPoolExecutor]:
-    """A thread that does what it is told to, and sleeps for no other reason."""
-    with ThreadPoolExecutor(1) as pool:
-        yield pool
-
-
-def test_a_system_call(start_agent: StartAgent, sleeper: ThreadPoolExecutor) -> None:
+def test_a_system_call(start_agent: StartAgent, other: ThreadPoolExecutor) -> None:
     agent = start_agent(f"""
 probes:
   - name: sleep
     attach: syscall:clock_nanosleep
     fetch: {{clock: which_clock}}
-    filter: "tid == {sleeper.submit(threading.get_native_id).result()}"
+    filter: "tid == {other.submit(threading.get_native_id).result()}"
     metrics:
       - histogram: sleep_seconds
         value: duration
         labels: {{clock: {{field: clock, decode: {{map: {{1: monotonic}}}}}}, symbol: symbol}}
         buckets: {list(BOUNDS)}
 """)
-    naps = list(sleeper.map(nap, SLEEPS[:2] * 3))
+    naps = list(other.map(nap, SLEEPS[:2] * 3))
     metrics = agent.scrape()
     check(metrics, "kprobe_sleep_seconds", naps, clock="monotonic", symbol="clock_nanosleep")
     assert metrics.value("kprobe_return_value_count", probe="sleep") == 6
@@ -171,7 +178,7 @@ probes:
     assert [info["kind"] for info in metrics.labels("kprobe_info")] == ["syscall"]
 
 
-def test_a_pair(start_agent: StartAgent, sleeper: ThreadPoolExecutor) -> None:
+def test_a_pair(start_agent: StartAgent, other: ThreadPoolExecutor) -> None:
     agent = start_agent(f"""
 probes:
   - name: nap
@@ -180,10 +187,10 @@ probes:
         from: {{to: "tracepoint:syscalls:sys_enter_clock_nanosleep", fetch: {{clock: which_clock}}}}
         to: {{to: "tracepoint:syscalls:sys_exit_clock_nanosleep", fetch: {{return: ret}}}}
         key: tid
-    filter: "tid == {sleeper.submit(threading.get_native_id).result()}"
+    filter: "tid == {other.submit(threading.get_native_id).result()}"
     duration_buckets: {list(BOUNDS)}
 """)
-    naps = list(sleeper.map(nap, SLEEPS[:2] * 3))
+    naps = list(other.map(nap, SLEEPS[:2] * 3))
     metrics = agent.scrape()
     check(metrics, "kprobe_duration_seconds", naps, probe="nap")
     assert metrics.value("kprobe_return_value_count", probe="nap") == 6
