@@ -38,7 +38,7 @@ class Pairing:
 
     - A first half ends as exactly one of: joined, open, unpaired. A second half is joined or unpaired;
       by ``key`` it is ignored where nothing is open. Two halves that span a loss, or of which the second
-      is the older one, are unpaired, and count as one.
+      is the older one, are both unpaired.
     - No duration is negative, and none spans a moment at which events were lost and that was told.
     - By ``stack``, with the right distance, a pair is never wrong unless both the return of a call (or
       its thread exited in it) and the entry of a later one of the same thread at the very same depth went
@@ -279,7 +279,7 @@ def _joiner(join: Join, opened: Opened) -> Make:
         if now > opened.next_loss:
             opened.advance(now)
         if begun < opened.broken_until or begun > now:
-            opened.unpaired += 1
+            opened.unpaired += 2
             return None
         return picks[first[SLOT]]((*first, *second, slot, now - begun, None))
 

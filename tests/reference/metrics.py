@@ -46,7 +46,8 @@ REASONS: Mapping[str, str] = {
     "commit_overrun": "Events for which interrupts within interrupts had left no room in the ring buffer",
     "dropped": "Events for which there was no room, where the ring buffer does not overwrite; ours does",
     "unparsed": "What is no event: a damaged page; in text, what follows a newline in a name or a string",
-    "unpaired": "An event of a call or a pair of which the other one is missing or in doubt",
+    "unpaired": "An event of a call or a pair of which the other one is missing or in doubt: of a call with both events,"
+    " but a loss between them, both",
     "unreadable": "A value, not its event: the kernel could not read it",
     "negative": "A value, not its event: it would have made a counter go down",
     "table_full": "Of `aggregate: kernel`: an event that found no room in a metric's table",
