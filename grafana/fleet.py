@@ -8,7 +8,7 @@ from grafana.queries import PROBE, Query, down, increase, of, quantile, rate, ra
 
 UID = "kprobe-exporter-fleet"
 
-LOSSES = 'reason!~"unreadable|negative|unpaired"'
+LOSSES = 'reason!~"unreadable|negative|unpaired|disabled"'
 """Of the first two the event was counted, and a value of it was not; a few of the third are normal."""
 
 

@@ -17,7 +17,6 @@ from kprobe_exporter import __version__
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.own import agent_families, fault_families, off_families, probe_families
 from kprobe_exporter.aggregate.series import Limits
-from kprobe_exporter.budget import Trip
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.errors import KprobeExporterError, StartError, TracefsError
 from kprobe_exporter.follow import Identities
@@ -36,7 +35,7 @@ from kprobe_exporter.stream import Stream
 from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.symbols import Symbols
-from kprobe_exporter.vigil import Vigil, mended
+from kprobe_exporter.vigil import Vigil, exchanges
 from kprobe_exporter.watch import Look, Watch
 
 if TYPE_CHECKING:
@@ -50,11 +49,7 @@ DRAIN_TIME = 0.2
 POLL_TIME = 0.5
 """Seconds that a scrape waits for fresh counts of the kernel; then the last ones serve."""
 
-BUILD = {
-    "version": __version__,
-    "python_version": platform.python_version(),
-    "page_parser": PAGE_PARSER,
-}
+BUILD = {"version": __version__, "python_version": platform.python_version(), "page_parser": PAGE_PARSER}
 
 
 class _Read(NamedTuple):
@@ -86,7 +81,7 @@ class Agent:
         limits = Limits(settings.max_series, settings.max_series_total, settings.series_ttl)
         self._identities = Identities()
         self._aggregator = Aggregator(settings.namespace, limits, name_of, self._identities.cgroups.path)
-        self._watch = Watch(self._look, self._trip, self.enable)
+        self._watch = Watch(self._look, lambda trip: self.disable(trip.probe, str(trip)), self.enable)
         self._vigil = Vigil()
         self._telemetry: Telemetry | None = None
         self._instance: Instance
@@ -116,16 +111,12 @@ class Agent:
 
     def insist(self) -> None:
         """Raise StartError unless every probe that is not optional works (``--fail-fast``)."""
-        for probe in self._roster.probes:
-            if probe.state == "failed" and not probe.absent:
-                raise StartError(f"the probe '{probe.name}' is down: {probe.reason}")
+        for probe in self._roster.down():
+            raise StartError(f"the probe '{probe.name}' is down: {probe.reason}")
 
     def ready(self) -> str | None:
         """None if at least one probe works, else why not."""
-        probes = self._roster.probes
-        if any(probe.state == "up" for probe in probes):
-            return None
-        return "no probe is up: " + "; ".join(f"{p.name}: {p.reason}" for p in probes)
+        return self._roster.ready()
 
     def vitals(self) -> tuple[Vital, ...]:
         """The threads without which it is no agent; the kernel may hold up a read of its counts."""
@@ -276,15 +267,11 @@ class Agent:
             return
         try:
             if not self._ended:
-                for mend in self._vigil.look(self._instance, self._roster.probes, time.monotonic()):
-                    old = next(probe for probe in self._roster.probes if probe.name == mend.probe)
-                    if (new := mended(old, mend)) is not None:
-                        self._put(old, new)
+                probes = self._roster.probes
+                for old, new in exchanges(probes, self._vigil.look(self._instance, probes, time.monotonic())):
+                    self._put(old, new)
         finally:
             self._changing.release()
-
-    def _trip(self, trip: Trip) -> None:
-        self.disable(trip.probe, str(trip))
 
     def _exchange(self, probes: tuple[ProbeState, ...], anew: Collection[str] = ()) -> None:
         try:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from kprobe_exporter.aggregate.aggregator import Aggregator
+from kprobe_exporter.balance import Balance
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.follow import Identities
 from kprobe_exporter.installation import Installation
@@ -41,7 +42,7 @@ class Roster:
     lock that they take. Probes that stay are not touched. Of those that go, recording ends first; then
     their last events and counts are taken, and only then does anything forget them. So their successors
     go on where they stopped; what fires in between, some 0.1 s, is no event, and no hit but for what the
-    kernel still counts while it switches the old one off.
+    kernel still counts while it switches the old one off: of single events that is told as lost.
     """
 
     def __init__(
@@ -62,12 +63,23 @@ class Roster:
         self._aggregator = aggregator
         self._identities = identities
         self._stop = stop
+        self._balance = Balance(aggregator)
         self._now = _Now()
 
     @property
     def probes(self) -> tuple[ProbeState, ...]:
         """Those that there are."""
         return self._now.probes
+
+    def down(self) -> list[ProbeState]:
+        """Those that should be up, and that the kernel refused."""
+        return [probe for probe in self.probes if probe.state == "failed" and not probe.absent]
+
+    def ready(self) -> str | None:
+        """None if at least one works, else why not."""
+        if any(probe.state == "up" for probe in self.probes):
+            return None
+        return "no probe is up: " + "; ".join(f"{p.name}: {p.reason}" for p in self.probes)
 
     def exchange(self, probes: tuple[ProbeState, ...], anew: Collection[str] = ()) -> None:
         """Have these and no others; ``anew`` are metrics that begin at 0.
@@ -82,6 +94,7 @@ class Roster:
         self._installation.install(coming, [probe for probe in probes if probe in staying])
         for probe in coming:
             self._attach(probe)
+        self._balance.begin(probe.attached for probe in coming if probe.attached is not None)
         self._stream.switch(self._source.call, probes)
         self._publish(probes)
         self._follow()
@@ -109,10 +122,14 @@ class Roster:
     def _dismiss(self, probes: Iterable[ProbeState]) -> None:
         """Stop them, take their last events and counts, and forget them."""
         gone = [probe.attached for probe in probes if probe.attached is not None]
+        if not gone:
+            return
+        self.poller.refresh(LAST_TIME, anew=True)
+        before = self._aggregator.hits()
         for attached in gone:
             attached.pause()
-        if gone:
-            self._read_out()
+        self._read_out()
+        self._balance.end(gone, before)
         for attached in gone:
             attached.remove()
             self._aggregator.detach(attached.layout)

@@ -6,7 +6,7 @@ Some small files are read each time, decisions come out; the agent carries them 
 import errno
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -220,6 +220,14 @@ class Vigil:
             del self._holding[key]
         for name in self._histories.keys() - names:
             del self._histories[name]
+
+
+def exchanges(probes: Sequence[ProbeState], mends: Iterable[Mend]) -> Iterator[tuple[ProbeState, ProbeState]]:
+    """Which probe is to go, and what comes in its place; what needs no other one is mended in passing."""
+    named = {probe.name: probe for probe in probes}
+    for mend in mends:
+        if (new := mended(named[mend.probe], mend)) is not None:
+            yield named[mend.probe], new
 
 
 def mended(probe: ProbeState, mend: Mend) -> ProbeState | None:

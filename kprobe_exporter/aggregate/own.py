@@ -18,6 +18,7 @@ LOSSES = (
     "unreadable",
     "negative",
     "table_full",
+    "disabled",
     "wiped",
 )
 

@@ -95,8 +95,8 @@ def main() -> int:
 
 
 def _recorded(told: Mapping[str, float]) -> float:
-    """The losses of single events: a half without its other one is told beside them."""
-    return sum(count for reason, count in told.items() if reason not in ("unpaired", "wiped"))
+    """The losses of single events that nobody changed: a half without its other one is told beside them."""
+    return sum(count for reason, count in told.items() if reason not in ("unpaired", "disabled", "wiped"))
 
 
 if __name__ == "__main__":

@@ -136,7 +136,7 @@ def test_it_neither_grows_nor_loses_a_count(soaked: Soak, request: pytest.Fixtur
         eventually(lambda: settled(agent) == begun, 120)
     ended = settled(agent)
     metrics = balanced(soaked)
-    lost = {reason: metrics.value(LOST, reason=reason) for reason in (*TOLD, "unpaired", "wiped")}
+    lost = {reason: metrics.value(LOST, reason=reason) for reason in (*TOLD, "unpaired", "disabled", "wiped")}
     before, after = eye.mean_resident(span / 6, span / 2), eye.mean_resident(2 * span / 3, span)
     figures = {
         "kernel": platform.release(),

@@ -46,11 +46,13 @@ REASONS: Mapping[str, str] = {
     "commit_overrun": "Events for which interrupts within interrupts had left no room in the ring buffer",
     "dropped": "Events for which there was no room, where the ring buffer does not overwrite; ours does",
     "unparsed": "What is no event: a damaged page; in text, what follows a newline in a name or a string",
-    "unpaired": "An event of a call or a pair of which the other one is missing or in doubt: of a call with both events,"
-    " but a loss between them, both",
+    "unpaired": "An event of a call or a pair of which the other one is missing or in doubt: of a call"
+    " with both events, but a loss between them, both",
     "unreadable": "A value, not its event: the kernel could not read it",
     "negative": "A value, not its event: it would have made a counter go down",
     "table_full": "Of `aggregate: kernel`: an event that found no room in a metric's table",
+    "disabled": "Firings of a probe that was being switched off, because it fired too often or was changed:"
+    " the kernel still counts them, and no longer records them. Of single events without a filter",
     "wiped": "What fired while old definitions were deleted, which happens after hundreds of changes by"
     " reloads; at least so many, since nobody knows what a filter would have let through",
 }

@@ -47,8 +47,10 @@ MAY_IMPORT: dict[str, str] = {
     "faults": "",
     "vigil": "errors faults grammar probe_state tracefs",
     "stream": "aggregate attach config follow model plan probe_state reading recipe source telemetry tracefs",
-    "roster": "aggregate errors follow installation model probe_state pruning source stop stream tracefs",
-    "agent": "aggregate budget config errors follow heartbeat installation labels model plan probe_state"
+    "balance": "aggregate attach plan",
+    "roster": "aggregate balance errors follow installation model probe_state pruning source stop stream"
+    " tracefs",
+    "agent": "aggregate config errors follow heartbeat installation labels model plan probe_state"
     " reading reload roster source stop stream telemetry tracefs vigil watch",
     "live": "kernel errors model grammar config tracefs plan reading labels",
     "confinement": "identity tracefs",
@@ -168,6 +170,7 @@ def test_the_table_has_no_circle() -> None:
         "vigil",
         "installation",
         "stream",
+        "balance",
         "roster",
         "agent",
         "live",
