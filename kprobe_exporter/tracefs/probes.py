@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from kprobe_exporter.errors import ProbeRefused
+from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.model import Layout, ProbeSpec
 from kprobe_exporter.tracefs.definitions import delete, list_definitions
 from kprobe_exporter.tracefs.hist import HitCounter
@@ -230,8 +231,13 @@ def _define(instance: Instance, spec: ProbeSpec, taken: set[str]) -> Installed:
 
 
 def _take_up(instance: Instance, spec: ProbeSpec) -> Installed | None:
-    """A retired definition that is the same and still there; its counts in the profile go on."""
+    """A retired definition that is the same and still there; its counts in the profile go on.
+
+    Of an fprobe on a module's function none is: it stays bound to where the module was (tried on 6.12).
+    """
     assert spec.file is not None
+    if spec.verb.startswith("f") and parse_target(spec.target).module:
+        return None
     event = instance.retired.take(Definition.of(spec))
     if event is None or not instance.files.exists(f"{instance.path}/events/{instance.group}/{event}/enable"):
         return None
