@@ -137,7 +137,7 @@ class Intake:
         self._instance = instance
         self._geometry = reading.geometry
         self._threads = Threads(instance.files.read)
-        self._shapes: dict[tuple[Layout, str], Shape] = {}  # and the text that each is of
+        self._shapes: dict[Layout, tuple[str, Shape]] = {}  # and the text that each is of
         self._text: TextPipe | None = None
         self._pages: BinaryPipe | None = None
         self.pipe: Pipe
@@ -162,22 +162,30 @@ class Intake:
     ) -> Callable[[], None]:
         """Make the parser of these layouts, each with the system of its event; the function puts it in.
 
-        ``recipes`` by slot. Raises TracefsError if one of them cannot be read.
+        ``recipes`` by slot. What somebody deleted has no events: it is read as it was, or left out, and
+        never stops the others. Raises TracefsError if one of them is there and cannot be understood.
         """
         if self._text is not None:
             return partial(self._text.adopt, LineParser(layouts))
         assert self._pages is not None
         assert self._geometry is not None
         try:
-            # Read anew each time: a definition that somebody deleted comes back with another id.
-            keys = [(layout, _format(self._instance, system, layout)) for layout, system in layouts.items()]
-            self._shapes = {key: self._shapes.get(key) or shape(*key) for key in keys}
+            found = {layout: self._shape(layout, system) for layout, system in layouts.items()}
         except GrammarError as error:
             raise TracefsError(f"{error.message}: set global.source to 'text'.") from None
+        self._shapes = {layout: known for layout, known in found.items() if known is not None}
         names = KernelNames(self._threads, symbols)
-        shapes = self._shapes.values()
+        shapes = [shape for _, shape in self._shapes.values()]
         parser = page_parser()(self._geometry, shapes, names, self._stacks, tgid, recipes)
         return partial(self._pages.adopt, parser)
+
+    def _shape(self, layout: Layout, system: str) -> tuple[str, Shape] | None:
+        """Read anew each time: a definition that somebody deleted comes back with another id."""
+        known = self._shapes.get(layout)
+        text = self._instance.event_format(system, layout.event)
+        if text is None or (known is not None and known[0] == text):
+            return known
+        return text, shape(layout, text)
 
 
 def _geometry(instance: Instance) -> Geometry:

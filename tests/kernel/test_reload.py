@@ -278,6 +278,26 @@ def test_who_goes_is_gone(reloaded: Callable[..., Reloaded], tracefs: Path, file
     assert "kprobe_exporter" not in instances(tracefs)
 
 
+@needs_kprobes
+def test_a_definition_that_somebody_deleted_stops_nobody(
+    reloaded: Callable[..., Reloaded], files: MountedTracefs
+) -> None:
+    """A reload right after it, before anybody has noticed."""
+    run = reloaded(PROBE, TRACEPOINT)
+    files.write("instances/kprobe_exporter/events/kprobe_exporter/ppid/enable", "0")
+    files.write("kprobe_events", "-:kprobe_exporter/ppid")
+    run.apply(PROBE, TRACEPOINT, TABLE)
+    before = run.agent.scrape().value("kprobe_exporter_events_total", probe="ppid")
+
+    def counts(metrics: Metrics) -> bool:
+        os.getppid()
+        return metrics.value("kprobe_exporter_events_total", probe="ppid") > before
+
+    run.settled(counts)
+    others = run.settled(lambda metrics: metrics.value("kprobe_table_total") >= 1)
+    assert others.value("kprobe_exporter_events_total", probe="enters") >= 1
+
+
 def test_what_is_refused_changes_nothing(reloaded: Callable[..., Reloaded], tracefs: Path) -> None:
     run = reloaded(TRACEPOINT)
     defined = definitions(tracefs)
