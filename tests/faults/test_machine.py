@@ -14,6 +14,7 @@ from kprobe_exporter.cli import main
 from kprobe_exporter.cli import run as run  # noqa: PLC0414
 from tests.agent_process import AgentProcess, Metrics, eventually, running
 from tests.kernel.conftest import StartAgent, as_found, start_agent, tracefs  # noqa: F401
+from tests.receivers import rotel
 
 pytestmark = [
     pytest.mark.needs("kprobe_events"),
@@ -28,6 +29,7 @@ HITS, DELIVERED, LOST = (
 CPU1 = Path("/sys/devices/system/cpu/cpu1/online")
 CGROUPS = Path("/sys/fs/cgroup")
 MANY = 1000
+TIMES = 23
 
 CONFIG = """
 global: {series_ttl: 10m}
@@ -116,6 +118,38 @@ def test_the_clock_is_stepped(start_agent: StartAgent, seconds: int) -> None:  #
     assert 0 <= after["kprobe_exporter_kernel_read_age_seconds", frozenset()] < 5
     assert after.value(LOST, reason="negative") == 0
     assert after.value("kprobe_duration_seconds_sum", probe="call") < 60
+
+
+@pytest.mark.parametrize("seconds", [3600, -86400])
+def test_what_is_exported_has_the_time_of_day_of_its_moment(
+    start_agent: StartAgent,  # noqa: F811
+    tmp_path: Path,
+    seconds: int,
+) -> None:
+    """An hour forward, a day back: log records of before and after each lie within what the clock showed."""
+    with rotel(tmp_path) as server:
+        export = f"otlp: {{endpoint: '{server.endpoints['http/protobuf']}'}}\n"
+        filtered = f"filter: 'common_pid == {os.getpid()}', export: log"
+        start_agent(export + CONFIG.replace("metrics: [{", f"{filtered}, metrics: [{{"))
+
+        def exported() -> list[int]:
+            return [int(time) for time in server.found(r"Timestamp: (\d+)")]
+
+        def fire(already: int) -> tuple[int, int]:
+            begun = time.time_ns()
+            for _ in range(TIMES):
+                os.getppid()
+            ended = time.time_ns()
+            eventually(lambda: len(exported()) == already + TIMES)
+            return begun, ended
+
+        first = fire(0)
+        with stepped(seconds):
+            time.sleep(1.5)  # the clocks are looked at once a second
+            second = fire(TIMES)
+        found = exported()
+    assert all(first[0] <= at <= first[1] for at in found[:TIMES])
+    assert all(second[0] <= at <= second[1] for at in found[TIMES:])
 
 
 def test_no_descriptor_is_left(start_agent: StartAgent) -> None:  # noqa: F811
