@@ -24,6 +24,9 @@ def expand(path: Path) -> list[Path]:
         status = path.stat()
         if not stat.S_ISDIR(status.st_mode):
             return [path]
+        if os.statvfs(path).f_flag & os.ST_RDONLY:
+            # Whatever its mode says: the directory of a ConfigMap in a pod is 0777, and mounted read-only.
+            status = os.stat_result((status.st_mode & ~0o022, *status[1:]))
         _refuse_writable(status, "directory")
         files = sorted(path.iterdir())
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path

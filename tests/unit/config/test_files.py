@@ -3,6 +3,7 @@
 import os
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -81,6 +82,16 @@ def test_others_may_not_write_the_directory(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
     with pytest.raises(Unusable, match="others may write this directory"):
         expand(tmp_path)
+
+
+def test_a_directory_that_is_mounted_read_only_may_have_any_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a ConfigMap in a pod."""
+    (tmp_path / "c.yaml").touch()
+    tmp_path.chmod(0o777)
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY | os.ST_NOSUID))
+    assert expand(tmp_path) == [tmp_path / "c.yaml"]
 
 
 def _stat(monkeypatch: pytest.MonkeyPatch, mode: int, uid: int, gid: int) -> None:
