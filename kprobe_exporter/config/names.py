@@ -57,6 +57,9 @@ def wrong_with_label(name: str) -> Iterator[str]:
     """Sentences on what is wrong with a label's name."""
     if name in ("le", "quantile") or name.startswith("__"):
         yield f"the label name {name} is reserved by Prometheus: choose another"
+    if name in ("job", "instance"):
+        # With honor_labels, as for an exporter that labels by pod, it would take the place of the target's.
+        yield f"the label name {name} is Prometheus' own, for the target that it scrapes: choose another"
     if _CAMEL_CASE.search(name):
         yield f"write the label in snake_case, {_snake(name)}"
 

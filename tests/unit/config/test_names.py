@@ -67,7 +67,7 @@ def test_bad_namespaces(name: str) -> None:
 
 def test_labels() -> None:
     assert list(wrong_with_label("errno")) == []
-    for name in ("le", "quantile", "__name__", "__x", "fooBar"):
+    for name in ("le", "quantile", "job", "instance", "__name__", "__x", "fooBar"):
         assert len(list(wrong_with_label(name))) == 1
 
 
