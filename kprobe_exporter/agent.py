@@ -23,10 +23,11 @@ from kprobe_exporter.follow import Identities
 from kprobe_exporter.heartbeat import Vital
 from kprobe_exporter.installation import UNEXPECTED, Installation
 from kprobe_exporter.labels.errno import name_of
+from kprobe_exporter.mending import exchanges
 from kprobe_exporter.model import Snapshot
 from kprobe_exporter.plan import ProbePlan
 from kprobe_exporter.probe_state import ProbeState, State
-from kprobe_exporter.reading import PAGE_PARSER, choose
+from kprobe_exporter.reading import PAGE_PARSER, set_up
 from kprobe_exporter.reload import difference, needs_restart
 from kprobe_exporter.roster import Roster
 from kprobe_exporter.source.reader import Reader
@@ -35,7 +36,7 @@ from kprobe_exporter.stream import Stream
 from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.symbols import Symbols
-from kprobe_exporter.vigil import Vigil, exchanges
+from kprobe_exporter.vigil import Vigil
 from kprobe_exporter.watch import Look, Watch
 
 if TYPE_CHECKING:
@@ -48,6 +49,9 @@ DRAIN_TIME = 0.2
 
 POLL_TIME = 0.5
 """Seconds that a scrape waits for fresh counts of the kernel; then the last ones serve."""
+
+PATIENCE = 10.0
+"""Seconds that the end waits for a change that is under way."""
 
 BUILD = {"version": __version__, "python_version": platform.python_version(), "page_parser": PAGE_PARSER}
 
@@ -120,9 +124,8 @@ class Agent:
 
     def vitals(self) -> tuple[Vital, ...]:
         """The threads without which it is no agent; the kernel may hold up a read of its counts."""
-        return Vital("reader", self._source.progress), Vital(
-            "poller", self._roster.poller.progress, patience=5
-        )
+        poller = Vital("poller", self._roster.poller.progress, patience=5)
+        return Vital("reader", self._source.progress), poller
 
     def snapshot(self) -> Snapshot:
         """Everything that is shown, as fresh as a bounded wait allows."""
@@ -172,9 +175,8 @@ class Agent:
 
     def _open(self) -> None:
         """Start stage by stage. Each is undone in the mirror's order, whatever comes in between."""
-        name = self._config.settings.tracefs_instance
-        instance = self._stack.enter_context(Instance.acquire(self._files, name))
-        self._connect(instance)
+        acquired = Instance.acquire(self._files, self._config.settings.tracefs_instance)
+        self._connect(self._stack.enter_context(acquired))
         poller = self._roster.poller
         self._stack.callback(poller.close)
         poller.start()
@@ -189,17 +191,10 @@ class Agent:
     def _connect(self, instance: Instance) -> None:
         """The instance, its buffer, who reads it and what becomes of that, without any probe yet."""
         settings, otlp = self._config.settings, self._config.otlp
-        cpus = max(1, len(instance.files.names(f"{instance.path}/per_cpu")))
-        buffer_kib = max(4, min(settings.buffer_size, settings.buffer_total // cpus) // 1024)
-        instance.set_up(buffer_kib, record_tgid=False)
         self._instance = instance
         symbols = Symbols(self._files)
         stacks_wanted = any(probe.stack for probe in self._config.probes)
-        reading = choose(instance, settings, symbols, stacks_wanted=stacks_wanted)
-        if reading.geometry is None:
-            log.info("events are read as text: %s", reading.because)
-        if not instance.keep_own_threads_out():
-            log.warning("this kernel cannot keep the agent's own threads out of its events")
+        reading, buffer_kib = set_up(instance, settings, symbols, stacks_wanted=stacks_wanted)
         if otlp is not None:
             # Imported now: OpenTelemetry takes a while and some memory.
             from kprobe_exporter.telemetry import Telemetry  # noqa: PLC0415
@@ -219,6 +214,7 @@ class Agent:
         if (reason := needs_restart(self._config, config)) is not None:
             return reason
         try:
+            self._instance.read("tracing_on")  # or all that is new would fail, and nothing old could go
             self._apply(config, self._config)
         except OSError as error:
             return f"{UNEXPECTED}: {error}."
@@ -252,14 +248,14 @@ class Agent:
     def _look(self) -> Look:
         self._look_after()
         self._roster.poller.refresh(POLL_TIME, watching=True)
-        probes = self._roster.probes
-        return Look(
-            self._aggregator.hits(),
-            {probe.name: probe.plan.probe.limit for probe in probes},
-            frozenset(probe.name for probe in probes if probe.state == "up"),
-            {probe.name: probe.cost for probe in probes},
-            self._config.settings.limit,
-        )
+        # While probes change, what is read is not taken over.
+        age = float("inf") if self._changing.locked() else self._roster.poller.age()
+        hits, probes = self._aggregator.hits(), self._roster.probes
+        limits = {probe.name: probe.plan.probe.limit for probe in probes}
+        up = frozenset(probe.name for probe in probes if probe.state == "up")
+        costs = {probe.name: probe.cost for probe in probes}
+        limit = self._config.settings.limit
+        return Look(hits, limits, up, costs, limit, age)
 
     def _look_after(self) -> None:
         """Notice and mend what others did; not while probes change, which would look like it."""
@@ -267,9 +263,11 @@ class Agent:
             return
         try:
             if not self._ended:
-                probes = self._roster.probes
-                for old, new in exchanges(probes, self._vigil.look(self._instance, probes, time.monotonic())):
+                roster, now = self._roster, time.monotonic()
+                mends = self._vigil.look(self._instance, roster.probes, now, roster.interrupted, roster.own)
+                for old, new in exchanges(roster.probes, mends):
                     self._put(old, new)
+                roster.follow_again([mend.probe for mend in mends if mend.action == "enable"])
         finally:
             self._changing.release()
 
@@ -295,6 +293,8 @@ class Agent:
         self._exchange(tuple(new if probe is old else probe for probe in self._roster.probes))
 
     def _close(self) -> None:
-        with self._changing:
-            self._ended = True
+        changing = self._changing.acquire(timeout=PATIENCE)  # what is under way may hang in the kernel
+        self._ended = True
+        if changing:
+            self._changing.release()
         self._stack.close()

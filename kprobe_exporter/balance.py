@@ -9,7 +9,7 @@ from kprobe_exporter.plan import JoinedSpec
 
 REASON = "disabled"
 
-RING_BUFFER = ("overrun", "commit_overrun", "dropped")
+SHARED = ("overrun", "commit_overrun", "dropped", "wiped")
 """The losses of which nobody knows whose events they were."""
 
 
@@ -33,6 +33,14 @@ class Balance:
             numbers = self._aggregator.copy()
             self._begun |= {name: _untold(numbers, name) for name in names}
 
+    def look(self, going: Iterable[Attached], hits: Mapping[str, int]) -> None:
+        """These are about to be switched off; ``hits`` were read before the last events were. What is missing
+        already was lost untold, as when somebody deletes a definition."""
+        numbers = self._aggregator.copy()._replace(hits=dict(hits))
+        for name in [attached.spec.probe for attached in going]:
+            if name in self._begun and name in hits:
+                self._begun[name] = max(self._begun[name], _untold(numbers, name))
+
     def end(self, gone: Iterable[Attached], before: Mapping[str, int]) -> None:
         """These are off and all that they left was read; ``before`` are the hits from before that."""
         numbers = self._aggregator.copy()
@@ -54,5 +62,5 @@ def _even(attached: Attached) -> bool:
 
 
 def _untold(numbers: Numbers, name: str) -> int:
-    ring_buffer = sum(numbers.lost.get(reason, 0) for reason in RING_BUFFER)
-    return numbers.hits.get(name, 0) - numbers.events.get(name, 0) - ring_buffer
+    shared = sum(numbers.lost.get(reason, 0) for reason in SHARED)
+    return numbers.hits.get(name, 0) - numbers.events.get(name, 0) - shared

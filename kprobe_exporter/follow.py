@@ -126,14 +126,14 @@ class Following:
 
     def __init__(self, instance: Instance, kernel: Kernel, slots: Iterator[int], cgroups: Cgroups) -> None:
         self._cgroups = cgroups
-        self._parts: list[Installed] = []
+        self.parts: tuple[Installed, ...] = ()
         self.enabled = False
         self.layouts: dict[Layout, str] = {}
         self.handlers: dict[int, Handle] = {}
         try:
             for followed in FOLLOWED:
                 part = install(instance, _spec(followed, kernel, slots), set())
-                self._parts.append(part)
+                self.parts += (part,)
                 self.layouts[part.layout] = part.system
                 self.handlers[part.layout.slot] = _handler(followed.event, part.layout, cgroups)
         except BaseException:
@@ -143,11 +143,11 @@ class Following:
     @property
     def specs(self) -> list[ProbeSpec]:
         """What is installed."""
-        return [part.spec for part in self._parts]
+        return [part.spec for part in self.parts]
 
     def enable(self) -> None:
         """Record from now on; then ``scan``. Raises ProbeRefused."""
-        for part in self._parts:
+        for part in self.parts:
             part.enable()
         self.enabled = True
 
@@ -158,7 +158,7 @@ class Following:
 
     def disable(self) -> None:
         """Never raises."""
-        for part in self._parts:
+        for part in self.parts:
             part.disable()
 
 

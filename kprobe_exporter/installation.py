@@ -66,7 +66,15 @@ class Installation:
 
     def install(self, probes: Iterable[ProbeState], beside: Iterable[ProbeState]) -> None:
         """Put each into the kernel, in the first way that it takes; not enabled yet."""
-        taken = names_in_use(self._instance)
+        probes = list(probes)
+        if not probes:
+            return
+        try:
+            taken = names_in_use(self._instance)
+        except OSError as error:
+            for probe in probes:
+                self._unexpected(probe, error)
+            return
         there = [part.spec for probe in beside if probe.attached for part in probe.attached.parts]
         there += self._identities.following.specs if self._identities.following is not None else []
         for probe in probes:
@@ -75,10 +83,15 @@ class Installation:
             try:
                 self._settle(probe, taken, there)
             except OSError as error:
-                probe.reason = f"{UNEXPECTED}: {error}."
-                probe.complain()
+                self._unexpected(probe, error)
             if probe.attached is not None:
                 there += [part.spec for part in probe.attached.parts]
+        try:
+            self._instance.read("tracing_on")
+        except OSError as error:  # so it is no refusal: tracefs went meanwhile
+            for probe in probes:
+                if probe.attached is None:
+                    self._unexpected(probe, error)
         self._resolver = Resolver.of(self._instance.files)  # modules come and go, and lists take memory
 
     def enable(self, probe: ProbeState) -> bool:
@@ -89,11 +102,16 @@ class Installation:
         except ProbeRefused as error:
             probe.attached.remove()
             probe.attached, probe.reason = None, str(error)
+            probe.unexpected = True  # it was defined a moment ago
             probe.complain()
             return False
         probe.state = "up"
         log.info("%s: %s", probe.name, probe.attached.spec.target)
         return True
+
+    def _unexpected(self, probe: ProbeState, error: OSError) -> None:
+        probe.reason, probe.unexpected = f"{UNEXPECTED}: {error}.", True
+        probe.complain()
 
     def _settle(self, probe: ProbeState, taken: set[str], there: list[ProbeSpec]) -> None:
         probe.attached, refused = settle(

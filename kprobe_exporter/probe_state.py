@@ -6,11 +6,14 @@ from typing import Literal, TypeAlias
 
 from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.attach import Attached
-from kprobe_exporter.model import ProbeStatus
+from kprobe_exporter.model import ProbeSpec, ProbeStatus
 from kprobe_exporter.overhead import cost
 from kprobe_exporter.plan import ProbePlan
 
 log = logging.getLogger(__name__)
+
+LOSSES = ("overrun", "commit_overrun", "dropped", "unparsed", "disabled", "wiped")
+"""The reasons for which a single event may be lost; a call or a pair may be ``unpaired``, too."""
 
 State: TypeAlias = Literal["up", "failed", "disabled", "tripped", "contested"]
 
@@ -26,6 +29,8 @@ class ProbeState:
     state: State = "failed"
     reason: str = "not installed yet"
     attached: Attached | None = None
+    unexpected: bool = False
+    """Whether it failed for a reason that may pass, as when no descriptor was left; not a refusal."""
 
     @classmethod
     def of(cls, plan: ProbePlan) -> "ProbeState":
@@ -65,12 +70,33 @@ class ProbeState:
             because=spec.because if spec else "",
             help=self.plan.probe.help,
             rates=rates,
+            lost=_lost(self.attached, numbers) if self.attached else None,
         )
 
     def complain(self) -> None:
         """Log why it is down."""
         level = logging.DEBUG if self.plan.probe.optional else logging.WARNING
         log.log(level, "the probe '%s' is down: %s", self.name, self.reason)
+
+
+def _lost(attached: Attached, numbers: Numbers) -> int | None:
+    """How many events of a probe were lost at most; None where nobody can tell, or where it makes none.
+
+    All probes share the ring buffers, which do not say whose events they lost. Where they lost none, none of
+    this probe's is. Else its hits that came as no event are the most: the agent's own threads are
+    among them, and what is on its way; but no more than all probes lost.
+    """
+    spec = attached.spec
+    if spec.plan != "events":
+        return None
+    reasons = LOSSES if isinstance(spec, ProbeSpec) else (*LOSSES, "unpaired")
+    lost = sum(numbers.lost.get(reason, 0) for reason in reasons)
+    if not lost:
+        return 0
+    each_is_an_event = isinstance(spec, ProbeSpec) and spec.filter is None and spec.only is None
+    if not (each_is_an_event and attached.counted_by_kernel and spec.probe in numbers.hits):
+        return None
+    return min(lost, max(0, numbers.hits[spec.probe] - numbers.events.get(spec.probe, 0)))
 
 
 def warn_of_strings(attached: Attached) -> None:

@@ -1,5 +1,6 @@
 """Which source reads the events of this kernel, and everything that it needs to do so."""
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +20,8 @@ from kprobe_exporter.source.reader import Pipe
 from kprobe_exporter.source.text import TextPipe
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.symbols import Symbols
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -67,6 +70,24 @@ class Reading:
 
     geometry: Geometry | None
     because: str = ""
+
+
+def set_up(
+    instance: Instance, settings: Settings, symbols: Symbols, *, stacks_wanted: bool
+) -> tuple[Reading, int]:
+    """Make the instance ready, nothing being recorded yet: how it is read, and its buffer's KiB per CPU.
+
+    Raises TracefsError.
+    """
+    cpus = max(1, len(instance.files.names(f"{instance.path}/per_cpu")))
+    buffer_kib = max(4, min(settings.buffer_size, settings.buffer_total // cpus) // 1024)
+    instance.set_up(buffer_kib, record_tgid=False)
+    reading = choose(instance, settings, symbols, stacks_wanted=stacks_wanted)
+    if reading.geometry is None:
+        log.info("events are read as text: %s", reading.because)
+    if not instance.keep_own_threads_out():
+        log.warning("this kernel cannot keep the agent's own threads out of its events")
+    return reading, buffer_kib
 
 
 def choose(instance: Instance, settings: Settings, symbols: Symbols, *, stacks_wanted: bool) -> Reading:
@@ -162,17 +183,14 @@ class Intake:
     ) -> Callable[[], None]:
         """Make the parser of these layouts, each with the system of its event; the function puts it in.
 
-        ``recipes`` by slot. What somebody deleted has no events: it is read as it was, or left out, and
-        never stops the others. Raises TracefsError if one of them is there and cannot be understood.
+        ``recipes`` by slot. What somebody deleted, or defined in another way, has no events of ours: it is
+        read as it was, or left out, and never stops the others.
         """
         if self._text is not None:
             return partial(self._text.adopt, LineParser(layouts))
         assert self._pages is not None
         assert self._geometry is not None
-        try:
-            found = {layout: self._shape(layout, system) for layout, system in layouts.items()}
-        except GrammarError as error:
-            raise TracefsError(f"{error.message}: set global.source to 'text'.") from None
+        found = {layout: self._shape(layout, system) for layout, system in layouts.items()}
         self._shapes = {layout: known for layout, known in found.items() if known is not None}
         names = KernelNames(self._threads, symbols)
         shapes = [shape for _, shape in self._shapes.values()]
@@ -185,7 +203,11 @@ class Intake:
         text = self._instance.event_format(system, layout.event)
         if text is None or (known is not None and known[0] == text):
             return known
-        return text, shape(layout, text)
+        try:
+            return text, shape(layout, text)
+        except GrammarError as error:
+            log.warning("%s: its events are not counted until it is what it was", error.message)
+            return known
 
 
 def _geometry(instance: Instance) -> Geometry:

@@ -1,6 +1,7 @@
 """The probes that there are, and how some are exchanged while the others go on."""
 
 import logging
+import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -11,7 +12,7 @@ from kprobe_exporter.balance import Balance
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.follow import Identities
 from kprobe_exporter.installation import Installation
-from kprobe_exporter.model import Batch, KernelCounts
+from kprobe_exporter.model import Batch, KernelCounts, Loss
 from kprobe_exporter.probe_state import ProbeState
 from kprobe_exporter.pruning import prune
 from kprobe_exporter.source.reader import Reader
@@ -112,6 +113,25 @@ class Roster:
                 self._aggregator.lose("wiped", wiped.events)
                 self._source.call(lambda: self._stream.consume(Batch(losses=[wiped.loss])))
 
+    def interrupted(self, since: int) -> None:
+        """Recording stood still for some time since then, in nanoseconds: no two events that span it belong
+        together for sure."""
+        loss = Loss(0, since, time.monotonic_ns())
+        self._source.call(lambda: self._stream.consume(Batch(losses=[loss])))
+
+    def follow_again(self, disabled: Collection[str]) -> None:
+        """Somebody disabled these; among them may be what is ``own``, as ``SYSTEM:EVENT``."""
+        following = self._identities.following
+        if following is not None and any(f"{p.system}:{p.event}" in disabled for p in following.parts):
+            following.enabled = False
+            self._follow()
+
+    @property
+    def own(self) -> tuple[Installed, ...]:
+        """What is recorded for no probe."""
+        following = self._identities.following
+        return following.parts if following is not None and following.enabled else ()
+
     def off(self) -> None:
         """Stop all recording, at the end. Never raises."""
         for part in self._now.parts:
@@ -126,6 +146,8 @@ class Roster:
             return
         self.poller.refresh(LAST_TIME, anew=True)
         before = self._aggregator.hits()
+        self._source.drain(LAST_TIME)
+        self._balance.look(gone, before)
         for attached in gone:
             attached.pause()
         self._read_out()

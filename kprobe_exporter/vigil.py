@@ -6,16 +6,16 @@ Some small files are read each time, decisions come out; the agent carries them 
 import errno
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import TypeAlias
 
-from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.faults import MEANING, MENDED, OF_THE_INSTANCE, SWITCHES, Fault
 from kprobe_exporter.grammar.target import parse_target
+from kprobe_exporter.mending import Action, Mend
 from kprobe_exporter.probe_state import ProbeState
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed
@@ -34,19 +34,13 @@ WITHIN = 60.0
 FIRST_PAUSE, LONGEST_PAUSE = 10.0, 600.0
 """Seconds after which one that is left, or was not installed again, is tried; twice as long each time."""
 
+MOST_SEEN = 10_000
+
 RECOVERED = 1200.0
 """Seconds without any fault after which the pauses begin anew."""
 
-Action: TypeAlias = Literal["enable", "replace", "leave", "again"]
-
-
-class Mend(NamedTuple):
-    """What is to be done with a probe: ``enable`` what was disabled, ``replace`` it by another one, ``leave``
-    it alone for a while, or try it ``again`` after that. ``reason`` is for people."""
-
-    probe: str
-    action: Action
-    reason: str = ""
+Interrupted: TypeAlias = Callable[[int], object]
+"""Told that some of what happened since then, in nanoseconds of the clock of `look`, may not be recorded."""
 
 
 @dataclass(slots=True)
@@ -75,32 +69,55 @@ class Vigil:
         self._turn = 0
         self._loaded: set[str] = set()
         self._histories: dict[str, _History] = {}
+        self._looked = 0.0
+        self._off_since: dict[Fault, float] = {}
+        self._seen: dict[str, float] = {}  # when an event was last found as it should be
 
-    def look(self, instance: Instance, probes: Sequence[ProbeState], now: float) -> list[Mend]:
-        """What is to be done about what others did until ``now``, in seconds of a clock that never steps."""
+    def look(
+        self,
+        instance: Instance,
+        probes: Sequence[ProbeState],
+        now: float,
+        interrupted: Interrupted = lambda _: None,
+        own: Sequence[Installed] = (),
+    ) -> list[Mend]:
+        """What is to be done about what others did until ``now``, in seconds of a clock that never steps.
+
+        ``own`` are events that no probe has, and the agent needs. ``interrupted`` is called before anything
+        is recorded again: what began before that, and ends after it, may be two things.
+        """
         mends: list[Mend] = []
-        self._forget({probe.name for probe in probes})
+        self._forget({probe.name for probe in probes} | {_name(part) for part in own})
         for fault, path in self._switches.items():
             off = False
             with suppress(OSError):  # it is not there, or nobody may look
                 off = path.read_bytes().strip() == b"0"
+            if off != ((fault, "") in self._holding):
+                since = self._off_since.setdefault(fault, self._looked)
+                interrupted(_ns(since))
+            if not off:
+                self._off_since.pop(fault, None)
             self._set(fault, "", holds=off)
-        if self._instance_is_well(instance):
+        if self._instance_is_well(instance, interrupted):
             mends += self._waiting(probes, now)
             mends += self._modules_of(probes)
             for probe, part in self._next(probes):
                 if all(mend.probe != probe.name for mend in mends):
-                    mends += self._examine(instance, probe, part, now)
+                    mends += self._examine(instance, probe.name, part, now, interrupted)
+            for part in own:
+                mends += self._examine(instance, _name(part), part, now, interrupted)
+        self._looked = now
         self.faults = frozenset(fault for fault, _ in self._holding)
         self.noticed = {fault: self._counts[fault] for fault in MEANING}
         return mends
 
-    def _instance_is_well(self, instance: Instance) -> bool:
+    def _instance_is_well(self, instance: Instance, interrupted: Interrupted) -> bool:
         """Whether its files can be read; recording goes on if somebody stopped it."""
         found: Fault | None = None
         try:
             if instance.read("tracing_on").strip() == b"0":
                 self._set("tracing_off", "", holds=True)
+                interrupted(_ns(self._looked))
                 instance.write("tracing_on", "1")
             else:
                 self._set("tracing_off", "", holds=False)
@@ -124,8 +141,17 @@ class Vigil:
         self._turn += len(chosen)
         yield from chosen
 
-    def _examine(self, instance: Instance, probe: ProbeState, part: Installed, now: float) -> list[Mend]:
-        name = probe.name
+    def _examine(
+        self, instance: Instance, name: str, part: Installed, now: float, interrupted: Interrupted
+    ) -> list[Mend]:
+        found = self._examined(instance, name, part, now)
+        if found:
+            interrupted(_ns(self._seen.get(_name(part), 0.0)))
+        else:
+            self._seen[_name(part)] = now
+        return found
+
+    def _examined(self, instance: Instance, name: str, part: Installed, now: float) -> list[Mend]:
         try:
             enabled = instance.read(f"events/{part.system}/{part.event}/enable").strip()
         except OSError as error:
@@ -160,6 +186,8 @@ class Vigil:
         """Those that are to be tried again; one that could not be installed again waits like one left."""
         mends = []
         for probe in probes:
+            if probe.state == "failed" and probe.unexpected:
+                self._histories.setdefault(probe.name, _History())
             history = self._histories.get(probe.name)
             if history is None:
                 continue
@@ -220,27 +248,17 @@ class Vigil:
             del self._holding[key]
         for name in self._histories.keys() - names:
             del self._histories[name]
+        if len(self._seen) > MOST_SEEN:
+            self._seen.clear()  # of definitions that come and go; the next fault only counts as longer
 
 
-def exchanges(probes: Sequence[ProbeState], mends: Iterable[Mend]) -> Iterator[tuple[ProbeState, ProbeState]]:
-    """Which probe is to go, and what comes in its place; what needs no other one is mended in passing."""
-    named = {probe.name: probe for probe in probes}
-    for mend in mends:
-        if (new := mended(named[mend.probe], mend)) is not None:
-            yield named[mend.probe], new
+def _name(part: Installed) -> str:
+    """No probe has a name like that."""
+    return f"{part.system}:{part.event}"
 
 
-def mended(probe: ProbeState, mend: Mend) -> ProbeState | None:
-    """What is to come in the place of this probe; None if it stays."""
-    if mend.action == "enable":
-        assert probe.attached is not None
-        with suppress(ProbeRefused):  # it is looked at again
-            probe.attached.enable()
-        return None
-    if mend.action == "leave":
-        log.warning("the probe '%s' is down: %s", probe.name, mend.reason)
-        return ProbeState(probe.plan, "contested", mend.reason)
-    return ProbeState.of(probe.plan)
+def _ns(seconds: float) -> int:
+    return int(seconds * 1e9)
 
 
 def _why(instance: Instance, error: OSError) -> Fault:

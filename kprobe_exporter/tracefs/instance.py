@@ -209,7 +209,13 @@ class Instance:
         """
         if self._lock is None:
             return
-        if not self._rmdir():
+        if not self.files.exists("trace_clock"):
+            log.warning(
+                "tracefs is not where it was mounted: %s and its probes stay in the kernel; mount it and run "
+                "'kprobe-exporter cleanup'",
+                self.path,
+            )
+        elif not self._rmdir():
             log.warning("%s is still in use by somebody and stays.", self.path)
         try:
             self._sweep()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent_process import AgentProcess
+from tests.agent_process import AgentProcess, eventually
 from tests.compiling import compiled
 from tests.kernel.conftest import StartAgent
 
@@ -176,3 +176,15 @@ def test_a_pod_that_is_not_known_yet(
     while not told():
         assert os.times().elapsed < deadline
     assert {pod for _, _, pod in opened(agent)} == {"unknown", "late", ""}
+
+
+def test_threads_are_followed_again_when_somebody_stopped_it(start_agent: StartAgent, tracefs: Path) -> None:
+    agent = start_agent(CONFIG)
+    events = tracefs / "instances/kprobe_exporter/events"
+    followed = [events / name / "enable" for name in ("task/task_newtask", "sched/sched_process_exit")]
+    assert [path.read_text() for path in followed] == ["1\n", "1\n"]
+    (events / "enable").write_text("0")
+    eventually(lambda: [path.read_text() for path in followed] == ["1\n", "1\n"])
+    eventually(lambda: (events / "kprobe_exporter/open/enable").read_text() == "1\n")
+    assert "the probe 'task:task_newtask': somebody else disabled it" in agent.output()
+    assert agent.scrape().value("kprobe_exporter_faults_total", fault="probe_disabled") >= 3

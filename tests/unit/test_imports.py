@@ -45,12 +45,13 @@ MAY_IMPORT: dict[str, str] = {
     "pruning": "model tracefs",
     "installation": "attach config errors follow kernel labels model plan probe_state reading tracefs",
     "faults": "",
-    "vigil": "errors faults grammar probe_state tracefs",
+    "mending": "errors probe_state",
+    "vigil": "faults grammar mending probe_state tracefs",
     "stream": "aggregate attach config follow model plan probe_state reading recipe source telemetry tracefs",
     "balance": "aggregate attach plan",
     "roster": "aggregate balance errors follow installation model probe_state pruning source stop stream"
     " tracefs",
-    "agent": "aggregate config errors follow heartbeat installation labels model plan probe_state"
+    "agent": "aggregate config errors follow heartbeat installation labels mending model plan probe_state"
     " reading reload roster source stop stream telemetry tracefs vigil watch",
     "live": "kernel errors model grammar config tracefs plan reading labels",
     "confinement": "identity tracefs",
@@ -167,6 +168,7 @@ def test_the_table_has_no_circle() -> None:
         "reload",
         "pruning",
         "faults",
+        "mending",
         "vigil",
         "installation",
         "stream",

@@ -235,3 +235,94 @@ def test_a_poller_stuck_in_the_kernel_stops_no_scrape(machine: Watched) -> None:
     assert machine.value("kprobe_hits_total", "open") == 3
     assert 0 < ages[0] < ages[1]
     release.set()
+
+
+def interruptions(machine: Watched, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Since when recording may have stood still, in seconds, each time that it is told."""
+    told: list[float] = []
+    monkeypatch.setattr(machine.agent._roster, "interrupted", lambda since: told.append(since / 1e9))
+    return told
+
+
+def test_what_interrupts_recording_casts_doubt_on_what_spans_it(
+    machine: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Since the last look at which all was well, or that event was; once, before it is mended."""
+    told = interruptions(machine, monkeypatch)
+    machine.look()
+    assert told == []
+    machine.files.write(f"instances/{GROUP}/tracing_on", "0")
+    machine.look()
+    assert told == [machine.now - 1]
+    machine.look()
+    machine.files.write(f"{EVENTS}/open/enable", "0")
+    machine.look()
+    machine.delete("open")
+    machine.look()
+    assert told[1:] == [machine.now - 2, machine.now - 2]
+    machine.look()
+    assert len(told) == 3
+
+
+def test_the_machines_switch_casts_doubt_when_it_is_off_and_when_it_is_on_again(
+    machine: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.look()
+    well, told = machine.now, interruptions(machine, monkeypatch)
+    machine.switch.write_text("0\n")
+    for _ in range(3):
+        machine.look()
+    machine.switch.write_text("1\n")
+    for _ in range(3):
+        machine.look()
+    assert told == [well, well]
+
+
+def test_no_pair_spans_it(machine: Watched) -> None:
+    pair = "{pair: {from: 'kprobe:do_open', to: 'kprobe:do_read', key: tid}}"
+    assert machine.reload(f"{{name: pair, attach: {pair}}}") is None
+    machine.fire("do_open")
+    machine.agent._roster.interrupted(0)
+    machine.fire("do_read")
+    assert machine.value("kprobe_exporter_events_lost_total", "unpaired") == 2
+    assert machine.value("kprobe_exporter_events_total", "pair") == 0
+
+
+@pytest.mark.parametrize("change", ["disable", "enable", "reload"])
+def test_no_descriptor_for_a_change_ends_nothing(machine: Watched, change: str) -> None:
+    """What could not be installed for that is tried again."""
+    if change == "enable":
+        machine.agent.disable("open", "too loud")
+    real = machine.files.read
+
+    def read(path: str) -> bytes:
+        if path in ("kprobe_events", "dynamic_events", "uprobe_events"):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(path)
+
+    machine.files.read = read  # type: ignore[method-assign]
+    if change == "reload":
+        assert machine.reload(OPEN.replace("opens", "others"), READ, COUNTED) is None
+    elif change == "disable":
+        machine.agent.disable("open", "too loud")
+    else:
+        assert not machine.agent.enable("open")
+    machine.files.read = real  # type: ignore[method-assign]
+    assert not machine.stop.is_set()
+    if change == "disable":
+        return
+    assert machine.value("kprobe_up", "open") == 0
+    for _ in range(12):
+        machine.look()
+    assert machine.value("kprobe_up", "open") == 1
+
+
+def test_no_reload_while_tracefs_is_gone(machine: Watched) -> None:
+    machine.broken = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+    answer = machine.reload(OPEN, READ)
+    assert answer is not None
+    assert "No such file or directory" in answer
+    machine.broken = None
+    assert machine.value("kprobe_up", "counted") == 1
+    assert machine.reload(OPEN, READ) is None
+    assert machine.value("kprobe_up", "counted") is None
