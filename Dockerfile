@@ -9,8 +9,8 @@ FROM ${BUILDER} AS build
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
 COPY kprobe_exporter kprobe_exporter
-# The compiled walk is optional to setuptools, not to an image. Bytecode that is never compared with its
-# source makes a start quicker, and stays valid when a builder sets the files' times.
+# setuptools treats the compiled walk as optional; the image must have it. Bytecode that is never compared with
+# its source makes the start quicker, and stays valid when a builder changes the files' times.
 RUN python3 -m pip wheel --no-cache-dir --wheel-dir /wheels . \
     && python3 -m pip install --no-cache-dir --root-user-action ignore --no-index --no-deps --no-compile \
         --target /image/opt/kprobe_exporter /wheels/*.whl \
@@ -31,13 +31,13 @@ LABEL org.opencontainers.image.title="kprobe_exporter" \
 COPY --from=build /image /
 # PYTHONSAFEPATH: nothing is imported from the working directory.
 ENV PYTHONPATH=/opt/kprobe_exporter PYTHONSAFEPATH=1 PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
-# tracefs belongs to uid 0. No capability is needed: run it with --cap-drop ALL --read-only, and the host's
-# /sys/kernel/tracing at /tracefs, where it finds it.
+# tracefs belongs to uid 0. No capability is needed: run it with --cap-drop ALL --read-only, and mount the host's
+# /sys/kernel/tracing at /tracefs, where the agent finds it.
 # hadolint ignore=DL3002
 USER 0
 EXPOSE 10435
 STOPSIGNAL SIGTERM
-# Without the agent's own imports: 30 ms. Behind TLS or another port give --health-cmd or --no-healthcheck.
+# It imports nothing of the agent and takes 30 ms. With TLS or another port use --health-cmd or --no-healthcheck.
 HEALTHCHECK --interval=30s --timeout=5s --start-period=30s --retries=3 \
     CMD ["python3", "-ISc", "from http.client import HTTPConnection as C; c = C('127.0.0.1', 10435, timeout=4); c.request('GET', '/-/healthy'); raise SystemExit(c.getresponse().status != 200)"]
 ENTRYPOINT ["python3", "-m", "kprobe_exporter"]

@@ -19,7 +19,7 @@ def dashboard() -> Any:
             "At this moment": [_numbers()],
             "Losses": [[_lost(), _delivered()], [_ring_buffer(), _labels()]],
             "Cost": [[_processor(), _memory()], [_overhead(), _scrape()]],
-            "State": [[_age(), _tripped(), _reloaded()]],
+            "State": [[_faults(), _tripped()], [_age(), _reloaded()]],
             "OpenTelemetry": [[_sent(), _unsent()]],
         },
     )
@@ -51,7 +51,7 @@ def _numbers() -> list[Any]:
         ),
         number(
             "Lost in the last hour",
-            "Events, or their values, that were lost on the way, on all agents together.",
+            "Events, or values of them, that were lost on the way, on all agents together.",
             "short",
             Query(
                 f"sum(increase({of('kprobe_exporter_events_lost_total')}[1h]))",
@@ -65,7 +65,7 @@ def _numbers() -> list[Any]:
 def _lost() -> Any:
     return graph(
         "Events lost by reason",
-        "Events, or their values, that were lost on the way, in each interval. overrun: the ring buffer was"
+        "Events, or values of them, that were lost on the way, per interval. overrun: the ring buffer was"
         " full, a larger buffer_size helps; table_full: more label sets than max_series in the kernel.",
         "short",
         Query(f"sum by (reason) ({increase('kprobe_exporter_events_lost_total')})", "{{reason}}"),
@@ -76,7 +76,7 @@ def _lost() -> Any:
 def _delivered() -> Any:
     return graph(
         "Events by agent",
-        "Events a second that passed the filters and were delivered, of the ten busiest agents.",
+        "Events per second that passed the filters and were delivered, at the ten busiest agents.",
         "eps",
         Query(f"topk(10, sum by (instance) ({rate('kprobe_exporter_events_total')}))", "{{instance}}"),
     )
@@ -85,7 +85,7 @@ def _delivered() -> Any:
 def _ring_buffer() -> Any:
     return graph(
         "Waiting in the ring buffer",
-        "Bytes of events that wait to be read, on all processors of a machine. Near buffer_total, events"
+        "Bytes of events that wait to be read, on all processors of a machine. Close to buffer_total, events"
         " are lost.",
         "bytes",
         Query(f"topk(10, max by (instance) ({of('kprobe_exporter_ring_buffer_bytes')}))", "{{instance}}"),
@@ -97,7 +97,7 @@ def _labels() -> Any:
     failures = f"sum by (decoder) ({increase('kprobe_exporter_decode_failures_total')})"
     return graph(
         "Labels that could not be kept",
-        "Events in each interval that were counted under __overflow__, since their metric has max_series"
+        "Events per interval that were counted under __overflow__ because their metric already has max_series"
         " label sets, and label values that could not be decoded and became unknown.",
         "short",
         Query(overflow, "overflow of {{metric}}"),
@@ -108,7 +108,7 @@ def _labels() -> Any:
 def _processor() -> Any:
     return graph(
         "Processor time",
-        "What the agents themselves use: 100 % is one processor. What the probes cost the kernel is below.",
+        "What the agents themselves use: 100 % is one processor. The probes' cost in the kernel is below.",
         "percentunit",
         Query(f"topk(10, {rate('process_cpu_seconds_total')})", "{{instance}}"),
     )
@@ -117,7 +117,7 @@ def _processor() -> Any:
 def _memory() -> Any:
     return graph(
         "Memory",
-        "Resident memory of the agents. The ring buffers are the kernel's and are not in it.",
+        "Resident memory of the agents. The ring buffers belong to the kernel and are not included.",
         "bytes",
         Query(f"topk(10, {of('process_resident_memory_bytes')})", "{{instance}}"),
     )
@@ -139,7 +139,7 @@ def _overhead() -> Any:
 def _scrape() -> Any:
     return graph(
         "Duration of a scrape",
-        "What Prometheus waited for an answer, and how long the agent took to prepare it, at the slowest"
+        "How long Prometheus waited for an answer, and how long the agent took to prepare it, at the slowest"
         " agent.",
         "s",
         Query(f"max({of('scrape_duration_seconds')})", "waited"),
@@ -153,6 +153,19 @@ def _age() -> Any:
         "Time since the kernel's own counts were last read: hits and misses are as old as this.",
         "s",
         Query(f"topk(10, {of('kprobe_exporter_kernel_read_age_seconds')})", "{{instance}}"),
+    )
+
+
+def _faults() -> Any:
+    return graph(
+        "Faults",
+        "1 while something outside the agent keeps probes from working: tracing switched off, tracefs not"
+        " mounted, a probe deleted. docs/reliability.md lists what each name means.",
+        "short",
+        Query(
+            f"topk(10, max by (instance, fault) ({of('kprobe_exporter_fault')}))",
+            "{{instance}} {{fault}}",
+        ),
     )
 
 
@@ -184,7 +197,7 @@ def _reloaded() -> Any:
 def _sent() -> Any:
     return graph(
         "Exported to the collector",
-        "Log records, spans and data points a second that the collector took. Nothing without otlp.",
+        "Log records, spans and data points per second that the collector accepted. Empty without otlp.",
         "cps",
         Query(f"sum by (signal) ({rate('kprobe_exporter_otlp_exported_total')})", "{{signal}}"),
     )
@@ -193,8 +206,8 @@ def _sent() -> Any:
 def _unsent() -> Any:
     return graph(
         "Not exported",
-        "Items a second that were dropped over a limit or for want of room, and that the collector did not"
-        " take.",
+        "Items per second that were dropped because of a limit or a full queue, and that the collector did"
+        " not accept.",
         "cps",
         Query(f"sum by (signal) ({rate('kprobe_exporter_otlp_dropped_total')})", "{{signal}} dropped"),
         Query(f"sum by (signal) ({rate('kprobe_exporter_otlp_failed_total')})", "{{signal}} failed"),

@@ -9,7 +9,8 @@ from grafana.queries import PROBE, Query, down, increase, of, quantile, rate, ra
 UID = "kprobe-exporter-fleet"
 
 LOSSES = 'reason!~"unreadable|negative|unpaired|disabled"'
-"""Of the first two the event was counted, and a value of it was not; a few of the third are normal."""
+"""With the first two the event was counted and only one of its values was not; a few ``unpaired`` are normal;
+``disabled`` is of probes that were being switched off."""
 
 
 def dashboard() -> Any:
@@ -36,6 +37,8 @@ def _numbers() -> list[Any]:
         f"{rate('kprobe_exporter_events_total')} or {rate('kprobe_exporter_events_lost_total', LOSSES)}",
         "instance",
     )
+    # Of no agent at all KprobeExporterAbsent has neither label.
+    alerts = 'ALERTS{alertname=~"Kprobe.+",alertstate="firing",job=~"$job|",instance=~"$instance|"}'
     return [
         number(
             "Agents",
@@ -51,15 +54,14 @@ def _numbers() -> list[Any]:
         ),
         number(
             "Probes down",
-            "Probes that a kernel could not do, or that tripped. The agent's status page"
-            " and its log say why.",
+            "Probes that a kernel refused, or that tripped. The agent's status page and its log say why.",
             "short",
             Query(f"sum({down(PROBE)})", "down"),
             limits={1: RED},
         ),
         number(
             "Hits",
-            "Firings of all probes a second, whatever their filters let through.",
+            "Firings of all probes per second, before their filters.",
             "cps",
             Query(f"sum({rate('kprobe_hits_total', PROBE)})", "hits"),
         ),
@@ -73,9 +75,9 @@ def _numbers() -> list[Any]:
         ),
         number(
             "Alerts",
-            "Alerts of deploy/prometheus/rules.yaml that fire now.",
+            "Alerts of deploy/prometheus/rules.yaml that are firing on the chosen agents.",
             "short",
-            Query('count(ALERTS{alertname=~"Kprobe.+",alertstate="firing"}) or vector(0)', "firing"),
+            Query(f"count({alerts}) or vector(0)", "firing"),
             limits={1: RED},
         ),
     ]
@@ -84,7 +86,7 @@ def _numbers() -> list[Any]:
 def _instances() -> Any:
     return rows(
         "Each agent",
-        "Each agent with its version, its probes that are up and down, and what it counts and loses a"
+        "Each agent with its version, its probes that are up and down, and what it counts and loses per"
         " second.",
         [
             ("", "short", f"max by (instance, version) ({of('kprobe_exporter_build_info')})"),
@@ -101,8 +103,8 @@ def _instances() -> Any:
 def _probes() -> Any:
     return rows(
         "Each probe",
-        "Each probe with the number of agents on which it is up and down, its firings and its error returns a"
-        " second. A click on its name shows it in depth.",
+        "Each probe with the number of agents on which it is up and down, and its firings and error returns"
+        " per second. Click its name to see it in depth.",
         [
             ("Up", "short", f"sum by (probe) ({of('kprobe_up', PROBE)})"),
             ("Down", "short", f"sum by (probe) ({down(PROBE)})"),
@@ -117,8 +119,8 @@ def _probes() -> Any:
 def _hits() -> Any:
     return graph(
         "Hits by probe",
-        "Firings a second of the ten busiest probes, whatever their filters let through. Of a call or a pair"
-        " what begins it.",
+        "Firings per second of the ten busiest probes, before their filters. A call or a pair counts when it"
+        " begins.",
         "cps",
         Query(f"topk(10, sum by (probe) ({rate('kprobe_hits_total', PROBE)}))", "{{probe}}"),
         to_probe=True,
@@ -128,8 +130,8 @@ def _hits() -> Any:
 def _hits_by_instance() -> Any:
     return graph(
         "Hits by agent",
-        "Firings of the chosen probes a second on the ten busiest machines: the one that stands out is where"
-        " to look.",
+        "Firings of the chosen probes per second on the ten busiest machines: look at the one that stands"
+        " out.",
         "cps",
         Query(f"topk(10, sum by (instance) ({rate('kprobe_hits_total', PROBE)}))", "{{instance}}"),
     )
@@ -139,8 +141,8 @@ def _errors() -> Any:
     errors = f"sum by (probe, errno) ({rate('kprobe_return_errors_total', PROBE)})"
     return graph(
         "Errors by errno",
-        "Error returns a second of the probed functions, by the name of the error. ENOENT is mostly programs"
-        " that look for a file in many places.",
+        "Error returns of the probed functions per second, by the name of the error. ENOENT mostly comes from"
+        " programs that look for a file in many places.",
         "cps",
         Query(f"topk(10, {errors})", "{{probe}} {{errno}}"),
         to_probe=True,
@@ -151,7 +153,7 @@ def _error_ratio() -> Any:
     failed = ratio(rate("kprobe_return_errors_total", PROBE), rate("kprobe_hits_total", PROBE), "probe")
     return graph(
         "Errors per hit",
-        "The share of firings that returned an error. A filter does not narrow the firings.",
+        "The share of firings that returned an error. Firings are counted before the filter.",
         "percentunit",
         Query(f"topk(10, {failed})", "{{probe}}"),
         to_probe=True,
@@ -161,7 +163,7 @@ def _error_ratio() -> Any:
 def _usual_durations() -> Any:
     return graph(
         "Durations, median",
-        "The median time of the ten slowest calls and pairs, as far as the histogram's buckets tell.",
+        "The median time of the ten slowest calls and pairs, as exactly as the histogram's buckets allow.",
         "s",
         Query(f"topk(10, {quantile(0.5, 'kprobe_duration_seconds', 'probe', PROBE)})", "{{probe}}"),
         minimum=None,
@@ -173,8 +175,8 @@ def _usual_durations() -> Any:
 def _long_durations() -> Any:
     return graph(
         "Durations, 99th percentile",
-        "The time that one in a hundred of the ten slowest calls and pairs exceeds, as far as the histogram's"
-        " buckets tell.",
+        "The time that one in a hundred of the ten slowest calls and pairs exceeds, as exactly as the"
+        " histogram's buckets allow.",
         "s",
         Query(f"topk(10, {quantile(0.99, 'kprobe_duration_seconds', 'probe', PROBE)})", "{{probe}}"),
         minimum=None,
@@ -186,8 +188,8 @@ def _long_durations() -> Any:
 def _lost() -> Any:
     return graph(
         "Events lost by reason",
-        "Events, or their values, that were lost on the way, in each interval. overrun: the ring buffer was"
-        " full; unpaired: a call or a pair of which the other half is missing.",
+        "Events, or values of them, that were lost on the way, per interval. overrun: the ring buffer was"
+        " full; unpaired: the other half of a call or a pair is missing.",
         "short",
         Query(f"sum by (reason) ({increase('kprobe_exporter_events_lost_total')})", "{{reason}}"),
         stacked=True,
@@ -202,7 +204,7 @@ def _missed() -> Any:
     )
     return graph(
         "Firings missed by the kernel",
-        "The share of firings that the kernel could not count, mostly returns of more calls at once than"
+        "The share of firings that the kernel could not record, usually because more calls ran at once than"
         " maxactive allows.",
         "percentunit",
         Query(f"topk(10, {missed})", "{{probe}}"),

@@ -35,20 +35,20 @@ def _numbers() -> list[Any]:
         ),
         number(
             "Down",
-            "Machines on which it is not: the agent's status page says why.",
+            "Machines on which it is not; the agent's status page says why.",
             "short",
             Query(f"sum({down(PROBE)})", "down"),
             limits={1: RED},
         ),
         number(
             "Hits",
-            "Firings a second on all machines, whatever the filter lets through.",
+            "Firings per second on all machines, before the filter.",
             "cps",
             Query(f"sum({rate('kprobe_hits_total', PROBE)})", "hits"),
         ),
         number(
             "Errors",
-            "Error returns a second on all machines. Nothing for a probe that sees no return.",
+            "Error returns per second on all machines. Empty for a probe that sees no return.",
             "cps",
             Query(f"sum({rate('kprobe_return_errors_total', PROBE)})", "errors"),
             limits={1: YELLOW},
@@ -59,8 +59,8 @@ def _numbers() -> list[Any]:
 def _info() -> Any:
     return rows(
         "What it is attached to",
-        "The kind and target that the list of alternatives settled on, on each machine, and how it is"
-        " collected: events are read one by one, count and kernel are added up in the kernel.",
+        "The kind and target that were chosen from the list of alternatives on each machine, and how the"
+        " probe is collected: events are read one by one, count and kernel are added up in the kernel.",
         [
             ("", "short", f"max by (instance, kind, target, plan) ({of('kprobe_info', PROBE)})"),
             ("Hits", "cps", f"sum by (instance) ({rate('kprobe_hits_total', PROBE)})"),
@@ -72,8 +72,8 @@ def _info() -> Any:
 def _hits() -> Any:
     return graph(
         "Hits by agent",
-        "Firings a second on the ten busiest machines, whatever the filter lets through. Of a call or a pair"
-        " what begins it.",
+        "Firings per second on the ten busiest machines, before the filter. A call or a pair counts when it"
+        " begins.",
         "cps",
         Query(f"topk(10, sum by (instance) ({rate('kprobe_hits_total', PROBE)}))", "{{instance}}"),
     )
@@ -82,7 +82,7 @@ def _hits() -> Any:
 def _errors() -> Any:
     return graph(
         "Errors by errno",
-        "Error returns a second, by the name of the error.",
+        "Error returns per second, by the name of the error.",
         "cps",
         Query(f"sum by (errno) ({rate('kprobe_return_errors_total', PROBE)})", "{{errno}}"),
         stacked=True,
@@ -92,8 +92,8 @@ def _errors() -> Any:
 def _events() -> Any:
     return graph(
         "Hits and events",
-        "Firings a second beside those that passed the filter and were delivered. Far apart, the filter drops"
-        " much, or much is lost: see below. With plan=count there are no events.",
+        "Firings per second beside those that passed the filter and were delivered. If they are far apart,"
+        " the filter drops many, or many are lost: see below. With plan=count there are no events.",
         "cps",
         Query(f"sum({rate('kprobe_hits_total', PROBE)})", "hits"),
         Query(f"sum({rate('kprobe_exporter_events_total', PROBE)})", "events"),
@@ -113,7 +113,7 @@ def _error_ratio() -> Any:
 def _returned() -> Any:
     return buckets(
         "Return values",
-        "Return values from 0 on: the deeper the colour, the more of them fell between two bounds of"
+        "Return values from 0 upwards: the deeper the colour, the more of them fell between two bounds of"
         " return_buckets. Errors are above.",
         "short",
         Query(f"sum by (le) ({increase('kprobe_return_value_bucket', PROBE)})", "{{le}}"),
@@ -133,7 +133,7 @@ def _durations() -> Any:
 def _quantiles() -> Any:
     return graph(
         "Durations, quantiles",
-        "The times that a half, a tenth and a hundredth of the calls exceed, on all machines together.",
+        "The times that half, one in ten and one in a hundred of the calls exceed, on all machines together.",
         "s",
         *(
             Query(
@@ -166,7 +166,7 @@ def _missed() -> Any:
     )
     return graph(
         "Firings missed by the kernel",
-        "The share of firings that the kernel could not count, mostly returns of more calls at once than"
+        "The share of firings that the kernel could not record, usually because more calls ran at once than"
         " maxactive allows.",
         "percentunit",
         Query(f"topk(10, {missed})", "{{instance}}"),
@@ -177,8 +177,8 @@ def _lost() -> Any:
     here = f"on (instance) group_left () max by (instance) ({of('kprobe_up', PROBE)})"
     return graph(
         "Events lost where it runs",
-        "Events of all probes that were lost in each interval, on the machines where this one is up: the"
-        " buffer is shared, and nobody knows whose they were.",
+        "Events of all probes that were lost per interval, on the machines where this one is up: the buffer"
+        " is shared, so losses cannot be attributed to one probe.",
         "short",
         Query(
             f"sum by (reason) ({increase('kprobe_exporter_events_lost_total')} * {here})",

@@ -50,6 +50,7 @@ class Case:
 LOST = "kprobe_exporter_events_lost_total"
 EVENTS = 'kprobe_exporter_events_total{probe="open"}'
 ERRORS = "kprobe_return_errors_total"
+FAULT = "kprobe_exporter_fault"
 
 CASES = (
     Case(
@@ -70,6 +71,18 @@ CASES = (
             Quiet({'up{job="monitoring/kprobe-exporter"}': "1x60"}),
         ),
         of_node=False,
+    ),
+    Case(
+        "KprobeExporterFault",
+        {f'{FAULT}{{fault="ftrace_off"}}': "0 1x30", f'{FAULT}{{fault="tracefs_gone"}}': "0x30"},
+        at=6,
+        labels={"fault": "ftrace_off"},
+        quiet=(
+            Quiet({f'{FAULT}{{fault="ftrace_off"}}': "0x60", f'{FAULT}{{fault="probe_gone"}}': "0x60"}),
+            # Four minutes of it, and what the agent repairs each time.
+            Quiet({f'{FAULT}{{fault="kprobes_off"}}': "0 1x4 0x60"}, (5, 6, 7, 30)),
+            Quiet({f'{FAULT}{{fault="probe_disabled"}}': "0 1 0 1 0 1 0 1 0 1 0x60"}, (6, 8, 10, 30)),
+        ),
     ),
     Case(
         "KprobeProbeDown",

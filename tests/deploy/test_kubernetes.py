@@ -2,6 +2,7 @@
 
 import os
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ OLDEST, NEWEST = "1.25", "1.37"
 """The oldest Kubernetes that is supported, and the newest whose schema there is."""
 
 CUSTOM = "monitoring.coreos.com/v1"
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 deployed = pytest.mark.parametrize("directory", DEPLOYED)
 
@@ -38,7 +40,39 @@ def agent(directory: str) -> Any:
 
 def test_each_component_has_an_overlay_that_adds_it_to_the_base() -> None:
     assert {"apparmor", "hostpid", "otlp", "selinux", "tls"} <= set(COMPONENTS)
-    assert OVERLAYS == COMPONENTS
+    assert set(OVERLAYS) == {*COMPONENTS, "production"}
+
+
+PULLED = f"registry.example.com/monitoring/kprobe-exporter:{VERSION}"
+
+
+def test_the_overlay_for_production_names_what_its_comments_and_the_readme_build_and_push() -> None:
+    assert agent("overlays/production")["image"] == PULLED
+    assert agent("base")["image"] == f"kprobe-exporter:{VERSION}"
+    for file in ("overlays/production/kustomization.yaml", "README.md"):
+        text = (KUBERNETES / file).read_text()
+        for command in (
+            f"docker build --tag {PULLED} .",
+            f"docker push {PULLED}",
+            "kubectl apply -k deploy/kubernetes/overlays/production",
+        ):
+            assert re.search(rf"^(#   )?{re.escape(command)}$", text, re.MULTILINE), (file, command)
+
+
+@pytest.mark.parametrize("others", [(), ("tls",)])
+def test_the_overlay_for_production_does_without_the_operator_where_its_comment_is_a_line(
+    tmp_path: Path, others: tuple[str, ...]
+) -> None:
+    text = (KUBERNETES / "overlays/production/kustomization.yaml").read_text()
+    changed = text.replace("\n# components: ", "\ncomponents: ")
+    assert changed != text
+    kustomization = yaml.safe_load(changed)
+    assert kustomization["components"] == ["../../components/without-operator"]
+    here = os.path.relpath(KUBERNETES, tmp_path)
+    kustomization["resources"] = [f"{here}/base"]
+    kustomization["components"] = [f"{here}/components/{name}" for name in ("without-operator", *others)]
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    assert not [item for item in rendered(tmp_path) if item["apiVersion"] == CUSTOM]
 
 
 @deployed
@@ -168,6 +202,8 @@ def test_it_reaches_every_node_and_is_replaced_a_few_at_a_time(directory: str) -
     spec = daemonset(directory)["spec"]
     assert spec["template"]["spec"]["tolerations"] == [{"operator": "Exists"}]
     assert spec["template"]["spec"]["nodeSelector"] == {"kubernetes.io/os": "linux"}
+    # On a full node as well.
+    assert "preemptionPolicy" not in only(rendered(KUBERNETES / directory), "PriorityClass")
     assert spec["updateStrategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}}
 
 
@@ -249,6 +285,18 @@ def test_tls_reaches_the_agent_and_its_scraper(tmp_path: Path) -> None:
         assert volumes[mounts[str(place.parent)]]["secret"]["secretName"] == "kprobe-exporter-tls"
     (endpoint,) = only(objects, "PodMonitor")["spec"]["podMetricsEndpoints"]
     assert endpoint["scheme"] == "https"
+    # By the command that is given to make it, the secret has every key that is asked for.
+    text = (KUBERNETES / "components/tls/kustomization.yaml").read_text()
+    command = re.search(r"create secret generic kprobe-exporter-tls((?: |\\\n#|--from-file=[\w.]+)+)", text)
+    assert command
+    made = set(re.findall(r"--from-file=([\w.]+)", command[1]))
+    assert made == {"tls.crt", "tls.key", "ca.crt"}
+    assert endpoint["tlsConfig"]["ca"]["secret"]["key"] in made
+    assert {Path(name).name for name in web["tls_server_config"].values()} <= made
+    assert (
+        "server_name: " + endpoint["tlsConfig"]["serverName"]
+        in (ROOT / "deploy/prometheus/prometheus-kubernetes.yml").read_text()
+    )
 
 
 def test_otlp_opens_the_way_to_the_collector_and_to_nobody_else() -> None:
@@ -258,7 +306,10 @@ def test_otlp_opens_the_way_to_the_collector_and_to_nobody_else() -> None:
     }
     assert policies["base"]["egress"] == []
     ports = [{port["port"] for port in rule["ports"]} for rule in policies["overlays/otlp"]["egress"]]
-    assert ports == [{53}, {4317, 4318}]
+    assert ports == [{53, 5353}, {4317, 4318}]
+    dns, collector = policies["overlays/otlp"]["egress"]
+    assert "to" not in dns  # wherever a cluster's DNS is
+    assert len(collector["to"]) == 1
     names = {item["name"] for item in agent("overlays/otlp")["env"]}
     assert {"NODE_NAME", "OTEL_EXPORTER_OTLP_HEADERS"} <= names
 
@@ -288,7 +339,7 @@ def test_components_can_be_added_to_one_another(tmp_path: Path) -> None:
     there = {(item["kind"], item["metadata"]["name"]) for item in objects}
     assert references(pod) - {("Secret", "kprobe-exporter-tls")} <= there
     (container,) = pod["containers"]
-    assert container["image"] == "registry.example/kprobe-exporter:0.1.0"
+    assert container["image"] == PULLED
     assert len([arg for arg in container["args"] if arg.startswith("--config=")]) == 3
     assert "exec" in only(objects, "ConfigMap")["data"]["probes.yaml"]
     assert set(only(objects, "ConfigMap")["data"]) == {"probes.yaml", "otlp.yaml", "pods.yaml"}

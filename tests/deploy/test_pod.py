@@ -5,6 +5,7 @@ API server. And the volume of the configuration gets the mode that the kubelet g
 """
 
 import os
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -90,7 +91,49 @@ def test_the_pod_serves_with_its_probes_up_and_stops_within_its_grace_period(
         resident = metrics.value("process_resident_memory_bytes")
         assert resident < 64 * 2**20  # the request
 
+        # As the runbook has it for Kubernetes.
+        ours = ("podman", "exec", name, "python3", "-m", "kprobe_exporter")
+        assert tool(*ours, "check", "/etc/kprobe_exporter").stdout.endswith("metrics\n")
+        assert "/tracefs" in tool(*ours, "doctor").stdout
+
         tool("podman", "stop", f"--time={grace}", name)
         assert inspect(name)["State"]["ExitCode"] == 0
         assert '"message": "stopped"' in tool("podman", "logs", name).stderr
     assert not (TRACEFS / "instances" / INSTANCE).exists()
+
+
+NODE = """
+set -e
+mount --make-rshared /
+cd "$0"
+mkdir tracefs; mkfifo bound unmounted
+unshare --mount --propagation slave sh -ec '
+    mount --rbind /sys/kernel/tracing tracefs; mount --make-rprivate tracefs
+    echo >bound; read -r _ <unmounted
+    cat tracefs/tracing_on
+' &
+read -r _ <bound
+umount /sys/kernel/tracing
+ls /sys/kernel/tracing | wc -l
+echo >unmounted
+wait $!
+"""
+"""A node in a mount namespace of its own, and in it a container without mount propagation."""
+
+
+def test_an_unmount_on_the_node_does_not_reach_the_tracefs_of_a_running_pod(tmp_path: Path) -> None:
+    needs_containers()
+    if not (TRACEFS / "README").exists():
+        pytest.skip("tracefs is not mounted")
+    (mount,) = (m for m in container_mounts() if m["mountPath"] == "/tracefs")
+    assert mount.get("mountPropagation", "None") == "None"
+    command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", NODE, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() in (["0", "0"], ["0", "1"])  # nothing is left there, tracing_on is here
+
+
+def container_mounts() -> list[Any]:
+    (container,) = only(rendered(KUBERNETES / "base"), "DaemonSet")["spec"]["template"]["spec"]["containers"]
+    mounts: list[Any] = container["volumeMounts"]
+    return mounts

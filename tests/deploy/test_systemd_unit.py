@@ -103,6 +103,15 @@ def test_the_files_that_the_readme_installs(tmp_path: Path) -> None:
     assert Path(f"{tmp_path}{environment[1]}").exists()
 
 
+def test_the_readme_puts_the_command_where_shells_look_for_it() -> None:
+    """After pip has installed it where the unit starts it."""
+    [environment] = re.findall(r"^python3 -m venv (\S+)$", README, re.MULTILINE)
+    assert PROGRAM.startswith(f"{environment}/bin/")
+    lines = README.splitlines()
+    link = lines.index(f"ln -sf {PROGRAM} /usr/local/bin/")
+    assert lines[link - 1] == f"{environment}/bin/pip install ."
+
+
 @pytest.mark.parametrize("name", DROP_INS)
 def test_the_readme_knows_each_drop_in(name: str) -> None:
     assert f"`drop-ins/{name}`" in README

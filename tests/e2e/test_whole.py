@@ -17,7 +17,7 @@ from tests.agent_process import eventually
 from tests.dashboard_schema import panels
 from tests.picture import Line
 from tests.prometheus_server import Prometheus
-from tests.whole.vm import DEPLOY, NODE, needs_a_vm, whole
+from tests.whole.vm import DEPLOY, LIMIT, NODE, needs_a_vm, whole
 
 DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in sorted(DIRECTORY.glob("*.json"))}
 PROVOKED = {
@@ -29,10 +29,20 @@ PROVOKED = {
     "KprobeProbeDown",
     "KprobeSeriesOverflow",
 }
-HEALTHY = {"KprobeExporterDown", "KprobeExporterAbsent", "KprobeReloadFailed", "KprobeKernelReadStale"}
+HEALTHY = {
+    "KprobeExporterAbsent",
+    "KprobeExporterDown",
+    "KprobeExporterFault",
+    "KprobeKernelReadStale",
+    "KprobeReloadFailed",
+}
 
-ABSENT = {"KprobeExporterAbsent"}
-"""Alerts on there being nothing."""
+LATER = {
+    "KprobeBlockIoErrors": "kprobe_block_errors_total > 0",
+    "KprobeFsyncFailed": 'kprobe_return_errors_total{probe=~"fsync|fdatasync",errno=~"EIO|ENOSPC"} > 0',
+    "KprobeOomKill": 'kprobe_hits_total{probe="oom_kill"} > 0',
+}
+"""Alerts on what the VM does only after a while (tests/whole/guest.py), and how it shows."""
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +60,11 @@ def rules() -> list[Any]:
 def alerts(server: Prometheus) -> list[Any]:
     found: list[Any] = server.get("alerts")["alerts"]
     return found
+
+
+def first(server: Prometheus, expr: str) -> float:
+    """When a query had an answer for the first time, in seconds since the epoch."""
+    return min(series.samples[0][0] for series in server.over(expr, LIMIT))
 
 
 def asked(expr: str, probe: str = ".+") -> str:
@@ -115,6 +130,16 @@ class TestRules:
 
     def test_alerts_fire_after_what_was_provoked(self, server: Prometheus) -> None:
         assert server.firing() >= PROVOKED
+
+    @pytest.mark.parametrize(("alert", "condition"), LATER.items())
+    def test_an_alert_is_inactive_until_its_condition_is_provoked(
+        self, server: Prometheus, alert: str, condition: str
+    ) -> None:
+        """From when the agent was scraped first: by what Prometheus recorded, each second."""
+        watched, provoked = first(server, "up == 1"), first(server, condition)
+        assert watched < provoked
+        assert provoked <= first(server, f'ALERTS{{alertname="{alert}"}}')
+        assert provoked <= first(server, f'ALERTS{{alertname="{alert}",alertstate="firing"}}')
 
     def test_one_fires_of_a_probe_over_its_limit(self, server: Prometheus) -> None:
         """And it is not said to be down as well."""
