@@ -71,7 +71,7 @@ def fault_families(holding: Collection[str], noticed: Mapping[str, int]) -> tupl
         ),
         _counter(
             f"{PREFIX}_faults_total",
-            "How often that began to be wrong, though it may have been mended at once.",
+            "How often each fault occurred, including those repaired at once.",
             "fault",
             noticed,
         ),

@@ -102,7 +102,7 @@ class PushModel(Strict):
     interval: Annotated[
         float, BeforeValidator(_seconds), Field(ge=1, le=86400), _or_variable(**_DURATION)
     ] = 60.0
-    """From one push to the next, as `60s`."""
+    """The time from one push to the next, as `60s`."""
 
 
 class OtlpModel(Strict):
@@ -121,19 +121,19 @@ class OtlpModel(Strict):
     timeout: (
         Annotated[float, BeforeValidator(_seconds), Field(gt=0, le=3600), _or_variable(**_DURATION)] | None
     ) = None
-    """How long the collector has for an answer, as `10s`."""
+    """How long the collector may take to answer, as `10s`."""
     compression: Compression | None = None
     """`gzip` or `none`."""
     certificate: File | None = None
-    """A file of the certificates (PEM) that the collector's is signed by; from the directory of this one."""
+    """CA certificates (PEM) to verify the collector's with; a path from this file's directory."""
     client_certificate: File | None = None
-    """The agent's own certificate (PEM), where the collector asks for one."""
+    """The agent's own certificate (PEM), if the collector asks for one."""
     client_key: File | None = None
     """The key of that certificate (PEM)."""
     queue: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
-    """How many log records may wait to be sent, and as many spans; more are dropped, and counted."""
+    """How many log records may wait to be sent, and how many spans; more are dropped and counted."""
     max_per_second: Rate = 2000.0
-    """How many log records and spans are sent at the most, those of all probes together."""
+    """The most log records and spans that are sent per second, for all probes together."""
     metrics: PushModel | None = None
     """Whether the metrics are pushed as well, and how often: `{interval: 60s}`."""
 
@@ -145,11 +145,11 @@ class ExportModel(Strict):
 
     # `as` is a keyword of Python.
     signal: Signal = Field(alias="as")
-    """`log` for what is one moment; `span` for what takes time, a call or a pair."""
+    """`log` for a single moment; `span` for what takes time, a call or a pair."""
     sample: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """The share that is kept, above 0 and up to 1; of nested calls the outermost is decided on."""
+    """The share that is kept, above 0 and up to 1; for nested calls, the outermost call decides."""
     max_per_second: Rate | None = None
-    """How many are sent at the most."""
+    """The most that are sent per second."""
     where: Where | None = None
     """A filter on the probe's fields, evaluated in the agent, for the export alone."""
     attributes: Annotated[list[str], Field(max_length=MAX_ATTRIBUTES)] = Field(default_factory=list)

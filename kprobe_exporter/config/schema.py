@@ -42,7 +42,7 @@ class LabelModel(Strict):
     field: str
     """The field that the label shows: `comm`, `cpu`, `return`, …, or a name of `fetch`."""
     decode: Annotated[Decoding | None, Field(examples=["errno", {"map": {0: "ok", 1: "failed"}}])] = None
-    """A decoder's name, `{NAME: OPTIONS}`, or a list of these to go through in turn."""
+    """A decoder's name, `{NAME: OPTIONS}`, or a list of these to apply in turn."""
 
 
 _Label: TypeAlias = Annotated[
@@ -64,7 +64,7 @@ class MetricModel(Strict):
     )
 
     counter: Name | None = None
-    """The name of a counter, ends in `_total`; the namespace is put before it."""
+    """The name of a counter, which ends in `_total`; the namespace is put before it."""
     histogram: Name | None = None
     """The name of a histogram; the namespace is put before it."""
     gauge: Name | None = None
@@ -74,7 +74,7 @@ class MetricModel(Strict):
     value: str | None = None
     """The field that is added, observed or kept; a counter without it adds 1."""
     scale: Annotated[float, Field(gt=0, le=1e300, examples=[1e-9, 512])] | None = None
-    """What `value` is multiplied by: 1e-9 makes seconds of nanoseconds."""
+    """What `value` is multiplied by: 1e-9 turns nanoseconds into seconds."""
     where: Where | None = None
     """A filter on the probe's fields, evaluated in the agent, for this metric alone."""
     labels: Labels = Field(
@@ -127,7 +127,7 @@ class PairModel(Strict):
         _To | _Half | Annotated[_Halves, Field(min_length=1, max_length=8), Tag("<list>")],
         shapes(f"{_HALF}, or a list of these"),
     ] = Field(alias="from")
-    """The event that begins it; of a list, each of them does."""
+    """The event that begins it; with a list, each of them does."""
     to: Annotated[_To | _Half, shapes(_HALF)]
     """The event that ends it."""
     key: Annotated[
@@ -135,7 +135,7 @@ class PairModel(Strict):
         | Annotated[list[str], Field(min_length=1, max_length=8), Tag("<list>")],
         shapes("key is the name of a field, or a list of names"),
     ]
-    """The fields by which the two are known to belong together; both have them."""
+    """The fields by which the two events are matched; both must have them."""
 
 
 class AttachModel(Strict):
@@ -183,37 +183,37 @@ class ProbeModel(Strict):
     )
 
     name: Annotated[str, Field(pattern=PROBE_NAME)] | None = None
-    """Unique; the label `probe` of the built-in metrics. A definition's event is its name, too."""
+    """Unique; the label `probe` of the built-in metrics. A definition's event name serves as well."""
     help: Help = ""
-    """What the probe watches, for people."""
+    """What the probe watches, for human readers."""
     attach: Attachment | None = None
-    """Where to attach; of a list, the first that this kernel can do is used."""
+    """Where to attach; of a list, the first that this kernel supports is used."""
     definition: Definition | None = None
     """Instead of `attach`, a line of the kernel's own grammar, as kprobe_events takes it."""
     fetch: Fetch | None = None
     """NAME to the kernel's fetch argument, as `"$arg3:u64"`; on a tracepoint NAME to its field."""
     filter: Filter | None = None
-    """The kernel's own filter, evaluated in the kernel; `return` may be named."""
+    """The kernel's own filter, evaluated in the kernel; it may use `return`."""
     returns: Returns | None = None
     """How the return value is read: `int`, `long` (the default), `ptr`, `bool`, `void`, `u32`, …"""
     maxactive: Annotated[int, Field(ge=1, le=4096)] | None = None
-    """How many calls of the function may be under way at once, for return probes; 1024."""
+    """How many calls of the function may be active at once, for return probes; 1024."""
     metrics: list[MetricModel] = Field(default_factory=list)
-    """What to count beside the built-in metrics."""
+    """What to count in addition to the built-in metrics."""
     return_buckets: Buckets | None = None
     """Bounds of the built-in histogram of return values; powers of 4 up to 4^10."""
     duration_buckets: Buckets | None = None
     """Bounds in seconds of the built-in histogram of a call's or pair's durations; 1 µs to 17 s."""
     optional: bool = False
-    """Whether a kernel that cannot do it is no reason for a warning."""
+    """Whether the probe may be missing without a warning if the kernel does not support it."""
     enabled: bool = True
     """Whether it is attached at all."""
     stack: bool = False
-    """Whether each event comes with the kernel's stack."""
+    """Whether each event has the kernel's stack."""
     aggregate: Aggregate = "auto"
-    """Who adds up: `auto` as cheaply as it can be done, `events` the agent, `kernel` hist triggers."""
+    """Who adds up: `events` the agent, `kernel` hist triggers, `auto` whichever is cheapest."""
     limit: Limit = LimitModel(hits_per_second=100_000)
-    """Over it for some seconds, the probe is disabled, and tried again with growing pauses."""
+    """If exceeded for some seconds, the probe is disabled, and tried again with growing pauses."""
     export: Exported | None = None
     """Single events to OpenTelemetry: `log`, `span`, or `{as, sample, max_per_second, where, attributes}`."""
 
@@ -236,11 +236,11 @@ class GlobalModel(Strict):
     max_series_total: Annotated[int, Field(ge=1, le=10_000_000)] = 20_000
     """Label sets of all metrics together."""
     series_ttl: Duration = 900.0
-    """A label set that was not seen for so long goes, as `15m` or `90s`; 0 keeps them all."""
+    """A label set that was not seen for this long is removed, as `15m` or `90s`; 0 keeps them all."""
     max_matches: Annotated[int, Field(ge=1, le=10_000)] = 100
-    """How many functions or tracepoints a pattern as `kprobe:tcp_send*` may name, a probe each."""
+    """How many functions or tracepoints a pattern such as `kprobe:tcp_send*` may match, a probe each."""
     limit: Limit = LimitModel(hits_per_second=200_000)
-    """Of all probes together: over it for some seconds, the one that fires most is disabled."""
+    """For all probes together: if exceeded for some seconds, the one that fires most is disabled."""
 
 
 class Document(Strict):
@@ -250,9 +250,9 @@ class Document(Strict):
 
     # `global` is a keyword of Python.
     settings: GlobalModel = Field(default_factory=GlobalModel, alias="global")
-    """What concerns all probes."""
+    """Settings for all probes."""
     probes: list[ProbeModel] = Field(default_factory=list)
-    """The probes; those of all files together."""
+    """The probes; those of all files are combined."""
     otlp: OtlpModel = Field(default_factory=OtlpModel)
     """Where OpenTelemetry's log records, spans and metrics go; without it nothing is sent."""
 

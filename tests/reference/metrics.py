@@ -8,35 +8,37 @@ from tests.reference.exposition import Described, families
 from tests.reference.markdown import Template, code, table
 
 NOTES: Mapping[str, str] = {
-    "kprobe_up": "0 while it is switched off, too, by `enabled: false` or tripped.",
-    "kprobe_info": "Always 1, and only there while the probe is up. `target` is the alternative that was"
-    " taken. `plan` is `count`: the kernel only counts; `events`: it records, and the agent adds up; or"
-    " `kernel`: hist triggers add up.",
-    "kprobe_hits_total": "Of a call or a pair what begins it. The kernel counts them, so they are right"
-    " whatever is lost; where it cannot (a tracepoint, without hist triggers) the agent counts what arrives.",
-    "kprobe_misses_total": "Of kprobes and kretprobes, alone or as halves of calls and pairs: more calls at"
-    " once than `maxactive`, or a firing while another probe was handled.",
-    "kprobe_return_value": "From 0 on, of functions that return a number. Bounds: `return_buckets`.",
-    "kprobe_return_errors_total": "Values from −1 to −4095, by name; of a pointer those that ERR_PTR makes.",  # noqa: RUF001
-    "kprobe_duration_seconds": "Bounds: `duration_buckets`. In OpenMetrics it has exemplars where calls are"
+    "kprobe_up": "Otherwise 0, also while it is switched off by `enabled: false` or because it tripped.",
+    "kprobe_info": "Always 1, and present only while the probe is up. `target` is the alternative that was"
+    " taken. `plan` is `count` if the kernel only counts, `events` if it records events and the agent adds"
+    " them up, and `kernel` if hist triggers add them up.",
+    "kprobe_hits_total": "For a call or a pair, the events that begin it. The kernel counts them, so they are"
+    " right whatever is lost. Where it cannot (tracepoints, without hist triggers) the agent counts what"
+    " arrives.",
+    "kprobe_misses_total": "Only kprobes and kretprobes count misses, also as halves of calls and pairs: more"
+    " calls at once than `maxactive`, or a firing while another probe was handled.",
+    "kprobe_return_value": "Values from 0 up, of functions that return a number. Bounds: `return_buckets`.",
+    "kprobe_return_errors_total": "Values from −1 to −4095, by name; of a pointer, those that ERR_PTR makes.",  # noqa: RUF001
+    "kprobe_duration_seconds": "Bounds: `duration_buckets`. In OpenMetrics it has exemplars if calls are"
     " exported as spans.",
-    f"{PREFIX}_build_info": "Always 1. `page_parser` tells whether the walk through the ring buffer's pages"
-    " is compiled.",
-    f"{PREFIX}_events_total": "With the plan `kernel` what the kernel has aggregated, with `count` 0.",
+    f"{PREFIX}_build_info": "Always 1. `page_parser` shows whether the parser of the ring buffer's pages is"
+    " compiled.",
+    f"{PREFIX}_events_total": "With the plan `kernel`, what the kernel has aggregated; with `count`, 0.",
     f"{PREFIX}_events_lost_total": "See [below](#what-was-lost).",
-    f"{PREFIX}_series_overflow_total": "Of every metric that is configured. The limits are `max_series` and"
+    f"{PREFIX}_series_overflow_total": "For every configured metric. The limits are `max_series` and"
     " `max_series_total`.",
-    f"{PREFIX}_config_last_reload_successful": "At 0 the one before runs on.",
-    f"{PREFIX}_config_last_reload_success_timestamp_seconds": "In seconds since 1970; at first that of the"
-    " start.",
-    f"{PREFIX}_kernel_read_age_seconds": "So old are hits, misses and loss. It grows when something in the"
-    " kernel holds up whoever reads tracefs.",
-    f"{PREFIX}_ring_buffer_bytes": "As the kernel told last; the agent empties them ten times a second.",
+    f"{PREFIX}_config_last_reload_successful": "At 0 the previous one stays in force.",
+    f"{PREFIX}_config_last_reload_success_timestamp_seconds": "In seconds since 1970; at first the time of"
+    " the start.",
+    f"{PREFIX}_kernel_read_age_seconds": "Hits, misses and losses are this old. It grows when something in"
+    " the kernel delays reads of tracefs.",
+    f"{PREFIX}_ring_buffer_bytes": "As last reported by the kernel; the agent empties them ten times a"
+    " second.",
     f"{PREFIX}_probe_tripped": "It is tried again after a pause, from 10 s to 10 minutes.",
-    f"{PREFIX}_fault": "`fault` is " + ", ".join(f"`{fault}`" for fault in MEANING) + ". It is looked after"
-    " once a second, of many probes a few at a time; most is mended within that.",
+    f"{PREFIX}_fault": "`fault` is " + ", ".join(f"`{fault}`" for fault in MEANING) + ". The agent"
+    " checks once a second, a few probes at a time if there are many; most faults are repaired by then.",
     f"{PREFIX}_probe_overhead_seconds_total": "The constants: [benchmarks.md](benchmarks.md#7-a-firing). A"
-    " tenth of a second a second is a tenth of a processor, spread over those threads.",
+    " tenth of a second per second is a tenth of a processor, spread over those threads.",
     f"{PREFIX}_scrape_duration_seconds": "0 at the first scrape.",
 }
 """What the help does not say."""
@@ -44,17 +46,17 @@ NOTES: Mapping[str, str] = {
 REASONS: Mapping[str, str] = {
     "overrun": "The oldest events in a CPU's ring buffer, which was full: the agent was too slow for a burst",
     "commit_overrun": "Events for which interrupts within interrupts had left no room in the ring buffer",
-    "dropped": "Events for which there was no room, where the ring buffer does not overwrite; ours does",
-    "unparsed": "What is no event: a damaged page; in text, what follows a newline in a name or a string",
-    "unpaired": "An event of a call or a pair of which the other one is missing or in doubt: of a call"
-    " with both events, but a loss between them, both",
+    "dropped": "Events that found no room in a ring buffer that does not overwrite; ours does",
+    "unparsed": "Not an event: a damaged page; in text, what follows a newline in a name or a string",
+    "unpaired": "An event of a call or a pair whose counterpart is missing or in doubt. If a call has both"
+    " events, but a loss lies between them, both count",
     "unreadable": "A value, not its event: the kernel could not read it",
     "negative": "A value, not its event: it would have made a counter go down",
-    "table_full": "Of `aggregate: kernel`: an event that found no room in a metric's table",
-    "disabled": "Firings of a probe that was being switched off, because it fired too often or was changed:"
-    " the kernel still counts them, and no longer records them. Of single events without a filter",
-    "wiped": "What fired while old definitions were deleted, which happens after hundreds of changes by"
-    " reloads; at least so many, since nobody knows what a filter would have let through",
+    "table_full": "With `aggregate: kernel`: an event that found no room in a metric's table",
+    "disabled": "Firings of a probe that was being switched off because it fired too often or was changed:"
+    " the kernel still counts them, but no longer records them. Only for single events without a filter",
+    "wiped": "Firings while old definitions were deleted, which happens after hundreds of changes by"
+    " reloads. A lower bound, since nobody knows what a filter would have let through",
 }
 """By the label ``reason``."""
 

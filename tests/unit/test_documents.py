@@ -1,57 +1,172 @@
-"""The documents say what is: examples are the files, commands exist, outputs are what comes out."""
+"""The documents say what is: examples are the files, tests run commands, outputs are what comes out."""
 
+import json
+import os
 import re
+import shlex
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
+import bcrypt
+import jsonschema
 import pytest
-from click.testing import CliRunner
+import yaml
+from click.testing import CliRunner, Result
 
 from kprobe_exporter.cli import COMMANDS, main
+from kprobe_exporter.config.load import load
+from kprobe_exporter.errors import ConfigError
+from kprobe_exporter.labels import DECODERS
+from kprobe_exporter.web_config.read import read_web_config
+from tests.certificates import Authority
+from tests.deploy import test_readme as of_deployment
+from tests.kernel import test_readme as of_kernels
+from tests.kernel.test_runbook import FOUND as TRACED
+from tests.readme import STARTS, block, commands, reads
+from tests.readme import command as the_command
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+EXAMPLE = ROOT / "examples/getting_started.yaml"
 
-
-def blocks(document: Path) -> list[tuple[str, str]]:
-    return BLOCK.findall(document.read_text())
-
-
-def test_the_readmes_configuration_is_the_example() -> None:
-    (shown,) = [text for language, text in blocks(ROOT / "README.md") if language == "yaml"]
-    assert shown == (ROOT / "examples/getting_started.yaml").read_text()
-
-
-def test_the_readmes_replay_prints_what_it_says() -> None:
-    (block,) = [text for _, text in blocks(ROOT / "README.md") if text.startswith("$ kprobe-exporter replay")]
-    command, _, shown = block.partition("\n")
-    file = command.split()[3]
-    result = CliRunner().invoke(main, ["replay", str(ROOT / file)])
-    assert result.exit_code == 0
-    assert result.stderr == shown
-
-
-RUN_BY = {
-    "make run": "tests/kernel/test_default.py",  # it starts `run` with the packaged configuration
-    "make test": ".ci/run",
-    "docker build": "tests/deploy/test_image.py",
-    "docker run": "tests/deploy/test_image.py",
-    "kubectl apply -k deploy/kubernetes/base": "tests/deploy/test_kubernetes.py",
-    "kubectl -n kprobe-exporter rollout": "tests/deploy/test_kubernetes.py",
-    "$ kprobe-exporter replay": "tests/unit/test_documents.py",
-    "kprobe-exporter trace": "tests/kernel/test_runbook.py",
+NOT_RUN = {
+    "make test": "it is what runs the tests",
+    "make demo": "it serves from a VM until it is interrupted",
+    "make bench": "it takes a quarter of an hour",
+    "make vmtest": "it is what runs the tests of kernels",
 }
-"""What runs the commands in the README's blocks, by how they begin; kubectl and docker as far as can be."""
+"""The commands that no test runs, and why; of these make tells what it would run."""
+
+NAMED = {"kprobe-exporter trace": "asks for a definition; the README has some, which are run"}
+"""What its table names that is no whole command."""
 
 
 def test_every_command_of_the_readme_is_run() -> None:
-    commands = re.compile(
-        r"^(?:\$ )?(?:make|docker|kubectl|kprobe-exporter|curl|pip|python3?) .*$", re.MULTILINE
+    """The modules named here, and this one, take the commands they run from the README's text."""
+    assert all(module.reads is reads for module in (of_deployment, of_kernels))
+    run = set(map(the_command, STARTS)) | {f"kprobe-exporter trace {arguments}" for arguments in TRACED}
+    assert len(commands()) > 20
+    assert [line for line in commands() if line not in run | NOT_RUN.keys() | NAMED.keys()] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("```\nmake all   # first; then: curl localhost/x\n```\n", ["make all", "curl localhost/x"]),
+        ("```\nhelm install \\\n    --wait x\ndnf list\n```\n", ["helm install --wait x", "dnf list"]),
+        ("```\n$ make it\nmade it\n```\n", ["make it"]),
+        ("```yaml\n# By: kprobe-exporter run\na: 1  # kill 1\n```\n", ["kprobe-exporter run", "kill 1"]),
+        ("Then `kprobe-exporter\nrun --x`, or `make`, or `make y`.", ["kprobe-exporter run --x", "make y"]),
+        ("| `list 'x'` | lists |\n| `kprobe` | a kind |\n", ["kprobe-exporter list 'x'"]),
+        ("```\nkprobe_up 1.0\n```\n`kprobe_up` and `kprobe:x` and `source: text`", []),
+    ],
+)
+def test_a_new_command_would_be_seen(text: str, found: list[str]) -> None:
+    assert commands(text) == found
+
+
+@pytest.mark.parametrize("command", NOT_RUN)
+def test_what_is_not_run_is_there(command: str) -> None:
+    make = subprocess.run(
+        ["make", "--dry-run", *command.split()[1:]], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    found = [line for _, text in blocks(ROOT / "README.md") for line in commands.findall(text)]
-    assert {line for line in found if not line.startswith(tuple(RUN_BY))} == set()
-    assert {start for start in RUN_BY if not any(line.startswith(start) for line in found)} == set()
-    assert all((ROOT / test).exists() for test in RUN_BY.values())
+    (module,) = re.findall(r"^.venv/bin/python -m ([\w.]+)", make.stdout, re.MULTILINE)
+    assert find_spec(f"{module}.__main__")
+
+
+def invoke(command: str, **placeholders: Path) -> Result:
+    """A command of the README in this process, with files for the words that stand for one."""
+    program, *words = shlex.split(command)
+    assert program == "kprobe-exporter"
+    return CliRunner().invoke(main, [str(placeholders.get(word, word)) for word in words])
+
+
+def test_the_readmes_configuration_is_the_example() -> None:
+    assert block("# Three probes to begin with") == EXAMPLE.read_text()
+
+
+@reads(command="kprobe-exporter replay tests/", general="kprobe-exporter replay FILE")
+def test_the_readmes_replay_prints_what_it_says(command: str, general: str, tmp_path: Path) -> None:
+    code, _, output = command.partition(" > ")
+    file = ROOT / shlex.split(code)[-1]
+    result = invoke(general, FILE=file)
+    assert result.exit_code == 0
+    assert f"$ {command}\n{result.stderr}" == block("$ kprobe-exporter replay")
+    done = bash(command.replace(output, str(tmp_path / output)))
+    assert (done.returncode, done.stderr) == (0, result.stderr)
+    assert (tmp_path / output).read_text() == result.stdout
+
+
+def bash(script: str, typed: str = "") -> subprocess.CompletedProcess[str]:
+    """What is typed at the top of the checkout, where the environment of this Python is active."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return subprocess.run(
+        ["bash", "-c", script],
+        cwd=ROOT,
+        env={**os.environ, "PATH": path},
+        input=typed,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@reads(command="source <(")
+def test_bash_completes_after_the_readmes_line(command: str) -> None:
+    done = bash(f"{command}\ncomplete -p kprobe-exporter")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(r"complete .*-F \w+ kprobe-exporter\n", done.stdout)
+
+
+@reads(command="kprobe-exporter check FILE")
+def test_check_says_where_the_mistakes_are(command: str, tmp_path: Path) -> None:
+    assert invoke(command, FILE=EXAMPLE).exit_code == 0
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text("probes:\n  - {name: 1}\nglobals: {}\n")
+    result = invoke(command, FILE=wrong)
+    assert result.exit_code == 2
+    assert "`FILE:LINE:COLUMN: PATH: MESSAGE`" in (ROOT / "README.md").read_text()
+    places = re.findall(rf"^{re.escape(str(wrong))}:(\d+):\d+: \S+: .+$", result.stderr, re.MULTILINE)
+    assert {"2", "3"} <= set(places)
+
+
+@reads(command="kprobe-exporter schema")
+def test_schema_is_one_that_the_example_meets(command: str) -> None:
+    result = invoke(command)
+    assert result.exit_code == 0
+    jsonschema.validate(yaml.safe_load(EXAMPLE.read_text()), json.loads(result.stdout))
+
+
+@reads(command="python3 -c 'import bcrypt")
+def test_a_password_is_hashed_for_the_web_configuration(command: str, tmp_path: Path) -> None:
+    python, *arguments = shlex.split(command)
+    assert Path(python).name.startswith("python")
+    done = bash(shlex.join([sys.executable, *arguments]), "secret\n")
+    hashed = done.stdout.strip()
+    assert bcrypt.checkpw(b"secret", hashed.encode()), done.stderr
+    server = Authority(tmp_path).issue("server")
+    shown = block("basic_auth_users")
+    assert {server.certificate.name, server.key.name} <= set(re.findall(r"[\w.]+", shown))
+    file = tmp_path / "web.yml"
+    file.write_text(shown.replace("$2b$10$…", hashed))
+    outcome = read_web_config(file)
+    assert (outcome.problems, outcome.notes) == ((), ())
+    assert outcome.settings
+    assert outcome.settings.tls
+    assert outcome.settings.users == {b"scraper": hashed.encode()}
+
+
+def test_the_readmes_otlp_takes_its_token_from_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "otlp.yaml"
+    file.write_text(block("${OTLP_TOKEN}"))
+    config = load([file], DECODERS, {"OTLP_TOKEN": "secret"})
+    assert config.otlp
+    assert config.otlp.headers == {"authorization": "Bearer secret"}
+    assert all(probe.export for probe in config.probes)
+    with pytest.raises(ConfigError, match="OTLP_TOKEN"):
+        load([file], DECODERS, {})
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -67,7 +182,9 @@ class TestDocument:
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
     def test_commands_and_their_options_exist(self, document: Path) -> None:
-        for command, rest in re.findall(r"(?<!-n )kprobe-exporter ([a-z]+)([^`\n]*)", document.read_text()):
+        for command, rest in re.findall(
+            r"(?<!-n )(?<!-it )kprobe-exporter ([a-z]+)([^`\n]*)", document.read_text()
+        ):
             assert command in COMMANDS
             shown = CliRunner().invoke(main, [command, "--help"]).output
             for option in re.findall(r"(?<=\s)--[a-z.-]+", rest.partition("#")[0]):

@@ -1,0 +1,156 @@
+"""The README's `make run`, docker and kubectl, as it shows them, or in what stands for these programs here.
+
+What listens does so in a network namespace of the test's, in which the ports of the README are free.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import jsonschema
+import kubernetes_validate  # type: ignore[import-untyped]
+import pytest
+
+from tests.agent_process import Metrics, eventually
+from tests.deploy.containers import build, inspect, needs_containers, tool
+from tests.deploy.manifests import crd_schema, only, rendered
+from tests.deploy.test_kubernetes import CUSTOM, NEWEST
+from tests.readme import ROOT, reads
+
+INSTANCE = Path("/sys/kernel/tracing/instances/kprobe_exporter")
+ASK = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode())"
+OF_MAKE = ("ARGS", "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS")
+"""What an outer make tells an inner one."""
+
+Network = tuple[str, ...]
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    """What runs a command in a network of its own, which has a loopback interface and nothing else."""
+    if os.geteuid() != 0:
+        if os.environ.get("CI"):
+            pytest.fail("the README's commands are run as root")
+        pytest.skip("needs root")
+    keeper = "ip link set lo up && echo up && exec sleep infinity"
+    with subprocess.Popen(["unshare", "--net", "sh", "-c", keeper], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout
+            assert process.stdout.readline() == b"up\n"
+            yield "nsenter", f"--net=/proc/{process.pid}/ns/net"
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def tracefs() -> Iterator[None]:
+    """Mounted, and without an agent's instance before and after."""
+    if not INSTANCE.parent.exists():
+        subprocess.run(["mount", "-t", "tracefs", "nodev", INSTANCE.parents[1]], check=True)
+    assert not INSTANCE.exists(), "an agent runs on this machine already: end it"
+    yield
+    assert not INSTANCE.exists()
+
+
+def ask(network: Network, command: str) -> str:
+    """What curl answers, or Python for it where it is not installed; nothing if nobody does."""
+    program, url = shlex.split(command)
+    assert program == "curl"
+    curl = ["curl", "--silent", "--fail", url]
+    asking = curl if shutil.which("curl") else [sys.executable, "-c", ASK, f"http://{url}"]
+    return subprocess.run([*network, *asking], capture_output=True, text=True, check=False).stdout
+
+
+def working(metrics: Metrics) -> int:
+    """How many probes are up."""
+    return sum(metrics.value("kprobe_up", **labels) == 1 for labels in metrics.labels("kprobe_up"))
+
+
+@reads(command="make run", then="curl ")
+def test_make_run(network: Network, tracefs: None, tmp_path: Path, command: str, then: str) -> None:
+    log = tmp_path / "log"
+    environment = {key: value for key, value in os.environ.items() if key not in OF_MAKE}
+    with log.open("w") as file:
+        make = subprocess.Popen(
+            [*network, *shlex.split(command)],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+
+        def answers() -> str:
+            assert make.poll() is None, log.read_text()
+            return ask(network, then)
+
+        eventually(answers, 120)
+        metrics = Metrics(ask(network, then))
+        assert working(metrics) >= 4, log.read_text()
+        # make itself would end with the signal.
+        (agent,) = Path(f"/proc/{make.pid}/task/{make.pid}/children").read_text().split()
+        os.kill(int(agent), signal.SIGTERM)
+        assert make.wait(30) == 0, log.read_text()
+        assert "Traceback" not in log.read_text()
+    finally:
+        if make.poll() is None:
+            os.killpg(make.pid, signal.SIGTERM)
+            make.wait(30)
+
+
+@reads(building="docker build", running="docker run", asking="curl ")
+def test_docker(network: Network, tracefs: None, building: str, running: str, asking: str) -> None:
+    """buildah's image by the README's name, and podman with the README's options."""
+    needs_containers()
+    *_, tag_option, tag, context = shlex.split(building)
+    assert shlex.split(building) == ["docker", "build", tag_option, tag, context]
+    assert (tag_option, context) == ("--tag", ".")
+    _, run, *options, image = shlex.split(running)
+    assert image == tag
+    (published,) = [options[at + 1] for at, word in enumerate(options) if word == "--publish"]
+    outside, _ = published.split(":")
+    assert f":{outside}/" in asking
+    (name,) = [options[at + 1] for at, word in enumerate(options) if word == "--name"]
+    # A port of the network of the test's instead of one that is passed on, for which podman needs more.
+    at = options.index("--publish")
+    options[at : at + 2] = ["--network=host"]
+
+    tool("podman", "tag", build(), tag)
+    tool(*network, "podman", run, *options, image)
+    try:
+        eventually(lambda: ask(network, asking), 60)
+        assert working(Metrics(ask(network, asking))) >= 4, tool("podman", "logs", name).stderr
+        config = inspect(name)["HostConfig"]
+        assert config["ReadonlyRootfs"]
+        assert "no-new-privileges" in config["SecurityOpt"]
+        capabilities = Path(f"/proc/{inspect(name)['State']['Pid']}/status").read_text()
+        assert re.findall(r"^Cap\w+:\t(\w+)$", capabilities, re.MULTILINE) == ["0" * 16] * 5
+        tool("podman", "stop", "--time=20", name)
+        assert inspect(name)["State"]["ExitCode"] == 0
+    finally:
+        tool("podman", "rm", "--force", "--time=5", name)
+        tool("podman", "untag", tag)
+
+
+@reads(applying="kubectl apply", waiting="kubectl -n")
+def test_kubectl(applying: str, waiting: str) -> None:
+    """What would be applied is valid, and the DaemonSet that is waited for is in it."""
+    *apply, directory = shlex.split(applying)
+    assert apply == ["kubectl", "apply", "-k"]
+    objects = rendered(ROOT / directory)
+    for item in objects:
+        if item["apiVersion"] == CUSTOM:
+            jsonschema.validate(item, crd_schema(item["kind"]), cls=jsonschema.Draft202012Validator)
+        else:
+            kubernetes_validate.validate(item, NEWEST, strict=True)
+    metadata = only(objects, "DaemonSet")["metadata"]
+    waited = ["-n", metadata["namespace"], "rollout", "status", "daemonset", metadata["name"]]
+    assert shlex.split(waiting) == ["kubectl", *waited]
