@@ -169,14 +169,6 @@ def test_each_probe_sees_what_it_is_for(start_agent: StartAgent, tmp_path: Path,
     assert too_little(before, after, some) == []
 
 
-def test_all_packs_at_once(start_agent: StartAgent, tmp_path: Path) -> None:
-    """As they are: the directory is one configuration, and nothing in it is down."""
-    metrics = start_agent(None, "--config", str(PACKS)).scrape()
-    off = {probe.name for probe in load([PACKS], DECODERS).probes if not probe.enabled}
-    up = {labels["probe"]: metrics.value("kprobe_up", **labels) for labels in metrics.labels("kprobe_up")}
-    assert up == {probe: float(probe not in off) for pack in PACK.values() for probe in pack}
-
-
 def test_the_one_liners(start_agent: StartAgent, tmp_path: Path) -> None:
     agent = start_agent((PACKS.parent / "one_liners.yaml").read_text())
     before = agent.scrape()
