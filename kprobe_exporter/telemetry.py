@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -24,6 +24,7 @@ from kprobe_exporter.export.otlp.settings import Settings
 from kprobe_exporter.export.otlp.transport import connect
 from kprobe_exporter.export.otlp.turns import short_turns
 from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model import SLOT, TIME, Batch, Emission, Exemplar, Family, LabelValues, Record, Snapshot
 from kprobe_exporter.plan.metric import in_nanoseconds, where
@@ -53,7 +54,8 @@ class Telemetry:
     The reader's thread alone calls ``consume`` and, by the pipe of ``ticking``, ``tick``; ``add`` and
     ``remove`` too once it runs. ``open`` is for whoever adds, before that: it may take a while. ``start``
     once; ``close`` after the reader has ended, it may be called twice. ``families`` may be asked for by
-    any thread. ``exemplify`` is told of each call that is sent.
+    any thread. ``exemplify`` is told by a thread of its own of the calls that the collector took: of a batch
+    of which it rejected some, of none.
     """
 
     def __init__(
@@ -87,7 +89,7 @@ class Telemetry:
         self._left = FLUSH
         outlets: dict[Signal, Outlet] = {
             "log": Outlet(partial(self._put, "log"), partial(self._drop, "log")),
-            "span": Outlet(self._put_span, partial(self._drop, "span")),
+            "span": Outlet(partial(self._put, "span"), partial(self._drop, "span")),
         }
         self._selector = Selector(outlets, otlp.max_per_second, identity=identity)
 
@@ -99,7 +101,8 @@ class Telemetry:
             attached.joined,
         )
         if attached.joined is not None:
-            pairing.add(attached.joined, counted=counted, ended=told)
+            called = attached.spec.kind == Kind.SYSCALL
+            pairing.add(attached.joined, counted=counted, ended=told, system_call=called)
         else:
             pairing.watch(layout, told)
         self._probes[layout.slot] = layout.probe, layout.place("duration")
@@ -132,7 +135,7 @@ class Telemetry:
         if signal in self._channels:
             return
         sender, build = connect(NAMES[signal], self._settings), partial(self._build, signal)
-        channel = Channel(NAMES[signal], build, sender, self._otlp.queue)
+        channel = Channel(NAMES[signal], build, sender, self._otlp.queue, arrived=self._arrived)
         if self._started:
             channel.start()
         self._channels[signal] = channel
@@ -187,15 +190,14 @@ class Telemetry:
     def _put(self, signal: Signal, emission: Emission) -> bool:
         return self._channels[signal].put(emission)
 
-    def _put_span(self, emission: Emission) -> None:
-        record = emission.record
-        if not self._put("span", emission):
-            return
-        probe, place = self._probes[record[SLOT]]
-        if place is not None:
-            took = record[place]
-            end = self._clock.unix_ns(record[TIME]) + took
-            self._exemplify(probe, Exemplar(emission.trace, emission.span, took / 1e9, end / 1e9))
+    def _arrived(self, emissions: Sequence[Emission]) -> None:
+        """Let the spans among them, and no others, stand for their buckets: their traces can be found."""
+        for record, trace, span, *_ in emissions:
+            probe, place = self._probes.get(record[SLOT], ("", None))
+            if span and place is not None:
+                took = record[place]
+                end = self._clock.unix_ns(record[TIME]) + took
+                self._exemplify(probe, Exemplar(trace, span, took / 1e9, end / 1e9))
 
     def _drop(self, signal: Signal) -> None:
         self._limited[signal] += 1

@@ -69,17 +69,20 @@ class Pairing:
         """The number of first halves that wait for their second one."""
         return self._opened.number
 
-    def add(self, join: Join, *, counted: bool = False, ended: Told | None = None) -> None:
+    def add(
+        self, join: Join, *, counted: bool = False, ended: Told | None = None, system_call: bool = False
+    ) -> None:
         """Join its halves from now on; ``counted``: tell in ``Batch.arrived`` how many first ones came.
 
         ``ended`` is called at each join, in its place in the stream, and from then on the join's calls are
-        among those that others lie in; but pairs by key lie in none, unless a thread is their key.
+        among those that others lie in; but pairs by key lie in none, unless a thread is their key. A thread
+        is in one ``system_call`` at a time.
 
         Raises ValueError if one of them is another join's too, or lacks what it is to be paired by.
         """
         make = _joiner(join, self._opened)
         if ended is not None:
-            make = self._telling(join, make, ended)
+            make = self._telling(join, make, ended, system_call=system_call)
         way = (_ByStack if join.by == "stack" else _ByValue)(join, self._opened, make)
         takes: dict[int, Take] = {begin.slot: partial(way.begin, _of(join, begin)) for begin in join.begins}
         takes[join.end.slot] = partial(way.end, _of(join, join.end))
@@ -117,7 +120,7 @@ class Pairing:
         for layout in (*join.begins, join.end):
             self.unwatch(layout)
         if self._nested is not None:
-            self._nested.shown.discard(join.layout.slot)
+            self._nested.hide(join)
 
     def unwatch(self, layout: Layout) -> None:
         """Do nothing with its records any more."""
@@ -150,11 +153,11 @@ class Pairing:
             raise ValueError("what calls lie in is not known unless the pairing is made with 'nested'")
         return self._nested
 
-    def _telling(self, join: Join, make: Make, ended: Told) -> Make:
+    def _telling(self, join: Join, make: Make, ended: Told, *, system_call: bool) -> Make:
         nested = self._open_calls()
         in_thread = join.by != "key" or join.key == ("tid",)
         if in_thread:
-            nested.shown.add(join.layout.slot)
+            nested.show(join, system_call=system_call)
 
         def tell(first: Record, second: Record) -> Record | None:
             joined = make(first, second)

@@ -207,9 +207,10 @@ def test_metrics(elastic: MockServer, protocol: str) -> None:
     assert "sum" not in balance
     assert int(balance["count"]) == 6
     assert got["kprobe_sizes_bytes"]["unit"] == "By"
-    [sizes] = got["kprobe_sizes_bytes"]["exponentialHistogram"]["dataPoints"]
-    assert (sizes.get("scale", 0), int(sizes["zeroCount"]), int(sizes["count"])) == (0, 1, 7)
-    assert [*map(int, sizes["positive"]["bucketCounts"])] == [2, 0, 4]
+    [sizes] = got["kprobe_sizes_bytes"]["histogram"]["dataPoints"]
+    assert [*map(int, sizes["bucketCounts"])] == [1, 2, 0, 4]
+    assert sizes["explicitBounds"] == [1, 2, 4]
+    assert (int(sizes["count"]), sizes["sum"]) == (7, 90)
 
 
 @BOTH
@@ -235,7 +236,7 @@ def test_rotel_gets_log_records(printing_rotel: Rotel, protocol: str) -> None:
 @BOTH
 def test_rotel_gets_metrics(printing_rotel: Rotel, protocol: str) -> None:
     push(printing_rotel, protocol)
-    eventually(lambda: "Bucket (4," in printing_rotel.output())
+    eventually(lambda: "Buckets #3," in printing_rotel.output())
     families = [family for family in SNAPSHOT.families if family.samples]
     assert printing_rotel.found("-> Name: (.*)") == [family.name for family in families]
     assert printing_rotel.found("-> Description: (.*)") == [family.help for family in families]
@@ -244,7 +245,8 @@ def test_rotel_gets_metrics(printing_rotel: Rotel, protocol: str) -> None:
         "Gauge",
         "Histogram",
         "Histogram",
-        "ExponentialHistogram",
+        "Histogram",
     ]
     assert printing_rotel.found("Sum: (.*)") == ["12.25", "90"]
-    assert printing_rotel.found(r"Bucket (.*, Count: \d+)")[1:3] == ["(1, 2], Count: 2", "(2, 4], Count: 0"]
+    assert printing_rotel.found(r"ExplicitBounds #\d: (.*)")[-3:] == ["1", "2", "4"]
+    assert printing_rotel.found(r"Buckets #\d, Count: (\d+)")[-4:] == ["1", "2", "0", "4"]

@@ -1,16 +1,21 @@
-"""From real probes to receivers of others' make: each event once, with its thread, time and trace."""
+"""From real probes to receivers of others' make: each event once, with thread, time, trace, stack, pod."""
 
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.agent_process import AgentProcess, Metrics, eventually
+from tests.compiling import compiled
 from tests.kernel.conftest import StartAgent
+from tests.kernel.test_containers import PATHS, PROGRAM, UID, container_id, group, write_logs
 from tests.kernel.test_counts import TIMES, fsyncs_of_a_pipe, opens_of_a_missing_file
 from tests.receivers import MockServer, attributes, mock_server, needs_mock_server, rotel
 
@@ -33,6 +38,26 @@ probes:
     fetch: {{datasync: datasync, file: file}}
     filter: "common_pid == {tid}"
     export: span
+"""
+
+
+STACKS = """
+otlp: {{endpoint: "{endpoint}"}}
+probes:
+  - name: range
+    attach: {attach}
+    stack: true
+    filter: "common_pid == {tid}"
+    export: {signal}
+"""
+
+PODS = """
+otlp: {{endpoint: "{endpoint}"}}
+probes:
+  - name: open
+    attach: kprobe:do_sys_openat2
+    filter: 'comm == "short"'
+    export: log
 """
 
 
@@ -123,3 +148,63 @@ def test_rotel(start_agent: StartAgent, tmp_path: Path, protocol: str) -> None:
         assert server.found(r"Name +: (fsync|vfs_fsync_range)").count("fsync") == TIMES
         assert all(before <= int(at) <= after for at in server.found(r"Timestamp: (\d+)"))
         assert set(server.found(r"-> thread.id: Int\((\d+)\)")) == {str(threading.get_native_id())}
+
+
+@pytest.mark.parametrize(
+    ("attach", "signal"), [("kprobe:vfs_fsync_range", "log"), ("call:vfs_fsync_range", "span")]
+)
+def test_stacks(start_agent: StartAgent, elastic: MockServer, attach: str, signal: str) -> None:
+    """Who called the function, and who called that, up to the system call."""
+    exported = elastic.log_records if signal == "log" else elastic.spans
+    before = len(exported())
+    endpoint = elastic.endpoints["http/protobuf"]
+    start_agent(STACKS.format(endpoint=endpoint, attach=attach, signal=signal, tid=threading.get_native_id()))
+    fsyncs_of_a_pipe()
+    # The kernel's symbols are loaded for the first stack, which takes a while under emulation.
+    eventually(lambda: len(exported()) >= before + TIMES, 60)
+    found = exported()[before:]
+    assert len(found) == TIMES
+    for one in found:
+        told = attributes(one)
+        assert told["code.function.name"] == "vfs_fsync_range"
+        functions = [line.split()[0].partition("+")[0] for line in told["code.stacktrace"].splitlines()]
+        callers = [name for name in functions if name in ("__x64_sys_fsync", "do_syscall_64")]
+        assert callers == ["__x64_sys_fsync", "do_syscall_64"], functions
+
+
+@pytest.fixture
+def procs(tmp_path: Path) -> Iterator[Path]:
+    """What a process writes itself to in order to be in a pod's container, which a kubelet has logs of."""
+    hierarchy, logs = tmp_path / "cgroups", Path("/var/log")
+    hierarchy.mkdir()
+    with ExitStack() as stack:
+        for kind, where in (("cgroup2", hierarchy), ("tmpfs", logs)):
+            subprocess.run(["mount", "-t", kind, "none", where], check=True)
+            stack.callback(partial(subprocess.run, ["umount", where], check=True))
+        for name in ("pods", "containers"):
+            (logs / name).mkdir()
+        write_logs(logs, 9, "web-0", "shop")
+        directory = group(hierarchy, PATHS["containerd"], 9)
+        for path in (*directory.parents[2::-1], directory):  # taken away from the last one on
+            stack.callback(path.rmdir)
+        yield directory / "cgroup.procs"
+
+
+def test_pods(start_agent: StartAgent, elastic: MockServer, tmp_path: Path, procs: Path) -> None:
+    """Processes of a pod, each gone after 5 ms, and one that is in none."""
+    program, before = compiled(tmp_path / "short", PROGRAM, "-static"), len(elastic.log_records())
+    start_agent(PODS.format(endpoint=elastic.endpoints["http/protobuf"]))
+    subprocess.run([program, procs, str(TIMES)], check=True)
+    eventually(lambda: len(elastic.log_records()) >= before + TIMES + 1, 60)
+    ours = {
+        "container.id": container_id(9),
+        "k8s.namespace.name": "shop",
+        "k8s.pod.name": "web-0",
+        "k8s.pod.uid": UID.format(9),
+        "k8s.container.name": "app",
+    }
+    found = [
+        {key: value for key, value in attributes(record).items() if key.startswith(("container.", "k8s."))}
+        for record in elastic.log_records()[before:]
+    ]
+    assert sorted(found, key=len) == [{}, *[ours] * TIMES]

@@ -2,7 +2,7 @@
 
 The events are those of tracepoints, which every kernel has, as many a second as are sent by default. Where
 the machine is not emulated a scrape has 100 ms, with each fault in both protocols. An emulated one may take
-longer than that for any scrape: there the counts are what is tested, each fault in one protocol.
+longer than that for any scrape: there half of them have 500 ms, and each fault comes in one protocol.
 """
 
 import json
@@ -13,6 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 import grpc
@@ -35,6 +36,10 @@ EMULATED = "KPROBE_EXPORTER_VM" in os.environ
 
 PROMPT = 0.1
 """Seconds that a scrape may take, beside those for which the machine had no CPU for the agent."""
+
+USUAL = 0.5
+"""Seconds that the median of the scrapes may take where the machine is emulated, which was 0.025 to 0.035:
+less than a scrape would that waits for a request, whose timeout is a second or more."""
 
 END = 3.0
 """Seconds that an agent takes to end beside what it sends, under emulation too."""
@@ -119,9 +124,11 @@ def are_pushes(count: float, sizes: set[int], most: int) -> bool:
 def watch(agent: AgentProcess, thread: Child) -> Metrics:
     """Let the thread call, and scrape until all has come and its fate, and that of a push, is decided.
 
-    A push is all that is scraped then, and has one fate. No scrape takes longer than PROMPT.
+    A push is all that is scraped then, and has one fate. No scrape takes longer than PROMPT, or under
+    emulation half of them no longer than USUAL.
     """
-    slowest = pushed = 0.0
+    took: list[float] = []
+    pushed = 0.0
     sizes = {points(agent.scrape())}
     begin = last = time.monotonic()
     with ThreadPoolExecutor() as pool:
@@ -130,7 +137,7 @@ def watch(agent: AgentProcess, thread: Child) -> Metrics:
             waited, asked = waiting(agent), time.monotonic()
             text = agent.get()
             now = time.monotonic()
-            slowest = max(slowest, now - asked - (waiting(agent) - waited))
+            took.append(now - asked - (waiting(agent) - waited))
             metrics = Metrics(text)
             sizes.add(points(metrics))
             before, pushed = pushed, sum(fates(metrics, "metrics").values())
@@ -140,8 +147,9 @@ def watch(agent: AgentProcess, thread: Child) -> Metrics:
             last = now
             assert now < begin + 60, text
             time.sleep(0.05)
-    print(f"the slowest scrape took {1000 * slowest:.0f} ms")
-    assert EMULATED or slowest < PROMPT
+    usual, slowest = median(took), max(took)
+    print(f"of {len(took)} scrapes half took {1000 * usual:.0f} ms, the slowest {1000 * slowest:.0f} ms")
+    assert usual < USUAL if EMULATED else slowest < PROMPT
     return metrics
 
 

@@ -122,6 +122,30 @@ def test_a_call_is_a_span(collector: Collector) -> None:
     assert (exemplar.trace, exemplar.span) == (span.context.trace_id, span.context.span_id)
 
 
+def test_only_what_arrived_is_an_exemplar(collector: Collector) -> None:
+    """A collector that is down leaves none, though the span was queued and sent."""
+    collector.takes = False
+    made = Wired(Otlp(), call=Export("span"))
+    made.feed(*call(1_000_000_000, 250_000))
+    assert made.close() == {("failed", "traces"): 1}
+    assert len(collector.got["traces"]) == 1
+    assert made.exemplars == []
+
+
+def test_a_thread_that_died_in_a_call_is_no_parent(collector: Collector) -> None:
+    """Another one has its id an hour later: its three calls are three traces, of which each is whole."""
+    made = Wired(Otlp(), call=Export("span"))
+    write = replace(CALL, slot=12, symbol="write"), replace(ENTRY, slot=10), replace(RETURN, slot=11)
+    join = Join(write[0], write[1:2], write[2], "key", ("tid",))
+    made.telemetry.add(Attached(SPEC, (), join), Export("span"), made.pairing, counted=False)
+    dead, _ = call(1_000_000_000, 0)
+    hour = 3600 * 10**9
+    made.feed((10, *dead[1:]), *(half for start in range(3) for half in call(hour + 1000 * start, 250)))
+    assert made.close() == {("exported", "traces"): 3}
+    assert [span.parent for span in collector.got["traces"]] == [None] * 3
+    assert len({span.context.trace_id for span in collector.got["traces"]}) == 3
+
+
 def test_an_event_is_a_log_record(collector: Collector) -> None:
     made = Wired(Otlp(), event=Export("log", where="return < 0"))
     made.feed((5, 1, 0, 7, 70, None, -2), (5, 2, 0, 7, 70, None, 4))

@@ -47,7 +47,7 @@ class Channel(Generic[Item]):
 
     ``_lock`` guards the queue and the counts; it is held for a few steps, never while something is
     built or sent, so that ``put`` does not wait for a collector. ``put`` and ``counts`` may be called
-    from any thread; ``close`` too, more than once. The channel's thread alone calls ``build``.
+    from any thread; ``close`` too, more than once. Its own thread alone calls ``build`` and ``arrived``.
     """
 
     def __init__(
@@ -57,13 +57,18 @@ class Channel(Generic[Item]):
         sender: Sender,
         capacity: int,
         linger: float = LINGER,
+        arrived: Callable[[Sequence[Item]], object] = lambda _: None,
     ) -> None:
-        """``build`` makes what is sent, one thing an item; what cannot be built it leaves out."""
+        """``build`` makes what is sent, one thing an item; what cannot be built it leaves out.
+
+        ``arrived`` is told of each batch of which the collector took all: it does not say which it rejects.
+        """
         self._name = name
         self._build = build
         self._sender = sender
         self._capacity = capacity
         self._linger = linger
+        self._arrived = arrived
         self._lock = threading.Lock()
         self._queue: deque[Item] = deque()
         self._counts = Counts()
@@ -127,6 +132,8 @@ class Channel(Generic[Item]):
                     return
                 self._under_way = 0
                 self._count(exported=taken, failed=len(batch) - taken)
+            if taken == len(batch):
+                self._arrived(batch)
 
     def _gather(self) -> bool:
         """Wait until there is something to send, and it may be sent. False when that is over."""

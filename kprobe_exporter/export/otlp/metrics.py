@@ -2,14 +2,10 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
-    Buckets,
-    ExponentialHistogram,
-    ExponentialHistogramDataPoint,
     Gauge,
     Histogram,
     HistogramDataPoint,
@@ -34,8 +30,6 @@ ABSENT: Any = None
 """For a field of the SDK that OTLP can leave out."""
 
 INT64 = range(-(1 << 63), 1 << 63)
-
-Point: TypeAlias = NumberDataPoint | HistogramDataPoint | ExponentialHistogramDataPoint
 
 
 class Conversion:
@@ -108,13 +102,13 @@ def unit(name: str) -> str:
 
 def _with_points(metric: Metric, points: Sequence[Any]) -> Metric:
     data = metric.data
-    whole: Sum | Gauge | Histogram | ExponentialHistogram
+    whole: Sum | Gauge | Histogram
     if isinstance(data, Sum):
         whole = Sum(points, data.aggregation_temporality, data.is_monotonic)
     elif isinstance(data, Gauge):
         whole = Gauge(points)
     else:
-        whole = type(data)(points, data.aggregation_temporality)
+        whole = Histogram(points, data.aggregation_temporality)
     return Metric(metric.name, metric.description, metric.unit, whole)
 
 
@@ -127,53 +121,31 @@ def _metric(family: Family, starts: Mapping[LabelValues, int], now: int) -> Metr
             points.append(_histogram(attributes, start, now, value))
         else:
             points.append(NumberDataPoint(attributes, start, now, _number(value)))
-    data: Sum | Gauge | Histogram | ExponentialHistogram
+    data: Sum | Gauge | Histogram
     if family.type == "counter":
         data = Sum(points, CUMULATIVE, is_monotonic=True)
     elif family.type == "gauge":
         data = Gauge(points)
-    elif isinstance(points[0], ExponentialHistogramDataPoint):
-        data = ExponentialHistogram(points, CUMULATIVE)
     else:
         data = Histogram(points, CUMULATIVE)
     return Metric(family.name, _text(family.help), unit(family.name), data)
 
 
-def _histogram(attributes: dict[str, str], start: int, now: int, value: HistogramValue) -> Point:
+def _histogram(attributes: dict[str, str], start: int, now: int, value: HistogramValue) -> HistogramDataPoint:
     """One histogram; both protocols count a value that equals a bound below it.
+
+    With its own bounds, also where they are powers of two: an exponential histogram has no bucket for what is
+    above the last bound, and its lowest would have to hold 0 and 1 alike, which a hist trigger's ``.log2``
+    does not tell apart (hist_field_log2() in kernel/trace/trace_events_hist.c).
 
     The sum of values that may be negative can go down, and OTLP leaves it out then.
     """
-    count = sum(value.counts)
-    if powers_of_two(value.bounds):
-        return ExponentialHistogramDataPoint(
-            attributes,
-            start,
-            now,
-            count,
-            float(value.sum),
-            scale=0,
-            zero_count=value.counts[0],
-            positive=Buckets(0, value.counts[1:]),
-            negative=Buckets(0, ()),
-            flags=0,
-            min=ABSENT,
-            max=ABSENT,
-        )
     below_0 = bool(value.bounds) and value.bounds[0] < 0
     total = ABSENT if below_0 else float(value.sum)
+    count = sum(value.counts)
     return HistogramDataPoint(
         attributes, start, now, count, total, value.counts, value.bounds, min=ABSENT, max=ABSENT
     )
-
-
-def powers_of_two(bounds: Sequence[float]) -> bool:
-    """Whether these are 1, 2, 4 and so on: the buckets of an exponential histogram of scale 0.
-
-    Those are (2^k, 2^(k+1)], from k = 0. What is 1 or less goes to the zero bucket, which takes what was
-    rounded to 0; what is above the last bound is shown below the next power of two.
-    """
-    return len(bounds) > 1 and bounds[0] == 1 and all(high == 2 * low for low, high in pairwise(bounds))
 
 
 def _number(value: float) -> float:

@@ -1,5 +1,7 @@
 """Who is told of a call as it ends is told exactly what it lay in."""
 
+from typing import NamedTuple
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,9 +17,9 @@ def args(*names: str) -> tuple[Arg, ...]:
     return tuple([Arg(name, "int") for name in names])
 
 
-def call(slot: int) -> Join:
+def call(slot: int, *, user: bool = False) -> Join:
     """A function whose entry, return and call have the slots ``slot``, +1 and +2."""
-    begin = Layout(slot, "p", "entry", "entry", "f", args(STACK_POINTER))
+    begin = Layout(slot, "p", "entry", "entry", "f", args(STACK_POINTER), user=user)
     end = Layout(slot + 1, "p", "ret", "return", "f", args(STACK_POINTER))
     return Join(Layout(slot + 2, "p", "f", "joined", "f", args("duration")), (begin,), end, "stack")
 
@@ -30,6 +32,9 @@ def pair(slot: int, *key: str) -> Join:
 
 OUTER, INNER, SYSCALL, BLOCK = call(10), call(20), pair(30, "tid"), pair(40, "id")
 POINT = Layout(50, "p", "point", "entry", "f")
+READ, WRITE, USER = pair(60, "tid"), pair(70, "tid"), call(80, user=True)
+SYSTEM_CALLS = READ, WRITE
+ALL = OUTER, INNER, SYSCALL, BLOCK, *SYSTEM_CALLS
 
 
 def entry(join: Join, time: int, place: int = S, tid: int = 7, cpu: int = 0) -> Record:
@@ -51,7 +56,7 @@ class Stream:
         self.pairing = Pairing(most_open=most_open, nested=True)
         self.told: list[tuple[int, list[int]]] = []
         for join in joins:
-            self.pairing.add(join, ended=self._tell)
+            self.pairing.add(join, ended=self._tell, system_call=join in SYSTEM_CALLS)
         self.pairing.watch(POINT, self._tell)
 
     def _tell(self, first: Record, record: Record, enclosing: list[Record]) -> None:
@@ -142,6 +147,74 @@ def test_a_call_lies_in_none_that_a_loss_has_made_doubtful() -> None:
     assert stream.pairing.open == 0
 
 
+def test_an_event_lies_in_no_call_whose_end_may_be_lost() -> None:
+    stream = Stream(OUTER)
+    stream.feed(entry(OUTER, 1), point(2))
+    assert stream.feed(point(4), point(20), losses=(Loss(0, 5, 10),)) == [(4, [1]), (20, [])]
+
+
+def test_a_thread_that_died_in_a_system_call_is_around_nothing() -> None:
+    """An hour later another thread has its id, and makes three calls, which have nothing in common."""
+    stream, later = Stream(READ, WRITE, INNER), 3600 * 10**9
+    stream.feed(entry(READ, 1, 5), entry(INNER, 2))
+    told = stream.feed(
+        entry(WRITE, later, 5),
+        ret(WRITE, later + 1, 5),
+        entry(WRITE, later + 2, 5),
+        entry(INNER, later + 3, S - 64),
+        point(later + 4),
+        ret(INNER, later + 5, S - 64),
+        ret(WRITE, later + 6, 5),
+        entry(WRITE, later + 7, 5),
+        ret(WRITE, later + 8, 5),
+    )
+    assert [(time - later, [first - later for first in enclosing]) for time, enclosing in told] == [
+        (0, []),
+        (4, [3, 2]),
+        (3, [2]),
+        (2, []),
+        (7, []),
+    ]
+
+
+def test_a_leader_that_was_ended_by_an_exec_is_around_nothing() -> None:
+    """de_thread() of fs/exec.c gives its id to the thread that executes, in which no call of its is open."""
+    told = Stream(READ, WRITE).feed(
+        entry(READ, 1, 5, tid=7),
+        entry(WRITE, 2, 5, tid=8),
+        entry(WRITE, 3, 5, tid=7),
+        ret(WRITE, 4, 5, tid=7),
+    )
+    assert told == [(3, [])]
+
+
+def test_a_system_call_ends_nothing_of_the_program_nor_what_a_user_paired_by_thread() -> None:
+    told = Stream(SYSCALL, USER, READ).feed(
+        entry(SYSCALL, 1, 5),
+        entry(USER, 2),
+        entry(READ, 3, 5),
+        ret(READ, 4, 5),
+        entry(READ, 5, 5),
+        point(6),
+        ret(READ, 7, 5),
+        ret(USER, 8),
+        ret(SYSCALL, 9, 5),
+    )
+    assert told == [(3, [2, 1]), (6, [5, 2, 1]), (5, [2, 1]), (2, [1]), (1, [])]
+
+
+def test_what_is_forgotten_of_threads_that_died_leaves_nothing() -> None:
+    stream = Stream(READ, WRITE, most_open=64)
+    for tid in range(1, 1000):
+        stream.feed(entry(READ, tid, 5, tid=tid))
+    assert stream.pairing.open <= 64
+    for join in SYSTEM_CALLS:
+        stream.pairing.remove(join)
+    nested = stream.pairing._open_calls()
+    assert (nested._threads, nested._entered) == ({}, {})
+    assert nested._shown == nested._in_kernel == nested._system_calls == set()
+
+
 def test_a_join_that_is_not_told_of_is_around_nothing() -> None:
     stream = Stream(INNER)
     stream.pairing.add(OUTER)
@@ -186,12 +259,65 @@ def test_a_half_is_no_single_event() -> None:
         pairing.add(Join(OUTER.layout, (POINT,), OUTER.end, "depth"))
 
 
+class Life(NamedTuple):
+    """What a thread was told to do, and what each call and event of it lay in, the innermost first."""
+
+    records: list[Record]
+    truth: dict[int, list[int]]
+
+
+@st.composite
+def lives(draw: st.DrawFn) -> Life:
+    """Threads that come and go under two ids. What they do, they do in system calls, any of which may be the
+    last: a thread dies in it, or comes out of it another way, so that nothing in it ever returns."""
+    records: list[Record] = []
+    truth: dict[int, list[int]] = {}
+    clock = 0
+
+    def now() -> int:
+        nonlocal clock
+        clock += draw(st.sampled_from([1, 1, 1, 10**12]))
+        return clock
+
+    def work(tid: int, around: list[int], place: int) -> bool:
+        """In a call; whether that returns."""
+        for what in draw(st.lists(st.sampled_from(["function", "event"]), max_size=3)):
+            time = now()
+            truth[time] = around
+            if what == "event":
+                records.append(point(time, tid))
+            else:
+                join = draw(st.sampled_from([OUTER, INNER]))
+                deeper = place - 16 * draw(st.integers(5, 9))
+                records.append(entry(join, time, deeper, tid))
+                if not work(tid, [time, *around], deeper):
+                    return False
+                records.append(ret(join, now(), deeper, tid))
+        return draw(st.integers(0, 5)) > 0
+
+    for tid in draw(st.lists(st.sampled_from([7, 8]), max_size=8)):
+        join, time = draw(st.sampled_from(SYSTEM_CALLS)), now()
+        stack = S - (draw(st.integers(0, 2)) << 20)  # another thread, perhaps, and another stack
+        records.append(entry(join, time, 5, tid))
+        truth[time] = []
+        if work(tid, [time], stack):
+            records.append(ret(join, now(), 5, tid))
+    return Life(records, truth)
+
+
+@given(lives())
+def test_what_is_around_a_call_is_open_in_truth(life: Life) -> None:
+    stream = Stream(OUTER, INNER, *SYSTEM_CALLS)
+    for time, enclosing in stream.feed(*life.records):
+        assert enclosing == life.truth[time]
+
+
 @st.composite
 def halves(draw: st.DrawFn) -> list[Record]:
     """Any entries and returns, of few threads, at few places, in an order that may be wrong."""
     records = []
     for time in draw(st.lists(st.integers(0, 200), max_size=80)):
-        join = draw(st.sampled_from([OUTER, INNER, SYSCALL, BLOCK]))
+        join = draw(st.sampled_from(ALL))
         half = draw(st.sampled_from([entry, ret]))
         place = S - 8 * draw(st.integers(0, 20)) if join.by == "stack" else draw(st.integers(0, 2))
         records.append(half(join, time, place, draw(st.integers(0, 2)), draw(st.integers(0, 1))))
@@ -202,15 +328,15 @@ def halves(draw: st.DrawFn) -> list[Record]:
 def test_telling_changes_nothing_else(
     records: list[Record], most: int, losses: list[tuple[int, int]]
 ) -> None:
-    stream, plain = Stream(OUTER, INNER, SYSCALL, BLOCK, most_open=most), Pairing(most_open=most)
-    for join in (OUTER, INNER, SYSCALL, BLOCK):
+    stream, plain = Stream(*ALL, most_open=most), Pairing(most_open=most)
+    for join in ALL:
         plain.add(join)
     told = [Loss(0, start, start + length) for start, length in losses]
     batch, other = (Batch(list(records), losses=list(told)) for _ in range(2))
     assert stream.pairing.pair(batch) == plain.pair(other)
     assert [time for time, _ in stream.told] == [record[1] for record in batch.records]
     assert all(time <= first for first, enclosing in stream.told for time in enclosing)
-    for join in (OUTER, INNER, SYSCALL, BLOCK):
+    for join in ALL:
         stream.pairing.reset(join)
     stream.told = []
     assert stream.feed(*(point(999, tid, cpu) for tid in range(3) for cpu in range(2))) == [(999, [])] * 6

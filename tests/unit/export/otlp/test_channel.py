@@ -113,6 +113,22 @@ def test_the_counts_add_up(takes: list[int], capacity: int, emitted: int) -> Non
     assert counts.dropped == emitted - sum(map(len, sender.batches))
 
 
+def test_who_asks_is_told_of_what_arrived() -> None:
+    """Of a batch of which the collector rejected some it is not known which, so nothing is told of it."""
+    takes = iter([10, 9, 0, 10])
+    sender, told = FakeSender(lambda items: next(takes)), list[list[int]]()
+    channel: Channel[int] = Channel(
+        "logs", same, sender, 10, linger=3600, arrived=lambda batch: told.append(list(batch))
+    )
+    with running(channel, sender):
+        for batch in range(4):
+            for n in range(10):
+                assert channel.put(10 * batch + n)
+            assert sender.arrived.acquire(timeout=10)
+    assert told == [list(range(10)), list(range(30, 40))]
+    assert channel.counts() == Counts(exported=29, failed=11)
+
+
 def test_a_full_queue_drops_and_says_so() -> None:
     sender = FakeSender()
     sender.gate.clear()

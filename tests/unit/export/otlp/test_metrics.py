@@ -1,17 +1,19 @@
 """Metrics keep their names, numbers and labels on their way into OTLP; judged by what is encoded."""
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.sdk.metrics.export import Metric
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from kprobe_exporter.export.otlp.metrics import Conversion, batches, pack, powers_of_two, size, unit
+from kprobe_exporter.aggregate.updates import HistogramCell
+from kprobe_exporter.export.otlp.metrics import Conversion, batches, pack, size, unit
 from kprobe_exporter.model import Family, HistogramValue, LabelValues, Snapshot
 from tests.unit.export.conftest import HOSTILE, SNAPSHOT
 
@@ -92,39 +94,60 @@ def test_units(name: str, symbol: str) -> None:
     assert converted(Family(name, "gauge", "", (), {(): 1}))[name].unit == symbol
 
 
-@pytest.mark.parametrize(
-    ("bounds", "are"),
-    [
-        ((1, 2, 4, 8), True),
-        ((1.0, 2.0), True),
-        (tuple(2.0**k for k in range(64)), True),
-        ((1,), False),
-        ((), False),
-        ((2, 4, 8), False),
-        ((0.5, 1, 2), False),
-        ((1, 2, 8), False),
-        ((1, 4, 16), False),
-        ((0, 1, 2), False),
-        ((-1, 1, 2), False),
-    ],
+BOUNDS = (
+    st.integers(2, 64).map(lambda count: tuple(2.0**k for k in range(count)))  # exp2: {min: 1}
+    | st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, unique=True).map(
+        lambda bounds: tuple(sorted(bounds))
+    )
 )
-def test_which_bounds_are_powers_of_two(bounds: tuple[float, ...], are: bool) -> None:
-    assert powers_of_two(bounds) is are
 
 
-@given(st.lists(st.integers(0, 2**40), min_size=3, max_size=65), st.integers(0, 2**80))
-def test_powers_of_two_are_an_exponential_histogram(counts: list[int], total: int) -> None:
-    bounds = tuple(2.0**k for k in range(len(counts) - 1))
-    value = HistogramValue(bounds, tuple(counts), total)
-    metric = converted(Family("kprobe_sizes", "histogram", "", (), {(): value}))["kprobe_sizes"]
-    [point] = metric.exponential_histogram.data_points
-    assert (point.scale, point.positive.offset) == (0, 0)
-    # The bucket k is (2^k, 2^(k+1)]: its upper bound is the bound of the same count in ours.
-    uppers = [2.0 ** (point.positive.offset + k + 1) for k in range(len(point.positive.bucket_counts))]
-    assert uppers[:-1] == list(bounds[1:])
-    assert [point.zero_count, *point.positive.bucket_counts] == counts
-    assert point.count == sum(counts)
-    assert point.sum == float(total)
+def interval(bounds: Sequence[float], place: int) -> tuple[float, float]:
+    """The bucket of this number, above the first and up to the second."""
+    return (bounds[place - 1] if place else -inf), (bounds[place] if place < len(bounds) else inf)
+
+
+@st.composite
+def observed(draw: st.DrawFn) -> tuple[tuple[float, ...], list[float]]:
+    """Bounds, and values, some of which meet them."""
+    bounds = draw(BOUNDS)
+    numbers = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from([-1.0, 0, 0.5, 1, *bounds])
+    return bounds, draw(st.lists(numbers, max_size=30))
+
+
+@given(observed())
+@example(((1, 2, 4, 8), [10_000.0] * 5))
+@example(((1, 2, 4, 8), [-3.0, 0, 0.5, 1]))
+def test_every_value_lies_in_the_bucket_that_counts_it(
+    observation: tuple[tuple[float, ...], list[float]],
+) -> None:
+    """Whatever the bounds are: what is above the last is in no bucket that ends, and 1 is not 0."""
+    bounds, values = observation
+    cell = HistogramCell(len(bounds))
+    for value in values:
+        cell.observe(bounds, value)
+    family = Family("kprobe_sizes", "histogram", "", (), {(): cell.value(bounds)})
+    [point] = converted(family)["kprobe_sizes"].histogram.data_points
+    got = [
+        (*interval(point.explicit_bounds, place), count)
+        for place, count in enumerate(point.bucket_counts)
+        if count
+    ]
+    lying = [sum(low < value <= high for value in values) for low, high, _ in got]
+    assert [count for *_, count in got] == lying
+    assert sum(lying) == point.count == len(values)
+
+
+@pytest.mark.parametrize("bounds", [(1, 2, 4, 8), tuple(2.0**k for k in range(64))])
+def test_what_the_kernel_counted_by_powers_of_two(bounds: tuple[float, ...]) -> None:
+    """0 and 1 are one row of its table, so there is no telling them apart: both are 1 or less."""
+    counts = (7, *[1] * (len(bounds) - 1), 3)
+    family = Family("kprobe_sizes", "histogram", "", (), {(): HistogramValue(bounds, counts, 50_000)})
+    metric = converted(family)["kprobe_sizes"]
+    assert metric.WhichOneof("data") == "histogram"
+    [point] = metric.histogram.data_points
+    assert (tuple(point.explicit_bounds), tuple(point.bucket_counts)) == (bounds, counts)
+    assert (point.count, point.sum) == (sum(counts), 50_000)
 
 
 NUMBERS = st.integers(-(2**70), 2**70) | st.floats(allow_nan=False)

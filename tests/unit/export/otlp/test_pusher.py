@@ -124,7 +124,7 @@ def test_who_has_ended_asks_nobody(caplog: pytest.LogCaptureFixture) -> None:
 
     sender = FakeSender()
     sender.gate.clear()
-    made = Pusher(snapshot, sender, 0.01, Conversion(0))
+    made = Pusher(snapshot, sender, 0.01, Conversion(0), lambda: 0.0)  # however long it takes, it is in time
     made.start()
     assert sender.arrived.acquire(timeout=10)
     made.close(0.01)
