@@ -21,6 +21,8 @@ LONGEST_PAUSE = 600.0
 RECOVERED = 600.0
 """Seconds after which a probe that was tripped before counts as one that never was."""
 
+AT_ONCE = float("-inf")
+
 
 @dataclass(frozen=True, slots=True)
 class Trip:
@@ -68,7 +70,10 @@ class _Bucket:
 
 @dataclass(slots=True)
 class _Probe:
-    """One that is on, or off ``until`` then. Its last reading: ``hits`` at ``read_at``."""
+    """One that is on, or off ``until`` then, perhaps ``by_all``: for the limit of all probes together.
+
+    Its last reading: ``hits`` at ``read_at``.
+    """
 
     bucket: _Bucket | None
     hits: int | None = None
@@ -76,6 +81,11 @@ class _Probe:
     on_since: float = 0.0
     until: float | None = None
     pause: float = 0.0
+    by_all: bool = False
+
+    @property
+    def limit(self) -> float | None:
+        return self.bucket.limit if self.bucket else None
 
     def read(self, hits: int, now: float) -> tuple[int, float]:
         """How many more than at the last reading, and how many seconds since."""
@@ -97,9 +107,15 @@ class Budget:
         self._probes: dict[str, _Probe] = {}
 
     def limit(self, limit: float | None) -> None:
-        """Another limit of all probes together, from now on."""
-        if (self._all.limit if self._all else None) != limit:
+        """Another limit of all probes together, from now on. If it is a higher one, those that are off for
+        the old one are tried again."""
+        before = self._all.limit if self._all else None
+        if before != limit:
             self._all = _Bucket(limit) if limit else None
+        if _is_raised(before, limit):
+            for probe in self._probes.values():
+                if probe.until is not None and probe.by_all:
+                    probe.until = AT_ONCE
 
     def watch(
         self,
@@ -108,11 +124,12 @@ class Budget:
         limits: Mapping[str, float | None],
         up: Collection[str] = (),
     ) -> Verdict:
-        """What is to be done, by what was counted until ``now``.
+        """What is to be done, by what was counted until ``now``, when the ``hits`` were read.
 
-        ``limits`` are those of all probes that there are: others are forgotten, and one with another
-        limit than before begins anew. One whose ``hits`` are not known now is left as it is; those that
-        are ``up`` have perhaps been enabled by somebody else.
+        ``limits`` are those of all probes that there are: others are forgotten. One with another limit
+        than before has another bucket, and is tried again at once if it is a higher one. One whose
+        ``hits`` are not known now is left as it is; those that are ``up`` have perhaps been enabled by
+        somebody else.
         """
         self._know(limits)
         for name in up:
@@ -131,7 +148,9 @@ class Budget:
                 if probe.bucket is not None and probe.bucket.take(more, seconds):
                     tripped.append(self._off(name, now, rates[name], probe.bucket.limit))
         tripped += self._together(fired, rates, now, enough=bool(tripped))
-        again = [name for name, probe in self._probes.items() if probe.until and probe.until <= now]
+        again = [
+            name for name, probe in self._probes.items() if probe.until is not None and probe.until <= now
+        ]
         for name in again:
             self._on(self._probes[name], now)
         return Verdict(tuple(tripped), tuple(again))
@@ -158,13 +177,19 @@ class Budget:
         for name in self._probes.keys() - limits.keys():
             del self._probes[name]
         for name, limit in limits.items():
-            known = self._probes.get(name)
-            if known is None or (known.bucket.limit if known.bucket else None) != limit:
-                self._probes[name] = _Probe(_Bucket(limit) if limit else None)
+            known = self._probes.setdefault(name, _Probe(None))
+            if known.until is not None and _is_raised(known.limit, limit):
+                known.until = AT_ONCE
+            if known.limit != limit:
+                known.bucket = _Bucket(limit) if limit else None
 
     def _off(self, name: str, now: float, rate: float, limit: float, most: float | None = None) -> Trip:
         probe = self._probes[name]
         recovered = now - probe.on_since > RECOVERED
         probe.pause = FIRST_PAUSE if recovered or not probe.pause else min(2 * probe.pause, LONGEST_PAUSE)
-        probe.until = now + probe.pause
+        probe.until, probe.by_all = now + probe.pause, most is not None
         return Trip(name, rate, limit, probe.pause, most)
+
+
+def _is_raised(before: float | None, limit: float | None) -> bool:
+    return before is not None and (limit is None or limit > before)

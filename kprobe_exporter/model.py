@@ -343,7 +343,7 @@ class ProbeStatus:
     """A probe as the status page shows it. ``hits`` and ``misses`` are None where nobody counts them.
 
     ``because`` says in one clause why the plan is this one; ``rates`` are the last hits a second, the oldest
-    first.
+    first. ``lost`` is how many of its events were lost at most, None where nobody can tell or none is made.
     """
 
     name: str
@@ -358,6 +358,7 @@ class ProbeStatus:
     because: str = ""
     help: str = ""
     rates: tuple[float, ...] = ()
+    lost: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

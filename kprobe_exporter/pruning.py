@@ -45,7 +45,9 @@ def prune(instance: Instance, parts: Sequence[Installed], read_out: Callable[[],
         read_out()
         before = _firings(instance, parts)
         for event in instance.retired.surplus(KEPT):
-            if (reason := delete(instance.files, instance.group, event)) is not None:
+            if (reason := delete(instance.files, instance.group, event)) is None:
+                instance.retired.forget(event)
+            else:  # the next time it is tried again
                 log.debug("%s/%s could not be deleted: %s", instance.group, event, reason)
         read_out()  # the buffer's own counts began anew
         wiped = max(0, _firings(instance, parts) - before)

@@ -15,17 +15,23 @@ log = logging.getLogger(__name__)
 INTERVAL = 1.0
 """Seconds from one look to the next."""
 
+SOON, LATE = 0.5, 3.0
+"""Seconds from one reading of the counts to the next: sooner, it is the same one. Later, the counts have
+stood still, and the kernel may have been asked at any moment in between: the next one tells the rate."""
+
 
 @dataclass(frozen=True, slots=True)
 class Look:
     """What is seen of all probes, by name: hits so far, of those that are counted; the limit of each, in
-    hits a second; those that are up; seconds that a hit costs. ``limit`` is that of all together."""
+    hits a second; those that are up; seconds that a hit costs. ``limit`` is that of all together. ``age``
+    is how many seconds ago the hits were read, infinite if nobody knows."""
 
     hits: Mapping[str, int] = field(default_factory=dict)
     limits: Mapping[str, float | None] = field(default_factory=dict)
     up: frozenset[str] = frozenset()
     costs: Mapping[str, float] = field(default_factory=dict)
     limit: float | None = None
+    age: float = 0.0
 
 
 class Watch:
@@ -33,7 +39,8 @@ class Watch:
 
     It alone uses the budget; ``overhead`` and ``history`` may be read by any thread. ``disable`` and
     ``enable`` ask the kernel and may take a while: nobody waits for this thread but ``close``, and that
-    for a bounded time. What goes wrong is logged once, and looked at again.
+    for a bounded time. What goes wrong is logged once, and looked at again. Rates are hits over the time
+    between two readings of the counts; while nobody can read them, no probe is judged.
     """
 
     def __init__(
@@ -50,6 +57,8 @@ class Watch:
         self._enable = enable
         self._clock = clock
         self._budget = Budget()
+        self._read_at = float("-inf")
+        self._passed_over = False
         self._complained = False
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kprobe-watch", daemon=True)
@@ -64,17 +73,30 @@ class Watch:
 
     def look(self) -> None:
         """One look, and what follows from it."""
-        seen, now = self._look(), self._clock()
+        seen = self._look()
+        read_at = self._clock() - seen.age
         self.overhead.update(seen.hits, seen.costs)
-        self.history.update(now, seen.hits)
+        if not self._is_news(read_at):
+            return
+        self.history.update(read_at, seen.hits)
         self._budget.limit(seen.limit)
-        verdict = self._budget.watch(now, seen.hits, seen.limits, seen.up)
+        verdict = self._budget.watch(read_at, seen.hits, seen.limits, seen.up)
         for trip in verdict.tripped:
             log.warning("the probe '%s' is tripped: %s", trip.probe, trip)
             self._disable(trip)
         for name in verdict.again:
             log.info("the probe '%s' is tried again", name)
             self._enable(name)
+
+    def _is_news(self, read_at: float) -> bool:
+        """Whether it is another reading than the last one, and tells how much was counted until then."""
+        seconds = read_at - self._read_at
+        if not seconds > SOON:
+            return False
+        self._read_at = read_at
+        # Not two of them, or nothing would be judged where every reading takes long.
+        self._passed_over = LATE < seconds < float("inf") and not self._passed_over
+        return not self._passed_over
 
     def _run(self) -> None:
         while not self._closed.wait(INTERVAL):

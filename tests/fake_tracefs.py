@@ -311,8 +311,10 @@ class FakeTracefs:
             self._record(instance, threading.get_native_id(), f"tracing_mark_write: {text}")
         elif event is not None and last == "enable":
             (event.enabled.add if text == "1" else event.enabled.discard)(name)
-        elif event is not None and last == "filter" and text != "0":
-            self._filter(event, text)
+        elif event is not None and last == "filter":
+            if text != "0":
+                self._filter(event, text)
+            instance.values[rest] = text
         elif event is not None and last == "trigger":
             self._trigger(instance, key, text)
         elif key.startswith("events/") and not self._static(key):

@@ -106,8 +106,7 @@ class Handler(logging.StreamHandler[TextIO]):
         if shown:
             super().emit(record)
         elif not self._waiting:
-            self._waiting = True
-            self._later(WINDOW, self._look_again)
+            self._wait()
 
     def close(self) -> None:
         """Sum up what was left out so far; at the process's end logging calls it."""
@@ -122,11 +121,19 @@ class Handler(logging.StreamHandler[TextIO]):
         self.acquire()
         try:
             self._sum_up(self._clock())
-            self._waiting = self._repeats.pending
-            if self._waiting:
-                self._later(WINDOW, self._look_again)
+            self._waiting = False
+            if self._repeats.pending:
+                self._wait()
         finally:
             self.release()
+
+    def _wait(self) -> None:
+        """Look again after a window. Where no thread can be had for it, the next message does that."""
+        try:
+            self._later(WINDOW, self._look_again)
+        except RuntimeError:  # whoever logs something must not fail by it
+            return
+        self._waiting = True
 
     def _sum_up(self, now: float) -> None:
         for summary in self._repeats.due(now):

@@ -173,9 +173,10 @@ class Cgroups:
 
     def scan(self) -> None:
         """Ask /proc about every thread, some 30 µs each, so that all are known before their first event."""
-        for thread in self._proc.glob("[0-9]*/task/[0-9]*") if self._proc is not None else ():
-            if len(self._threads) < MOST_THREADS and (found := self._read(str(thread))) is not None:
-                self._keep(int(thread.name), found)
+        for process in _numbered(self._proc) if self._proc is not None else ():
+            for tid in _numbered(f"{self._proc}/{process}/task"):
+                if len(self._threads) < MOST_THREADS and (found := self._read(f"{process}/task/{tid}")):
+                    self._keep(int(tid), found)
 
     def _known(self, tid: int, time_ns: int) -> _Thread:
         thread = self._threads.get(tid)
@@ -294,6 +295,14 @@ def _with(paths: Paths, hierarchy: int, path: bytes) -> Paths:
 def _text(directory: int, name: str) -> bytes:
     with open(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory), "rb", buffering=0) as file:
         return file.read()
+
+
+def _numbered(directory: Path | str) -> list[str]:
+    """The entries that are numbers: those found before it was gone, or could not be opened."""
+    found: list[str] = []
+    with suppress(OSError), os.scandir(directory) as entries:
+        found.extend(entry.name for entry in entries if entry.name.isdecimal())
+    return found
 
 
 def _is_namespaced(proc: Path) -> bool:

@@ -175,15 +175,17 @@ class Installed:
     def remove(self) -> bool:
         """Disable it, and delete its definition: then its name is free again, and the answer True.
 
-        While the instance records, a definition that was ever enabled is retired instead.
+        While the instance records, a definition that was ever enabled is retired instead, and so is one
+        that cannot be deleted now.
         """
         self.disable()
         if not self.owned:
             return False
-        if self._used and self._instance.recording:
-            self._instance.retired.put(self.event, Definition.of(self.spec))
-            return False
-        return delete(self._instance.files, self.system, self.event) is None
+        wipes = self._used and self._instance.recording
+        if not wipes and delete(self._instance.files, self.system, self.event) is None:
+            return True
+        self._instance.retired.put(self.event, Definition.of(self.spec))
+        return False
 
 
 def install(instance: Instance, spec: ProbeSpec, taken: set[str]) -> Installed:
@@ -231,23 +233,29 @@ def _define(instance: Instance, spec: ProbeSpec, taken: set[str]) -> Installed:
 
 
 def _take_up(instance: Instance, spec: ProbeSpec) -> Installed | None:
-    """A retired definition that is the same and still there; its counts in the profile go on.
+    """A retired definition that is the same and still there, without a filter. Its profile counts on.
 
     Of an fprobe on a module's function none is: it stays bound to where the module was (tried on 6.12).
     """
     assert spec.file is not None
     if spec.verb.startswith("f") and parse_target(spec.target).module:
         return None
-    event = instance.retired.take(Definition.of(spec))
-    if event is None or not instance.files.exists(f"{instance.path}/events/{instance.group}/{event}/enable"):
+    definition = Definition.of(spec)
+    event = instance.retired.take(definition)
+    directory = f"events/{instance.group}/{event}"
+    if event is None or not instance.files.exists(f"{instance.path}/{directory}/enable"):
         return None
     count: Counts | None = Counts(0, 0)
-    if spec.file in PROFILES:
-        try:
+    try:
+        if spec.file in PROFILES:
             count = PROFILES[spec.file](instance.files, instance.group).get(event)
-        except OSError:
-            count = None
-    return None if count is None else Installed(instance, spec, event, owned=True, before=count)
+        instance.write(f"{directory}/filter", "0")  # when it was retired, that may have failed
+    except OSError:
+        count = None
+    if count is None:
+        instance.retired.put(event, definition)
+        return None
+    return Installed(instance, spec, event, owned=True, before=count)
 
 
 def _meaning(spec: ProbeSpec) -> Mapping[int, str]:

@@ -43,12 +43,13 @@ class Retired:
         same = (event for event, one in self._definitions.items() if one == definition)
         event = next(same, None)
         if event is not None:
-            del self._definitions[event]
+            self.forget(event)
         return event
 
     def surplus(self, most: int) -> list[str]:
-        """Take out the oldest that are over ``most``."""
-        oldest = list(self._definitions)[: max(0, len(self._definitions) - most)]
-        for event in oldest:
-            del self._definitions[event]
-        return oldest
+        """The oldest that are over ``most``."""
+        return list(self._definitions)[: max(0, len(self._definitions) - most)]
+
+    def forget(self, event: str) -> None:
+        """It is not in the kernel any more, or used again."""
+        del self._definitions[event]

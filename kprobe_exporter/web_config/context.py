@@ -75,7 +75,8 @@ def make_context(
     prefer_ours: bool = True,
     curve: str | None = None,
 ) -> ssl.SSLContext:
-    """A server's context. ``certificate``, ``key`` and ``client_ca`` are PEM. Raises Unfit."""
+    """A server's context. ``certificate``, ``key`` and ``client_ca`` are PEM. Raises Unfit, and OSError where
+    they cannot be handed over now, as without a free descriptor."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version, context.maximum_version = lowest, highest
     context.options |= ssl.OP_NO_RENEGOTIATION
@@ -125,7 +126,7 @@ def _load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -
             if error.reason == "KEY_VALUES_MISMATCH":
                 raise Unfit("key", "this is the key of another certificate") from None
             raise Unfit("certificate", f"OpenSSL refuses the certificate or its key: {_why(error)}") from None
-        except (OSError, ValueError) as error:
+        except ValueError as error:
             raise Unfit("certificate", f"OpenSSL refuses the certificate or its key: {error}") from None
 
 
@@ -133,7 +134,7 @@ def _load_client_ca(context: ssl.SSLContext, client_ca: bytes) -> None:
     with _file_of(client_ca) as file:
         try:
             context.load_verify_locations(cafile=file)
-        except (OSError, ValueError) as error:
+        except (ssl.SSLError, ValueError) as error:
             why = _why(error) if isinstance(error, ssl.SSLError) else str(error)
             raise Unfit("client_ca", f"OpenSSL finds no certificate in PEM here: {why}") from None
 
@@ -144,7 +145,7 @@ def _why(error: ssl.SSLError) -> str:
 
 @contextmanager
 def _file_of(content: bytes) -> Iterator[str]:
-    """The path of a file in memory, for Python's ssl takes keys from files alone."""
+    """The path of a file in memory, for Python's ssl takes keys from files alone. Raises OSError."""
     try:
         descriptor = os.memfd_create("pem", os.MFD_CLOEXEC | _MFD_NOEXEC_SEAL)
     except OSError:

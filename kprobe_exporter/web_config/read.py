@@ -43,13 +43,15 @@ HTTP2 = "http2 is not spoken here: clients that offer it settle on HTTP/1.1 by t
 class Outcome:
     """What a file came to. ``settings`` is None if there are ``problems``.
 
-    ``files`` are those that were read, or should have been; ``notes`` are for the log.
+    ``files`` are those that were read, or should have been; ``notes`` are for the log. ``unread``: one of
+    them could not be read, so that they may do at another time, as they are.
     """
 
     settings: WebSettings | None
     files: tuple[FilePath, ...]
     problems: tuple[Problem, ...] = ()
     notes: tuple[str, ...] = ()
+    unread: bool = False
 
 
 def read_web_config(path: FilePath) -> Outcome:
@@ -58,7 +60,7 @@ def read_web_config(path: FilePath) -> Outcome:
         content = read(path)
         source = Source(str(path), b"{}" if _is_blank(content) else content)
     except Unusable as error:
-        return Outcome(None, (path,), (Problem(str(path), 1, 1, "(file)", str(error)),))
+        return Outcome(None, (path,), (Problem(str(path), 1, 1, "(file)", str(error)),), unread=True)
     except ConfigError as error:
         return Outcome(None, (path,), error.problems)
     document = Document(source)
@@ -68,7 +70,8 @@ def read_web_config(path: FilePath) -> Outcome:
     document.mapping((HTTP,), ("http2", "headers"))
     notes = (HTTP2,) if document.flag((HTTP, "http2"), default=False) else ()
     problems = tuple(sorted(document.problems))
-    return Outcome(None if problems else settings, (path, *section.files), problems, notes)
+    files = path, *section.files
+    return Outcome(None if problems else settings, files, problems, notes, section.unread)
 
 
 def _headers(document: Document) -> dict[str, str]:

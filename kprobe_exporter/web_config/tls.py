@@ -30,12 +30,16 @@ MAX_PEM_BYTES = 1 << 20
 
 
 class TlsSection:
-    """Reads the section. ``files`` are those that it names; paths are from ``directory``."""
+    """Reads the section. ``files`` are those that it names; paths are from ``directory``.
+
+    ``unread``: something could not be read, so that the same files may do at another time.
+    """
 
     def __init__(self, document: Document, directory: FilePath) -> None:
         self._document = document
         self._directory = directory
         self.files: list[FilePath] = []
+        self.unread = False
 
     def tls(self) -> Tls | None:
         """What it comes to; None without it, and where something is wrong with it."""
@@ -78,6 +82,10 @@ class TlsSection:
             name = {"certificate": "cert"}.get(error.part, error.part)
             self._document.refuse((TLS, self._written(section, name)), str(error))
             return None
+        except OSError as error:
+            self.unread = True
+            self._document.refuse((TLS,), f"OpenSSL cannot read what is configured here: {error.strerror}")
+            return None
         return Tls(context, names)
 
     def _pem(self, section: Mapping[Any, Any], name: str) -> bytes | None:
@@ -94,6 +102,7 @@ class TlsSection:
         try:
             return _read_pem(path)
         except Unusable as error:
+            self.unread = True
             self._document.refuse((TLS, f"{name}_file"), f"{str(path)!r} {error}")
             return None
 

@@ -18,6 +18,9 @@ log = logging.getLogger("kprobe_exporter.web")
 INTERVAL = 1.0
 """Seconds between two looks. A change that two of them saw alike is complete, and is read."""
 
+RETRY = 5
+"""Looks after which what could not be read is tried again, changed or not."""
+
 _Signature = tuple[tuple[int, int, int, int] | None, ...]
 
 
@@ -35,6 +38,9 @@ class WebConfigWatch:
         self._settings = WebSettings()
         self._files: Sequence[Path] = ()
         self._held = self._seen = _signature(())
+        self._unread_since: int | None = None  # in looks
+        self._problems: Sequence[Problem] = ()
+        self._complained = False
         if path is not None:
             self._begin(path)
 
@@ -49,7 +55,14 @@ class WebConfigWatch:
 
     def _run(self) -> None:
         while not self._stop.wait(INTERVAL):
-            self.look()
+            try:
+                self.look()
+            except Exception as error:  # whatever it is, the thread goes on
+                if not self._complained:
+                    log.exception("the web configuration cannot be watched: %s", error)
+                self._complained = True
+            else:
+                self._complained = False
 
     def _begin(self, path: Path) -> None:
         outcome, self._held = _read_still(path)
@@ -66,19 +79,30 @@ class WebConfigWatch:
         """Take over what has changed, once it does not change any more."""
         now, before = _signature(self._files), self._seen
         self._seen = now
-        if self._path is None or now == self._held or now != before:  # the last is perhaps half written
+        if self._path is None or now != before:  # perhaps it is half written
+            return
+        if now == self._held and not self._is_to_be_tried_again():
             return
         outcome, self._held = _read_still(self._path)
         # Of a file that is wrong as well: it may be a certificate that is mended next.
         self._files = outcome.files
         self._seen = self._held
+        self._unread_since = 0 if outcome.unread else None
+        problems, told, self._problems = outcome.problems, self._problems, outcome.problems
         if outcome.settings is None:
-            log.error("the web configuration has changed, and the old one holds: %s", _told(outcome.problems))
+            if problems != told or not outcome.unread:
+                log.error("the web configuration has changed, and the old one holds: %s", _told(problems))
         elif why := _needs_restart(self._settings, outcome.settings):
             log.error("%s: %s; until then the old web configuration holds", self._path, why)
         else:
             self._settings = outcome.settings
             log.info("%s: read again", self._path)
+
+    def _is_to_be_tried_again(self) -> bool:
+        if self._unread_since is None:
+            return False
+        self._unread_since += 1
+        return self._unread_since >= RETRY
 
 
 def _read_still(path: Path) -> tuple[Outcome, _Signature]:

@@ -108,6 +108,41 @@ def test_counts_begin_where_they_are() -> None:
     assert budget.watch(6, {"a": 10**9 + 5, "b": 10**9}, {"a": 10, "b": 10}) == Verdict()
 
 
+@pytest.mark.parametrize("limit", [None, 100_000.0])
+def test_a_higher_limit_is_tried_at_once(limit: float | None) -> None:
+    watch = Watch({"a": 1000})
+    watch.until_tripped(a=50_000)
+    watch.limits = {"a": limit}
+    assert watch.second() == Verdict(again=("a",))
+    assert not any(watch.second(a=90_000).tripped for _ in range(10))
+
+
+def test_a_lower_limit_changes_nothing_about_a_pause() -> None:
+    watch = Watch({"a": 1000})
+    assert watch.until_tripped(a=50_000)[1].pause == FIRST_PAUSE
+    assert watch.until_again() == FIRST_PAUSE
+    assert watch.until_tripped(a=50_000)[1].pause == 2 * FIRST_PAUSE
+    watch.limits = {"a": 10}
+    assert watch.until_again() == 2 * FIRST_PAUSE
+    assert watch.until_tripped(a=20)[1] == Trip("a", 20, 10, 4 * FIRST_PAUSE)
+
+
+def test_another_limit_counts_on() -> None:
+    watch = Watch({"a": 100_000})
+    watch.limits = {"a": 1000}
+    assert watch.second(a=5000).tripped == (Trip("a", 5000, 1000, FIRST_PAUSE),)
+
+
+def test_a_higher_limit_of_all_tries_those_that_it_had_switched_off() -> None:
+    watch = Watch({"a": 1000, "b": None}, 2000)
+    assert watch.until_tripped(a=50_000)[1].probe == "a"
+    assert watch.until_tripped(b=50_000)[1].probe == "b"
+    watch.budget.limit(1000)
+    assert watch.second() == Verdict()
+    watch.budget.limit(None)
+    assert watch.second() == Verdict(again=("b",))
+
+
 def test_a_removed_one_is_forgotten_and_another_limit_begins_anew() -> None:
     watch = Watch({"a": 1000})
     watch.until_tripped(a=50_000)

@@ -4,8 +4,10 @@ import errno
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -66,7 +68,8 @@ def machine(
     caplog.set_level(logging.INFO)
     made = Watched(tmp_path)
     monkeypatch.setattr("kprobe_exporter.agent.Vigil", lambda: Vigil({"ftrace_off": made.switch}, tmp_path))
-    monkeypatch.setattr("kprobe_exporter.agent.time.monotonic", lambda: made.now)
+    own = SimpleNamespace(monotonic=lambda: made.now, time=time.time, time_ns=time.time_ns)
+    monkeypatch.setattr("kprobe_exporter.agent.time", own)
     made.start(OPEN, READ, COUNTED)
     yield made
     made.broken = None

@@ -185,3 +185,43 @@ def test_memory_is_bounded() -> None:
         repeats.admit(record(f"{n}" * 1000, line=n), float(n) / 1000)
     assert len(repeats._messages) <= MAX_MESSAGES
     assert max(len(message) for _, _, message in repeats._messages) <= 1000
+
+
+def test_without_a_thread_to_wait_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever logs something does not fail by it; what was left out is told with the next message."""
+    log = Log()
+
+    def start(seconds: float, call: Callable[[], None]) -> object:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log.handler, "_later", start)
+        log.say("no probe", SAME + 3)
+        assert log.lines() == ["no probe"] * SAME
+        log.now += WINDOW
+        log.say("another", line=2)
+        assert log.lines() == ["no probe … repeated 3 more times", "another"]
+    log.say("no probe", SAME + 1)
+    log.lines()
+    log.wait()
+    assert log.lines() == ["no probe … repeated 1 more times"]
+
+
+def test_without_a_thread_to_wait_in_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log()
+
+    def start(seconds: float, call: Callable[[], None]) -> object:
+        raise RuntimeError("can't start new thread")
+
+    log.say("first", SAME + 1)
+    log.now += WINDOW / 2
+    log.say("second", SAME + 1, line=2)
+    log.lines()
+    log.now -= WINDOW / 2
+    with monkeypatch.context() as patch:
+        patch.setattr(log.handler, "_later", start)
+        log.wait()
+    assert log.lines() == ["first … repeated 1 more times"]
+    log.say("second", line=2)
+    log.wait()
+    assert log.lines() == ["second … repeated 2 more times"]

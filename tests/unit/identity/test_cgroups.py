@@ -1,5 +1,6 @@
 """Threads through their cgroups: exact for what the stream tells, and never the cgroup of another thread."""
 
+import errno
 import os
 import shutil
 import tempfile
@@ -23,6 +24,7 @@ from kprobe_exporter.identity.cgroups import (
     PF_EXITING,
     TICK,
     Cgroups,
+    _numbered,
     boot_time,
 )
 from kprobe_exporter.identity.threads import INITIAL
@@ -130,6 +132,56 @@ def test_files_that_tell_nothing(machine: Machine, damage: bytes) -> None:
     machine.lives(7, "/a")
     (machine.proc / "7/stat").write_bytes(damage)
     assert machine.cgroups().path(7, machine.now) is None
+
+
+def test_a_process_that_ends_during_the_scan(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one for which no descriptor is left: the others are found, before and after it."""
+    for tid in (5, 6, 7, 8):
+        machine.lives(tid, "/a")
+    real, errors = os.scandir, {"6": errno.ENOENT, "7": errno.EMFILE}
+
+    def scandir(path: str) -> Iterator[os.DirEntry[str]]:
+        number = errors.get(Path(path).parent.name)
+        if number is not None:
+            raise OSError(number, os.strerror(number))
+        return real(path)
+
+    known = machine.cgroups()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", scandir)
+        known.scan()
+    for tid in (5, 6, 7, 8):
+        machine.gone(tid)
+    assert [known.path(tid, machine.now) for tid in (5, 6, 7, 8)] == [b"/a", None, None, b"/a"]
+
+
+def test_what_a_directory_shows_before_it_is_gone(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.lives(5, "/a")
+    real = os.scandir
+
+    @contextmanager
+    def scandir(path: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+        def entries() -> Iterator[os.DirEntry[str]]:
+            with real(path) as found:
+                yield from found
+            raise OSError(errno.ENOENT, "gone")
+
+        yield entries()
+
+    known = machine.cgroups()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", scandir)
+        known.scan()
+    machine.gone(5)
+    assert known.path(5, machine.now) == b"/a"
+
+
+def test_a_proc_that_cannot_be_listed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.lives(5, "/a")
+    monkeypatch.setattr(cgroups, "_numbered", lambda directory: _numbered(f"{directory}/nowhere"))
+    known = machine.cgroups()
+    known.scan()
+    assert known.path(5, machine.now) == b"/a"
 
 
 def test_children_inherit_and_go_their_own_way(machine: Machine) -> None:

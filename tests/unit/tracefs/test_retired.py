@@ -1,12 +1,14 @@
 """Retired definitions: asked for again by what defines them, and the oldest go first."""
 
 import errno
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from kprobe_exporter import pruning
 from kprobe_exporter.model import Layout, ProbeSpec
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.poller import read_counts
@@ -40,7 +42,8 @@ def test_the_oldest_are_surplus() -> None:
         retired.put(f"p{number}", DEFINITION)
     assert retired.surplus(5) == []
     assert retired.surplus(3) == ["p0", "p1"]
-    assert len(retired) == 3
+    retired.forget("p0")
+    assert (retired.surplus(3), len(retired)) == (["p1"], 4)
 
 
 @pytest.fixture
@@ -57,6 +60,29 @@ def instance(kernel: FakeTracefs) -> Iterator[Instance]:
 
 def defined(kernel: FakeTracefs) -> list[str]:
     return [event.name for event in kernel.events]
+
+
+class Stubborn(FakeTracefs):
+    """Refuses what is written to some files."""
+
+    def __init__(self, root: Path, functions: set[str]) -> None:
+        super().__init__(root, functions)
+        self.refused: dict[tuple[str, str], int] = {}
+
+    def write(self, path: str, text: str) -> None:
+        for (end, beginning), number in self.refused.items():
+            if path.endswith(end) and text.startswith(beginning):
+                raise OSError(number, os.strerror(number))
+        super().write(path, text)
+
+
+FILTERED = replace(SPEC, filter="common_pid > 1")
+FILTER = f"instances/{NAME}/events/{NAME}/p/filter"
+
+
+@pytest.fixture
+def stubborn(tmp_path: Path) -> Stubborn:
+    return Stubborn(tmp_path, {"f"})
 
 
 def test_what_was_enabled_is_retired_and_taken_up_again(instance: Instance, kernel: FakeTracefs) -> None:
@@ -79,6 +105,15 @@ def test_what_was_never_enabled_is_deleted(instance: Instance, kernel: FakeTrace
     assert install(instance, SPEC, names_in_use(instance)).remove()
     assert defined(kernel) == []
     assert len(instance.retired) == 0
+
+
+def test_what_somebody_else_has_enabled_is_retired(stubborn: Stubborn) -> None:
+    with Instance.acquire(stubborn, NAME) as instance:
+        stubborn.refused = {("dynamic_events", "-:"): errno.EBUSY}
+        assert not install(instance, SPEC, names_in_use(instance)).remove()
+        assert len(instance.retired) == 1
+        stubborn.refused = {}
+        assert install(instance, SPEC, names_in_use(instance)).event == "p"
 
 
 def test_before_anything_is_recorded_all_is_deleted(instance: Instance, kernel: FakeTracefs) -> None:
@@ -113,8 +148,69 @@ def test_one_whose_counts_cannot_be_read_is_defined_anew(
         return read(path)
 
     taken = names_in_use(instance)
-    monkeypatch.setattr(kernel, "read", unreadable)
-    assert install(instance, SPEC, taken).event == "p_2"
+    with monkeypatch.context() as patch:
+        patch.setattr(kernel, "read", unreadable)
+        assert install(instance, SPEC, taken).event == "p_2"
+    assert install(instance, SPEC, taken).event == "p"  # it is not forgotten
+
+
+def retire(kernel: Stubborn, instance: Instance, spec: ProbeSpec) -> None:
+    probe = install(instance, spec, names_in_use(instance))
+    probe.enable()
+    assert not probe.remove()
+
+
+@pytest.mark.parametrize("spec", [SPEC, FILTERED, replace(SPEC, filter="common_pid > 2")])
+def test_a_filter_that_stayed_is_none_of_the_next_one(stubborn: Stubborn, spec: ProbeSpec) -> None:
+    with Instance.acquire(stubborn, NAME) as instance:
+        instance.recording = True
+        stubborn.refused = {("/filter", "0"): errno.ENOMEM}
+        retire(stubborn, instance, FILTERED)
+        assert stubborn.read(FILTER) == b"common_pid > 1"
+        stubborn.refused = {}
+        assert install(instance, spec, names_in_use(instance)).event == "p"
+        assert stubborn.read(FILTER) == (spec.filter or "0").encode()
+
+
+def test_one_whose_filter_cannot_be_cleared_is_not_taken_up(stubborn: Stubborn) -> None:
+    with Instance.acquire(stubborn, NAME) as instance:
+        instance.recording = True
+        stubborn.refused = {("/filter", "0"): errno.ENOMEM}
+        retire(stubborn, instance, FILTERED)
+        assert install(instance, SPEC, names_in_use(instance)).event == "p_2"
+        assert len(instance.retired) == 1
+        stubborn.refused = {}
+        assert install(instance, SPEC, names_in_use(instance)).event == "p"
+
+
+def test_one_that_cannot_be_deleted_is_tried_again(
+    stubborn: Stubborn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest first, and it counts as one: somebody else has it enabled for a while."""
+    monkeypatch.setattr(pruning, "MOST_RETIRED", 3)
+    monkeypatch.setattr(pruning, "KEPT", 1)
+    with Instance.acquire(stubborn, NAME) as instance:
+        instance.recording = True
+
+        def prune(*numbers: int) -> list[str]:
+            probes = [
+                install(instance, replace(SPEC, body=f"f a{number}=$stack"), names_in_use(instance))
+                for number in numbers
+            ]
+            for probe in probes:
+                probe.enable()
+                probe.remove()
+            pruning.prune(instance, [], lambda: None)
+            return defined(stubborn)
+
+        stubborn.refused = {("dynamic_events", f"-:{NAME}/p\n"): errno.EBUSY}
+        assert prune(1, 2, 3, 4) == ["p", "p_4"]
+        assert len(instance.retired) == 2
+        assert prune(5, 6) == ["p", "p_3"]
+        stubborn.refused = {}
+        assert prune(7) == ["p", "p_3", "p_2"]
+        assert prune(8) == ["p_4"]
+        assert len(instance.retired) == 1
 
 
 def test_a_shared_switch_is_switched_off_by_the_last(instance: Instance, kernel: FakeTracefs) -> None:

@@ -2,8 +2,10 @@
 
 import logging
 import os
+import resource
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from kprobe_exporter.errors import ConfigError
 from kprobe_exporter.export.web_config import WebSettings
 from kprobe_exporter.web_config import watch as module
-from kprobe_exporter.web_config.watch import WebConfigWatch
+from kprobe_exporter.web_config.watch import RETRY, WebConfigWatch
 from tests.certificates import Authority
 from tests.unit.web_config.conftest import HASH
 
@@ -19,6 +21,7 @@ PLAIN = f"basic_auth_users: {{alice: {HASH}}}\n"
 TLS = "tls_server_config: {cert_file: server.pem, key_file: server.key}\n"
 
 Told = Callable[[], list[str]]
+Exhausted = Callable[[int | None], None]
 
 
 @pytest.fixture(autouse=True)
@@ -123,6 +126,64 @@ def test_a_certificate_is_renewed(file: Path, directory: Path, authority: Author
     assert after.context is not before.tls.context
 
 
+@pytest.fixture
+def exhausted() -> Iterator[Exhausted]:
+    """Leaves so many descriptors, or all again."""
+    held: list[int] = []
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def leave(free: int | None) -> None:
+        for descriptor in held:
+            os.close(descriptor)
+        held.clear()
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        if free is None:
+            return
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 8, limits[1])
+        )
+        with suppress(OSError):
+            while True:
+                held.append(os.open("/dev/null", os.O_RDONLY))
+        for _ in range(free):
+            os.close(held.pop())
+
+    yield leave
+    leave(None)
+
+
+@pytest.mark.parametrize("free", [0, 1, 2, 3])
+def test_a_certificate_is_renewed_while_there_are_too_few_descriptors(
+    file: Path, directory: Path, told: Told, exhausted: Exhausted, free: int
+) -> None:
+    """It is taken over as soon as there are enough, without another change, and complained of once."""
+    watch = start(file, TLS)
+    before = watch.settings()
+    change(directory / "server.pem", (directory / "server.pem").read_bytes())
+    exhausted(free)
+    look(watch, 20)
+    exhausted(None)
+    complaints = [line for line in told() if "Too many open files" in line]
+    assert len(complaints) == (free < 3)
+    assert (watch.settings() is before) is (free < 3)
+    assert look(watch, RETRY) is not before
+    assert told() == [*complaints, f"{file}: read again"]
+    after = watch.settings()
+    assert look(watch, 20) is after
+
+
+def test_a_certificate_that_may_be_read_only_later(file: Path, directory: Path, told: Told) -> None:
+    """Its mode changes, which is no change of the file."""
+    watch = start(file, TLS)
+    before = watch.settings()
+    change(directory / "server.key", (directory / "server.key").read_bytes())
+    (directory / "server.key").chmod(0o606)
+    assert look(watch, 20) is before
+    assert ["chmod o-w" in line for line in told()] == [True]
+    (directory / "server.key").chmod(0o600)
+    assert look(watch, RETRY) is not before
+
+
 def test_a_volume_of_kubernetes_is_swapped(file: Path, directory: Path) -> None:
     """The names are links through a directory that is a link itself, which is replaced."""
     for version, user in (("v1", "alice"), ("v2", "bob")):
@@ -199,3 +260,23 @@ def test_somebody_looks(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watch.close()
     thread.join(10)
     assert not thread.is_alive()
+
+
+def test_whatever_goes_wrong_it_is_looked_at_again(
+    file: Path, monkeypatch: pytest.MonkeyPatch, told: Told
+) -> None:
+    looks = threading.Semaphore(0)
+    monkeypatch.setattr(module, "INTERVAL", 0.001)
+
+    def look(self: WebConfigWatch) -> None:
+        looks.release()
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(WebConfigWatch, "look", look)
+    watch = start(file, PLAIN)
+    watch.start()
+    assert all(looks.acquire(timeout=10) for _ in range(3))
+    (thread,) = watchers()
+    watch.close()
+    thread.join(10)
+    assert told() == ["the web configuration cannot be watched: a bug"]
