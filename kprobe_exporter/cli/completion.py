@@ -1,6 +1,7 @@
 """Completion in bash, zsh and fish: their scripts, and the names of functions and tracepoints."""
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import islice
@@ -94,6 +95,26 @@ def complete_places(ctx: click.Context, param: click.Parameter, incomplete: str)
             names = set(islice(KernelPlaces(path).starting(incomplete), MOST_PLACES + 1))
             return [CompletionItem(name) for name in sorted(names)] if len(names) <= MOST_PLACES else []
     return []
+
+
+def complete_definitions(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem[str]]:
+    """What ``trace`` takes: functions behind a kind, ``p:`` or ``r:``, and tracepoints as they are."""
+    from kprobe_exporter.grammar.target import Kind  # noqa: PLC0415
+
+    kind, colon, name = incomplete.partition(":")
+    if colon and kind in frozenset(Kind):
+        return complete_places(ctx, param, incomplete)
+    kinds = [f"{one}:" for one in Kind if f"{one}:".startswith(incomplete) and one is not Kind.PAIR]
+    listed, head = "tracepoint:", ""
+    if colon and re.fullmatch(r"[pr]\d*", kind):
+        listed, head, incomplete = "kprobe:", f"{kind}:", name
+    places = complete_places(ctx, param, f"{listed}{incomplete}")
+    return [
+        *map(CompletionItem, kinds),
+        *(CompletionItem(f"{head}{place.value.removeprefix(listed)}") for place in places),
+    ]
 
 
 def complete_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:

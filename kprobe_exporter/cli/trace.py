@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from kprobe_exporter.cli import logs
+from kprobe_exporter.cli.completion import complete_definitions
 from kprobe_exporter.cli.options import tracefs_option
 from kprobe_exporter.errors import GrammarError, TracefsError, UsageError
 from kprobe_exporter.trace.asked import Asked, parse_asked
@@ -74,7 +75,7 @@ Examples:
 @click.option("--count", is_flag=True, help="A live table: hits a second, errors, and a histogram.")
 @click.option("--emit-config", "emit", is_flag=True, help="Print the YAML with which the agent does this.")
 @tracefs_option()
-@click.argument("definition")
+@click.argument("definition", shell_complete=complete_definitions)
 @click.argument("filter_text", metavar="[FILTER]", required=False)
 def trace(definition: str, filter_text: str | None, **given: object) -> None:
     """Trace DEFINITION until Ctrl-C, and leave the kernel as it was.
@@ -132,6 +133,7 @@ def _trace(
                     threads,
                     out,
                     stop,
+                    warn=_warn,
                     buffer_kib=kib,
                     seconds=options.seconds,
                     stacks=options.stacks,
@@ -143,6 +145,7 @@ def _trace(
                     threads,
                     out,
                     stop,
+                    warn=_warn,
                     buffer_kib=kib,
                     seconds=options.seconds,
                     title=f"{asked.title}{f' if {filter_text}' if filter_text else ''}",

@@ -2,14 +2,18 @@
 
 from collections.abc import Mapping
 
+from kprobe_exporter.labels._text import number
 from kprobe_exporter.model import Decoder, Value
 
 
 def decoder(options: object) -> Decoder:
-    """From a mapping of numbers or strings to names. Raises ValueError for anything else."""
+    """From a mapping of numbers or strings to names. Raises ValueError for anything else.
+
+    A number as key names its text as well, decimal or hexadecimal: decoders before this one give text.
+    """
     if not isinstance(options, Mapping) or not options:
         raise ValueError("the decoder map wants a mapping, as in {map: {0: ok, 1: failed}}")
-    names: dict[int | bytes, str] = {}
+    names: dict[Value, str] = {}
     for key, name in options.items():
         if isinstance(key, bool) or not isinstance(key, int | str):
             raise ValueError(f"the decoder map takes numbers and strings as keys, not {key!r}")
@@ -18,6 +22,9 @@ def decoder(options: object) -> Decoder:
         names[key if isinstance(key, int) else key.encode()] = str(name)
 
     def decode(value: Value) -> str | None:
-        return None if value is None else names.get(value)
+        if value in names:
+            return names[value]
+        found = number(value)
+        return None if found is None else names.get(found)
 
     return decode

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,14 +74,15 @@ class KernelPlaces:
 
     def starting(self, text: str) -> Iterator[str]:
         """Places that begin so, for a shell to complete: fast, so what kprobes refuse is among them."""
-        for kind, names in ((Kind.KPROBE, self._function_names), (Kind.TRACEPOINT, lambda: self._events)):
-            prefix = f"{kind.value}:"
-            if text.startswith(prefix):
-                yield from (f"{prefix}{name}" for name in names() if name.startswith(text[len(prefix) :]))
-                return
-            if prefix.startswith(text):
-                yield prefix
-            yield from (name for name in names() if name.startswith(text))
+        kind, colon, rest = text.partition(":")
+        if colon and kind in FUNCTIONS:
+            yield from (f"{kind}:{name}" for name in self._function_names() if name.startswith(rest))
+        elif colon and kind == Kind.TRACEPOINT:
+            yield from (f"{kind}:{name}" for name in self._events if name.startswith(rest))
+        else:
+            prefixes = (f"{kind}:" for kind in sorted({*FUNCTIONS, Kind.TRACEPOINT}))
+            every = chain(prefixes, self._function_names(), self._events)
+            yield from (name for name in every if name.startswith(text))
 
     def _any(self, wish: Wish) -> list[Place]:
         """Tracepoints and functions, or those of them that there are."""

@@ -5,7 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.definition import LONGEST_NAME, Definition, ProbeKind, parse_definition
+from kprobe_exporter.grammar.definition import (
+    LONGEST_NAME,
+    MOST_ACTIVE,
+    Definition,
+    ProbeKind,
+    parse_definition,
+)
 from kprobe_exporter.grammar.lexis import kernel_number
 from kprobe_exporter.grammar.place import EventName, FileOffset, Place, Symbol
 from kprobe_exporter.grammar.target import Kind, Target, parse_target
@@ -16,11 +22,17 @@ HEAD = re.compile(r"(?P<verb>[pr]\d*|f\d*|e|t)(?::(?P<name>.*))?")
 SHORT = re.compile(r"(?P<verb>[pr]\d*):(?P<place>.+)")
 """The same in perf-tools' short form, where the function is the event's name as well."""
 
+ACTIVE = re.compile(r"(?P<verb>[prf])(?P<number>[0-9]{1,20})")
+"""A letter with its MAXACTIVE, such as the system r8169 seems to be as well."""
+
 ARGUMENT = re.compile(r"[%$@+\\-]|[A-Za-z_]\w*=")
 """How an argument begins, and no place does."""
 
 EVENT = re.compile(r"[A-Za-z0-9_-]+:[A-Za-z0-9_-]+")
 """``SYSTEM:EVENT``, as perf-tools' tpoint has it."""
+
+NAMES = re.compile(r"[A-Za-z0-9_.$*?\[][A-Za-z0-9_.$+*?\[\]!-]*")
+"""A function, a tracepoint, or a shell pattern over them."""
 
 IN_FILE = re.compile(r"(?P<path>/.*):(?P<symbol>[^:%(]+)(?P<suffix>%return)?")
 
@@ -98,6 +110,8 @@ def parse_asked(text: str) -> Asked:
         return _attached(parse_target(words[0]), words[1:])
     if EVENT.fullmatch(words[0]) and not HEAD.fullmatch(kind):
         return _attached(parse_target(f"tracepoint:{words[0]}"), words[1:])
+    if instead := _instead_of(words[0]):
+        raise GrammarError(instead, words[0])
     return _defined(_with_place(words))
 
 
@@ -108,6 +122,37 @@ def event_name(place: str) -> str:
         name = f"{path.rpartition('/')[2]}_{name}"
     name = re.sub(r"\W", "_", name.partition("@")[0], flags=re.ASCII)
     return f"{'_' if name[:1].isdigit() else ''}{name}"[:LONGEST_NAME]
+
+
+def _instead_of(word: str) -> str:
+    """What to write for a name or a pattern that stands where a definition begins; "" if it is none."""
+    owner, colon, name = word.rpartition(":")
+    begins = "a definition begins with p for an entry or r for a return, write"
+    if word.startswith("/"):
+        return f"{begins} p:{word if colon else f'{word}:FUNCTION'}"
+    if word.startswith(":") or not NAMES.fullmatch(name):
+        return ""
+    several = re.search(r"[*?\[]", name) is not None
+    if HEAD.fullmatch(owner or word):
+        return _instead_of_headed(word, owner, several)
+    if owner:
+        return f"{begins} tracepoint:{word}, or kprobe:{word} for functions of a module"
+    return f"{begins} {'kprobe' if several else 'p'}:{word}"
+
+
+def _instead_of_headed(word: str, head: str, several: bool) -> str:
+    """The same of what begins with a letter: the system r8169 has one too, with a number as MAXACTIVE is."""
+    active = ACTIVE.fullmatch(head)
+    if active and (active["verb"] == "p" or int(active["number"]) > MOST_ACTIVE):
+        return (
+            f"only a return probe has a number here, {MOST_ACTIVE} at most (MAXACTIVE), and a tracepoint is"
+            f" written tracepoint:{word}"
+        )
+    short = SHORT.fullmatch(word)
+    if several and short:
+        kind = Kind.KPROBE if short["verb"] == "p" else Kind.KRETPROBE
+        return f"a definition names one function, for a pattern write {kind}:{short['place']}"
+    return ""
 
 
 def _with_place(words: list[str]) -> list[str]:

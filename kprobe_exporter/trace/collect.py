@@ -4,16 +4,16 @@ asked ──► emit (YAML) ──► config ──► plan ──► attach ─
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.attach import Attached, settle
 from kprobe_exporter.config.values import Attach, Label, Metric, Probe, Settings
-from kprobe_exporter.errors import GrammarError, TracefsError
+from kprobe_exporter.errors import GrammarError, ProbeRefused, TracefsError
 from kprobe_exporter.grammar.event_format import Field, parse_format
-from kprobe_exporter.grammar.target import Kind
+from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.kernel import expanded, known_kernel
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model import Batch, Layout
@@ -42,15 +42,43 @@ WANTED = Metric("counter", "total", "", labels=(Label("comm", "comm"), Label("ca
 
 @dataclass(slots=True)
 class Collected:
-    """The probes in the kernel, of which ``pipe`` gives what they record; None where nothing is recorded."""
+    """The probes in the kernel, of which ``pipe`` gives what they record; None where nothing is recorded.
+
+    Those that are ``matched`` by a pattern may be refused one by one, which ``warn`` tells.
+    """
 
     plans: list[ProbePlan]
     attached: list[Attached]
     pipe: Pipe | None
+    matched: frozenset[str]
+    warn: Callable[[str], None]
 
     @property
     def parts(self) -> list[Installed]:
         return [part for attached in self.attached for part in attached.parts]
+
+    def enable(self) -> None:
+        """Start recording. Raises ProbeRefused, for what a pattern matched if all of it is refused."""
+        refused: dict[str, str] = {}
+        for attached in self.attached:
+            try:
+                attached.enable()
+            except ProbeRefused as error:
+                attached.disable()
+                if attached.spec.probe not in self.matched:
+                    raise
+                refused[attached.spec.target] = str(error)
+        self.leave_out(refused, len(self.attached))
+
+    def leave_out(self, refused: Mapping[str, str], among: int) -> None:
+        """Tell that targets of a pattern are refused. Raises ProbeRefused if they are all that there are."""
+        if not refused:
+            return
+        target, reason = next(iter(refused.items()))
+        example = f"such as {target}: {reason.rstrip('.')}."
+        if len(refused) == among:
+            raise ProbeRefused(f"nothing that the pattern matches can be traced, {example}")
+        self.warn(f"{among} match the pattern, and {len(refused)} of them are refused, {example}")
 
 
 @contextmanager
@@ -61,12 +89,14 @@ def collected(
     deliver: Callable[[Batch], None],
     buffer_kib: int,
     *,
+    warn: Callable[[str], None],
     recipes: Callable[[Attached, ProbePlan], Recipe | None] = lambda attached, plan: None,
     tgid: bool = False,
     all_fields: bool = False,
 ) -> Iterator[Collected]:
     """Install the probes, not enabled yet, and take them away. Raises TracefsError.
 
+    Of what a pattern matches, what the kernel refuses is left out, of which ``warn`` is told.
     ``recipes`` says what the records of a probe are to be added up to; else they come one by one.
     ``all_fields``: of a tracepoint that nobody said of what to fetch, all that can be read is.
     """
@@ -76,7 +106,9 @@ def collected(
     found = expanded(probes, resolver, MOST)
     kernel = known_kernel(instance, found, resolver, MOST, binary=True)
     slots, taken = itertools.count(), names_in_use(instance)
-    made = Collected([], [], None)
+    named = {probe.name for probe in probes}
+    made = Collected([], [], None, frozenset(probe.name for probe in found) - named, warn)
+    refused: dict[str, str] = {}
     pairing = Pairing()
     layouts: dict[Layout, str] = {}
     kept: dict[int, Recipe] = {}
@@ -84,7 +116,16 @@ def collected(
         for each in found:
             probe = _fetching_all(each, kernel) if all_fields else each
             plan = plan_probe(probe, NAMESPACE, DECODERS, kernel, slots)
-            attached = _settled(instance, plan, taken, made.parts, resolver)
+            one_of_many = each.name in made.matched
+            others = [part.spec for part in made.parts]
+            # To explain a refusal takes all symbols of the kernel, too long for each of many.
+            explain = _plain if one_of_many else resolver.explain
+            attached, reasons = settle(instance, plan, taken, others, explain)
+            if attached is None:
+                if not one_of_many:
+                    raise TracefsError(" ".join(f"{target}: {why}" for target, why in reasons.items()))
+                refused |= reasons
+                continue
             made.plans.append(plan)
             made.attached.append(attached)
             if attached.spec.plan != "events":
@@ -94,6 +135,7 @@ def collected(
                 pairing.add(attached.joined, counted=not attached.counted_by_kernel)
             elif recipe := recipes(attached, plan):
                 kept[attached.layout.slot] = recipe
+        made.leave_out(refused, len(found))
         if layouts:
             if any(layout.caller or layout.stack for layout in layouts):
                 symbols.name(0)  # loaded now: it takes a while
@@ -124,13 +166,8 @@ def _pages(instance: Instance, symbols: Symbols, *, stacks: bool) -> Reading:
     return reading
 
 
-def _settled(
-    instance: Instance, plan: ProbePlan, taken: set[str], there: list[Installed], resolver: Resolver
-) -> Attached:
-    attached, refused = settle(instance, plan, taken, [part.spec for part in there], resolver.explain)
-    if attached is None:
-        raise TracefsError(" ".join(f"{target}: {reason}" for target, reason in refused.items()))
-    return attached
+def _plain(target: Target, error: ProbeRefused) -> str:
+    return str(error)
 
 
 def each_event(probe: Probe, *, stacks: bool) -> Probe:
@@ -146,7 +183,10 @@ def _knows_caller(attach: Attach) -> bool:
 
 
 def _fetching_all(probe: Probe, kernel: Kernel) -> Probe:
-    return replace(probe, attach=tuple(_fetching(attach, kernel) for attach in probe.attach))
+    made = replace(probe, attach=tuple(_fetching(attach, kernel) for attach in probe.attach))
+    # Of the event itself, where the kernel has no eprobes, only what somebody takes is read.
+    labels = tuple(Label(name, name) for attach in made.attach for name in attach.fetch)
+    return replace(made, metrics=tuple(replace(one, labels=one.labels + labels) for one in made.metrics))
 
 
 def _fetching(attach: Attach, kernel: Kernel) -> Attach:

@@ -1,5 +1,6 @@
 """What the kernel's lists and a file's symbols say of what is asked for, before anything is installed."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,8 +46,9 @@ def _function(asked: Asked, function: Target, files: MountedTracefs, root: Path)
     except ProbeRefused as error:
         return Placed(asked, refused=f"{function.symbol}: {error}")
     notes = (f"{note}.",) if note else ()
-    if asked.definition is not None and target != function:
-        asked = asked.at(Symbol(target.symbol, target.module, target.offset))
+    if target != function:
+        place = Symbol(target.symbol, target.module, target.offset)
+        asked = replace(asked, target=target) if asked.definition is None else asked.at(place)
     if asked.definition is not None and asked.definition.kind is ProbeKind.FPROBE:
         return Placed(asked, notes)  # the resolver has refused what an fprobe does not take
     can, why = _answer(target, Lists.of(files.root, root))

@@ -5,14 +5,17 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from kprobe_exporter.aggregate.updates import getter
+from kprobe_exporter.aggregate.updates import getter, passes
 from kprobe_exporter.labels.errno import MAX_ERRNO, name_of
-from kprobe_exporter.model import CALLER, CPU, SLOT, TGID, TID, TIME, Batch, Layout, Record, Value
+from kprobe_exporter.model import CALLER, CPU, SLOT, TGID, TID, TIME, Arg, Batch, Layout, Record, Value, Where
 from kprobe_exporter.plan import ProbePlan
 from kprobe_exporter.trace.collect import shown_name
 
 NUMBERS = re.compile(rb"\{(-?(?:0x)?[0-9a-fA-F]+(?:,-?(?:0x)?[0-9a-fA-F]+)*)\}")
-"""An array as the kernel prints it, but for those of characters and strings."""
+"""An array of numbers as the kernel prints it."""
+
+OF_NUMBERS = re.compile(r"[usxb][0-9][^\[]*\[[0-9]+\]")
+"""The type of such an array; not one of characters, symbols or strings."""
 
 MOST_WAITING = 4096
 """Events whose stack has not come yet."""
@@ -31,11 +34,14 @@ class Objects:
         self._write = write
         self._stacks = stacks
         self._shows: dict[int, Show] = {}
+        self._passes: dict[int, Callable[[Record], bool]] = {}
         self._waiting: list[Record] = []
 
-    def add(self, plan: ProbePlan, layout: Layout, kind: str, target: str) -> None:
-        """Get ready for the records of a layout."""
+    def add(self, plan: ProbePlan, layout: Layout, kind: str, target: str, only: Where | None = None) -> None:
+        """Get ready for the records of a layout; ``only`` is the filter that the kernel could not take."""
         self._shows[layout.slot] = _show(plan.probe.name, layout, kind, target)
+        if only is not None:
+            self._passes[layout.slot] = passes(layout, only)
 
     def consume(self, batch: Batch) -> None:
         """Write what is complete."""
@@ -59,6 +65,8 @@ class Objects:
     def _put(self, records: list[Record], frames: Mapping[int, Frames]) -> None:
         lines = []
         for record in records:
+            if (let_through := self._passes.get(record[SLOT])) and not let_through(record):
+                continue
             shown = self._shows[record[SLOT]](record)
             if id(record) in frames:
                 shown["stack"] = [text(frame) for frame in frames[id(record)]]
@@ -72,11 +80,14 @@ def text(value: bytes) -> str:
     return value.decode(errors="backslashreplace")
 
 
-def json_value(value: Value) -> object:
-    """A field as JSON: a number, a string, a list of numbers; null for what the kernel could not read."""
+def json_value(value: Value, arg: Arg) -> object:
+    """A field as JSON: a number, a string, a list of numbers; null for what the kernel could not read.
+
+    Which of them it is, ``arg`` says: a string may have the text of an array.
+    """
     if not isinstance(value, bytes):
         return value
-    if found := NUMBERS.fullmatch(value):
+    if OF_NUMBERS.fullmatch(arg.type) and (found := NUMBERS.fullmatch(value)):
         return [int(number, 0) for number in found[1].split(b",")]
     return text(value)
 
@@ -85,6 +96,7 @@ def _show(event: str, layout: Layout, kind: str, target: str) -> Show:
     """What makes an object of a record of this layout."""
     take_return = getter(layout, "return") if layout.place("return") is not None else None
     take_comm = getter(layout, "comm")
+    comm = next((arg for arg in layout.args if arg.name == "comm"), Arg("comm", "comm"))
     take_duration = getter(layout, "duration") if layout.form == "joined" else None
     known_caller = layout.caller or layout.form in ("return", "joined")
     args = list(_args(layout))
@@ -98,7 +110,7 @@ def _show(event: str, layout: Layout, kind: str, target: str) -> Show:
             "cpu": record[CPU],
             "tid": record[TID],
             "pid": record[TGID],
-            "comm": json_value(take_comm(record)),
+            "comm": json_value(take_comm(record), comm),
         }
         if known_caller and record[CALLER] is not None:
             shown["caller"] = text(record[CALLER])
@@ -108,14 +120,14 @@ def _show(event: str, layout: Layout, kind: str, target: str) -> Show:
             returned = shown["return"] = take_return(record)
             if isinstance(returned, int) and -MAX_ERRNO <= returned < 0:
                 shown["error"] = name_of(-returned)
-        shown["args"] = {name: json_value(take(record)) for name, take in args}
+        shown["args"] = {name: json_value(take(record), arg) for name, take, arg in args}
         return shown
 
     return show
 
 
-def _args(layout: Layout) -> Iterator[tuple[str, Callable[[Record], Value]]]:
+def _args(layout: Layout) -> Iterator[tuple[str, Callable[[Record], Value], Arg]]:
     """What was fetched, under the names that were given, or the tracepoint's own."""
     for arg in layout.args:
         if arg.name not in ("comm", "return", "duration"):
-            yield shown_name(arg.name), getter(layout, arg.name)
+            yield shown_name(arg.name), getter(layout, arg.name), arg

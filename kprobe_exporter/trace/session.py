@@ -100,7 +100,7 @@ def text_specs(asked: Asked, filter_text: str | None) -> list[ProbeSpec]:
     if target.kind is Kind.SYSCALL:
         return [_tracepoint(half, filter_text) for half in (enter, leave)]
     halves = [parse_asked(str(half)) for half in (enter, leave)]
-    names = (halves[0].name, f"{halves[0].name}_return"[-LONGEST_NAME:])
+    names = (asked.name, f"{asked.name}_return"[-LONGEST_NAME:])
     return [
         _defined(half.definition, name, filter_text)
         for half, name in zip(halves, names, strict=True)

@@ -14,6 +14,9 @@ HEIGHTS = "▁▂▃▄▅▆▇█"
 BAR = 40
 """Columns of the longest bar, where there is room."""
 
+FIGURES = 48
+"""Columns of a row behind its name."""
+
 MOST_ERRORS = 6
 
 BOLD, RED, RESET = "\x1b[1m", "\x1b[31m", "\x1b[0m"
@@ -24,7 +27,8 @@ UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 def draw(table: Table, width: int, height: int, *, color: bool) -> list[str]:
     """The lines of a table, none longer than ``width``, no more than ``height``."""
     lines = [(_title(table, width), BOLD), ("", "")]
-    lines += [(line, BOLD if number == 0 else "") for number, line in enumerate(_rows(table.rows, height))]
+    rows = enumerate(_rows(table.rows, width, height))
+    lines += [(line, BOLD if number == 0 else "") for number, line in rows]
     if errors := _errors(table.rows):
         lines += [("", ""), (errors, RED)]
     if table.lost:
@@ -35,6 +39,11 @@ def draw(table: Table, width: int, height: int, *, color: bool) -> list[str]:
         lines += [("", ""), *((line, BOLD if number == 0 else "") for number, line in enumerate(shown))]
     lines = lines[: max(1, height)]
     return [_colored(line[:width], style if color else "") for line, style in lines]
+
+
+def columns(table: Table) -> int:
+    """The width at which no name is shortened."""
+    return FIGURES + max((len(_name(row)) for row in table.rows), default=0)
 
 
 def _colored(line: str, style: str) -> str:
@@ -54,8 +63,10 @@ def _sparkline(rates: Sequence[float]) -> str:
     return "".join(HEIGHTS[min(7, int(rate / most * 8))] if most else HEIGHTS[0] for rate in rates)
 
 
-def _rows(rows: Sequence[Row], height: int) -> Iterator[str]:
-    names = [escaped(row.probe).replace("\n", "\\n") for row in rows]
+def _rows(rows: Sequence[Row], width: int, height: int) -> Iterator[str]:
+    """The figures behind the names, which are shortened where there is no room for both."""
+    room = max(5, width - FIGURES)
+    names = [_shortened(_name(row), room) for row in rows]
     wide = max(5, *map(len, names))
     yield f"{'probe':<{wide}}  {'hits/s':>10}  {'hits':>12}  {'errors':>10}  {'missed':>8}"
     most = max(1, height - 6)
@@ -65,6 +76,18 @@ def _rows(rows: Sequence[Row], height: int) -> Iterator[str]:
         yield f"{name:<{wide}}  {row.rate:>10,.0f}  {row.events:>12,}  {errors:>10,}  {missed:>8}".rstrip()
     if len(rows) > most:
         yield f"and {len(rows) - most} more"
+
+
+def _name(row: Row) -> str:
+    return escaped(row.probe).replace("\n", "\\n")
+
+
+def _shortened(name: str, room: int) -> str:
+    """A name with its middle left out: those of one pattern begin or end alike."""
+    if len(name) <= room:
+        return name
+    end = (room - 1) // 2
+    return f"{name[: room - 1 - end]}…{name[len(name) - end :]}"
 
 
 def _errors(rows: Sequence[Row]) -> str:

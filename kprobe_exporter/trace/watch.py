@@ -14,7 +14,7 @@ from kprobe_exporter.trace.interrupt import Interrupt
 from kprobe_exporter.trace.objects import Objects
 from kprobe_exporter.trace.output import Gone, Output
 from kprobe_exporter.trace.session import Threads
-from kprobe_exporter.trace.table import draw
+from kprobe_exporter.trace.table import columns, draw
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.poller import read_counts
 from kprobe_exporter.tracefs.profile import buffer_stats
@@ -32,6 +32,7 @@ def write_objects(
     out: Output,
     stop: Interrupt,
     *,
+    warn: Callable[[str], None],
     buffer_kib: int,
     seconds: float | None,
     stacks: bool,
@@ -40,10 +41,17 @@ def write_objects(
     objects = Objects(out.write_raw, stacks=stacks)
     wanted = [each_event(probe, stacks=stacks) for probe in probes]
     with collected(
-        instance, instance.files, wanted, objects.consume, buffer_kib, tgid=True, all_fields=True
+        instance,
+        instance.files,
+        wanted,
+        objects.consume,
+        buffer_kib,
+        warn=warn,
+        tgid=True,
+        all_fields=True,
     ) as made:
         for plan, attached in zip(made.plans, made.attached, strict=True):
-            objects.add(plan, attached.layout, attached.spec.kind, attached.spec.target)
+            objects.add(plan, attached.layout, attached.spec.kind, attached.spec.target, attached.only)
         with suppress(Gone):
             _run(made, threads, stop, out, seconds, lambda passed: None)
             objects.finish()
@@ -58,6 +66,7 @@ def show_counts(
     out: Output,
     stop: Interrupt,
     *,
+    warn: Callable[[str], None],
     buffer_kib: int,
     seconds: float | None,
     title: str,
@@ -73,7 +82,7 @@ def show_counts(
     wanted = [counting(probe, narrowed=each, stacks=False) for probe in probes]
     screen = _Screen(out, color=color)
     with collected(
-        instance, instance.files, wanted, counts.consume, buffer_kib, recipes=counts.recipe
+        instance, instance.files, wanted, counts.consume, buffer_kib, warn=warn, recipes=counts.recipe
     ) as made:
         counts.attach(made)
 
@@ -98,7 +107,8 @@ class _Screen:
         self._lines = 0
 
     def draw(self, table: Table) -> None:
-        width, height = shutil.get_terminal_size() if self._out.terminal else (100, 1000)
+        size = (max(100, columns(table) + 1), 1000)
+        width, height = shutil.get_terminal_size() if self._out.terminal else size
         lines = draw(table, max(20, width - 1), max(4, height - 1), color=self._color)
         up = f"\x1b[{self._lines}A" if self._lines else ""
         over = f"\r{up}\x1b[J" if self._out.terminal else ""
@@ -115,8 +125,7 @@ def _run(
     every_second: Callable[[float], None],
 ) -> float:
     """Enable, read until asked to stop, disable, read the rest; for how many seconds it was enabled."""
-    for attached in made.attached:
-        attached.enable()
+    made.enable()
     started = time.monotonic()
     drawn = passed = 0.0
     while not stop.is_set() and (seconds is None or passed < seconds):

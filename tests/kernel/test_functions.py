@@ -11,7 +11,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from click.testing import CliRunner
 
+from kprobe_exporter.cli import main
 from kprobe_exporter.config.values import Attach, Probe, return_type
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.target import Kind, Target, parse_target
@@ -286,6 +288,16 @@ def test_what_an_fprobe_cannot_do(resolver: Resolver, written: str, said: str) -
     with pytest.raises(ProbeRefused) as refusal:
         resolver.place(parse_target(written))
     assert said in str(refusal.value)
+
+
+@pytest.mark.needs("available_filter_functions_addrs")
+def test_list_shows_what_an_fprobe_takes() -> None:
+    for glob in ("fentry:vfs_rea[d]", "fentry:vfs_read"):
+        result = CliRunner().invoke(main, ["list", glob])
+        assert (result.exit_code, result.output) == (0, "fentry:vfs_read\n")
+    result = CliRunner().invoke(main, ["list", "fentry:__x64_sys_getppid"])
+    assert result.exit_code == 1
+    assert "is not among them" in result.stderr
 
 
 def module(command: str) -> None:

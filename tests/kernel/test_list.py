@@ -16,7 +16,6 @@ from kprobe_exporter.cli import main
 from kprobe_exporter.grammar.target import Kind, parse_target
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.lists import attempt
-from tests.conftest import has
 from tests.kernel.verdict import takes
 
 MODULE, FUNCTION = "zram", "disksize_show"
@@ -154,13 +153,6 @@ def test_one_that_such_a_module_exports() -> None:
             assert said in told(name)
             return
     pytest.fail("every module is loaded")
-
-
-@pytest.mark.needs("available_filter_functions_addrs")
-def test_fprobes() -> None:
-    if has("kprobe_events"):
-        assert listed("fentry:vfs_rea[d]") == listed("fentry:vfs_read") == ["fentry:vfs_read"]
-        assert "is not among them" in told("fentry:__x64_sys_getppid")
 
 
 def test_the_tracepoints_are_those_that_can_be_enabled(tracefs: Path) -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,11 +28,20 @@ NAP = 0.05
 
 Object: TypeAlias = dict[str, Any]
 
+ARRAY = b"{1,2}"
+"""A file's name that reads as the kernel's text of an array; the process has such a one as well."""
+
+COMM = b"{7}"
+
+ALIKE, NONE = "kprobe:c_*", "kprobe:c_st*"
+"""Patterns of functions of which some, or all, share their name with others: newer kernels refuse those."""
+
 ME = str(os.getpid())
 TRACES = {
     "return": ("-s", "-p", "PID", "r:mine do_sys_openat2 rval=$retval"),
     "entry": ("-L", "PID", "p:mine do_sys_openat2 name=+0(%si):string"),
     "call": ("-L", "PID", "call:hrtimer_nanosleep"),
+    "filtered": ("-L", "PID", "call:do_sys_openat2", "return < 0"),
     "tracepoint": ("sched:sched_process_exec",),
 }
 
@@ -45,8 +55,11 @@ class Traced:
 
 
 def program() -> None:
+    ctypes.CDLL(None).prctl(15, COMM, 0, 0, 0)  # PR_SET_NAME
     with suppress(OSError):
         os.open(FORGED, os.O_RDONLY)
+    with suppress(OSError):
+        os.open(ARRAY, os.O_RDONLY)
     time.sleep(NAP)
     os.execv("/bin/true", ["true"])
 
@@ -84,28 +97,29 @@ def test_a_return_with_its_stack(traced: Traced) -> None:
         "target": "kretprobe:do_sys_openat2",
         "tid": traced.pid,
         "pid": traced.pid,
-        "comm": comm(),
+        "comm": COMM.decode(),
         "return": -2,
         "error": "ENOENT",
         "args": {"rval": -2},
     }
 
 
-def comm() -> str:
-    name = ctypes.create_string_buffer(16)
-    ctypes.CDLL(None).prctl(16, name, 0, 0, 0)  # PR_GET_NAME
-    return name.value.decode()
-
-
 def test_a_name_of_a_file_forges_nothing(traced: Traced) -> None:
-    names = [each["args"]["name"].encode() for each in traced.objects["entry"]]
+    names = [each["args"]["name"].encode() for each in traced.objects["entry"]]  # no list among them
     assert [name for name in names if b"forged" in name] == [FORGED]
+    assert [each["comm"].encode() for each in traced.objects["entry"]][names.index(ARRAY)] == COMM
 
 
 def test_a_call_has_its_duration(traced: Traced) -> None:
     (found,) = traced.objects["call"]
     assert found["duration_ns"] >= 0.9 * NAP * 1e9  # Python sleeps until a moment that it computes before
     assert found["return"] == 0
+
+
+def test_a_filter_on_what_both_events_of_a_call_tell(traced: Traced) -> None:
+    found = traced.objects["filtered"]
+    assert len(found) >= 2
+    assert {each["error"] for each in found} == {"ENOENT"}
 
 
 def test_a_tracepoint_has_all_its_fields(traced: Traced) -> None:
@@ -136,6 +150,32 @@ def test_counts(trace: StartTrace) -> None:
     assert b"A\x1b[J" in live.output
     assert "█".encode() in live.output
     assert b"\nvfs_rename " in pattern.output
+
+
+@pytest.mark.needs("available_filter_functions_addrs")
+def test_what_the_kernel_refuses_of_a_pattern(trace: StartTrace, tracefs: Path) -> None:
+    """The rest is counted, or shown; what is refused is told."""
+    counts = Counter(line.split()[2] for line in Path("/proc/kallsyms").read_text().splitlines())
+    listed = (tracefs / "available_filter_functions").read_text().splitlines()
+    matched = {name for name, *_ in map(str.split, listed) if name.startswith("c_")}
+    single = sorted(name for name in matched if counts[name] == 1)
+    assert 0 < len(single) < len(matched)
+    count, objects, none = (
+        trace(*arguments) for arguments in (["--count", ALIKE], ["--json", ALIKE], ["--count", NONE])
+    )
+    for one in (count, objects):
+        one.wait_until_enabled(("1\n", "1*\n", "0*\n"))
+    Path("/proc/crypto").read_text()
+    assert [count.end(), objects.end(), none.wait()] == [0, 0, 1]
+    rows = [line.split()[0] for line in count.output.decode().splitlines()[3:] if line.strip()]
+    assert sorted(rows) == single
+    assert b'"target": "kprobe:c_show"' in objects.output
+    refused = len(matched) - len(single)
+    for one in (count, objects):
+        said = f"warning: {len(matched)} match the pattern, and {refused} of them are refused, such as "
+        assert re.fullmatch(rf"kprobe-exporter: {said}kprobe:c_\w+: [^\n]*\.\n", one.errors)
+    assert none.errors.startswith("kprobe-exporter: nothing that the pattern matches can be traced, such as ")
+    assert none.errors.count("\n") == 1
 
 
 def reading_until(trace: TraceProcess, pattern: bytes) -> Callable[[], bool]:

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import threading
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
@@ -122,6 +123,23 @@ def test_a_thread_or_process_that_is_not_there(trace: StartTrace) -> None:
         one = trace(option, NOBODY, getppid())
         assert one.wait() == 1
         assert one.errors == f"kprobe-exporter: there is no {what} {NOBODY}.\n"
+
+
+def test_a_call_that_the_compiler_renamed(trace: StartTrace, tracefs: Path) -> None:
+    """Both of its events are where the note says, under the name that was asked for."""
+    listed = (tracefs / "available_filter_functions").read_text().splitlines()
+    symbols = Counter(line.split()[2] for line in Path("/proc/kallsyms").read_text().splitlines())
+    clones = [found[1] for line in listed if (found := re.fullmatch(r"(\w+)\.isra\.0", line))]
+    forms = Counter(name.partition(".")[0] for name in symbols)
+    name = next(one for one in clones if forms[one] == symbols[f"{one}.isra.0"] == 1)
+    one = trace(f"call:{name}")
+    one.wait_for(f"Tracing call:{name}.isra.0. Ctrl-C to end.\n".encode())
+    events = tracefs / f"events/{one.instance.name}"
+    assert {event.name for event in events.iterdir() if event.is_dir()} == {name, f"{name}_return"}
+    assert one.end() == 0
+    assert one.errors == (
+        f"kprobe-exporter: note: '{name}' is compiled as '{name}.isra.0' here: its arguments may be others.\n"
+    )
 
 
 def test_tracepoints_calls_and_functions_of_a_library(trace: StartTrace) -> None:

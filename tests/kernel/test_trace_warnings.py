@@ -50,7 +50,10 @@ def has_function(name: str) -> bool:
     [
         ([EXEC, "nosuchfield == 1"], 1, "the filter 'nosuchfield == 1' is refused"),
         (["p:mine do_sys_openat2 x=%nosuch"], 1, "kernel says"),
-        (["mine"], 2, "a definition begins with p for an entry or r for a return"),
+        (["mine"], 2, "a definition begins with p for an entry or r for a return, write p:mine"),
+        (["elevator_init"], 2, "write p:elevator_init"),
+        (["r8169:foo"], 2, "tracepoint:r8169:foo"),
+        (["ext4:*"], 2, "write tracepoint:ext4:*"),
         (["kprobe:vfs_*"], 2, "give --count"),
         (["-v", "-d", "1", EXEC], 2, "-v does nothing with -d"),
         (["p:mine /bin/nothing:main"], 2, "/bin/nothing"),

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from kprobe_exporter.cli import COMMANDS, main
 from kprobe_exporter.cli.completion import MOST_PLACES, PROGRAM, SHELLS, VARIABLE
+from kprobe_exporter.trace.asked import parse_asked
 from kprobe_exporter.tracefs.mount import Mount
 from tests.unit.listing.conftest import FILES
 
@@ -88,6 +89,32 @@ def test_places(tracefs: Path, shell: str) -> None:
         "kprobe:vfs_read",
         "kprobe:vfs_write",
     ]
+
+
+VFS = ("vfs_open", "vfs_read", "vfs_write")
+
+
+@pytest.mark.parametrize(
+    ("typed", "names"),
+    [
+        *((f"{head}:vfs_", [f"{head}:{name}" for name in VFS]) for head in ("kprobe", "kretprobe", "call")),
+        *((f"{head}:vfs_", [f"{head}:{name}" for name in VFS]) for head in ("p", "r", "r100", "fexit")),
+        ("p:ext4:ext4_o", ["p:ext4:ext4_open"]),
+        ("sched:", ["sched:sched_switch", "sched:sched_wakeup"]),
+        ("tracepoint:sched:sched_s", ["tracepoint:sched:sched_switch"]),
+        ("sch", ["sched:sched_switch", "sched:sched_wakeup"]),
+        ("kr", ["kretprobe:"]),
+        ("vfs_", []),
+        ("uprobe:/bin/b", []),
+        ("p:/bin/b", []),
+    ],
+)
+def test_definitions(tracefs: Path, typed: str, names: list[str]) -> None:
+    """A function's name alone is none, and what is completed is taken."""
+    found = completed(f"kprobe-exporter trace --count --tracefs {tracefs} {typed}")
+    assert found == [f"plain,{name}" for name in names] or [""]
+    for name in names:
+        assert name.endswith(":") or parse_asked(name).name
 
 
 def test_places_of_the_tracefs_that_is_mounted(tracefs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

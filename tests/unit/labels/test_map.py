@@ -1,9 +1,16 @@
 """Fixed names for single values."""
 
-import pytest
+from pathlib import Path
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kprobe_exporter.aggregate.series import Limits, Series
+from kprobe_exporter.config.load import load
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model import Value
+from kprobe_exporter.plan.metric import metric_spec
 
 decoder = DECODERS["map"]
 
@@ -14,7 +21,11 @@ decoder = DECODERS["map"]
         (0, "ok"),
         (-1, "failed"),
         (1, None),
-        (b"0", None),
+        (b"0", "ok"),
+        (b"-1", "failed"),
+        (b"0x0", "ok"),
+        (b"1", None),
+        (b"0 ", None),
         (b"bash", "shell"),
         ("Größe".encode(), "5"),
         (b"\xff", None),
@@ -25,6 +36,43 @@ decoder = DECODERS["map"]
 def test_values(value: Value, text: str | None) -> None:
     decode = decoder({0: "ok", -1: "failed", "bash": "shell", "Größe": 5, "": "empty"})
     assert decode(value) == text
+
+
+@pytest.mark.parametrize("value", [7, b"7"])
+def test_a_string_of_digits_as_key_is_only_itself(value: Value) -> None:
+    decode = decoder({"7": "text", 7: "number"})
+    assert decode(value) == ("text" if value == b"7" else "number")
+
+
+@given(st.integers(-(2**63), 2**64 - 1))
+def test_a_number_and_its_text_have_one_name(number: int) -> None:
+    """Decoders before this one give text: one of a chain reads what the others wrote."""
+    decode = decoder({number: "it"})
+    assert decode(number) == decode(str(number).encode()) == "it"
+
+
+@pytest.mark.parametrize(
+    ("chain", "value", "text"),
+    [
+        ("[{regexp: '(\\d+)'}, {map: {1: one}}]", b"a1b", "one"),
+        ("[{regexp: '(\\d+)'}, {map: {'1': one}}]", b"a1b", "one"),
+        ("[{regexp: '(\\d+)'}, {map: {1: one}}]", b"a2b", "unknown"),
+        ("[hex, {map: {0x1f: all}}]", 31, "all"),
+        ("[{map: {1: 2}}, {map: {2: two}}]", 1, "two"),
+    ],
+)
+def test_behind_another_decoder(tmp_path: Path, chain: str, value: Value, text: str) -> None:
+    """As a configuration has it and the aggregator goes through it."""
+    file = tmp_path / "c.yaml"
+    metric = f"{{counter: seen_total, help: h, labels: {{what: {{field: a, decode: {chain}}}}}}}"
+    file.write_text(
+        f"probes: [{{name: p, attach: kprobe:vfs_open, fetch: {{a: $arg1}}, metrics: [{metric}]}}]"
+    )
+    [probe] = load([file], DECODERS).probes
+    labels = metric_spec(probe.metrics[0], "ns", DECODERS).labels
+    series = Series(labels, object, Limits(9, 9), lambda decoder, events: None)
+    series.cell((value,))
+    assert list(series.cells) == [(text,)]
 
 
 def test_later_changes_of_the_options_do_not_matter() -> None:

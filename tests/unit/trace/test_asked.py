@@ -74,7 +74,6 @@ def test_the_function_of_the_kernel(text: str, function: str | None) -> None:
     ("text", "said"),
     [
         ("", "there is nothing to trace"),
-        ("mine", "a definition begins with p for an entry or r for a return"),
         ("p:", "the event's name is missing"),
         ("p:9x vfs_read", "'9x' is no event name"),
         ("call:vfs_read a=%di", "a call takes no arguments here"),
@@ -84,6 +83,48 @@ def test_the_function_of_the_kernel(text: str, function: str | None) -> None:
 def test_what_is_wrong(text: str, said: str) -> None:
     with pytest.raises(GrammarError, match=re.escape(said)):
         parse_asked(text)
+
+
+BEGINS = "a definition begins with p for an entry or r for a return, write "
+NUMBER = "only a return probe has a number here, 4096 at most (MAXACTIVE), and a tracepoint is written "
+ONE = "a definition names one function, for a pattern write "
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "meant"),
+    [
+        ("mine", BEGINS, "p:mine"),
+        ("elevator_init", BEGINS, "p:elevator_init"),
+        ("tcp_sendmsg %ax", BEGINS, "p:tcp_sendmsg"),
+        ("read", BEGINS, "p:read"),
+        ("f.isra.0", BEGINS, "p:f.isra.0"),
+        ("vfs_read+8", BEGINS, "p:vfs_read+8"),
+        ("mine do_sys_openat2", BEGINS, "p:mine"),
+        ("elevator_*", BEGINS, "kprobe:elevator_*"),
+        ("ext4:*", BEGINS, "tracepoint:ext4:*"),
+        ("f2fs:f2fs_[rw]*", BEGINS, "tracepoint:f2fs:f2fs_[rw]*"),
+        ("r8169:foo", NUMBER, "tracepoint:r8169:foo"),
+        ("r8169:*", NUMBER, "tracepoint:r8169:*"),
+        ("p54:foo", NUMBER, "tracepoint:p54:foo"),
+        ("p:vfs_*", ONE, "kprobe:vfs_*"),
+        ("r:ext4:ext4_?pen", ONE, "kretprobe:ext4:ext4_?pen"),
+        ("/bin/bash:readline", BEGINS, "p:/bin/bash:readline"),
+        ("/bin/bash", BEGINS, "p:/bin/bash:FUNCTION"),
+    ],
+)
+def test_a_name_where_a_definition_begins(text: str, said: str, meant: str) -> None:
+    """What is told to write instead is taken, and whatever stood behind the name fits it as well."""
+    with pytest.raises(GrammarError, match=re.escape(said)) as refusal:
+        parse_asked(text)
+    rest = refusal.value.message.removeprefix(said)
+    assert rest.partition(",")[0] == meant
+    assert parse_asked(text.replace(text.split(maxsplit=1)[0], meant)).name
+
+
+def test_a_letter_with_the_number_of_a_return() -> None:
+    definition = parse_asked("r4096:foo").definition
+    assert definition is not None
+    assert definition.maxactive == 4096
 
 
 @given(st.text())

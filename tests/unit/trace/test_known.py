@@ -7,6 +7,7 @@ import pytest
 from kprobe_exporter.errors import UsageError
 from kprobe_exporter.trace.asked import parse_asked
 from kprobe_exporter.trace.known import Placed, placed
+from kprobe_exporter.trace.session import text_specs
 from kprobe_exporter.tracefs.files import MountedTracefs
 
 FILES = {
@@ -91,6 +92,25 @@ def test_one_that_is_called_otherwise(kernel: Path, text: str, place: str, said:
     assert found.asked.definition is not None
     assert str(found.asked.definition.place) == place
     assert found.asked.name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "lines"),
+    [
+        ("call:f", "call:f.isra.0", ["p:g/f f.isra.0", "r1024:g/f_return f.isra.0"]),
+        (
+            "call:ext4_open",
+            "call:ext4:ext4_open",
+            ["p:g/ext4_open ext4:ext4_open", "r1024:g/ext4_open_return ext4:ext4_open"],
+        ),
+    ],
+)
+def test_a_call_that_is_called_otherwise(kernel: Path, text: str, target: str, lines: list[str]) -> None:
+    """What is installed is what the note says, under the name that was asked for."""
+    found = find(kernel, text)
+    assert len(found.notes) == 1
+    assert str(found.asked.target) == target
+    assert [spec.line("g", spec.layout.event) for spec in text_specs(found.asked, None)] == lines
 
 
 def test_a_function_that_its_file_has_not(kernel: Path) -> None:

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.model import Arg, Batch, Layout, Record
 from kprobe_exporter.plan import ProbePlan
+from kprobe_exporter.plan.metric import where
 from kprobe_exporter.trace import objects as module
 from kprobe_exporter.trace.objects import Objects, json_value
 
@@ -70,25 +72,63 @@ def test_a_call() -> None:
 def test_bytes_stay_one_line(name: bytes) -> None:
     (found,) = shown(Batch([record(1, name)]))
     value = found["args"]["name"]
-    assert isinstance(value, str | list)
-    if isinstance(value, str) and b"\\" not in name:
+    assert isinstance(value, str)
+    if b"\\" not in name:
         assert value.encode(errors="surrogateescape") == name or "\\x" in value
 
 
+TEXT = Arg("a", "str")
+
+
 @pytest.mark.parametrize(
-    ("value", "expected"),
+    ("value", "arg", "expected"),
     [
-        (-2, -2),
-        (None, None),
-        (b"", ""),
-        (b"a\xff\n", "a\\xff\n"),
-        (b"{1,-2,0x10}", [1, -2, 16]),
-        (b"{1,x}", "{1,x}"),
-        (b'{"a","b"}', '{"a","b"}'),
+        (-2, Arg("a", "int"), -2),
+        (None, TEXT, None),
+        (b"", TEXT, ""),
+        (b"a\xff\n", TEXT, "a\\xff\n"),
+        (b"{1,2}", TEXT, "{1,2}"),
+        (b"{7}", Arg("comm", "comm"), "{7}"),
+        (b"{1,-2}", Arg("a", "bare", type="s32[2]"), [1, -2]),
+        (b"{0x1,0x10}", Arg("a", "bare", type="x8[2]"), [1, 16]),
+        (b"{1}", Arg("a", "bare", type="u16[1]"), [1]),
+        (b"{1,2}", Arg("a", "bare", type="b4@2/8[2]"), [1, 2]),
+        (b"{0x1,0x2}", Arg("a", "bare", type="symbol[2]"), "{0x1,0x2}"),
+        (b"{'1','2'}", Arg("a", "bare", type="char[2]"), "{'1','2'}"),
+        (b'{"a","b"}', Arg("a", "texts", type="string[2]"), '{"a","b"}'),
+        (b"{1,x}", Arg("a", "bare", type="x8[2]"), "{1,x}"),
     ],
 )
-def test_a_value(value: int | bytes | None, expected: object) -> None:
-    assert json_value(value) == expected
+def test_a_value(value: int | bytes | None, arg: Arg, expected: object) -> None:
+    assert json_value(value, arg) == expected
+
+
+@given(st.binary())
+def test_a_string_is_never_a_list(name: bytes) -> None:
+    """A process gives its files what names it likes, and itself."""
+    comm = b"{%d}" % len(name)
+    named = name if len(name) % 2 else b"{1,2}"
+    (found,) = shown(Batch([(0, 1, 3, 11, 10, None, named, comm)]))
+    assert found["comm"] == comm.decode()
+    assert isinstance(found["args"]["name"], str)
+
+
+@pytest.mark.parametrize("stacks", [False, True])
+def test_what_the_kernel_could_not_filter(stacks: bool) -> None:
+    """Such as a call, of which only both events tell the return and the duration."""
+    written: list[bytes] = []
+    objects = Objects(written.append, stacks=stacks)
+    objects.add(PLAN, JOINED, "call", "call:vfs_read", where(parse_filter("return < 0")))
+    objects.add(PLAN, ENTRY, "kprobe", "kprobe:vfs_read")
+    returned = [3, -9, 0, -2, None]
+    objects.consume(
+        Batch([(1, at, 3, 11, 10, None, 1500, value, b"cat") for at, value in enumerate(returned)])
+    )
+    objects.consume(Batch([record(9)]))
+    objects.finish()
+    found = [json.loads(line) for line in b"".join(written).splitlines()]
+    assert [each.get("return") for each in found] == [-9, -2, None]
+    assert found[-1]["target"] == "kprobe:vfs_read"
 
 
 @given(st.lists(st.lists(st.booleans())))

@@ -2,12 +2,14 @@
 
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.model import HistogramValue
 from kprobe_exporter.trace.count import DURATIONS, RETURNS, Row, Table
-from kprobe_exporter.trace.table import draw
+from kprobe_exporter.trace.output import escaped
+from kprobe_exporter.trace.table import columns, draw
 
 COLOR = re.compile("\x1b\\[[0-9;]*m")
 
@@ -68,6 +70,38 @@ def test_what_was_lost_and_what_nobody_knows() -> None:
 def test_rows_for_which_there_is_no_room() -> None:
     rows = tuple(Row(f"f{number}", 1, 1, {}, 0) for number in range(30))
     assert "and 26 more" in draw(table(rows=rows), 60, 10, color=False)
+
+
+FIGURES = ["1,234", "123,456", "7", "12"]
+
+
+@pytest.mark.parametrize("width", [53, 60, 79, 300])
+@pytest.mark.parametrize("length", [1, 5, 6, 31, 32, 42, 63, 512])
+def test_a_long_name_leaves_room_for_the_figures(length: int, width: int) -> None:
+    """The functions of one pattern begin alike, or end so: both ends stay."""
+    name = f"{'a' * (length // 2)}{'z' * (length - length // 2)}"
+    rows = (Row(name, 1234, 123456, {"EIO": 7}, 12), Row("x", 0, 0, {}, 0))
+    _, _, header, first, second, *_ = draw(table(rows=rows), width, 20, color=False)
+    assert header.split() == ["probe", "hits/s", "hits", "errors", "missed"]
+    shown, *figures = first.split()
+    assert figures == FIGURES
+    assert len(header) == len(first) == len(second) <= width
+    if len(name) <= width - 48:
+        assert shown == name
+    else:
+        assert len(first) == width
+        begin, end = shown.split("…")
+        assert name.startswith(begin)
+        assert name.endswith(end)
+        assert 0 <= len(begin) - len(end) <= 1
+
+
+@given(st.text(min_size=1))
+def test_the_width_at_which_a_name_is_whole(name: str) -> None:
+    shown = table(rows=(Row(name, 1, 1, {}, 0), Row("x", 1, 1, {}, 0)))
+    rows = draw(shown, max(53, columns(shown)), 20, color=False)[3:5]
+    assert rows[0].startswith(escaped(name).replace("\n", "\\n"))
+    assert rows[0].split()[-4:] == ["1", "1", "0", "0"]
 
 
 @given(

@@ -1,0 +1,131 @@
+"""trace.collect: of a pattern what the kernel refuses is left out, of a tracepoint all fields are read."""
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from kprobe_exporter.config.load import load
+from kprobe_exporter.config.values import Probe
+from kprobe_exporter.errors import TracefsError
+from kprobe_exporter.labels import DECODERS
+from kprobe_exporter.trace import collect as module
+from kprobe_exporter.trace.collect import collected, each_event
+from kprobe_exporter.trace.count import counting
+from kprobe_exporter.tracefs.definitions import list_definitions
+from kprobe_exporter.tracefs.instance import Instance
+from tests.fake_tracefs import FakeTracefs
+
+NAME = "collect_test"
+
+
+class Picky(FakeTracefs):
+    """A kernel that lists more functions than it takes; ``stuck`` are not enabled."""
+
+    def __init__(self, root: Path, listed: str, taken: str, stuck: str = "") -> None:
+        super().__init__(root, set(taken.split()))
+        self._listed = "".join(f"{name}\n" for name in listed.split()).encode()
+        self._stuck = stuck.split()
+
+    def read(self, path: str) -> bytes:
+        return self._listed if path == "available_filter_functions" else super().read(path)
+
+    def write(self, path: str, text: str) -> None:
+        if path.endswith("/trigger") and text == "traceon:0" and path.split("/")[-2] in self._stuck:
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), path)
+        super().write(path, text)
+
+
+@pytest.fixture(autouse=True)
+def no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the kernel counts nothing is recorded, and no page is read."""
+    monkeypatch.setattr(module, "_pages", lambda instance, symbols, stacks: None)
+
+
+def configured(kernel: FakeTracefs, attach: str) -> Sequence[Probe]:
+    file = kernel.root / "c.yaml"
+    file.write_text(f"probes: [{{name: p, attach: '{attach}'}}]")
+    return load([file], DECODERS).probes
+
+
+def trace(kernel: FakeTracefs, attach: str) -> tuple[list[str], list[str]]:
+    """The targets that were installed and enabled, and what was said; afterwards nothing is left."""
+    wanted = [counting(probe, narrowed=False, stacks=False) for probe in configured(kernel, attach)]
+    said: list[str] = []
+    with Instance.acquire(kernel, NAME) as instance:
+        with collected(instance, kernel, wanted, lambda batch: None, 4, warn=said.append) as made:
+            targets = [attached.spec.target for attached in made.attached]
+            assert len(made.plans) == len(targets)
+            made.enable()
+        assert list_definitions(kernel) == []
+    return targets, said
+
+
+def test_a_pattern_without_refusals(tmp_path: Path) -> None:
+    kernel = Picky(tmp_path, "vfs_a vfs_b other", "vfs_a vfs_b")
+    assert trace(kernel, "kprobe:vfs_*") == (["kprobe:vfs_a", "kprobe:vfs_b"], [])
+
+
+def test_one_of_a_pattern_is_refused(tmp_path: Path) -> None:
+    kernel = Picky(tmp_path, "vfs_a vfs_b vfs_c", "vfs_a vfs_c")
+    targets, [said] = trace(kernel, "kprobe:vfs_*")
+    assert targets == ["kprobe:vfs_a", "kprobe:vfs_c"]
+    assert said.startswith("3 match the pattern, and 1 of them are refused, such as kprobe:vfs_b: ")
+    assert said.count(".") == 1
+
+
+def test_many_of_a_pattern_are_refused(tmp_path: Path) -> None:
+    """What is said is no longer for it."""
+    kernel = Picky(tmp_path, " ".join(f"vfs_{number:03}" for number in range(100)), "vfs_050")
+    targets, [said] = trace(kernel, "kprobe:vfs_*")
+    assert targets == ["kprobe:vfs_050"]
+    assert said.startswith("100 match the pattern, and 99 of them are refused, such as kprobe:vfs_000: ")
+    assert said.count("kprobe:") == 1
+
+
+def test_one_of_a_pattern_that_cannot_be_enabled(tmp_path: Path) -> None:
+    kernel = Picky(tmp_path, "vfs_a vfs_b", "vfs_a vfs_b", stuck="p_vfs_a")
+    targets, [said] = trace(kernel, "kprobe:vfs_*")
+    assert targets == ["kprobe:vfs_a", "kprobe:vfs_b"]
+    assert said == (
+        "2 match the pattern, and 1 of them are refused, such as kprobe:vfs_a: it cannot be enabled: "
+        "somebody else uses it (EBUSY)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("attach", "taken", "stuck", "said"),
+    [
+        ("kprobe:vfs_*", "", "", "nothing that the pattern matches can be traced, such as kprobe:vfs_a: "),
+        ("kprobe:vfs_*", "vfs_a vfs_b", "p_vfs_a p_vfs_b", "nothing that the pattern matches can be traced"),
+        ("kprobe:nosuch_*", "vfs_a vfs_b", "", "'kprobe:nosuch_*' matches no function"),
+        ("kprobe:vfs_b", "vfs_a", "", "kprobe:vfs_b: "),
+        ("kprobe:vfs_b", "vfs_a vfs_b", "p", "it cannot be enabled"),
+    ],
+)
+def test_nothing_is_left(tmp_path: Path, attach: str, taken: str, stuck: str, said: str) -> None:
+    """Nor is anything left in the kernel."""
+    kernel = Picky(tmp_path, "vfs_a vfs_b", taken, stuck)
+    with pytest.raises(TracefsError) as refusal:
+        trace(kernel, attach)
+    assert said in str(refusal.value)
+    assert list_definitions(kernel) == []
+
+
+@pytest.mark.parametrize("eprobes", [True, False])
+def test_all_fields_of_a_tracepoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eprobes: bool) -> None:
+    """Also where the event itself is read, for want of eprobes."""
+    kernel = FakeTracefs(tmp_path, set(), eprobes=eprobes)
+    monkeypatch.setattr(module, "open_pipe", lambda *given, tgid: None)
+    [probe] = configured(kernel, "tracepoint:sched:sched_process_exec")
+    wanted = [each_event(probe, stacks=False)]
+    with (
+        Instance.acquire(kernel, NAME) as instance,
+        collected(instance, kernel, wanted, lambda batch: None, 4, warn=print, all_fields=True) as made,
+    ):
+        [attached] = made.attached
+        names = {arg.name for arg in attached.layout.args}
+        assert attached.layout.form == ("eprobe" if eprobes else "tracepoint")
+    assert names == {"filename", "of_pid", "old_pid", "comm"}
