@@ -19,7 +19,8 @@ class Balance:
     While a kprobe is taken out of the code, some 50 ms, it goes on firing and counting, and records
     nothing any more (``__disable_trace_kprobe()`` in kernel/trace/trace_kprobe.c): under a flood that is
     thousands of hits without an event. Whoever changes probes owns it. Where the ring buffer lost events
-    as well, since the probe was attached, it may tell less than there was, and never more.
+    as well, since the probe was attached, it may tell less than there was; never more, but for the agent's
+    own firings in that time, which are hits and no events.
     """
 
     def __init__(self, aggregator: Aggregator) -> None:

@@ -3,16 +3,25 @@
 import math
 from collections.abc import Callable, Sequence
 from html import escape
+from statistics import pstdev
 from typing import NamedTuple
 
-WIDTH, HEIGHT = 480, 250
+WIDTH, HEIGHT = 480, 264
 """Of a panel."""
 
 GAP = 12
-LEFT, RIGHT, TOP, BOTTOM = 62, 14, 36, 62
+LEFT, RIGHT, TOP, BOTTOM = 62, 14, 36, 76
 """Of a panel's plot, what is left for axes, title and legend."""
 
-COLOURS = ("#73bf69", "#f2cc0c", "#5794f2", "#ff9830", "#f2495c", "#b877d9", "#8ab8ff", "#ffa6b0")
+LEGEND, ROW = 3, 14
+"""Rows of a legend, and how high each is."""
+
+LONGEST, MORE = 40, 60
+"""Characters of a name that are shown; pixels for how many lines there are beside those."""
+
+COLOURS = ("#73bf69", "#f2cc0c", "#5794f2", "#ff9830", "#f2495c", "#b877d9", "#5fd8d8", "#e4e4ec")
+"""No two that look alike: what is drawn beyond them nobody could tell apart."""
+
 HOT = ("#181b1f", "#4a2a12", "#7f3b08", "#b35806", "#e08214", "#fdb863", "#fee0b6")
 Points = Sequence[tuple[float, float]]
 
@@ -24,30 +33,45 @@ class Line(NamedTuple):
     points: Points
 
 
+class Name(NamedTuple):
+    """What the legend says at a place of the panel, in pixels."""
+
+    x: float
+    y: float
+    text: str
+
+
 def graph(title: str, unit: str, lines: Sequence[Line], *, logarithmic: bool = False) -> str:
-    """Lines over time, the largest first; the legend has as many of their names as there is room for."""
+    """Lines over time: as many of the largest as the legend has colours and room for, the others counted."""
     lines = sorted(lines, key=lambda line: -max(value for _, value in line.points))
+    legend, others = _legend([line.name for line in lines])
+    lines = lines[: len(legend)]
     values = [value for line in lines for _, value in line.points]
     times = [at for line in lines for at, _ in line.points]
     scale = math.log10 if logarithmic else float
     low = min(values) if logarithmic else 0.0
     x = _scale(min(times), max(times), LEFT, WIDTH - RIGHT)
-    y = _scale(scale(low), scale(_rounded(max(values))), HEIGHT - BOTTOM, TOP)
+    high = (_rounded if logarithmic else _upper)(max(values))
+    y = _scale(scale(low), scale(high), HEIGHT - BOTTOM, TOP)
     ticks = _logarithmic_ticks(values) if logarithmic else _ticks(max(values))
     drawn = [_frame(title), _seconds(x, min(times), max(times))]
     drawn += [_grid(y(scale(tick)), readable(tick, unit)) for tick in ticks]
-    for colour, line in zip(COLOURS * len(lines), lines, strict=False):
+    for colour, line in zip(COLOURS, lines, strict=False):
         points = " ".join(f"{x(at):.1f},{y(scale(value)):.1f}" for at, value in line.points)
         drawn.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.4"/>')
-    place = LEFT
-    for colour, line in zip(COLOURS, lines, strict=False):
-        wide = 24 + 6 * len(line.name)
-        if place + wide > WIDTH:
-            break
-        drawn.append(f'<rect x="{place}" y="{HEIGHT - 22}" width="10" height="4" fill="{colour}"/>')
-        drawn.append(_text(place + 14, HEIGHT - 16, line.name, 10))
-        place += wide
-    return "\n".join(drawn)
+    for colour, (left, down, name) in zip(COLOURS, legend, strict=False):
+        drawn.append(f'<rect x="{left:.0f}" y="{down - 6:.0f}" width="10" height="4" fill="{colour}"/>')
+        drawn.append(_text(left + 14, down, name, 10))
+    return "\n".join([*drawn, *(_text(*place, 10) for place in others)])
+
+
+def lively(lines: Sequence[Line], *, logarithmic: bool = False) -> float:
+    """How much happens in a graph: how far its lines stray from their means, by its height, all together."""
+    scale = math.log10 if logarithmic else float
+    drawn = [[scale(value) for _, value in line.points] for line in lines]
+    values = [value for line in drawn for value in line]
+    height = max(values, default=0) - (min(values, default=0) if logarithmic else 0)
+    return sum(pstdev(line) for line in drawn) / height if height else 0.0
 
 
 def heatmap(title: str, unit: str, buckets: Sequence[Line]) -> str:
@@ -65,9 +89,10 @@ def heatmap(title: str, unit: str, buckets: Sequence[Line]) -> str:
     first, last = max(min(full, default=0) - 1, 0), min(max(full, default=0) + 2, len(rows))
     most = max((count for row in counts for count in row.values()), default=0) or 1
     x = _scale(times[0], times[-1], LEFT, WIDTH - RIGHT)
-    y = _scale(first, last, HEIGHT - BOTTOM, TOP)
-    wide, high = (WIDTH - LEFT - RIGHT) / len(times), (HEIGHT - TOP - BOTTOM) / (last - first)
-    drawn = [_frame(title), _seconds(x, times[0], times[-1])]
+    bottom = HEIGHT - BOTTOM + ROW * (LEGEND - 1)
+    y = _scale(first, last, bottom, TOP)
+    wide, high = (WIDTH - LEFT - RIGHT) / len(times), (bottom - TOP) / (last - first)
+    drawn = [_frame(title), _seconds(x, times[0], times[-1], bottom)]
     for number in range(first, last):
         if number % max(1, (last - first) // 6) == 0:
             drawn.append(_grid(y(number + 1), readable(float(rows[number].name), unit)))
@@ -76,12 +101,12 @@ def heatmap(title: str, unit: str, buckets: Sequence[Line]) -> str:
                 heat = HOT[1 + min(int(len(HOT) * math.sqrt(count / most)), len(HOT) - 2)]
                 place = f'x="{min(x(at), WIDTH - RIGHT - wide):.1f}" y="{y(number + 1):.1f}"'
                 drawn.append(f'<rect {place} width="{wide:.1f}" height="{high:.1f}" fill="{heat}"/>')
-    drawn.append(_text(LEFT, HEIGHT - 16, "0", 10))
+    down = _row(LEGEND - 1)
+    drawn.append(_text(LEFT, down, "0", 10))
     for step, heat in enumerate(HOT[1:]):
-        drawn.append(
-            f'<rect x="{LEFT + 12 + 20 * step}" y="{HEIGHT - 24}" width="20" height="8" fill="{heat}"/>'
-        )
-    drawn.append(_text(LEFT + 18 + 20 * len(HOT[1:]), HEIGHT - 16, readable(most, "short"), 10))
+        place = f'x="{LEFT + 12 + 20 * step}" y="{down - 8:.0f}"'
+        drawn.append(f'<rect {place} width="20" height="8" fill="{heat}"/>')
+    drawn.append(_text(LEFT + 18 + 20 * len(HOT[1:]), down, readable(most, "short"), 10))
     return "\n".join(drawn)
 
 
@@ -126,21 +151,49 @@ def readable(value: float, unit: str) -> str:
     return f"{value:.3g}{rates.get(unit, '')}"
 
 
+def _legend(names: Sequence[str]) -> tuple[list[Name], list[Name]]:
+    """As many names as there are colours and room for; and how many more there are, if there are."""
+    room = WIDTH - RIGHT
+    found: list[Name] = []
+    left, row = float(GAP), 0
+    for number, name in enumerate(names[: len(COLOURS)], 1):
+        text = name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+        wide = 30 + sum(7.5 if letter.isupper() else 6.2 for letter in text)
+        x, down = (left, row) if left + wide <= room else (float(GAP), row + 1)
+        if down == LEGEND or (down == LEGEND - 1 and number < len(names) and x + wide + MORE > room):
+            break
+        found.append(Name(x, _row(down), text))
+        left, row = x + wide, down
+    if len(found) == len(names):
+        return found, []
+    x, down = (left, row) if left + MORE <= room else (float(GAP), row + 1)
+    return found, [Name(x, _row(down), f"+ {len(names) - len(found)} more")]
+
+
+def _row(number: int) -> float:
+    return HEIGHT - BOTTOM + 36 + ROW * number
+
+
 def _scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
     span = high - low or 1.0
     return lambda value: start + (value - low) / span * (end - start)
 
 
-def _rounded(value: float) -> float:
-    """The next 1, 2 or 5 of its power of ten."""
+def _rounded(value: float, steps: Sequence[int] = (1, 2, 5)) -> float:
+    """The next one of these steps of its power of ten."""
     if value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
-    return next(power * step for step in (1, 2, 5, 10) if value <= power * step * (1 + 1e-9))
+    return next(power * step for step in (*steps, 10) if value <= power * step * (1 + 1e-9))
+
+
+def _upper(value: float) -> float:
+    """Where an axis from 0 ends: little above the value, and a quarter of it is a round number, too."""
+    return _rounded(value, (1, 2, 3, 4, 5, 6, 8))
 
 
 def _ticks(most: float) -> list[float]:
-    return [_rounded(most) * part / 4 for part in range(5)]
+    return [_upper(most) * part / 4 for part in range(5)]
 
 
 def _logarithmic_ticks(values: Sequence[float]) -> list[float]:
@@ -157,13 +210,13 @@ def _grid(y: float, label: str) -> str:
     return line + _text(LEFT - 6, y + 3, label, 10, "end")
 
 
-def _seconds(x: Callable[[float], float], first: float, last: float) -> str:
+def _seconds(x: Callable[[float], float], first: float, last: float, bottom: float = HEIGHT - BOTTOM) -> str:
     """Marks at round distances from the last moment."""
     step = max(_rounded((last - first) / 6), 1.0)
     drawn = []
     for number in range(int((last - first) / step) + 1):
         text = f"−{number * step:.0f} s" if number else "now"  # noqa: RUF001
-        drawn.append(_text(x(last - number * step), HEIGHT - BOTTOM + 16, text, 10, "middle"))
+        drawn.append(_text(x(last - number * step), bottom + 16, text, 10, "middle"))
     return "".join(drawn)
 
 

@@ -5,43 +5,63 @@ import hashlib
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8884 }
-:root { --good: #1a7f37; --bad: #cf222e; --warn: #9a6700; --dim: #59636e }
+:root { --good: #1a7f37; --bad: #cf222e; --warn: #9a6700; --dim: #59636e; --link: #0969da }
 @media (prefers-color-scheme: dark) {
-  :root { --good: #3fb950; --bad: #f85149; --warn: #d29922; --dim: #9198a1 }
+  :root { --good: #3fb950; --bad: #f85149; --warn: #d29922; --dim: #9198a1; --link: #58a6ff }
 }
-body { margin: 0 auto; padding: 1rem; max-width: 90rem; font: 15px/1.45 system-ui, sans-serif }
+body { margin: 0 auto; padding: 1rem; max-width: 70rem; font: 14px/1.45 system-ui, sans-serif }
 header { display: flex; flex-wrap: wrap; gap: .25rem 1rem; align-items: baseline; color: var(--dim) }
 h1 { margin: 0; font-size: 1.35rem; color: CanvasText }
 nav { margin-left: auto } nav a { margin-left: .75rem }
-a { color: LinkText }
+a, a:visited { color: var(--link); text-decoration: none } a:hover { text-decoration: underline }
 .tiles { display: flex; flex-wrap: wrap; gap: .75rem; margin: 1rem 0 }
 .tile { padding: .5rem .9rem; border: 1px solid var(--line); border-radius: .5rem; color: var(--dim) }
 .tile b { display: block; font-size: 1.35rem; color: CanvasText; font-variant-numeric: tabular-nums }
 .good b { color: var(--good) } .bad b { color: var(--bad) }
 table { width: 100%; border-collapse: collapse }
-th, td { padding: .45rem .6rem; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line) }
-th { font-size: .8rem; color: var(--dim) }
+thead, tbody { border-bottom: 1px solid var(--line) }
+th, td { padding: .5rem; text-align: left; vertical-align: baseline }
+th:first-child, [data-name=Probe] { padding-left: 0 } th:last-child, td:last-child { padding-right: 0 }
+th { color: var(--dim) } th[title] { cursor: help }
+th:nth-child(1) { width: 8.5rem } th:nth-child(3) { width: 13rem }
 td { overflow-wrap: anywhere; unicode-bidi: isolate }
 td > * { unicode-bidi: isolate }
-small { display: block; color: var(--dim); max-width: 26rem }
-code { font: .9em ui-monospace, monospace }
+[data-name=Plan] { overflow-wrap: normal }
+th, small, p, .more { font-size: 12.5px }
+small, p, .more { color: var(--dim) }
+.more td { padding-top: 0 }
+tr:not(:last-child) td { padding-bottom: .1rem } tr td[rowspan] { padding-bottom: .5rem }
+tbody tr:first-child { height: 1px }
+p { max-width: 60rem } p b { color: CanvasText }
+small { display: block }
+code { font: 13px ui-monospace, monospace }
 .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums }
-.state { font-weight: 600 }
-.up .state { color: var(--good) } .failed .state { color: var(--bad) } .tripped .state { color: var(--warn) }
-.disabled .state { color: var(--dim) }
-svg { width: 7.5rem; height: 1.5rem; margin-right: .6rem; vertical-align: middle }
-polyline { fill: none; stroke: var(--good); stroke-width: 1.5; vector-effect: non-scaling-stroke }
+.state { font-weight: 600; white-space: nowrap }
+.up .state { color: var(--good) } .failed .state { color: var(--bad) } .disabled .state { color: var(--dim) }
+.tripped .state, .contested .state { color: var(--warn) }
+.rate { display: grid; grid-template-columns: 5rem minmax(max-content, 1fr); gap: .6rem }
+.rate i { grid-column: 2; align-self: baseline; text-align: right }
+.rate i { font-style: normal; font-variant-numeric: tabular-nums }
+svg { grid-row: 1; align-self: center; width: 5rem; height: 1.125rem }
+polyline { fill: none; stroke: var(--link); stroke-width: 1.5; vector-effect: non-scaling-stroke }
 .stale main { opacity: .5 }
 .stale header::after { content: "no answer"; color: var(--bad); font-weight: 600 }
-@media (max-width: 50rem) {
+@media (max-width: 56rem) {
   thead { display: none }
-  table, tbody, tr, td { display: block }
-  tr { margin: .75rem 0; padding: .5rem .75rem; border: 1px solid var(--line); border-radius: .5rem }
-  td { display: flex; flex-wrap: wrap; gap: 0 .6rem; border: 0; padding: .15rem 0; text-align: left }
-  td::before { content: attr(data-name); flex: 0 0 4.5rem; color: var(--dim) }
-  td:empty { display: none }
-  small { flex-basis: 100%; max-width: none; padding-left: 5.1rem }
-  .number { text-align: left; white-space: normal }
+  .tile { flex: 1 0 auto }
+  table { display: block }
+  tbody { display: flex; flex-direction: column; margin: .75rem 0; padding: .5rem .75rem }
+  tbody { border: 1px solid var(--line); border-radius: .5rem }
+  tr { display: contents }
+  tr td { display: grid; grid-template-columns: 4.5rem 1fr; align-items: baseline }
+  tr td { padding: .1rem 0; order: 3 }
+  td::before { content: attr(data-name); color: var(--dim) }
+  td > * { grid-column: 2 }
+  .more td { display: block; margin-left: 4.5rem }
+  td[data-name=Probe] { order: 1 } td:is([data-name=State], [data-of=State]) { order: 2 }
+  td:is([data-name="Hits/s"], .number) { order: 4 }
+  .rate { grid-template-columns: 5rem auto; justify-content: start } .rate i:only-child { grid-column: 1 }
+  .number { text-align: left; white-space: normal } .rate i { text-align: left }
 }
 """
 

@@ -1,5 +1,6 @@
 """The status page: every probe with its state and numbers, in HTML that needs nothing from anywhere else."""
 
+import re
 from collections.abc import Iterable
 from html import escape
 
@@ -12,10 +13,26 @@ BUILD = "kprobe_exporter_build_info"
 OLD = 10.0
 """Seconds after which the kernel's own counts are called old."""
 
-SPARK_WIDTH, SPARK_HEIGHT = 120, 24
+SPARK_WIDTH, SPARK_HEIGHT = 80, 18
 
-_COLUMNS = ("Probe", "State", "Target", "Plan", "Hits/s", "Hits", "Misses", "Events")
-_NUMBERS = frozenset(("Hits/s", "Hits", "Misses", "Events"))
+NONE = "–"  # noqa: RUF001
+"""Where there is no number, or nobody knows it."""
+
+_COLUMNS = ("Probe", "State", "Target", "Plan", "Hits/s", "Hits", "Misses", "Events", "Lost")
+_NUMBERS = frozenset(("Hits", "Misses", "Events", "Lost"))
+_MEANING = {
+    "Hits/s": "Firings a second, and their course in the last five minutes",
+    "Hits": "Firings, whatever a filter lets through",
+    "Misses": "Firings that the kernel had to miss",
+    "Events": "What came of them one by one, or was added up in the kernel",
+    "Lost": "Events that did not come, at most: see below",
+}
+
+_NOTE = (
+    "<b>Lost</b> A hit is no event where it is the agent's own, still on its way, kept out by a filter, or"
+    " lost. The probes share the ring buffers, which do not say whose events they lost: ≤ is the most that a"
+    f" probe can have lost, {NONE} is where it makes no events, or where nobody can tell."
+)
 
 
 def render_status(snapshot: Snapshot, telemetry_path: str) -> bytes:
@@ -29,9 +46,9 @@ def render_status(snapshot: Snapshot, telemetry_path: str) -> bytes:
         f'<nav><a href="{escape(telemetry_path)}">metrics</a>'
         ' <a href="/-/healthy">healthy</a> <a href="/-/ready">ready</a></nav></header>\n'
         f"<main>\n{_summary(snapshot)}"
-        f"<table>\n<thead>\n<tr>{_heads()}</tr>\n</thead>\n<tbody>\n"
-        f"{''.join(map(_row, snapshot.probes))}"
-        f"</tbody>\n</table>\n</main>\n<script>{SCRIPT}</script>\n</body>\n</html>\n"
+        f"<table>\n<thead>\n<tr>{''.join(map(_head, _COLUMNS))}</tr>\n</thead>\n"
+        f"{''.join(map(_probe, snapshot.probes))}"
+        f"</table>\n<p>{_NOTE}</p>\n</main>\n<script>{SCRIPT}</script>\n</body>\n</html>\n"
     )
     return page.encode("utf-8", "backslashreplace")
 
@@ -82,29 +99,58 @@ def _tile(value: str, text: str, kind: str = "") -> str:
     return f'<div class="tile {kind}"><b>{escape(value)}</b> {escape(text)}</div>'
 
 
-def _heads() -> str:
-    return "".join(
-        f'<th class="number">{name}</th>' if name in _NUMBERS else f"<th>{name}</th>" for name in _COLUMNS
-    )
+def _head(name: str) -> str:
+    title = f' title="{_MEANING[name]}"' if name in _MEANING else ""
+    return f"<th{' class=number' if name in _NUMBERS else ''}{title}>{name}</th>"
 
 
-def _row(probe: ProbeStatus) -> str:
-    rate = _rate(probe.rates[-1]) if probe.rates else ""
+def _probe(probe: ProbeStatus) -> str:
+    """Its rows: the numbers; why the plan is this one; why it is not up, or not attached as was wished."""
+    # The kind begins the target, unless the way to get there is another one than was asked for.
+    kind = "" if probe.target.startswith(f"{probe.kind}:") else probe.kind
+    rate = escape(_rate(probe.rates[-1])) if probe.rates else NONE
     cells = (
-        f"<b>{escape(probe.name)}</b>{_small(probe.help)}",
-        f'<span class="state">{escape(probe.state)}</span>{_small(probe.reason)}',
-        f"<code>{escape(probe.target)}</code>{_small(probe.kind)}",
-        f"{escape(probe.plan)}{_small(probe.because)}",
-        f"{_spark(probe.rates)}{rate}",
+        f"<b>{_breakable(probe.name)}</b>{_small(probe.help)}",
+        f'<span class="state">{escape(probe.state)}</span>',
+        f"<code>{_breakable(probe.target)}</code>{_small(kind)}",
+        escape(probe.plan) or NONE,
+        f'<span class="rate">{_spark(probe.rates)}<i>{rate}</i></span>',
         _count(probe.hits),
         _count(probe.misses),
-        _count(probe.events),
+        _count(probe.events if probe.events or probe.plan in ("events", "kernel") else None),
+        _at_most(probe.lost),
     )
     row = "".join(
-        f'<td data-name="{name}"{" class=number" if name in _NUMBERS else ""}>{cell}</td>'
+        f'<td data-name="{name}"{_span(name, probe)}>{cell}</td>'
         for name, cell in zip(_COLUMNS, cells, strict=True)
     )
-    return f'<tr class="{escape(probe.state)}">{row}</tr>\n'
+    more = _sentence("Plan", probe.because) + _sentence("State", probe.reason)
+    return f'<tbody class="{escape(probe.state)}">\n<tr>{row}</tr>\n{more}</tbody>\n'
+
+
+def _span(name: str, probe: ProbeStatus) -> str:
+    """A cell goes on beside the sentences that begin further right."""
+    beside = {
+        "Probe": bool(probe.because) + bool(probe.reason),
+        "State": bool(probe.because),
+        "Target": bool(probe.because),
+    }
+    if number := beside.get(name, 0):
+        return f' rowspan="{1 + number}"'
+    return ' class="number"' if name in _NUMBERS else ""
+
+
+def _sentence(column: str, text: str) -> str:
+    """A row with what there is to say of a column, with all the room from there on."""
+    if not text:
+        return ""
+    room = len(_COLUMNS) - _COLUMNS.index(column)
+    return f'<tr class="more"><td data-of="{column}" colspan="{room}">{escape(text)}</td></tr>\n'
+
+
+def _breakable(text: str) -> str:
+    """It may go on in the next line where a person would break it."""
+    return "<wbr>".join(map(escape, re.split(r"(?<=[:_/])", text)))
 
 
 def _small(text: str) -> str:
@@ -128,7 +174,11 @@ def _spark(rates: tuple[float, ...]) -> str:
 
 
 def _count(value: float | None) -> str:
-    return "" if value is None else f"{value:,.0f}"
+    return NONE if value is None else f"{value:,.0f}"
+
+
+def _at_most(value: int | None) -> str:
+    return f"≤ {_count(value)}" if value else _count(value)
 
 
 def _rate(value: float) -> str:

@@ -1,7 +1,16 @@
-"""The status page in a real browser: at a desk, on a phone, in the dark, without scripts, with odd names."""
+"""The status page in a real browser: at a desk, on a phone, in the dark, without scripts, with odd names.
 
+UPDATE_IMAGES=1 makes the picture in the README anew: of an agent with real probes, in a VM, in some minutes.
+"""
+
+import compileall
 import math
+import os
+import sys
+import threading
+import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,10 +24,37 @@ from kprobe_exporter.export.listen import listen
 from kprobe_exporter.export.server import WebServer
 from kprobe_exporter.export.web import create_app
 from kprobe_exporter.model import Family, ProbeStatus, Snapshot
+from tests.agent_process import eventually
+from tests.vm import ROOT, boot
+from tests.vm.kernels import KERNELS
+from tests.vm.process import Child
+from tests.whole.vm import needs_a_vm
 
-SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
+SCREENSHOTS = ROOT / "build" / "screenshots"
+PICTURE = ROOT / "docs/images/status.png"
 HOSTILE = "</td></table><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 COURSE = tuple(900 + 600 * math.sin(step / 5) + step for step in range(60))
+
+WIDTH = 1000
+RATES = 30
+"""So many points has the line of a probe that was there from the start: two and a half minutes."""
+
+LIMIT = 480
+"""Seconds, emulated, for the picture."""
+
+POINTS = "return Math.max(0, ...[...document.querySelectorAll('polyline')].map(line => line.points.length))"
+CLIPPED = "return [...document.querySelectorAll('main *')].filter(e => e.clientWidth < e.scrollWidth - 1)"
+BOXES = """
+const range = document.createRange()
+return [...arguments].map(selector =>
+  [...document.querySelectorAll(selector)].flatMap(e => [...e.childNodes]).map(node => {
+    range.selectNodeContents(node)
+    return [...range.getClientRects()].map(box => [box.left, box.bottom])
+  }).filter(boxes => boxes.length))
+"""
+"""For each selector: where the lines of each text are, their left and lower edges; all at one moment."""
+
+TRIPPED = "it fired 412,000 times a second, and its limit is 100,000: it is off for 40 s"
 
 PROBES = (
     ProbeStatus(
@@ -30,19 +66,18 @@ PROBES = (
         *("nothing but hits is asked for", "", tuple(reversed(COURSE))),
     ),
     ProbeStatus(
+        *("unlink", "up", "kprobe", "kprobe:do_unlinkat", "events", "", 123_456, 12, 122_950),
+        *("a metric takes 'path'", "Removing a file", tuple(rate * 100_000 for rate in COURSE), 506),
+    ),
+    ProbeStatus(
         *("fsync", "failed", "call", "call:do_fsync", "", "call:do_fsync: the compiler inlined it."),
         *(None, None, 0),
     ),
     ProbeStatus(
-        *("tcp_sendmsg", "tripped", "kprobe", "kprobe:tcp_sendmsg", "events"),
-        *(
-            "it fired 412,000 times a second, and its limit is 100,000: it is off for 40 s",
-            9_001_223,
-            0,
-            8_812_001,
-        ),
+        *("tcp_sendmsg", "tripped", "kprobe", "kprobe:tcp_sendmsg", "", TRIPPED, 9_001_223, 0, 8_812_001),
+        *("", "", (*COURSE, 0.0)),
     ),
-    ProbeStatus(HOSTILE, "up", "kprobe", HOSTILE, "events", "", 1, 0, 1),
+    ProbeStatus(HOSTILE, "up", "kprobe", HOSTILE, "events", HOSTILE, 1, 0, 1),
 )
 
 
@@ -98,7 +133,7 @@ def browser(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Chrome]:
 
 
 def hits(browser: Chrome) -> int:
-    cell = browser.find_element(By.CSS_SELECTOR, "tr.up td[data-name=Hits]")
+    cell = browser.find_element(By.CSS_SELECTOR, "tbody.up td[data-name=Hits]")
     return int(cell.text.replace(",", "").replace("Hits", ""))
 
 
@@ -106,13 +141,23 @@ def picture(
     browser: Chrome, name: str, width: int, height: int, *, dark: bool = False, phone: bool = False
 ) -> None:
     """The page as it looks there; nothing is wider than the screen."""
-    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
-    size = {"width": width, "height": height, "deviceScaleFactor": 2 if phone else 1, "mobile": phone}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    prefer(browser, "dark" if dark else "light")
+    show(browser, width, height, phone=phone)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     assert browser.save_screenshot(str(SCREENSHOTS / f"{name}.png"))
+
+
+def prefer(browser: Chrome, scheme: str) -> None:
+    feature = {"name": "prefers-color-scheme", "value": scheme}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+
+
+def show(browser: Chrome, width: int, height: int, *, phone: bool = False) -> None:
+    """On a screen of that size, in pixels; it is that wide when this returns."""
+    size = {"width": width, "height": height, "deviceScaleFactor": 2 if phone else 1, "mobile": phone}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    WebDriverWait(browser, 20).until(lambda _: browser.execute_script("return innerWidth") == width)
 
 
 def complaints(browser: Chrome) -> list[str]:
@@ -121,13 +166,45 @@ def complaints(browser: Chrome) -> list[str]:
 
 def test_on_a_desk_and_on_a_phone_light_and_dark(address: str, browser: Chrome) -> None:
     browser.get(address)
-    assert browser.title == "3 of 5 probes up · kprobe_exporter"
-    assert len(browser.find_elements(By.CSS_SELECTOR, "tbody tr")) == len(PROBES)
-    picture(browser, "status", 1280, 800)
+    assert browser.title == "4 of 6 probes up · kprobe_exporter"
+    assert len(browser.find_elements(By.TAG_NAME, "tbody")) == len(PROBES)
+    picture(browser, "status", 1000, 800)
     picture(browser, "status-dark", 1280, 800, dark=True)
     picture(browser, "status-phone", 390, 1400, phone=True)
     assert browser.find_element(By.TAG_NAME, "thead").is_displayed() is False
     picture(browser, "status-phone-dark", 390, 1400, dark=True, phone=True)
+
+
+@pytest.mark.parametrize("width", [WIDTH, 1280])
+def test_numbers_and_lines_are_in_line(address: str, browser: Chrome, width: int) -> None:
+    browser.get(address)
+    show(browser, width, 800)
+    rates, counts = browser.execute_script(BOXES, ".rate i", "tbody [data-name=Hits]")
+    assert len(rates) == len(counts) == len(PROBES)
+    for ((_, rate),), ((_, count),) in zip(rates, counts, strict=True):
+        assert abs(rate - count) < 0.5
+    lines = browser.execute_script(
+        "return [...document.querySelectorAll('svg')].map(e => e.getBoundingClientRect().left)"
+    )
+    assert len(set(lines)) == 1
+    assert browser.execute_script(CLIPPED) == []
+
+
+def test_a_target_is_whole_or_broken_between_words(address: str, browser: Chrome) -> None:
+    browser.get(address)
+    for width in (WIDTH, 920, 390):
+        show(browser, width, 800)
+        (words,) = browser.execute_script(BOXES, "tbody:not(:last-of-type) code")
+        assert len(words) > len(PROBES)
+        assert {len(boxes) for boxes in words} == {1}
+
+
+def test_links_have_the_colour_of_the_scheme(address: str, browser: Chrome) -> None:
+    browser.get(address)
+    for scheme, colour in (("light", "rgb(9, 105, 218)"), ("dark", "rgb(88, 166, 255)")):
+        prefer(browser, scheme)
+        script = "return [...document.querySelectorAll('a')].map(e => getComputedStyle(e).color)"
+        assert set(browser.execute_script(script)) == {colour}
 
 
 def test_the_numbers_are_live_and_the_page_stays(address: str, browser: Chrome) -> None:
@@ -143,7 +220,7 @@ def test_hostile_names_stay_text(address: str, browser: Chrome) -> None:
     browser.get(address)
     first = hits(browser)
     WebDriverWait(browser, 20).until(lambda _: hits(browser) > first)  # in what the script put in, too
-    assert browser.find_element(By.CSS_SELECTOR, "tbody tr:last-child td").text == HOSTILE
+    assert browser.find_element(By.CSS_SELECTOR, "tbody:last-of-type td").text == HOSTILE
     assert browser.find_elements(By.TAG_NAME, "img") == []
     assert "owned" not in browser.title
     assert complaints(browser) == []
@@ -156,3 +233,47 @@ def test_without_javascript(address: str, browser: Chrome) -> None:
     first = hits(browser)
     assert browser.find_element(By.TAG_NAME, "polyline").is_displayed()
     WebDriverWait(browser, 40, ignored_exceptions=[Exception]).until(lambda _: hits(browser) > first)
+
+
+@pytest.mark.skipif(not os.environ.get("UPDATE_IMAGES"), reason="UPDATE_IMAGES=1 makes the picture anew")
+def test_a_picture_for_the_documents(browser: Chrome, tmp_path: Path) -> None:
+    with real_agent(tmp_path) as address:
+        browser.get(address)
+        WebDriverWait(browser, LIMIT, poll_frequency=2).until(
+            lambda _: browser.execute_script(POINTS) >= RATES
+        )
+        prefer(browser, "light")
+        browser.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
+        show(browser, WIDTH, 100)
+        show(browser, WIDTH, browser.execute_script("return document.documentElement.scrollHeight"))
+        assert browser.execute_script(CLIPPED) == []
+        assert browser.save_screenshot(str(PICTURE))
+    assert complaints(browser) == []
+
+
+@contextmanager
+def real_agent(directory: Path) -> Iterator[str]:
+    """Where its page is; it runs in a VM until the context is left."""
+    needs_a_vm()
+    for package in ("kprobe_exporter", "tests"):
+        compileall.compile_dir(ROOT / package, quiet=2)  # the guest cannot write bytecode
+    port = boot.free_port(boot.GUEST_PORT)
+    command = [sys.executable, "-m", "tests.e2e.status_guest"]
+    guest = boot.Guest(KERNELS["6.12"], command, directory, LIMIT, port=port)
+    log, stop = directory / "log", threading.Event()
+    child = Child("status", boot.command(guest), log, LIMIT + 30, boot.environment(), stop)
+    running = threading.Thread(target=child.run)
+    running.start()
+    try:
+        eventually(lambda: answers(port) or not running.is_alive(), LIMIT)
+        assert running.is_alive(), log.read_text(errors="replace")
+        yield f"http://127.0.0.1:{port}/"
+    finally:
+        stop.set()
+        running.join()
+
+
+def answers(port: int) -> bool:
+    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/-/healthy", timeout=5):
+        return True
+    return False

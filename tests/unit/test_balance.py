@@ -36,6 +36,7 @@ class Switched:
     def switch(self, hits: int = 0, events: int = 0, overrun: int = 0) -> None:
         """Switch it off, while it fires; and on again, for its successor."""
         before = self.aggregator.hits()
+        self.balance.look([self.attached], before)
         self.fire(hits, events, overrun)
         self.balance.end([self.attached], before)
         self.aggregator.detach(OPEN)
@@ -85,10 +86,10 @@ def test_what_others_lost_makes_it_tell_less_and_only_until_it_is_changed() -> N
 
 
 def test_what_was_missing_before_is_not_told() -> None:
-    """As when somebody had stopped all recording: a fault of its own."""
+    """As the agent's own firings, or when somebody had stopped all recording: a fault of its own."""
     probe = Switched()
     probe.fire(500, 100)
-    probe.switch(hits=3)
+    probe.switch(hits=53, events=50)
     assert probe.told == 3
 
 

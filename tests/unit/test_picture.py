@@ -2,12 +2,27 @@
 
 import math
 import xml.etree.ElementTree as ET
+from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.picture import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Line, graph, heatmap, page, readable
+from tests.picture import (
+    BOTTOM,
+    COLOURS,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    Line,
+    graph,
+    heatmap,
+    lively,
+    page,
+    readable,
+)
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -41,6 +56,43 @@ def test_the_largest_line_comes_first() -> None:
     assert names == ["large", "small"]
     ends = [(line.get("points") or "").split()[-1] for line in picture.iter(f"{SVG}polyline")]
     assert ends == [f"{WIDTH - RIGHT:.1f},{TOP:.1f}", f"{WIDTH - RIGHT:.1f},{HEIGHT - BOTTOM - 30.4:.1f}"]
+
+
+@given(lines)
+def test_the_legend_names_each_line_that_is_drawn_and_counts_the_others(found: list[Line]) -> None:
+    names = [f"{'X' * (17 * number % 45)}{number}" for number in range(len(found))]
+    picture = drawn(
+        graph("Lines", "s", [Line(name, line.points) for name, line in zip(names, found, strict=True)])
+    )
+    strokes = [line.get("stroke") for line in picture.iter(f"{SVG}polyline")]
+    assert strokes == [rect.get("fill") for rect in picture.iter(f"{SVG}rect") if rect.get("height") == "4"]
+    assert len(set(strokes)) == len(strokes) >= 1
+    said = [
+        (text, text.text or "") for text in picture.iter(f"{SVG}text") if text.get("text-anchor") == "start"
+    ]
+    legend = [(float(text.get("x") or 0), float(text.get("y") or 0), words) for text, words in said[3:]]
+    more = len(names) - len(strokes)
+    assert [words for *_, words in legend[len(strokes) :]] == ([f"+ {more} more"] if more else [])
+    assert len({(x, y) for x, y, _ in legend}) == len(legend)
+    for x, y, words in legend:
+        assert HEIGHT - BOTTOM < y <= HEIGHT - 6
+        assert x + 6 * len(words) <= WIDTH
+    for one, other in pairwise(legend):
+        assert one[1] < other[1] or one[0] + 6 * len(one[2]) < other[0]
+
+
+def test_colours_differ() -> None:
+    for one, other in combinations(COLOURS, 2):
+        assert math.dist(bytes.fromhex(one[1:]), bytes.fromhex(other[1:])) > 60
+
+
+def test_what_changes_is_livelier() -> None:
+    flat, slow = Line("flat", [(0, 5), (1, 5)]), Line("slow", [(0, 4), (1, 5)])
+    fast = Line("fast", [(0, 1), (1, 5)])
+    assert lively([]) == lively([flat]) == lively([Line("none", [(0, 0), (1, 0)])]) == 0
+    assert lively([flat]) < lively([slow]) < lively([fast]) < lively([slow, fast])
+    assert lively([flat], logarithmic=True) == 0
+    assert lively([slow], logarithmic=True) == lively([fast], logarithmic=True) == 0.5
 
 
 def test_a_heatmap_shows_what_fell_between_two_bounds() -> None:

@@ -32,7 +32,7 @@ SNAPSHOT = Snapshot(
         Family("kprobe_empty_total", "counter", "Nothing seen yet.", ("comm",), {}),
     ),
     probes=(
-        ProbeStatus("open", "up", "kretprobe", "do_sys_openat2", "events", "", 23, 0, 23),
+        ProbeStatus("open", "up", "kretprobe", "do_sys_openat2", "events", "", 23, 0, 23, lost=0),
         ProbeStatus(HOSTILE, "failed", "kprobe", HOSTILE, HOSTILE, HOSTILE, None, None, 0, HOSTILE),
     ),
 )

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -58,29 +59,68 @@ def lost(**reasons: int) -> Family:
 
 def test_every_probe_has_its_row() -> None:
     page = Page(render_status(SNAPSHOT, "/metrics").decode())
-    header, good, bad = (page.cells[i : i + 8] for i in (0, 8, 16))
-    assert header == ["Probe|", "State|", "Target|", "Plan|", "Hits/s|", "Hits|", "Misses|", "Events|"]
-    assert good == ["open|", "up|", "do_sys_openat2|kretprobe|", "events|", "", "23|", "0|", "23|"]
-    assert bad == [
-        *(f"{HOSTILE}|", f"failed|{HOSTILE}|", f"{HOSTILE}|kprobe|", f"{HOSTILE}|{HOSTILE}|"),
-        *("", "", "", "0|"),
+    header, good, bad = (page.cells[i : i + 9] for i in (0, 9, 18))
+    names = ("Probe", "State", "Target", "Plan", "Hits/s", "Hits", "Misses", "Events", "Lost")
+    assert header == [f"{name}|" for name in names]
+    assert good == [
+        *("open|", "up|", "do_|sys_|openat2|kretprobe|", "events|"),
+        *("–|", "23|", "0|", "23|", "0|"),  # noqa: RUF001
     ]
+    assert bad == [
+        *(f"{HOSTILE}|", "failed|", f"{HOSTILE}|kprobe|", f"{HOSTILE}|"),
+        *("–|",) * 5,  # noqa: RUF001
+    ]
+    assert page.cells[27:] == [f"{HOSTILE}|", f"{HOSTILE}|"]
     assert page.tags.count("script") == 1
 
 
-def test_help_reason_and_why_stand_below() -> None:
+def test_sentences_stand_below_what_they_explain() -> None:
     one = ProbeStatus("p", "failed", "k", "t", "events", "a <reason>", 1, 0, 1, "takes <comm>", "my <help>")
     page = page_of(one)
-    assert "<b>p</b><small>my &lt;help&gt;</small>" in page
-    assert '<span class="state">failed</span><small>a &lt;reason&gt;</small>' in page
-    assert "events<small>takes &lt;comm&gt;</small>" in page
+    assert '<td data-name="Probe" rowspan="3"><b>p</b><small>my &lt;help&gt;</small></td>' in page
+    assert '<td data-name="State" rowspan="2">' in page
+    assert '<tr class="more"><td data-of="Plan" colspan="6">takes &lt;comm&gt;</td></tr>' in page
+    assert '<tr class="more"><td data-of="State" colspan="8">a &lt;reason&gt;</td></tr>' in page
+    assert ' rowspan="' not in page_of(probe())
+
+
+@pytest.mark.parametrize(
+    ("target", "shown"),
+    [
+        ("kprobe:vfs_read", "<code>kprobe:<wbr>vfs_<wbr>read</code></td>"),
+        ("eprobe:x", "<code>eprobe:<wbr>x</code><small>kprobe</small>"),
+        ("/usr/x", "<code>/<wbr>usr/<wbr>x</code><small>kprobe</small>"),
+        ("&_<wbr>:&amp;", "<code>&amp;_<wbr>&lt;wbr&gt;:<wbr>&amp;amp;</code>"),
+        ("__", "<code>_<wbr>_<wbr></code>"),
+        ("", "<code></code>"),
+    ],
+)
+def test_a_target_is_broken_between_words_and_stays_text(target: str, shown: str) -> None:
+    assert shown in page_of(replace(probe(), target=target))
+
+
+@pytest.mark.parametrize(
+    ("plan", "events", "shown"),
+    [("events", 0, "0"), ("kernel", 0, "0"), ("count", 0, "–"), ("", 0, "–"), ("", 7, "7")],  # noqa: RUF001
+)
+def test_events_where_there_are_to_be_any(plan: str, events: int, shown: str) -> None:
+    page = page_of(replace(probe(), plan=plan, events=events))
+    assert f'<td data-name="Events" class="number">{shown}</td>' in page
+    assert ('<td data-name="Plan">–</td>' in page) == (plan == "")  # noqa: RUF001
+
+
+@pytest.mark.parametrize(("lost", "shown"), [(None, "–"), (0, "0"), (1234, "≤ 1,234")])  # noqa: RUF001
+def test_losses_of_a_probe(lost: int | None, shown: str) -> None:
+    page = page_of(replace(probe(), lost=lost))
+    assert f'<td data-name="Lost" class="number">{shown}</td>' in page
+    assert "do not say whose events they lost" in page
 
 
 def test_rates_are_a_line_and_the_last_one_a_number() -> None:
     page = page_of(probe(rates=(0.0, 50.0, 1234.5)))
-    assert '<polyline points="0.0,23.0 60.0,22.1 120.0,1.0"/>' in page
+    assert '<polyline points="0.0,17.0 40.0,16.4 80.0,1.0"/>' in page
     assert "<title>at most 1,234 hits a second</title>" in page
-    assert "</svg>1,234</td>" in page
+    assert "</svg><i>1,234</i></span></td>" in page
     assert "1,234</b> hits a second" in page
 
 
@@ -93,7 +133,9 @@ def test_no_line_without_a_course(rates: tuple[float, ...]) -> None:
     ("rate", "text"), [(0.0, "0"), (0.02, "&lt; 0.1"), (0.25, "0.2"), (9.96, "10.0"), (1e6, "1,000,000")]
 )
 def test_rates_as_people_read_them(rate: float, text: str) -> None:
-    assert f"<b>{text}</b> hits a second" in page_of(probe(rates=(rate,)))
+    page = page_of(probe(rates=(rate,)))
+    assert f"<b>{text}</b> hits a second" in page
+    assert f'<span class="rate"><i>{text}</i></span>' in page
 
 
 def test_losses_by_reason() -> None:
