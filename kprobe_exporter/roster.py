@@ -1,7 +1,6 @@
 """The probes that there are, and how some are exchanged while the others go on."""
 
 import logging
-import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -12,7 +11,7 @@ from kprobe_exporter.balance import Balance
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.follow import Identities
 from kprobe_exporter.installation import Installation
-from kprobe_exporter.model import Batch, KernelCounts, Loss
+from kprobe_exporter.model import Batch, KernelCounts
 from kprobe_exporter.probe_state import ProbeState
 from kprobe_exporter.pruning import prune
 from kprobe_exporter.source.reader import Reader
@@ -113,11 +112,12 @@ class Roster:
                 self._aggregator.lose("wiped", wiped.events)
                 self._source.call(lambda: self._stream.consume(Batch(losses=[wiped.loss])))
 
-    def interrupted(self, since: int) -> None:
-        """Recording stood still for some time since then, in nanoseconds: no two events that span it belong
-        together for sure."""
-        loss = Loss(0, since, time.monotonic_ns())
-        self._source.call(lambda: self._stream.consume(Batch(losses=[loss])))
+    def interrupted(self, name: str = "") -> None:
+        """Recording stood still, of this probe or of all: what is open now may have ended unnoticed."""
+        attached = [probe.attached for probe in self.probes if not name or probe.name == name]
+        joins = [one.joined for one in attached if one is not None and one.joined is not None]
+        self._source.drain(LAST_TIME)
+        self._source.call(lambda: self._stream.doubt(joins, threads=not name))
 
     def follow_again(self, disabled: Collection[str]) -> None:
         """Somebody disabled these; among them may be what is ``own``, as ``SYSTEM:EVENT``."""

@@ -10,7 +10,7 @@ from kprobe_exporter.aggregate.recipes import recipe
 from kprobe_exporter.attach import Attached
 from kprobe_exporter.config.values import Export, Probe
 from kprobe_exporter.follow import Following, Identities
-from kprobe_exporter.model import Batch
+from kprobe_exporter.model import Batch, Join
 from kprobe_exporter.plan import fields_used, wants_tgid
 from kprobe_exporter.probe_state import ProbeState
 from kprobe_exporter.reading import Intake, Reading
@@ -67,6 +67,13 @@ class Stream:
         if self._telemetry is not None:
             self._telemetry.consume(batch)
             self._identities.after()
+
+    def doubt(self, joins: Iterable[Join], *, threads: bool) -> None:
+        """In the reader's thread: what of these is open is unpaired; threads may have moved meanwhile."""
+        for join in joins:
+            self._pairing.reset(join)
+        if threads:
+            self._identities.cgroups.lost()
 
     def expect(self, probes: Iterable[Probe]) -> None:
         """Get ready for what these probes want, so that no event will have to wait for it.

@@ -34,13 +34,11 @@ WITHIN = 60.0
 FIRST_PAUSE, LONGEST_PAUSE = 10.0, 600.0
 """Seconds after which one that is left, or was not installed again, is tried; twice as long each time."""
 
-MOST_SEEN = 10_000
-
 RECOVERED = 1200.0
 """Seconds without any fault after which the pauses begin anew."""
 
-Interrupted: TypeAlias = Callable[[int], object]
-"""Told that some of what happened since then, in nanoseconds of the clock of `look`, may not be recorded."""
+Interrupted: TypeAlias = Callable[[str], object]
+"""Told that some of what happened may not be recorded: of this probe, or '' of all."""
 
 
 @dataclass(slots=True)
@@ -69,9 +67,6 @@ class Vigil:
         self._turn = 0
         self._loaded: set[str] = set()
         self._histories: dict[str, _History] = {}
-        self._looked = 0.0
-        self._off_since: dict[Fault, float] = {}
-        self._seen: dict[str, float] = {}  # when an event was last found as it should be
 
     def look(
         self,
@@ -84,7 +79,7 @@ class Vigil:
         """What is to be done about what others did until ``now``, in seconds of a clock that never steps.
 
         ``own`` are events that no probe has, and the agent needs. ``interrupted`` is called before anything
-        is recorded again: what began before that, and ends after it, may be two things.
+        is recorded again: what has begun until then, and ends after it, may be two things.
         """
         mends: list[Mend] = []
         self._forget({probe.name for probe in probes} | {_name(part) for part in own})
@@ -92,11 +87,8 @@ class Vigil:
             off = False
             with suppress(OSError):  # it is not there, or nobody may look
                 off = path.read_bytes().strip() == b"0"
-            if off != ((fault, "") in self._holding):
-                since = self._off_since.setdefault(fault, self._looked)
-                interrupted(_ns(since))
-            if not off:
-                self._off_since.pop(fault, None)
+            if off and (fault, "") not in self._holding:
+                interrupted("")
             self._set(fault, "", holds=off)
         if self._instance_is_well(instance, interrupted):
             mends += self._waiting(probes, now)
@@ -106,7 +98,6 @@ class Vigil:
                     mends += self._examine(instance, probe.name, part, now, interrupted)
             for part in own:
                 mends += self._examine(instance, _name(part), part, now, interrupted)
-        self._looked = now
         self.faults = frozenset(fault for fault, _ in self._holding)
         self.noticed = {fault: self._counts[fault] for fault in MEANING}
         return mends
@@ -117,7 +108,7 @@ class Vigil:
         try:
             if instance.read("tracing_on").strip() == b"0":
                 self._set("tracing_off", "", holds=True)
-                interrupted(_ns(self._looked))
+                interrupted("")
                 instance.write("tracing_on", "1")
             else:
                 self._set("tracing_off", "", holds=False)
@@ -144,22 +135,16 @@ class Vigil:
     def _examine(
         self, instance: Instance, name: str, part: Installed, now: float, interrupted: Interrupted
     ) -> list[Mend]:
-        found = self._examined(instance, name, part, now)
-        if found:
-            interrupted(_ns(self._seen.get(_name(part), 0.0)))
-        else:
-            self._seen[_name(part)] = now
-        return found
-
-    def _examined(self, instance: Instance, name: str, part: Installed, now: float) -> list[Mend]:
         try:
             enabled = instance.read(f"events/{part.system}/{part.event}/enable").strip()
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENODEV):
                 return []
+            interrupted("")  # its deletion wiped what was unread
             return self._mend(name, "probe_gone", "replace", now)
         self._set("probe_gone", name, holds=False)
         if part.records and not enabled.startswith(b"1"):
+            interrupted(name)
             return self._mend(name, "probe_disabled", "enable", now)
         if (part.counted_softly or part.hist) and b"*" not in enabled:
             return self._mend(name, "probe_disabled", "replace" if part.hist else "enable", now)
@@ -248,17 +233,11 @@ class Vigil:
             del self._holding[key]
         for name in self._histories.keys() - names:
             del self._histories[name]
-        if len(self._seen) > MOST_SEEN:
-            self._seen.clear()  # of definitions that come and go; the next fault only counts as longer
 
 
 def _name(part: Installed) -> str:
     """No probe has a name like that."""
     return f"{part.system}:{part.event}"
-
-
-def _ns(seconds: float) -> int:
-    return int(seconds * 1e9)
 
 
 def _why(instance: Instance, error: OSError) -> Fault:

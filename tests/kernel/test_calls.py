@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -176,6 +177,30 @@ probes:
     assert metrics.value("kprobe_exporter_events_total", probe="sleep") == 6
     eventually(lambda: agent.scrape().value("kprobe_hits_total", probe="sleep") >= 6)
     assert [info["kind"] for info in metrics.labels("kprobe_info")] == ["syscall"]
+
+
+def test_no_call_spans_what_somebody_stopped(
+    start_agent: StartAgent, other: ThreadPoolExecutor, tracefs: Path
+) -> None:
+    """Another one could have begun meanwhile; and the next one is measured."""
+    agent = start_agent(f"""
+probes:
+  - name: sleep
+    attach: syscall:clock_nanosleep
+    filter: "tid == {other.submit(threading.get_native_id).result()}"
+""")
+    recording = tracefs / "instances/kprobe_exporter/tracing_on"
+    asleep = other.submit(nap, 4)
+    eventually(lambda: agent.scrape().value("kprobe_hits_total", probe="sleep") == 1)
+    recording.write_text("0")
+    eventually(lambda: recording.read_text() == "1\n")
+    assert not asleep.done()
+    asleep.result()
+    naps = [other.submit(nap, SLEEPS[0]).result()]
+    eventually(lambda: agent.scrape().value("kprobe_duration_seconds_count", probe="sleep") == 1)
+    assert lost(agent) == {"unpaired": 1}
+    total = agent.scrape().value("kprobe_duration_seconds_sum", probe="sleep")
+    assert naps[0][0] <= total <= naps[0][1]
 
 
 def test_a_pair(start_agent: StartAgent, other: ThreadPoolExecutor) -> None:

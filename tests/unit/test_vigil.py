@@ -240,55 +240,58 @@ def test_a_poller_stuck_in_the_kernel_stops_no_scrape(machine: Watched) -> None:
     release.set()
 
 
-def interruptions(machine: Watched, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Since when recording may have stood still, in seconds, each time that it is told."""
-    told: list[float] = []
-    monkeypatch.setattr(machine.agent._roster, "interrupted", lambda since: told.append(since / 1e9))
+def interruptions(machine: Watched, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
+    """What may not be recorded, each time that it is told, and whether it is recorded again by then."""
+    told: list[tuple[str, bool]] = []
+    tracing_on, enable = f"instances/{GROUP}/tracing_on", f"{EVENTS}/open/enable"
+
+    def interrupted(name: str) -> None:
+        enabled = machine.files.exists(enable) and machine.read_file(enable).startswith(b"1")
+        told.append((name, machine.real_read(tracing_on) == b"1" and enabled))
+
+    monkeypatch.setattr(machine.agent._roster, "interrupted", interrupted)
     return told
 
 
-def test_what_interrupts_recording_casts_doubt_on_what_spans_it(
+def test_what_interrupts_recording_casts_doubt_before_it_is_mended(
     machine: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Since the last look at which all was well, or that event was; once, before it is mended."""
     told = interruptions(machine, monkeypatch)
     machine.look()
     assert told == []
     machine.files.write(f"instances/{GROUP}/tracing_on", "0")
     machine.look()
-    assert told == [machine.now - 1]
+    assert told == [("", False)]
     machine.look()
     machine.files.write(f"{EVENTS}/open/enable", "0")
     machine.look()
+    assert told[1:] == [("open", False)]
     machine.delete("open")
     machine.look()
-    assert told[1:] == [machine.now - 2, machine.now - 2]
+    assert told[2:] == [("", False)]
     machine.look()
-    assert len(told) == 3
-
-
-def test_the_machines_switch_casts_doubt_when_it_is_off_and_when_it_is_on_again(
-    machine: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine.look()
-    well, told = machine.now, interruptions(machine, monkeypatch)
     machine.switch.write_text("0\n")
     for _ in range(3):
         machine.look()
-    machine.switch.write_text("1\n")
-    for _ in range(3):
-        machine.look()
-    assert told == [well, well]
+    assert told[3:] == [("", True)]
 
 
 def test_no_pair_spans_it(machine: Watched) -> None:
     pair = "{pair: {from: 'kprobe:do_open', to: 'kprobe:do_read', key: tid}}"
     assert machine.reload(f"{{name: pair, attach: {pair}}}") is None
     machine.fire("do_open")
-    machine.agent._roster.interrupted(0)
+    machine.agent._roster.interrupted("another")
     machine.fire("do_read")
-    assert machine.value("kprobe_exporter_events_lost_total", "unpaired") == 2
-    assert machine.value("kprobe_exporter_events_total", "pair") == 0
+    machine.shows((1, "kprobe_exporter_events_total", "pair"))
+    machine.fire("do_open")
+    machine.agent._roster.interrupted("pair")
+    machine.fire("do_read")
+    machine.shows((1, "kprobe_exporter_events_lost_total", "unpaired"))
+    machine.fire("do_open")
+    machine.agent._roster.interrupted()
+    machine.fire("do_read")
+    machine.shows((2, "kprobe_exporter_events_lost_total", "unpaired"))
+    assert machine.value("kprobe_exporter_events_total", "pair") == 1
 
 
 @pytest.mark.parametrize("change", ["disable", "enable", "reload"])
