@@ -100,14 +100,36 @@ def switched_off(path: Path) -> Iterator[None]:
 
 
 def wrote_0(suffering: Suffering, files: MountedTracefs, file: str, fault: Fault) -> None:  # noqa: F811
-    """Somebody writes 0 to a file of the instance, which is 1 again without a restart."""
-    noticed, told = suffering.noticed(fault), suffering.told(fault)
-    files.write(f"{INSTANCE}/{file}", "0")
-    eventually(lambda: files.read(f"{INSTANCE}/{file}").startswith(b"1"))
+    """Somebody writes 0 to a file of the instance, which is 1 again without a restart.
+
+    What fires meanwhile is no event of the probe, and no more hits than it was; then all goes on.
+    """
+    path, before = f"{INSTANCE}/{file}", suffering.agent.scrape()
+    told = suffering.told(fault)
+    probes = [
+        probe
+        for probe in ("ppid", "enters")
+        if file in ("tracing_on", f"events/kprobe_exporter/{probe}/enable")
+    ]
+    times = 0
+    while times < 5:
+        times += 1
+        files.write(path, "0")
+        for _ in range(TIMES):
+            os.getppid()
+        if not files.read(path).startswith(b"1"):
+            break  # it was off all the time, unless the agent was quicker
+        probes = []
+    eventually(lambda: files.read(path).startswith(b"1"))
     eventually(lambda: not suffering.holds(fault))
-    assert suffering.noticed(fault) == noticed + 1
-    assert suffering.told(fault) == told + 1
     suffering.is_well()
+    after = suffering.agent.scrape()
+    assert suffering.noticed(fault) == before.value("kprobe_exporter_faults_total", fault=fault) + times
+    assert suffering.told(fault) == told + times
+    well = 2 * TIMES
+    for probe in probes:
+        assert after.value(DELIVERED, probe=probe) - before.value(DELIVERED, probe=probe) == well
+        assert after.value(HITS, probe=probe) - before.value(HITS, probe=probe) in (well, well + TIMES)
 
 
 def test_stopped_and_disabled(suffering: Suffering, files: MountedTracefs) -> None:  # noqa: F811

@@ -97,9 +97,12 @@ class Scraped:
 
 
 @contextmanager
-def scraped(directory: Path, web_config: str, client: ssl.SSLContext | None) -> Iterator[Scraped]:
+def scraped(
+    directory: Path, web_config: str, client: ssl.SSLContext | None, text: str = CONFIG
+) -> Iterator[Scraped]:
+    """An agent with this configuration, whose one function fires EVENTS; its files are in the directory."""
     config, web = directory / "config.yaml", directory / "web.yml"
-    config.write_text(CONFIG)
+    config.write_text(text)
     web.write_text(web_config)
     # Taken here, so that the port is known without reading the log for http or https.
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -179,15 +182,16 @@ def test_idle_and_slow_clients(agent: Scraped) -> None:
                 stack.enter_context(agent.secure(buffer=1)).sendall(request * 4)
 
             def dribble(number: int) -> None:
-                with suppress(OSError):  # they may have had their time
-                    for sock in slow:
-                        sock.sendall(words[number % len(words) :][:1])
-                    for sock in inside:
-                        sock.sendall(request[number % len(request) :][:1])
+                for socks, text in ((slow, words), (inside, request)):
+                    for sock in socks:
+                        with suppress(OSError):  # this one may have had its time
+                            sock.sendall(text[number % len(text) :][:1])
 
             return measured(agent, dribble)
 
-    assert best(beside_them) < LIMIT
+    p99 = best(beside_them)
+    print(f"p99 {p99 * 1000:.1f} ms")
+    assert p99 < LIMIT
 
 
 def test_clients_that_guess_passwords(agent: Scraped) -> None:

@@ -271,6 +271,30 @@ def test_the_watchdog(systemd: Systemd, port: int, tmp_path: Path) -> None:
     systemd.ctl("stop", UNIT)
 
 
+def test_the_watchdog_of_a_thread_that_hangs(systemd: Systemd, port: int) -> None:
+    """All others go on, so that scrapes are answered; what hangs is told, and then the successor serves."""
+    drop_in = Path(f"/proc/{systemd.pid}/root/run/systemd/system/{UNIT}.d/watchdog.conf")
+    drop_in.write_text("[Service]\nWatchdogSec=4s\nRestartSec=100ms\n")
+    systemd.ctl("daemon-reload")
+    configure(systemd, CONFIG.format(tid=os.getpid()))
+    systemd.ctl("start", UNIT)
+    pid = systemd.main_pid()
+
+    # Over what the poller reads, where this process alone sees it: to open it waits for a writer.
+    os.mkfifo(f"/proc/{systemd.pid}/root/run/fifo")
+    mount = ["mount", "--bind", "/run/fifo", "/run/kprobe_exporter/kprobe_profile"]
+    subprocess.run(["nsenter", f"--target={pid}", "--mount", "--", *mount], check=True)
+    eventually(lambda: systemd.shows("StatusText") == "no progress of the poller", 60)
+    assert systemd.main_pid() == pid
+    assert scrape(port).value("kprobe_up", probe="hits") == 1
+    eventually(lambda: systemd.shows("NRestarts") == "1", 60)
+    assert "the poller makes no progress: the watchdog will end this" in systemd.log()
+    eventually(lambda: systemd.shows("ActiveState") == "active", START_TIME)
+    assert systemd.main_pid() != pid
+    assert scrape(port).value("kprobe_up", probe="hits") == 1
+    systemd.ctl("stop", UNIT)
+
+
 def test_with_names_of_addresses(systemd: Systemd, port: int) -> None:
     """The drop-in gives CAP_SYSLOG and no more; on Linux 6.1 `caller` is unknown without it."""
     files = Path(f"/proc/{systemd.pid}/root/run/systemd/system/{UNIT}.d")

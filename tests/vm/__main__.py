@@ -36,6 +36,7 @@ HOST_SUITES = {
         "tests/e2e",
         "tests/sanitizer",
         "tests/faults/test_slow_clients.py",
+        "tests/faults/test_web.py",
     ),
     "deploy": ("tests/deploy",),
     "host-kernel": ("tests/kernel", "--events=1000000"),
@@ -47,8 +48,11 @@ VM_SUITE = (
     "tests/faults/test_privilege.py",
     "tests/faults/test_systemd.py",
     "tests/faults/test_faults.py",
+    "tests/faults/test_flooded.py",
     "tests/faults/test_killed.py",
+    "tests/faults/test_logs.py",
     "tests/faults/test_machine.py",
+    "tests/faults/test_stuck.py",
     "tests/kernel",
 )
 
@@ -109,7 +113,7 @@ def vm_suites(
 
     def suite(kernel: Kernel) -> Result:
         with _directory(kernel.series) as directory:
-            chosen = tests or (*kernel.also, *VM_SUITE)
+            chosen = tests or suite_on(kernel)
             left_out = kernel.elsewhere if shared else ()
             guest = Guest(kernel, _pytest(chosen, directory, left_out), directory, VM_LIMIT)
             ended = _boot(guest, stop)
@@ -120,6 +124,11 @@ def vm_suites(
     confinement()
     _compile()
     return _side_by_side(suite, kernels, stop)
+
+
+def suite_on(kernel: Kernel) -> tuple[str, ...]:
+    """All that is to run there, of which `make test` leaves out what is `elsewhere`."""
+    return (*kernel.also, *VM_SUITE)
 
 
 def conclude(results: list[Result]) -> int:

@@ -42,7 +42,6 @@ KERNELS = {
             also=("tests/faults/test_soak.py",),
             elsewhere=(
                 "tests/faults/test_budget.py",
-                "tests/faults/test_killed.py",
                 "tests/faults/test_machine.py",
                 "tests/faults/test_systemd.py",
                 "tests/kernel/test_doctor.py",

@@ -1,0 +1,72 @@
+"""A whole agent's log in JSON: an object a line, hostile bytes escaped, and a flood of lines summed up."""
+
+import json
+import logging
+import os
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kprobe_exporter.cli import main
+from kprobe_exporter.cli import run as run  # noqa: PLC0414
+from kprobe_exporter.cli.repeats import SAME
+from tests.agent_process import AgentProcess, running
+from tests.kernel.conftest import as_found, tracefs  # noqa: F401
+
+TIMES = 23
+HOSTILE = os.fsdecode(b'\x1b[2J\r\n{"level": "error"}\x9b\xe2\x80\xae\xff')
+ESCAPED = (r"config\x1b[2J", r'{"level": "error"}\udc9b\u202e\udcff.yaml:1:1')
+"""It moves no cursor, begins no line of the log, turns no text around, and every parser of JSON takes it."""
+
+CONFIG = """
+global: {tracefs_instance: hostile_logs}
+probes: [{name: exec, attach: "tracepoint:sched:sched_process_exec"}]
+"""
+
+
+def whole(arguments: list[str]) -> None:
+    """The command line, and what the interpreter does at its end."""
+    try:
+        main(arguments)
+    finally:
+        logging.shutdown()
+
+
+def entries(agent: AgentProcess) -> list[dict[str, Any]]:
+    """Its log; each line of it is to be an object."""
+    found = []
+    for line in agent.log.read_bytes().decode("ascii").splitlines():
+        assert line.isprintable()
+        found.append(json.loads(line))
+        assert found[-1].keys() == {"time", "level", "logger", "message"}, line
+    return found
+
+
+def test_a_log_in_json(tmp_path: Path, as_found: None) -> None:  # noqa: F811
+    """Many reloads of a file that is wrong and has an odd name: told a few times, and then how often."""
+    config = tmp_path / f"config{HOSTILE}.yaml"
+    config.write_text(CONFIG)
+    config.chmod(0o600)
+    arguments = ["run", "--log.format", "json", "--config", str(config), "--web.enable-lifecycle"]
+    agent = AgentProcess(tmp_path / "log", whole, [*arguments, "--web.listen-address", "127.0.0.1:0"])
+    with running(agent):
+        agent.wait_until_serving()
+        config.write_text("probes: [{attach: 'kprobe:x'}]")
+        for _ in range(TIMES):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(agent.address + "/-/reload", data=b"", timeout=10)
+            refused.value.close()
+        assert agent.end() == 0
+    log = entries(agent)
+    assert {entry["level"] for entry in log if "reloaded" not in entry["message"]} == {"info"}
+    told = [entry["message"] for entry in log if entry["level"] == "error"]
+    for part in ESCAPED:
+        lines = [line for line in told if part in line]
+        assert all(line.startswith("the configuration was not reloaded: ") for line in lines)
+        assert len(lines) == SAME + 1
+        assert lines[-1] == f"{lines[0]} … repeated {TIMES - SAME} more times"
+    assert len(told) == len(ESCAPED) * (SAME + 1)
+    assert "\x1b" not in agent.output()

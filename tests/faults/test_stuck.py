@@ -1,0 +1,103 @@
+"""A read of the kernel's counts that does not come back holds up neither scrapes, nor events, nor the end."""
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.agent_process import AgentProcess, Metrics, eventually
+from tests.faults.test_faults import AGE, CONFIG, DELIVERED, HITS, TIMES, Suffering
+from tests.kernel.conftest import StartAgent, as_found, start_agent, tracefs  # noqa: F401
+
+pytestmark = [
+    pytest.mark.needs("kprobe_events"),
+    pytest.mark.skipif("KPROBE_EXPORTER_VM" not in os.environ, reason="not on a machine that is used on"),
+]
+
+WITHIN = 1.5
+"""Seconds for a scrape: it waits for the reader and for the poller, and is made under emulation."""
+
+END = 15
+"""Seconds."""
+
+
+@contextmanager
+def stuck(file: Path, directory: Path) -> Iterator[None]:
+    """Whoever opens the file waits for a writer that does not come: a FIFO is mounted over it.
+
+    Who waits then gets what is in the file, as from a kernel that was busy.
+    """
+    fifo = directory / "fifo"
+    os.mkfifo(fifo)
+    subprocess.run(["mount", "--bind", fifo, file], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", file], check=True)
+        with suppress(OSError):  # ENXIO: nobody waits
+            writer = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+            os.write(writer, file.read_bytes())
+            os.close(writer)
+
+
+def age(agent: AgentProcess) -> float:
+    return agent.scrape()[AGE, frozenset()]
+
+
+def scraped(agent: AgentProcess) -> Metrics:
+    start = time.monotonic()
+    metrics = agent.scrape()
+    assert time.monotonic() - start < WITHIN
+    return metrics
+
+
+def test_a_poller_stuck_in_the_kernel(
+    start_agent: StartAgent,  # noqa: F811
+    tracefs: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """The last counts stay, their age grows, events are counted; then all is as if nothing had been."""
+    suffering = Suffering(start_agent(CONFIG))
+    agent = suffering.agent
+    suffering.is_well()
+    with stuck(tracefs / "kprobe_profile", tmp_path):
+        eventually(lambda: age(agent) > 2)
+        before = agent.scrape()
+        for _ in range(TIMES):
+            os.getppid()
+        eventually(
+            lambda: all(
+                scraped(agent).value(DELIVERED, probe=probe) - before.value(DELIVERED, probe=probe) == TIMES
+                for probe in ("ppid", "enters")
+            )
+        )
+        seen = [scraped(agent) for _ in range(4)]
+        ages = [metrics[AGE, frozenset()] for metrics in (before, *seen)]
+        assert ages == sorted(set(ages))
+        for probe in ("ppid", "soft", "enters"):
+            assert seen[-1].value(HITS, probe=probe) == before.value(HITS, probe=probe)
+            assert seen[-1].value("kprobe_up", probe=probe) == 1
+    eventually(lambda: age(agent) < 2)
+    for probe in ("ppid", "soft", "enters"):
+        eventually(
+            lambda: agent.scrape().value(HITS, probe=probe) - before.value(HITS, probe=probe) == TIMES  # noqa: B023
+        )
+    suffering.is_well()
+
+
+def test_the_end_does_not_wait_for_it(
+    start_agent: StartAgent,  # noqa: F811
+    tracefs: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    agent = start_agent(CONFIG)
+    with stuck(tracefs / "kprobe_profile", tmp_path):
+        eventually(lambda: age(agent) > 2)
+        start = time.monotonic()
+        assert agent.end() == 0
+        assert time.monotonic() - start < END
+    assert "Traceback" not in agent.output()
