@@ -16,6 +16,15 @@ KprobeExporterError
 from dataclasses import dataclass
 
 
+def one_line(text: str) -> str:
+    """A line stays one line: control characters, which a name may hold, become ``\\xNN``."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text
+    )
+
+
 class KprobeExporterError(Exception):
     """Base of all errors that a user can mend; ``str()`` is one clear sentence."""
 
@@ -44,7 +53,7 @@ class Problem:
     message: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}: {self.path}: {self.message}"
+        return one_line(f"{self.file}:{self.line}:{self.column}: {self.path}: {self.message}")
 
 
 class ConfigError(KprobeExporterError):

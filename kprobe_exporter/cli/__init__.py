@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem
 
 from kprobe_exporter import __version__
 from kprobe_exporter.cli.completion import complete_commands, completion_option
-from kprobe_exporter.errors import ConfigError, GrammarError, KprobeExporterError, UsageError
+from kprobe_exporter.errors import ConfigError, GrammarError, KprobeExporterError, UsageError, one_line
 
 COMMANDS = {
     "run": "Run the agent until SIGTERM or Ctrl-C.",
@@ -63,10 +63,10 @@ class Commands(click.Group):
             click.echo(str(error), err=True)
             sys.exit(WRONG_USAGE)
         except (UsageError, GrammarError) as error:
-            click.echo(f"kprobe-exporter: {error}", err=True)
+            click.echo(f"kprobe-exporter: {one_line(str(error))}", err=True)
             sys.exit(WRONG_USAGE)
         except KprobeExporterError as error:
-            click.echo(f"kprobe-exporter: {error}", err=True)
+            click.echo(f"kprobe-exporter: {one_line(str(error))}", err=True)
             sys.exit(1)
 
 

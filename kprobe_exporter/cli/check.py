@@ -13,7 +13,7 @@ from kprobe_exporter.cli import logs
 from kprobe_exporter.cli.options import tracefs_option
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Config
-from kprobe_exporter.errors import UsageError
+from kprobe_exporter.errors import UsageError, one_line
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.live import Row, look
 from kprobe_exporter.tracefs.mount import mounted
@@ -80,13 +80,13 @@ def _show(config: Config, tracefs: Path | None, as_json: bool) -> None:
 def table(rows: list[Row]) -> str:
     """The probes in columns, further reasons below the first, and the verdict."""
     cells = [
-        [*(logs.escape(text) for text in (row.probe, SHOWN[row.state][0], row.kind, row.target, row.plan))]
+        [*(one_line(text) for text in (row.probe, SHOWN[row.state][0], row.kind, row.target, row.plan))]
         for row in rows
     ]
     widths = [max(map(len, column)) for column in zip(HEADER[:-1], *cells, strict=True)]
     lines = [_line(HEADER[:-1], widths, HEADER[-1])]
     for row, found in zip(rows, cells, strict=True):
-        first, *others = map(logs.escape, row.why or ("",))
+        first, *others = map(one_line, row.why or ("",))
         lines.append(_line(found, widths, first, SHOWN[row.state][1]))
         lines += [_line([""] * len(widths), widths, other) for other in others]
     down = [row.probe for row in rows if row.state == "down"]

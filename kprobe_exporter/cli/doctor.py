@@ -15,7 +15,7 @@ from kprobe_exporter.cli.cleanup import left_behind
 from kprobe_exporter.cli.options import tracefs_option
 from kprobe_exporter.config.values import Settings
 from kprobe_exporter.confinement import confinement_checks
-from kprobe_exporter.errors import InstanceBusy, TracefsError
+from kprobe_exporter.errors import InstanceBusy, TracefsError, one_line
 from kprobe_exporter.follow import FOLLOWED
 from kprobe_exporter.reading import PAGE_PARSER, choose
 from kprobe_exporter.tracefs.features import TRIAL, Check, instance_checks, kernel_checks
@@ -94,10 +94,10 @@ def table(checks: list[Check], missing: list[str]) -> str:
     lines = []
     for check in checks:
         word, color = SHOWN[check.state]
-        evidence = logs.escape(check.evidence)
+        evidence = one_line(check.evidence)
         lines.append(f"{click.style(f'{word:<4}', fg=color)}  {check.name:<{width}}  {evidence}")
         if check.fix:
-            lines.append(f"{'':<{width + 8}}fix: {logs.escape(check.fix)}")
+            lines.append(f"{'':<{width + 8}}fix: {one_line(check.fix)}")
     verdict = (
         f"'run' cannot work here, because of: {', '.join(missing)}" if missing else "'run' can work here"
     )

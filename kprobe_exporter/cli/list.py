@@ -8,7 +8,7 @@ import click
 from kprobe_exporter.cli import logs
 from kprobe_exporter.cli.completion import complete_places
 from kprobe_exporter.cli.options import tracefs_option
-from kprobe_exporter.errors import TracefsError, UsageError
+from kprobe_exporter.errors import TracefsError, UsageError, one_line
 from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.listing import Details, KernelPlaces, Place, Wish, file_places, parse_wish
 from kprobe_exporter.tracefs.mount import mounted
@@ -17,7 +17,7 @@ from kprobe_exporter.tracefs.mount import mounted
 def _show(places: Sequence[Place], details: Mapping[Place, Sequence[str]], notes: Iterable[str]) -> None:
     """All of it by one write: whoever closed the pipe meanwhile ends it quietly, as click sees to."""
     for note in notes:
-        click.echo(f"kprobe-exporter: {logs.escape(note)}", err=True)
+        click.echo(f"kprobe-exporter: {one_line(note)}", err=True)
     lines = (line for place in places for line in (str(place), *_indented(details.get(place, ()))))
     click.echo("\n".join(lines))
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import TextIO
 
 from kprobe_exporter.cli.repeats import WINDOW, Repeats
+from kprobe_exporter.errors import one_line
 
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
@@ -25,15 +26,6 @@ Later = Callable[[float, Callable[[], None]], object]
 """Calls something after so many seconds, in another thread."""
 
 
-def escape(text: str) -> str:
-    """A line stays one line: control characters, which a process name may hold, become ``\\xNN``."""
-    if text.isprintable():
-        return text
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text
-    )
-
-
 class TextFormatter(logging.Formatter):
     """``2026-01-31T12:00:00.123Z INFO tracefs.mount: …``; in the journal, which has the time, without it."""
 
@@ -45,7 +37,7 @@ class TextFormatter(logging.Formatter):
         name = record.name.removeprefix("kprobe_exporter.")
         line = f"{record.levelname} {name}: {_message(record)}"
         if record.exc_info:
-            line += " " + escape(_exception(self, record))
+            line += " " + one_line(_exception(self, record))
         return f"{_time(record)} {line}" if self._timed else line
 
 
@@ -64,7 +56,7 @@ class JsonFormatter(logging.Formatter):
             "message": _message(record),
         }
         if record.exc_info:
-            entry["exception"] = "\n".join(map(escape, _exception(self, record).split("\n")))
+            entry["exception"] = "\n".join(map(one_line, _exception(self, record).split("\n")))
         return json.dumps(entry)
 
 
@@ -175,7 +167,7 @@ def _later(seconds: float, call: Callable[[], None]) -> None:
 
 def _message(record: logging.LogRecord) -> str:
     text = record.getMessage()
-    return escape(text) if len(text) <= MAX_LENGTH else escape(text[:MAX_LENGTH]) + "…"
+    return one_line(text) if len(text) <= MAX_LENGTH else one_line(text[:MAX_LENGTH]) + "…"
 
 
 def _exception(formatter: logging.Formatter, record: logging.LogRecord) -> str:

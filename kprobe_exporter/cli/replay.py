@@ -10,11 +10,10 @@ from typing import BinaryIO
 
 import click
 
-from kprobe_exporter.cli import logs
 from kprobe_exporter.cli.completion import complete_files
 from kprobe_exporter.cli.options import config_option
 from kprobe_exporter.config.load import load
-from kprobe_exporter.errors import SourceError, UsageError
+from kprobe_exporter.errors import SourceError, UsageError, one_line
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.replay import Replay, Summary
 
@@ -125,7 +124,7 @@ def shown(summary: Summary) -> str:
     if summary.unclear:
         said = "is not counted, because only its event's definition could tell what it is"
         lines.append(f"{_count(summary.unclear, 'return value')}: each {said}")
-    lines += [f"{count:>9}  {logs.escape(name)}" for name, count in summary.events.most_common(NAMES_SHOWN)]
+    lines += [f"{count:>9}  {one_line(name)}" for name, count in summary.events.most_common(NAMES_SHOWN)]
     if len(summary.events) > NAMES_SHOWN:
         lines.append(f"{'':>9}  and {len(summary.events) - NAMES_SHOWN} more names")
     return "\n".join(lines)

@@ -11,7 +11,7 @@ import click
 from kprobe_exporter.cli import logs
 from kprobe_exporter.cli.completion import complete_definitions
 from kprobe_exporter.cli.options import tracefs_option
-from kprobe_exporter.errors import GrammarError, TracefsError, UsageError
+from kprobe_exporter.errors import GrammarError, TracefsError, UsageError, one_line
 from kprobe_exporter.trace.asked import Asked, parse_asked
 from kprobe_exporter.trace.emit import configuration, read_back
 from kprobe_exporter.trace.interrupt import Interrupt
@@ -215,7 +215,7 @@ def _warn(sentence: str) -> None:
 
 
 def _tell(sentence: str) -> None:
-    click.echo(f"kprobe-exporter: {logs.escape(sentence)}", err=True)
+    click.echo(f"kprobe-exporter: {one_line(sentence)}", err=True)
 
 
 @contextmanager

@@ -143,3 +143,13 @@ def test_no_tracefs(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["check", "--live", str(DEFAULT), "--tracefs", str(tmp_path)])
     assert result.exit_code == 1
     assert "mount one with 'mount -t tracefs nodev /sys/kernel/tracing'" in result.stderr
+
+
+def test_a_hostile_name_of_a_file_stays_on_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "c\x1b[31m\nok\u202e.yaml"
+    file.write_text("probes: 1\n")
+    file.chmod(0o600)
+    result = CliRunner().invoke(main, ["check", str(file)])
+    assert result.exit_code != 0
+    assert "c\\x1b[31m\\nok\\u202e.yaml:1:" in result.output
+    assert all(line.isprintable() for line in result.output.splitlines())

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.cli import logs
+from kprobe_exporter.errors import one_line
 
 HOSTILE = 'x"\n2026 ERROR forged\r\x1b[31m\u202e\u2028\x00\udcff\\n'
 
@@ -49,14 +50,14 @@ def record(message: str, *args: object, error: BaseException | None = None) -> l
     ],
 )
 def test_escape(text: str, escaped: str) -> None:
-    assert logs.escape(text) == escaped
+    assert one_line(text) == escaped
 
 
 @given(st.text(st.characters()))
 def test_a_message_stays_one_line_that_can_be_printed(text: str) -> None:
-    escaped = logs.escape(text)
+    escaped = one_line(text)
     assert escaped.isprintable()
-    assert logs.escape(escaped) == escaped
+    assert one_line(escaped) == escaped
 
 
 def test_a_line_of_text() -> None:
@@ -74,7 +75,7 @@ def test_a_line_of_json() -> None:
         "time": "2026-01-31T12:00:00.123Z",
         "level": "warning",
         "logger": "kprobe_exporter.tracefs.mount",
-        "message": "at " + logs.escape(HOSTILE),
+        "message": "at " + one_line(HOSTILE),
     }
 
 
