@@ -20,6 +20,10 @@ SOON, LATE = 0.5, 3.0
 stood still, and the kernel may have been asked at any moment in between: the next one tells the rate."""
 
 
+STALE = 10.0
+"""Seconds after which it is said that the counts are old."""
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
     """What is seen of all probes, by name: hits so far, of those that are counted; the limit of each, in
@@ -58,7 +62,7 @@ class Watch:
         self._clock = clock
         self._budget = Budget()
         self._read_at = float("-inf")
-        self._passed_over = False
+        self._passed_over = self._stale = False
         self._complained = False
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kprobe-watch", daemon=True)
@@ -75,6 +79,7 @@ class Watch:
         """One look, and what follows from it."""
         seen = self._look()
         read_at = self._clock() - seen.age
+        self._tell(seen.age)
         self.overhead.update(seen.hits, seen.costs)
         if not self._is_news(read_at):
             return
@@ -87,6 +92,15 @@ class Watch:
         for name in verdict.again:
             log.info("the probe '%s' is tried again", name)
             self._enable(name)
+
+    def _tell(self, age: float) -> None:
+        """Of counts that are old, once, and when they are read again; while probes change nobody knows."""
+        if self._stale and age < STALE:
+            self._stale = False
+            log.info("the kernel's counts are read again")
+        elif not self._stale and STALE <= age < float("inf"):
+            self._stale = True
+            log.warning("the kernel's counts are %d s old: something holds up whoever reads tracefs", age)
 
     def _is_news(self, read_at: float) -> bool:
         """Whether it is another reading than the last one, and tells how much was counted until then."""

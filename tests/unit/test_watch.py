@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kprobe_exporter.budget import Trip
-from kprobe_exporter.watch import INTERVAL, LATE, Look, Watch
+from kprobe_exporter.watch import INTERVAL, LATE, STALE, Look, Watch
 from tests.unit.test_agent import OPEN, Machine
 
 
@@ -160,3 +160,17 @@ def test_the_agent_tells_how_old_the_counts_are(tmp_path: Path, monkeypatch: pyt
         assert machine.agent._look().age >= 100
     finally:
         machine.agent.__exit__()
+
+
+def test_counts_that_are_old_are_told_once_and_when_that_is_over(
+    agent: Agent, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    for age in (1.0, float("inf"), STALE - 1, STALE, STALE + 1, float("inf"), 0.5, 0.6):
+        agent.age = age
+        agent.second(0)
+    told = [record.message for record in caplog.records if "counts" in record.message]
+    assert told == [
+        "the kernel's counts are 10 s old: something holds up whoever reads tracefs",
+        "the kernel's counts are read again",
+    ]
