@@ -9,6 +9,7 @@ from tests.kernel.test_binary import FLOOD, getppid, losses, settled
 
 pytestmark = pytest.mark.needs("kprobe_events")
 
+THREADS = 2
 ENTERS, EXITS = "tracepoint:syscalls:sys_enter_getppid", "tracepoint:syscalls:sys_exit_getppid"
 
 
@@ -28,7 +29,8 @@ def test_what_fired_is_delivered_or_told_as_lost(
     of: str,
 ) -> None:
     """Of two halves each is an event of the buffer, and what misses the other is ``unpaired``; but by a key,
-    which is a system call's thread, an end is ignored whose beginning was lost."""
+    which is a system call's thread, an end is ignored whose beginning was lost. The last call of a thread
+    whose return was lost is still open."""
     agent = start_agent(f"""
 global: {{buffer_size: 16KiB, limit: none}}
 probes:
@@ -37,8 +39,8 @@ probes:
     attach: {attach}
     metrics: [{{counter: calls_total, labels: [tid]}}]
 """)
-    with ProcessPoolExecutor(2) as others:
-        list(others.map(getppid, [FLOOD // 2] * 2))
+    with ProcessPoolExecutor(THREADS) as others:
+        list(others.map(getppid, [FLOOD // THREADS] * THREADS))
     metrics = settled(agent)
     hits = metrics.value("kprobe_hits_total", probe="flood")
     events = metrics.value("kprobe_exporter_events_total", probe="flood")
@@ -46,6 +48,6 @@ probes:
     assert losses(metrics) > 0
     lost = losses(metrics) + metrics.value("kprobe_exporter_events_lost_total", reason="unpaired")
     untold = (1 if of == "single" else 2) * (hits - events) - lost
-    assert 0 <= untold <= losses(metrics) if of == "pair" else untold == 0
+    assert 0 <= untold <= {"single": 0, "call": THREADS, "pair": losses(metrics)}[of]
     assert metrics.value("kprobe_exporter_events_lost_total", reason="unparsed") == 0
     assert sum(metrics[key] for key in metrics if key[0] == "kprobe_calls_total") == events
