@@ -57,8 +57,11 @@ class Overhead:
         """Take the hits so far; ``costs`` are seconds a hit of all probes that there are."""
         found = {}
         for name, each in costs.items():
-            count = hits.get(name, self._hits.get(name, 0))
-            found[name] = self._seconds.get(name, 0.0) + each * (count - self._hits.get(name, 0))
+            before = self._hits.get(name, 0)
+            count = hits.get(name, before)
+            # Fewer than before: it was removed, and one of its name came, between two looks.
+            grown = count - before if count >= before else count
+            found[name] = self._seconds.get(name, 0.0) + each * grown
             self._hits[name] = count
         for name in self._hits.keys() - costs.keys():
             del self._hits[name]

@@ -67,3 +67,10 @@ def test_it_never_goes_down_and_forgets_what_is_gone() -> None:
     assert seconds(overhead) == {"b": 3.0}
     overhead.update({"a": 2, "b": 3}, {"a": 1.0, "b": 1.0})
     assert seconds(overhead) == {"a": 2.0, "b": 3.0}
+
+
+def test_one_that_was_removed_and_came_again_between_two_looks_adds_up() -> None:
+    overhead = Overhead()
+    overhead.update({"a": 10}, {"a": 2.0})
+    overhead.update({"a": 3}, {"a": 2.0})
+    assert seconds(overhead) == {"a": 26.0}
