@@ -191,7 +191,7 @@ probes:
     filter: "tid == {tid}"
 """)
     recording = tracefs / "instances/kprobe_exporter/tracing_on"
-    asleep = other.submit(nap, 4)
+    asleep = other.submit(nap, 8)
     eventually(lambda: "nanosleep" in Path(f"/proc/self/task/{tid}/wchan").read_text())
     recording.write_text("0")
     eventually(lambda: recording.read_text() == "1\n")
