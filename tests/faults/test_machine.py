@@ -180,7 +180,7 @@ def test_no_descriptor_is_left(start_agent: StartAgent) -> None:  # noqa: F811
     assert len(agent.output().splitlines()) - lines < 10, agent.output()
 
 
-SPARE = 12 << 20
+SPARE = 6 << 20
 """Bytes beyond what the agent needs to serve; the flood needs many times that."""
 
 SWAP = 256 << 20
