@@ -120,9 +120,9 @@ class Roster:
         self._source.call(lambda: self._stream.doubt(joins, threads=not name))
 
     def follow_again(self, disabled: Collection[str]) -> None:
-        """Somebody disabled these; among them may be what is ``own``, as ``SYSTEM:EVENT``."""
+        """Somebody disabled these; among them may be what is ``own``."""
         following = self._identities.following
-        if following is not None and any(f"{p.system}:{p.event}" in disabled for p in following.parts):
+        if following is not None and any(part.name in disabled for part in following.parts):
             following.enabled = False
             self._follow()
 

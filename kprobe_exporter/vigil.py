@@ -73,8 +73,8 @@ class Vigil:
         instance: Instance,
         probes: Sequence[ProbeState],
         now: float,
-        interrupted: Interrupted = lambda _: None,
-        own: Sequence[Installed] = (),
+        interrupted: Interrupted,
+        own: Sequence[Installed],
     ) -> list[Mend]:
         """What is to be done about what others did until ``now``, in seconds of a clock that never steps.
 
@@ -82,7 +82,7 @@ class Vigil:
         is recorded again: what has begun until then, and ends after it, may be two things.
         """
         mends: list[Mend] = []
-        self._forget({probe.name for probe in probes} | {_name(part) for part in own})
+        self._forget({probe.name for probe in probes} | {part.name for part in own})
         for fault, path in self._switches.items():
             off = False
             with suppress(OSError):  # it is not there, or nobody may look
@@ -97,7 +97,7 @@ class Vigil:
                 if all(mend.probe != probe.name for mend in mends):
                     mends += self._examine(instance, probe.name, part, now, interrupted)
             for part in own:
-                mends += self._examine(instance, _name(part), part, now, interrupted)
+                mends += self._examine(instance, part.name, part, now, interrupted)
         self.faults = frozenset(fault for fault, _ in self._holding)
         self.noticed = {fault: self._counts[fault] for fault in MEANING}
         return mends
@@ -233,11 +233,6 @@ class Vigil:
             del self._holding[key]
         for name in self._histories.keys() - names:
             del self._histories[name]
-
-
-def _name(part: Installed) -> str:
-    """No probe has a name like that."""
-    return f"{part.system}:{part.event}"
 
 
 def _why(instance: Instance, error: OSError) -> Fault:

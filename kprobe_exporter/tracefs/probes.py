@@ -52,6 +52,11 @@ class Installed:
         self._used = before is not None  # so that deleting it would wipe the buffer
 
     @property
+    def name(self) -> str:
+        """``SYSTEM:EVENT``, which no configured probe can be called."""
+        return f"{self.system}:{self.event}"
+
+    @property
     def hist(self) -> str | None:
         """The file of its hist triggers in the instance, if it has any."""
         return f"{self._dir}/hist" if self.hits or self.tables else None

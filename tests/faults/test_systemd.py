@@ -248,14 +248,19 @@ def has_heard_since(systemd: Systemd, heard: str) -> bool:
     return systemd.shows("WatchdogTimestampMonotonic") != heard
 
 
-def test_the_watchdog(systemd: Systemd, port: int, tmp_path: Path) -> None:
-    """A living agent outlives its time again and again; of one that hangs the successor serves."""
+def watched(systemd: Systemd, seconds: int) -> int:
+    """Start it with a watchdog of so many seconds: its process."""
     drop_in = Path(f"/proc/{systemd.pid}/root/run/systemd/system/{UNIT}.d/watchdog.conf")
-    drop_in.write_text("[Service]\nWatchdogSec=6s\nRestartSec=100ms\n")
+    drop_in.write_text(f"[Service]\nWatchdogSec={seconds}s\nRestartSec=100ms\n")
     systemd.ctl("daemon-reload")
     configure(systemd, CONFIG.format(tid=os.getpid()))
     systemd.ctl("start", UNIT)
-    pid = systemd.main_pid()
+    return systemd.main_pid()
+
+
+def test_the_watchdog(systemd: Systemd, port: int, tmp_path: Path) -> None:
+    """A living agent outlives its time again and again; of one that hangs the successor serves."""
+    pid = watched(systemd, 6)
 
     for _ in range(3):
         heard = systemd.shows("WatchdogTimestampMonotonic")
@@ -273,12 +278,7 @@ def test_the_watchdog(systemd: Systemd, port: int, tmp_path: Path) -> None:
 
 def test_the_watchdog_of_a_thread_that_hangs(systemd: Systemd, port: int) -> None:
     """All others go on, so that scrapes are answered; what hangs is told, and then the successor serves."""
-    drop_in = Path(f"/proc/{systemd.pid}/root/run/systemd/system/{UNIT}.d/watchdog.conf")
-    drop_in.write_text("[Service]\nWatchdogSec=4s\nRestartSec=100ms\n")
-    systemd.ctl("daemon-reload")
-    configure(systemd, CONFIG.format(tid=os.getpid()))
-    systemd.ctl("start", UNIT)
-    pid = systemd.main_pid()
+    pid = watched(systemd, 4)
 
     # Over what the poller reads, where this process alone sees it: to open it waits for a writer.
     os.mkfifo(f"/proc/{systemd.pid}/root/run/fifo")
