@@ -69,6 +69,14 @@ class Attached:
             part.remove()
 
 
+def each_hit_is_an_event(attached: Attached) -> bool:
+    """Whether it is a single event, and recorded whenever it fires."""
+    spec = attached.spec
+    if isinstance(spec, JoinedSpec) or attached.only is not None:
+        return False
+    return spec.plan == "events" and spec.filter is None
+
+
 def settle(
     instance: Instance,
     plan: ProbePlan,

@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Mapping
 
 from kprobe_exporter.aggregate.aggregator import Aggregator
-from kprobe_exporter.aggregate.numbers import Numbers
-from kprobe_exporter.attach import Attached
-from kprobe_exporter.plan import JoinedSpec
+from kprobe_exporter.aggregate.numbers import Ledger
+from kprobe_exporter.attach import Attached, each_hit_is_an_event
 
 REASON = "disabled"
 
@@ -29,39 +28,31 @@ class Balance:
 
     def begin(self, coming: Iterable[Attached]) -> None:
         """These are about to be enabled."""
-        names = [attached.spec.probe for attached in coming if _even(attached)]
+        names = [attached.spec.probe for attached in coming if each_hit_is_an_event(attached)]
         if names:
-            numbers = self._aggregator.copy()
-            self._begun |= {name: _untold(numbers, name) for name in names}
+            ledger = self._aggregator.ledger()
+            self._begun |= {name: _untold(ledger, name) for name in names}
 
     def look(self, going: Iterable[Attached], hits: Mapping[str, int]) -> None:
         """These are about to be switched off; ``hits`` were read before the last events were. What is missing
         already was lost untold, as when somebody deletes a definition."""
-        numbers = self._aggregator.copy()._replace(hits=dict(hits))
+        ledger = self._aggregator.ledger()._replace(hits=dict(hits))
         for name in [attached.spec.probe for attached in going]:
             if name in self._begun and name in hits:
-                self._begun[name] = max(self._begun[name], _untold(numbers, name))
+                self._begun[name] = max(self._begun[name], _untold(ledger, name))
 
     def end(self, gone: Iterable[Attached], before: Mapping[str, int]) -> None:
         """These are off and all that they left was read; ``before`` are the hits from before that."""
-        numbers = self._aggregator.copy()
+        ledger = self._aggregator.ledger()
         for name in [attached.spec.probe for attached in gone]:
             begun = self._begun.pop(name, None)
-            if begun is None or name not in before or name not in numbers.hits:
+            if begun is None or name not in before or name not in ledger.hits:
                 continue
-            lost = min(numbers.hits[name] - before[name], _untold(numbers, name) - begun)
+            lost = min(ledger.hits[name] - before[name], _untold(ledger, name) - begun)
             if lost > 0:
                 self._aggregator.lose(REASON, lost)
 
 
-def _even(attached: Attached) -> bool:
-    """Whether each hit is to be an event."""
-    spec = attached.spec
-    if isinstance(spec, JoinedSpec) or attached.only is not None:
-        return False
-    return spec.plan == "events" and spec.filter is None
-
-
-def _untold(numbers: Numbers, name: str) -> int:
-    shared = sum(numbers.lost.get(reason, 0) for reason in SHARED)
-    return numbers.hits.get(name, 0) - numbers.events.get(name, 0) - shared
+def _untold(ledger: Ledger, name: str) -> int:
+    shared = sum(ledger.lost.get(reason, 0) for reason in SHARED)
+    return ledger.hits.get(name, 0) - ledger.events.get(name, 0) - shared

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from kprobe_exporter.aggregate.numbers import Numbers
-from kprobe_exporter.attach import Attached
+from kprobe_exporter.attach import Attached, each_hit_is_an_event
 from kprobe_exporter.model import ProbeSpec, ProbeStatus
 from kprobe_exporter.overhead import cost
 from kprobe_exporter.plan import ProbePlan
@@ -93,8 +93,7 @@ def _lost(attached: Attached, numbers: Numbers) -> int | None:
     lost = sum(numbers.lost.get(reason, 0) for reason in reasons)
     if not lost:
         return 0
-    each_is_an_event = isinstance(spec, ProbeSpec) and spec.filter is None and spec.only is None
-    if not (each_is_an_event and attached.counted_by_kernel and spec.probe in numbers.hits):
+    if not (each_hit_is_an_event(attached) and attached.counted_by_kernel and spec.probe in numbers.hits):
         return None
     return min(lost, max(0, numbers.hits[spec.probe] - numbers.events.get(spec.probe, 0)))
 

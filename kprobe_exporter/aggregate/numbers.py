@@ -35,6 +35,14 @@ class MetricNumbers(NamedTuple):
     series: Series[Any]
 
 
+class Ledger(NamedTuple):
+    """What fired, was delivered and was lost: the first two by probe, the last by reason."""
+
+    hits: dict[str, int]
+    events: dict[str, int]
+    lost: dict[str, int]
+
+
 class Numbers(NamedTuple):
     """A copy of everything, taken at one moment. ``hits`` and ``misses`` lack probes nobody counts."""
 

@@ -48,7 +48,7 @@ MAY_IMPORT: dict[str, str] = {
     "mending": "errors probe_state",
     "vigil": "faults grammar mending probe_state tracefs",
     "stream": "aggregate attach config follow model plan probe_state reading recipe source telemetry tracefs",
-    "balance": "aggregate attach plan",
+    "balance": "aggregate attach",
     "roster": "aggregate balance errors follow installation model probe_state pruning source stop stream"
     " tracefs",
     "agent": "aggregate config errors follow heartbeat installation labels mending model plan probe_state"
