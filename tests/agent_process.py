@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,18 +11,12 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.patience import eventually, patience
+
 SERVING = re.compile(r"serving metrics at (http://\S+?)/metrics")
 
-START_TIME = 60
-"""Seconds; under emulation a start takes some."""
-
-
-def eventually(true: Callable[[], object], timeout: float = 20) -> None:
-    """Wait for what another process or the kernel is about to do; AssertionError if it does not."""
-    end = time.monotonic() + timeout
-    while not true():
-        assert time.monotonic() < end, f"not true within {timeout} s"
-        time.sleep(0.02)
+START_TIME = 20
+"""Seconds that an idle machine takes at most to start an agent."""
 
 
 class Metrics(Mapping[tuple[str, frozenset[tuple[str, str]]], float]):
@@ -82,7 +75,7 @@ class AgentProcess:
         eventually(serving, START_TIME)
 
     def get(self, path: str = "/metrics") -> str:
-        with urllib.request.urlopen(self.address + path, timeout=10) as answer:
+        with urllib.request.urlopen(self.address + path, timeout=patience(10)) as answer:
             text: str = answer.read().decode()
             return text
 
@@ -97,9 +90,9 @@ class AgentProcess:
                 self._status = os.waitstatus_to_exitcode(status)
         return self._status
 
-    def wait(self, timeout: float = 30) -> int:
+    def wait(self, seconds: float = 30) -> int:
         """Its exit status."""
-        eventually(lambda: self.poll() is not None, timeout)
+        eventually(lambda: self.poll() is not None, seconds)
         assert self._status is not None
         return self._status
 

@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.agent_process import eventually
+from tests.support.patience import eventually
 from tests.trace_process import TraceProcess, traces
 
 PREFIX = rb"^ *[^\n]{1,16}-\d+ +\[\d{3}\] [^ ]{4,5} +\d+\.\d{6}: "

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.agent_process import eventually
 from tests.receivers import free_port
+from tests.support.patience import eventually
 
 Labels = dict[str, str]
 

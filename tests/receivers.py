@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests import npm
-from tests.agent_process import eventually
+from tests.support.patience import eventually
 
 SOURCE = Path(__file__).parent / "mockotlpserver"
 INSTALLED = Path(__file__).parents[1] / "build/mockotlpserver"

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from kprobe_exporter.cli import main
 from kprobe_exporter.cli import trace as _trace  # noqa: F401 - imported once, inherited by every child
-from tests.agent_process import eventually
+from tests.support.patience import eventually
 
 TRACEFS = Path("/sys/kernel/tracing")
 

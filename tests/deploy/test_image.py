@@ -20,8 +20,9 @@ from typing import Any
 
 import pytest
 
-from tests.agent_process import Metrics, eventually
+from tests.agent_process import Metrics
 from tests.deploy.containers import IMAGE, build, get, inspect, needs_containers, tool
+from tests.support.patience import eventually
 from tests.vm import ROOT
 
 INSTANCE = "kp_image"

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.agent_process import Metrics, eventually
+from tests.agent_process import Metrics
 from tests.deploy.containers import build, get, inspect, needs_containers, tool
 from tests.deploy.manifests import KUBERNETES, only, rendered
+from tests.support.patience import eventually
 
 TRACEFS = Path("/sys/kernel/tracing")
 INSTANCE = "kp_pod"

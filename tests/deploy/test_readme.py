@@ -17,11 +17,12 @@ import jsonschema
 import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 
-from tests.agent_process import Metrics, eventually
+from tests.agent_process import Metrics
 from tests.deploy.containers import build, inspect, needs_containers, tool
 from tests.deploy.manifests import crd_schema, only, rendered
 from tests.deploy.test_kubernetes import CUSTOM, NEWEST
 from tests.readme import ROOT, reads
+from tests.support.patience import eventually
 
 INSTANCE = Path("/sys/kernel/tracing/instances/kprobe_exporter")
 ASK = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode())"

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent_process import AgentProcess, eventually
+from tests.agent_process import AgentProcess
 from tests.e2e.conftest import FIXTURES, PlayBack
+from tests.support.patience import eventually
 
 GOLDEN = Path(__file__).parent / "golden"
 

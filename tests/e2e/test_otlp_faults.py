@@ -17,8 +17,8 @@ from opentelemetry.trace import SpanContext, TraceFlags
 from kprobe_exporter.export.otlp.channel import BATCH, Channel
 from kprobe_exporter.export.otlp.settings import Settings
 from kprobe_exporter.export.otlp.transport import connect
-from tests.agent_process import eventually
 from tests.otlp_faults import OK, Collector, Fault, Pair, collector
+from tests.support.patience import eventually
 
 HTTP: Literal["http/protobuf"] = "http/protobuf"
 GRPC: Literal["grpc"] = "grpc"

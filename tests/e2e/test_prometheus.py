@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.agent_process import eventually
 from tests.e2e.conftest import PlayBack
 from tests.e2e.test_captured import CONFIG, streams
+from tests.support.patience import eventually
 
 
 def free_port() -> int:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent_process import eventually
 from tests.e2e.conftest import PlayBack
+from tests.support.patience import eventually
 
 CONFIG = "probes: [{name: exec, attach: 'tracepoint:sched:sched_process_exec'}]"
 

@@ -24,7 +24,7 @@ from kprobe_exporter.export.listen import listen
 from kprobe_exporter.export.server import WebServer
 from kprobe_exporter.export.web import create_app
 from kprobe_exporter.model import Family, ProbeStatus, Snapshot
-from tests.agent_process import eventually
+from tests.support.patience import eventually
 from tests.vm import ROOT, boot
 from tests.vm.kernels import KERNELS
 from tests.vm.process import Child

@@ -13,10 +13,10 @@ import yaml
 
 from grafana.__main__ import DIRECTORY
 from tests import picture
-from tests.agent_process import eventually
 from tests.dashboard_schema import panels
 from tests.picture import Line
 from tests.prometheus_server import Prometheus
+from tests.support.patience import eventually
 from tests.whole.vm import DEPLOY, LIMIT, NODE, needs_a_vm, whole
 
 DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in sorted(DIRECTORY.glob("*.json"))}

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 import pytest
 
 from kprobe_exporter import budget
-from tests.agent_process import AgentProcess, Metrics, eventually
+from tests.agent_process import AgentProcess, Metrics
 from tests.kernel.conftest import StartAgent, as_found, start_agent, tracefs  # noqa: F401
+from tests.support.patience import eventually
 
 pytestmark = pytest.mark.needs("kprobe_events")
 

@@ -13,8 +13,9 @@ import pytest
 from kprobe_exporter import vigil
 from kprobe_exporter.faults import Fault
 from kprobe_exporter.tracefs.files import MountedTracefs
-from tests.agent_process import AgentProcess, eventually
+from tests.agent_process import AgentProcess
 from tests.kernel.conftest import StartAgent, as_found, definitions, files, start_agent, tracefs  # noqa: F401
+from tests.support.patience import eventually
 
 pytestmark = [
     pytest.mark.needs("kprobe_events"),

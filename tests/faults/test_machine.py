@@ -13,9 +13,10 @@ import pytest
 
 from kprobe_exporter.cli import main
 from kprobe_exporter.cli import run as run  # noqa: PLC0414
-from tests.agent_process import AgentProcess, Metrics, eventually, running
+from tests.agent_process import AgentProcess, Metrics, running
 from tests.kernel.conftest import StartAgent, as_found, start_agent, tracefs  # noqa: F401
 from tests.receivers import rotel
+from tests.support.patience import eventually
 
 pytestmark = [
     pytest.mark.needs("kprobe_events"),

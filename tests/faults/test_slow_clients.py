@@ -20,9 +20,10 @@ from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.serve import Options, serve
 from kprobe_exporter.stop import Stop
 from kprobe_exporter.tracefs.files import Tracefs
-from tests.agent_process import AgentProcess, eventually, running
+from tests.agent_process import AgentProcess, running
 from tests.certificates import Authority
 from tests.e2e.conftest import Playback
+from tests.support.patience import eventually
 
 IDLE = SLOW = 20
 GUESSING = 4

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent_process import Metrics, eventually
+from tests.agent_process import Metrics
 from tests.kernel.conftest import as_found, tracefs  # noqa: F401
+from tests.support.patience import eventually
 from tests.vm import ROOT
 from tests.vm.boot import free_port
 

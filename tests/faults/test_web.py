@@ -16,9 +16,10 @@ from kprobe_exporter.cli import main
 from kprobe_exporter.cli import run as run  # noqa: PLC0414
 from kprobe_exporter.export.clients import MAX_CONNECTIONS
 from kprobe_exporter.export.limits import MAX_BODY_BYTES, MAX_HEADER_BYTES
-from tests.agent_process import AgentProcess, eventually, running
+from tests.agent_process import AgentProcess, running
 from tests.certificates import Authority, Pair
 from tests.faults.test_slow_clients import Scraped, basic, scraped
+from tests.support.patience import eventually
 
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=\"owned()\">&amp;'"
 FILE = "<script>alert(1)</script>"

@@ -16,8 +16,8 @@ from tempfile import TemporaryFile
 
 import pytest
 
-from tests.agent_process import eventually
 from tests.kernel.provoked import TIMES, resolutions
+from tests.support.patience import eventually
 
 BYTES = 1000
 """Of each write."""

@@ -28,9 +28,10 @@ from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed
 from kprobe_exporter.tracefs.symbols import Symbols
-from tests.agent_process import AgentProcess, Metrics, eventually, running
+from tests.agent_process import AgentProcess, Metrics, running
 from tests.kernel.conftest import StartAgent
 from tests.kernel.test_pages import compiled, installed
+from tests.support.patience import eventually
 
 FLOOD = 300_000
 FORGED_LINE = '             cat-1     [000] .....     1.000001: open: (f+0x0/0x1) dfd=3 file="/etc/shadow"'
@@ -65,7 +66,7 @@ def settled(agent: AgentProcess) -> Metrics:
         empty = found[-1].value("kprobe_exporter_ring_buffer_bytes") == 0
         return now == before and (empty or time.monotonic() - changed[0] > QUIET)
 
-    eventually(same, timeout=60)
+    eventually(same, 60)
     return found[-1]
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent_process import AgentProcess, Metrics, eventually
+from tests.agent_process import AgentProcess, Metrics
 from tests.kernel.conftest import StartAgent
+from tests.support.patience import eventually
 
 TIMES = 23
 BOUNDS = (0.1, 0.2, 0.4, 0.8, 1.6)

@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.agent_process import eventually
 from tests.kernel.conftest import StartAgent
 from tests.kernel.test_counts import TIMES, opens_of_a_missing_file
+from tests.support.patience import eventually
 
 
 @pytest.mark.needs("kprobe_events")

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent_process import AgentProcess, eventually
+from tests.agent_process import AgentProcess
 from tests.compiling import compiled
 from tests.kernel.conftest import StartAgent
+from tests.support.patience import eventually
 
 # The machine's own /var/log is not to be covered, so only where the machine is the test's.
 pytestmark = pytest.mark.needs("kprobe_events")

@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.agent_process import AgentProcess, eventually
+from tests.agent_process import AgentProcess
 from tests.kernel.conftest import StartAgent
+from tests.support.patience import eventually
 
 TIMES = 23
 

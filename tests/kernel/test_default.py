@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent_process import Metrics, eventually
+from tests.agent_process import Metrics
 from tests.conftest import has
 from tests.kernel.conftest import StartAgent
+from tests.support.patience import eventually
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))

@@ -12,7 +12,7 @@ from threading import get_native_id
 
 import pytest
 
-from tests.agent_process import Metrics, eventually
+from tests.agent_process import Metrics
 from tests.compiling import compiled
 from tests.conftest import has
 from tests.kernel.conftest import StartAgent
@@ -38,6 +38,7 @@ from tests.kernel.provoked import (
     unlinks,
 )
 from tests.kinds_document import COMMON, DOCUMENT, Row, decoders, kinds, probe_of_decoder, probe_of_kind
+from tests.support.patience import eventually
 
 pytestmark = pytest.mark.needs("kprobe_events", "uprobe_events")
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent_process import AgentProcess, eventually
+from tests.agent_process import AgentProcess
 from tests.kernel.conftest import StartAgent
 from tests.kernel.test_counts import TIMES, fsyncs_of_a_pipe, opens_of_a_missing_file
+from tests.support.patience import eventually
 
 KINDS = {
     "kprobe": "kprobe:vfs_fsync_range",

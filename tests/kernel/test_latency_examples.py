@@ -19,8 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent_process import Metrics, eventually
+from tests.agent_process import Metrics
 from tests.kernel.conftest import StartAgent
+from tests.support.patience import eventually
 
 pytestmark = pytest.mark.needs("kprobe_events")
 

@@ -13,8 +13,9 @@ from click.testing import CliRunner
 
 from kprobe_exporter.cli import main
 from kprobe_exporter.tracefs.files import MountedTracefs
-from tests.agent_process import AgentProcess, eventually
+from tests.agent_process import AgentProcess
 from tests.kernel.conftest import StartAgent, definitions
+from tests.support.patience import eventually
 
 PROBES = """
 probes:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent_process import eventually
 from tests.kernel.conftest import StartAgent
 from tests.receivers import Rotel, rotel
+from tests.support.patience import eventually
 
 pytestmark = pytest.mark.needs("kprobe_events")
 

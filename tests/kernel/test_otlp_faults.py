@@ -21,11 +21,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kprobe_exporter.telemetry import FLUSH
-from tests.agent_process import AgentProcess, Metrics, eventually
+from tests.agent_process import AgentProcess, Metrics
 from tests.kernel.conftest import StartAgent
 from tests.kernel.workload import Child, children
 from tests.otlp_apart import Apart, collector_apart
 from tests.otlp_faults import OK, Fault
+from tests.support.patience import eventually
 
 HTTP, GRPC = "http/protobuf", "grpc"
 

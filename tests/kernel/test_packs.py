@@ -9,13 +9,14 @@ import pytest
 
 from kprobe_exporter.config.load import load
 from kprobe_exporter.labels import DECODERS
-from tests.agent_process import Metrics, eventually
+from tests.agent_process import Metrics
 from tests.kernel import pack_events
 from tests.kernel.conftest import StartAgent
 from tests.kernel.pack_events import BYTES, CGROUP, UDP_PORT
 from tests.kernel.provoked import TIMES
 from tests.kernel.test_check_live import compare, look
 from tests.kernel.test_default import total
+from tests.support.patience import eventually
 
 pytestmark = pytest.mark.needs("kprobe_events", "uprobe_events")
 

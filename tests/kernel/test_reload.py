@@ -15,9 +15,10 @@ import pytest
 
 from kprobe_exporter import pruning
 from kprobe_exporter.tracefs.files import MountedTracefs
-from tests.agent_process import AgentProcess, Metrics, eventually
+from tests.agent_process import AgentProcess, Metrics
 from tests.kernel.conftest import StartAgent, definitions
 from tests.kernel.test_lifecycle import foreign_things, instances
+from tests.support.patience import eventually
 
 GETPPID = "kprobe:__x64_sys_getppid"
 GETPPID_ENTERS = "tracepoint:syscalls:sys_enter_getppid"

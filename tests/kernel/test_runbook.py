@@ -9,7 +9,7 @@ import pytest
 
 from kprobe_exporter.config.load import load
 from kprobe_exporter.labels import DECODERS
-from tests.agent_process import eventually
+from tests.support.patience import eventually
 from tests.trace_process import TraceProcess
 
 pytestmark = pytest.mark.needs("kprobe_events")

@@ -11,8 +11,8 @@ from kprobe_exporter.source.lines import LineParser
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import install, names_in_use
-from tests.agent_process import eventually
 from tests.kernel.conftest import StartAgent
+from tests.support.patience import eventually
 
 TIMES = 23
 SYMBOL = "__x64_sys_getppid"

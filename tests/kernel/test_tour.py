@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.agent_process import eventually
+from tests.support.patience import eventually
 
 pytestmark = pytest.mark.needs("kprobe_events")
 

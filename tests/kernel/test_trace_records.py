@@ -16,9 +16,9 @@ import pytest
 from click.testing import CliRunner
 
 from kprobe_exporter.cli import main
-from tests.agent_process import eventually
 from tests.kernel.conftest import StartAgent
 from tests.kernel.workload import FORGED, Child
+from tests.support.patience import eventually
 from tests.trace_process import StartTrace, TraceProcess, traces
 
 pytestmark = pytest.mark.needs("kprobe_events")

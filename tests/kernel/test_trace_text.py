@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent_process import eventually
 from tests.kernel.workload import FORGED, Child
+from tests.support.patience import eventually
 from tests.trace_process import StartTrace, TraceProcess, getppid
 
 pytestmark = pytest.mark.needs("kprobe_events")

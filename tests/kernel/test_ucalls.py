@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent_process import eventually
 from tests.compiling import compiled
 from tests.kernel.conftest import StartAgent
 from tests.kernel.test_calls import BOUNDS, SLEEPS, bucket, lost
+from tests.support.patience import eventually
 
 pytestmark = pytest.mark.needs("uprobe_events")
 

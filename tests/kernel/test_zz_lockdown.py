@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from kprobe_exporter.cli import main
-from tests.agent_process import eventually
 from tests.kernel.conftest import StartAgent
+from tests.support.patience import eventually
 
 LOCKDOWN = Path("/sys/kernel/security/lockdown")
 

@@ -16,8 +16,8 @@ from kprobe_exporter.config.values import Config
 from kprobe_exporter.errors import SourceError
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.stop import Stop
-from tests.agent_process import eventually
 from tests.fake_tracefs import FakeTracefs
+from tests.support.patience import eventually
 
 GROUP = "kprobe_exporter"
 TID = 1

@@ -15,7 +15,7 @@ from kprobe_exporter import vigil as module
 from kprobe_exporter.faults import MEANING, Fault
 from kprobe_exporter.tracefs.poller import Poller
 from kprobe_exporter.vigil import MENDS, WITHIN, Vigil
-from tests.agent_process import eventually
+from tests.support.patience import eventually
 from tests.unit.test_agent import COUNTED, GROUP, OPEN, READ, Machine
 
 EVENTS = f"instances/{GROUP}/events/{GROUP}"

@@ -1,0 +1,1 @@
+"""What tests of several suites share, and no test is."""
