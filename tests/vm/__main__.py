@@ -111,7 +111,9 @@ def host_suite(name: str, stop: threading.Event) -> Result:
     """A suite on this machine and on its own kernel, which may lack much: skips are fine here."""
     with _directory(name) as directory:
         command = _pytest(HOST_SUITES[name], directory)
-        child = Child(name, command, directory / "log", LIMIT, boot.environment(), stop, stall=patience(STALL))
+        child = Child(
+            name, command, directory / "log", LIMIT, boot.environment(), stop, stall=patience(STALL)
+        )
         return judge(name, child.run(), directory / "junit.xml")
 
 
