@@ -1,8 +1,12 @@
-"""Options of the fault tests."""
+"""Options of the fault tests, and the kernel's names read once where they run in a VM."""
 
+import os
 from pathlib import Path
 
 import pytest
+
+if "KPROBE_EXPORTER_VM" in os.environ:
+    from tests.kernel.conftest import names_read_once, tracefs  # noqa: F401
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,5 +1,6 @@
 """What the kernel tests share: a real tracefs, agents on it, and the machine left as it was found."""
 
+import gc
 import itertools
 import subprocess
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from kprobe_exporter.cli import run as run  # noqa: PLC0414
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.profile import parse_stats
 from kprobe_exporter.tracefs.resolve import Resolver
+from kprobe_exporter.tracefs.symbols import Symbols, Table
 from tests.agent_process import AgentProcess, running
 from tests.trace_process import StartTrace, traces
 
@@ -63,26 +65,43 @@ def tracefs() -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def names_read_once(tracefs: Path) -> Iterator[None]:
-    """The kernel's 50,000 functions, read once for each set of modules, and inherited by what is forked.
+    """The kernel's 50,000 functions and 190,000 symbols, read once for each set of modules.
 
-    Under emulation that takes as long as all the rest of an agent's start. A test that cannot read them
-    runs in a process of its own.
+    Forked agents inherit them: under emulation reading them takes several times as long as all the rest of
+    an agent's start. A test that cannot read them runs in a process of its own.
     """
     read: Callable[[Resolver], dict[str, list[str]] | None] = vars(Resolver)["_places"].func
+    look: Callable[[Symbols], None] = vars(Symbols)["_look_again"]
     modules_file = Path("/proc/modules")
-    known: dict[tuple[str, ...], dict[str, list[str]] | None] = {}
+    functions: dict[tuple[str, ...], dict[str, list[str]] | None] = {}
+    tables: dict[frozenset[bytes], Table | None] = {}
 
     def places(resolver: Resolver) -> dict[str, list[str]] | None:
         lines = modules_file.read_text().splitlines() if modules_file.exists() else ()
         modules = tuple(sorted(line.partition(" ")[0] for line in lines))
-        if modules not in known:
-            known.clear()
-            known[modules] = read(resolver)
-        return known[modules]
+        if modules not in functions:
+            functions.clear()
+            functions[modules] = read(resolver)
+        return functions[modules]
 
+    def look_again(symbols: Symbols) -> None:
+        modules = symbols._loaded_modules()
+        if modules in tables and symbols._table is None and symbols._kallsyms_visible():
+            symbols._table, symbols._modules = tables[modules], modules
+        look(symbols)
+
+    kernel = MountedTracefs(tracefs)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Resolver, "_places", property(places))
-        _ = Resolver.of(MountedTracefs(tracefs))._places
+        _ = Resolver.of(kernel)._places
+        symbols = Symbols(kernel)
+        if symbols._kallsyms_visible():
+            symbols.name(0)
+            tables[symbols._modules] = symbols._table
+        patch.setattr(Symbols, "_look_again", look_again)
+        # What is there by now is not looked through by the collections of every forked process.
+        gc.collect()
+        gc.freeze()
         yield
 
 
