@@ -23,10 +23,10 @@ help: ## list the targets
 run: .venv/runtime.stamp ## the agent on this machine, on :10435 (ARGS="--config FILE")
 	$(bin)/kprobe-exporter run $(ARGS)
 
-test: .venv/test.stamp ## everything: the host's suites, then the kernel suite in a VM per kernel
+test: .venv/test.stamp ## everything: the host's suites, then the kernel suite in a VM per kernel (ARGS="--suite deploy")
 	@scripts/debian-packages $(suite-packages) $(image-packages) chromium chromium-driver openssl
 	@command -v npm >/dev/null || scripts/debian-packages npm
-	@$(bin)/python -m tests.vm test
+	@$(bin)/python -m tests.vm test $(ARGS)
 
 check: .venv/test.stamp ## lint, format, types and unit tests, in seconds
 	$(bin)/ruff check

