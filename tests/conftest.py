@@ -1,4 +1,7 @@
-"""What every suite shares: the marker `needs`, and promtool.
+"""What every suite shares: a tracefs, the marker `needs`, and promtool.
+
+The tracefs is in a mount namespace of pytest's own: no suite depends on what this machine has mounted, or
+leaves anything mounted.
 
 `@pytest.mark.needs("kprobe_events")` skips a test where the kernel has no such file below its
 tracefs, and no such word in its README. The harness (tests/vm) knows what each kernel under test
@@ -13,7 +16,11 @@ from pathlib import Path
 
 import pytest
 
-TRACEFS = Path("/sys/kernel/tracing")
+from tests.support.private_tracefs import TRACEFS, provide
+
+
+def pytest_configure() -> None:
+    provide()
 
 
 @pytest.fixture(autouse=True)
@@ -28,9 +35,16 @@ def own_log() -> Iterator[None]:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker in item.iter_markers("needs"):
+        needs_tracefs()
         for feature in marker.args:
             if not has(feature):
                 pytest.skip(f"needs {feature}")
+
+
+def needs_tracefs() -> None:
+    """Skip a test where there is no tracefs for it."""
+    if why := provide():
+        pytest.skip(why)
 
 
 def has(feature: str) -> bool:

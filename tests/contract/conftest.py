@@ -10,8 +10,9 @@ import pytest
 
 from kprobe_exporter.tracefs.definitions import list_definitions
 from kprobe_exporter.tracefs.files import MountedTracefs, Tracefs
-from tests.conftest import TRACEFS, has
+from tests.conftest import has, needs_tracefs
 from tests.fake_tracefs import FakeTracefs
+from tests.support.private_tracefs import TRACEFS
 
 
 @dataclass
@@ -47,6 +48,7 @@ def kernel(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kernel]:
             lambda: fake.fire("do_sys_openat2", f' return=-2 comm="{threading.current_thread().name[:15]}"'),
         )
     else:
+        needs_tracefs()
         if not has("kprobe_events"):
             pytest.skip("needs kprobe_events")
         kernel = Kernel(

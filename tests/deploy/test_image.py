@@ -21,13 +21,14 @@ from typing import Any
 import pytest
 
 from tests.agent_process import Metrics
+from tests.conftest import needs_tracefs
 from tests.deploy.containers import IMAGE, build, get, inspect, needs_containers, tool
 from tests.support.patience import eventually
+from tests.support.private_tracefs import TRACEFS
 from tests.vm import ROOT
 
 INSTANCE = "kp_image"
 SAFE = ("--cap-drop=ALL", "--security-opt=no-new-privileges", "--read-only")
-TRACEFS = Path("/sys/kernel/tracing")
 CONFIG = f"""
 global: {{tracefs_instance: {INSTANCE}}}
 probes:
@@ -80,8 +81,7 @@ def config(tmp_path: Path) -> Path:
 @pytest.fixture
 def tracefs() -> Iterator[Path]:
     """The host's, in which nothing of ours is left."""
-    if not (TRACEFS / "README").exists():
-        subprocess.run(["mount", "-t", "tracefs", "nodev", TRACEFS], check=True)
+    needs_tracefs()
     assert left(TRACEFS) == []
     yield TRACEFS
     assert left(TRACEFS) == []

@@ -15,17 +15,19 @@ import pytest
 import yaml
 
 from tests.agent_process import Metrics
+from tests.conftest import needs_tracefs
 from tests.deploy.containers import build, get, inspect, needs_containers, tool
 from tests.deploy.manifests import KUBERNETES, only, rendered
 from tests.support.patience import eventually
+from tests.support.private_tracefs import TRACEFS
 
-TRACEFS = Path("/sys/kernel/tracing")
 INSTANCE = "kp_pod"
 
 
 @pytest.fixture(scope="module")
 def image() -> str:
     needs_containers()
+    needs_tracefs()
     return build()
 
 
@@ -124,8 +126,7 @@ wait $!
 
 def test_an_unmount_on_the_node_does_not_reach_the_tracefs_of_a_running_pod(tmp_path: Path) -> None:
     needs_containers()
-    if not (TRACEFS / "README").exists():
-        pytest.skip("tracefs is not mounted")
+    needs_tracefs()
     (mount,) = (m for m in container_mounts() if m["mountPath"] == "/tracefs")
     assert mount.get("mountPropagation", "None") == "None"
     command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", NODE, str(tmp_path)]

@@ -18,13 +18,15 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 
 from tests.agent_process import Metrics
+from tests.conftest import needs_tracefs
 from tests.deploy.containers import build, inspect, needs_containers, tool
 from tests.deploy.manifests import crd_schema, only, rendered
 from tests.deploy.test_kubernetes import CUSTOM, NEWEST
 from tests.readme import ROOT, reads
 from tests.support.patience import eventually
+from tests.support.private_tracefs import TRACEFS
 
-INSTANCE = Path("/sys/kernel/tracing/instances/kprobe_exporter")
+INSTANCE = TRACEFS / "instances/kprobe_exporter"
 ASK = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode())"
 OF_MAKE = ("ARGS", "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS")
 """What an outer make tells an inner one."""
@@ -38,7 +40,7 @@ def network() -> Iterator[Network]:
     if os.geteuid() != 0:
         if os.environ.get("CI"):
             pytest.fail("the README's commands are run as root")
-        pytest.skip("needs root")
+        pytest.skip("only root can do this")
     keeper = "ip link set lo up && echo up && exec sleep infinity"
     with subprocess.Popen(["unshare", "--net", "sh", "-c", keeper], stdout=subprocess.PIPE) as process:
         try:
@@ -51,9 +53,8 @@ def network() -> Iterator[Network]:
 
 @pytest.fixture
 def tracefs() -> Iterator[None]:
-    """Mounted, and without an agent's instance before and after."""
-    if not INSTANCE.parent.exists():
-        subprocess.run(["mount", "-t", "tracefs", "nodev", INSTANCE.parents[1]], check=True)
+    """Without an agent's instance before and after."""
+    needs_tracefs()
     assert not INSTANCE.exists(), "an agent runs on this machine already: end it"
     yield
     assert not INSTANCE.exists()

@@ -2,7 +2,6 @@
 
 import gc
 import itertools
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,9 +18,10 @@ from kprobe_exporter.tracefs.profile import parse_stats
 from kprobe_exporter.tracefs.resolve import Resolver
 from kprobe_exporter.tracefs.symbols import Symbols, Table
 from tests.agent_process import AgentProcess, running
+from tests.conftest import needs_tracefs
+from tests.support.private_tracefs import TRACEFS
 from tests.trace_process import StartTrace, traces
 
-TRACEFS = Path("/sys/kernel/tracing")
 SEED = 20261121
 
 StartAgent = Callable[..., AgentProcess]
@@ -49,17 +49,8 @@ def events(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(scope="session")
 def tracefs() -> Path:
-    """The kernel's tracefs, mounted if it is not. It stays mounted: others may use it by now."""
-    if not (TRACEFS / "README").exists():
-        try:
-            subprocess.run(
-                ["mount", "-t", "tracefs", "nodev", TRACEFS],
-                check=True,
-                capture_output=True,
-                text=True,
-            )
-        except (OSError, subprocess.CalledProcessError) as error:
-            pytest.skip(f"tracefs cannot be mounted here: {getattr(error, 'stderr', error)}")
+    """The kernel's tracefs, in the mount namespace of these tests."""
+    needs_tracefs()
     return TRACEFS
 
 

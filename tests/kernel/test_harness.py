@@ -2,6 +2,7 @@
 
 import os
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -29,3 +30,13 @@ def test_an_instance_can_be_made(tracefs: Path) -> None:
 def test_the_loopback_is_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         socket.create_connection(server.getsockname()).close()
+
+
+def test_what_is_mounted_here_is_mounted_nowhere_else(tracefs: Path, tmp_path: Path) -> None:
+    """So the end of the tests is the end of their mounts, tracefs among them."""
+    subprocess.run(["mount", "-t", "tmpfs", "none", tmp_path], check=True)
+    try:
+        assert str(tmp_path) in Path("/proc/self/mountinfo").read_text()
+        assert str(tmp_path) not in Path(f"/proc/{os.getppid()}/mountinfo").read_text()
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
