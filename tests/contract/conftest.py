@@ -12,6 +12,7 @@ from kprobe_exporter.tracefs.definitions import list_definitions
 from kprobe_exporter.tracefs.files import MountedTracefs, Tracefs
 from tests.conftest import has, needs_tracefs
 from tests.fake_tracefs import FakeTracefs
+from tests.support.leftovers import counts, group
 from tests.support.private_tracefs import TRACEFS
 
 
@@ -60,4 +61,5 @@ def kernel(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kernel]:
 
 
 def _state(files: Tracefs) -> tuple[list[str], list[str]]:
-    return [defined.line for defined in list_definitions(files)], files.names("instances")
+    lines = [defined.line for defined in list_definitions(files) if counts(group(defined.line))]
+    return lines, [name for name in files.names("instances") if counts(name)]

@@ -16,8 +16,9 @@ from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.stop import Stop
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.instance import Instance
-from tests.kernel.conftest import as_found, definitions, files, tracefs  # noqa: F401
-from tests.kernel.test_lifecycle import foreign_things, instances
+from tests.kernel.conftest import as_found, files, tracefs  # noqa: F401
+from tests.kernel.test_lifecycle import foreign_things
+from tests.support.leftovers import definitions, instances
 
 pytestmark = pytest.mark.needs("kprobe_events")
 

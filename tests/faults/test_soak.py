@@ -17,7 +17,8 @@ from tests.agent_process import AgentProcess, Metrics
 from tests.faults import soak
 from tests.faults.soak import BURSTS, Eye, Load
 from tests.faults.test_privilege import own_libc
-from tests.kernel.conftest import StartAgent, as_found, definitions, start_agent, tracefs  # noqa: F401
+from tests.kernel.conftest import StartAgent, as_found, start_agent, tracefs  # noqa: F401
+from tests.support.leftovers import definitions
 from tests.support.patience import eventually
 
 pytestmark = [pytest.mark.needs("kprobe_events"), pytest.mark.needs("uprobe_events")]

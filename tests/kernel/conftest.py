@@ -19,6 +19,7 @@ from kprobe_exporter.tracefs.resolve import Resolver
 from kprobe_exporter.tracefs.symbols import Symbols, Table
 from tests.agent_process import AgentProcess, running
 from tests.conftest import needs_tracefs
+from tests.support.leftovers import definitions, instances
 from tests.support.private_tracefs import TRACEFS
 from tests.trace_process import StartTrace, traces
 
@@ -104,19 +105,12 @@ def files(tracefs: Path) -> MountedTracefs:
     return MountedTracefs(tracefs)
 
 
-def definitions(tracefs: Path) -> str:
-    """All dynamic events of the kernel; the definitions files lack what is not built in."""
-    names = ("kprobe_events", "uprobe_events", "dynamic_events")
-    return "".join((tracefs / name).read_text() for name in names if (tracefs / name).exists())
-
-
 @pytest.fixture(autouse=True)
 def as_found(tracefs: Path) -> Iterator[None]:
     """Every test leaves the kernel's definitions and instances as they were."""
-    before = definitions(tracefs), sorted(path.name for path in (tracefs / "instances").iterdir())
+    before = definitions(tracefs), instances(tracefs)
     yield
-    after = definitions(tracefs), sorted(path.name for path in (tracefs / "instances").iterdir())
-    assert after == before
+    assert (definitions(tracefs), instances(tracefs)) == before
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from kprobe_exporter.config.files import DEFAULT
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.functions import Functions, Lists
 from tests.agent_process import Metrics
-from tests.kernel.conftest import StartAgent, definitions
+from tests.kernel.conftest import StartAgent
+from tests.support.leftovers import definitions
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATIONS = [DEFAULT, *sorted((ROOT / "examples").glob("*.yaml"))]

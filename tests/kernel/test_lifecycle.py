@@ -14,7 +14,8 @@ from click.testing import CliRunner
 from kprobe_exporter.cli import main
 from kprobe_exporter.tracefs.files import MountedTracefs
 from tests.agent_process import AgentProcess
-from tests.kernel.conftest import StartAgent, definitions
+from tests.kernel.conftest import StartAgent
+from tests.support.leftovers import definitions, instances
 from tests.support.patience import eventually
 
 PROBES = """
@@ -29,10 +30,6 @@ probes:
     fetch: {file: filename}
     metrics: [{counter: execs_total, labels: [file, comm]}]
 """
-
-
-def instances(tracefs: Path) -> list[str]:
-    return sorted(path.name for path in (tracefs / "instances").iterdir())
 
 
 @contextmanager
