@@ -21,7 +21,7 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     if compiler is None:
         if os.environ.get("CI"):
             pytest.fail("gcc is missing")
-        pytest.skip("needs gcc")
+        pytest.skip("no gcc")
     directory = tmp_path_factory.mktemp("sanitized")
     source = directory / "_pages.c"
     subprocess.run(

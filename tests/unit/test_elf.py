@@ -91,7 +91,7 @@ def by_binutils(path: Path, *options: str) -> dict[str, set[int]]:
     return found
 
 
-@pytest.mark.skipif(not (shutil.which("nm") and shutil.which("readelf")), reason="needs binutils")
+@pytest.mark.skipif(not (shutil.which("nm") and shutil.which("readelf")), reason="no binutils")
 @pytest.mark.parametrize(
     "flags",
     [

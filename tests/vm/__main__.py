@@ -25,7 +25,7 @@ from tests.vm.boot import Guest
 from tests.vm.debian import PackageError, confinement, promtool
 from tests.vm.kernels import KERNELS, Kernel, image
 from tests.vm.process import QUIET, Child, Ended
-from tests.vm.report import Result, judge, table
+from tests.vm.report import Result, in_a_vm, judge, on_this_machine, table
 
 PYTHON = str(ROOT / ".venv/bin/python")
 AGENT = str(ROOT / ".venv/bin/kprobe-exporter")
@@ -93,9 +93,7 @@ def _run(options: argparse.Namespace, rest: list[str], stop: threading.Event) ->
             return shell(kernels[0])
 
 
-def everything(
-    kernels: Sequence[Kernel], host_suites: Sequence[str], stop: threading.Event
-) -> list[Result]:
+def everything(kernels: Sequence[Kernel], host_suites: Sequence[str], stop: threading.Event) -> list[Result]:
     """All suites, or only these of the host. What they need is fetched first: what is missing shows at once.
 
     A guest waits for a quarter of its time, and takes one processor for the rest: the suites of this machine
@@ -113,13 +111,14 @@ def everything(
 
 
 def host_suite(name: str, stop: threading.Event) -> Result:
-    """A suite on this machine and on its own kernel, which may lack much: skips are fine here."""
+    """A suite on this machine and on its own kernel, which may lack much."""
+    excused = on_this_machine(root=os.geteuid() == 0)
     with _directory(name) as directory:
         command = _pytest(HOST_SUITES[name], directory)
         child = Child(
             name, command, directory / "log", LIMIT, boot.environment(), stop, stall=patience(STALL)
         )
-        return judge(name, child.run(), directory / "junit.xml")
+        return judge(name, child.run(), directory / "junit.xml", excused)
 
 
 def vm_suites(kernels: Sequence[Kernel], tests: Sequence[str], stop: threading.Event) -> list[Result]:
@@ -143,7 +142,7 @@ def _guests(
             left_out = kernel.elsewhere if shared else ()
             guest = Guest(kernel, _pytest(chosen, directory, left_out), directory, LIMIT)
             ended = _boot(guest, stop, patience(STALL))
-            return [judge(kernel.series, ended, directory / "junit.xml", kernel.absent)]
+            return [judge(kernel.series, ended, directory / "junit.xml", in_a_vm(kernel.absent))]
 
     for kernel in kernels:  # One after the other: the progress of a download is on the terminal.
         image(kernel)
@@ -301,7 +300,9 @@ def _arguments() -> tuple[argparse.Namespace, list[str]]:
         command.add_argument("--kernel", action="append", choices=every, metavar="|".join(every))
         command.set_defaults(default=default)
         if name == "test":
-            command.add_argument("--suite", action="append", choices=HOST_SUITES, help="only these of the host")
+            command.add_argument(
+                "--suite", action="append", choices=HOST_SUITES, help="only these of the host"
+            )
         if name == "exec":
             command.add_argument("--writable", type=Path, metavar="DIRECTORY")
         if name == "demo":

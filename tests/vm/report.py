@@ -1,14 +1,30 @@
 """What pytest wrote about a run, judged: a run without a result is a failure, never a pass."""
 
+import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.vm import ROOT
 from tests.vm.process import Ended
 
-NEEDS = "needs "  # How the marker `needs` begins its reason; the feature follows.
+NEEDS = "needs "
+"""How the marker `needs` begins its reason; the feature follows. No other skip's reason begins so."""
+
+BEYOND_THE_SUITE = re.compile(
+    rf"{NEEDS}.*"
+    "|no IPv6 here|one CPU, or one that cannot go|the instruction is x86-64's|no header of x86_64"
+    "|not in a VM|not on a machine that is used on|UPDATE_IMAGES=1 makes the picture anew"
+)
+"""Reasons to skip on this machine that no suite can remove: its kernel and its processors are what they are,
+and some tests are for VMs. To mount, install or make what tests need is the suite's own work."""
+
+SHOWN = 3
+"""Tests with the same reason that are named; of more, the number is told."""
+
+Excused = Callable[[str], bool]
+"""Whether a skip for this reason is fine."""
 
 
 @dataclass
@@ -19,15 +35,18 @@ class Result:
     seconds: float = 0.0
     passed: int = 0
     failed: int = 0
-    skipped: int = 0
+    skips: dict[str, list[str]] = field(default_factory=dict)
+    """The tests that were skipped, by the reason."""
     problems: list[str] = field(default_factory=list)
 
+    @property
+    def skipped(self) -> int:
+        return sum(map(len, self.skips.values()))
 
-def judge(name: str, ended: Ended, junit: Path, absent: frozenset[str] | None = None) -> Result:
-    """Reads a run's junit file.
 
-    `absent`: the features that a kernel under test is known to lack. A test skipped there for
-    another reason did not run where it should have, which is a failure. None: any skip is fine.
+def judge(name: str, ended: Ended, junit: Path, excused: Excused) -> Result:
+    """Reads a run's junit file. A test that was skipped without an excuse did not run where it should have,
+    which is a failure.
     """
     result = Result(name, ended.seconds)
     try:
@@ -38,7 +57,7 @@ def judge(name: str, ended: Ended, junit: Path, absent: frozenset[str] | None = 
         result.problems.append(f"no result: it {ended_how}; its logs are in {where}")
     else:
         for case in cases:
-            _count(result, case, absent)
+            _count(result, case, excused)
         if not cases:
             result.problems.append("no test ran")
         elif ended.status != 0 and not result.failed:
@@ -49,13 +68,28 @@ def judge(name: str, ended: Ended, junit: Path, absent: frozenset[str] | None = 
     return result
 
 
+def in_a_vm(absent: frozenset[str]) -> Excused:
+    """On a kernel under test only the features that it is known to lack excuse a skip."""
+    return lambda reason: reason.startswith(NEEDS) and reason.removeprefix(NEEDS) in absent
+
+
+def on_this_machine(*, root: bool) -> Excused:
+    """Only what a suite cannot set up excuses a skip; without root, that is much."""
+    return lambda reason: not root or BEYOND_THE_SUITE.fullmatch(reason) is not None
+
+
 def table(results: Iterable[Result]) -> str:
-    """The results one below the other, what failed, and as the last line the sum."""
+    """The results one below the other, what was skipped and why, what failed, and at the end the sum."""
     results = list(results)
     width = max(len(result.name) for result in results)
     lines = ["", f"{'':{width}}  passed  failed  skipped    time"]
     lines += [
         f"{r.name:{width}}  {r.passed:6}  {r.failed:6}  {r.skipped:7}  {r.seconds:4.0f} s" for r in results
+    ]
+    lines += [
+        f"skipped {r.name}: {reason}: {_named(tests)}"
+        for r in results
+        for reason, tests in sorted(r.skips.items())
     ]
     lines += [f"FAILED {r.name}: {problem}" for r in results for problem in r.problems]
     passed, failed, skipped = (
@@ -64,7 +98,11 @@ def table(results: Iterable[Result]) -> str:
     return "\n".join([*lines, f"{passed} passed, {failed} failed, {skipped} skipped"])
 
 
-def _count(result: Result, case: ET.Element, absent: frozenset[str] | None) -> None:
+def _named(tests: list[str]) -> str:
+    return ", ".join(tests) if len(tests) <= SHOWN else f"{len(tests)} tests"
+
+
+def _count(result: Result, case: ET.Element, excused: Excused) -> None:
     name = f"{case.get('classname')}::{case.get('name')}"
     skip = case.find("skipped")
     if case.find("failure") is not None or case.find("error") is not None:
@@ -72,14 +110,11 @@ def _count(result: Result, case: ET.Element, absent: frozenset[str] | None) -> N
         result.problems.append(name)
     elif skip is None:
         result.passed += 1
-    elif absent is None or _excused(skip, absent):
-        result.skipped += 1
     else:
-        result.failed += 1
-        result.problems.append(f"{name} did not run: {skip.get('message', '')}")
-
-
-def _excused(skip: ET.Element, absent: frozenset[str]) -> bool:
-    """Whether the test ran and failed as expected, or names a feature known to be absent."""
-    reason = skip.get("message", "")
-    return skip.get("type") == "pytest.xfail" or reason.removeprefix(NEEDS) in absent
+        reason = skip.get("message", "")
+        expected = skip.get("type") == "pytest.xfail"
+        if expected or excused(reason):
+            result.skips.setdefault(f"failed as expected: {reason}" if expected else reason, []).append(name)
+        else:
+            result.failed += 1
+            result.problems.append(f"{name} did not run: {reason}")

@@ -167,7 +167,7 @@ def test_colons_in_bash(tmp_path: Path, line: str, breaks: str, answer: str, sho
     """bash ends a word at a colon, so it wants no more than what comes behind the last one."""
     bash = shutil.which("bash")
     if bash is None:
-        pytest.skip("needs bash")
+        pytest.skip("no bash")
     script, seen = tmp_path / "script", tmp_path / "seen"
     script.write_text(CliRunner().invoke(main, ["--print-completion", "bash"]).stdout)
     environment = {"SCRIPT": str(script), "SEEN": str(seen), "LINE": line, "ANSWER": answer}
