@@ -10,6 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.export.otlp.channel import BATCH, Channel, Counts
+from tests.support.patience import patience
+
+SOON = patience(10)
+"""Seconds until a test gives up; nothing ever waits for so long."""
 
 
 class FakeSender:
@@ -52,7 +56,7 @@ def running(channel: Channel[int], sender: FakeSender) -> Iterator[None]:
         yield
     finally:
         sender.gate.set()
-        channel.close(10)
+        channel.close(SOON)
 
 
 def test_all_is_sent_in_order_and_in_batches() -> None:
@@ -63,7 +67,7 @@ def test_all_is_sent_in_order_and_in_batches() -> None:
     assert [n for batch in sender.batches for n in batch] == list(range(2000))
     assert max(map(len, sender.batches)) <= BATCH
     assert channel.counts() == Counts(exported=2000)
-    assert sender.stopped == [10]
+    assert sender.stopped == [SOON]
     assert sender.closed == 1
 
 
@@ -73,7 +77,7 @@ def test_a_full_batch_does_not_wait_for_more() -> None:
     with running(channel, sender):
         for n in range(BATCH):
             channel.put(n)
-        assert sender.arrived.acquire(timeout=10)
+        assert sender.arrived.acquire(timeout=SOON)
         assert len(sender.batches[0]) == BATCH
 
 
@@ -83,7 +87,7 @@ def test_a_queue_smaller_than_a_batch_is_full_enough() -> None:
     with running(channel, sender):
         for n in range(3):
             assert channel.put(n)
-        assert sender.arrived.acquire(timeout=10)
+        assert sender.arrived.acquire(timeout=SOON)
         assert sender.batches == [[0, 1, 2]]
 
 
@@ -92,9 +96,9 @@ def test_few_are_sent_after_a_while() -> None:
     channel: Channel[int] = Channel("logs", same, sender, 10_000, linger=0.01)
     with running(channel, sender):
         channel.put(1)
-        assert sender.arrived.acquire(timeout=10)
+        assert sender.arrived.acquire(timeout=SOON)
         channel.put(2)
-        assert sender.arrived.acquire(timeout=10)
+        assert sender.arrived.acquire(timeout=SOON)
     assert sender.batches == [[1], [2]]
 
 
@@ -124,7 +128,7 @@ def test_who_asks_is_told_of_what_arrived() -> None:
         for batch in range(4):
             for n in range(10):
                 assert channel.put(10 * batch + n)
-            assert sender.arrived.acquire(timeout=10)
+            assert sender.arrived.acquire(timeout=SOON)
     assert told == [list(range(10)), list(range(30, 40))]
     assert channel.counts() == Counts(exported=29, failed=11)
 
@@ -135,7 +139,7 @@ def test_a_full_queue_drops_and_says_so() -> None:
     channel: Channel[int] = Channel("logs", same, sender, 10, linger=0)
     with running(channel, sender):
         channel.put(0)
-        assert sender.arrived.acquire(timeout=10)
+        assert sender.arrived.acquire(timeout=SOON)
         assert [channel.put(n) for n in range(1, 16)] == [True] * 10 + [False] * 5
         assert channel.counts() == Counts(dropped=5)
     assert channel.counts() == Counts(exported=11, dropped=5)
@@ -147,13 +151,13 @@ def test_closing_gives_up_a_request_without_an_answer() -> None:
     channel: Channel[int] = Channel("logs", same, sender, 10_000, linger=0)
     channel.start()
     channel.put(0)
-    assert sender.arrived.acquire(timeout=10)
+    assert sender.arrived.acquire(timeout=SOON)
     for n in range(1, 6):
         channel.put(n)
     channel.close(0.01)
     assert channel.counts() == Counts(dropped=5, failed=1)
     sender.gate.set()
-    channel._thread.join(10)
+    channel._thread.join(SOON)
     assert not channel._thread.is_alive()
     assert channel.counts() == Counts(dropped=5, failed=1), "a late answer counts no more"
     assert len(sender.batches) == 1
@@ -163,18 +167,18 @@ def test_closing_twice_and_using_it_afterwards() -> None:
     sender = FakeSender()
     channel: Channel[int] = Channel("logs", same, sender, 10)
     channel.start()
-    channel.close(10)
-    channel.close(10)
+    channel.close(SOON)
+    channel.close(SOON)
     assert not channel.put(1)
     assert channel.counts() == Counts(dropped=1)
-    assert (sender.stopped, sender.closed) == ([10], 1)
+    assert (sender.stopped, sender.closed) == ([SOON], 1)
 
 
 def test_closing_one_that_was_never_started() -> None:
     sender = FakeSender()
     channel: Channel[int] = Channel("logs", same, sender, 10)
     channel.put(1)
-    channel.close(10)
+    channel.close(SOON)
     assert channel.counts() == Counts(dropped=1)
 
 
@@ -184,7 +188,7 @@ def test_silence_that_the_collector_asked_for_outlasts_the_channel() -> None:
     channel: Channel[int] = Channel("logs", same, sender, 10, linger=0)
     channel.start()
     channel.put(1)
-    channel.close(10)
+    channel.close(SOON)
     assert channel.counts() == Counts(dropped=1)
     assert sender.batches == []
 
@@ -224,7 +228,7 @@ def test_a_sender_that_raises_does_not_end_the_thread(caplog: pytest.LogCaptureF
     with running(channel, sender):
         for n in (1, 2):
             channel.put(n)
-            assert sender.arrived.acquire(timeout=10)
+            assert sender.arrived.acquire(timeout=SOON)
     assert channel.counts() == Counts(exported=1, failed=1)
     assert len(caplog.records) == 1
 
