@@ -9,7 +9,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 REFERENCE = 0.15
 """Seconds: what `_import_time` gives on an idle core of 2.5 GHz."""
@@ -45,6 +46,19 @@ def eventually(true: Callable[[], object], seconds: float = 20) -> None:
     while not true():
         assert time.monotonic() < end, f"not true within {limit:.0f} s"
         time.sleep(0.02)
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Hold what is done in the context to a deadline that it has itself, such as that of an end.
+
+    Raises AssertionError if it takes longer than `patience(seconds)`. How fast something is when it has
+    no deadline is no matter of a test: that is a row of a benchmark.
+    """
+    begun = time.monotonic()
+    yield
+    took, limit = time.monotonic() - begun, patience(seconds)
+    assert took < limit, f"took {took:.1f} s of {limit:.1f} s"
 
 
 def _import_time() -> float:

@@ -17,7 +17,7 @@ from kprobe_exporter.errors import SourceError
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.stop import Stop
 from tests.fake_tracefs import FakeTracefs
-from tests.support.patience import eventually
+from tests.support.patience import eventually, patience
 
 GROUP = "kprobe_exporter"
 TID = 1
@@ -353,7 +353,7 @@ def test_one_reload_after_the_other(machine: Machine) -> None:
     def read() -> Config:
         inside[0] += 1
         most[0] = max(most[0], inside[0])
-        gate.wait(5)
+        assert gate.wait(patience(10))
         inside[0] -= 1
         return machine.read()
 
@@ -378,14 +378,14 @@ def test_a_scrape_does_not_wait_for_a_kernel_that_is_slow_to_enable(
     def slow(path: str, text: str) -> None:
         if path.endswith("/read/enable") and text == "1":
             entered.set()
-            assert gate.wait(10)
+            assert gate.wait(patience(10))
         write(path, text)
 
     monkeypatch.setattr(machine.files, "write", slow)
     machine.write(OPEN, READ)
     thread = threading.Thread(target=machine.agent.reload, args=(machine.read,))
     thread.start()
-    assert entered.wait(10)
+    assert entered.wait(patience(10))
     machine.fire("do_open", 5)
     machine.shows((5, "kprobe_opens_total"), (1, "kprobe_up", "open"), (0, "kprobe_up", "read"))
     gate.set()

@@ -18,6 +18,7 @@ from kprobe_exporter.export.otlp.turns import TURN
 from kprobe_exporter.model import Arg, Batch, Exemplar, Family, Join, Layout, Record, Snapshot
 from kprobe_exporter.plan import JoinedSpec
 from kprobe_exporter.telemetry import FLUSH, Telemetry
+from tests.support.patience import patience
 
 ENTRY = Layout(
     0, "read", "read", "eprobe", "sys_enter_read", (Arg("fd", "int"), Arg("buf", "int", pointer=True))
@@ -190,7 +191,7 @@ def test_the_end_takes_bounded_time(collector: Collector, monkeypatch: pytest.Mo
         def stop(self, timeout: float) -> None:
             stops[self.signal] = timeout
             if self.signal != "metrics":
-                both.wait(10)  # one after the other, they would never meet
+                both.wait(patience(10))  # one after the other, they would never meet
 
     monkeypatch.setattr(telemetry, "connect", lambda signal, *_: Meeting(collector, signal))
     made = Wired(Otlp(metrics=3600), call=Export("span"), event=Export("log"))

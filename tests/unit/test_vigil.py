@@ -15,7 +15,7 @@ from kprobe_exporter import vigil as module
 from kprobe_exporter.faults import MEANING, Fault
 from kprobe_exporter.tracefs.poller import Poller
 from kprobe_exporter.vigil import MENDS, WITHIN, Vigil
-from tests.support.patience import eventually
+from tests.support.patience import eventually, patience
 from tests.unit.test_agent import COUNTED, GROUP, OPEN, READ, Machine
 
 EVENTS = f"instances/{GROUP}/events/{GROUP}"
@@ -229,7 +229,7 @@ def test_a_poller_stuck_in_the_kernel_stops_no_scrape(machine: Watched) -> None:
     machine.fire("do_open", 3)
     machine.shows((3, "kprobe_hits_total", "open"))
     poller: Poller = machine.agent._roster.poller
-    poller._read = lambda: release.wait(60)  # type: ignore[assignment, return-value]
+    poller._read = lambda: release.wait(patience(60))  # type: ignore[assignment, return-value]
     machine.fire("do_open", 4)
     ages = []
     for _ in range(2):

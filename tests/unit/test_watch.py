@@ -7,6 +7,7 @@ import pytest
 
 from kprobe_exporter.budget import Trip
 from kprobe_exporter.watch import INTERVAL, LATE, STALE, Look, Watch
+from tests.support.patience import patience
 from tests.unit.test_agent import OPEN, Machine
 
 
@@ -139,7 +140,7 @@ def test_it_goes_on_after_an_error(caplog: pytest.LogCaptureFixture, monkeypatch
 
     watch = Watch(look, lambda trip: None, lambda name: None)
     watch.start()
-    assert seen.wait(10)
+    assert seen.wait(patience(10))
     watch.close()
     watch.close()
     assert caplog.text.count("the probes cannot be watched: gone") == 1

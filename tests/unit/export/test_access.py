@@ -16,6 +16,7 @@ from kprobe_exporter.export.listen import listen
 from kprobe_exporter.export.server import WebServer
 from kprobe_exporter.export.web import create_app
 from kprobe_exporter.export.web_config import Rate, WebSettings
+from tests.support.patience import patience
 from tests.unit.export.conftest import SNAPSHOT
 
 USERS = {b"alice": bcrypt.hashpw(b"secret", bcrypt.gensalt(4))}
@@ -36,7 +37,7 @@ class Guarded:
     def ask(
         self, path: str = "/-/healthy", method: str = "GET", **headers: str
     ) -> tuple[HTTPResponse, bytes]:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=patience(10))
         try:
             named = {name.replace("_", "-"): value for name, value in headers.items()}
             connection.request(method, path, None, named)

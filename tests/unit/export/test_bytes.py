@@ -2,8 +2,6 @@
 
 import socket
 import ssl
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -18,6 +16,7 @@ from kprobe_exporter.export.server import WebServer
 from kprobe_exporter.export.web import create_app
 from kprobe_exporter.export.web_config import Tls, WebSettings
 from tests.certificates import Authority
+from tests.support.patience import eventually, patience
 from tests.unit.export.conftest import SNAPSHOT
 
 HASH = bcrypt.hashpw(b"secret", bcrypt.gensalt(4))
@@ -64,7 +63,7 @@ class Target:
         self.client = client
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=patience(10))
 
     def secure(self) -> socket.socket:
         sock = self.connect()
@@ -99,10 +98,7 @@ def target(
 ) -> Iterator[Target]:
     yield running
     assert running.is_well()
-    deadline = time.monotonic() + 10
-    while len(running.web._clients):
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.01)
+    eventually(lambda: not running.web._clients)
     records = [r for r in caplog.get_records("call") if r.name.startswith(("kprobe_exporter", "asyncio"))]
     assert [record.getMessage() for record in records if not record.getMessage().startswith(SAID)] == []
     assert [record for record in records if record.exc_info] == []

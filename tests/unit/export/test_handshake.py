@@ -5,8 +5,6 @@ import logging
 import socket
 import ssl
 import struct
-import threading
-import time
 from asyncio import selector_events, sslproto
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -22,6 +20,7 @@ from kprobe_exporter.export.web import create_app
 from kprobe_exporter.export.web_config import Tls
 from kprobe_exporter.model import Family, Snapshot
 from tests.certificates import Authority, Pair
+from tests.support.patience import eventually, patience, within
 
 REQUEST = b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n"
 SNAPSHOT = Snapshot(
@@ -60,13 +59,13 @@ class Secured:
 
     def connect(self) -> socket.socket:
         """A TCP connection, and no more."""
-        return socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=patience(10))
 
     def secure(self) -> ssl.SSLSocket:
         return self.client.wrap_socket(self.connect(), server_hostname="localhost")
 
     def ask(self, path: str = "/-/healthy") -> bytes:
-        connection = HTTPSConnection("localhost", self.port, timeout=10, context=self.client)
+        connection = HTTPSConnection("localhost", self.port, timeout=patience(10), context=self.client)
         connection.connect = self._connect(connection)  # type: ignore[method-assign]
         try:
             connection.request("GET", path)
@@ -117,7 +116,7 @@ def shared(authority: Authority, pair: Pair) -> Iterator[Secured]:
 @pytest.fixture
 def secured(shared: Secured, pair: Pair, caplog: pytest.LogCaptureFixture) -> Iterator[Secured]:
     """A server with TLS; whatever a test does to it ends in no more than a line."""
-    wait_until(lambda: shared.connections == 0)
+    eventually(lambda: shared.connections == 0)
     shared.web._complain._quiet_until.clear()
     shared.tls = Tls(context_of(pair))
     yield shared
@@ -128,13 +127,6 @@ def secured(shared: Secured, pair: Pair, caplog: pytest.LogCaptureFixture) -> It
     assert [record for record in ours if record.exc_info] == []
     said = {record.getMessage().split(":")[0] for record in ours}
     assert said <= {"a TLS handshake failed", NOT_ADMITTED, NOT_TLS}
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.01)
 
 
 def read_all(sock: socket.socket) -> bytes:
@@ -194,7 +186,7 @@ def test_a_connection_is_kept(secured: Secured) -> None:
         for _ in range(3):
             assert is_healthy(sock)
         assert secured.connections == 1
-    wait_until(lambda: secured.connections == 0)
+    eventually(lambda: secured.connections == 0)
 
 
 def test_a_request_that_comes_with_the_end_of_the_handshake(secured: Secured) -> None:
@@ -240,7 +232,7 @@ def test_silent_clients_are_dropped(secured: Secured, monkeypatch: pytest.Monkey
     with secured.connect() as silent, secured.connect() as slow, secured.secure() as idle:
         slow.sendall(first_flight(secured)[:20])
         assert read_all(silent) == read_all(slow) == read_all(idle) == b""
-    wait_until(lambda: secured.connections == 0)
+    eventually(lambda: secured.connections == 0)
 
 
 def test_a_crowd_that_shakes_no_hands_locks_nobody_out(secured: Secured) -> None:
@@ -250,7 +242,7 @@ def test_a_crowd_that_shakes_no_hands_locks_nobody_out(secured: Secured) -> None
         crowd[0].settimeout(clients.REQUEST_TIME / 2)
         assert read_all(crowd[0]) == b""
         assert secured.connections <= clients.MAX_CONNECTIONS
-    wait_until(lambda: secured.connections == 0)
+    eventually(lambda: secured.connections == 0)
 
 
 def test_clients_that_do_not_take_their_answer_are_dropped(
@@ -259,7 +251,7 @@ def test_clients_that_do_not_take_their_answer_are_dropped(
     monkeypatch.setattr(clients, "ANSWER_TIME", 0)
     with secured.secure() as sock:
         sock.sendall(REQUEST.replace(b"/-/healthy", b"/metrics") * 8)
-        wait_until(lambda: secured.connections == 0)
+        eventually(lambda: secured.connections == 0)
 
 
 @pytest.mark.parametrize("end", [reset, socket.socket.close])
@@ -271,7 +263,7 @@ def test_clients_that_go_in_the_middle_of_the_handshake(
         sock = secured.connect()
         sock.sendall(first_flight(secured)[:said])
         end(sock)
-    wait_until(lambda: secured.connections == 0)
+    eventually(lambda: secured.connections == 0)
 
 
 @pytest.mark.parametrize("end", [reset, socket.socket.close, ssl.SSLSocket.unwrap])
@@ -285,7 +277,7 @@ def test_clients_that_go_after_the_handshake(
         with suppress(OSError):
             end(sock)
         sock.close()
-    wait_until(lambda: secured.connections == 0)
+    eventually(lambda: secured.connections == 0)
 
 
 @pytest.mark.parametrize("garbage", [REQUEST, b"\0" * 1000, bytes(range(256)) * 100, b"\x16\x03\x01\xff\xff"])
@@ -294,14 +286,14 @@ def test_garbage(secured: Secured, garbage: bytes) -> None:
         sock.sendall(garbage)
         sock.shutdown(socket.SHUT_WR)
         read_all(sock)
-    wait_until(lambda: secured.connections == 0)
+    eventually(lambda: secured.connections == 0)
 
 
 def test_http_is_told_from_garbage(secured: Secured, caplog: pytest.LogCaptureFixture) -> None:
     with secured.connect() as sock:
         sock.sendall(REQUEST)
         read_all(sock)
-    wait_until(lambda: secured.connections == 0)
+    eventually(lambda: secured.connections == 0)
     assert NOT_TLS in caplog.messages
 
 
@@ -312,7 +304,7 @@ def test_a_failed_handshake_is_said_once_a_minute(
     for _ in range(3):
         with pytest.raises(ssl.SSLError), secured.connect() as sock:
             distrustful.wrap_socket(sock, server_hostname="localhost")
-        wait_until(lambda: secured.connections == 0)
+        eventually(lambda: secured.connections == 0)
     (line,) = [record.getMessage() for record in caplog.records if "kprobe" in record.name]
     assert line.startswith("a TLS handshake failed: SSLError(1, '[SSL: TLSV1_ALERT_UNKNOWN_CA]")
     assert capfd.readouterr() == ("", "")
@@ -342,7 +334,7 @@ def test_clients_certificates(
         client.load_cert_chain(someone.certificate, someone.key)
     with suppress(OSError), client.wrap_socket(secured.connect(), server_hostname="localhost") as sock:
         assert is_healthy(sock) is served
-    wait_until(lambda: secured.connections == 0)
+    eventually(lambda: secured.connections == 0)
 
 
 def test_close_is_bounded(
@@ -355,10 +347,9 @@ def test_close_is_bounded(
         assert is_healthy(idle)
         taking = stack.enter_context(secured.secure())
         taking.sendall(REQUEST.replace(b"/-/healthy", b"/metrics") * 8)
-        wait_until(lambda: secured.connections == 3)
-        start = time.monotonic()
-        secured.web.close()
-        assert time.monotonic() - start < 2
+        eventually(lambda: secured.connections == 3)
+        with within(2):
+            secured.web.close()
         assert not secured.web._thread.is_alive()
         assert read_all(silent) == b""
     assert [record for record in caplog.records if record.exc_info or record.levelno > logging.WARNING] == []

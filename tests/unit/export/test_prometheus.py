@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from kprobe_exporter.export.prometheus import Exposition
 from kprobe_exporter.model import Exemplar, Family, HistogramValue, Snapshot
+from tests.support.patience import patience
 from tests.unit.export.conftest import HOSTILE, SNAPSHOT
 
 # The client leaves this one without types.
@@ -180,7 +181,7 @@ def test_openmetrics_parses_whole() -> None:
 def test_promtool_is_silent(promtool: str) -> None:
     body, _ = Exposition(lambda: SNAPSHOT).render()
     result = subprocess.run(
-        [promtool, "check", "metrics"], input=body, capture_output=True, check=False, timeout=30
+        [promtool, "check", "metrics"], input=body, capture_output=True, check=False, timeout=patience(30)
     )
     assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")
 

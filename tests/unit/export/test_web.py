@@ -14,6 +14,7 @@ from kprobe_exporter.export.listen import listen
 from kprobe_exporter.export.server import WebServer
 from kprobe_exporter.export.web import check_telemetry_path, create_app
 from kprobe_exporter.model import Snapshot
+from tests.support.patience import patience
 from tests.unit.export.conftest import SNAPSHOT
 
 
@@ -47,14 +48,14 @@ class Agent:
         self._reloading += 1
         self.at_once = max(self.at_once, self._reloading)
         self.entered.set()
-        assert self.slow is None or self.slow.wait(10)
+        assert self.slow is None or self.slow.wait(patience(10))
         self._reloading -= 1
         return self.why_not
 
     def ask(
         self, path: str, method: str = "GET", body: bytes | None = None, **headers: str
     ) -> tuple[HTTPResponse, bytes]:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=patience(10))
         try:
             named = {name.replace("_", "-"): value for name, value in headers.items()}
             connection.request(method, path, body, named)
@@ -272,7 +273,7 @@ def test_reloads_come_one_after_the_other(agent: Agent) -> None:
     agent.slow = threading.Event()
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(agent.ask, "/-/reload", "POST") for _ in range(8)]
-        assert agent.entered.wait(10)
+        assert agent.entered.wait(patience(10))
         # Those that wait keep nobody else from an answer.
         assert agent.ask("/probes/metrics")[0].status == 200
         agent.slow.set()

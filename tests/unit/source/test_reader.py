@@ -13,8 +13,9 @@ from kprobe_exporter.model import Batch
 from kprobe_exporter.source import text
 from kprobe_exporter.source.reader import Reader
 from kprobe_exporter.source.text import TextPipe
+from tests.support.patience import patience
 
-SOON = 10.0
+SOON = patience(10)
 """Seconds until a test gives up; nothing ever waits for so long."""
 
 

@@ -14,6 +14,7 @@ from kprobe_exporter.errors import StartError
 from kprobe_exporter.trace import output as module
 from kprobe_exporter.trace.interrupt import ENDING, Interrupt
 from kprobe_exporter.trace.output import PIECE, Gone, Output, escaped
+from tests.support.patience import patience
 
 
 @contextmanager
@@ -64,7 +65,7 @@ def test_a_reader_that_has_gone() -> None:
         stop = Interrupt()
         out = Output(write, stop, terminal=False)
         os.close(read)
-        stop.wait_for([], 10, out.watched)
+        stop.wait_for([], patience(10), out.watched)
         assert stop.is_set()
         with pytest.raises(Gone):
             out.write(b"x")
@@ -99,7 +100,7 @@ def test_a_signal_ends_the_wait(number: signal.Signals) -> None:
     try:
         with Interrupt().heeded() as stop:
             os.kill(os.getpid(), number)
-            stop.wait_for([], 10)
+            stop.wait_for([], patience(10))
             assert (stop.is_set(), stop.insists) == (True, False)
             os.kill(os.getpid(), number)
             assert (stop.is_set(), stop.insists) == (True, True)

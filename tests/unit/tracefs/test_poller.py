@@ -10,8 +10,9 @@ import pytest
 
 from kprobe_exporter.model import KernelCounts
 from kprobe_exporter.tracefs.poller import MAX_AGE, Poller
+from tests.support.patience import patience
 
-SOON = 10.0
+SOON = patience(10)
 """Seconds until a test gives up; nothing ever waits for so long."""
 
 

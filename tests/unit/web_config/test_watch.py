@@ -15,6 +15,7 @@ from kprobe_exporter.export.web_config import WebSettings
 from kprobe_exporter.web_config import watch as module
 from kprobe_exporter.web_config.watch import RETRY, WebConfigWatch
 from tests.certificates import Authority
+from tests.support.patience import patience
 from tests.unit.web_config.conftest import HASH
 
 PLAIN = f"basic_auth_users: {{alice: {HASH}}}\n"
@@ -255,10 +256,10 @@ def test_somebody_looks(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # No thread by itself: it would begin before the agent's own are kept out of what is recorded.
     assert watchers() == []
     watch.start()
-    assert all(looks.acquire(timeout=10) for _ in range(3))
+    assert all(looks.acquire(timeout=patience(10)) for _ in range(3))
     (thread,) = watchers()
     watch.close()
-    thread.join(10)
+    thread.join(patience(10))
     assert not thread.is_alive()
 
 
@@ -275,8 +276,8 @@ def test_whatever_goes_wrong_it_is_looked_at_again(
     monkeypatch.setattr(WebConfigWatch, "look", look)
     watch = start(file, PLAIN)
     watch.start()
-    assert all(looks.acquire(timeout=10) for _ in range(3))
+    assert all(looks.acquire(timeout=patience(10)) for _ in range(3))
     (thread,) = watchers()
     watch.close()
-    thread.join(10)
+    thread.join(patience(10))
     assert told() == ["the web configuration cannot be watched: a bug"]
