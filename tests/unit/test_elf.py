@@ -18,6 +18,7 @@ from kprobe_exporter.elf import Code, file_offset, functions, locate
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.target import parse_target
 from tests.compiling import compiled
+from tests.support.patience import patience
 
 PROGRAM = """
 #include <stdio.h>
@@ -363,7 +364,9 @@ def ask_everything(path: Path) -> None:
         assert sentence(ask).isprintable()
 
 
-FUZZ = settings(deadline=3000, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+FUZZ = settings(
+    deadline=1000 * patience(3), suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150
+)
 
 
 @given(st.data())

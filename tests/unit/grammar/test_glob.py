@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.grammar.glob import matcher
+from tests.support.patience import patience
 
 
 def kernel_glob(pattern: bytes, value: bytes) -> bool:
@@ -122,6 +123,6 @@ def test_end_of_an_array() -> None:
 
 def test_many_stars_take_no_time() -> None:
     pattern, value = "a*" * 60 + "b?c", b"a" * 4000
-    begun = time.perf_counter()
+    begun = time.thread_time()
     assert not matcher(pattern, True)(value)
-    assert time.perf_counter() - begun < 0.5
+    assert time.thread_time() - begun < patience(0.5)  # of a CPU, whatever else it does meanwhile

@@ -10,6 +10,10 @@ from hypothesis import strategies as st
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.regexp import LONGEST, decoder
 from kprobe_exporter.model import Value
+from tests.support.patience import patience
+
+WORST = 0.5
+"""Seconds of a CPU, of which other load takes none, for the text that takes a pattern longest."""
 
 
 @pytest.mark.parametrize(
@@ -76,9 +80,9 @@ def test_refused(options: object, sentence: str) -> None:
 
 @pytest.mark.parametrize("pattern", [r"^(\w*)\w*\w*$", r"(\w+)\w+!", r"^(a*?)a*?a*?b", r"((?:ab?c?){1})x"])
 def test_the_worst_that_is_taken_is_bounded(pattern: str) -> None:
-    decode, begin = decoder(pattern), time.perf_counter()
+    decode, begin = decoder(pattern), time.thread_time()
     assert decode(b"a" * (LONGEST - 1) + b"-") is None
-    assert time.perf_counter() - begin < 0.5
+    assert time.thread_time() - begin < patience(WORST)
 
 
 PARTS = st.lists(
@@ -94,10 +98,10 @@ def test_whatever_is_taken_is_fast(parts: list[str]) -> None:
         decode = decoder("".join(parts))
     except ValueError:
         return
-    begin = time.perf_counter()
+    begin = time.thread_time()
     decode(b"a" * (LONGEST - 1) + b"-")
     decode(b"ab" * (LONGEST // 2 - 1) + b"-")
-    assert time.perf_counter() - begin < 0.5
+    assert time.thread_time() - begin < patience(WORST)
 
 
 @given(st.text(max_size=30))
