@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from tests.otlp_faults import Fault, collector
+from tests.support.patience import patience
 
 
 class Saw(NamedTuple):
@@ -53,7 +54,7 @@ def collector_apart(protocol: str, *faults: Fault) -> Iterator[Apart]:
     finally:
         with suppress(OSError):
             ours.send(False)
-        process.join(10)
+        process.join(patience(10))
         process.kill()
         process.join()
         ours.close()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.receivers import free_port
-from tests.support.patience import eventually
+from tests.support.patience import eventually, patience
 
 Labels = dict[str, str]
 
@@ -75,14 +75,14 @@ class Prometheus:
         """The data of an answer; AssertionError with the server's words for a query that it refuses."""
         url = f"{self.address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         try:
-            with urllib.request.urlopen(url, timeout=30) as answer:
+            with urllib.request.urlopen(url, timeout=patience(30)) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as error:
             raise AssertionError(f"{parameters}: {error.read().decode()}") from None
 
     def is_ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.address}/-/ready", timeout=5) as answer:
+            with urllib.request.urlopen(f"{self.address}/-/ready", timeout=patience(5)) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False

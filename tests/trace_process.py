@@ -9,7 +9,6 @@ import signal
 import struct
 import sys
 import termios
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -25,8 +24,8 @@ TRACEFS = Path("/sys/kernel/tracing")
 SIZE = (40, 100)
 """Lines and columns of the terminal."""
 
-START = 120
-"""Seconds that several traces may take to start at once, under emulation."""
+START = 20
+"""Seconds that several traces may take to start at once on an idle machine."""
 
 DEADLY = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -79,7 +78,7 @@ class TraceProcess:
         """On its terminal."""
         os.write(self._master, keys)
 
-    def wait_for(self, text: bytes, timeout: float = START) -> None:
+    def wait_for(self, text: bytes, seconds: float = START) -> None:
         """Wait until this was written; AssertionError with all that was if it ends instead."""
 
         def there() -> bool:
@@ -89,7 +88,7 @@ class TraceProcess:
             return found
 
         try:
-            eventually(there, timeout)
+            eventually(there, seconds)
         except AssertionError as error:
             raise AssertionError(f"{error}: {self._state()}") from None
 
@@ -129,14 +128,17 @@ class TraceProcess:
                 self._status = os.waitstatus_to_exitcode(status)
         return self._status
 
-    def wait(self, timeout: float = 60) -> int:
+    def wait(self, seconds: float = 20) -> int:
         """Its exit status. What it writes to a terminal is read meanwhile, or it would wait for ever."""
-        end = time.monotonic() + timeout
-        while self.poll() is None:
-            if time.monotonic() > end:
-                raise AssertionError(f"still there: {self._state()}")
+
+        def ended() -> bool:
             _ = self.output
-            time.sleep(0.02)
+            return self.poll() is not None
+
+        try:
+            eventually(ended, seconds)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {self._state()}") from None
         assert self._status is not None
         return self._status
 

@@ -11,16 +11,16 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
+
+from tests.support.patience import eventually, patience
 
 TRACEFS = Path("/sys/kernel/tracing")
 ADDRESS = "http://127.0.0.1:10435"
 PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 24, 38  # include/uapi/linux/prctl.h
-PATIENCE = 60
-"""Seconds; emulated, a start takes some."""
 
 
 def main(root: Path, config: dict[str, Any]) -> None:
@@ -76,16 +76,16 @@ def left_in_the_kernel() -> list[str]:
 
 
 def _get(path: str) -> str:
-    end = time.monotonic() + PATIENCE
-    while True:
-        try:
-            with urllib.request.urlopen(ADDRESS + path, timeout=10) as answer:
-                text: str = answer.read().decode()
-                return text
-        except OSError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.1)
+    """The first answer of an agent that may still be starting."""
+    answers: list[str] = []
+
+    def answered() -> bool:
+        with suppress(OSError), urllib.request.urlopen(ADDRESS + path, timeout=patience(10)) as answer:
+            answers.append(answer.read().decode())
+        return bool(answers)
+
+    eventually(answered)
+    return answers[0]
 
 
 if __name__ == "__main__":

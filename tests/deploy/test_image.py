@@ -23,7 +23,7 @@ import pytest
 from tests.agent_process import Metrics
 from tests.conftest import needs_tracefs
 from tests.deploy.containers import IMAGE, build, get, inspect, needs_containers, tool
-from tests.support.patience import eventually
+from tests.support.patience import eventually, patience, within
 from tests.support.private_tracefs import TRACEFS
 from tests.vm import ROOT
 
@@ -216,10 +216,9 @@ def test_as_the_readme_says_it_serves_without_a_capability_and_stops_cleanly(
         assert checks["tracefs"]["evidence"].startswith("/tracefs ")
 
         began = time.monotonic()
-        tool("podman", "stop", "--time=20", name)
+        tool("podman", "stop", f"--time={patience(10):.0f}", name)
         print(f"stopped after {time.monotonic() - began:.1f} s")
-        assert time.monotonic() - began < 10
-        assert inspect(name)["State"]["ExitCode"] == 0
+        assert inspect(name)["State"]["ExitCode"] == 0  # which podman's SIGKILL after that time would not be
         assert left(tracefs) == []
 
 
@@ -229,7 +228,7 @@ def test_what_a_killed_container_leaves_the_next_one_removes(image: str, tracefs
         eventually(lambda: not inspect(name)["State"]["Running"])
         assert left(tracefs) != []
         with agent(config) as successor:
-            tool("podman", "stop", "--time=20", successor)
+            tool("podman", "stop", f"--time={patience(10):.0f}", successor)
 
 
 def test_the_packaged_configuration_has_a_path_of_its_own(image: str, files: Path) -> None:
@@ -252,10 +251,9 @@ def test_the_health_check_fails_without_an_agent_and_imports_none_of_it(image: s
     test = inspect(image)["Healthcheck"]["Test"]
     assert test[:2] == ["CMD", "python3"]
     assert "I" in test[2]  # isolated: PYTHONPATH, where the agent is, does not count
-    with container("--entrypoint=python3", arguments=("-c", "import time; time.sleep(60)")) as name:
-        began = time.monotonic()
+    sleeping = container("--entrypoint=python3", arguments=("-c", "import time; time.sleep(60)"))
+    with sleeping as name, within(5):  # seconds that the image gives the check
         assert tool("podman", "exec", name, *test[1:], check=False).returncode == 1
-        assert time.monotonic() - began < 5
 
 
 def test_on_a_kernel_with_kprobes(image: str, files: Path) -> None:

@@ -18,7 +18,7 @@ from tests.agent_process import Metrics
 from tests.conftest import needs_tracefs
 from tests.deploy.containers import build, get, inspect, needs_containers, tool
 from tests.deploy.manifests import KUBERNETES, only, rendered
-from tests.support.patience import eventually
+from tests.support.patience import eventually, patience
 from tests.support.private_tracefs import TRACEFS
 
 INSTANCE = "kp_pod"
@@ -130,7 +130,7 @@ def test_an_unmount_on_the_node_does_not_reach_the_tracefs_of_a_running_pod(tmp_
     (mount,) = (m for m in container_mounts() if m["mountPath"] == "/tracefs")
     assert mount.get("mountPropagation", "None") == "None"
     command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", NODE, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=patience(60))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.split() in (["0", "0"], ["0", "1"])  # nothing is left there, tracing_on is here
 

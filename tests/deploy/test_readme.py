@@ -23,7 +23,7 @@ from tests.deploy.containers import build, inspect, needs_containers, tool
 from tests.deploy.manifests import crd_schema, only, rendered
 from tests.deploy.test_kubernetes import CUSTOM, NEWEST
 from tests.readme import ROOT, reads
-from tests.support.patience import eventually
+from tests.support.patience import eventually, patience
 from tests.support.private_tracefs import TRACEFS
 
 INSTANCE = TRACEFS / "instances/kprobe_exporter"
@@ -100,12 +100,12 @@ def test_make_run(network: Network, tracefs: None, tmp_path: Path, command: str,
         # make itself would end with the signal.
         (agent,) = Path(f"/proc/{make.pid}/task/{make.pid}/children").read_text().split()
         os.kill(int(agent), signal.SIGTERM)
-        assert make.wait(30) == 0, log.read_text()
+        assert make.wait(patience(30)) == 0, log.read_text()
         assert "Traceback" not in log.read_text()
     finally:
         if make.poll() is None:
             os.killpg(make.pid, signal.SIGTERM)
-            make.wait(30)
+            make.wait(patience(30))
 
 
 @reads(building="docker build", running="docker run", asking="curl ")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.e2e.conftest import PlayBack
 from tests.e2e.test_captured import CONFIG, streams
-from tests.support.patience import eventually
+from tests.support.patience import eventually, patience
 
 
 def free_port() -> int:
@@ -29,13 +29,13 @@ class Prometheus:
     def query(self, text: str) -> dict[str, float]:
         """The samples of an instant query, by the label ``errno`` ('' without one)."""
         url = f"{self.address}/api/v1/query?{urllib.parse.urlencode({'query': text})}"
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=patience(5)) as answer:
             found = json.load(answer)["data"]["result"]
         return {sample["metric"].get("errno", ""): float(sample["value"][1]) for sample in found}
 
     def is_ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.address}/-/ready", timeout=5) as answer:
+            with urllib.request.urlopen(f"{self.address}/-/ready", timeout=patience(5)) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False

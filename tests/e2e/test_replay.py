@@ -11,13 +11,16 @@ import pytest
 
 from tests.agent_process import Metrics
 from tests.e2e.conftest import FIXTURES
+from tests.support.patience import patience
 
 DOCUMENTS = FIXTURES / "documents"
 COMMAND = [sys.executable, "-m", "kprobe_exporter", "replay"]
 
 
 def replay(*arguments: str | Path, text: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([*COMMAND, *arguments], input=text, capture_output=True, check=False, timeout=60)
+    return subprocess.run(
+        [*COMMAND, *arguments], input=text, capture_output=True, check=False, timeout=patience(60)
+    )
 
 
 def metrics(*arguments: str | Path, text: bytes | None = None) -> Metrics:

@@ -24,7 +24,7 @@ from kprobe_exporter.export.listen import listen
 from kprobe_exporter.export.server import WebServer
 from kprobe_exporter.export.web import create_app
 from kprobe_exporter.model import Family, ProbeStatus, Snapshot
-from tests.support.patience import eventually
+from tests.support.patience import eventually, patience
 from tests.vm import ROOT, boot
 from tests.vm.kernels import KERNELS
 from tests.vm.process import Child
@@ -274,6 +274,6 @@ def real_agent(directory: Path) -> Iterator[str]:
 
 
 def answers(port: int) -> bool:
-    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/-/healthy", timeout=5):
+    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/-/healthy", timeout=patience(5)):
         return True
     return False
