@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
-from tests.bench import firing, otlp, overhead, scrape, start, throughput, work
+from tests.bench import clients, firing, otlp, overhead, scrape, start, throughput, work
 from tests.bench.document import merged
 from tests.bench.machine import conditions
 from tests.bench.table import Table
@@ -25,6 +25,7 @@ BENCHMARKS: Mapping[str, ModuleType] = {
     "start": start,
     "otlp": otlp,
     "firing": firing,
+    "clients": clients,
 }
 
 

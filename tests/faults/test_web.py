@@ -18,8 +18,8 @@ from kprobe_exporter.export.clients import MAX_CONNECTIONS
 from kprobe_exporter.export.limits import MAX_BODY_BYTES, MAX_HEADER_BYTES
 from tests.agent_process import AgentProcess, running
 from tests.certificates import Authority, Pair
-from tests.faults.test_slow_clients import Scraped, basic, scraped
-from tests.support.patience import eventually
+from tests.support.patience import eventually, patience
+from tests.support.scraped import Scraped, basic, scraped
 
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=\"owned()\">&amp;'"
 FILE = "<script>alert(1)</script>"
@@ -92,7 +92,7 @@ def status_on(connection: HTTPConnection) -> int:
 
 def shown_certificate(agent: Scraped) -> str:
     """What a new client is shown, trusted or not."""
-    return ssl.get_server_certificate(("127.0.0.1", agent.port), timeout=10)
+    return ssl.get_server_certificate(("127.0.0.1", agent.port), timeout=patience(10))
 
 
 def pem(pair: Pair) -> str:

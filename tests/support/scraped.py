@@ -1,0 +1,184 @@
+"""A whole agent with a large scrape, alone or beside clients that are idle, slow or guess passwords."""
+
+import base64
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from http.client import HTTPConnection
+from pathlib import Path
+
+import bcrypt
+
+from kprobe_exporter.cli import logs
+from kprobe_exporter.cli.run import heed_signals
+from kprobe_exporter.config.load import load
+from kprobe_exporter.labels import DECODERS
+from kprobe_exporter.serve import Options, serve
+from kprobe_exporter.stop import Stop
+from kprobe_exporter.tracefs.files import Tracefs
+from tests.agent_process import AgentProcess, running
+from tests.certificates import Authority
+from tests.e2e.conftest import Playback
+from tests.support.patience import eventually, patience
+
+IDLE = SLOW = 20
+GUESSING = 4
+SAMPLES = 1000
+
+CONFIG = """
+global: {tracefs_instance: slow_clients}
+probes:
+  - name: open
+    attach: kprobe:do_sys_openat2
+    metrics:
+      - {counter: opens_total, help: Opens., labels: {tid: tid}}
+      - {gauge: cpu, help: Where., value: cpu, labels: {tid: tid}}
+"""
+EVENTS = b"".join(
+    b"%16s-%-7d [000] d..1. %5d.%06d: open: (do_sys_openat2+0x0/0xe0)\n" % (b"test", tid, 1, tid)
+    for tid in range(1, SAMPLES // 2 + 1)
+)
+REQUEST = b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: %s\r\n\r\n"
+
+
+def basic(password: str) -> str:
+    return f"Basic {base64.b64encode(f'scraper:{password}'.encode()).decode()}"
+
+
+class Scraped:
+    """A running agent, and what it takes to talk to it."""
+
+    def __init__(self, agent: AgentProcess, port: int, client: ssl.SSLContext | None) -> None:
+        self.agent = agent
+        self.port = port
+        self._client = client
+
+    def connect(self, buffer: int = 0) -> socket.socket:
+        """``buffer`` bounds what the kernel takes in for it."""
+        sock = socket.socket()
+        if buffer:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+        sock.settimeout(patience(10))
+        sock.connect(("127.0.0.1", self.port))
+        return sock
+
+    def secure(self, buffer: int = 0) -> socket.socket:
+        """A connection with TLS, where there is any."""
+        sock = self.connect(buffer)
+        return self._client.wrap_socket(sock, server_hostname="localhost") if self._client else sock
+
+    def ask(self, password: str = "secret") -> tuple[int, bytes]:
+        """The status and the body, on a connection of its own."""
+        connection = HTTPConnection("localhost", self.port)
+        connection.sock = self.secure()
+        try:
+            connection.request("GET", "/metrics", headers={"Authorization": basic(password)})
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+    def first_words(self) -> bytes:
+        """What a client with TLS says first; without TLS, a request."""
+        if self._client is None:
+            return REQUEST % basic("secret").encode()
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        with suppress(ssl.SSLWantReadError):
+            self._client.wrap_bio(incoming, outgoing, server_hostname="localhost").do_handshake()
+        return outgoing.read()
+
+
+@contextmanager
+def scraped(
+    directory: Path, web_config: str, client: ssl.SSLContext | None, text: str = CONFIG
+) -> Iterator[Scraped]:
+    """An agent with this configuration, whose one function fires EVENTS; its files are in the directory."""
+    config, web = directory / "config.yaml", directory / "web.yml"
+    config.write_text(text)
+    web.write_text(web_config)
+    # Taken here, so that the port is known without reading the log for http or https.
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+
+    def main(_: list[str]) -> None:
+        logs.set_up("info", "text")
+        stop = Stop()
+        heed_signals(stop)
+
+        @contextmanager
+        def kernel(_: Path | None) -> Iterator[Tracefs]:
+            root = directory / "tracefs"
+            root.mkdir()
+            yield Playback(root, {"open": EVENTS}, {"do_sys_openat2"})
+
+        options = Options(listen=[f"127.0.0.1:{port}"], web_config=web)
+        serve(lambda: load([config], DECODERS), options, stop, kernel)
+
+    agent = AgentProcess(directory / "agent.log", main, [])
+    with running(agent):
+        eventually(lambda: "serving metrics at" in agent.output() or agent.poll() is not None)
+        assert agent.poll() is None, agent.output()
+        yield Scraped(agent, port, client)
+    assert "Traceback" not in agent.output()
+
+
+@contextmanager
+def protected(directory: Path, *, tls: bool) -> Iterator[Scraped]:
+    """An agent that asks for a password, perhaps over TLS, and has all its samples."""
+    directory.mkdir()
+    hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(10)).decode()
+    text = f"basic_auth_users: {{scraper: {hashed}}}\n"
+    client = None
+    if tls:
+        authority = Authority(directory)
+        authority.issue("server")
+        text += "tls_server_config: {cert_file: server.pem, key_file: server.key}\n"
+        client = ssl.create_default_context(cafile=authority.certificate)
+    with scraped(directory, text, client) as agent:
+        eventually(lambda: agent.ask()[1].count(b"{tid=") == SAMPLES)
+        yield agent
+
+
+@contextmanager
+def idle_and_slow_clients(agent: Scraped) -> Iterator[Callable[[int], None]]:
+    """Idle: half of them send nothing, half finish their handshake. Slow: one byte of each at every call."""
+    words, request = agent.first_words(), REQUEST % basic("secret").encode()
+    with ExitStack() as stack:
+        for number in range(IDLE):
+            stack.enter_context(agent.connect() if number % 2 else agent.secure())
+        slow = [stack.enter_context(agent.connect()) for _ in range(SLOW // 2)]
+        inside = [stack.enter_context(agent.secure()) for _ in range(SLOW // 4)]
+        # They ask for more than fits in between, and take nothing.
+        for _ in range(SLOW - SLOW // 2 - SLOW // 4):
+            stack.enter_context(agent.secure(buffer=1)).sendall(request * 4)
+
+        def dribble(number: int) -> None:
+            for socks, text in ((slow, words), (inside, request)):
+                for sock in socks:
+                    with suppress(OSError):  # this one may have had its time
+                        sock.sendall(text[number % len(text) :][:1])
+
+        yield dribble
+
+
+@contextmanager
+def guessing_clients(agent: Scraped) -> Iterator[list[int]]:
+    """Threads that ask with wrong passwords as fast as they are answered; gives the answers' statuses."""
+    over = threading.Event()
+    statuses: list[int] = []
+
+    def guess() -> None:
+        while not over.is_set():
+            statuses.append(agent.ask("guess")[0])
+
+    guessers = [threading.Thread(target=guess) for _ in range(GUESSING)]
+    for guesser in guessers:
+        guesser.start()
+    try:
+        yield statuses
+    finally:
+        over.set()
+        for guesser in guessers:
+            guesser.join()
