@@ -1,13 +1,15 @@
 """Calls and pairs: what begins and what ends are one, and how long it took is right."""
 
 import ctypes
+import errno
 import os
 import select
+import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -30,20 +32,29 @@ class TimeSpec(ctypes.Structure):
     _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
 
 
-def bucket(metrics: Metrics, name: str, seconds: float, **labels: str) -> float:
-    """The observations between the two bounds around a time."""
-    above = next(bound for bound in BOUNDS if bound > seconds)
-    below = max((bound for bound in BOUNDS if bound < seconds), default=None)
-    upper = metrics.value(f"{name}_bucket", le=str(above), **labels)
-    return upper - (metrics.value(f"{name}_bucket", le=str(below), **labels) if below else 0)
-
-
 def nap(seconds: float) -> tuple[float, float]:
     """Sleep in the kernel, not until a moment but for so long: how long that took at least and at most."""
     wanted = TimeSpec(int(seconds), round(seconds % 1 * 1e9))
     began = time.monotonic()
     assert LIBC.clock_nanosleep(time.CLOCK_MONOTONIC, 0, ctypes.byref(wanted), None) == 0
     return seconds, time.monotonic() - began
+
+
+def sleep_until_interrupted() -> int:
+    """Sleep in the same system call until a signal ends it: the error that it then returns."""
+    hour = TimeSpec(3600, 0)
+    error: int = LIBC.clock_nanosleep(time.CLOCK_MONOTONIC, 0, ctypes.byref(hour), None)
+    return error
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGUSR1 ends the system call of the thread that gets it, and does nothing else."""
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def check(metrics: Metrics, name: str, naps: Sequence[tuple[float, float]], **labels: str) -> None:
@@ -192,12 +203,14 @@ probes:
     filter: "tid == {tid}"
 """)
     recording = tracefs / "instances/kprobe_exporter/tracing_on"
-    asleep = other.submit(nap, 8)
-    eventually(lambda: "nanosleep" in Path(f"/proc/self/task/{tid}/wchan").read_text())
-    recording.write_text("0")
-    eventually(lambda: recording.read_text() == "1\n")
-    assert not asleep.done()
-    asleep.result()
+    thread = other.submit(threading.get_ident).result()
+    with interruptible():
+        asleep = other.submit(sleep_until_interrupted)
+        eventually(lambda: "nanosleep" in Path(f"/proc/self/task/{tid}/wchan").read_text())
+        recording.write_text("0")
+        eventually(lambda: recording.read_text() == "1\n")
+        signal.pthread_kill(thread, signal.SIGUSR1)
+        assert asleep.result() == errno.EINTR
     naps = [other.submit(nap, SLEEPS[0]).result()]
     eventually(lambda: agent.scrape().value("kprobe_duration_seconds_count", probe="sleep") == 1)
     assert lost(agent) == {"unpaired": 1}

@@ -44,7 +44,7 @@ MENDED = {
 """What is replaced in each tool's text."""
 
 ROW = re.compile(r"^\[(\d+)([KMG]?)[],].*?(\d+) \|", re.MULTILINE)
-PATIENCE = 60
+PATIENCE = 30
 
 Buckets = Counter[int]
 """How many, by their bucket's lower bound in microseconds: 0, 1, 2, 4, …"""
@@ -195,9 +195,10 @@ def test_biolatency(
     ours, theirs = buckets(metrics, "kprobe_block_io_seconds", device="nullb0"), tool.end()
     show(ours, theirs)
     assert ours == theirs
-    # On a busy machine a request may be told late, and never too early.
+    # On a busy machine a request may be told late, in a bucket of longer ones, and never too early.
     assert min(ours) == min(LATENCIES.values())
-    assert all(ours[bucket] >= 0.75 * TIMES for bucket in LATENCIES.values())
+    for bucket in LATENCIES.values():
+        assert sum(count for low, count in ours.items() if low >= bucket) >= TIMES
     written = metrics.value("kprobe_block_io_bytes_total", device="nullb0", kind="write")
     assert written == len(LATENCIES) * TIMES * BYTES
     assert metrics.value("kprobe_exporter_events_lost_total", reason="unpaired") == 0

@@ -7,7 +7,7 @@ import pytest
 
 from tests.compiling import compiled
 from tests.kernel.conftest import StartAgent
-from tests.kernel.test_calls import BOUNDS, SLEEPS, bucket, lost
+from tests.kernel.test_calls import BOUNDS, check, lost
 from tests.support.patience import eventually
 
 pytestmark = pytest.mark.needs("uprobe_events")
@@ -17,25 +17,56 @@ THREADS = 8
 
 PROGRAM = """
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 #define OWN __attribute__((noinline, noclone))
 
-OWN long nap(long ms) { usleep(ms * 1000); __asm__(""); return ms; }
-OWN int deeper(int depth) {   /* 150, 300, 600 and 1200 ms, from the inside out */
-    int below = depth ? deeper(depth - 1) : -1;
+/* A line for each call of nap and deeper: which one, and its seconds as seen from inside and outside. */
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec + time.tv_nsec / 1e9;
+}
+
+OWN long nap(long ms, double *least) {
+    double began = now();
+    usleep(ms * 1000);
+    *least = now() - began;
+    return ms;
+}
+static double least[4];
+static int timed_deeper(int depth);
+OWN int deeper(int depth) {   /* at least 150, 300, 600 and 1200 ms, from the inside out */
+    double began = now();
+    int below = depth ? timed_deeper(depth - 1) : -1;
     usleep(depth ? 75000 << depth : 150000);
+    least[depth] = now() - began;
     return below + 1;
+}
+static int timed_deeper(int depth) {
+    double began = now();
+    int returned = deeper(depth);
+    printf("%d %.9f %.9f\\n", depth, least[depth], now() - began);
+    return returned;
 }
 OWN int fails(int with, const char *word) { __asm__("" :: "r"(word)); return -with; }
 
-static void *napping(void *ms) { for (int i = 0; i < 3; i++) nap((long)ms); return 0; }
+static void *napping(void *ms) {
+    for (int i = 0; i < 3; i++) {
+        double least, began = now();
+        nap((long)ms, &least);
+        printf("%ld %.9f %.9f\\n", (long)ms, least, now() - began);
+    }
+    return 0;
+}
 
 int main(int count, char **words) {
     int times = atoi(words[2]);
     if (!strcmp(words[1], "fail")) for (int i = 0; i < times; i++) fails(2, words[3]);
-    if (!strcmp(words[1], "deep")) for (int i = 0; i < times; i++) deeper(3);
+    if (!strcmp(words[1], "deep")) for (int i = 0; i < times; i++) timed_deeper(3);
     if (!strcmp(words[1], "nap")) {
         long ms[4] = {150, 300, 600, 1200};
         pthread_t threads[64];
@@ -51,6 +82,17 @@ int main(int count, char **words) {
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("program") / "program"
     return compiled(output, PROGRAM, "-pthread", *request.param.split())
+
+
+def timed_calls(program: Path, *arguments: object) -> dict[str, list[tuple[float, float]]]:
+    """The seconds of each call that the program made, at least and at most, by what it was called with."""
+    command = [str(program), *map(str, arguments)]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    calls: dict[str, list[tuple[float, float]]] = {}
+    for line in output.splitlines():
+        which, least, most = line.split()
+        calls.setdefault(which, []).append((float(least), float(most)))
+    return calls
 
 
 def test_entries_and_returns(start_agent: StartAgent, program: Path) -> None:
@@ -96,13 +138,11 @@ probes:
     metrics:
       - {{histogram: nap_seconds, value: duration, labels: [asked, return], buckets: {list(BOUNDS)}}}
 """)
-    subprocess.run([program, "nap", str(THREADS)], check=True)
+    naps = timed_calls(program, "nap", THREADS)
+    assert {ms: len(calls) for ms, calls in naps.items()} == dict.fromkeys(("150", "300", "600", "1200"), 6)
     metrics = agent.scrape()
-    for seconds in SLEEPS:
-        ms = f"{seconds * 1000:.0f}"
-        labels = {"asked": ms, "return": ms}
-        assert bucket(metrics, "kprobe_nap_seconds", seconds, **labels) == 6
-        assert metrics.value("kprobe_nap_seconds_count", **labels) == 6
+    for ms, calls in naps.items():
+        check(metrics, "kprobe_nap_seconds", calls, asked=ms, **{"return": ms})
     assert lost(agent) == {}
 
 
@@ -114,9 +154,10 @@ probes:
     returns: int
     metrics: [{{histogram: deep_seconds, value: duration, labels: [return], buckets: {list(BOUNDS)}}}]
 """)
-    subprocess.run([program, "deep", "2"], check=True)
+    calls = timed_calls(program, "deep", 2)
+    assert {depth: len(calls[depth]) for depth in calls} == dict.fromkeys("0123", 2)
     metrics = agent.scrape()
-    for depth, seconds in enumerate(SLEEPS):
-        assert bucket(metrics, "kprobe_deep_seconds", seconds, **{"return": str(depth)}) == 2
-    assert metrics.value("kprobe_duration_seconds_count", probe="deeper") == 2 * len(SLEEPS)
+    for depth, durations in calls.items():
+        check(metrics, "kprobe_deep_seconds", durations, **{"return": depth})
+    assert metrics.value("kprobe_duration_seconds_count", probe="deeper") == 2 * 4
     assert lost(agent) == {}
