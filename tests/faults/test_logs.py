@@ -15,6 +15,7 @@ from kprobe_exporter.cli import run as run  # noqa: PLC0414
 from kprobe_exporter.cli.repeats import SAME
 from tests.agent_process import AgentProcess, running
 from tests.kernel.conftest import as_found, tracefs  # noqa: F401
+from tests.support.patience import patience
 
 TIMES = 23
 HOSTILE = os.fsdecode(b'\x1b[2J\r\n{"level": "error"}\x9b\xe2\x80\xae\xff')
@@ -57,7 +58,7 @@ def test_a_log_in_json(tmp_path: Path, as_found: None) -> None:  # noqa: F811
         config.write_text("probes: [{attach: 'kprobe:x'}]")
         for _ in range(TIMES):
             with pytest.raises(urllib.error.HTTPError) as refused:
-                urllib.request.urlopen(agent.address + "/-/reload", data=b"", timeout=10)
+                urllib.request.urlopen(agent.address + "/-/reload", data=b"", timeout=patience(10))
             refused.value.close()
         assert agent.end() == 0
     log = entries(agent)

@@ -170,7 +170,7 @@ def test_a_module(btf: Btf) -> None:
 
 
 def test_what_it_costs() -> None:
-    """Printed for the record; the limits are of another order, for an emulated machine."""
+    """How long it takes is printed for the record; what it may need is memory, which no load changes."""
     before = time.perf_counter()
     found = Btf(read).prototypes(COMPARED[:10])
     took = time.perf_counter() - before
@@ -183,6 +183,5 @@ def test_what_it_costs() -> None:
         tracemalloc.stop()
     print(f"10 prototypes: {took * 1000:.0f} ms, at most {peak / 1e6:.1f} MB, {after / 1e3:.0f} kB are kept")
     assert len(found) == 10
-    assert took < 3
     assert peak < len(read("vmlinux")) + 3e6
     assert after < 100e3

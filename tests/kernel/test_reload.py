@@ -16,10 +16,10 @@ import pytest
 from kprobe_exporter import pruning
 from kprobe_exporter.tracefs.files import MountedTracefs
 from tests.agent_process import AgentProcess, Metrics
-from tests.kernel.conftest import StartAgent
-from tests.kernel.test_lifecycle import foreign_things
+from tests.kernel.conftest import StartAgent, definitions
+from tests.kernel.test_lifecycle import foreign_things, instances
 from tests.support.leftovers import definitions, instances
-from tests.support.patience import eventually
+from tests.support.patience import eventually, patience
 
 GETPPID = "kprobe:__x64_sys_getppid"
 GETPPID_ENTERS = "tracepoint:syscalls:sys_enter_getppid"
@@ -60,7 +60,7 @@ class Reloaded:
         self.path.chmod(0o600)
         request = urllib.request.Request(f"{self.agent.address}/-/reload", method="POST")
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=patience(30)) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -130,13 +130,11 @@ def _readable(descriptor: int) -> bool:
 
 @dataclass
 class Poller:
-    """Scrapes all the time, and notes what went down, or of ``staying`` probes was not there; and how long
-    the slowest scrape took."""
+    """Scrapes all the time, and notes what went down, or of ``staying`` probes was not there."""
 
     agent: AgentProcess
     staying: tuple[str, ...]
     fell: list[str] = field(default_factory=list)
-    slowest: float = 0
     scrapes: int = 0
 
     @contextmanager
@@ -153,9 +151,7 @@ class Poller:
     def _poll(self, done: threading.Event) -> None:
         last: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
         while not done.wait(0.1):
-            begun = time.monotonic()
             metrics = self.agent.scrape()
-            self.slowest = max(self.slowest, time.monotonic() - begun)
             self.scrapes += 1
             for key, value in metrics.items():
                 if key[0].endswith(("_total", "_count", "_bucket")) and value < last.get(key, 0):
@@ -210,7 +206,6 @@ def test_who_stays_loses_nothing(reloaded: Callable[..., Reloaded]) -> None:
     assert lost <= {"disabled"}  # of those that go
     assert poller.fell == []
     assert poller.scrapes > 5
-    assert poller.slowest < 2  # under emulation, with a parser's worth of Python at each reload
 
 
 @needs_kprobes
