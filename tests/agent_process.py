@@ -11,9 +11,14 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from kprobe_exporter import agent as agent_module
 from tests.support.patience import eventually, patience
 
 SERVING = re.compile(r"serving metrics at (http://\S+?)/metrics")
+
+DRAIN_TIME = 5
+"""Seconds that a scrape of a test waits for the reader, where an agent in service waits 0.2 s: a test relies
+on a scrape to have all that the kernel recorded before it, however late a busy machine runs the reader."""
 
 START_TIME = 20
 """Seconds that an idle machine takes at most to start an agent."""
@@ -131,6 +136,7 @@ def _be_the_agent(log: Path, main: Callable[[list[str]], object], arguments: lis
         sys.stdout = os.fdopen(1, "w", closefd=False)
         sys.stderr = os.fdopen(2, "w", closefd=False)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+        agent_module.DRAIN_TIME = patience(DRAIN_TIME)
         try:
             main(arguments)
             status = 0

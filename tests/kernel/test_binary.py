@@ -53,25 +53,46 @@ def losses(metrics: Metrics) -> float:
 
 
 def settled(agent: AgentProcess) -> Metrics:
-    """A scrape after which nothing more comes: two in a row tell of the same, and the buffer is empty; or
-    all do for a while, since the kernel's count of bytes may stay above 0 (seen once, on 6.12)."""
-    found: list[Metrics] = [agent.scrape()]
-    changed = [time.monotonic()]
+    """A scrape after which nothing more comes: the flood is over when this is called.
+
+    Of two reads of the kernel's counts, both after the flood, what is shown is the same. A scrape may show
+    counts that were read before, since the agent reads them at most once a second, and on a busy machine
+    later yet. The buffer is empty; or all stays the same for a while, since the kernel's count of bytes may
+    stay above 0 (seen once, on 6.12).
+    """
+    read = changed = time.monotonic()
+    found: list[Metrics] = []
 
     def same() -> bool:
-        found.append(agent.scrape())
-        now, before = (sum(m.value(f"kprobe_{n}", probe="flood") for n in COUNTS) for m in found[:-3:-1])
-        if now != before:
-            changed[0] = time.monotonic()
-        empty = found[-1].value("kprobe_exporter_ring_buffer_bytes") == 0
-        return now == before and (empty or time.monotonic() - changed[0] > QUIET)
+        nonlocal read, changed
+        asked = time.monotonic()
+        metrics = agent.scrape()
+        age = metrics.value(AGE)
+        if asked - age <= read:
+            return False  # the read may be the one before, or have begun during the flood
+        read = time.monotonic() - age
+        found.append(metrics)
+        last_two = found[-2:]
+        if len(last_two) < 2 or len({_counts(metrics) for metrics in last_two}) > 1:
+            changed = time.monotonic()
+            return False
+        empty = all(metrics.value("kprobe_exporter_ring_buffer_bytes") == 0 for metrics in last_two)
+        return empty or time.monotonic() - changed > QUIET
 
     eventually(same, 60)
     return found[-1]
 
 
-COUNTS = ("hits_total", "exporter_events_total")
+def _counts(metrics: Metrics) -> tuple[float, ...]:
+    """All that a flood changes."""
+    names = ("kprobe_hits_total", "kprobe_exporter_events_total")
+    counts = (metrics.value(name, probe="flood") for name in names)
+    return (*counts, losses(metrics), metrics.value("kprobe_exporter_events_lost_total", reason="unpaired"))
+
+
+AGE = "kprobe_exporter_kernel_read_age_seconds"
 QUIET = 5.0
+"""Seconds."""
 
 
 @pytest.mark.needs("kprobe_events")
