@@ -1,8 +1,7 @@
 """Whatever a collector does to a whole agent: nothing lost, no scrape waits, all is counted, it ends.
 
 The events are those of tracepoints, which every kernel has, as many a second as are sent by default. Where
-the machine is not emulated a scrape has 100 ms, with each fault in both protocols. An emulated one may take
-longer than that for any scrape: there half of them have 500 ms, and each fault comes in one protocol.
+the machine is emulated each fault comes in one protocol, else in both.
 """
 
 import json
@@ -26,7 +25,7 @@ from tests.kernel.conftest import StartAgent
 from tests.kernel.workload import Child, children
 from tests.otlp_apart import Apart, collector_apart
 from tests.otlp_faults import OK, Fault
-from tests.support.patience import eventually
+from tests.support.patience import eventually, patience, within
 
 HTTP, GRPC = "http/protobuf", "grpc"
 
@@ -35,15 +34,15 @@ CALLS = 1200
 
 EMULATED = "KPROBE_EXPORTER_VM" in os.environ
 
-PROMPT = 0.1
-"""Seconds that a scrape may take, beside those for which the machine had no CPU for the agent."""
+IDLE_SCRAPES = 9
 
-USUAL = 0.5
-"""Seconds that the median of the scrapes may take where the machine is emulated, which was 0.025 to 0.035:
-less than a scrape would that waits for a request, whose timeout is a second or more."""
+MOST_TIMES = 10
+"""So many times the median of an idle agent's scrapes may that of the scrapes beside the export be. Beside
+1,000 events a second it was once to twice as long. A scrape that waits for a request takes its timeout of a
+second or more, which is at least thirty times as long."""
 
-END = 3.0
-"""Seconds that an agent takes to end beside what it sends, under emulation too."""
+END = 1.0
+"""Seconds that an agent takes to end beside what it sends."""
 
 SIGNALS = {"group": "logs", "sync": "traces"}
 ERRNOS = {"group": "ESRCH", "sync": "EINVAL"}
@@ -125,9 +124,10 @@ def are_pushes(count: float, sizes: set[int], most: int) -> bool:
 def watch(agent: AgentProcess, thread: Child) -> Metrics:
     """Let the thread call, and scrape until all has come and its fate, and that of a push, is decided.
 
-    A push is all that is scraped then, and has one fate. No scrape takes longer than PROMPT, or under
-    emulation half of them no longer than USUAL.
+    A push is all that is scraped then, and has one fate. Half of the scrapes take no longer than MOST_TIMES
+    what half of them took before the thread called.
     """
+    idle = median(timed(agent)[0] for _ in range(IDLE_SCRAPES))
     took: list[float] = []
     pushed = 0.0
     sizes = {points(agent.scrape())}
@@ -135,23 +135,30 @@ def watch(agent: AgentProcess, thread: Child) -> Metrics:
     with ThreadPoolExecutor() as pool:
         called = pool.submit(thread.work)
         while True:
-            waited, asked = waiting(agent), time.monotonic()
-            text = agent.get()
+            asked = time.monotonic()
+            seconds, text = timed(agent)
             now = time.monotonic()
-            took.append(now - asked - (waiting(agent) - waited))
+            took.append(seconds)
             metrics = Metrics(text)
             sizes.add(points(metrics))
             before, pushed = pushed, sum(fates(metrics, "metrics").values())
             assert are_pushes(pushed - before, sizes, 2 + int(now - last))
             if called.done() and pushed and all(decided(metrics, probe) for probe in SIGNALS):
                 break
-            last = now
-            assert now < begin + 60, text
+            last = asked  # what this scrape shows may have been so from then on
+            assert now < begin + patience(60), text
             time.sleep(0.05)
-    usual, slowest = median(took), max(took)
-    print(f"of {len(took)} scrapes half took {1000 * usual:.0f} ms, the slowest {1000 * slowest:.0f} ms")
-    assert usual < USUAL if EMULATED else slowest < PROMPT
+    usual = median(took)
+    print(f"half of {len(took)} scrapes took {1000 * usual:.0f} ms, and {1000 * idle:.0f} ms before")
+    assert usual < MOST_TIMES * idle
     return metrics
+
+
+def timed(agent: AgentProcess) -> tuple[float, str]:
+    """A scrape's seconds, less those for which the machine had no CPU for the agent; and its text."""
+    waited, asked = waiting(agent), time.monotonic()
+    text = agent.get()
+    return time.monotonic() - asked - (waiting(agent) - waited), text
 
 
 def waiting(agent: AgentProcess) -> float:
@@ -169,10 +176,9 @@ def decided(metrics: Metrics, probe: str) -> bool:
 
 def ends_well(agent: AgentProcess) -> None:
     """After SIGTERM: in time, by itself, with nothing in its log but a line a signal about the trouble."""
-    before = time.monotonic()
-    agent.signal(signal.SIGTERM)
-    assert agent.wait(60) == 0
-    assert time.monotonic() - before < FLUSH + END
+    with within(FLUSH + END):
+        agent.signal(signal.SIGTERM)
+        assert agent.wait(60) == 0
     lines = agent.output().splitlines()
     assert all(re.match(r"\S+Z (INFO|WARNING) ", line) for line in lines), agent.output()
     for name in ("logs", "traces", "metrics"):
