@@ -14,9 +14,9 @@ from kprobe_exporter import vigil
 from kprobe_exporter.faults import Fault
 from kprobe_exporter.tracefs.files import MountedTracefs
 from tests.agent_process import AgentProcess
-from tests.kernel.conftest import StartAgent, as_found, files, start_agent, tracefs  # noqa: F401
+from tests.kernel.conftest import StartAgent, as_found, definitions, files, start_agent, tracefs  # noqa: F401
 from tests.support.leftovers import definitions
-from tests.support.patience import eventually
+from tests.support.patience import eventually, patience
 
 pytestmark = [
     pytest.mark.needs("kprobe_events"),
@@ -246,7 +246,7 @@ def test_a_module_that_goes_and_comes_back(start_agent: StartAgent, kind: str) -
 
     eventually(lambda: counted(0))
     before = suffering.agent.scrape().value(HITS, probe="shown")
-    time.sleep(2.5)  # it has to be seen loaded once: the agent looks once a second
+    time.sleep(patience(2.5))  # it has to be seen loaded once: the agent looks once a second
     subprocess.run(["rmmod", MODULE], check=True)
     subprocess.run(["modprobe", "-a", *OTHERS], check=True)
     eventually(lambda: suffering.holds("module_gone"))

@@ -16,7 +16,7 @@ from kprobe_exporter.cli import run as run  # noqa: PLC0414
 from tests.agent_process import AgentProcess, Metrics, running
 from tests.kernel.conftest import StartAgent, as_found, start_agent, tracefs  # noqa: F401
 from tests.receivers import rotel
-from tests.support.patience import eventually
+from tests.support.patience import eventually, patience
 
 pytestmark = [
     pytest.mark.needs("kprobe_events"),
@@ -99,6 +99,7 @@ def stepped(seconds: float) -> Iterator[None]:
 @pytest.mark.parametrize("seconds", [3600, -86400])
 def test_the_clock_is_stepped(start_agent: StartAgent, seconds: int) -> None:  # noqa: F811
     """No series goes because of it, none falls, and durations are of another clock."""
+    begun = time.monotonic()
     agent = start_agent(
         CONFIG.replace(
             "probes: [", "probes: [{name: call, attach: 'syscall:getppid', filter: 'common_pid > 0'},"
@@ -110,16 +111,16 @@ def test_the_clock_is_stepped(start_agent: StartAgent, seconds: int) -> None:  #
     with stepped(seconds):
         on_cpu(0, os.getppid)
         eventually(hits(agent, 2 * MANY))
-        time.sleep(1.5)  # a few looks of the agent's timer
+        time.sleep(patience(1.5))  # a few looks of the agent's timer
         after = agent.scrape()
     for (name, labels), value in before.items():
         if name.endswith(("_total", "_count", "_bucket")):
             assert after[name, labels] >= value, name
     assert after.value("kprobe_ppid_total", cpu="0") == 2 * MANY
     assert after.value("kprobe_up", probe="ppid") == 1
-    assert 0 <= after["kprobe_exporter_kernel_read_age_seconds", frozenset()] < 5
+    assert 0 <= after["kprobe_exporter_kernel_read_age_seconds", frozenset()] < time.monotonic() - begun
     assert after.value(LOST, reason="negative") == 0
-    assert after.value("kprobe_duration_seconds_sum", probe="call") < 60
+    assert after.value("kprobe_duration_seconds_sum", probe="call") < time.monotonic() - begun
 
 
 @pytest.mark.parametrize("seconds", [3600, -86400])
@@ -147,7 +148,7 @@ def test_what_is_exported_has_the_time_of_day_of_its_moment(
 
         first = fire(0)
         with stepped(seconds):
-            time.sleep(1.5)  # the clocks are looked at once a second
+            time.sleep(patience(1.5))  # the clocks are looked at once a second
             second = fire(TIMES)
         found = exported()
     assert all(first[0] <= at <= first[1] for at in found[:TIMES])
@@ -180,9 +181,6 @@ def test_no_descriptor_is_left(start_agent: StartAgent) -> None:  # noqa: F811
     assert "Traceback" not in agent.output()
     assert len(agent.output().splitlines()) - lines < 10, agent.output()
 
-
-SPARE = 6 << 20
-"""Bytes beyond what the agent needs to serve; the flood needs many times that."""
 
 SWAP = 256 << 20
 FLOOD = 40_000
@@ -233,8 +231,9 @@ def seek(times: int) -> None:
 
 
 def test_memory_is_short(tmp_path: Path, as_found: None, swap: None) -> None:  # noqa: F811
-    """A flood of labels, one value each, in a cgroup with room for a small part of it: the kernel takes
-    pages away all the time, and the agent counts and serves."""
+    """A flood of labels, one value each, in a cgroup that has no room for what they need: its limit is what
+    the agent had when it served for the first time. The kernel takes pages away, and the agent counts and
+    serves. How much the labels need depends on how many events come at once, and so on the machine."""
     (CGROUPS / "cgroup.subtree_control").write_text("+memory")
     group = CGROUPS / "kprobe_exporter_test"
     group.mkdir()
@@ -256,14 +255,14 @@ def test_memory_is_short(tmp_path: Path, as_found: None, swap: None) -> None:  #
         with running(agent):
             agent.wait_until_serving()
             agent.scrape()
-            limit = int((group / "memory.current").read_text()) + SPARE
+            limit = int((group / "memory.current").read_text())
             (group / "memory.max").write_text(str(limit))
             seek(FLOOD)
             overflow = "kprobe_exporter_series_overflow_total"
             eventually(lambda: patient(agent).value(overflow, metric="kprobe_seeks_total") > 0, 60)
+            eventually(lambda: patient(agent).value(HITS, probe="seeks") >= FLOOD)
             metrics = patient(agent)
             assert metrics.value("kprobe_up", probe="seeks") == 1
-            assert metrics.value(HITS, probe="seeks") >= FLOOD
             assert happened("max") > 0
             assert happened("oom_kill") == 0
             assert int((group / "memory.current").read_text()) <= limit
