@@ -14,7 +14,7 @@ from kprobe_exporter import vigil
 from kprobe_exporter.faults import Fault
 from kprobe_exporter.tracefs.files import MountedTracefs
 from tests.agent_process import AgentProcess
-from tests.kernel.conftest import StartAgent, as_found, definitions, files, start_agent, tracefs  # noqa: F401
+from tests.kernel.conftest import StartAgent, as_found, files, start_agent, tracefs  # noqa: F401
 from tests.support.leftovers import definitions
 from tests.support.patience import eventually, patience
 

@@ -16,8 +16,8 @@ import pytest
 from kprobe_exporter import pruning
 from kprobe_exporter.tracefs.files import MountedTracefs
 from tests.agent_process import AgentProcess, Metrics
-from tests.kernel.conftest import StartAgent, definitions
-from tests.kernel.test_lifecycle import foreign_things, instances
+from tests.kernel.conftest import StartAgent
+from tests.kernel.test_lifecycle import foreign_things
 from tests.support.leftovers import definitions, instances
 from tests.support.patience import eventually, patience
 
