@@ -222,11 +222,12 @@ def test_a_check_that_takes_for_ever_holds_up_no_end(held: Held) -> None:
     """At a cost of 31 it takes a day: neither the loop nor the process waits for it."""
 
     async def work(passwords: Passwords) -> None:
+        before = threading.enumerate()  # a thread of another test may not have ended yet
         task = asyncio.create_task(passwords.match(USERS, b"alice", b"secret", "a"))
         while not held.running:
             await asyncio.sleep(0)
-        (thread,) = [thread for thread in threading.enumerate() if thread.name == "password"]
-        assert thread.daemon
+        (thread,) = [thread for thread in threading.enumerate() if thread not in before]
+        assert (thread.name, thread.daemon) == ("password", True)
         task.cancel()
 
     run(work)
