@@ -31,9 +31,6 @@ DELETE_EVERY = 6
 WARM_UP = 8
 """Cycles before anything is measured."""
 
-IDLE = 1.5
-"""Seconds after which the ring buffer and its counts have been read: deleting an event empties both."""
-
 HITS, EVENTS, LOST = "kprobe_hits_total", "kprobe_exporter_events_total", "kprobe_exporter_events_lost_total"
 SCRAPERS = 8
 """At once: more than the agent has threads for them."""
@@ -74,12 +71,18 @@ class Soak:
                 self.config.write_text(soak.text(own_libc(), other=bool(self.reloads % 2)))
                 self.agent.signal(signal.SIGHUP)
             self.rounds = self.load.done()
-            time.sleep(0.5)  # the quiet ones are read before a burst may overrun them
+            self.applied()  # a scrape: the quiet ones are read before a burst may overrun them
         if reload_at is not None:
             eventually(lambda: self.applied() > before, 60)
         if number % DELETE_EVERY == DELETE_EVERY - 1:
-            time.sleep(IDLE)
+            eventually(self.counted, 60)
             self.delete(soak.VICTIMS[self.deleted % len(soak.VICTIMS)])
+
+    def counted(self) -> bool:
+        """Whether all hits have been read: deleting an event empties the ring buffer and its counts."""
+        text = self.agent.get(f"/metrics?name[]={HITS}")
+        names = (*soak.RECORDED, *soak.COUNTED)
+        return {_value(text, f'{HITS}{{probe="{name}"}}') for name in names} == {self.rounds}
 
     def delete(self, probe: str) -> None:
         """As somebody would who takes it for a leftover: disable it, and delete its definition."""
