@@ -19,7 +19,7 @@ from kprobe_exporter.export.otlp.settings import Settings, Signal
 from kprobe_exporter.export.otlp.transport import connect
 from kprobe_exporter.model import Family, HistogramValue, Snapshot
 from tests.receivers import MockServer, Rotel, attributes, mock_server, needs_mock_server, rotel
-from tests.support.patience import eventually
+from tests.support.patience import eventually, patience
 
 BOTH = pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
 
@@ -123,23 +123,26 @@ BUILD: dict[Signal, Any] = {"traces": spans, "logs": records}
 
 def send(signal: Signal, server: MockServer | Rotel, protocol: Any, compression: Any = None) -> None:
     """COUNT items through a channel, and all of them taken."""
-    settings = Settings(server.endpoints[protocol], protocol, compression=compression, timeout=10)
+    settings = Settings(server.endpoints[protocol], protocol, compression=compression, timeout=patience(10))
     channel: Channel[int] = Channel(signal, BUILD[signal], connect(signal, settings), capacity=10_000)
     channel.start()
     for number in range(COUNT):
         assert channel.put(number)
-    channel.close(20)
+    channel.close(patience(20))
     assert channel.counts() == (COUNT, 0, 0)
 
 
 def push(server: MockServer | Rotel, protocol: Any) -> None:
     """The snapshot, once, at the end."""
     transport = connect(
-        "metrics", Settings(server.endpoints[protocol], protocol, timeout=10), pack(RESOURCE, SCOPE), size
+        "metrics",
+        Settings(server.endpoints[protocol], protocol, timeout=patience(10)),
+        pack(RESOURCE, SCOPE),
+        size,
     )
     pusher = Pusher(lambda: SNAPSHOT, transport, 3600, Conversion(BEGIN))
     pusher.start()
-    pusher.close(20)
+    pusher.close(patience(20))
     assert pusher.counts() == (POINTS, 0, 0)
 
 

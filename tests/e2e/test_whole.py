@@ -16,7 +16,7 @@ from tests import picture
 from tests.dashboard_schema import panels
 from tests.picture import Line
 from tests.prometheus_server import Prometheus
-from tests.support.patience import eventually
+from tests.support.patience import eventually, patience
 from tests.whole.vm import DEPLOY, LIMIT, NODE, needs_a_vm, whole
 
 DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in sorted(DIRECTORY.glob("*.json"))}
@@ -64,7 +64,7 @@ def alerts(server: Prometheus) -> list[Any]:
 
 def first(server: Prometheus, expr: str) -> float:
     """When a query had an answer for the first time, in seconds since the epoch."""
-    return min(series.samples[0][0] for series in server.over(expr, LIMIT))
+    return min(series.samples[0][0] for series in server.over(expr, round(patience(LIMIT))))
 
 
 def asked(expr: str, probe: str = ".+") -> str:

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tests.prometheus_server import Prometheus, prometheus
-from tests.support.patience import eventually
+from tests.support.patience import eventually, patience
 from tests.vm import ROOT, boot
 from tests.vm.debian import promtool
 from tests.vm.kernels import KERNELS
@@ -22,9 +22,8 @@ from tests.vm.process import Child
 
 DEPLOY = ROOT / "deploy/prometheus"
 NODE = "node-1"
-LIMIT = 400
-PATIENCE = 240
-"""Seconds, emulated, and beside other tests: for all of it, and until it is ready."""
+LIMIT, READY = 300, 180
+"""Seconds that an idle machine takes at most to emulate the guest: all of it, and until it is ready."""
 
 
 def needs_a_vm() -> None:
@@ -45,16 +44,17 @@ def whole(directory: Path, ready: Callable[[Prometheus], bool]) -> Iterator[Prom
     machine = directory / "vm"
     machine.mkdir()
     command = [sys.executable, "-m", "tests.whole.guest"]
-    guest = boot.Guest(KERNELS["6.12"], command, machine, LIMIT, port=port)
+    limit = round(patience(LIMIT))
+    guest = boot.Guest(KERNELS["6.12"], command, machine, limit, port=port)
     stop = threading.Event()
-    child = Child("whole", boot.command(guest), machine / "log", LIMIT + 30, boot.environment(), stop)
+    child = Child("whole", boot.command(guest), machine / "log", limit + 30, boot.environment(), stop)
     running = threading.Thread(target=child.run)
     running.start()
     try:
         binary = promtool().with_name("prometheus")
         config = _config(port, directory)
         with prometheus(binary, directory, config, "--enable-feature=exemplar-storage") as server:
-            eventually(lambda: ready(server) or not running.is_alive(), PATIENCE)
+            eventually(lambda: ready(server) or not running.is_alive(), READY)
             assert running.is_alive(), (machine / "log").read_text(errors="replace")
             yield server
     finally:
