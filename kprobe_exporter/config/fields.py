@@ -127,7 +127,7 @@ def _decoder(value: str | dict[str, Any], info: ValidationInfo) -> str | dict[st
 class Strict(BaseModel):
     """What holds for every mapping of the configuration."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 Finite: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]

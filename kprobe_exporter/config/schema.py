@@ -4,10 +4,15 @@ The models check what one value can tell by itself; what concerns several is che
 `alternatives`, `metrics` and `names`. Editors show the docstrings below the fields.
 """
 
+import ast
+import inspect
+from itertools import pairwise
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import Field, Tag, model_validator
+from pydantic import BaseModel, Field, Tag, model_validator
 from pydantic.config import ConfigDict
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core.core_schema import ModelSchema
 
 from kprobe_exporter.config.fields import (
     PROBE_NAME,
@@ -261,7 +266,7 @@ def json_schema() -> dict[str, Any]:
     """The JSON Schema of a configuration file, draft 2020-12, for editors and linters."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **Document.model_json_schema(by_alias=True),
+        **Document.model_json_schema(by_alias=True, schema_generator=_Described),
         "examples": [
             {
                 "probes": [
@@ -281,3 +286,29 @@ def json_schema() -> dict[str, Any]:
             }
         ],
     }
+
+
+class _Described(GenerateJsonSchema):
+    """Describes each key by the docstring below its field.
+
+    Not ``use_attribute_docstrings``: pydantic would parse the source of all models at every start.
+    """
+
+    def model_schema(self, schema: ModelSchema) -> JsonSchemaValue:
+        found = super().model_schema(schema)
+        model: type[BaseModel] = schema["cls"]
+        for name, text in _docstrings(model).items():
+            found["properties"][model.model_fields[name].alias or name]["description"] = text
+        return found
+
+
+def _docstrings(model: type) -> dict[str, str]:
+    """The docstrings below the fields of a model, by the fields' names."""
+    (definition,) = ast.parse(inspect.getsource(model)).body
+    assert isinstance(definition, ast.ClassDef)
+    found = {}
+    for pair in pairwise(definition.body):
+        match pair:
+            case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                found[name] = inspect.cleandoc(text)
+    return found
