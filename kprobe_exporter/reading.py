@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from kprobe_exporter.config.values import Settings
 from kprobe_exporter.errors import GrammarError, TracefsError
@@ -15,11 +15,13 @@ from kprobe_exporter.recipe import Recipe
 from kprobe_exporter.shape import Geometry, Shape
 from kprobe_exporter.source import pages
 from kprobe_exporter.source.binary import BinaryPipe, PagesParser
-from kprobe_exporter.source.lines import LineParser
 from kprobe_exporter.source.reader import Pipe
-from kprobe_exporter.source.text import TextPipe
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.symbols import Symbols
+
+if TYPE_CHECKING:
+    from kprobe_exporter.source.lines import LineParser
+    from kprobe_exporter.source.text import TextPipe
 
 log = logging.getLogger(__name__)
 
@@ -163,7 +165,8 @@ class Intake:
         self._pages: BinaryPipe | None = None
         self.pipe: Pipe
         if self._geometry is None:
-            self.pipe = self._text = TextPipe(_open(instance, instance.open_pipe), LineParser(), deliver)
+            self._text, self._line_parser = _text_pipe(instance, deliver)
+            self.pipe = self._text
             return
         page = self._geometry.page
         stack_format = instance.event_format("ftrace", "kernel_stack")
@@ -187,7 +190,7 @@ class Intake:
         read as it was, or left out, and never stops the others.
         """
         if self._text is not None:
-            return partial(self._text.adopt, LineParser(layouts))
+            return partial(self._text.adopt, self._line_parser(layouts))
         assert self._pages is not None
         assert self._geometry is not None
         found = {layout: self._shape(layout, system) for layout, system in layouts.items()}
@@ -208,6 +211,17 @@ class Intake:
         except GrammarError as error:
             log.warning("%s: its events are not counted until it is what it was", error.message)
             return known
+
+
+def _text_pipe(instance: Instance, deliver: Callable[[Batch], None]) -> "tuple[TextPipe, type[LineParser]]":
+    """The pipe of the kernel's text, and what parses it.
+
+    A start that reads pages needs neither, and no reload changes how events are read.
+    """
+    from kprobe_exporter.source.lines import LineParser  # noqa: PLC0415
+    from kprobe_exporter.source.text import TextPipe  # noqa: PLC0415
+
+    return TextPipe(_open(instance, instance.open_pipe), LineParser(), deliver), LineParser
 
 
 def _geometry(instance: Instance) -> Geometry:

@@ -1,6 +1,5 @@
 """Finding the mounted tracefs, and mounting one where there is none and we may."""
 
-import ctypes
 import errno
 import logging
 import os
@@ -121,6 +120,8 @@ def _look(root: Path) -> None:
 
 
 def _mount(path: Path) -> None:
+    import ctypes  # noqa: PLC0415 - most hosts have tracefs mounted, and need none of it
+
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"nodev", os.fsencode(path), b"tracefs", MOUNT_FLAGS, None) == 0:
         return
@@ -138,6 +139,8 @@ def _mount(path: Path) -> None:
 
 
 def _unmount(path: Path) -> None:
+    import ctypes  # noqa: PLC0415 - _mount has imported it
+
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.umount2(os.fsencode(path), 0) != 0:
         log.info("left tracefs mounted at %s: %s", path, os.strerror(ctypes.get_errno()))

@@ -8,10 +8,13 @@ import logging
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kprobe_exporter.errors import ConfigError, Problem
 from kprobe_exporter.export.web_config import WebSettings
-from kprobe_exporter.web_config.read import Outcome, read_web_config
+
+if TYPE_CHECKING:
+    from kprobe_exporter.web_config.read import Outcome
 
 log = logging.getLogger("kprobe_exporter.web")
 
@@ -105,8 +108,12 @@ class WebConfigWatch:
         return self._unread_since >= RETRY
 
 
-def _read_still(path: Path) -> tuple[Outcome, _Signature]:
+def _read_still(path: Path) -> "tuple[Outcome, _Signature]":
     """What is read, and the signature of just before, so that a change meanwhile shows at the next look."""
+    # Only a start with a web configuration needs this module. The start is the first to read the file: a
+    # later reading finds the module imported and needs no further descriptor.
+    from kprobe_exporter.web_config.read import read_web_config  # noqa: PLC0415
+
     signature = _signature(read_web_config(path).files)
     return read_web_config(path), signature
 
