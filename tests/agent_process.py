@@ -11,7 +11,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from kprobe_exporter import agent as agent_module
+from kprobe_exporter.agent import agent as agent_module
 from tests.support.patience import eventually, patience
 
 SERVING = re.compile(r"serving metrics at (http://\S+?)/metrics")

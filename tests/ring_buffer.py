@@ -3,7 +3,7 @@
 import struct
 from dataclasses import dataclass, field
 
-from kprobe_exporter.shape import Geometry
+from kprobe_exporter.model.record_layout import Geometry
 
 GEOMETRY = Geometry(commit=8, commit_size=8, data=16, page=4096)
 

@@ -13,8 +13,8 @@ from kprobe_exporter.aggregate.series import Limits
 from kprobe_exporter.aggregate.tables import Tables
 from kprobe_exporter.aggregate.updates import HistogramCell, Update
 from kprobe_exporter.aggregate.wiring import count
-from kprobe_exporter.hist import HistTable
-from kprobe_exporter.model import (
+from kprobe_exporter.model.hist import HistTable
+from kprobe_exporter.model.values import (
     SLOT,
     Batch,
     CgroupOf,

@@ -3,7 +3,7 @@
 from itertools import islice
 
 from kprobe_exporter.aggregate.opened import NEVER, Key, Opened
-from kprobe_exporter.model import CPU, TID, TIME, Join, Record
+from kprobe_exporter.model.values import CPU, TID, TIME, Join, Record
 
 DEEPEST = 256
 """Calls that are looked at outwards; what lies deeper in others counts as nested in so many of them."""

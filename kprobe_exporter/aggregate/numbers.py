@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from kprobe_exporter.aggregate.accumulator import Accumulator
 from kprobe_exporter.aggregate.series import UNKNOWN, Series
 from kprobe_exporter.aggregate.updates import HistogramCell
-from kprobe_exporter.model import Family, HistogramValue, LabelValues, MetricSpec, ProbeMetrics
+from kprobe_exporter.model.values import Family, HistogramValue, LabelValues, MetricSpec, ProbeMetrics
 
 HELP = {
     "hits_total": "Firings of the probe, whatever its filter lets through.",

@@ -4,7 +4,7 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import Any, TypeAlias
 
-from kprobe_exporter.model import Loss, Record
+from kprobe_exporter.model.values import Loss, Record
 
 Key: TypeAlias = tuple[Any, ...]  # the joined slot, then what both halves have in common
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
 from kprobe_exporter.aggregate.numbers import Numbers
-from kprobe_exporter.model import Family, LabelValues, ProbeStatus
+from kprobe_exporter.model.values import Family, LabelValues, ProbeStatus
 
 PREFIX = "kprobe_exporter"
 """Of the agent's own metrics; the namespace of the configuration is not for them."""

@@ -11,11 +11,11 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, TypeAlias
 
-from kprobe_exporter import model
 from kprobe_exporter.aggregate.nesting import Nested
 from kprobe_exporter.aggregate.opened import Key, Opened, above
 from kprobe_exporter.aggregate.updates import PLACES
-from kprobe_exporter.model import CALLER, CPU, SLOT, TID, TIME, VALUES, Batch, Join, Layout, Record
+from kprobe_exporter.model import values
+from kprobe_exporter.model.values import CALLER, CPU, SLOT, TID, TIME, VALUES, Batch, Join, Layout, Record
 
 Of: TypeAlias = Callable[[Record], Any]  # takes out of a half what it is paired by
 Take: TypeAlias = Callable[[Record], Record | None]  # what is done with a half: gives what it completes
@@ -262,7 +262,7 @@ def _of(join: Join, layout: Layout) -> Of:
         # Thread 0 is another one on each CPU (init_idle() in kernel/sched/core.c).
         return lambda record: (record[TID] or ~record[CPU],)
     places = []
-    for name in (model.STACK_POINTER,) if join.by == "stack" else join.key:
+    for name in (values.STACK_POINTER,) if join.by == "stack" else join.key:
         own = layout.place(name)
         places.append(PLACES.get(name, -1) if own is None else own)
     if -1 in places:

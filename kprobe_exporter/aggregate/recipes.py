@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 from kprobe_exporter.aggregate.series import Series
 from kprobe_exporter.aggregate.updates import MAX_ERRNO, HistogramCell, whole_scale
-from kprobe_exporter.model import Layout, MetricSpec, ProbeMetrics, ReturnType, Where
-from kprobe_exporter.recipe import Condition, Group, Recipe, Refused, Tally
+from kprobe_exporter.model.aggregation import Condition, Group, Recipe, Refused, Tally
+from kprobe_exporter.model.values import Layout, MetricSpec, ProbeMetrics, ReturnType, Where
 
 SMALLEST, LARGEST = -(1 << 63), (1 << 64) - 1
 """Of the numbers that a field can hold, signed or not."""

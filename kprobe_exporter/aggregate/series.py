@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from kprobe_exporter.model import Decoder, LabelSpec, LabelValues, Value
+from kprobe_exporter.model.values import Decoder, LabelSpec, LabelValues, Value
 
 OVERFLOW = "__overflow__"
 """The value of every label in the set that takes what is over the cap."""

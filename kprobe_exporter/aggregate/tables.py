@@ -4,9 +4,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from kprobe_exporter.aggregate.updates import MAX_ERRNO, normal_return, whole_scale
-from kprobe_exporter.hist import HistFeed, HistKey, HistReading, HistTable
-from kprobe_exporter.model import Batch, Layout, ProbeMetrics, Value
-from kprobe_exporter.recipe import Refused, Tally
+from kprobe_exporter.model.aggregation import Refused, Tally
+from kprobe_exporter.model.hist import HistFeed, HistKey, HistReading, HistTable
+from kprobe_exporter.model.values import Batch, Layout, ProbeMetrics, Value
 
 Key = tuple[int | bytes, ...]
 Row = tuple[tuple[Value, ...], int, int]

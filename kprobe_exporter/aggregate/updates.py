@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 
 from kprobe_exporter.aggregate.series import Series
-from kprobe_exporter.model import (
+from kprobe_exporter.model.values import (
     CALLER,
     CPU,
     TGID,

@@ -20,7 +20,7 @@ from kprobe_exporter.aggregate.updates import (
     passes,
     return_update,
 )
-from kprobe_exporter.model import CgroupOf, Layout, MetricSpec, Record, Where
+from kprobe_exporter.model.values import CgroupOf, Layout, MetricSpec, Record, Where
 
 UPDATES: dict[str, Callable[[Layout, MetricSpec, Series[Any], Refuse, CgroupOf | None], Update]] = {
     "counter": counter_update,

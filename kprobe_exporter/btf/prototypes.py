@@ -24,7 +24,7 @@ from kprobe_exporter.btf.types import (
     Types,
     damaged,
 )
-from kprobe_exporter.model import ReturnType
+from kprobe_exporter.model.values import ReturnType
 
 
 class Type(NamedTuple):

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import click
 
-from kprobe_exporter.cli import logs
 from kprobe_exporter.cli.options import tracefs_option
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Config
+from kprobe_exporter.diagnose.dry_run import Row, look
 from kprobe_exporter.errors import UsageError, one_line
 from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.live import Row, look
+from kprobe_exporter.service import logs
 from kprobe_exporter.tracefs.mount import mounted
 
 SHOWN = {

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import click
 
-from kprobe_exporter.cli import logs
 from kprobe_exporter.cli.options import config_option, tracefs_option
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Settings
 from kprobe_exporter.errors import InstanceBusy
 from kprobe_exporter.labels import DECODERS
+from kprobe_exporter.service import logs
 from kprobe_exporter.tracefs.definitions import list_definitions
 from kprobe_exporter.tracefs.files import MountedTracefs, Tracefs
 from kprobe_exporter.tracefs.instance import Instance

@@ -10,20 +10,20 @@ from pathlib import Path
 
 import click
 
-from kprobe_exporter.cli import logs
+from kprobe_exporter.agent.cgroup_events import FOLLOWED
 from kprobe_exporter.cli.cleanup import left_behind
 from kprobe_exporter.cli.options import tracefs_option
 from kprobe_exporter.config.values import Settings
-from kprobe_exporter.confinement import confinement_checks
+from kprobe_exporter.diagnose.sandbox import confinement_checks
 from kprobe_exporter.errors import InstanceBusy, TracefsError, one_line
-from kprobe_exporter.follow import FOLLOWED
-from kprobe_exporter.reading import PAGE_PARSER, choose
+from kprobe_exporter.probing.event_source import PAGE_PARSER, choose
+from kprobe_exporter.service import logs
+from kprobe_exporter.symbols.addresses import FUNCTIONS, Symbols
 from kprobe_exporter.tracefs.features import TRIAL, Check, instance_checks, kernel_checks
 from kprobe_exporter.tracefs.files import MountedTracefs, Tracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.leftovers import remove_dead_traces
 from kprobe_exporter.tracefs.mount import USUAL, find, mounted
-from kprobe_exporter.tracefs.symbols import FUNCTIONS, Symbols
 
 SHOWN = {"ok": ("ok", "green"), "warn": ("warn", "yellow"), "no": ("no", "red"), "unknown": ("?", "cyan")}
 

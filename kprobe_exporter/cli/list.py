@@ -5,12 +5,12 @@ from pathlib import Path
 
 import click
 
-from kprobe_exporter.cli import logs
 from kprobe_exporter.cli.completion import complete_places
 from kprobe_exporter.cli.options import tracefs_option
 from kprobe_exporter.errors import TracefsError, UsageError, one_line
 from kprobe_exporter.grammar.target import Kind
-from kprobe_exporter.listing import Details, KernelPlaces, Place, Wish, file_places, parse_wish
+from kprobe_exporter.service import logs
+from kprobe_exporter.symbols.listing import Details, KernelPlaces, Place, Wish, file_places, parse_wish
 from kprobe_exporter.tracefs.mount import mounted
 
 

@@ -15,7 +15,7 @@ from kprobe_exporter.cli.options import config_option
 from kprobe_exporter.config.load import load
 from kprobe_exporter.errors import SourceError, UsageError, one_line
 from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.replay import Replay, Summary
+from kprobe_exporter.replay.replay import Replay, Summary
 
 CHUNK = 1 << 20
 NAMES_SHOWN = 20

@@ -8,15 +8,16 @@ from types import FrameType
 
 import click
 
-from kprobe_exporter.cli import WRONG_USAGE, logs
+from kprobe_exporter.agent.serve import Options, serve
+from kprobe_exporter.cli import WRONG_USAGE
 from kprobe_exporter.cli.options import config_option, tracefs_option
 from kprobe_exporter.config.files import DEFAULT
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.errors import ConfigError, KprobeExporterError, UsageError
 from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.serve import Options, serve
-from kprobe_exporter.stop import Stop
+from kprobe_exporter.service import logs
+from kprobe_exporter.service.shutdown import Stop
 
 log = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
-from kprobe_exporter.cli import logs
 from kprobe_exporter.cli.completion import complete_definitions
 from kprobe_exporter.cli.options import tracefs_option
 from kprobe_exporter.errors import GrammarError, TracefsError, UsageError, one_line
+from kprobe_exporter.service import logs
 from kprobe_exporter.trace.asked import Asked, parse_asked
 from kprobe_exporter.trace.emit import configuration, read_back
 from kprobe_exporter.trace.interrupt import Interrupt

@@ -12,7 +12,7 @@ from kprobe_exporter.grammar.evaluate import FLOAT, FieldType, check_fields
 from kprobe_exporter.grammar.fetch import check_name
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.target import Kind, Target, parse_target
-from kprobe_exporter.model import STACK_POINTER
+from kprobe_exporter.model.values import STACK_POINTER
 
 THREAD_KEYS = frozenset({"tid", "pid", "cpu"})
 """What every event has and a pair may have as its key, without fetching it."""

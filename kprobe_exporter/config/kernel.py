@@ -9,7 +9,7 @@ from kprobe_exporter.config.sites import Alternative, Refuse
 from kprobe_exporter.config.values import Metric
 from kprobe_exporter.config.wording import Path, listed, quote
 from kprobe_exporter.grammar.filter import parse_filter
-from kprobe_exporter.model import OF_THREAD
+from kprobe_exporter.model.values import OF_THREAD
 
 MOST_LABELS = 2
 """TRACING_MAP_KEYS_MAX of kernel/trace/tracing_map.h is 3, and a histogram's value is one of them."""

@@ -13,7 +13,7 @@ from kprobe_exporter.grammar.condition import Comparison
 from kprobe_exporter.grammar.evaluate import check_fields
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.lexis import closest
-from kprobe_exporter.model import OF_THREAD
+from kprobe_exporter.model.values import OF_THREAD
 
 MEASURED = (
     "a duration is measured, and each one would be a series of its own: make it the `value` of a histogram"

@@ -25,7 +25,7 @@ from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.lexis import NAME, closest
 from kprobe_exporter.grammar.place import BASES
 from kprobe_exporter.grammar.target import Kind, Target
-from kprobe_exporter.model import STACK_POINTER, ReturnType
+from kprobe_exporter.model.values import STACK_POINTER, ReturnType
 
 _S32 = FieldType("int", 4, signed=True)
 _S64 = FieldType("int", 8, signed=True)

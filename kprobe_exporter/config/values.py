@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from kprobe_exporter.grammar.target import Target
-from kprobe_exporter.model import ReturnType
+from kprobe_exporter.model.values import ReturnType
 
 MetricKind: TypeAlias = Literal["counter", "histogram", "gauge"]
 

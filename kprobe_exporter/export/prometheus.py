@@ -19,7 +19,7 @@ from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
 from kprobe_exporter.export.negotiate import accepted
-from kprobe_exporter.model import Exemplar, Family, HistogramValue, LabelValues, Snapshot
+from kprobe_exporter.model.values import Exemplar, Family, HistogramValue, LabelValues, Snapshot
 
 _generate_openmetrics: Callable[..., bytes] = openmetrics.generate_latest
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.model import Arg
+from kprobe_exporter.model.values import Arg
 
 FIELD = re.compile(
     r"^[ \t]*+field:(?P<type>[^;\n]{0,200}?)(?P<name>[A-Za-z_]\w{0,99})(?P<array>\[[^\]\n]{0,99}\])?;"

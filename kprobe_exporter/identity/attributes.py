@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from kprobe_exporter.identity.cgroups import Cgroups
 from kprobe_exporter.identity.containers import container
 from kprobe_exporter.identity.pods import Pods
-from kprobe_exporter.model import TID, TIME, Record
+from kprobe_exporter.model.values import TID, TIME, Record
 
 CONTAINER = "container.id"
 NAMESPACE, POD, POD_UID = "k8s.namespace.name", "k8s.pod.name", "k8s.pod.uid"

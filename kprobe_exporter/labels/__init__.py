@@ -20,7 +20,7 @@ from kprobe_exporter.labels import (
 from kprobe_exporter.labels import hex as hex_
 from kprobe_exporter.labels import map as map_
 from kprobe_exporter.labels import signal as signal_
-from kprobe_exporter.model import Decoder
+from kprobe_exporter.model.values import Decoder
 
 Decoders = Mapping[str, Callable[[object], Decoder]]
 """Each makes a decoder from the options in the YAML, None without any; ValueError says what is wrong."""

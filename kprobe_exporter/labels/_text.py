@@ -2,7 +2,7 @@
 
 import re
 
-from kprobe_exporter.model import Value
+from kprobe_exporter.model.values import Value
 
 NUMBER = re.compile(rb"[+-]?(?:0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20})")
 

@@ -1,7 +1,7 @@
 """``cgroup``: the path of the cgroup that a thread was in, as below ``/sys/fs/cgroup``."""
 
 from kprobe_exporter.labels._text import printable
-from kprobe_exporter.model import Decoder, Value
+from kprobe_exporter.model.values import Decoder, Value
 
 LONGEST = 128
 """Bytes of a label's value."""

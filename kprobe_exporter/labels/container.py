@@ -1,7 +1,7 @@
 """``container``: the id of the container that a cgroup is of, empty on the host; ``{container: short}``."""
 
 from kprobe_exporter.identity.containers import container
-from kprobe_exporter.model import Decoder, Value
+from kprobe_exporter.model.values import Decoder, Value
 
 SHORT = 12
 """As many digits as ``docker ps`` shows."""

@@ -1,6 +1,6 @@
 """``errno``: an error return as its name (ENOENT), ``ok`` for what is no error."""
 
-from kprobe_exporter.model import Decoder, Value
+from kprobe_exporter.model.values import Decoder, Value
 
 MAX_ERRNO = 4095
 

@@ -1,6 +1,6 @@
 """``hex``: a number as 0x…, as addresses and flags are written; a negative one as its 64 bits."""
 
-from kprobe_exporter.model import Decoder, Value
+from kprobe_exporter.model.values import Decoder, Value
 
 
 def decoder(options: object) -> Decoder:

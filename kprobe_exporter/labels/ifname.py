@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from kprobe_exporter.labels._text import number, printable
-from kprobe_exporter.model import Decoder, Value
+from kprobe_exporter.model.values import Decoder, Value
 
 FRESH = 10.0
 """Seconds for which an answer is kept: interfaces come, go and are renamed."""

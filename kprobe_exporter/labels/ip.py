@@ -6,7 +6,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Literal
 
 from kprobe_exporter.labels._text import NUMBER, array, unsigned
-from kprobe_exporter.model import Decoder, Value
+from kprobe_exporter.model.values import Decoder, Value
 
 LONGEST = 45
 """Characters of an address as text: INET6_ADDRSTRLEN."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from kprobe_exporter.labels._text import number
-from kprobe_exporter.model import Decoder, Value
+from kprobe_exporter.model.values import Decoder, Value
 
 
 def decoder(options: object) -> Decoder:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from kprobe_exporter.identity.containers import container
 from kprobe_exporter.identity.pods import Pod, Pods
-from kprobe_exporter.model import Decoder, Value
+from kprobe_exporter.model.values import Decoder, Value
 
 OF_PODS = ("containerd", "cri-o")
 """The runtimes whose containers are a pod's, also where the path does not show the pod's cgroup."""

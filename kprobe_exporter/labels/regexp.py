@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from re import _parser  # type: ignore[attr-defined]  # no stub has it
 from typing import Any
 
-from kprobe_exporter.model import Decoder, Value
+from kprobe_exporter.model.values import Decoder, Value
 
 LONGEST_PATTERN = 200
 

@@ -1,7 +1,7 @@
 """``signal``: the number of a signal as its name: ``SIGKILL``, ``SIGRTMIN+1``; ``none`` for 0."""
 
 from kprobe_exporter.labels._text import number
-from kprobe_exporter.model import Decoder, Value
+from kprobe_exporter.model.values import Decoder, Value
 
 FIRST, LAST = 34, 64
 """The real-time signals that a C library leaves to programs; the kernel's own begin at 32."""

@@ -4,7 +4,7 @@ import platform
 
 from kprobe_exporter.labels._syscalls import TABLES
 from kprobe_exporter.labels._text import number
-from kprobe_exporter.model import Decoder, Value
+from kprobe_exporter.model.values import Decoder, Value
 
 
 def decoder(options: object) -> Decoder:

@@ -7,7 +7,7 @@ from pathlib import Path
 from stat import S_ISREG
 
 from kprobe_exporter.labels._text import printable, unsigned
-from kprobe_exporter.model import Decoder, Value
+from kprobe_exporter.model.values import Decoder, Value
 
 UNSET = 2**32 - 1
 """INVALID_UID of include/linux/uidgid.h: what no user has, such as the login uid of a daemon."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.grammar.fetch import FetchArg, parse_fetch
 from kprobe_exporter.grammar.target import Kind, Target
-from kprobe_exporter.model import STACK_POINTER, Arg, ArgKind, Layout, ProbeSpec, Unfit
+from kprobe_exporter.model.values import STACK_POINTER, Arg, ArgKind, Layout, ProbeSpec, Unfit
 from kprobe_exporter.plan.kernel import NO_HIST, aggregated, argument_keys
 from kprobe_exporter.plan.metric import COUNTED, events_for, filter_fields
 

@@ -7,7 +7,7 @@ from typing import Literal
 from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.target import Kind
-from kprobe_exporter.model import (
+from kprobe_exporter.model.values import (
     STACK_POINTER,
     Arg,
     Join,

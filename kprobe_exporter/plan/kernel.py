@@ -8,8 +8,8 @@ from kprobe_exporter.config.values import Metric, Probe
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.fetch import FetchArg
 from kprobe_exporter.grammar.filter import parse_filter
-from kprobe_exporter.hist import HistFeed, HistKey, HistTable, HistUse
-from kprobe_exporter.model import ProbeSpec, ReturnType, Unfit
+from kprobe_exporter.model.hist import HistFeed, HistKey, HistTable, HistUse
+from kprobe_exporter.model.values import ProbeSpec, ReturnType, Unfit
 
 NO_HIST = "this kernel was built without CONFIG_HIST_TRIGGERS (its events have no hist)"
 

@@ -9,7 +9,7 @@ from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.elf import Code, locate
 from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.target import Kind, Target
-from kprobe_exporter.model import ProbeMetrics, ProbeSpec, ReturnType, Unfit
+from kprobe_exporter.model.values import ProbeMetrics, ProbeSpec, ReturnType, Unfit
 from kprobe_exporter.plan.function import function_spec
 from kprobe_exporter.plan.joined import JoinedSpec, joined_spec
 from kprobe_exporter.plan.metric import Decoders, fields_used, metric_spec

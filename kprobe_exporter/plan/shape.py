@@ -5,8 +5,8 @@ import re
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.event_format import Field as FormatField
 from kprobe_exporter.grammar.event_format import parse_format
-from kprobe_exporter.model import Arg, Layout
-from kprobe_exporter.shape import Field, FieldKind, Geometry, Shape, Stacks
+from kprobe_exporter.model.record_layout import Field, FieldKind, Geometry, Shape, Stacks
+from kprobe_exporter.model.values import Arg, Layout
 
 ARRAY_TYPE = re.compile(r"(\w+)\[(\d+)\]")
 HEADER = re.compile(r"field: (\w+) (\w+);\s*offset:(\d{1,9});\s*size:(\d{1,9});")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from kprobe_exporter.model import ProbeSpec
+from kprobe_exporter.model.values import ProbeSpec
 
 
 def cannot_share(spec: ProbeSpec, others: Iterable[ProbeSpec]) -> str | None:

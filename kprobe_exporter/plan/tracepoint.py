@@ -8,8 +8,8 @@ from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.event_format import EventFormat, Field, parse_format, text_pattern
 from kprobe_exporter.grammar.filter import parse_filter
-from kprobe_exporter.hist import HistKey
-from kprobe_exporter.model import Arg, ArgKind, Layout, ProbeSpec, Unfit
+from kprobe_exporter.model.hist import HistKey
+from kprobe_exporter.model.values import Arg, ArgKind, Layout, ProbeSpec, Unfit
 from kprobe_exporter.plan.kernel import NO_HIST, aggregated
 from kprobe_exporter.plan.metric import COUNTED, events_for, filter_fields, where
 

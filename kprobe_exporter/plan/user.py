@@ -21,7 +21,7 @@ from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.expression import Site
 from kprobe_exporter.grammar.fetch import FetchArg, parse_fetch
 from kprobe_exporter.grammar.target import Kind, Target
-from kprobe_exporter.model import Layout, ProbeSpec, Unfit
+from kprobe_exporter.model.values import Layout, ProbeSpec, Unfit
 from kprobe_exporter.plan.function import event_args, layout_args
 from kprobe_exporter.plan.kernel import NO_HIST, aggregated, argument_keys
 from kprobe_exporter.plan.metric import COUNTED, events_for

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Mapping
 
-from kprobe_exporter.model import Batch
-from kprobe_exporter.recipe import Recipe
-from kprobe_exporter.shape import Geometry, Shape, Stacks
+from kprobe_exporter.model.aggregation import Recipe
+from kprobe_exporter.model.record_layout import Geometry, Shape, Stacks
+from kprobe_exporter.model.values import Batch
 from kprobe_exporter.source.values import Buffer, Names
 
 class PageParser:

@@ -8,9 +8,9 @@ from operator import itemgetter
 from typing import Any, Protocol
 
 from kprobe_exporter.errors import SourceError
-from kprobe_exporter.model import TIME, Batch, Loss, Record
-from kprobe_exporter.recipe import Recipe
-from kprobe_exporter.shape import Geometry, Shape, Stacks
+from kprobe_exporter.model.aggregation import Recipe
+from kprobe_exporter.model.record_layout import Geometry, Shape, Stacks
+from kprobe_exporter.model.values import TIME, Batch, Loss, Record
 from kprobe_exporter.source.values import Names
 
 PULL_BYTES = 256 * 1024

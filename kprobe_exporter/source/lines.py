@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 
-from kprobe_exporter.model import TIME, Batch, Layout
+from kprobe_exporter.model.values import TIME, Batch, Layout
 from kprobe_exporter.source.pages import loss
 from kprobe_exporter.source.stacks import Stacks
 from kprobe_exporter.source.walk import Walk, text_key

@@ -10,9 +10,9 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from kprobe_exporter.model import Batch, Loss, Record
-from kprobe_exporter.recipe import Recipe
-from kprobe_exporter.shape import Geometry, Shape, Stacks
+from kprobe_exporter.model.aggregation import Recipe
+from kprobe_exporter.model.record_layout import Geometry, Shape, Stacks
+from kprobe_exporter.model.values import Batch, Loss, Record
 from kprobe_exporter.source.values import Buffer, Names, Read, reader
 
 PADDING, TIME_EXTEND, TIME_STAMP = 29, 30, 31

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from kprobe_exporter.errors import SourceError
-from kprobe_exporter.model import Batch
+from kprobe_exporter.model.values import Batch
 
 READ_BYTES = 65536
 """More than a read ever gives: one trace_seq, 4 KiB on 6.1 and 8 KiB on 6.12."""

@@ -4,8 +4,8 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Protocol, TypeAlias
 
-from kprobe_exporter.model import Value
-from kprobe_exporter.shape import Field
+from kprobe_exporter.model.record_layout import Field
+from kprobe_exporter.model.values import Value
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Read: TypeAlias = Callable[[Buffer, int, int, int], Value]

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from kprobe_exporter.model import VALUES, Arg, Layout, Record, Value
+from kprobe_exporter.model.values import VALUES, Arg, Layout, Record, Value
 
 ADDRESS = rb"\([^)\n]*+\)"
 RETURN_ADDRESS = rb"\((?:\[unknown/kretprobe'd\]|([^\s)+]++))[^)\n<]*+<- [^)\n]*+\)"

@@ -9,23 +9,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from kprobe_exporter.aggregate.pairing import Pairing
-from kprobe_exporter.attach import Attached, settle
 from kprobe_exporter.config.values import Attach, Label, Metric, Probe, Settings
 from kprobe_exporter.errors import GrammarError, ProbeRefused, TracefsError
 from kprobe_exporter.grammar.event_format import Field, parse_format
 from kprobe_exporter.grammar.target import Kind, Target
-from kprobe_exporter.kernel import expanded, known_kernel
 from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.model import Batch, Layout
+from kprobe_exporter.model.aggregation import Recipe
+from kprobe_exporter.model.values import Batch, Layout
 from kprobe_exporter.plan import Kernel, ProbePlan, plan_probe
-from kprobe_exporter.reading import Reading, choose, open_pipe
-from kprobe_exporter.recipe import Recipe
+from kprobe_exporter.probing.attach import Attached, settle
+from kprobe_exporter.probing.event_source import Reading, choose, open_pipe
+from kprobe_exporter.probing.kernel_info import expanded, known_kernel
 from kprobe_exporter.source.reader import Pipe
+from kprobe_exporter.symbols.addresses import Symbols
+from kprobe_exporter.symbols.resolve import Resolver
 from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed, names_in_use
-from kprobe_exporter.tracefs.resolve import Resolver
-from kprobe_exporter.tracefs.symbols import Symbols
 
 NAMESPACE = Settings().namespace
 MOST = 1000

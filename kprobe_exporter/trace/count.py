@@ -9,12 +9,12 @@ from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.aggregate.recipes import recipe
 from kprobe_exporter.aggregate.series import Limits
-from kprobe_exporter.attach import Attached
 from kprobe_exporter.config.values import Probe
 from kprobe_exporter.labels.errno import name_of
-from kprobe_exporter.model import Batch, Family, HistogramValue, KernelCounts
+from kprobe_exporter.model.aggregation import Recipe
+from kprobe_exporter.model.values import Batch, Family, HistogramValue, KernelCounts
 from kprobe_exporter.plan import ProbePlan
-from kprobe_exporter.recipe import Recipe
+from kprobe_exporter.probing.attach import Attached
 from kprobe_exporter.trace.collect import MOST, NAMESPACE, Collected
 
 RETURNS = tuple(float(bound) for bound in (0, *(1 << power for power in range(41))))

@@ -9,10 +9,10 @@ from kprobe_exporter.errors import GrammarError, ProbeRefused, UsageError
 from kprobe_exporter.grammar.definition import ProbeKind
 from kprobe_exporter.grammar.place import Symbol
 from kprobe_exporter.grammar.target import Kind, Target
+from kprobe_exporter.symbols.functions import SILENT, Answer, Functions, Lists
+from kprobe_exporter.symbols.resolve import Resolver
 from kprobe_exporter.trace.asked import Asked, located
 from kprobe_exporter.tracefs.files import MountedTracefs
-from kprobe_exporter.tracefs.functions import SILENT, Answer, Functions, Lists
-from kprobe_exporter.tracefs.resolve import Resolver
 
 
 class Placed(NamedTuple):

@@ -7,7 +7,20 @@ from typing import Any, TypeAlias
 
 from kprobe_exporter.aggregate.updates import getter, passes
 from kprobe_exporter.labels.errno import MAX_ERRNO, name_of
-from kprobe_exporter.model import CALLER, CPU, SLOT, TGID, TID, TIME, Arg, Batch, Layout, Record, Value, Where
+from kprobe_exporter.model.values import (
+    CALLER,
+    CPU,
+    SLOT,
+    TGID,
+    TID,
+    TIME,
+    Arg,
+    Batch,
+    Layout,
+    Record,
+    Value,
+    Where,
+)
 from kprobe_exporter.plan import ProbePlan
 from kprobe_exporter.trace.collect import shown_name
 

@@ -8,7 +8,7 @@ from kprobe_exporter.config.values import MAXACTIVE, Settings
 from kprobe_exporter.errors import StartError
 from kprobe_exporter.grammar.definition import LONGEST_NAME, Definition, ProbeKind
 from kprobe_exporter.grammar.target import Kind, Target
-from kprobe_exporter.model import Layout, ProbeSpec
+from kprobe_exporter.model.values import Layout, ProbeSpec
 from kprobe_exporter.trace.asked import Asked, parse_asked
 from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance

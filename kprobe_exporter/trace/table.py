@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from kprobe_exporter.model import HistogramValue
+from kprobe_exporter.model.values import HistogramValue
 from kprobe_exporter.trace.count import Row, Table
 from kprobe_exporter.trace.output import escaped
 

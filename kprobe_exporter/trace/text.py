@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import click
 
 from kprobe_exporter.errors import TracefsError
-from kprobe_exporter.model import ProbeSpec
+from kprobe_exporter.model.values import ProbeSpec
 from kprobe_exporter.trace.interrupt import Interrupt
 from kprobe_exporter.trace.output import Gone, Output
 from kprobe_exporter.trace.session import Threads

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from kprobe_exporter.tracefs.definitions import delete
-from kprobe_exporter.tracefs.files import Tracefs
+from kprobe_exporter.tracefs.files import TRACEABLE, Tracefs
 from kprobe_exporter.tracefs.instance import Instance
-from kprobe_exporter.tracefs.lists import TRACEABLE
 from kprobe_exporter.tracefs.refusal import why
 
 TRIAL = "kprobe_exporter_doctor"

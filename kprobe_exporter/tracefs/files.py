@@ -7,6 +7,9 @@ import stat
 from pathlib import Path
 from typing import NoReturn, Protocol
 
+TRACEABLE = "available_filter_functions"
+"""``sym`` or ``sym [mod]`` a line, for each function that ftrace can patch."""
+
 
 class Tracefs(Protocol):
     """What the tracefs layer needs of a mounted tracefs. Paths are relative to the mount.

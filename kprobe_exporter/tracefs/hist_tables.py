@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kprobe_exporter.errors import ProbeRefused
-from kprobe_exporter.hist import HistReading, HistTable
+from kprobe_exporter.model.hist import HistReading, HistTable
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.refusal import why
 

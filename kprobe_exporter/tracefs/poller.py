@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from functools import cache
 
-from kprobe_exporter.hist import HistReading
-from kprobe_exporter.model import KernelCounts
+from kprobe_exporter.model.hist import HistReading
+from kprobe_exporter.model.values import KernelCounts
 from kprobe_exporter.tracefs.hist_tables import parse_hist
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed

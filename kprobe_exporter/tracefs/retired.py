@@ -8,7 +8,7 @@ of the kernel's memory, and deleted when the agent ends, or when too many have g
 
 from typing import NamedTuple
 
-from kprobe_exporter.model import ProbeSpec
+from kprobe_exporter.model.values import ProbeSpec
 
 
 class Definition(NamedTuple):

@@ -3,7 +3,7 @@
 import subprocess
 from collections.abc import Mapping
 
-from kprobe_exporter import overhead
+from kprobe_exporter.agent import overhead
 from tests.bench.firing_guest import (
     KPROBE,
     KRETPROBE,

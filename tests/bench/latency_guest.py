@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
-from kprobe_exporter.agent import Agent
-from kprobe_exporter.model import HistogramValue, Snapshot
-from kprobe_exporter.stop import Stop
+from kprobe_exporter.agent.agent import Agent
+from kprobe_exporter.model.values import HistogramValue, Snapshot
+from kprobe_exporter.service.shutdown import Stop
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.mount import mounted
 from kprobe_exporter.tracefs.poller import MAX_AGE

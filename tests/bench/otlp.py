@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from kprobe_exporter.agent.otlp import Signal
 from kprobe_exporter.export.otlp.channel import BATCH, LINGER
 from kprobe_exporter.export.otlp.settings import Protocol
-from kprobe_exporter.telemetry import Signal
 from tests.bench.load import RETURNS, TIMED, Agent, Workload, agent, workloads
 from tests.bench.progress import say
 from tests.bench.sending import BUILT, OURS, QUEUE, USUAL, WAYS, Took, sendings

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from kprobe_exporter.attach import Attached, settle
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.model import ProbeMetrics
+from kprobe_exporter.model.values import ProbeMetrics
 from kprobe_exporter.plan import Kernel, plan_probe
+from kprobe_exporter.probing.attach import Attached, settle
 from kprobe_exporter.tracefs.features import no_fprobes
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.instance import Instance

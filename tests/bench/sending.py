@@ -24,6 +24,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Status, StatusCode
 
+from kprobe_exporter.agent.otlp import NAMES, Signal
 from kprobe_exporter.aggregate.updates import getter
 from kprobe_exporter.export.otlp.attributes import Described, Description
 from kprobe_exporter.export.otlp.build import SCOPE, Builder
@@ -33,8 +34,7 @@ from kprobe_exporter.export.otlp.resource import resource
 from kprobe_exporter.export.otlp.settings import Protocol, Settings
 from kprobe_exporter.export.otlp.transport import connect
 from kprobe_exporter.labels.errno import name_of
-from kprobe_exporter.model import TIME, Arg, Emission, Layout, ReturnType
-from kprobe_exporter.telemetry import NAMES, Signal
+from kprobe_exporter.model.values import TIME, Arg, Emission, Layout, ReturnType
 
 OURS, USUAL, BUILT = "ours", "usual", "built"
 """The agent's way; the SDK's as a program uses it, with a tracer or a logger; the SDK's processor and
@@ -124,7 +124,7 @@ def send(way: Way, emissions: Sequence[Emission], count: int) -> Took:
 
 
 def ours(signal: Signal, sender: Sender) -> Way:
-    """As ``telemetry`` has it: a channel, and what it builds on its own thread."""
+    """As ``agent.otlp`` has it: a channel, and what it builds on its own thread."""
     builder = Builder([DESCRIBED], resource(), WallClock(), name_of)
     make: Callable[[Emission], object] = builder.span if signal == "span" else builder.log
 

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from kprobe_exporter import reading
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.recipes import recipe
 from kprobe_exporter.aggregate.series import Limits
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.labels.errno import name_of
-from kprobe_exporter.model import Batch
-from kprobe_exporter.recipe import Recipe
+from kprobe_exporter.model.aggregation import Recipe
+from kprobe_exporter.model.values import Batch
+from kprobe_exporter.probing import event_source
 from kprobe_exporter.source import pages
+from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tracefs.instance import Instance
-from kprobe_exporter.tracefs.symbols import Symbols
 from tests.bench.probes import TRACEFS, Put, configured, own_instance, put
 from tests.bench.progress import say
 from tests.bench.table import Table, reached
@@ -143,7 +143,7 @@ def _once(cpu: int, workload: Workload, source: str, consumer: Consumer) -> floa
 
 
 def _pipeline(full: Full) -> float:
-    """What agent.py wires, on the calling thread."""
+    """What agent/agent.py wires, on the calling thread."""
     settings, probe = full.config.settings, full.probe
     layout, only = probe.installed.layout, probe.installed.spec.only
     aggregator = Aggregator(
@@ -158,11 +158,11 @@ def _pipeline(full: Full) -> float:
 
 def _python(full: Full) -> float:
     """The same without the compiled walk."""
-    compiled, reading.page_parser = reading.page_parser, lambda: pages.PageParser
+    compiled, event_source.page_parser = event_source.page_parser, lambda: pages.PageParser
     try:
         return _pipeline(full)
     finally:
-        reading.page_parser = compiled
+        event_source.page_parser = compiled
 
 
 def _walk(full: Full) -> float:
@@ -175,9 +175,9 @@ def _walk(full: Full) -> float:
 
 def _emptied(full: Full, wanted: Recipe | None, deliver: Callable[[Batch], None]) -> float:
     layout, symbols = full.probe.installed.layout, Symbols(full.instance.files)
-    pipe = reading.open_pipe(
+    pipe = event_source.open_pipe(
         full.instance,
-        reading.choose(full.instance, full.config.settings, symbols, stacks_wanted=False),
+        event_source.choose(full.instance, full.config.settings, symbols, stacks_wanted=False),
         symbols,
         {layout: full.probe.installed.system},
         {layout.slot: wanted} if wanted else {},

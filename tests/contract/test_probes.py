@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from kprobe_exporter.errors import ProbeRefused
-from kprobe_exporter.hist import HistKey, HistTable
-from kprobe_exporter.model import VALUES, Arg, Layout, ProbeSpec
+from kprobe_exporter.model.hist import HistKey, HistTable
+from kprobe_exporter.model.values import VALUES, Arg, Layout, ProbeSpec
 from kprobe_exporter.source.lines import LineParser
 from kprobe_exporter.tracefs.definitions import list_definitions
 from kprobe_exporter.tracefs.instance import Instance

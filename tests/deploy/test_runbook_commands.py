@@ -10,8 +10,8 @@ import subprocess
 import click
 import pytest
 
+from kprobe_exporter.agent.faults import MEANING
 from kprobe_exporter.cli import main
-from kprobe_exporter.faults import MEANING
 from tests.deploy.manifests import KUBERNETES, only, rendered
 from tests.vm import ROOT
 

@@ -17,7 +17,7 @@ from kprobe_exporter.export.otlp.metrics import Conversion, pack, size
 from kprobe_exporter.export.otlp.pusher import Pusher
 from kprobe_exporter.export.otlp.settings import Settings, Signal
 from kprobe_exporter.export.otlp.transport import connect
-from kprobe_exporter.model import Family, HistogramValue, Snapshot
+from kprobe_exporter.model.values import Family, HistogramValue, Snapshot
 from tests.receivers import MockServer, Rotel, attributes, mock_server, needs_mock_server, rotel
 from tests.support.patience import eventually, patience
 

@@ -20,10 +20,10 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
-from kprobe_exporter.export.listen import listen
-from kprobe_exporter.export.server import WebServer
-from kprobe_exporter.export.web import create_app
-from kprobe_exporter.model import Family, ProbeStatus, Snapshot
+from kprobe_exporter.model.values import Family, ProbeStatus, Snapshot
+from kprobe_exporter.web.listen import listen
+from kprobe_exporter.web.routes import create_app
+from kprobe_exporter.web.server import WebServer
 from tests.support.patience import eventually, patience
 from tests.vm import ROOT, boot
 from tests.vm.kernels import KERNELS

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from kprobe_exporter import budget
+from kprobe_exporter.agent import rate_limit
 from tests.agent_process import AgentProcess, Metrics
 from tests.kernel.conftest import StartAgent, as_found, start_agent, tracefs  # noqa: F401
 from tests.support.patience import eventually
@@ -33,7 +33,7 @@ AGAIN = re.compile(r"the probe '(\w+)' is tried again")
 @pytest.fixture
 def short_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent is forked, so it has what is patched here."""
-    monkeypatch.setattr(budget, "FIRST_PAUSE", PAUSE)
+    monkeypatch.setattr(rate_limit, "FIRST_PAUSE", PAUSE)
 
 
 @contextmanager
@@ -113,7 +113,7 @@ def test_too_loud_a_probe_is_off_for_a_while(
         assert f"and its limit is {LIMIT}" in said
         assert f"off for {PAUSE:.0f} s" in said
         assert said in page
-        assert off.value(HITS, probe="loud") > LIMIT * budget.BURST
+        assert off.value(HITS, probe="loud") > LIMIT * rate_limit.BURST
         assert still.value(HITS, probe="loud") == off.value(HITS, probe="loud")
         assert fallen(begun, off) == []
     eventually(lambda: tried(agent) == ["loud"])

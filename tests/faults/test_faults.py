@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kprobe_exporter import vigil
-from kprobe_exporter.faults import Fault
+from kprobe_exporter.agent import interference
+from kprobe_exporter.agent.faults import Fault
 from kprobe_exporter.tracefs.files import MountedTracefs
 from tests.agent_process import AgentProcess
 from tests.kernel.conftest import StartAgent, as_found, files, start_agent, tracefs  # noqa: F401
@@ -168,7 +168,8 @@ def test_somebody_insists(
     files: MountedTracefs,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(vigil, "FIRST_PAUSE", 4.0)  # the agent is forked, so it has what is patched here
+    # The agent is forked, so it has what is patched here.
+    monkeypatch.setattr(interference, "FIRST_PAUSE", 4.0)
     suffering = Suffering(start_agent(CONFIG))
 
     def up() -> float:
@@ -180,7 +181,7 @@ def test_somebody_insists(
 
     eventually(given_up)
     assert "it is left alone for 4 s" in suffering.agent.output()
-    assert suffering.told("probe_disabled") <= vigil.MENDS + 1
+    assert suffering.told("probe_disabled") <= interference.MENDS + 1
     assert suffering.counts("enters")
     eventually(lambda: up() == 1)
     suffering.is_well()

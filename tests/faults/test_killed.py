@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from kprobe_exporter.agent import Agent
+from kprobe_exporter.agent.agent import Agent
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.stop import Stop
+from kprobe_exporter.service.shutdown import Stop
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.instance import Instance
 from tests.kernel.conftest import as_found, files, tracefs  # noqa: F401

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from kprobe_exporter.cli import main, repeats
+from kprobe_exporter.cli import main
 from kprobe_exporter.cli import run as run  # noqa: PLC0414
-from kprobe_exporter.cli.repeats import SAME
+from kprobe_exporter.service import log_limit
+from kprobe_exporter.service.log_limit import SAME
 from tests.agent_process import AgentProcess, running
 from tests.kernel.conftest import as_found, tracefs  # noqa: F401
 from tests.support.patience import patience
@@ -52,7 +53,7 @@ def test_a_log_in_json(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Many reloads of a file that is wrong and has an odd name: told a few times, and then how often."""
-    monkeypatch.setattr(repeats, "WINDOW", 3600)  # of the agent, which is forked: all reloads are in one
+    monkeypatch.setattr(log_limit, "WINDOW", 3600)  # of the agent, which is forked: all reloads are in one
     config = tmp_path / f"config{HOSTILE}.yaml"
     config.write_text(CONFIG)
     config.chmod(0o600)

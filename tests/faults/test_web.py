@@ -14,8 +14,8 @@ import pytest
 
 from kprobe_exporter.cli import main
 from kprobe_exporter.cli import run as run  # noqa: PLC0414
-from kprobe_exporter.export.clients import MAX_CONNECTIONS
-from kprobe_exporter.export.limits import MAX_BODY_BYTES, MAX_HEADER_BYTES
+from kprobe_exporter.web.clients import MAX_CONNECTIONS
+from kprobe_exporter.web.limits import MAX_BODY_BYTES, MAX_HEADER_BYTES
 from tests.agent_process import AgentProcess, running
 from tests.certificates import Authority, Pair
 from tests.support.patience import eventually, patience

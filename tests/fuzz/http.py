@@ -10,12 +10,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from random import Random
 
-from kprobe_exporter.export.web_config import Tls, WebSettings
+from kprobe_exporter.web.settings import Tls, WebSettings
 from tests.fuzz.material import certificates, hello
 from tests.fuzz.mutate import Mutator
 from tests.fuzz.target import Input, Take, Target
-from tests.unit.export.test_bytes import HASH, SAID, read_all
-from tests.unit.export.test_bytes import Target as Server
+from tests.unit.web.test_bytes import HASH, SAID, read_all
+from tests.unit.web.test_bytes import Target as Server
 
 END = b"\r\n\r\n"
 PATIENCE = 0.03

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from random import Random
 
 from kprobe_exporter.aggregate.recipes import recipe
-from kprobe_exporter.shape import Geometry
+from kprobe_exporter.model.record_layout import Geometry
 from kprobe_exporter.source.pages import ULONG_MAX, PageParser
 from tests.fuzz.mutate import Mutator
 from tests.fuzz.target import Input, Take, Target

@@ -11,7 +11,7 @@ from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.target import parse_target
 from tests.fuzz.material import programs
 from tests.fuzz.reader import Reader
-from tests.unit.test_btf import SAMPLE, UNKNOWN, TestNewerForms, sample
+from tests.unit.btf.test_prototypes import SAMPLE, UNKNOWN, TestNewerForms, sample
 
 MANY = [*"fg", *(f"name{number}" for number in range(100))]
 """Of many names each is looked up in another way than of a few."""

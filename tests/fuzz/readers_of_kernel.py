@@ -11,21 +11,22 @@ from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.event_format import parse_format, text_pattern
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.identity.threads import parse_comms, parse_tgids
-from kprobe_exporter.model import Arg, Layout
+from kprobe_exporter.model.values import Arg, Layout
 from kprobe_exporter.plan.shape import geometry, shape, stacks
+from kprobe_exporter.symbols.functions import Functions
+from kprobe_exporter.symbols.lists import Lists
+from kprobe_exporter.symbols.resolve import Resolver
 from kprobe_exporter.tracefs.definitions import list_definitions
-from kprobe_exporter.tracefs.functions import Functions
 from kprobe_exporter.tracefs.hist_tables import parse_hist
-from kprobe_exporter.tracefs.lists import Lists
 from kprobe_exporter.tracefs.profile import buffer_stats, kprobe_counts, uprobe_counts
 from kprobe_exporter.tracefs.refusal import logged_error
-from kprobe_exporter.tracefs.resolve import Resolver
 from tests.fuzz.reader import Reader
 from tests.unit.captured import FIXTURES, captured
-from tests.unit.tracefs import test_hist_tables, test_symbols
+from tests.unit.symbols import test_addresses
+from tests.unit.symbols.test_functions import BLACKLIST, MODULES, NAMES
+from tests.unit.symbols.test_resolve import SYMBOLS, TRACEABLE
+from tests.unit.tracefs import test_hist_tables
 from tests.unit.tracefs.conftest import Table
-from tests.unit.tracefs.test_functions import BLACKLIST, MODULES, NAMES
-from tests.unit.tracefs.test_resolve import SYMBOLS, TRACEABLE
 
 TARGETS = [
     parse_target(text)
@@ -50,7 +51,7 @@ def _fixtures(start: str) -> list[bytes]:
 def _lists(data: bytes, which: str) -> Lists:
     """The kernel's lists, one of which is ``data``."""
     known = {"traceable": TRACEABLE, "symbols": SYMBOLS, "blacklist": BLACKLIST, "modules": MODULES}
-    addresses = test_symbols.ADDRESSES
+    addresses = test_addresses.ADDRESSES
     texts = {**known, "addresses": addresses, which: data}
     return Lists(**{name: lambda text=text: text.splitlines(keepends=True) for name, text in texts.items()})
 
@@ -81,16 +82,16 @@ def _functions(data: bytes, which: str) -> bool:
 
 def _symbols(directory: Path, kallsyms: bytes | None, functions: bytes | None, modules: bytes = b"") -> bool:
     """Names of addresses, by one list or the other."""
-    machine = test_symbols.Machine(directory, kallsyms, functions)
+    machine = test_addresses.Machine(directory, kallsyms, functions)
     machine.modules.write_bytes(modules)
     if kallsyms is None:
-        machine.file.write_bytes(test_symbols.HIDDEN)
+        machine.file.write_bytes(test_addresses.HIDDEN)
     found = [machine.symbols.text(address) for address in ADDRESSES]
     return any(not text.startswith(b"0x") for text in found)
 
 
 def _modules(data: bytes, directory: Path) -> bool:
-    _symbols(directory, test_symbols.KALLSYMS, None, data)
+    _symbols(directory, test_addresses.KALLSYMS, None, data)
     return _functions(data, "modules")
 
 
@@ -168,13 +169,13 @@ def _material(*texts: bytes) -> Sequence[bytes]:
 
 READERS: Mapping[str, Reader] = {
     "kallsyms": Reader(
-        lambda: _material(test_symbols.KALLSYMS, SYMBOLS, test_symbols.HIDDEN),
+        lambda: _material(test_addresses.KALLSYMS, SYMBOLS, test_addresses.HIDDEN),
         lambda data, directory: _functions(data, "symbols") | _symbols(directory, data, None),
         words=(b"[bpf]", b"[__builtin__kprobes]", b"\t[ext4]", b"ffffffffffffffff t x\n", b" T ", b"__pfx_"),
     ),
     "functions": Reader(lambda: _material(TRACEABLE), lambda data, _: _functions(data, "traceable")),
     "addresses": Reader(
-        lambda: _material(test_symbols.ADDRESSES),
+        lambda: _material(test_addresses.ADDRESSES),
         lambda data, directory: _symbols(directory, None, data) | _functions(data, "addresses"),
         words=(b" [ext4]", b"ffffffffffffffff x\n"),
     ),

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
-from kprobe_exporter.confinement import confinement_checks
+from kprobe_exporter.diagnose.sandbox import confinement_checks
 from kprobe_exporter.identity.containers import OUTSIDE, container
 from kprobe_exporter.identity.pods import Pods
 from kprobe_exporter.labels import user

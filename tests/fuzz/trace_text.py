@@ -8,9 +8,9 @@ from functools import cache
 from itertools import pairwise
 from random import Random
 
-from kprobe_exporter.model import Layout
+from kprobe_exporter.model.values import Layout
+from kprobe_exporter.replay.parser import SavedParser
 from kprobe_exporter.source.lines import LineParser
-from kprobe_exporter.source.saved import SavedParser
 from tests.fuzz.mutate import Mutator
 from tests.fuzz.target import Input, Take, Target
 from tests.unit.captured import FIXTURES, captured

@@ -10,15 +10,15 @@ from tempfile import TemporaryDirectory
 
 import yaml
 
-from kprobe_exporter.export.web_config import WebSettings
-from kprobe_exporter.web_config.context import CIPHERS, CLIENT_AUTH, CURVES, VERSIONS
-from kprobe_exporter.web_config.read import read_web_config
+from kprobe_exporter.web.config.context import CIPHERS, CLIENT_AUTH, CURVES, VERSIONS
+from kprobe_exporter.web.config.read import read_web_config
+from kprobe_exporter.web.settings import WebSettings
 from tests.fuzz.configuration import YAML
 from tests.fuzz.material import certificates
 from tests.fuzz.mutate import Mutator
 from tests.fuzz.target import Input, Take, Target
 from tests.fuzz.trees import Trees
-from tests.unit.web_config.conftest import HASH
+from tests.unit.web.config.conftest import HASH
 
 CERTIFICATES = {
     "tls_server_config": {

@@ -13,10 +13,10 @@ from kprobe_exporter.cli import main
 
 # What `run` imports, imported once here and inherited by every forked agent.
 from kprobe_exporter.cli import run as run  # noqa: PLC0414
+from kprobe_exporter.symbols.addresses import Symbols, Table
+from kprobe_exporter.symbols.resolve import Resolver
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.profile import parse_stats
-from kprobe_exporter.tracefs.resolve import Resolver
-from kprobe_exporter.tracefs.symbols import Symbols, Table
 from tests.agent_process import AgentProcess, running
 from tests.conftest import needs_tracefs
 from tests.support.leftovers import definitions, instances

@@ -16,18 +16,18 @@ import pytest
 
 from kprobe_exporter.cli import main
 from kprobe_exporter.identity.threads import Threads
-from kprobe_exporter.model import CPU, TID, TIME, VALUES, Batch
+from kprobe_exporter.model.values import CPU, TID, TIME, VALUES, Batch
 from kprobe_exporter.plan.shape import geometry, shape
-from kprobe_exporter.reading import KernelNames
+from kprobe_exporter.probing.event_source import KernelNames
 from kprobe_exporter.source import pages
 from kprobe_exporter.source.binary import BinaryPipe
 from kprobe_exporter.source.lines import LineParser
 from kprobe_exporter.source.reader import Pipe
 from kprobe_exporter.source.text import TextPipe
+from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed
-from kprobe_exporter.tracefs.symbols import Symbols
 from tests.agent_process import AgentProcess, Metrics, running
 from tests.kernel.conftest import StartAgent
 from tests.kernel.test_pages import compiled, installed

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from kprobe_exporter.cli import main
 from kprobe_exporter.config.files import DEFAULT
+from kprobe_exporter.symbols.functions import Functions, Lists
 from kprobe_exporter.tracefs.files import MountedTracefs
-from kprobe_exporter.tracefs.functions import Functions, Lists
 from tests.agent_process import Metrics
 from tests.kernel.conftest import StartAgent
 from tests.support.leftovers import definitions

@@ -17,16 +17,16 @@ from kprobe_exporter.cli import main
 from kprobe_exporter.config.values import Attach, Probe, return_type
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.target import Kind, Target, parse_target
-from kprobe_exporter.model import ProbeSpec, Unfit
+from kprobe_exporter.model.values import ProbeSpec, Unfit
 from kprobe_exporter.plan.function import function_spec
+from kprobe_exporter.symbols.functions import Functions, Lists
+from kprobe_exporter.symbols.namesakes import named_alone
+from kprobe_exporter.symbols.resolve import CLONE, Resolver
 from kprobe_exporter.tracefs.features import no_fprobes
 from kprobe_exporter.tracefs.files import MountedTracefs
-from kprobe_exporter.tracefs.functions import Functions, Lists
 from kprobe_exporter.tracefs.instance import Instance
-from kprobe_exporter.tracefs.namesakes import named_alone
 from kprobe_exporter.tracefs.poller import read_counts
 from kprobe_exporter.tracefs.probes import Installed, install, names_in_use
-from kprobe_exporter.tracefs.resolve import CLONE, Resolver
 from tests.conftest import has
 
 pytestmark = pytest.mark.needs("kprobe_events", "available_filter_functions")

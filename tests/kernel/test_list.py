@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 from kprobe_exporter.cli import main
 from kprobe_exporter.grammar.target import Kind, parse_target
+from kprobe_exporter.symbols.lists import attempt
 from kprobe_exporter.tracefs.files import MountedTracefs
-from kprobe_exporter.tracefs.lists import attempt
 from tests.kernel.verdict import takes
 
 MODULE, FUNCTION = "zram", "disksize_show"

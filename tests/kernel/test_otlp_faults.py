@@ -19,7 +19,7 @@ import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from kprobe_exporter.telemetry import FLUSH
+from kprobe_exporter.agent.otlp import FLUSH
 from tests.agent_process import AgentProcess, Metrics
 from tests.kernel.conftest import StartAgent
 from tests.kernel.workload import Child, children

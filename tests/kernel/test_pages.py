@@ -18,17 +18,17 @@ import pytest
 from kprobe_exporter.config.load import load
 from kprobe_exporter.identity.threads import Threads
 from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.model import CPU, TGID, TIME, Batch, Layout, ProbeSpec, Record
+from kprobe_exporter.model.values import CPU, TGID, TIME, Batch, Layout, ProbeSpec, Record
 from kprobe_exporter.plan import Kernel, plan_probe
 from kprobe_exporter.plan.shape import geometry, shape, stacks
-from kprobe_exporter.reading import KernelNames
+from kprobe_exporter.probing.event_source import KernelNames
 from kprobe_exporter.source import pages
 from kprobe_exporter.source.binary import BinaryPipe
 from kprobe_exporter.source.lines import LineParser
+from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed, install, names_in_use
-from kprobe_exporter.tracefs.symbols import Symbols
 from tests.conftest import has
 
 compiled: Any = pytest.importorskip("kprobe_exporter.source._pages")

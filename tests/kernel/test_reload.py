@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kprobe_exporter import pruning
+from kprobe_exporter.agent import pruning
 from kprobe_exporter.tracefs.files import MountedTracefs
 from tests.agent_process import AgentProcess, Metrics
 from tests.kernel.conftest import StartAgent

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from kprobe_exporter.model import TID, Batch, Layout, ProbeSpec, Record
+from kprobe_exporter.model.values import TID, Batch, Layout, ProbeSpec, Record
 from kprobe_exporter.source.lines import LineParser
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.instance import Instance

@@ -12,13 +12,13 @@ from random import Random
 import pytest
 
 from kprobe_exporter.identity.threads import Threads
-from kprobe_exporter.model import VALUES, Arg, Layout, ProbeSpec
+from kprobe_exporter.model.values import VALUES, Arg, Layout, ProbeSpec
 from kprobe_exporter.source.lines import LineParser
+from kprobe_exporter.symbols.addresses import Symbols
+from kprobe_exporter.symbols.kallsyms import parse_functions, parse_symbols
 from kprobe_exporter.tracefs.files import MountedTracefs, ReadOnlyTracefs
 from kprobe_exporter.tracefs.instance import Instance
-from kprobe_exporter.tracefs.kallsyms import parse_functions, parse_symbols
 from kprobe_exporter.tracefs.probes import install, names_in_use
-from kprobe_exporter.tracefs.symbols import Symbols
 from tests.conftest import has
 
 NAME = "kprobe_exporter_symbols"
@@ -29,7 +29,7 @@ WITHOUT_SYSLOG = """
 import ctypes, sys
 from pathlib import Path
 from kprobe_exporter.tracefs.files import MountedTracefs
-from kprobe_exporter.tracefs.symbols import Symbols
+from kprobe_exporter.symbols.addresses import Symbols
 CAP_SYSLOG = 34
 libc = ctypes.CDLL(None, use_errno=True)
 head = (ctypes.c_uint32 * 2)(0x20080522, 0)

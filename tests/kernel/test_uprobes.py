@@ -17,7 +17,7 @@ from kprobe_exporter.config.values import Attach, Label, Metric, Probe, return_t
 from kprobe_exporter.elf import file_offset, locate
 from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.target import parse_target
-from kprobe_exporter.model import CALLER, TID, ProbeSpec, Record
+from kprobe_exporter.model.values import CALLER, TID, ProbeSpec, Record
 from kprobe_exporter.plan.user import user_spec
 from kprobe_exporter.source import pages
 from kprobe_exporter.tracefs.files import MountedTracefs

@@ -9,12 +9,12 @@ from unittest.mock import Mock, patch
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from kprobe_exporter import telemetry
-from kprobe_exporter.agent import Agent
+from kprobe_exporter.agent import otlp
+from kprobe_exporter.agent.agent import Agent
 from kprobe_exporter.config.load import load
 from kprobe_exporter.export.prometheus import Exposition
 from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.stop import Stop
+from kprobe_exporter.service.shutdown import Stop
 from tests.fake_tracefs import FakeTracefs
 
 CONFIG = """
@@ -41,7 +41,7 @@ class Described(NamedTuple):
 def agent() -> Iterator[Agent]:
     """One that runs; its collector takes everything."""
     collector = Mock(export=len, pause=float)
-    with TemporaryDirectory() as directory, patch.object(telemetry, "connect", lambda *_: collector):
+    with TemporaryDirectory() as directory, patch.object(otlp, "connect", lambda *_: collector):
         config = Path(directory) / "config.yaml"
         config.write_text(CONFIG)
         config.chmod(0o600)

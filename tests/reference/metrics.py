@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
+from kprobe_exporter.agent.faults import MEANING
 from kprobe_exporter.aggregate.own import LOSSES, PREFIX
-from kprobe_exporter.faults import MEANING
 from tests.reference.exposition import Described, families
 from tests.reference.markdown import Template, code, table
 

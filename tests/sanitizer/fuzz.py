@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from kprobe_exporter.aggregate.recipes import recipe
-from kprobe_exporter.shape import Geometry
+from kprobe_exporter.model.record_layout import Geometry
 from tests.ring_buffer import GEOMETRY, MISSED, Page, event
 from tests.unit.source.test_pages import PROBES, SHAPES, STACKS, Names, back, entry
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import bcrypt
 
-from kprobe_exporter.cli import logs
+from kprobe_exporter.agent.serve import Options, serve
 from kprobe_exporter.cli.run import heed_signals
 from kprobe_exporter.config.load import load
 from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.serve import Options, serve
-from kprobe_exporter.stop import Stop
+from kprobe_exporter.service import logs
+from kprobe_exporter.service.shutdown import Stop
 from kprobe_exporter.tracefs.files import Tracefs
 from tests.agent_process import AgentProcess, running
 from tests.certificates import Authority

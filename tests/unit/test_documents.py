@@ -19,7 +19,7 @@ from kprobe_exporter.cli import COMMANDS, main
 from kprobe_exporter.config.load import load
 from kprobe_exporter.errors import ConfigError
 from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.web_config.read import read_web_config
+from kprobe_exporter.web.config.read import read_web_config
 from tests.certificates import Authority
 from tests.deploy import test_readme as of_deployment
 from tests.kernel import test_readme as of_kernels

@@ -7,7 +7,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from kprobe_exporter.model import CPU, STACK_POINTER, TGID, TID, VALUES, Emission, Layout, Record, Value
+from kprobe_exporter.model.values import (
+    CPU,
+    STACK_POINTER,
+    TGID,
+    TID,
+    VALUES,
+    Emission,
+    Layout,
+    Record,
+    Value,
+)
 
 Attribute: TypeAlias = str | int
 

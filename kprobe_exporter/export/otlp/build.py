@@ -24,7 +24,7 @@ from opentelemetry.trace import (
 from kprobe_exporter import __version__
 from kprobe_exporter.export.otlp.attributes import Described, Description
 from kprobe_exporter.export.otlp.clock import WallClock
-from kprobe_exporter.model import SLOT, TIME, Emission
+from kprobe_exporter.model.values import SLOT, TIME, Emission
 
 HIT = "kprobe.hit"
 """The event name of all log records."""

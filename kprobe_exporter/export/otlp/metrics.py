@@ -19,7 +19,7 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from kprobe_exporter.model import Family, HistogramValue, LabelValues, Snapshot
+from kprobe_exporter.model.values import Family, HistogramValue, LabelValues, Snapshot
 
 UNITS = {"seconds": "s", "bytes": "By"}
 """UCUM's symbols of the units that our names end in."""

@@ -9,7 +9,7 @@ from opentelemetry.sdk.metrics.export import Metric
 
 from kprobe_exporter.export.otlp.channel import Counts, Sender
 from kprobe_exporter.export.otlp.metrics import Conversion, batches, size
-from kprobe_exporter.model import Snapshot
+from kprobe_exporter.model.values import Snapshot
 
 log = logging.getLogger(__name__)
 

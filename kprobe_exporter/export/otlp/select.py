@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 from kprobe_exporter.export.otlp.traces import Limit, Source, Traces
-from kprobe_exporter.model import SLOT, TID, TIME, Batch, Emission, Join, Layout, Record
+from kprobe_exporter.model.values import SLOT, TID, TIME, Batch, Emission, Join, Layout, Record
 
 Signal: TypeAlias = Literal["log", "span"]
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from struct import Struct
 
-from kprobe_exporter.model import CPU, SLOT, STACK_POINTER, TID, TIME, Layout, Record
+from kprobe_exporter.model.values import CPU, SLOT, STACK_POINTER, TID, TIME, Layout, Record
 
 MOST_CALLS = 16_384
 """Open calls that others were seen in. Over it the oldest are forgotten, and decided about again."""

@@ -15,7 +15,7 @@ from kprobe_exporter.grammar.evaluate import compile_filter
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.errno import name_of
-from kprobe_exporter.model import (
+from kprobe_exporter.model.values import (
     Arg,
     Batch,
     Exemplar,

@@ -4,7 +4,7 @@ import pytest
 
 from kprobe_exporter.aggregate.opened import MOST_LOSSES
 from kprobe_exporter.aggregate.pairing import FARTHEST, Pairing
-from kprobe_exporter.model import STACK_POINTER, TIME, VALUES, Arg, Batch, Join, Layout, Loss, Record
+from kprobe_exporter.model.values import STACK_POINTER, TIME, VALUES, Arg, Batch, Join, Layout, Loss, Record
 
 
 def args(*names: str) -> tuple[Arg, ...]:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.aggregate.pairing import Pairing
-from kprobe_exporter.model import (
+from kprobe_exporter.model.values import (
     CALLER,
     CPU,
     SLOT,

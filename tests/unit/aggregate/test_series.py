@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.aggregate.series import LABEL_BYTES, OVERFLOW, UNKNOWN, Limits, RawKey, Series, plain
-from kprobe_exporter.model import Decoder, LabelSpec, Value
+from kprobe_exporter.model.values import Decoder, LabelSpec, Value
 
 COMM = LabelSpec("comm", "comm")
 

@@ -14,12 +14,20 @@ from kprobe_exporter.config.values import Attach, Decode, Label, Metric, Probe, 
 from kprobe_exporter.grammar.evaluate import compile_filter
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.target import parse_target
-from kprobe_exporter.hist import HistFeed, HistKey, HistReading, HistTable
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.errno import name_of
-from kprobe_exporter.model import Batch, HistogramValue, KernelCounts, Layout, ProbeMetrics, ProbeSpec, Record
+from kprobe_exporter.model.aggregation import Tally
+from kprobe_exporter.model.hist import HistFeed, HistKey, HistReading, HistTable
+from kprobe_exporter.model.values import (
+    Batch,
+    HistogramValue,
+    KernelCounts,
+    Layout,
+    ProbeMetrics,
+    ProbeSpec,
+    Record,
+)
 from kprobe_exporter.plan import Kernel, plan_probe
-from kprobe_exporter.recipe import Tally
 
 LAYOUT = Layout(3, "p", "p", "return", "f", (), return_type("long"))
 COUNTED = HistTable(

@@ -21,7 +21,7 @@ from kprobe_exporter.aggregate.updates import (
 from kprobe_exporter.aggregate.wiring import UPDATES
 from kprobe_exporter.grammar.evaluate import compile_filter
 from kprobe_exporter.grammar.filter import parse_filter
-from kprobe_exporter.model import (
+from kprobe_exporter.model.values import (
     TID,
     TIME,
     Arg,

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from kprobe_exporter.agent.otlp import Signal
 from kprobe_exporter.grammar.target import Kind
-from kprobe_exporter.telemetry import Signal
 from tests.bench import otlp
 from tests.bench.otlp import PLURAL, PROTOCOLS, Carried, Rates, tabulated
 from tests.bench.probes import configured

@@ -7,10 +7,10 @@ import pytest
 from opentelemetry.sdk._logs.export import LogRecordExportResult
 from opentelemetry.sdk.trace.export import SpanExportResult
 
+from kprobe_exporter.agent.otlp import Signal
 from kprobe_exporter.export.otlp.channel import BATCH
 from kprobe_exporter.export.otlp.settings import Protocol
-from kprobe_exporter.model import Emission
-from kprobe_exporter.telemetry import Signal
+from kprobe_exporter.model.values import Emission
 from tests.bench import sending
 from tests.bench.sending import (
     AHEAD,

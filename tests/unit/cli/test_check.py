@@ -12,7 +12,7 @@ from kprobe_exporter.cli import check as module
 from kprobe_exporter.cli import main
 from kprobe_exporter.cli.check import table
 from kprobe_exporter.config.files import DEFAULT
-from kprobe_exporter.live import Row
+from kprobe_exporter.diagnose.dry_run import Row
 
 
 def test_a_right_file() -> None:

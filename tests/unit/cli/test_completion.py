@@ -13,7 +13,7 @@ from kprobe_exporter.cli import COMMANDS, main
 from kprobe_exporter.cli.completion import MOST_PLACES, PROGRAM, SHELLS, VARIABLE
 from kprobe_exporter.trace.asked import parse_asked
 from kprobe_exporter.tracefs.mount import Mount
-from tests.unit.listing.conftest import FILES
+from tests.unit.symbols.listing.conftest import FILES
 
 NAMES = "available_filter_functions", "available_events"
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from kprobe_exporter.agent.cgroup_events import FOLLOWED
 from kprobe_exporter.cli import doctor as module
 from kprobe_exporter.cli import main
 from kprobe_exporter.cli.doctor import examine, table, tracefs_checks
 from kprobe_exporter.errors import TracefsError
-from kprobe_exporter.follow import FOLLOWED
+from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tracefs.features import TRIAL, Check
-from kprobe_exporter.tracefs.symbols import Symbols
 from tests.fake_tracefs import EXEC_FORMAT, FakeEvent, FakeTracefs
 
 GOOD = Check("kernel", "ok", "6.12")

@@ -13,7 +13,7 @@ from kprobe_exporter.cli import list as module
 from kprobe_exporter.cli import main
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.target import Kind
-from kprobe_exporter.listing import Details, KernelPlaces, Listed, Place, Wish
+from kprobe_exporter.symbols.listing import Details, KernelPlaces, Listed, Place, Wish
 
 PLACES = [Place(Kind.KPROBE, "ext4", "ext4_open"), Place(Kind.TRACEPOINT, "sched", "sched_switch")]
 
@@ -136,7 +136,7 @@ def test_a_reader_that_goes_ends_it_quietly() -> None:
     code = (
         "from kprobe_exporter.cli import list as module, main\n"
         "from kprobe_exporter.grammar.target import Kind\n"
-        "from kprobe_exporter.listing import Place\n"
+        "from kprobe_exporter.symbols.listing import Place\n"
         "module.file_places = lambda wish: [Place(Kind.UPROBE, '/bin/x', 'f')] * 100_000\n"
         "main(['list', '-x', '/bin/x'])"
     )

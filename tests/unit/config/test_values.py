@@ -3,7 +3,7 @@
 import pytest
 
 from kprobe_exporter.config.values import return_type
-from kprobe_exporter.model import ReturnType
+from kprobe_exporter.model.values import ReturnType
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """A small snapshot that has everything in it, and promtool."""
 
-from kprobe_exporter.model import Family, HistogramValue, ProbeStatus, Snapshot
+from kprobe_exporter.model.values import Family, HistogramValue, ProbeStatus, Snapshot
 
 HOSTILE = 'a"b\\c\nd<script>&\x1b[31m\u202e\x00é'
 

@@ -12,7 +12,7 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from kprobe_exporter.export.prometheus import Exposition
-from kprobe_exporter.model import Exemplar, Family, HistogramValue, Snapshot
+from kprobe_exporter.model.values import Exemplar, Family, HistogramValue, Snapshot
 from tests.support.patience import patience
 from tests.unit.export.conftest import HOSTILE, SNAPSHOT
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.event_format import EventFormat, Field, parse_format, text_pattern
-from kprobe_exporter.model import Arg
+from kprobe_exporter.model.values import Arg
 from tests.unit.captured import Captured, captured
 
 HEAD = """\

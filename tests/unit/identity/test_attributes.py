@@ -5,7 +5,7 @@ from pathlib import Path
 from kprobe_exporter.identity.attributes import Whereabouts
 from kprobe_exporter.identity.cgroups import Cgroups
 from kprobe_exporter.identity.pods import Pods
-from kprobe_exporter.model import Record
+from kprobe_exporter.model.values import Record
 
 ID, OTHER = "ab" * 32, "cd" * 32
 UID = "0b5ba9f2-3f36-4c3c-9a3c-5d9a6a0b0001"

@@ -3,7 +3,7 @@
 import pytest
 
 from kprobe_exporter.labels.container import decoder
-from kprobe_exporter.model import Value
+from kprobe_exporter.model.values import Value
 
 ID = "0123456789abcdef" * 4
 

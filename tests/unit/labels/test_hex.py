@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.hex import decode, decoder
-from kprobe_exporter.model import Value
+from kprobe_exporter.model.values import Value
 
 
 @pytest.mark.parametrize(

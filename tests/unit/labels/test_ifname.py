@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.labels.ifname import FRESH, HIGHEST, MOST_CACHED, decoder
-from kprobe_exporter.model import Decoder, Value
+from kprobe_exporter.model.values import Decoder, Value
 
 
 class World:

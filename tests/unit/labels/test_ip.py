@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.labels.ip import decoder
-from kprobe_exporter.model import Value
+from kprobe_exporter.model.values import Value
 
 decode = decoder(None)
 little = pytest.mark.skipif(sys.byteorder == "big", reason="the numbers are those of little-endian machines")

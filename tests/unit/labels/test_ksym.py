@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.labels.ksym import decoder, decoder_with
-from kprobe_exporter.model import Value
+from kprobe_exporter.model.values import Value
 
 READ = 0xFFFFFFFF81234560
 WITH_OFFSET = {"offset": True}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.labels.majorminor import decoder
-from kprobe_exporter.model import Value
+from kprobe_exporter.model.values import Value
 
 SDA1 = 8 << 20 | 1
 

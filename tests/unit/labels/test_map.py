@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kprobe_exporter.aggregate.series import Limits, Series
 from kprobe_exporter.config.load import load
 from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.model import Value
+from kprobe_exporter.model.values import Value
 from kprobe_exporter.plan.metric import metric_spec
 
 decoder = DECODERS["map"]

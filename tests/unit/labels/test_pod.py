@@ -6,7 +6,7 @@ import pytest
 
 from kprobe_exporter.identity.pods import Pods
 from kprobe_exporter.labels.pod import decoder, decoder_with
-from kprobe_exporter.model import Value
+from kprobe_exporter.model.values import Value
 
 ID = "0123456789abcdef" * 4
 UID = "0f6dd4bd-9a2c-4a4b-8b5e-3e1f0a9d7c11"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.regexp import LONGEST, decoder
-from kprobe_exporter.model import Value
+from kprobe_exporter.model.values import Value
 from tests.support.patience import patience
 
 WORST = 0.5

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.labels.signal import NAMES, decode, decoder
-from kprobe_exporter.model import Value
+from kprobe_exporter.model.values import Value
 
 
 @pytest.mark.parametrize("ours", [signal.Signals(number) for number in range(1, 32)])

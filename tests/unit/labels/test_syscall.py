@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.labels._syscalls import TABLES
 from kprobe_exporter.labels.syscall import decoder
-from kprobe_exporter.model import Value
+from kprobe_exporter.model.values import Value
 
 HEADERS = {
     "x86_64": ("/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "/usr/include/asm/unistd_64.h"),

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.labels._text import MOST_ELEMENTS, array, number, printable, unsigned
-from kprobe_exporter.model import Value
+from kprobe_exporter.model.values import Value
 
 
 @pytest.mark.parametrize(

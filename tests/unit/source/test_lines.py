@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.grammar.event_format import parse_format, text_pattern
-from kprobe_exporter.model import CALLER, TIME, VALUES, Arg, Batch, Layout, Loss, Record
+from kprobe_exporter.model.values import CALLER, TIME, VALUES, Arg, Batch, Layout, Loss, Record
 from kprobe_exporter.source.lines import LONGEST, MOST_CPUS, LineParser
 from kprobe_exporter.source.walk import text_key
 from tests.unit.captured import Captured, captured

@@ -22,7 +22,8 @@ from kprobe_exporter.aggregate.recipes import recipe
 from kprobe_exporter.aggregate.series import Limits
 from kprobe_exporter.config.values import return_type
 from kprobe_exporter.grammar.filter import parse_filter
-from kprobe_exporter.model import (
+from kprobe_exporter.model.record_layout import Field, Geometry, Shape, Stacks
+from kprobe_exporter.model.values import (
     Arg,
     Batch,
     Family,
@@ -35,7 +36,6 @@ from kprobe_exporter.model import (
     Where,
 )
 from kprobe_exporter.plan.metric import where
-from kprobe_exporter.shape import Field, Geometry, Shape, Stacks
 from kprobe_exporter.source import pages
 from tests.ring_buffer import GEOMETRY, MISSED, Page, event, located
 

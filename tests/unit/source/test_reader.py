@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from kprobe_exporter.errors import SourceError
-from kprobe_exporter.model import Batch
+from kprobe_exporter.model.values import Batch
 from kprobe_exporter.source import text
 from kprobe_exporter.source.reader import Reader
 from kprobe_exporter.source.text import TextPipe

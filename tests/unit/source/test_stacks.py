@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.model import CPU, SLOT, TID, VALUES, Arg, Batch, Layout, Record
+from kprobe_exporter.model.values import CPU, SLOT, TID, VALUES, Arg, Batch, Layout, Record
 from kprobe_exporter.source.lines import LineParser
 from kprobe_exporter.source.stacks import WAITING, Stacks
 from tests.unit.captured import Captured, captured

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.grammar.filter import parse_filter
-from kprobe_exporter.model import Arg, Batch, Layout, Record
+from kprobe_exporter.model.values import Arg, Batch, Layout, Record
 from kprobe_exporter.plan import ProbePlan
 from kprobe_exporter.plan.metric import where
 from kprobe_exporter.trace import objects as module

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.model import HistogramValue
+from kprobe_exporter.model.values import HistogramValue
 from kprobe_exporter.trace.count import DURATIONS, RETURNS, Row, Table
 from kprobe_exporter.trace.output import escaped
 from kprobe_exporter.trace.table import columns, draw

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.errors import ProbeRefused
-from kprobe_exporter.hist import HistKey, HistReading, HistTable
+from kprobe_exporter.model.hist import HistKey, HistReading, HistTable
 from kprobe_exporter.tracefs.hist_tables import HistTables, parse_hist
 from kprobe_exporter.tracefs.instance import Instance
 from tests.unit.tracefs.conftest import Table

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kprobe_exporter import pruning
-from kprobe_exporter.model import Layout, ProbeSpec
+from kprobe_exporter.agent import pruning
+from kprobe_exporter.model.values import Layout, ProbeSpec
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.poller import read_counts
 from kprobe_exporter.tracefs.probes import install, names_in_use

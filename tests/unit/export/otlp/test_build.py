@@ -21,7 +21,7 @@ from kprobe_exporter.export.otlp.attributes import MOST_BYTES, MOST_FRAMES, Desc
 from kprobe_exporter.export.otlp.build import Builder
 from kprobe_exporter.export.otlp.clock import WallClock
 from kprobe_exporter.labels.errno import name_of
-from kprobe_exporter.model import STACK_POINTER, Arg, Emission, Layout, Record, ReturnType, Value
+from kprobe_exporter.model.values import STACK_POINTER, Arg, Emission, Layout, Record, ReturnType, Value
 
 EPOCH = 1_700_000_000_000_000_000
 INT = ReturnType("int", "s32", signed=True)

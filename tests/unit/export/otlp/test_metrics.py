@@ -14,7 +14,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from kprobe_exporter.aggregate.updates import HistogramCell
 from kprobe_exporter.export.otlp.metrics import Conversion, batches, pack, size, unit
-from kprobe_exporter.model import Family, HistogramValue, LabelValues, Snapshot
+from kprobe_exporter.model.values import Family, HistogramValue, LabelValues, Snapshot
 from tests.unit.export.conftest import HOSTILE, SNAPSHOT
 
 START = 10**18

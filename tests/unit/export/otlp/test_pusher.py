@@ -9,7 +9,7 @@ from opentelemetry.sdk.metrics.export import Metric
 from kprobe_exporter.export.otlp.channel import Counts
 from kprobe_exporter.export.otlp.metrics import Conversion, size
 from kprobe_exporter.export.otlp.pusher import POINTS, Pusher
-from kprobe_exporter.model import Family, Snapshot
+from kprobe_exporter.model.values import Family, Snapshot
 from tests.support.patience import patience
 
 SNAPSHOT = Snapshot(

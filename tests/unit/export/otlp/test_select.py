@@ -19,7 +19,17 @@ from kprobe_exporter.export.otlp.select import (
     Signal,
 )
 from kprobe_exporter.export.otlp.traces import MOST_CALLS, Limit
-from kprobe_exporter.model import STACK_POINTER, TIME, VALUES, Arg, Batch, Emission, Join, Layout, Record
+from kprobe_exporter.model.values import (
+    STACK_POINTER,
+    TIME,
+    VALUES,
+    Arg,
+    Batch,
+    Emission,
+    Join,
+    Layout,
+    Record,
+)
 
 S = 0xFFFFC90000003E00
 IRQ = 0xFFFFFE0000003E00

@@ -1,0 +1,300 @@
+"""The agent: all stages wired together, started in the order of the data flow, stopped in the mirror's.
+
+config ──► installation (plan, tracefs) ──► source ──► stream (pairing, aggregate, export)
+                             └──────── poller ──────────────┘
+"""
+
+import logging
+import platform
+import threading
+import time
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from kprobe_exporter import __version__
+from kprobe_exporter.agent.cgroup_events import Identities
+from kprobe_exporter.agent.config_diff import difference, needs_restart
+from kprobe_exporter.agent.installer import UNEXPECTED, Installation
+from kprobe_exporter.agent.interference import Vigil
+from kprobe_exporter.agent.pipeline import Stream
+from kprobe_exporter.agent.probe import ProbeState, State
+from kprobe_exporter.agent.probe_set import Roster
+from kprobe_exporter.agent.repairs import exchanges
+from kprobe_exporter.agent.supervisor import Look, Watch
+from kprobe_exporter.aggregate.aggregator import Aggregator
+from kprobe_exporter.aggregate.own import agent_families, fault_families, off_families, probe_families
+from kprobe_exporter.aggregate.series import Limits
+from kprobe_exporter.config.values import Config
+from kprobe_exporter.errors import KprobeExporterError, StartError, TracefsError
+from kprobe_exporter.labels.errno import name_of
+from kprobe_exporter.model.values import Snapshot
+from kprobe_exporter.plan import ProbePlan
+from kprobe_exporter.probing.event_source import PAGE_PARSER, set_up
+from kprobe_exporter.service.shutdown import Stop
+from kprobe_exporter.service.watchdog import Vital
+from kprobe_exporter.source.reader import Reader
+from kprobe_exporter.symbols.addresses import Symbols
+from kprobe_exporter.tracefs.files import Tracefs
+from kprobe_exporter.tracefs.instance import Instance
+
+if TYPE_CHECKING:
+    from kprobe_exporter.agent.otlp import Telemetry
+
+log = logging.getLogger(__name__)
+
+DRAIN_TIME = 0.2
+"""Seconds that a scrape waits for the reader to deliver what is in the ring buffer."""
+
+POLL_TIME = 0.5
+"""Seconds that a scrape waits for fresh counts of the kernel; then the last ones serve."""
+
+PATIENCE = 10.0
+"""Seconds that the end waits for a change that is under way."""
+
+BUILD = {"version": __version__, "python_version": platform.python_version(), "page_parser": PAGE_PARSER}
+
+
+class _Read(NamedTuple):
+    """Whether the configuration that was read last is the one that runs, and when that one was read."""
+
+    successful: bool
+    at: float
+
+
+class Agent:
+    """The probes of a configuration, in the kernel and counted, while the context lasts.
+
+    One thread enters and leaves it. Once it is entered, everything else may be called from any thread:
+    ``reload``, ``disable`` and ``enable`` change probes, one at a time, under ``_changing``, which is held
+    while the kernel is asked; nobody else takes it, so neither a scrape nor the reader nor the poller
+    waits for a change. An error of a background thread is kept in ``error`` and sets ``stop``.
+    """
+
+    def __init__(self, config: Config, files: Tracefs, stop: Stop) -> None:
+        self.error: BaseException | None = None
+        self._config = config
+        self._files = files
+        self._stop = stop
+        self._stack = ExitStack()
+        self._changing = threading.Lock()
+        self._ended = False
+        self._read = _Read(True, time.time())
+        settings = config.settings
+        limits = Limits(settings.max_series, settings.max_series_total, settings.series_ttl)
+        self._identities = Identities()
+        self._aggregator = Aggregator(settings.namespace, limits, name_of, self._identities.cgroups.path)
+        self._watch = Watch(self._look, lambda trip: self.disable(trip.probe, str(trip)), self.enable)
+        self._vigil = Vigil()
+        self._telemetry: Telemetry | None = None
+        self._instance: Instance
+        self._installation: Installation
+        self._stream: Stream
+        self._source: Reader
+        self._roster: Roster
+
+    def __enter__(self) -> "Agent":
+        try:
+            self._open()
+        except OSError as error:
+            self._close()
+            raise TracefsError(f"{UNEXPECTED}: {error}.") from error
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def failed(self, error: BaseException) -> None:
+        """A background thread, or a change of probes, ended by this error: stop the agent."""
+        self.error = self.error or error
+        self._stop.set()
+
+    def insist(self) -> None:
+        """Raise StartError unless every probe that is not optional works (``--fail-fast``)."""
+        for probe in self._roster.down():
+            raise StartError(f"the probe '{probe.name}' is down: {probe.reason}")
+
+    def ready(self) -> str | None:
+        """None if at least one probe works, else why not."""
+        return self._roster.ready()
+
+    def vitals(self) -> tuple[Vital, ...]:
+        """The threads without which it is no agent; the kernel may hold up a read of its counts."""
+        poller = Vital("poller", self._roster.poller.progress, patience=5)
+        return Vital("reader", self._source.progress), poller
+
+    def snapshot(self) -> Snapshot:
+        """Everything that is shown, as fresh as a bounded wait allows."""
+        self._source.drain(DRAIN_TIME)
+        self._roster.poller.refresh(POLL_TIME)
+        probes, read = self._roster.probes, self._read
+        numbers = self._aggregator.copy()
+        statuses = [probe.status(numbers, self._watch.history.rates(probe.name)) for probe in probes]
+        shown = [s for s, p in zip(statuses, probes, strict=True) if not p.absent]
+        age = self._roster.poller.age()
+        return Snapshot(
+            (
+                *probe_families(self._config.settings.namespace, shown),
+                *numbers.families,
+                *agent_families(numbers, BUILD, read.at, age, successful=read.successful),
+                *off_families(shown),
+                *fault_families(self._vigil.faults, self._vigil.noticed),
+                self._watch.overhead.family(),
+                *(self._telemetry.families() if self._telemetry else ()),
+            ),
+            tuple(statuses),
+        )
+
+    def reload(self, read: Callable[[], Config]) -> str | None:
+        """Apply the configuration that ``read`` gives; None, or why the old one goes on, a line or more.
+
+        ``read`` raises KprobeExporterError. What the kernel refuses makes that probe fail, not the reload.
+        """
+        with self._changing:
+            try:
+                reason = "the agent stops." if self._ended or self._stop.is_set() else self._reload(read())
+            except KprobeExporterError as error:
+                reason = str(error)
+            self._read = _Read(True, time.time()) if reason is None else self._read._replace(successful=False)
+        for line in reason.splitlines() if reason is not None else ():
+            log.error("the configuration was not reloaded: %s", line)
+        return reason
+
+    def disable(self, name: str, reason: str) -> bool:
+        """Switch off a probe that is up, as if it were removed, but for its numbers; False if it is not."""
+        return self._replace(name, "up", lambda plan: ProbeState(plan, "tripped", reason)) is not None
+
+    def enable(self, name: str) -> bool:
+        """Install and enable a probe that ``disable`` switched off, again; whether it is up then."""
+        probe = self._replace(name, "tripped", ProbeState.of)
+        return probe is not None and probe.state == "up"
+
+    def _open(self) -> None:
+        """Start stage by stage. Each is undone in the mirror's order, whatever comes in between."""
+        acquired = Instance.acquire(self._files, self._config.settings.tracefs_instance)
+        self._connect(self._stack.enter_context(acquired))
+        poller = self._roster.poller
+        self._stack.callback(poller.close)
+        poller.start()
+        if self._telemetry is not None:
+            self._stack.callback(self._telemetry.stop_pushing)
+            self._telemetry.start(self.snapshot, time.time_ns())
+        with self._changing:  # the start is a reload from nothing
+            self._apply(self._config, replace(self._config, probes=()))
+        self._stack.callback(self._watch.close)
+        self._watch.start()
+
+    def _connect(self, instance: Instance) -> None:
+        """The instance, its buffer, who reads it and what becomes of that, without any probe yet."""
+        settings, otlp = self._config.settings, self._config.otlp
+        self._instance = instance
+        symbols = Symbols(self._files)
+        stacks_wanted = any(probe.stack for probe in self._config.probes)
+        reading, buffer_kib = set_up(instance, settings, symbols, stacks_wanted=stacks_wanted)
+        if otlp is not None:
+            # Imported now: OpenTelemetry takes a while and some memory.
+            from kprobe_exporter.agent.otlp import Telemetry  # noqa: PLC0415
+
+            self._telemetry = Telemetry(otlp, self._identities.attributes, self._aggregator.exemplify)
+            self._stack.callback(self._telemetry.close)
+        known = self._aggregator, self._identities
+        self._stream = Stream(*known, self._telemetry)
+        self._source = Reader(self._stream.open(instance, reading, symbols, buffer_kib), self.failed)
+        self._stack.callback(self._source.close)
+        self._installation = Installation(instance, reading, self._identities, self._stop.is_set)
+        self._roster = Roster(instance, self._installation, self._stream, self._source, *known, self._stop)
+        self._source.start()
+        self._stack.callback(self._roster.off)
+
+    def _reload(self, config: Config) -> str | None:
+        if (reason := needs_restart(self._config, config)) is not None:
+            return reason
+        try:
+            self._instance.read("tracing_on")  # or all that is new would fail, and nothing old could go
+            self._apply(config, self._config)
+        except OSError as error:
+            return f"{UNEXPECTED}: {error}."
+        return None
+
+    def _apply(self, config: Config, old: Config) -> None:
+        """Have the probes of another configuration. What can go wrong does so before anything has changed."""
+        config = self._installation.expand(config)
+        found = difference(old, config)
+        before = {probe.name: probe for probe in self._roster.probes}
+        kept = {name for name in found.kept if before[name].state != "failed"}  # the others are tried again
+        self._stream.expect(config.probes)
+        self._identities.wish(config)
+        coming = [probe for probe in config.probes if probe.name not in kept]
+        plans = {plan.probe.name: plan for plan in self._installation.plan(coming, config.settings)}
+        settings = config.settings
+        self._aggregator.limit(settings.max_series, settings.max_series_total, settings.series_ttl)
+        for probe in config.probes:
+            if probe.name in kept:
+                before[probe.name].plan = replace(before[probe.name].plan, probe=probe)
+        probes = tuple(
+            before[probe.name] if probe.name in kept else ProbeState.of(plans[probe.name])
+            for probe in config.probes
+        )
+        self._exchange(probes, frozenset(f"{settings.namespace}_{name}" for name in found.anew))
+        self._roster.tidy()
+        self._config = config
+        up = sum(probe.state == "up" for probe in probes)
+        log.info("%d of %d probes are up: %s", up, len(probes), found)
+
+    def _look(self) -> Look:
+        self._look_after()
+        self._roster.poller.refresh(POLL_TIME, watching=True)
+        # While probes change, what is read is not taken over.
+        age = float("inf") if self._changing.locked() else self._roster.poller.age()
+        hits, probes = self._aggregator.hits(), self._roster.probes
+        limits = {probe.name: probe.plan.probe.limit for probe in probes}
+        up = frozenset(probe.name for probe in probes if probe.state == "up")
+        costs = {probe.name: probe.cost for probe in probes}
+        limit = self._config.settings.limit
+        return Look(hits, limits, up, costs, limit, age)
+
+    def _look_after(self) -> None:
+        """Notice and mend what others did; not while probes change, which would look like it."""
+        if not self._changing.acquire(blocking=False):
+            return
+        try:
+            if not self._ended:
+                roster, now = self._roster, time.monotonic()
+                mends = self._vigil.look(self._instance, roster.probes, now, roster.interrupted, roster.own)
+                for old, new in exchanges(roster.probes, mends):
+                    self._put(old, new)
+                roster.follow_again([mend.probe for mend in mends if mend.action == "enable"])
+        finally:
+            self._changing.release()
+
+    def _exchange(self, probes: tuple[ProbeState, ...], anew: Collection[str] = ()) -> None:
+        try:
+            self._roster.exchange(probes, anew)
+        except BaseException as error:
+            self.failed(error)
+            raise
+
+    def _replace(self, name: str, state: State, make: Callable[[ProbePlan], ProbeState]) -> ProbeState | None:
+        """Put another one in the place of a probe that is in this state; None if there is none."""
+        with self._changing:
+            probes = self._roster.probes
+            for old in probes:
+                if old.name == name and old.state == state and not self._ended:
+                    new = make(old.plan)
+                    self._put(old, new)
+                    return new
+        return None
+
+    def _put(self, old: ProbeState, new: ProbeState) -> None:
+        self._exchange(tuple(new if probe is old else probe for probe in self._roster.probes))
+
+    def _close(self) -> None:
+        changing = self._changing.acquire(timeout=PATIENCE)  # what is under way may hang in the kernel
+        self._ended = True
+        if changing:
+            self._changing.release()
+        self._stack.close()

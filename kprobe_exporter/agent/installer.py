@@ -1,0 +1,129 @@
+"""Planning probes and putting them into the kernel, at the start and whenever they change."""
+
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from kprobe_exporter.agent.cgroup_events import Identities
+from kprobe_exporter.agent.probe import ProbeState, warn_of_strings
+from kprobe_exporter.config.values import Config, Probe, Settings
+from kprobe_exporter.errors import ProbeRefused
+from kprobe_exporter.labels import decoders
+from kprobe_exporter.model.values import ProbeSpec
+from kprobe_exporter.plan import ProbePlan, plan_probe, wants_symbols
+from kprobe_exporter.probing.attach import settle
+from kprobe_exporter.probing.event_source import Reading, unreadable
+from kprobe_exporter.probing.kernel_info import expanded, known_kernel
+from kprobe_exporter.symbols.addresses import Symbols
+from kprobe_exporter.symbols.resolve import Resolver
+from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.probes import names_in_use
+
+log = logging.getLogger(__name__)
+
+UNEXPECTED = "the kernel gave an answer that nobody expected"
+
+
+class Installation:
+    """The probes' way into one instance. Not thread-safe: whoever changes probes, one at a time, owns it.
+
+    ``stopping`` is asked before each probe, so that a request to stop is heeded at once.
+    """
+
+    def __init__(
+        self, instance: Instance, reading: Reading, identities: Identities, stopping: Callable[[], bool]
+    ) -> None:
+        self._instance = instance
+        self._reading = reading
+        self._identities = identities
+        self._stopping = stopping
+        self._slots: Iterator[int] = itertools.count()
+        self._resolver = Resolver.of(instance.files)
+        self._symbols = Symbols(instance.files)
+        self._loaded = False
+
+    def expand(self, config: Config) -> Config:
+        """The configuration with a probe for each function or tracepoint that a pattern names now."""
+        self._resolver = Resolver.of(self._instance.files)
+        probes = expanded(config.probes, self._resolver, config.settings.max_matches)
+        return replace(config, probes=tuple(probes))
+
+    def plan(self, probes: Sequence[Probe], settings: Settings) -> list[ProbePlan]:
+        """Work out how these are to be collected; and get ready to follow threads, as that is wished."""
+        most, binary = settings.max_matches, self._reading.geometry is not None
+        kernel = known_kernel(self._instance, probes, self._resolver, most, binary=binary)
+        self._identities.follow(self._instance, kernel, self._slots)
+        if wants_symbols(probes) and not self._loaded:
+            self._symbols = Symbols(self._instance.files)  # another one: the old one is in use
+            self._symbols.text(0)  # loaded now: it takes a while, and events would have to wait
+            self._loaded = True
+        known = decoders(self._symbols.text, self._identities.pods)
+        return [
+            plan_probe(probe, settings.namespace, known, kernel, self._slots, settings.max_series)
+            for probe in probes
+        ]
+
+    def install(self, probes: Iterable[ProbeState], beside: Iterable[ProbeState]) -> None:
+        """Put each into the kernel, in the first way that it takes; not enabled yet."""
+        probes = list(probes)
+        if not probes:
+            return
+        try:
+            taken = names_in_use(self._instance)
+        except OSError as error:
+            for probe in probes:
+                self._unexpected(probe, error)
+            return
+        there = [part.spec for probe in beside if probe.attached for part in probe.attached.parts]
+        there += self._identities.following.specs if self._identities.following is not None else []
+        for probe in probes:
+            if self._stopping():
+                break
+            try:
+                self._settle(probe, taken, there)
+            except OSError as error:
+                self._unexpected(probe, error)
+            if probe.attached is not None:
+                there += [part.spec for part in probe.attached.parts]
+        try:
+            self._instance.read("tracing_on")
+        except OSError as error:  # so it is no refusal: tracefs went meanwhile
+            for probe in probes:
+                if probe.attached is None:
+                    self._unexpected(probe, error)
+        self._resolver = Resolver.of(self._instance.files)  # modules come and go, and lists take memory
+
+    def enable(self, probe: ProbeState) -> bool:
+        """Start recording. If the kernel refuses, it is taken away."""
+        assert probe.attached is not None
+        try:
+            probe.attached.enable()
+        except ProbeRefused as error:
+            probe.attached.remove()
+            probe.attached, probe.reason = None, str(error)
+            probe.unexpected = True  # it was defined a moment ago
+            probe.complain()
+            return False
+        probe.state = "up"
+        log.info("%s: %s", probe.name, probe.attached.spec.target)
+        return True
+
+    def _unexpected(self, probe: ProbeState, error: OSError) -> None:
+        probe.reason, probe.unexpected = f"{UNEXPECTED}: {error}.", True
+        probe.complain()
+
+    def _settle(self, probe: ProbeState, taken: set[str], there: list[ProbeSpec]) -> None:
+        probe.attached, refused = settle(
+            self._instance,
+            probe.plan,
+            taken,
+            there,
+            self._resolver.explain,
+            lambda part: unreadable(self._instance, self._reading, part.system, part.layout),
+        )
+        probe.reason = " ".join(f"{target}: {reason}" for target, reason in refused.items())
+        if probe.attached is None:
+            probe.complain()
+        elif self._reading.geometry is None and probe.attached.spec.plan == "events":
+            warn_of_strings(probe.attached)

@@ -1,0 +1,250 @@
+"""Noticing what others did to the agent's instance, to its probes and to the machine's tracing.
+
+Some small files are read each time, decisions come out; the agent carries them out.
+"""
+
+import errno
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import TypeAlias
+
+from kprobe_exporter.agent.faults import MEANING, MENDED, OF_THE_INSTANCE, SWITCHES, Fault
+from kprobe_exporter.agent.probe import ProbeState
+from kprobe_exporter.agent.repairs import Action, Mend
+from kprobe_exporter.grammar.target import parse_target
+from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.probes import Installed
+
+log = logging.getLogger(__name__)
+
+MODULES = Path("/sys/module")
+
+PARTS_A_LOOK = 20
+"""Events that one look examines: of 50 probes each has its turn every 5 s, and a look takes 1 ms at most."""
+
+MENDS = 3
+WITHIN = 60.0
+"""So many mends of one probe within so many seconds are made: then somebody insists."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 10.0, 600.0
+"""Seconds after which one that is left, or was not installed again, is tried; twice as long each time."""
+
+RECOVERED = 1200.0
+"""Seconds without any fault after which the pauses begin anew."""
+
+Interrupted: TypeAlias = Callable[[str], object]
+"""Told that some of what happened may not be recorded: of this probe, or '' of all."""
+
+
+@dataclass(slots=True)
+class _History:
+    """What happened to one probe: when it was mended, and until when it is left alone."""
+
+    mended: list[float] = field(default_factory=list)
+    last: float = 0.0
+    pause: float = 0.0
+    until: float | None = None
+
+
+class Vigil:
+    """What holds now, and what to do about it. One thread uses it; ``faults`` and ``noticed`` are for any.
+
+    ``faults`` are those that hold, ``noticed`` how often each began: both are replaced as a whole.
+    """
+
+    def __init__(self, switches: Mapping[Fault, Path] = SWITCHES, modules: Path = MODULES) -> None:
+        self.faults: frozenset[Fault] = frozenset()
+        self.noticed: Mapping[str, int] = dict.fromkeys(MEANING, 0)
+        self._switches = switches
+        self._modules = modules
+        self._holding: dict[tuple[Fault, str], None] = {}  # of the machine, or of a probe
+        self._counts: Counter[Fault] = Counter()
+        self._turn = 0
+        self._loaded: set[str] = set()
+        self._histories: dict[str, _History] = {}
+
+    def look(
+        self,
+        instance: Instance,
+        probes: Sequence[ProbeState],
+        now: float,
+        interrupted: Interrupted,
+        own: Sequence[Installed],
+    ) -> list[Mend]:
+        """What is to be done about what others did until ``now``, in seconds of a clock that never steps.
+
+        ``own`` are events that no probe has, and the agent needs. ``interrupted`` is called before anything
+        is recorded again: what has begun until then, and ends after it, may be two things.
+        """
+        mends: list[Mend] = []
+        self._forget({probe.name for probe in probes} | {part.name for part in own})
+        for fault, path in self._switches.items():
+            off = False
+            with suppress(OSError):  # it is not there, or nobody may look
+                off = path.read_bytes().strip() == b"0"
+            if off and (fault, "") not in self._holding:
+                interrupted("")
+            self._set(fault, "", holds=off)
+        if self._instance_is_well(instance, interrupted):
+            mends += self._waiting(probes, now)
+            mends += self._modules_of(probes)
+            for probe, part in self._next(probes):
+                if all(mend.probe != probe.name for mend in mends):
+                    mends += self._examine(instance, probe.name, part, now, interrupted)
+            for part in own:
+                mends += self._examine(instance, part.name, part, now, interrupted)
+        self.faults = frozenset(fault for fault, _ in self._holding)
+        self.noticed = {fault: self._counts[fault] for fault in MEANING}
+        return mends
+
+    def _instance_is_well(self, instance: Instance, interrupted: Interrupted) -> bool:
+        """Whether its files can be read; recording goes on if somebody stopped it."""
+        found: Fault | None = None
+        try:
+            if instance.read("tracing_on").strip() == b"0":
+                self._set("tracing_off", "", holds=True)
+                interrupted("")
+                instance.write("tracing_on", "1")
+            else:
+                self._set("tracing_off", "", holds=False)
+        except OSError as error:
+            found = _why(instance, error)
+        for fault in OF_THE_INSTANCE:
+            self._set(fault, "", holds=fault == found)
+        return found is None
+
+    def _next(self, probes: Sequence[ProbeState]) -> Iterator[tuple[ProbeState, Installed]]:
+        """The events whose turn it is."""
+        parts = [
+            (probe, part)
+            for probe in probes
+            if probe.state == "up" and probe.attached is not None
+            for part in probe.attached.parts
+        ]
+        if self._turn >= len(parts):
+            self._turn = 0
+        chosen = parts[self._turn : self._turn + PARTS_A_LOOK]
+        self._turn += len(chosen)
+        yield from chosen
+
+    def _examine(
+        self, instance: Instance, name: str, part: Installed, now: float, interrupted: Interrupted
+    ) -> list[Mend]:
+        try:
+            enabled = instance.read(f"events/{part.system}/{part.event}/enable").strip()
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENODEV):
+                return []
+            interrupted("")  # its deletion wiped what was unread
+            return self._mend(name, "probe_gone", "replace", now)
+        self._set("probe_gone", name, holds=False)
+        if part.records and not enabled.startswith(b"1"):
+            interrupted(name)
+            return self._mend(name, "probe_disabled", "enable", now)
+        if (part.counted_softly or part.hist) and b"*" not in enabled:
+            return self._mend(name, "probe_disabled", "replace" if part.hist else "enable", now)
+        self._set("probe_disabled", name, holds=False)
+        return []
+
+    def _mend(self, name: str, fault: Fault, action: Action, now: float) -> list[Mend]:
+        history = self._histories.setdefault(name, _History())
+        if now - history.last > RECOVERED:
+            history.pause = 0.0
+        history.mended = [then for then in history.mended if now - then < WITHIN]
+        history.last = now
+        self._set(fault, name, holds=True)
+        if len(history.mended) < MENDS:
+            history.mended.append(now)
+            return [Mend(name, action, MEANING[fault])]
+        history.mended.clear()
+        self._wait(history, now)
+        what, _, _ = MEANING[fault].partition(":")
+        times = f"{MENDS + 1} times within {WITHIN:.0f} s"
+        return [Mend(name, "leave", f"{what}, {times}: it is left alone for {history.pause:.0f} s")]
+
+    def _waiting(self, probes: Sequence[ProbeState], now: float) -> list[Mend]:
+        """Those that are to be tried again; one that could not be installed again waits like one left."""
+        mends = []
+        for probe in probes:
+            if probe.state == "failed" and probe.unexpected:
+                self._histories.setdefault(probe.name, _History())
+            history = self._histories.get(probe.name)
+            if history is None:
+                continue
+            if probe.state not in ("failed", "contested"):
+                history.until = None
+            elif history.until is None:
+                self._wait(history, now)
+            elif history.until <= now:
+                self._wait(history, now)
+                mends.append(Mend(probe.name, "again"))
+        return mends
+
+    @staticmethod
+    def _wait(history: _History, now: float) -> None:
+        history.pause = min(2 * history.pause, LONGEST_PAUSE) or FIRST_PAUSE
+        history.until = now + history.pause
+
+    def _modules_of(self, probes: Sequence[ProbeState]) -> list[Mend]:
+        """Of modules that are back: a kprobe is armed again by the kernel, others are not."""
+        mends = []
+        for probe in probes:
+            if probe.attached is None:
+                continue
+            for part in probe.attached.parts:
+                module = _module(part.spec.target) if part.spec.file is not None else ""
+                if not module:
+                    continue
+                there = (self._modules / module).exists()
+                if there:
+                    self._loaded.add(module)
+                elif module not in self._loaded:
+                    continue
+                gone = ("module_gone", probe.name) in self._holding
+                self._set("module_gone", probe.name, holds=not there)
+                if gone and there and part.spec.file == "dynamic_events" and probe.state == "up":
+                    mends.append(Mend(probe.name, "replace", f"the module {module} is loaded again"))
+                    break
+        return mends
+
+    def _set(self, fault: Fault, probe: str, *, holds: bool) -> None:
+        """Note it, and tell of it when it begins; of what is not mended at once, also when it is over."""
+        key = fault, probe
+        if holds == (key in self._holding):
+            return
+        whose = f"the probe '{probe}': " if probe else ""
+        if holds:
+            self._holding[key] = None
+            self._counts[fault] += 1
+            log.warning("%s%s [%s]", whose, MEANING[fault], fault)
+        else:
+            del self._holding[key]
+            level = logging.DEBUG if fault in MENDED else logging.INFO
+            log.log(level, "%sit is over [%s]", whose, fault)
+
+    def _forget(self, names: set[str]) -> None:
+        """Probes that are there no longer."""
+        for key in [key for key in self._holding if key[1] and key[1] not in names]:
+            del self._holding[key]
+        for name in self._histories.keys() - names:
+            del self._histories[name]
+
+
+def _why(instance: Instance, error: OSError) -> Fault:
+    """Why a file of the instance cannot be read."""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "descriptors_exhausted"
+    if error.errno in (errno.EPERM, errno.EACCES):
+        return "locked_down"
+    return "instance_gone" if instance.files.exists("trace_clock") else "tracefs_gone"
+
+
+@lru_cache(maxsize=1024)
+def _module(target: str) -> str:
+    """The module that a function is in, if its target names one."""
+    return parse_target(target).module

@@ -1,0 +1,255 @@
+"""OpenTelemetry in one agent: which events of which probe are exported, and the threads that send them."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from typing import Literal
+
+from kprobe_exporter.aggregate.pairing import Pairing
+from kprobe_exporter.aggregate.updates import getter, passes
+from kprobe_exporter.config.values import Export, Otlp
+from kprobe_exporter.export.otlp.attributes import Described
+from kprobe_exporter.export.otlp.build import SCOPE, Builder
+from kprobe_exporter.export.otlp.channel import Channel, Counts
+from kprobe_exporter.export.otlp.clock import WallClock
+from kprobe_exporter.export.otlp.metrics import Conversion, pack, size
+from kprobe_exporter.export.otlp.pusher import Pusher
+from kprobe_exporter.export.otlp.resource import resource
+from kprobe_exporter.export.otlp.select import Exported, Identity, Outlet, Selector
+from kprobe_exporter.export.otlp.settings import Settings
+from kprobe_exporter.export.otlp.transport import connect
+from kprobe_exporter.export.otlp.turns import short_turns
+from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.target import Kind
+from kprobe_exporter.labels.errno import name_of
+from kprobe_exporter.model.values import (
+    SLOT,
+    TIME,
+    Batch,
+    Emission,
+    Exemplar,
+    Family,
+    LabelValues,
+    Record,
+    Snapshot,
+)
+from kprobe_exporter.plan.metric import in_nanoseconds, where
+from kprobe_exporter.probing.attach import Attached
+from kprobe_exporter.source.reader import Pipe
+
+Signal = Literal["log", "span"]
+
+NAMES: Mapping[Signal, Literal["logs", "traces"]] = {"log": "logs", "span": "traces"}
+"""OpenTelemetry's names of the signals."""
+
+FLUSH = 5.0
+"""Seconds that may be spent on sending what is there at the end, of all signals together."""
+
+MOST_REMOVED = 256
+"""Probes that are exported no more and still known, for what waits to be sent."""
+
+HELP = {
+    "exported": "Items that the OTLP collector took.",
+    "dropped": "Items that were never sent: over a limit, no room in the queue, or no time at the end.",
+    "failed": "Items that were sent, and that the collector did not take.",
+}
+
+
+class Telemetry:
+    """Selects, builds and sends. Raises StartError for settings that can never work.
+
+    The reader's thread alone calls ``consume`` and, by the pipe of ``ticking``, ``tick``; ``add`` and
+    ``remove`` too once it runs. ``open`` is for whoever adds, before that: it may take a while. ``start``
+    once; ``close`` after the reader has ended, it may be called twice. ``families`` may be asked for by
+    any thread. ``exemplify`` is told by a thread of its own of the calls that the collector took: of a batch
+    of which it rejected some, of none.
+    """
+
+    def __init__(
+        self,
+        otlp: Otlp,
+        identity: Identity | None,
+        exemplify: Callable[[str, Exemplar], None],
+    ) -> None:
+        self._otlp = otlp
+        self._settings = Settings(
+            otlp.endpoint,
+            otlp.protocol,
+            otlp.headers,
+            otlp.timeout,
+            otlp.compression,
+            otlp.certificate,
+            otlp.client_certificate,
+            otlp.client_key,
+        )
+        self._exemplify = exemplify
+        self._clock = WallClock()
+        self._resource = resource()
+        self._stack = ExitStack()
+        self._described: dict[int, Described] = {}  # replaced as a whole: the channels' threads read it
+        self._started = False
+        self._probes: dict[int, tuple[str, int | None]] = {}
+        self._removed: dict[int, None] = {}  # by slot, the oldest first
+        self._channels: dict[Signal, Channel[Emission]] = {}
+        self._limited: Counter[Signal] = Counter()
+        self._pusher: Pusher | None = None
+        self._left = FLUSH
+        outlets: dict[Signal, Outlet] = {
+            "log": Outlet(partial(self._put, "log"), partial(self._drop, "log")),
+            "span": Outlet(partial(self._put, "span"), partial(self._drop, "span")),
+        }
+        self._selector = Selector(outlets, otlp.max_per_second, identity=identity)
+
+    def add(self, attached: Attached, export: Export, pairing: Pairing, *, counted: bool) -> None:
+        """Export what an installed probe records; its events go through ``pairing``, which tells of them."""
+        layout = attached.layout
+        told = self._selector.told(
+            Exported(layout, export.signal, export.sample, export.max_per_second, _passes(attached, export)),
+            attached.joined,
+        )
+        if attached.joined is not None:
+            called = attached.spec.kind == Kind.SYSCALL
+            pairing.add(attached.joined, counted=counted, ended=told, system_call=called)
+        else:
+            pairing.watch(layout, told)
+        self._probes[layout.slot] = layout.probe, layout.place("duration")
+        described = Described(
+            layout,
+            attached.spec.kind,
+            frozenset(arg.name for arg in layout.args if arg.pointer),
+            frozenset(export.attributes),
+            getter(layout, "return") if layout.returns and layout.place("return") else None,
+        )
+        self._described = {**self._described, layout.slot: described}
+        self._removed.pop(layout.slot, None)
+        self.open(export.signal)
+
+    def remove(self, attached: Attached, pairing: Pairing) -> None:
+        """Export it no longer. What waits to be sent may still be of it."""
+        layout, join = attached.layout, attached.joined
+        if join is not None:
+            pairing.remove(join)
+        else:
+            pairing.unwatch(layout)
+        self._selector.forget(layout, join)
+        self._removed[layout.slot] = None
+        for slot in list(self._removed)[:-MOST_REMOVED]:
+            del self._removed[slot], self._probes[slot]
+            self._described = {one: what for one, what in self._described.items() if one != slot}
+
+    def open(self, signal: Signal) -> None:
+        """Get ready to send such items, if that is not so yet. Raises StartError."""
+        if signal in self._channels:
+            return
+        sender, build = connect(NAMES[signal], self._settings), partial(self._build, signal)
+        channel = Channel(NAMES[signal], build, sender, self._otlp.queue, arrived=self._arrived)
+        if self._started:
+            channel.start()
+        self._channels[signal] = channel
+
+    def start(self, snapshot: Callable[[], Snapshot], started: int) -> None:
+        """Start to send; ``started`` is when counting began, in nanoseconds since the epoch."""
+        self._started = True
+        self._stack.enter_context(short_turns())
+        for channel in self._channels.values():
+            channel.start()
+        if self._otlp.metrics is not None:
+            sender = connect("metrics", self._settings, pack(self._resource, SCOPE), size)
+            self._pusher = Pusher(snapshot, sender, self._otlp.metrics, Conversion(started))
+            self._pusher.start()
+
+    def ticking(self, pipe: Pipe) -> Pipe:
+        """The same pipe, with a ``tick`` after each round of the reader."""
+        return _Ticking(pipe, self._tick)
+
+    def consume(self, batch: Batch) -> None:
+        """Hand on what was selected of a batch, when everybody else has seen it."""
+        self._selector.consume(batch)
+
+    def stop_pushing(self) -> None:
+        """Push the metrics once more; what the snapshot asks must still run."""
+        if self._pusher is not None:
+            begun = time.monotonic()
+            self._pusher.close(FLUSH / 2)
+            self._left = FLUSH - (time.monotonic() - begun)
+
+    def close(self) -> None:
+        """Send what is there, in bounded time."""
+        self._selector.flush()
+        # Side by side: a collector that hangs must cost the time once.
+        with ThreadPoolExecutor() as pool:
+            for closed in [pool.submit(channel.close, self._left) for channel in self._channels.values()]:
+                closed.result()
+        self._stack.close()
+
+    def families(self) -> tuple[Family, ...]:
+        """What became of everything, by signal."""
+        counts: dict[str, Counts] = {name: self._counts(signal) for signal, name in NAMES.items()}
+        if self._pusher is not None:
+            counts["metrics"] = self._pusher.counts()
+        return tuple(_family(what, counts) for what in HELP)
+
+    def _build(self, signal: Signal, items: list[Emission]) -> list[object]:
+        builder = Builder(self._described.values(), self._resource, self._clock, name_of)
+        make: Callable[[Emission], object] = builder.span if signal == "span" else builder.log
+        return [make(item) for item in items]
+
+    def _put(self, signal: Signal, emission: Emission) -> bool:
+        return self._channels[signal].put(emission)
+
+    def _arrived(self, emissions: Sequence[Emission]) -> None:
+        """Let the spans among them, and no others, stand for their buckets: their traces can be found."""
+        for record, trace, span, *_ in emissions:
+            probe, place = self._probes.get(record[SLOT], ("", None))
+            if span and place is not None:
+                took = record[place]
+                end = self._clock.unix_ns(record[TIME]) + took
+                self._exemplify(probe, Exemplar(trace, span, took / 1e9, end / 1e9))
+
+    def _drop(self, signal: Signal) -> None:
+        self._limited[signal] += 1
+
+    def _tick(self) -> None:
+        self._clock.refresh()
+        self._selector.tick()
+
+    def _counts(self, signal: Signal) -> Counts:
+        channel = self._channels.get(signal)
+        return (channel.counts() if channel else Counts()).plus(dropped=self._limited[signal])
+
+
+class _Ticking:
+    """A pipe that tells when it was emptied."""
+
+    def __init__(self, pipe: Pipe, tick: Callable[[], None]) -> None:
+        self._pipe = pipe
+        self._tick = tick
+        self.descriptors = pipe.descriptors
+        self.pause = pipe.pause
+
+    def empty(self, *, last: bool) -> None:
+        self._pipe.empty(last=last)
+        self._tick()
+
+    def close(self) -> None:
+        self._pipe.close()
+
+
+def _passes(attached: Attached, export: Export) -> Callable[[Record], bool] | None:
+    """What is left for the agent to filter, of the probe and of what is exported."""
+    tests = [passes(attached.layout, attached.only)] if attached.only is not None else []
+    if export.where is not None:
+        condition = where(in_nanoseconds(parse_filter(export.where, fractions=True)))
+        tests.append(passes(attached.layout, condition))
+    if not tests:
+        return None
+    return lambda record: all(test(record) for test in tests)
+
+
+def _family(what: str, counts: Mapping[str, Counts]) -> Family:
+    samples: dict[LabelValues, float] = {(signal,): getattr(count, what) for signal, count in counts.items()}
+    name = f"kprobe_exporter_otlp_{what}_total"
+    return Family(name, "counter", HELP[what], ("signal",), dict(samples))

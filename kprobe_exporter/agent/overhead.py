@@ -1,0 +1,71 @@
+"""What probes cost the threads that run into them: an estimate, firings times a constant of the benchmark."""
+
+from collections.abc import Iterable, Mapping
+
+from kprobe_exporter.model.values import Family, ProbeSpec
+
+TRACEPOINT = 60e-9
+UPROBE = 3.0e-6
+URETPROBE = 3.2e-6
+COUNTED = 85e-9
+KPROBE = 180e-9
+KRETPROBE = 270e-9
+FEXIT = 370e-9
+TRIGGER = 170e-9
+"""Seconds a firing (docs/benchmarks.md, "A firing"): measured on a real CPU where one could be had; of
+functions of the kernel emulated, and divided by 5: so much faster a real one is at uprobes."""
+
+NAME = "kprobe_exporter_probe_overhead_seconds_total"
+HELP = (
+    "Estimate of the time that the probe took of the threads that ran into it: its firings, times a constant."
+)
+
+
+def cost(parts: Iterable[ProbeSpec]) -> float:
+    """Seconds that one hit takes, by the events of the probe: of several that begin it, one does."""
+    begins = [_each(part) for part in parts if part.role != "end"]
+    return max(begins, default=0.0) + sum(_each(part) for part in parts if part.role == "end")
+
+
+def _each(part: ProbeSpec) -> float:
+    if part.plan == "count" and part.file == "kprobe_events":
+        return COUNTED
+    kernel = {
+        "p": KPROBE,
+        "r": KRETPROBE,
+        "e": TRACEPOINT + KPROBE,
+        "f": FEXIT if "%return" in part.body else KPROBE,
+    }
+    user = {"p": UPROBE, "r": URETPROBE}
+    found = (
+        TRACEPOINT if part.file is None else (user if part.file == "uprobe_events" else kernel)[part.verb[:1]]
+    )
+    return found + len(part.tables) * TRIGGER
+
+
+class Overhead:
+    """The estimate of each probe so far. One thread feeds it, any may read it.
+
+    Increments are added up, so that it never goes down when a probe begins to cost less at a reload.
+    """
+
+    def __init__(self) -> None:
+        self._hits: dict[str, int] = {}
+        self._seconds: dict[str, float] = {}
+
+    def update(self, hits: Mapping[str, int], costs: Mapping[str, float]) -> None:
+        """Take the hits so far; ``costs`` are seconds a hit of all probes that there are."""
+        found = {}
+        for name, each in costs.items():
+            before = self._hits.get(name, 0)
+            count = hits.get(name, before)
+            # Fewer than before: it was removed, and one of its name came, between two looks.
+            grown = count - before if count >= before else count
+            found[name] = self._seconds.get(name, 0.0) + each * grown
+            self._hits[name] = count
+        for name in self._hits.keys() - costs.keys():
+            del self._hits[name]
+        self._seconds = found
+
+    def family(self) -> Family:
+        return Family(NAME, "counter", HELP, ("probe",), {(name,): s for name, s in self._seconds.items()})

@@ -1,0 +1,155 @@
+"""The way of the events: read, joined, counted, exported; and how it changes while they flow."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kprobe_exporter.agent.cgroup_events import Following, Identities
+from kprobe_exporter.agent.probe import ProbeState
+from kprobe_exporter.aggregate.aggregator import Aggregator
+from kprobe_exporter.aggregate.pairing import Pairing
+from kprobe_exporter.aggregate.recipes import recipe
+from kprobe_exporter.config.values import Export, Probe
+from kprobe_exporter.model.aggregation import Recipe
+from kprobe_exporter.model.values import Batch, Join
+from kprobe_exporter.plan import fields_used, wants_tgid
+from kprobe_exporter.probing.attach import Attached
+from kprobe_exporter.probing.event_source import Intake, Reading
+from kprobe_exporter.source.reader import Pipe
+from kprobe_exporter.symbols.addresses import Symbols
+from kprobe_exporter.tracefs.instance import Instance
+
+if TYPE_CHECKING:
+    from kprobe_exporter.agent.otlp import Telemetry
+
+
+@dataclass(frozen=True, slots=True)
+class _Flow:
+    """The events of one probe, as they flow now."""
+
+    attached: Attached
+    recipe: Recipe | None
+    export: Export | None
+
+
+class Stream:
+    """What the events of all probes go through, from the ring buffer to the numbers.
+
+    The reader's thread owns the pairing, what is exported, what is known of threads, and calls
+    ``consume``. ``switch`` is for whoever changes probes, one at a time: all that takes long is done
+    in its thread, and the reader only puts it in, between two rounds. By then the events of probes that
+    go must have been read; of those that stay none is lost, nor is what was half read or waits.
+    """
+
+    def __init__(self, aggregator: Aggregator, identities: Identities, telemetry: "Telemetry | None") -> None:
+        self._aggregator = aggregator
+        self._identities = identities
+        self._telemetry = telemetry
+        self._pairing = Pairing(nested=telemetry is not None)
+        self._flows: dict[int, _Flow] = {}
+        self._following: Following | None = None
+        self._intake: Intake
+        self._symbols: Symbols
+        self._loaded = self._tgid = False
+
+    def open(self, instance: Instance, reading: Reading, symbols: Symbols, buffer_kib: int) -> Pipe:
+        """What the reader's thread is to empty. Raises TracefsError if the kernel lets nobody read."""
+        self._instance, self._symbols = instance, symbols
+        self._intake = Intake(instance, reading, self.consume, buffer_kib)
+        pipe = self._intake.pipe
+        return pipe if self._telemetry is None else self._telemetry.ticking(pipe)
+
+    def consume(self, batch: Batch) -> None:
+        """In the reader's thread."""
+        self._identities.before(batch)
+        batch = self._pairing.pair(batch)
+        self._aggregator.consume(batch)
+        if self._telemetry is not None:
+            self._telemetry.consume(batch)
+            self._identities.after()
+
+    def doubt(self, joins: Iterable[Join], *, threads: bool) -> None:
+        """In the reader's thread: what of these is open is unpaired; threads may have moved meanwhile."""
+        for join in joins:
+            self._pairing.reset(join)
+        if threads:
+            self._identities.cgroups.lost()
+
+    def expect(self, probes: Iterable[Probe]) -> None:
+        """Get ready for what these probes want, so that no event will have to wait for it.
+
+        It takes a while, and changes nothing yet. Raises StartError for exports that can never work.
+        """
+        wanted = [probe for probe in probes if probe.enabled]
+        for probe in wanted:
+            if self._telemetry is not None and probe.export is not None:
+                self._telemetry.open(probe.export.signal)
+        if wants_tgid(wanted) and not self._tgid:
+            self._instance.write("options/record-tgid", "1")
+            self._tgid = True
+        if any(probe.stack or "caller" in fields_used(probe) for probe in wanted) and not self._loaded:
+            self._symbols = Symbols(self._instance.files)  # another one: the reader's is not thread-safe
+            self._symbols.name(0)
+            self._loaded = True
+
+    def switch(self, call: Callable[[Callable[[], None]], None], probes: Iterable[ProbeState]) -> None:
+        """Have the events of these installed probes flow, and no others; the reader's ``call`` puts it in.
+
+        Raises TracefsError if an event cannot be read.
+        """
+        flows = {flow.attached.layout.slot: flow for flow in map(self._flow, probes) if flow is not None}
+        following = self._identities.following
+        layouts = dict(following.layouts) if following is not None else {}
+        for flow in flows.values():
+            layouts |= {part.layout: part.system for part in flow.attached.parts}
+        recipes = {slot: flow.recipe for slot, flow in flows.items() if flow.recipe is not None}
+        put_in = self._intake.prepare(self._symbols, layouts, recipes, tgid=self._tgid)
+        gone = [flow for slot, flow in self._flows.items() if flows.get(slot) is not flow]
+        came = [flow for slot, flow in flows.items() if self._flows.get(slot) is not flow]
+        if following is not self._following:
+            self._watch(following)
+
+        def change() -> None:
+            for flow in gone:
+                self._leave(flow)
+            for flow in came:
+                self._join(flow)
+            put_in()
+
+        call(change)
+        self._flows = flows
+
+    def _flow(self, probe: ProbeState) -> _Flow | None:
+        """How a probe's events flow, if it has any."""
+        attached = probe.attached
+        if attached is None or attached.spec.plan != "events":
+            return None
+        before = self._flows.get(attached.layout.slot)
+        if before is not None and before.attached is attached:
+            return before
+        export = probe.plan.probe.export if self._telemetry is not None else None
+        alone = export is None and attached.joined is None
+        return _Flow(
+            attached, recipe(attached.layout, probe.plan.metrics, attached.only) if alone else None, export
+        )
+
+    def _join(self, flow: _Flow) -> None:
+        attached, counted = flow.attached, not flow.attached.counted_by_kernel
+        if self._telemetry is not None and flow.export is not None:
+            self._telemetry.add(attached, flow.export, self._pairing, counted=counted)
+        elif attached.joined is not None:
+            self._pairing.add(attached.joined, counted=counted)
+
+    def _leave(self, flow: _Flow) -> None:
+        if self._telemetry is not None and flow.export is not None:
+            self._telemetry.remove(flow.attached, self._pairing)
+        elif flow.attached.joined is not None:
+            self._pairing.remove(flow.attached.joined)
+
+    def _watch(self, following: Following | None) -> None:
+        """Have threads followed, or no longer."""
+        for slot in self._following.handlers if self._following is not None else ():
+            self._aggregator.unwatch(slot)
+        for slot, handle in following.handlers.items() if following is not None else ():
+            self._aggregator.watch(slot, handle)
+        self._following = following

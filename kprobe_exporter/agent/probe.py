@@ -1,0 +1,111 @@
+"""One configured probe while the agent runs: what it settled on, and what people are told of it."""
+
+import logging
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from kprobe_exporter.agent.overhead import cost
+from kprobe_exporter.aggregate.numbers import Numbers
+from kprobe_exporter.model.values import ProbeSpec, ProbeStatus
+from kprobe_exporter.plan import ProbePlan
+from kprobe_exporter.probing.attach import Attached, each_hit_is_an_event
+
+log = logging.getLogger(__name__)
+
+LOSSES = ("overrun", "commit_overrun", "dropped", "unparsed", "disabled", "wiped")
+"""The reasons for which a single event may be lost; a call or a pair may be ``unpaired``, too."""
+
+State: TypeAlias = Literal["up", "failed", "disabled", "tripped", "contested"]
+
+
+@dataclass(slots=True, eq=False)
+class ProbeState:
+    """One configured probe, from when it is installed to when it is taken away.
+
+    Whoever changes probes, one at a time, owns it; others may look at it.
+    """
+
+    plan: ProbePlan
+    state: State = "failed"
+    reason: str = "not installed yet"
+    attached: Attached | None = None
+    unexpected: bool = False
+    """Whether it failed for a reason that may pass, as when no descriptor was left; not a refusal."""
+
+    @classmethod
+    def of(cls, plan: ProbePlan) -> "ProbeState":
+        """A probe that is to be installed, unless its configuration says otherwise."""
+        if plan.probe.enabled:
+            return cls(plan)
+        return cls(plan, "disabled", "'enabled: false' in the configuration")
+
+    @property
+    def name(self) -> str:
+        return self.plan.probe.name
+
+    @property
+    def absent(self) -> bool:
+        """Whether it is optional and not there: no complaint, and no ``kprobe_up``."""
+        return self.plan.probe.optional and self.state == "failed"
+
+    @property
+    def cost(self) -> float:
+        """About how many seconds a hit takes of the thread that runs into it."""
+        return cost(part.spec for part in self.attached.parts) if self.attached else 0.0
+
+    def status(self, numbers: Numbers, rates: tuple[float, ...] = ()) -> ProbeStatus:
+        """As the status page shows it; ``rates`` are its last hits a second."""
+        spec = self.attached.spec if self.attached else None
+        first = self.plan.probe.attach[0].target
+        return ProbeStatus(
+            name=self.name,
+            state=self.state,
+            kind=spec.kind if spec else first.kind.value,
+            target=spec.target if spec else str(first),
+            plan=spec.plan if spec else "",
+            reason=self.reason,
+            hits=numbers.hits.get(self.name),
+            misses=numbers.misses.get(self.name),
+            events=numbers.events.get(self.name, 0),
+            because=spec.because if spec else "",
+            help=self.plan.probe.help,
+            rates=rates,
+            lost=_lost(self.attached, numbers) if self.attached else None,
+        )
+
+    def complain(self) -> None:
+        """Log why it is down."""
+        level = logging.DEBUG if self.plan.probe.optional else logging.WARNING
+        log.log(level, "the probe '%s' is down: %s", self.name, self.reason)
+
+
+def _lost(attached: Attached, numbers: Numbers) -> int | None:
+    """How many events of a probe were lost at most; None where nobody can tell, or where it makes none.
+
+    All probes share the ring buffers, which do not say whose events they lost. Where they lost none, none of
+    this probe's is. Else its hits that came as no event are the most: the agent's own threads are
+    among them, and what is on its way; but no more than all probes lost.
+    """
+    spec = attached.spec
+    if spec.plan != "events":
+        return None
+    reasons = LOSSES if isinstance(spec, ProbeSpec) else (*LOSSES, "unpaired")
+    lost = sum(numbers.lost.get(reason, 0) for reason in reasons)
+    if not lost:
+        return 0
+    if not (each_hit_is_an_event(attached) and attached.counted_by_kernel and spec.probe in numbers.hits):
+        return None
+    return min(lost, max(0, numbers.hits[spec.probe] - numbers.events.get(spec.probe, 0)))
+
+
+def warn_of_strings(attached: Attached) -> None:
+    """Of what whoever chooses a string can do to a reader of text; a thread's name is too short for it."""
+    args = (arg for part in attached.parts for arg in part.layout.args)
+    names = [arg.name for arg in args if arg.kind in ("str", "texts") and arg.name != "comm"]
+    if names:
+        log.warning(
+            "the probe '%s' reads %s from the kernel's text, in which a string with a newline can forge "
+            "events of this probe: do not trust it where users choose it (README, Safety)",
+            attached.spec.probe,
+            " and ".join(f"'{name}'" for name in names),
+        )

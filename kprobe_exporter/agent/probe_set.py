@@ -1,0 +1,200 @@
+"""The probes that there are, and how some are exchanged while the others go on."""
+
+import logging
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from typing import NamedTuple
+
+from kprobe_exporter.agent.cgroup_events import Identities
+from kprobe_exporter.agent.installer import Installation
+from kprobe_exporter.agent.pipeline import Stream
+from kprobe_exporter.agent.probe import ProbeState
+from kprobe_exporter.agent.pruning import prune
+from kprobe_exporter.agent.switch_losses import Balance
+from kprobe_exporter.aggregate.aggregator import Aggregator
+from kprobe_exporter.errors import ProbeRefused
+from kprobe_exporter.model.values import Batch, KernelCounts
+from kprobe_exporter.service.shutdown import Stop
+from kprobe_exporter.source.reader import Reader
+from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.poller import Poller, read_counts
+from kprobe_exporter.tracefs.probes import Installed
+
+log = logging.getLogger(__name__)
+
+LAST_TIME = 5.0
+"""Seconds that a change waits for the last events and counts of the probes that go."""
+
+
+class _Now(NamedTuple):
+    """All probes and their events as they are now, and the aggregator's epoch: replaced as a whole."""
+
+    probes: tuple[ProbeState, ...] = ()
+    parts: tuple[Installed, ...] = ()
+    epoch: int = 0
+
+
+class Roster:
+    """All probes of the agent. ``exchange`` is for one at a time; ``probes`` and ``poller`` for anybody.
+
+    A change asks the kernel, 50 ms and more a probe, while reader, poller and scrapes go on: it holds no
+    lock that they take. Probes that stay are not touched. Of those that go, recording ends first; then
+    their last events and counts are taken, and only then does anything forget them. So their successors
+    go on where they stopped; what fires in between, some 0.1 s, is no event, and no hit but for what the
+    kernel still counts while it switches the old one off: of single events that is told as lost.
+    """
+
+    def __init__(
+        self,
+        instance: Instance,
+        installation: Installation,
+        stream: Stream,
+        source: Reader,
+        aggregator: Aggregator,
+        identities: Identities,
+        stop: Stop,
+    ) -> None:
+        self.poller = Poller(self._counts, aggregator.update_kernel)
+        self._instance = instance
+        self._installation = installation
+        self._stream = stream
+        self._source = source
+        self._aggregator = aggregator
+        self._identities = identities
+        self._stop = stop
+        self._balance = Balance(aggregator)
+        self._now = _Now()
+
+    @property
+    def probes(self) -> tuple[ProbeState, ...]:
+        """Those that there are."""
+        return self._now.probes
+
+    def down(self) -> list[ProbeState]:
+        """Those that should be up, and that the kernel refused."""
+        return [probe for probe in self.probes if probe.state == "failed" and not probe.absent]
+
+    def ready(self) -> str | None:
+        """None if at least one works, else why not."""
+        if any(probe.state == "up" for probe in self.probes):
+            return None
+        return "no probe is up: " + "; ".join(f"{p.name}: {p.reason}" for p in self.probes)
+
+    def exchange(self, probes: tuple[ProbeState, ...], anew: Collection[str] = ()) -> None:
+        """Have these and no others; ``anew`` are metrics that begin at 0.
+
+        Those that were there stay as they are; of the new ones, those that have failed so far are
+        installed and enabled. Whatever is raised, the agent cannot go on after it.
+        """
+        staying = set(probes) & set(self.probes)
+        self._dismiss([probe for probe in self.probes if probe not in staying])
+        self._aggregator.redeclare([probe.plan.metrics for probe in probes], anew)
+        coming = [probe for probe in probes if probe not in staying and probe.state == "failed"]
+        self._installation.install(coming, [probe for probe in probes if probe in staying])
+        for probe in coming:
+            self._attach(probe)
+        self._balance.begin(probe.attached for probe in coming if probe.attached is not None)
+        self._stream.switch(self._source.call, probes)
+        self._publish(probes)
+        self._follow()
+        self._instance.recording = True
+        for probe in coming:
+            if probe.attached is not None and not self._stop.is_set():
+                self._enable(probe)
+        self._publish(probes)
+
+    def tidy(self) -> None:
+        """Delete retired definitions, if there are too many."""
+        with suppress(OSError):
+            if (wiped := prune(self._instance, self._now.parts, self._read_out)) is not None:
+                log.info("deleted retired definitions; at least %d events were lost by it", wiped.events)
+                self._aggregator.lose("wiped", wiped.events)
+                self._source.call(lambda: self._stream.consume(Batch(losses=[wiped.loss])))
+
+    def interrupted(self, name: str = "") -> None:
+        """Recording stood still, of this probe or of all: what is open now may have ended unnoticed."""
+        attached = [probe.attached for probe in self.probes if not name or probe.name == name]
+        joins = [one.joined for one in attached if one is not None and one.joined is not None]
+        self._source.drain(LAST_TIME)
+        self._source.call(lambda: self._stream.doubt(joins, threads=not name))
+
+    def follow_again(self, disabled: Collection[str]) -> None:
+        """Somebody disabled these; among them may be what is ``own``."""
+        following = self._identities.following
+        if following is not None and any(part.name in disabled for part in following.parts):
+            following.enabled = False
+            self._follow()
+
+    @property
+    def own(self) -> tuple[Installed, ...]:
+        """What is recorded for no probe."""
+        following = self._identities.following
+        return following.parts if following is not None and following.enabled else ()
+
+    def off(self) -> None:
+        """Stop all recording, at the end. Never raises."""
+        for part in self._now.parts:
+            part.disable()
+        if self._identities.following is not None:
+            self._identities.following.disable()
+
+    def _dismiss(self, probes: Iterable[ProbeState]) -> None:
+        """Stop them, take their last events and counts, and forget them."""
+        gone = [probe.attached for probe in probes if probe.attached is not None]
+        if not gone:
+            return
+        self.poller.refresh(LAST_TIME, anew=True)
+        before = self._aggregator.hits()
+        self._source.drain(LAST_TIME)
+        self._balance.look(gone, before)
+        for attached in gone:
+            attached.pause()
+        self._read_out()
+        self._balance.end(gone, before)
+        for attached in gone:
+            attached.remove()
+            self._aggregator.detach(attached.layout)
+
+    def _read_out(self) -> None:
+        if not (self._source.drain(LAST_TIME) and self.poller.refresh(LAST_TIME, anew=True)):
+            log.debug("the last events or counts did not come within %s s", LAST_TIME)
+
+    def _attach(self, probe: ProbeState) -> None:
+        attached = probe.attached
+        if attached is None:
+            return
+        self._aggregator.attach(
+            attached.layout,
+            count_hits=not attached.counted_by_kernel,
+            only=attached.only,
+            tables=attached.tables,
+            begins=attached.joined.begins if attached.joined else (),
+        )
+        if probe.plan.probe.export is not None and (note := self._identities.note) is not None:
+            self._aggregator.also(attached.layout.slot, note)
+
+    def _enable(self, probe: ProbeState) -> None:
+        assert probe.attached is not None
+        layout = probe.attached.layout
+        if not self._installation.enable(probe):
+            self._aggregator.detach(layout)
+
+    def _follow(self) -> None:
+        following = self._identities.following
+        if following is None or following.enabled:
+            return
+        try:
+            following.enable()
+        except ProbeRefused as error:
+            log.warning("cgroups are looked up in /proc only: %s", error)
+        self._source.call(following.scan)
+
+    def _publish(self, probes: tuple[ProbeState, ...]) -> None:
+        parts = tuple(part for probe in probes if probe.attached for part in probe.attached.parts)
+        self._now = _Now(probes, parts, self._aggregator.epoch)
+
+    def _counts(self) -> KernelCounts:
+        """In the poller's thread."""
+        now = self._now
+        return replace(read_counts(self._instance, now.parts), epoch=now.epoch)

@@ -1,0 +1,111 @@
+"""Serving: an agent and the HTTP server in front of it, until told to stop."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from kprobe_exporter.agent.agent import Agent
+from kprobe_exporter.config.values import Config
+from kprobe_exporter.errors import KprobeExporterError, StartError
+from kprobe_exporter.model.values import Snapshot
+from kprobe_exporter.service.sdnotify import Systemd
+from kprobe_exporter.service.shutdown import Stop
+from kprobe_exporter.service.watchdog import Heartbeat
+from kprobe_exporter.tracefs.files import MountedTracefs, Tracefs
+from kprobe_exporter.tracefs.leftovers import remove_dead_traces
+from kprobe_exporter.tracefs.mount import mounted
+from kprobe_exporter.web.config.reloader import WebConfigWatch
+from kprobe_exporter.web.listen import listen
+from kprobe_exporter.web.routes import create_app
+from kprobe_exporter.web.server import WebServer
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says beside the configuration."""
+
+    listen: Sequence[str] = (":10435",)
+    telemetry_path: str = "/metrics"
+    tracefs: Path | None = None
+    fail_fast: bool = False
+    web_config: Path | None = None
+    lifecycle: bool = False
+
+
+@contextmanager
+def this_kernel(path: Path | None) -> Iterator[Tracefs]:
+    """The tracefs of the running kernel, at the path asked for or wherever it is mounted."""
+    with mounted(path) as root:
+        files = MountedTracefs(root)
+        remove_dead_traces(files)
+        yield files
+
+
+def serve(
+    read: Callable[[], Config],
+    options: Options,
+    stop: Stop,
+    kernel: Callable[[Path | None], AbstractContextManager[Tracefs]] = this_kernel,
+) -> None:
+    """Run the agent until ``stop`` is set. Raises KprobeExporterError for what a person can mend.
+
+    ``read`` reads the configuration: at first, and whenever a reload is asked for. The sockets come
+    first: a second agent on the same address must not touch the kernel at all.
+    """
+    config = read()
+    with ExitStack() as stack:
+        systemd = stack.enter_context(Systemd.of(os.environ, os.getpid()))
+        web_config = WebConfigWatch(options.web_config)
+        sockets = listen(options.listen)
+        for socket in sockets:
+            stack.callback(socket.close)
+        files = stack.enter_context(kernel(options.tracefs))
+        systemd.starting(f"installing {len(config.probes)} probes")
+        agent = stack.enter_context(Agent(config, files, stop))
+        if options.fail_fast:
+            agent.insist()
+
+        def reload() -> str | None:
+            systemd.reloading()
+            reason = agent.reload(read)
+            systemd.ready(summary(agent.snapshot()) if reason is None else f"not reloaded: {reason}")
+            return reason
+
+        app = create_app(
+            agent.snapshot,
+            agent.ready,
+            options.telemetry_path,
+            reload=reload if options.lifecycle else None,
+            settings=web_config.settings,
+        )
+        web = WebServer(app, sockets, agent.failed, lambda: web_config.settings().tls)
+        stack.callback(web.close)
+        stack.callback(web_config.close)
+        web_config.start()
+        web.start()
+        for address in web.addresses:
+            scheme = "https" if web_config.settings().tls else "http"
+            log.info("serving metrics at %s://%s%s", scheme, address, options.telemetry_path)
+        heartbeat = Heartbeat(systemd, agent.vitals(), lambda: summary(agent.snapshot()))
+        stack.callback(heartbeat.close)
+        heartbeat.start()
+        while not stop.wait():
+            reload()
+        systemd.stopping("removing the probes")
+    if agent.error is not None:
+        if isinstance(agent.error, KprobeExporterError):
+            raise agent.error
+        raise StartError(f"a background thread failed: {agent.error!r}.") from agent.error
+
+
+def summary(snapshot: Snapshot) -> str:
+    """The state of the probes in a line, for systemd."""
+    down = [probe.name for probe in snapshot.probes if probe.state == "failed"]
+    up = sum(probe.state == "up" for probe in snapshot.probes)
+    line = f"{up} of {len(snapshot.probes)} probes are up"
+    return f"{line}; down: {', '.join(down)}" if down else line

@@ -1,0 +1,212 @@
+"""What `run` would settle on with this kernel, found by reading alone: nothing is tried or changed."""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from kprobe_exporter.config.values import Config, Probe
+from kprobe_exporter.errors import ProbeRefused, TracefsError
+from kprobe_exporter.grammar.lexis import closest
+from kprobe_exporter.grammar.target import Kind, Target, parse_target
+from kprobe_exporter.labels import DECODERS
+from kprobe_exporter.model.values import ProbeSpec, Unfit
+from kprobe_exporter.plan import JoinedSpec, Kernel, ProbePlan, plan_probe
+from kprobe_exporter.plan.sharing import cannot_share
+from kprobe_exporter.probing.event_source import choose
+from kprobe_exporter.probing.kernel_info import expanded, known_kernel
+from kprobe_exporter.symbols.addresses import Symbols
+from kprobe_exporter.symbols.functions import Answer, Functions, Lists
+from kprobe_exporter.symbols.resolve import Resolver, event_names
+from kprobe_exporter.tracefs.files import ReadOnlyTracefs, Tracefs
+from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.probes import not_built
+
+State: TypeAlias = Literal["up", "down", "unsure", "disabled", "absent"]
+"""``unsure`` is what only trying tells; ``absent`` is optional and not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One probe: what it would settle on. ``plan`` is empty for one that would not be there."""
+
+    probe: str
+    state: State
+    kind: str
+    target: str
+    plan: str
+    why: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of the kernel without trying: how to plan, and what it would answer to a definition.
+
+    ``near`` gives ``, did you mean …?`` for a tracepoint that is not there.
+    """
+
+    kernel: Kernel
+    has: Callable[[str], bool]
+    function: Callable[[Target], Answer]
+    eprobes: Answer
+    near: Callable[[Target], str]
+
+
+def look(config: Config, tracefs: Path, root: Path = Path("/")) -> list[Row]:
+    """Resolve a configuration against this kernel. Raises TracefsError if no agent could start on it."""
+    files = ReadOnlyTracefs(tracefs)
+    try:
+        lists = Lists.of(tracefs, root)
+        resolver = Resolver(lists, lambda system: event_names(files, system))
+        probes = expanded(config.probes, resolver, config.settings.max_matches)
+        config = replace(config, probes=tuple(probes))
+        return resolve(config, _known(config, files, lists, resolver, root))
+    except OSError as error:
+        raise TracefsError(f"the kernel gave an answer that nobody expected: {error}.") from error
+
+
+def resolve(config: Config, known: Known) -> list[Row]:
+    """The probes in their order, as the agent would install them."""
+    slots = itertools.count()
+    taken: list[ProbeSpec] = []
+    rows = []
+    for probe in config.probes:
+        plan = plan_probe(probe, config.settings.namespace, DECODERS, known.kernel, slots)
+        rows.append(_settle(plan, known, taken) if probe.enabled else _disabled(plan))
+    return rows
+
+
+def _settle(plan: ProbePlan, known: Known, taken: list[ProbeSpec]) -> Row:
+    """Take the first alternative that is sure to work, or one before it of which only trying tells.
+
+    ``taken`` are those that are sure, of the probes before; this one's is added.
+    """
+    refused: dict[str, str] = {}
+    unsure: tuple[ProbeSpec | JoinedSpec, str] | None = None
+    for spec in plan.alternatives:
+        if isinstance(spec, Unfit):
+            refused[spec.target] = spec.reason + _near(spec.target, known)
+            continue
+        (can, why), chosen = _judge(spec, known, taken)
+        if can is False:
+            refused[spec.target] = why
+        elif can is None:
+            unsure = unsure or (spec, why)
+        else:
+            taken += chosen
+            refused.pop(spec.target, None)
+            if unsure is None:
+                return _row(plan, "up", spec, why, refused)
+            first, why = unsure
+            refused.pop(first.target, None)
+            other = "" if first.target == spec.target else f"; else {spec.target}"
+            return _row(plan, "up", first, f"{why}{other}", refused)
+    if unsure is not None:
+        first, why = unsure
+        refused.pop(first.target, None)
+        return _row(plan, "unsure", first, why, refused)
+    return _row(plan, "absent" if plan.probe.optional else "down", None, "", refused)
+
+
+def _judge(
+    spec: ProbeSpec | JoinedSpec, known: Known, taken: list[ProbeSpec]
+) -> tuple[Answer, list[ProbeSpec]]:
+    """What the kernel would say to one way to attach, and what is attached then.
+
+    Of a call or a pair all events have to be had, each in the first way that is sure, if one is.
+    """
+    if isinstance(spec, ProbeSpec):
+        return _judge_one(spec, known, taken), [spec]
+    answers: list[Answer] = []
+    chosen: list[ProbeSpec] = []
+    for ways in spec.ways:
+        there = [*taken, *chosen]
+        judged = [(_judge_one(way, known, there), way) for way in ways if isinstance(way, ProbeSpec)]
+        answer, way = next((one for can in (True, None) for one in judged if one[0].can is can), judged[-1])
+        if answer.can is False:
+            return answer, []
+        answers.append(answer)
+        chosen.append(way)
+    return min(answers, key=lambda one: (one.can is True, not one.why)), chosen
+
+
+def _judge_one(spec: ProbeSpec, known: Known, taken: Iterable[ProbeSpec]) -> Answer:
+    """What the kernel would say to one way to attach to one event."""
+    if spec.file is None:
+        if not known.has(f"events/{spec.system}/{spec.event}/enable"):
+            return Answer(False, "it can be seen, and not be enabled")
+        why = cannot_share(spec, taken)
+        return Answer(False, why) if why else Answer(True)
+    if not known.has(spec.file):
+        return Answer(False, not_built(spec.file))
+    if spec.file == "kprobe_events":
+        return known.function(parse_target(spec.target))
+    # Of a place in a file, and of what an fprobe takes, planning has made sure.
+    return known.eprobes if spec.verb == "e" else Answer(True)
+
+
+def _row(
+    plan: ProbePlan, state: State, spec: ProbeSpec | JoinedSpec | None, note: str, refused: dict[str, str]
+) -> Row:
+    first = plan.probe.attach[0].target
+    kind, target = (spec.kind, spec.target) if spec else (first.kind.value, str(first))
+    others = (
+        ("" if other == target else f"{other}: ") + reason.rstrip(".") for other, reason in refused.items()
+    )
+    why = tuple(text for text in (spec.because if spec else "", note, *others) if text)
+    return Row(plan.probe.name, state, kind, target, spec.plan if spec else "", why)
+
+
+def _disabled(plan: ProbePlan) -> Row:
+    return _row(plan, "disabled", None, "'enabled: false' in the configuration", {})
+
+
+def _near(text: str, known: Known) -> str:
+    """A suggestion, if the target is a tracepoint that is not there."""
+    if " -> " in text:
+        return ""
+    target = parse_target(text)
+    if (
+        target.kind is not Kind.TRACEPOINT
+        or known.kernel.event_format(target.system, target.event) is not None
+    ):
+        return ""
+    return known.near(target)
+
+
+def _known(config: Config, files: ReadOnlyTracefs, lists: Lists, resolver: Resolver, root: Path) -> Known:
+    """Read what the kernel lists; the reading is decided by what decides it for the agent."""
+    instance = Instance.top(files)
+    stacks_wanted = any(probe.stack for probe in config.probes)
+    reading = choose(instance, config.settings, Symbols(files), stacks_wanted=stacks_wanted)
+    binary, most = reading.geometry is not None, config.settings.max_matches
+    kernel = known_kernel(instance, config.probes, resolver, most, binary=binary, root=root)
+    functions = Functions(lists, _names(config.probes, kernel))
+    return Known(
+        kernel,
+        files.exists,
+        lambda target: functions.answer(target.module, target.symbol, target.offset),
+        functions.eprobes(),
+        lambda target: near_tracepoint(files, target),
+    )
+
+
+def _names(probes: Iterable[Probe], kernel: Kernel) -> Iterator[str]:
+    """The functions to look up: as they are written, and as they are called here."""
+    for one in (one for probe in probes for attach in probe.attach for one in attach.single):
+        yield one.target.symbol
+        with suppress(ProbeRefused):
+            yield kernel.place(one.target)[0].symbol
+
+
+def near_tracepoint(files: Tracefs, target: Target) -> str:
+    """``, did you mean …?``: the event under another system, or one of a name that is nearly this."""
+    systems = [name for name in files.names("events") if files.exists(f"events/{name}/enable")]
+    for system in systems:
+        if files.exists(f"events/{system}/{target.event}/format"):
+            return f", did you mean '{system}:{target.event}'?"
+    if target.system in systems:
+        return closest(target.event, files.names(f"events/{target.system}"))
+    return closest(target.system, systems)

@@ -1,0 +1,1 @@
+"""The values that stages hand each other."""

@@ -1,0 +1,1 @@
+"""Attaching probes: what the kernel is like, and which source reads its events."""

@@ -1,0 +1,148 @@
+"""Settling a probe on the first of its alternatives that this kernel takes, and having it in the kernel."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from kprobe_exporter.errors import ProbeRefused
+from kprobe_exporter.grammar.target import Target, parse_target
+from kprobe_exporter.model.hist import HistTable
+from kprobe_exporter.model.values import Join, Layout, ProbeSpec, Where
+from kprobe_exporter.plan import JoinedSpec, ProbePlan
+from kprobe_exporter.plan.sharing import cannot_share
+from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.probes import Installed, install
+
+Put: TypeAlias = Callable[[ProbeSpec, list[ProbeSpec]], Installed]
+"""Installs one event beside others. Raises ProbeRefused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """A configured probe in the kernel: one event, or those of a call or a pair and what joins them.
+
+    The events that begin it come first, the one that ends it last. Not thread-safe.
+    """
+
+    spec: ProbeSpec | JoinedSpec
+    parts: tuple[Installed, ...]
+    joined: Join | None = None
+
+    @property
+    def layout(self) -> Layout:
+        """That of the records which its metrics take."""
+        return self.parts[0].layout if self.joined is None else self.joined.layout
+
+    @property
+    def only(self) -> Where | None:
+        """The filter that is left for the agent."""
+        return self.spec.only
+
+    @property
+    def tables(self) -> tuple[HistTable, ...]:
+        """The hist triggers, where the kernel aggregates."""
+        return self.spec.tables if isinstance(self.spec, ProbeSpec) else ()
+
+    @property
+    def counted_by_kernel(self) -> bool:
+        """Whether the kernel counts its hits."""
+        return all(part.counted_by_kernel for part in self.parts if part.spec.role != "end")
+
+    def enable(self) -> None:
+        """Start recording; what ends comes before what begins. Raises ProbeRefused."""
+        for part in reversed(self.parts):
+            part.enable()
+
+    def pause(self) -> None:
+        """Stop recording; what was counted can still be read. Never raises."""
+        for part in self.parts:
+            part.pause()
+
+    def disable(self) -> None:
+        """Stop recording. Never raises."""
+        for part in self.parts:
+            part.disable()
+
+    def remove(self) -> None:
+        """Disable it, and delete or retire its definitions. Never raises."""
+        for part in self.parts:
+            part.remove()
+
+
+def each_hit_is_an_event(attached: Attached) -> bool:
+    """Whether it is a single event, and recorded whenever it fires."""
+    spec = attached.spec
+    if isinstance(spec, JoinedSpec) or attached.only is not None:
+        return False
+    return spec.plan == "events" and spec.filter is None
+
+
+def settle(
+    instance: Instance,
+    plan: ProbePlan,
+    taken: set[str],
+    others: Iterable[ProbeSpec],
+    explain: Callable[[Target, ProbeRefused], str] = lambda _, error: str(error),
+    unreadable: Callable[[Installed], str | None] = lambda _: None,
+) -> tuple[Attached | None, dict[str, str]]:
+    """Install the first alternative that this kernel takes, and why not those before it, by target.
+
+    ``taken`` are the names of events that are in use, kept up to date; ``others`` what is installed;
+    ``explain`` makes a sentence of the kernel's refusal of a function; ``unreadable`` says why the events of
+    what was installed cannot be read.
+    """
+    refused: dict[str, str] = {}
+    there = list(others)
+
+    def put(spec: ProbeSpec, beside: list[ProbeSpec]) -> Installed:
+        if shared := cannot_share(spec, beside):
+            raise ProbeRefused(shared)
+        installed = install(instance, spec, taken)
+        if spec.plan == "events" and (why := unreadable(installed)):
+            _take_away(installed, taken)
+            raise ProbeRefused(f"{why}.")
+        return installed
+
+    for spec in plan.alternatives:
+        if isinstance(spec, JoinedSpec | ProbeSpec):
+            try:
+                attached = _attach(put, spec, taken, there)
+            except ProbeRefused as error:
+                single = isinstance(spec, ProbeSpec) and spec.file == "kprobe_events"
+                refused[spec.target] = explain(parse_target(spec.target), error) if single else str(error)
+                continue
+            refused.pop(spec.target, None)  # an eprobe refused, its tracepoint taken: no matter
+            return attached, refused
+        refused[spec.target] = spec.reason
+    return None, refused
+
+
+def _attach(put: Put, spec: ProbeSpec | JoinedSpec, taken: set[str], others: list[ProbeSpec]) -> Attached:
+    if isinstance(spec, ProbeSpec):
+        return Attached(spec, (put(spec, others),))
+    parts: list[Installed] = []
+    try:
+        for ways in spec.ways:
+            beside = [*others, *(part.spec for part in parts)]
+            parts.append(_first(put, [way for way in ways if isinstance(way, ProbeSpec)], beside))
+    except BaseException:
+        for part in parts:
+            _take_away(part, taken)
+        raise
+    return Attached(spec, tuple(parts), spec.join([part.layout for part in parts]))
+
+
+def _first(put: Put, ways: list[ProbeSpec], beside: list[ProbeSpec]) -> Installed:
+    """The first way that the kernel takes. Raises ProbeRefused of the last one."""
+    *most, last = ways
+    for way in most:
+        try:
+            return put(way, beside)
+        except ProbeRefused:
+            continue
+    return put(last, beside)
+
+
+def _take_away(part: Installed, taken: set[str]) -> None:
+    if part.remove():
+        taken.discard(part.event)

@@ -1,0 +1,243 @@
+"""Which source reads the events of this kernel, and everything that it needs to do so."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from kprobe_exporter.config.values import Settings
+from kprobe_exporter.errors import GrammarError, TracefsError
+from kprobe_exporter.identity.threads import Threads
+from kprobe_exporter.model.aggregation import Recipe
+from kprobe_exporter.model.record_layout import Geometry, Shape
+from kprobe_exporter.model.values import Batch, Layout
+from kprobe_exporter.plan.shape import geometry, shape, stacks
+from kprobe_exporter.source import pages
+from kprobe_exporter.source.binary import BinaryPipe, PagesParser
+from kprobe_exporter.source.reader import Pipe
+from kprobe_exporter.symbols.addresses import Symbols
+from kprobe_exporter.tracefs.instance import Instance
+
+if TYPE_CHECKING:
+    from kprobe_exporter.source.lines import LineParser
+    from kprobe_exporter.source.text import TextPipe
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def page_parser() -> type[PagesParser]:
+    """The compiled walk, or where the package was installed without a C compiler the one in Python."""
+    try:
+        from kprobe_exporter.source import _pages  # noqa: PLC0415
+    except ImportError:
+        return pages.PageParser
+    return _pages.PageParser
+
+
+PAGE_PARSER = "compiled" if page_parser().compiled else "python"
+
+TRAMPOLINES = (b"arch_rethook_trampoline", b"__kretprobe_trampoline", b"kretprobe_trampoline")
+"""Where a function returns to that two return probes sit on: its caller is not known."""
+
+
+class KernelNames:
+    """Names of threads and functions, for the parser of pages. The reader's thread owns it."""
+
+    def __init__(self, threads: Threads, symbols: Symbols) -> None:
+        self._symbols = symbols
+        self._visible = symbols.visible()
+        self.tgid = threads.tgid
+        self.comm = threads.comm
+
+    def function(self, address: int) -> bytes | None:
+        """The function at the address, where addresses may be seen."""
+        return self._symbols.name(address) if self._visible else None
+
+    def caller(self, address: int) -> bytes | None:
+        """The same of a return address, which may be another probe's."""
+        name = self.function(address)
+        return None if name in TRAMPOLINES else name
+
+    def symbol(self, address: int) -> bytes | None:
+        """The address as the kernel prints it."""
+        return self._symbols.text(address) if self._visible else None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How events are read: as binary pages of this geometry, or as text, and why not as pages."""
+
+    geometry: Geometry | None
+    because: str = ""
+
+
+def set_up(
+    instance: Instance, settings: Settings, symbols: Symbols, *, stacks_wanted: bool
+) -> tuple[Reading, int]:
+    """Make the instance ready, nothing being recorded yet: how it is read, and its buffer's KiB per CPU.
+
+    Raises TracefsError.
+    """
+    cpus = max(1, len(instance.files.names(f"{instance.path}/per_cpu")))
+    buffer_kib = max(4, min(settings.buffer_size, settings.buffer_total // cpus) // 1024)
+    instance.set_up(buffer_kib, record_tgid=False)
+    reading = choose(instance, settings, symbols, stacks_wanted=stacks_wanted)
+    if reading.geometry is None:
+        log.info("events are read as text: %s", reading.because)
+    if not instance.keep_own_threads_out():
+        log.warning("this kernel cannot keep the agent's own threads out of its events")
+    return reading, buffer_kib
+
+
+def choose(instance: Instance, settings: Settings, symbols: Symbols, *, stacks_wanted: bool) -> Reading:
+    """Decide before anything is planned. Raises TracefsError if 'binary' is insisted on and cannot be."""
+    if settings.source == "text":
+        return Reading(None, "global.source is 'text'")
+    because = ""
+    found = None
+    try:
+        found = _geometry(instance)
+    except (OSError, GrammarError) as error:
+        because = f"this kernel's pages cannot be read: {error}"
+    if found and stacks_wanted and not symbols.visible():
+        found, because = None, "stacks are asked for, and this process may not see the kernel's symbols"
+    if found is None and settings.source == "binary":
+        raise TracefsError(f"global.source is 'binary', but {because}: set it to 'auto'.")
+    return Reading(found, because)
+
+
+def unreadable(instance: Instance, reading: Reading, system: str, layout: Layout) -> str | None:
+    """Why the events of an installed probe cannot be read in this way, as a clause; None if they can."""
+    if reading.geometry is None:
+        return None
+    try:
+        shape(layout, _format(instance, system, layout))
+    except GrammarError as error:
+        return f"{error.message}: with global.source 'text' its events may be readable"
+    if (
+        layout.stack and not Symbols(instance.files).visible()
+    ):  # else they would be read as text, from the start
+        return (
+            "its stacks are asked for, and this process may not see the kernel's symbols: restart the agent"
+        )
+    return None
+
+
+def open_pipe(
+    instance: Instance,
+    reading: Reading,
+    symbols: Symbols,
+    layouts: Mapping[Layout, str],
+    recipes: Mapping[int, Recipe],
+    deliver: Callable[[Batch], None],
+    buffer_kib: int,
+    *,
+    tgid: bool,
+) -> Pipe:
+    """What the reader's thread will empty: ``layouts``, each with the system of its event, in batches.
+
+    Raises TracefsError if the kernel lets nobody read.
+    """
+    intake = Intake(instance, reading, deliver, buffer_kib)
+    intake.prepare(symbols, layouts, recipes, tgid=tgid)()
+    return intake.pipe
+
+
+class Intake:
+    """The ring buffer of an instance, open to be read, and the parsers that follow one another on it.
+
+    ``pipe`` is for the reader's thread. ``prepare`` is for whoever changes what is recorded; what it gives
+    is for the reader's thread again. At first no layout is known. Raises TracefsError if the kernel
+    lets nobody read.
+    """
+
+    def __init__(
+        self, instance: Instance, reading: Reading, deliver: Callable[[Batch], None], buffer_kib: int
+    ) -> None:
+        self._instance = instance
+        self._geometry = reading.geometry
+        self._threads = Threads(instance.files.read)
+        self._shapes: dict[Layout, tuple[str, Shape]] = {}  # and the text that each is of
+        self._text: TextPipe | None = None
+        self._pages: BinaryPipe | None = None
+        self.pipe: Pipe
+        if self._geometry is None:
+            self._text, self._line_parser = _text_pipe(instance, deliver)
+            self.pipe = self._text
+            return
+        page = self._geometry.page
+        stack_format = instance.event_format("ftrace", "kernel_stack")
+        self._stacks = stacks(stack_format) if stack_format else None
+        nobody = page_parser()(self._geometry, (), KernelNames(self._threads, Symbols(instance.files)))
+        pipes = _open(instance, instance.open_raw)
+        budget = 2 + 2 * buffer_kib * 1024 // page
+        self.pipe = self._pages = BinaryPipe(pipes, nobody, deliver, budget, page)
+
+    def prepare(
+        self,
+        symbols: Symbols,
+        layouts: Mapping[Layout, str],
+        recipes: Mapping[int, Recipe],
+        *,
+        tgid: bool,
+    ) -> Callable[[], None]:
+        """Make the parser of these layouts, each with the system of its event; the function puts it in.
+
+        ``recipes`` by slot. What somebody deleted, or defined in another way, has no events of ours: it is
+        read as it was, or left out, and never stops the others.
+        """
+        if self._text is not None:
+            return partial(self._text.adopt, self._line_parser(layouts))
+        assert self._pages is not None
+        assert self._geometry is not None
+        found = {layout: self._shape(layout, system) for layout, system in layouts.items()}
+        self._shapes = {layout: known for layout, known in found.items() if known is not None}
+        names = KernelNames(self._threads, symbols)
+        shapes = [shape for _, shape in self._shapes.values()]
+        parser = page_parser()(self._geometry, shapes, names, self._stacks, tgid, recipes)
+        return partial(self._pages.adopt, parser)
+
+    def _shape(self, layout: Layout, system: str) -> tuple[str, Shape] | None:
+        """Read anew each time: a definition that somebody deleted comes back with another id."""
+        known = self._shapes.get(layout)
+        text = self._instance.event_format(system, layout.event)
+        if text is None or (known is not None and known[0] == text):
+            return known
+        try:
+            return text, shape(layout, text)
+        except GrammarError as error:
+            log.warning("%s: its events are not counted until it is what it was", error.message)
+            return known
+
+
+def _text_pipe(instance: Instance, deliver: Callable[[Batch], None]) -> "tuple[TextPipe, type[LineParser]]":
+    """The pipe of the kernel's text, and what parses it.
+
+    A start that reads pages needs neither, and no reload changes how events are read.
+    """
+    from kprobe_exporter.source.lines import LineParser  # noqa: PLC0415
+    from kprobe_exporter.source.text import TextPipe  # noqa: PLC0415
+
+    return TextPipe(_open(instance, instance.open_pipe), LineParser(), deliver), LineParser
+
+
+def _geometry(instance: Instance) -> Geometry:
+    page, event = (instance.read(f"events/{name}").decode() for name in ("header_page", "header_event"))
+    return geometry(page, event)
+
+
+def _format(instance: Instance, system: str, layout: Layout) -> str:
+    text = instance.event_format(system, layout.event)
+    if text is None:
+        raise GrammarError(f"the event {system}/{layout.event} has no format that can be read")
+    return text
+
+
+def _open(instance: Instance, opener: Callable[[], T]) -> T:
+    try:
+        return opener()
+    except OSError as error:
+        raise TracefsError(instance.cannot_read(error)) from error

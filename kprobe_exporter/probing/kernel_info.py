@@ -1,0 +1,119 @@
+"""What the running kernel is like, as far as plans have to know: read once a start, nothing is tried."""
+
+import logging
+import platform
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+
+from kprobe_exporter.btf import Btf
+from kprobe_exporter.config.values import Attach, Probe
+from kprobe_exporter.errors import GrammarError, ProbeRefused
+from kprobe_exporter.grammar.target import Target
+from kprobe_exporter.plan import Kernel
+from kprobe_exporter.plan.registers import MACHINES
+from kprobe_exporter.plan.typed import Prototypes, look_up
+from kprobe_exporter.symbols.patterns import probe_name
+from kprobe_exporter.symbols.resolve import Resolver
+from kprobe_exporter.tracefs.features import no_fprobes
+from kprobe_exporter.tracefs.files import Tracefs
+from kprobe_exporter.tracefs.instance import Instance
+
+log = logging.getLogger(__name__)
+
+
+def known_kernel(
+    instance: Instance,
+    probes: Iterable[Probe],
+    resolver: Resolver,
+    most: int,
+    *,
+    binary: bool,
+    root: Path = Path("/"),
+) -> Kernel:
+    """All that is asked of the kernel for these probes. ``root`` is ``/``, or what a test takes for it."""
+    place = cache(partial(_place, resolver, most))
+    return Kernel(
+        instance.event_format,
+        instance.counts_tracepoints(),
+        binary,
+        _prototypes(probes, place, root / "sys/kernel/btf"),
+        place,
+        no_fprobes=no_fprobes(instance.files, root),
+        machine=_machine(instance.files),
+    )
+
+
+def expanded(probes: Iterable[Probe], resolver: Resolver, most: int) -> list[Probe]:
+    """The probes, one for each function or tracepoint that a pattern names, called NAME_FUNCTION.
+
+    A pattern that names nothing, or more than ``most``, stays: planning it says why.
+    """
+    found = list(probes)
+    taken = {probe.name for probe in found}
+    return [one for probe in found for one in _expanded(probe, resolver, most, taken)]
+
+
+def _expanded(probe: Probe, resolver: Resolver, most: int, taken: set[str]) -> Iterator[Probe]:
+    first = probe.attach[0]
+    if not first.target.is_pattern or not probe.enabled:
+        yield probe
+        return
+    try:
+        targets = resolver.matching(first.target, most)
+    except ProbeRefused as error:
+        log.debug("%s: %s", probe.name, error)
+        yield probe
+        return
+    for target in targets:
+        name = probe_name(probe.name, target.event or target.symbol, taken)
+        yield replace(probe, name=name, attach=(_at(first, target),))
+
+
+def _at(attach: Attach, target: Target) -> Attach:
+    """The same alternative at one of the targets of its pattern."""
+    if attach.end is None:
+        return replace(attach, target=target)
+    enter, leave = target.halves
+    [begin] = attach.begins
+    return replace(
+        attach,
+        target=target,
+        begins=(replace(begin, target=enter),),
+        end=replace(attach.end, target=leave),
+    )
+
+
+def _place(resolver: Resolver, most: int, target: Target) -> tuple[Target, str]:
+    """Where one target attaches. Raises ProbeRefused, also for a pattern, which was not expanded."""
+    if target.is_pattern:
+        return resolver.matching(target, most)[0], ""
+    return resolver.place(target)
+
+
+def _machine(files: Tracefs) -> str | None:
+    """The machine, if its arguments have to be found in registers: tracefs' README knows no ``$argN``."""
+    if not files.exists("README") or b"$arg<N>" in files.read("README"):
+        return None
+    return MACHINES.get(platform.machine(), platform.machine())
+
+
+def _prototypes(
+    probes: Iterable[Probe], place: Callable[[Target], tuple[Target, str]], directory: Path
+) -> Prototypes:
+    """What BTF knows of the functions, under the names that they have here."""
+    btf = Btf(lambda name: (directory / name).read_bytes())
+    try:
+        return look_up(_placed(probes, place), btf.prototypes)
+    except GrammarError as error:
+        log.warning("%s: types are as they would be without it", error.message)
+        return {}
+
+
+def _placed(probes: Iterable[Probe], place: Callable[[Target], tuple[Target, str]]) -> Iterator[Attach]:
+    for one in (one for probe in probes for attach in probe.attach for one in attach.single):
+        try:
+            yield replace(one, target=place(one.target)[0])
+        except ProbeRefused:
+            continue

@@ -1,0 +1,1 @@
+"""Saved trace text through the stages of the agent."""

@@ -1,0 +1,238 @@
+"""The text after the prefix of an event's line, read without knowing the event's definition.
+
+Every form that kernels have printed since 2.6.33, and the one before that:
+
+    ev: (vfs_read+0x0/0x1a0) a=1 b="x"             probes, trace_probe.c
+    ev: (ksys_read+0x75/0x100 <- vfs_read) ret=0x1
+    ev: (sys.event) a=1                            eprobes, trace_eprobe.c
+    sys_open(filename: 7ffd.., flags: 8000)        system calls, trace_syscalls.c
+    sys_open -> 0x3
+    ev: anything, perhaps with a=1                 tracepoints, and synthetic events
+    do_sys_open+0x0/0xd6: dfd=3                    probes before they had names
+"""
+
+import re
+from itertools import takewhile
+from typing import Literal, NamedTuple, TypeAlias
+
+from kprobe_exporter.model.values import ArgKind, Value
+
+MAX_ARGS = 128
+"""MAX_TRACE_ARGS of kernel/trace/trace_probe.h."""
+
+TEXT = "text"
+"""The argument that holds the whole text of a tracepoint."""
+
+NAME = rb"[A-Za-z_]\w{0,127}+"
+SYMBOL_LENGTH = rb"{1,511}+"
+"""KSYM_NAME_LEN of include/linux/kallsyms.h. Names are kept, so they are bounded; values are not."""
+
+EVENT = re.compile(rb"(" + NAME + rb")(: |:\Z|\(| -> )")
+PLACE = rb"0x[0-9a-f]+/0x[0-9a-f]+(?: \[[^\]\s]+\])?"
+ADDRESS = re.compile(
+    rb"\((?:(?P<event>" + NAME + rb"\." + NAME + rb")"
+    rb"|(?P<back>(?:[^()\n<]|<(?!- ))++)<- (?P<function>[^()\s]" + SYMBOL_LENGTH + rb")[^()\n]*+"
+    rb"|(?P<symbol>[^()\s+]" + SYMBOL_LENGTH + rb")\+" + PLACE + rb"[^()\n]*+"
+    rb"|0x[0-9a-f]++[^()\n]*+)\)(?= |\Z)"
+)
+NAMELESS = re.compile(
+    rb"(?P<symbol>[^\s:+]"
+    + SYMBOL_LENGTH
+    + rb")\+"
+    + PLACE
+    + rb"(?: <- (?P<function>[^\s:+]"
+    + SYMBOL_LENGTH
+    + rb")(?: \[[^\]\s]+\])?)?:(?= |\Z)"
+)
+CALLER = re.compile(rb"[^\s+\[]+")
+
+NEXT = rb"(?= |\Z)"
+STRING = rb'"((?:[^"\n]|"(?!\Z| ' + NAME + rb"=))*+)\"" + NEXT
+TEXTS = rb'(\{(?:"|\(fault\)).*?\})(?=\Z| ' + NAME + rb"=)"
+ARRAY = rb"\{(?:'.'|[^'\"{}\n])*+\}"
+PLAIN = rb"((?:'.'|" + ARRAY + rb"|[^\s\"{][^\s\"]*+)(?: \[[^\]\s=]+\])?)" + NEXT
+ARGUMENT = re.compile(rb" (" + NAME + rb")=(?:" + STRING + rb"|" + TEXTS + rb"|" + PLAIN + rb")")
+STRING_STARTS = re.compile(rb" " + NAME + rb'=["{]')
+HEX_ARGUMENT = re.compile(rb" ([^\s=]{1,128}+)=([0-9a-f]{1,16})" + NEXT)
+
+FIELD = re.compile(rb"(?:\A| )(" + NAME + rb")=")
+PARAMETER = re.compile(rb"(?:\A|, )(" + NAME + rb"): ")
+
+HEX = re.compile(rb"0x[0-9a-f]{1,16}")
+BARE_HEX = re.compile(rb"(?:0x)?[0-9a-f]{1,16}")
+DECIMAL = re.compile(rb"-?[0-9]{1,20}")
+
+
+class Argument(NamedTuple):
+    """One value, under the name that the text gives it."""
+
+    name: str
+    kind: ArgKind
+    value: Value
+
+
+Form: TypeAlias = Literal["entry", "return", "eprobe", "tracepoint"]
+
+
+class Head(NamedTuple):
+    """What an event's text starts with, the place where its arguments do, and how they are written."""
+
+    event: str
+    form: Form
+    symbol: str
+    caller: bytes | None
+    arguments: Literal["probe", "hex", "parameters", "value", "text", "none"]
+    at: int
+
+
+def read_head(text: bytes) -> Head | None:
+    """Which event this is, None if the text is none."""
+    if nameless := NAMELESS.match(text):
+        return _nameless(nameless)
+    named = EVENT.match(text)
+    if named is None:
+        return None
+    event, at = named[1].decode(), named.end()
+    if named[2] == b"(":
+        name = _call(event, "sys_enter_")
+        return Head(name, "tracepoint", name, None, "parameters", at)
+    if named[2] == b" -> ":
+        name = _call(event, "sys_exit_")
+        return Head(name, "tracepoint", name, None, "value", at)
+    return _named_event(event, text, at)
+
+
+def _nameless(found: re.Match[bytes]) -> Head:
+    symbol = found["symbol"].decode(errors="replace")
+    if found["function"] is None:
+        return Head(symbol, "entry", symbol, None, "hex", found.end())
+    function = found["function"].decode(errors="replace")
+    return Head(function, "return", function, found["symbol"], "hex", found.end())
+
+
+def _named_event(event: str, text: bytes, at: int) -> Head:
+    if found := ADDRESS.match(text, at):
+        return _probe(event, found)
+    if text.startswith(b"(", at) and b")" not in text:  # cut within the address
+        return Head(event, "return" if b" <- " in text else "entry", event, None, "none", at)
+    return Head(event, "tracepoint", event, None, "text", at)
+
+
+def _call(name: str, kind: str) -> str:
+    """The tracepoint of a system call, which names itself after the function."""
+    return kind + name.removeprefix("sys_") if name.startswith("sys_") else name
+
+
+def _probe(event: str, found: re.Match[bytes]) -> Head:
+    if found["event"]:
+        symbol = found["event"].partition(b".")[2].decode()
+        return Head(event, "eprobe", symbol, None, "probe", found.end())
+    if found["function"]:
+        caller = CALLER.match(found["back"])
+        function = found["function"].decode(errors="replace")
+        return Head(event, "return", function, caller[0] if caller else None, "probe", found.end())
+    symbol = found["symbol"].decode(errors="replace") if found["symbol"] else event
+    return Head(event, "entry", symbol, None, "probe", found.end())
+
+
+def read_arguments(text: bytes, head: Head, decimal: bool) -> tuple[list[Argument], bool]:
+    """The arguments, and whether the text ends within one: those before it are given then.
+
+    ``decimal``: digits alone are a decimal number on the kernel that wrote this.
+    """
+    if head.arguments == "probe":
+        return _probe_arguments(text, head.at, decimal)
+    if head.arguments == "hex":
+        return _hex_arguments(text, head.at)
+    if head.arguments == "parameters":
+        return _parameters(text[head.at :])
+    if head.arguments == "value":
+        whole = HEX.fullmatch(text, head.at)
+        return ([Argument("ret", "bare", int(whole[0], 16))], False) if whole else ([], True)
+    if head.arguments == "text":
+        return _fields(text[head.at :]), False
+    return [], True
+
+
+def number(token: bytes, decimal: bool) -> Value:
+    """A value as a number where it can only be this one, else the text that it is.
+
+    Before 3.14 ``10`` may be 0x10, before 4.9 nothing but a signed type prints decimals. A minus is a
+    signed type's in every era.
+    """
+    if HEX.fullmatch(token):
+        return int(token, 16)
+    if DECIMAL.fullmatch(token) and (decimal or token.startswith(b"-")):
+        return int(token)
+    return None if token == b"(fault)" else token
+
+
+def _probe_arguments(text: bytes, at: int, decimal: bool) -> tuple[list[Argument], bool]:
+    found: list[Argument] = []
+    names: set[bytes] = set()
+    while len(found) < MAX_ARGS and (match := ARGUMENT.match(text, at)):
+        name, string, strings, plain = match.groups()
+        if name in names:  # the kernel refuses such a definition: this is out of a string
+            return _trusted(found), True
+        names.add(name)
+        at = match.end()
+        if string is not None:
+            found.append(Argument(name.decode(), "str", string))
+        elif strings is not None:
+            found.append(Argument(name.decode(), "texts", strings))
+        else:
+            kind: ArgKind = "str" if plain == b"(fault)" else "bare"
+            found.append(Argument(name.decode(), kind, number(plain, decimal)))
+    if STRING_STARTS.match(text, at):  # cut in a string, the one before may hold what looks like its start
+        return _trusted(found), True
+    return found, bool(text[at:].strip())
+
+
+def _trusted(arguments: list[Argument]) -> list[Argument]:
+    """Those before the first string."""
+    return list(takewhile(lambda arg: arg.kind == "bare", arguments))
+
+
+def _hex_arguments(text: bytes, at: int) -> tuple[list[Argument], bool]:
+    """Of a nameless event: all are printed with ``%lx``."""
+    found: list[Argument] = []
+    while len(found) < MAX_ARGS and (match := HEX_ARGUMENT.match(text, at)):
+        at = match.end()
+        found.append(Argument(match[1].decode(errors="replace"), "bare", int(match[2], 16)))
+    return found, bool(text[at:].strip())
+
+
+def _parameters(text: bytes) -> tuple[list[Argument], bool]:
+    """Of a system call: print_syscall_enter() prints all with ``%lx``, newer ones a string behind it."""
+    whole = text.rstrip().endswith(b")")
+    text = text.rstrip().removesuffix(b")")
+    named = _named(text, PARAMETER)
+    arguments = [
+        Argument(name, "bare", int(value, 16) if value and BARE_HEX.fullmatch(value) else value)
+        for name, value in (named if whole else named[:-1])
+    ]
+    return arguments, not whole
+
+
+def _fields(text: bytes) -> list[Argument]:
+    """Of a tracepoint: the text, and what in it has the form ``name=value``, up to the next one.
+
+    A value with a blank in it is None: what of it is the value, only the print fmt knows.
+    """
+    fields = [
+        Argument(name, "bare", None if value is None or b" " in value else number(value, decimal=False))
+        for name, value in _named(text, FIELD)
+        if name != TEXT
+    ]
+    return [Argument(TEXT, "bare", text), *fields]
+
+
+def _named(text: bytes, pattern: re.Pattern[bytes]) -> list[tuple[str, bytes | None]]:
+    """What stands between one name and the next; None where a name is there twice."""
+    found: dict[str, bytes | None] = {}
+    matches = list(pattern.finditer(text))[:MAX_ARGS]
+    ends = [match.start() for match in matches[1:]] + [len(text)]
+    for match, end in zip(matches, ends, strict=False):  # without a match there is but the last end
+        name = match[1].decode()
+        found[name] = None if name in found else text[match.end() : end].rstrip()
+    return list(found.items())

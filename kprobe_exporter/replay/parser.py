@@ -1,0 +1,213 @@
+"""Saved trace text, read without knowing the definitions: a file, a terminal's copy, a document."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from kprobe_exporter.model.values import Arg, Batch, Layout, Record, Value
+from kprobe_exporter.replay.bodies import Argument, Form, Head, number, read_arguments, read_head
+from kprobe_exporter.source.lines import LONGEST, NAME_COLUMNS
+from kprobe_exporter.source.stacks import Stacks
+from kprobe_exporter.source.walk import arguments_pattern
+
+PREFIX = (
+    rb"-(\d{1,10})( +)"  # thread id, padded to 5 columns, to 7 since 5.10
+    rb"(?:\( *(?:(\d{1,10})|-+)\) +)?"  # thread group, with option record-tgid
+    rb"\[(\d{1,10})\] +"  # CPU
+    rb"(?:([^\s\d]\S{3,6}) +)?"  # irqs-off, …: none before 3.4, then 4 columns, 5 since 5.14, up to 7 of -rt
+    rb"(\d{1,12}\.\d{6}|\d{1,20}): "  # seconds; the clocks counter, uptime, x86-tsc are bare numbers
+)
+COLUMNS = re.compile(rb" (?s:.{15})" + PREFIX)
+"""As the kernel writes it: the name takes 16 columns, the first is blank, and the rest may be anything."""
+
+LOOSE = re.compile(rb"[ \t]*+[^\n]{0,15}" + PREFIX)
+"""As it looks after a copy: leading blanks gone, or more of them."""
+
+STACK = re.compile(rb"<(?:user )?stack trace>[ \t]*\n")
+LOST = re.compile(rb"[ \t]*CPU:(\d{1,10}) \[LOST (?:(\d{1,20}) )?EVENTS\][ \t]*\n")
+NOTHING = re.compile(rb"[ \t\r]*(?:#[^\n]*)?\n")
+"""A blank line, or a comment: the header of ``trace``, ``##### CPU 0 buffer started ####``."""
+
+CONTINUED = re.compile(rb"[\w.+/]*+(?: [A-Za-z_]\w*=[^\s\"]+)+[ \t]*\n")
+"""The rest of an event that a terminal wrapped within a value."""
+
+RETURN_NAMES = ("return", "ret", "retval", "rval")
+"""Arguments that are taken for the return value, of an event that has one."""
+
+NAMELESS_RETURN = "rv"
+"""The same before 2.6.33, when the kernel itself gave the name."""
+
+LAYOUTS = 1000
+LAYOUTS_OF_AN_EVENT = 8
+OVERFLOW = "__overflow__"
+"""The event that all become when there are more layouts than that: the text is somebody's, memory is ours."""
+
+
+LayoutKey: TypeAlias = tuple[str, Form, str, tuple[Arg, ...]]
+
+
+@dataclass(slots=True)
+class SavedBatch(Batch):
+    """A batch, and what else there was: ``cut`` are the records whose line ends before its end, by
+    number; ``ambiguous`` counts return values that may be decimal or hexadecimal."""
+
+    lines: int = 0
+    cut: list[int] = field(default_factory=list)
+    ambiguous: int = 0
+
+
+class _Known(NamedTuple):
+    """A list of arguments that an event has had, and the pattern that reads them."""
+
+    args: tuple[Arg, ...]
+    pattern: re.Pattern[bytes]
+
+
+class SavedParser:
+    """Turns saved text of any kernel since 2.6.33 into batches of records, learning the layouts from it.
+
+    An event's first line teaches its arguments; what follows is read by them, as LineParser does,
+    so that a string with ``" x=`` in it is one string. A line that cannot be read so teaches anew:
+    documents define one name again and again. ``learnt`` is told of each layout before its first
+    record. Numbers are numbers where they can be only that (``bodies.number``), else text. Whatever
+    the bytes, there are records or a counted rejection; linear in the length of a line; what is
+    kept is bounded. About 100,000 lines a second. Not thread-safe.
+    """
+
+    def __init__(self, learnt: Callable[[Layout], None] = lambda _: None) -> None:
+        self._learnt = learnt
+        self._layouts: dict[LayoutKey, Layout] = {}
+        self._known: dict[tuple[str, str], list[_Known]] = {}
+        self._taught = 0
+        self._stacks = Stacks()
+        self._rest = b""
+
+    def feed(self, data: bytes) -> SavedBatch:
+        """The records that end in ``data``; a line waits until the one after it is there."""
+        return self._parse(self._rest + data, last=False)
+
+    def finish(self) -> SavedBatch:
+        """The records of what still waits."""
+        whole = self._rest if self._rest.endswith(b"\n") else self._rest + b"\n"
+        batch = self._parse(whole if self._rest else b"", last=True)
+        self._stacks.hand_over(batch)
+        return batch
+
+    def _parse(self, data: bytes, last: bool) -> SavedBatch:
+        batch = SavedBatch()
+        at, end = 0, data.rfind(b"\n") + 1
+        # A name with newlines in it takes some columns of the next line.
+        settled = end if last else data.rfind(b"\n", 0, max(0, end - 1)) - NAME_COLUMNS
+        while at < settled:
+            after = self._line(data, at, end, batch)
+            batch.lines += data.count(b"\n", at, after)
+            at = after
+        self._rest = data[at : end + LONGEST + 1]
+        self._stacks.shift(at)
+        return batch
+
+    def _line(self, data: bytes, at: int, end: int, batch: SavedBatch) -> int:
+        """Take in one line; returns where the next one starts."""
+        found = COLUMNS.match(data, at, end)
+        if found is None:
+            if after := self._stacks.frame(data, at, end):
+                return after
+            found = LOOSE.match(data, at, end)
+        after = data.index(b"\n", found.end() if found else at) + 1
+        if found is None or after - at > LONGEST:
+            self._no_event(data, at, batch)
+        elif stack := STACK.match(data, found.end(), after):
+            self._stacks.begin(int(found[4]), int(found[1]), stack.end(), batch)
+        elif not self._event(found, after, CONTINUED.match(data, after, end) is not None, batch):
+            batch.unparsed += 1
+        return after
+
+    def _no_event(self, data: bytes, at: int, batch: SavedBatch) -> None:
+        if lost := LOST.match(data, at):
+            batch.lost += int(lost[2] or 0)
+            self._stacks.forget(int(lost[1]))
+        elif not NOTHING.match(data, at):
+            batch.unparsed += 1
+
+    def _event(self, prefix: re.Match[bytes], after: int, continued: bool, batch: SavedBatch) -> bool:
+        """Make a record of an event; False if it is none."""
+        text = prefix.string[prefix.end() : after - 1]
+        head = read_head(text)
+        if head is None:
+            return False
+        tid, padding, tgid, cpu, flags, time = prefix.groups()
+        decimal = len(flags or b"") == 5 or (len(tid) <= 6 and len(tid + padding) == 8)
+        arguments, cut = self._arguments(text, head, decimal, continued)
+        if returned := _returned(head, arguments):
+            arguments = [*(arg for arg in arguments if arg.name != "return"), returned]
+            batch.ambiguous += isinstance(returned.value, bytes)
+        layout = self._layout(head, tuple(Arg(arg.name, arg.kind) for arg in arguments))
+        values = [arg.value for arg in arguments] if layout.args else []
+        group = int(tgid) if tgid else None
+        record: Record = (layout.slot, _time(time), int(cpu), int(tid), group, head.caller, *values)
+        if cut:
+            batch.cut.append(len(batch.records))
+        batch.records.append(record)
+        self._stacks.expect(int(cpu), int(tid), [record])
+        return True
+
+    def _arguments(
+        self, text: bytes, head: Head, decimal: bool, continued: bool
+    ) -> tuple[list[Argument], bool]:
+        """The arguments, by what was learnt of this event, and whether the line is cut."""
+        if head.arguments != "probe":
+            return read_arguments(text, head, decimal)
+        known = self._known.get((head.event, head.form), [])
+        if not continued:
+            for args, pattern in known:
+                if found := pattern.fullmatch(text, head.at):
+                    return [
+                        Argument(arg.name, arg.kind, _value(arg, value, decimal))
+                        for arg, value in zip(args, found.groups(), strict=True)
+                    ], False
+        arguments, cut = read_arguments(text, head, decimal)
+        if continued and not cut:  # the last value goes on in the next line
+            return arguments[:-1], True
+        if not cut and len(known) < LAYOUTS_OF_AN_EVENT and self._taught < LAYOUTS:
+            self._taught += 1
+            args = tuple(Arg(arg.name, arg.kind) for arg in arguments)
+            pattern = re.compile(b"".join(arguments_pattern(args)))
+            self._known[head.event, head.form] = [*known, _Known(args, pattern)]
+        return arguments, cut
+
+    def _layout(self, head: Head, args: tuple[Arg, ...]) -> Layout:
+        key: LayoutKey = (head.event, head.form, head.symbol, args)
+        if key not in self._layouts and len(self._layouts) >= LAYOUTS:
+            key = (OVERFLOW, "tracepoint", OVERFLOW, ())
+        layout = self._layouts.get(key)
+        if layout is None:
+            event, form, symbol, args = key
+            layout = self._layouts[key] = Layout(len(self._layouts), event, event, form, symbol, args)
+            self._learnt(layout)
+        return layout
+
+
+def _value(arg: Arg, token: bytes | None, decimal: bool) -> Value:
+    return number(token, decimal) if arg.kind == "bare" and token is not None else token
+
+
+def _returned(head: Head, arguments: list[Argument]) -> Argument | None:
+    """The return value under our name for it, signed as the kernel's register is."""
+    if head.form == "entry" or (head.form == "tracepoint" and head.arguments != "value"):
+        return None
+    names = (NAMELESS_RETURN, *RETURN_NAMES) if head.arguments == "hex" else RETURN_NAMES
+    found = next((arg for name in names for arg in arguments if arg.name == name), None)
+    if found is None and head.form == "return" and len(arguments) == 1:
+        (found,) = arguments
+    if found is None or found.kind != "bare":
+        return None
+    value = found.value
+    if isinstance(value, int) and value >= 1 << 63:
+        value -= 1 << 64
+    return Argument("return", "bare", value)
+
+
+def _time(text: bytes) -> int:
+    """Nanoseconds, or the number that a clock without seconds counts."""
+    return int(text.replace(b".", b"")) * 1000 if b"." in text else int(text)

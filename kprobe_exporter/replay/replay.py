@@ -1,0 +1,121 @@
+"""Saved trace text through the stages of the agent, without a kernel.
+
+file ──► source (saved) ──► aggregate ──► export
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+from kprobe_exporter.aggregate.aggregator import Aggregator
+from kprobe_exporter.aggregate.own import PREFIX, agent_families
+from kprobe_exporter.aggregate.series import Limits
+from kprobe_exporter.config.values import RETURN_BUCKETS, RETURN_TYPES, Config, Probe, Settings
+from kprobe_exporter.export.prometheus import Exposition
+from kprobe_exporter.labels import DECODERS
+from kprobe_exporter.labels.errno import name_of
+from kprobe_exporter.model.values import (
+    Family,
+    HistogramValue,
+    KernelCounts,
+    Layout,
+    ProbeMetrics,
+    ReturnType,
+    Snapshot,
+)
+from kprobe_exporter.plan import metric_spec
+from kprobe_exporter.replay.parser import SavedBatch, SavedParser
+
+OWN = tuple(
+    f"{PREFIX}_{name}_total" for name in ("events", "events_lost", "series_overflow", "decode_failures")
+)
+"""The agent's own metrics that say something of a file."""
+
+
+@dataclass(slots=True)
+class Summary:
+    """What there was in the text. ``unclear`` are return values that only the definition could tell."""
+
+    lines: int = 0
+    events: Counter[str] = field(default_factory=Counter)
+    stacks: int = 0
+    cut: int = 0
+    lost: int = 0
+    rejected: int = 0
+    unclear: int = 0
+
+
+class Replay:
+    """Counts the events of saved text by their names.
+
+    The probes of a configuration are fed by events of their name, of all others the return values
+    and errors are counted. Neither hits nor misses: the text has what was delivered. Not thread-safe.
+    """
+
+    def __init__(self, config: Config | None = None) -> None:
+        settings = config.settings if config else Settings()
+        self.summary = Summary()
+        self._namespace = settings.namespace
+        # What is replayed is of one time: nothing expires.
+        limits = Limits(settings.max_series, settings.max_series_total)
+        self._aggregator = Aggregator(settings.namespace, limits, name_of)
+        self._names: list[str] = []
+        self._returns: dict[str, ReturnType | None] = {}
+        self._parser = SavedParser(self._learnt)
+        self._configured = {probe.name for probe in config.probes} if config else set()
+        for probe in config.probes if config else ():
+            self._configure(probe)
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes of the text."""
+        self._count(self._parser.feed(data))
+
+    def finish(self) -> None:
+        """The text has ended."""
+        self._count(self._parser.finish())
+
+    def metrics(self) -> bytes:
+        """The metrics in Prometheus' text format."""
+        numbers = self._aggregator.copy()
+        own = (family for family in agent_families(numbers, {}, 0, 0) if family.name in OWN)
+        families = [f for f in map(self._seen, (*numbers.families, *own)) if f.samples]
+        exposition = Exposition(lambda: Snapshot(tuple(families), ()))
+        body, _ = exposition.render(names=[family.name for family in families])
+        return body
+
+    def _configure(self, probe: Probe) -> None:
+        returns = next((a.returns for a in probe.attach if a.returns is not None), None)
+        specs = tuple(metric_spec(metric, self._namespace, DECODERS) for metric in probe.metrics)
+        self._returns[probe.name] = returns
+        self._aggregator.declare(ProbeMetrics(probe.name, specs, probe.return_buckets, returns))
+
+    def _learnt(self, layout: Layout) -> None:
+        """Get ready for a layout that the parser has met."""
+        if layout.event not in self._returns:
+            returns = self._returns[layout.event] = RETURN_TYPES["long"]
+            self._aggregator.declare(ProbeMetrics(layout.event, (), RETURN_BUCKETS, returns))
+        self._aggregator.attach(replace(layout, returns=self._returns[layout.event]))
+        self._names.append(layout.event)
+
+    def _count(self, batch: SavedBatch) -> None:
+        summary = self.summary
+        summary.lines += batch.lines
+        summary.events.update(self._names[record[0]] for record in batch.records)
+        summary.stacks += len(batch.stacks)
+        summary.cut += len(batch.cut)
+        summary.rejected += batch.unparsed
+        summary.unclear += batch.ambiguous
+        summary.lost += batch.lost
+        self._aggregator.consume(batch)
+        # LOST lines and overrun tell the same loss; of a file there is only the former.
+        self._aggregator.update_kernel(KernelCounts(lost={"overrun": summary.lost}))
+
+    def _seen(self, family: Family) -> Family:
+        """Without the empty histograms of return values that nobody asked for."""
+        if family.name != f"{self._namespace}_return_value":
+            return family
+        samples = {
+            labels: value
+            for labels, value in family.samples.items()
+            if not isinstance(value, HistogramValue) or any(value.counts) or labels[0] in self._configured
+        }
+        return replace(family, samples=samples)

@@ -1,0 +1,1 @@
+"""Running as a daemon: to be stopped, to tell systemd, to log."""

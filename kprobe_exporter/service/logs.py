@@ -1,0 +1,181 @@
+"""Logging to stderr, as text or JSON: a record is a line, whatever the kernel or a user sent in."""
+
+import json
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import TextIO
+
+from kprobe_exporter.errors import one_line
+from kprobe_exporter.service.log_limit import WINDOW, Repeats
+
+LEVELS = ("debug", "info", "warning", "error")
+FORMATS = ("text", "json")
+
+MAX_LENGTH = 8192
+"""Characters of a message, and the last ones of an exception's text, that are shown."""
+
+PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
+"""From which level on a line has which of syslog's priorities; what is below has 7 (sd-daemon(3))."""
+
+Later = Callable[[float, Callable[[], None]], object]
+"""Calls something after so many seconds, in another thread."""
+
+
+class TextFormatter(logging.Formatter):
+    """``2026-01-31T12:00:00.123Z INFO tracefs.mount: …``; in the journal, which has the time, without it."""
+
+    def __init__(self, *, timed: bool = True) -> None:
+        super().__init__()
+        self._timed = timed
+
+    def format(self, record: logging.LogRecord) -> str:
+        name = record.name.removeprefix("kprobe_exporter.")
+        line = f"{record.levelname} {name}: {_message(record)}"
+        if record.exc_info:
+            line += " " + one_line(_exception(self, record))
+        return f"{_time(record)} {line}" if self._timed else line
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, and exception where there is one.
+
+    The message is escaped before it becomes JSON, whose own escapes a reader undoes. So there is no lone
+    surrogate either, which many parsers refuse. ASCII, as stderr may be by its locale.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": _message(record),
+        }
+        if record.exc_info:
+            entry["exception"] = "\n".join(map(one_line, _exception(self, record).split("\n")))
+        return json.dumps(entry)
+
+
+class JournalFormatter(logging.Formatter):
+    """Another formatter's line after its priority, which journald takes off (sd-daemon(3))."""
+
+    def __init__(self, inner: logging.Formatter) -> None:
+        super().__init__()
+        self._inner = inner
+
+    def format(self, record: logging.LogRecord) -> str:
+        priority = next((number for level, number in PRIORITIES if record.levelno >= level), 7)
+        return f"<{priority}>{self._inner.format(record)}"
+
+
+class Handler(logging.StreamHandler[TextIO]):
+    """Writes records, but not each repetition: at most WINDOW seconds after a flood it is summed up.
+
+    The handler's own lock, which ``handle`` holds around ``emit``, guards all of its state.
+    """
+
+    def __init__(
+        self, stream: TextIO, clock: Callable[[], float] = time.monotonic, later: Later | None = None
+    ) -> None:
+        super().__init__(stream)
+        self._clock = clock
+        self._later = later or _later
+        self._repeats = Repeats()
+        self._waiting = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        now = self._clock()
+        try:
+            self._sum_up(now)
+            shown = self._repeats.admit(record, now)
+        except Exception:  # as logging does it: a message that cannot be made is no reason to fail
+            self.handleError(record)
+            return
+        if shown:
+            super().emit(record)
+        elif not self._waiting:
+            self._wait()
+
+    def close(self) -> None:
+        """Sum up what was left out so far; at the process's end logging calls it."""
+        self.acquire()
+        try:
+            self._sum_up(float("inf"))
+        finally:
+            self.release()
+        super().close()
+
+    def _look_again(self) -> None:
+        self.acquire()
+        try:
+            self._sum_up(self._clock())
+            self._waiting = False
+            if self._repeats.pending:
+                self._wait()
+        finally:
+            self.release()
+
+    def _wait(self) -> None:
+        """Look again after a window. Where no thread can be had for it, the next message does that."""
+        try:
+            self._later(WINDOW, self._look_again)
+        except RuntimeError:  # whoever logs something must not fail by it
+            return
+        self._waiting = True
+
+    def _sum_up(self, now: float) -> None:
+        for summary in self._repeats.due(now):
+            super().emit(summary)
+
+
+def set_up(level: str, form: str) -> None:
+    """Send the package's log to stderr."""
+    handler = Handler(sys.stderr)
+    handler.setFormatter(_formatter(form, journal=is_journal(os.environ)))
+    log = logging.getLogger("kprobe_exporter")
+    log.handlers[:] = [handler]
+    log.propagate = False
+    log.setLevel(level.upper())
+
+
+def is_journal(environment: Mapping[str, str], descriptor: int = 2) -> bool:
+    """Whether a descriptor leads to the journal: JOURNAL_STREAM names its device and inode (systemd.exec(5)).
+
+    The variable alone does not tell: children inherit it, whatever their stderr is.
+    """
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return False
+    return environment.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
+
+
+def _formatter(form: str, *, journal: bool) -> logging.Formatter:
+    inner = JsonFormatter() if form == "json" else TextFormatter(timed=not journal)
+    return JournalFormatter(inner) if journal else inner
+
+
+def _later(seconds: float, call: Callable[[], None]) -> None:
+    timer = threading.Timer(seconds, call)
+    timer.daemon = True
+    timer.start()
+
+
+def _message(record: logging.LogRecord) -> str:
+    text = record.getMessage()
+    return one_line(text) if len(text) <= MAX_LENGTH else one_line(text[:MAX_LENGTH]) + "…"
+
+
+def _exception(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    """The traceback, whose end tells most."""
+    text = formatter.formatException(record.exc_info) if record.exc_info else ""
+    return text if len(text) <= MAX_LENGTH else "…" + text[-MAX_LENGTH:]
+
+
+def _time(record: logging.LogRecord) -> str:
+    at = datetime.fromtimestamp(record.created, UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,107 @@
+"""The thread that tells systemd that the agent lives, as long as the threads do that it lives by."""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kprobe_exporter.service.sdnotify import Systemd
+
+log = logging.getLogger(__name__)
+
+CALM = 30.0
+"""Seconds between two looks at the status where there is no watchdog."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vital:
+    """A thread without which the agent is none.
+
+    ``progress`` gives a number that is another one whenever the thread has got on, or None while it has
+    nothing to do; it must not block. ``patience`` is how many times the watchdog's time it may go without.
+    """
+
+    name: str
+    progress: Callable[[], int | None]
+    patience: int = 1
+
+
+class _Watched:
+    """A vital thread as the heartbeat's thread knows it: how many looks ago it got on last."""
+
+    def __init__(self, vital: Vital) -> None:
+        self.name = vital.name
+        self._vital = vital
+        self._last: int | None = None
+        self._looks = 0
+
+    def hangs(self) -> bool:
+        """Look once more. Counted are looks and no seconds: who was suspended whole did not hang."""
+        now = self._vital.progress()
+        self._looks = self._looks + 1 if now is not None and now == self._last else 0
+        self._last = now
+        return self._looks >= 2 * self._vital.patience
+
+
+class Heartbeat:
+    """Looks at the vital threads, twice in the watchdog's time, until closed.
+
+    While each gets on, systemd is told that the agent lives. Else it is told only what hangs, as is the
+    log, and it will end the agent: of a thread with the patience 1 when it got on last one and a half to
+    two times the watchdog's time ago. The status is told when it is another one. All state is the
+    thread's own; ``close`` may be called twice, from any other thread.
+    """
+
+    def __init__(self, systemd: Systemd, vitals: Sequence[Vital], status: Callable[[], str]) -> None:
+        self._systemd = systemd
+        self._watched = [_Watched(vital) for vital in vitals]
+        self._status = status
+        self._told = ""
+        self._hung: tuple[str, ...] = ()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Tell systemd that the agent is ready, and begin; nothing if nobody listens."""
+        if self._systemd.listens:
+            self._told = self._current()
+            self._systemd.ready(self._told)
+            self._thread.start()
+
+    def close(self) -> None:
+        self._closed.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def beat(self) -> None:
+        """Look once; for the thread, and for tests without one."""
+        hung = tuple(watched.name for watched in self._watched if watched.hangs())
+        status = f"no progress of the {' and the '.join(hung)}" if hung else self._current()
+        if hung != self._hung:
+            self._tell(hung)
+            self._hung = hung
+        if status != self._told:
+            self._systemd.status(status)
+            self._told = status
+        if not hung and self._systemd.watchdog is not None:
+            self._systemd.alive()
+
+    def _tell(self, hung: tuple[str, ...]) -> None:
+        if not hung:
+            log.warning("the %s gets on again", " and the ".join(self._hung))
+        elif self._systemd.watchdog is None:
+            log.error("the %s makes no progress", " and the ".join(hung))
+        else:
+            log.error("the %s makes no progress: the watchdog will end this", " and the ".join(hung))
+
+    def _current(self) -> str:
+        try:
+            return self._status()
+        except Exception as error:  # a text is no reason to be restarted
+            log.debug("no status: %r", error)
+            return self._told
+
+    def _run(self) -> None:
+        pause = CALM if self._systemd.watchdog is None else self._systemd.watchdog / 2
+        while not self._closed.wait(pause):
+            self.beat()

@@ -1,0 +1,194 @@
+"""Whether a function can be probed, by what the kernel lists of its functions: nothing is tried."""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from itertools import chain
+from typing import NamedTuple, TypeVar
+
+from kprobe_exporter.grammar.lexis import closest
+from kprobe_exporter.grammar.place import BASES
+from kprobe_exporter.grammar.target import Kind, Target
+from kprobe_exporter.symbols.lists import (
+    TEXT,
+    Lists,
+    Symbol,
+    attempt,
+    blacklisted,
+    modules,
+    names_at,
+    symbols,
+    text,
+    traceable,
+)
+from kprobe_exporter.symbols.namesakes import singles
+
+__all__ = ["EPROBES", "TODAY", "Answer", "Functions", "Lists", "similar"]
+
+T = TypeVar("T")
+
+TODAY = {
+    "do_sys_open": "do_sys_openat2",
+    "do_fork": "kernel_clone",
+    "_do_fork": "kernel_clone",
+    "sys_open": "do_sys_openat2",
+    "bio_alloc": "bio_alloc_bioset",
+    "flush_old_exec": "begin_new_exec",
+    "generic_make_request": "submit_bio_noacct",
+    "pipe_read": "anon_pipe_read",
+    "pipe_write": "anon_pipe_write",
+}
+"""Functions that older texts name, and what does their work now."""
+
+SILENT = {"do_sys_open": "open(2) does not go through it"}
+"""Those that are still there, can be probed, and never fire."""
+
+EPROBES = ("eprobe_register", "eprobe_dyn_event_create")
+"""Functions of kernel/trace/trace_eprobe.c that are called by pointers, and so never inlined."""
+
+COUNTS_NAMES = "number_of_same_symbols"
+"""In kernel/trace/trace_kprobe.c where the name of several functions is refused; before, it took one."""
+
+NEAR = 3
+"""Names whose length differs by more are not looked at: the comparison is slow, and there are 60,000."""
+
+
+class Answer(NamedTuple):
+    """Whether it can be done, None where only trying would tell; and what a person should know of it."""
+
+    can: bool | None
+    why: str = ""
+
+
+class Functions:
+    """What the lists tell of the functions ``names``. None is kept for a list that cannot be read."""
+
+    def __init__(self, lists: Lists, names: Iterable[str]) -> None:
+        self._lists = lists
+        asked = set(names)
+        bases = (name.partition(".")[0] for name in asked)
+        wanted = {name.encode() for name in chain(asked, bases, TODAY.values(), EPROBES, (COUNTS_NAMES,))}
+        self._traceable = attempt(lambda: traceable(lists.traceable(), wanted))
+        self._symbols = attempt(lambda: symbols(lists.symbols(), wanted))
+        self._blacklist = attempt(lambda: blacklisted(lists.blacklist()))
+        self._modules = attempt(lambda: modules(lists.modules()))
+
+    def eprobes(self) -> Answer:
+        """Whether this kernel was built with eprobes. The README of tracefs is no evidence."""
+        if self._symbols is None:
+            return Answer(None, "as an eprobe if this kernel has them")
+        if any(name in self._symbols for name in EPROBES):
+            return Answer(True)
+        return Answer(False, "this kernel was built without eprobes (CONFIG_EPROBE_EVENTS)")
+
+    def answer(self, module: str, symbol: str, offset: int) -> Answer:
+        """Whether a kprobe can be set there; ``module`` is empty where none was named."""
+        if module and module not in (self._modules or ()):
+            return self._absent_module(module, symbol)
+        found = self._function(module, symbol)
+        if offset and (found.can is not False or symbol in BASES):
+            return Answer(None, "only trying tells whether an instruction begins at this offset")
+        return found
+
+    def _function(self, module: str, symbol: str) -> Answer:
+        places = _within(module, (self._traceable or {}).get(symbol, ()), lambda place: place)
+        known = _within(module, (self._symbols or {}).get(symbol, ()), lambda found: found.module)
+        if not places and not known:
+            return self._unknown(module, symbol)
+        if (several := max(len(places), len(known))) > 1:
+            refused = self._symbols is not None and COUNTS_NAMES in self._symbols
+            what = "this kernel refuses to choose" if refused else "the kernel may refuse to choose"
+            mend = singles(Target(Kind.KPROBE, module, symbol), self._lists)
+            return Answer(
+                False if refused else None, f"{several} functions have this name, and {what}: {mend}"
+            )
+        if symbol.encode() in (self._blacklist or ()):
+            return Answer(False, "the kernel keeps kprobes off it (/sys/kernel/debug/kprobes/blacklist)")
+        if places:
+            return Answer(True, self._silent(symbol))
+        return self._not_traceable(symbol, known[0])
+
+    def _not_traceable(self, symbol: str, found: Symbol) -> Answer:
+        """A symbol that the list of traceable functions lacks, or that has no such list."""
+        if found.kind not in TEXT:
+            return Answer(False, "it is data of the kernel, and no function")
+        if self._traceable is None:
+            return Answer(None, "only trying tells: this kernel does not list what can be probed")
+        base = symbol.partition(".")[0]
+        if base in self._traceable:  # as within_notrace_func() of kernel/trace/trace_kprobe.c has it
+            return Answer(True, f"it is a part of {base} that the compiler set apart")
+        if not found.address:
+            return Answer(
+                None, "only trying tells: it is notrace, or another name of a function that can be probed"
+            )
+        if alias := self._aliases.get(found.address):
+            return Answer(True, f"it is also called {alias}, and may be shown so")
+        return Answer(False, "it is marked notrace, and kprobes refuse such functions")
+
+    @cached_property
+    def _aliases(self) -> dict[int, str]:
+        """Other names of the functions that are not listed, under which they are, by address."""
+        listed = self._traceable or {}
+        addresses = {
+            found.address
+            for name, places in (self._symbols or {}).items()
+            if name not in listed
+            for found in places
+        }
+        names = attempt(lambda: names_at(self._lists.symbols(), addresses)) or {}
+        others = attempt(lambda: traceable(self._lists.traceable(), set(names))) or {}
+        return {names[name.encode()]: name for name in others}
+
+    def _absent_module(self, module: str, symbol: str) -> Answer:
+        """The kernel takes it, whatever the symbol (kernel/trace/trace_kprobe.c)."""
+        note = f"armed when the module '{module}' is loaded"
+        if "" in (self._traceable or {}).get(symbol, ()):
+            note += f"; the kernel itself has a function of this name, without '{module}:'"
+        return Answer(True, note)
+
+    def _unknown(self, module: str, symbol: str) -> Answer:
+        if self._traceable is None and self._symbols is None:
+            return Answer(None, "only trying tells: the kernel's lists of functions cannot be read")
+        elsewhere = (self._traceable or {}).get(symbol, ())
+        if module and elsewhere:
+            where = "the kernel itself" if "" in elsewhere else f"the module '{min(elsewhere)}'"
+            return Answer(False, f"the module '{module}' has no such function: it is one of {where}")
+        what = f"the module '{module}'" if module else "this kernel"
+        return Answer(
+            False,
+            f"{what} has no such function, or the compiler inlined it{self._instead(module, symbol)}",
+        )
+
+    def _instead(self, module: str, symbol: str) -> str:
+        """What to write for a name that is not there."""
+        today = TODAY.get(symbol)
+        if today and today in (self._traceable or {}):
+            return f": {today} does its work today"
+        names = attempt(lambda: list(similar(self._lists.traceable(), module, symbol))) or []
+        for name in names:
+            if name.startswith(f"{symbol}."):
+                return f": the compiler made '{name}' of it"
+        return closest(symbol, names)
+
+    def _silent(self, symbol: str) -> str:
+        today = TODAY.get(symbol)
+        if symbol not in SILENT or today not in (self._traceable or {}):
+            return ""
+        return f"it will never fire: {SILENT[symbol]}, name {today}"
+
+
+def _within(module: str, found: Iterable[T], of: Callable[[T], str]) -> list[T]:
+    """Without a module's name the kernel looks everywhere."""
+    return [each for each in found if not module or of(each) == module]
+
+
+def similar(lines: Iterable[bytes], module: str, symbol: str) -> Iterator[str]:
+    """Names that begin or end as this one does, and are about as long; or what a compiler made of it."""
+    wanted = symbol.encode()
+    start, end, made = wanted[:2], wanted[-3:], wanted + b"."
+    for line in lines:
+        name, _, rest = line.strip().partition(b" ")
+        if module and rest.strip(b"[]").decode(errors="replace") != module:
+            continue
+        near = abs(len(name) - len(wanted)) <= NEAR and (name.startswith(start) or name.endswith(end))
+        if near or name.startswith(made):
+            yield text(name)

@@ -1,0 +1,8 @@
+"""What can be probed: functions and tracepoints of this kernel, functions of a file, as attach strings."""
+
+from kprobe_exporter.symbols.listing.details import Details
+from kprobe_exporter.symbols.listing.files import file_places
+from kprobe_exporter.symbols.listing.kernel import KernelPlaces, Listed
+from kprobe_exporter.symbols.listing.query import Place, Wish, parse_wish
+
+__all__ = ["Details", "KernelPlaces", "Listed", "Place", "Wish", "file_places", "parse_wish"]

@@ -1,0 +1,91 @@
+"""What a place gives a probe: a function's prototype by BTF, a tracepoint's fields by its format."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+from kprobe_exporter.btf import Btf, Param, Prototype
+from kprobe_exporter.errors import GrammarError
+from kprobe_exporter.grammar.event_format import Field, parse_format
+from kprobe_exporter.grammar.target import Kind
+from kprobe_exporter.symbols.listing.query import Place
+from kprobe_exporter.symbols.resolve import FUNCTIONS
+from kprobe_exporter.tracefs.files import ReadOnlyTracefs
+
+POINTED = re.compile(r"\(\*+(?:const|volatile|restrict| )*(?=\))")
+"""Where the name stands in ``int (*)(void *)``."""
+
+
+CALL = "__syscall_nr"
+"""Of the tracepoint of one system call, a field that is always the same."""
+
+
+class Details:
+    """Looks them up, all at once: of each module's functions its BTF is read one time."""
+
+    def __init__(self, tracefs: Path, root: Path = Path("/")) -> None:
+        self._files = ReadOnlyTracefs(tracefs)
+        self._types = root / "sys/kernel/btf"
+
+    def of(self, places: Iterable[Place]) -> tuple[dict[Place, list[str]], list[str]]:
+        """Lines by place, none for what is not known; and sentences about what could not be read."""
+        found: dict[Place, list[str]] = {}
+        functions: defaultdict[str, dict[str, Place]] = defaultdict(dict)
+        for place in places:
+            if place.kind in FUNCTIONS:
+                functions[place.owner][place.name.partition("+")[0]] = place
+            else:
+                found[place] = [line for event in _events(place) for line in self._fields(event)]
+        if not functions:
+            return found, []
+        if not (self._types / "vmlinux").exists():
+            return found, [f"no prototypes: there is no {self._types / 'vmlinux'} (CONFIG_DEBUG_INFO_BTF)"]
+        btf = Btf(lambda name: (self._types / name).read_bytes())
+        try:
+            for module, asked in functions.items():
+                for name, prototype in btf.prototypes(asked, module).items():
+                    found[asked[name]] = [signature(prototype)]
+        except GrammarError as error:
+            return found, [f"no prototypes: {error.message}"]
+        return found, []
+
+    def _fields(self, event: str) -> list[str]:
+        try:
+            form = parse_format(self._files.read(f"events/{event}/format").decode("ascii", "replace"))
+        except (OSError, GrammarError):
+            return []
+        return [declaration(field) for field in form.fields.values() if field.name != CALL]
+
+
+def signature(prototype: Prototype) -> str:
+    """A prototype as C declares it: ``ssize_t vfs_read(struct file *file, char *buf, …)``."""
+    params = ", ".join(map(_parameter, prototype.params)) or "void"
+    return _named(prototype.returns.name, f"{prototype.name}({params})")
+
+
+def declaration(field: Field) -> str:
+    """A field as the kernel's format declares it: ``char prev_comm[16]``."""
+    size = f"[{field.length}]" if field.length and not field.type.endswith("]") else ""
+    return f"{field.type} {field.name}{size}"
+
+
+def _parameter(param: Param) -> str:
+    return _named(param.type.name, param.name) if param.name else param.type.name
+
+
+def _named(kind: str, name: str) -> str:
+    """A C type around a name: in the innermost brackets that point, before an array's, else behind it."""
+    found = POINTED.search(kind)
+    at = found.end() if found else (kind + "[").index("[")
+    blank = "" if kind[:at].endswith("*") else " "
+    return f"{kind[:at]}{blank}{name}{kind[at:]}"
+
+
+def _events(place: Place) -> list[str]:
+    """The tracepoints of a place: a system call has two."""
+    if place.kind is Kind.TRACEPOINT:
+        return [f"{place.owner}/{place.name}"]
+    if place.kind is Kind.SYSCALL:
+        return [f"syscalls/sys_{way}_{place.name}" for way in ("enter", "exit")]
+    return []

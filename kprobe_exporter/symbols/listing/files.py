@@ -1,0 +1,55 @@
+"""The functions of a program or a library, as attach strings."""
+
+import os
+from collections.abc import Iterator
+
+from kprobe_exporter.elf import functions, locate
+from kprobe_exporter.errors import GrammarError
+from kprobe_exporter.grammar.target import Kind, parse_target
+from kprobe_exporter.symbols.listing.absent import refusal
+from kprobe_exporter.symbols.listing.query import Place, Wish
+from kprobe_exporter.symbols.patterns import begin_alike
+
+
+def file_places(wish: Wish) -> list[Place]:
+    """Those of the file ``wish.owner`` that are asked for, sorted.
+
+    Names that no attach string can hold, as Go has them, are left out. Raises GrammarError if the file
+    is none to probe, ProbeRefused, a sentence, if nothing matches or can be probed.
+    """
+    kind = wish.kind or Kind.UPROBE
+    path = os.path.abspath(wish.owner)  # noqa: PTH100 - resolve() would follow a library's link
+    parse_target(f"{kind}:{path}:main")
+    names = [*functions(path)]
+    if wish.is_exact:
+        found = [wish.name]
+        _insist(kind, path, wish.name)
+    else:
+        matches = wish.matcher()
+        found = [*_fit(path, (name for name in names if matches(path, name)))]
+    if not found:
+        near = begin_alike(wish.name, sorted(names))
+        raise refusal(f"'{wish.name}' matches none of the {len(names)} functions of {path}{near}")
+    if kind is not Kind.UPROBE and not wish.is_exact:
+        _insist(kind, path, found[0])
+    return [Place(kind, path, name) for name in sorted(found)]
+
+
+def _fit(path: str, names: Iterator[str]) -> Iterator[str]:
+    """The names that can be written in a configuration."""
+    for name in names:
+        try:
+            parse_target(f"{Kind.UPROBE}:{path}:{name}")
+        except GrammarError:
+            continue
+        yield name
+
+
+def _insist(kind: Kind, path: str, name: str) -> None:
+    """Refuse what a probe of this kind cannot be set on; of a call, both its halves."""
+    target = parse_target(f"{kind}:{path}:{name}")
+    try:
+        for half in target.halves if kind is Kind.UCALL else (target,):
+            locate(half)
+    except GrammarError as error:
+        raise refusal(f"'{target}' cannot be probed: {error.message}") from None

@@ -1,0 +1,219 @@
+"""The functions and tracepoints of the running kernel that can be probed, by its own lists."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+from kprobe_exporter.errors import ProbeRefused
+from kprobe_exporter.grammar.target import Kind, Target, parse_target
+from kprobe_exporter.symbols.functions import Functions
+from kprobe_exporter.symbols.listing.absent import (
+    exporting_module,
+    neither,
+    no_owner,
+    no_syscall,
+    no_tracepoint,
+    refusal,
+)
+from kprobe_exporter.symbols.listing.query import Place, Wish, is_pattern
+from kprobe_exporter.symbols.lists import Lists, attempt, modules, symbols, traceable
+from kprobe_exporter.symbols.resolve import FPROBES, FUNCTIONS, Resolver, event_names
+from kprobe_exporter.tracefs.definitions import list_definitions
+from kprobe_exporter.tracefs.features import no_fprobes
+from kprobe_exporter.tracefs.files import ReadOnlyTracefs
+from kprobe_exporter.tracefs.probes import not_built
+
+EVENTS = "available_events"
+"""Of tracefs: ``SYSTEM:EVENT`` a line, for each event that can be enabled (kernel/trace/trace_events.c)."""
+
+EXITS = "syscalls:sys_exit_"
+"""What the tracepoints of system calls begin with."""
+
+NOT_COUNTED = ("bpf", "__builtin__")
+"""In kallsyms as if they were modules, and not among those whose symbols the kernel counts."""
+
+BLACKLIST = (
+    "/sys/kernel/debug/kprobes/blacklist cannot be read: the kernel may refuse some of these functions"
+)
+
+
+class Listed(NamedTuple):
+    """What can be probed, sorted, and sentences that a person should know of it."""
+
+    places: list[Place]
+    notes: list[str]
+
+
+class KernelPlaces:
+    """Looks places up by reading alone. ``root`` is ``/``, or what a test takes for it."""
+
+    def __init__(self, tracefs: Path, root: Path = Path("/")) -> None:
+        self._files = ReadOnlyTracefs(tracefs)
+        self._root = root
+        self._lists = Lists.of(tracefs, root)
+        self._resolver = Resolver(self._lists, lambda system: event_names(self._files, system))
+        self._notes: list[str] = []
+
+    def find(self, wish: Wish) -> Listed:
+        """What is asked for. Raises ProbeRefused, a sentence that says why not, and GrammarError."""
+        self._notes = []
+        if wish.kind in FUNCTIONS:
+            found = self._functions(wish)
+        elif wish.kind is Kind.SYSCALL:
+            found = self._syscalls(wish)
+        elif wish.kind is Kind.TRACEPOINT:
+            found = self._tracepoints(wish)
+            if not found:
+                raise no_tracepoint(wish, self._events)
+        else:
+            found = self._any(wish)
+        return Listed(sorted(found, key=str), self._notes)
+
+    def starting(self, text: str) -> Iterator[str]:
+        """Places that begin so, for a shell to complete: fast, so what kprobes refuse is among them."""
+        kind, colon, rest = text.partition(":")
+        if colon and kind in FUNCTIONS:
+            yield from (f"{kind}:{name}" for name in self._function_names() if name.startswith(rest))
+        elif colon and kind == Kind.TRACEPOINT:
+            yield from (f"{kind}:{name}" for name in self._events if name.startswith(rest))
+        else:
+            prefixes = (f"{kind}:" for kind in sorted({*FUNCTIONS, Kind.TRACEPOINT}))
+            every = chain(prefixes, self._function_names(), self._events)
+            yield from (name for name in every if name.startswith(text))
+
+    def _any(self, wish: Wish) -> list[Place]:
+        """Tracepoints and functions, or those of them that there are."""
+        events = self._tracepoints(wish)
+        try:
+            return events + self._functions(wish)
+        except ProbeRefused as error:
+            if events:
+                if not (wish.is_exact or wish.owner or (self._has_kprobes and self._places)):
+                    self._notes.append(f"functions are left out: {error}")
+                return events
+            if not self._has_kprobes or not self._places:
+                raise
+            if wish.owner and not is_pattern(wish.owner) and wish.owner not in self._modules:
+                raise no_owner(wish, self._events, self._modules) from None
+            raise neither(wish, self._events, self._places, error) from None
+
+    def _functions(self, wish: Wish) -> list[Place]:
+        """Functions for a probe of this kind, a kprobe if none was named."""
+        kind = wish.kind or Kind.KPROBE
+        if kind in FPROBES and (reason := no_fprobes(self._files, self._root)):
+            raise refusal(f"'{wish.text}' cannot be probed: {reason}")
+        if kind not in FPROBES and not self._has_kprobes:
+            raise ProbeRefused(not_built("kprobe_events"))
+        if wish.is_exact:
+            return [self._function(wish, kind)]
+        matches = wish.matcher()
+        every = self._resolver.matching(Target(kind, symbol=wish.name), sys.maxsize)
+        found = [one for one in every if matches(one.module, one.symbol)]
+        alone = self._alone(found)
+        if not alone:
+            shared = f": several functions share the name '{found[0].symbol}'" if found else ""
+            raise refusal(f"'{wish.text}' matches no function that can be probed{shared}")
+        if kind not in FPROBES and attempt(lambda: next(iter(self._lists.blacklist()), b"")) is None:
+            self._notes.append(BLACKLIST)
+        return [Place(one.kind, one.module, one.symbol) for one in alone]
+
+    def _function(self, wish: Wish, kind: Kind) -> Place:
+        """The one function of this name, with notes about it. Raises ProbeRefused, which says why not."""
+        target = parse_target(f"{kind}:{wish.owner}{':' if wish.owner else ''}{wish.name}")
+        if wish.kind is None and wish.owner and wish.owner not in self._modules:
+            raise no_owner(wish, self._events, self._modules)
+        one, note = self._resolver.place(target)
+        notes = [note]
+        if kind not in FPROBES:
+            can, why = Functions(self._lists, [target.symbol, one.symbol]).answer(
+                one.module, one.symbol, one.offset
+            )
+            if can is False or not self._alone([one]):
+                raise refusal(f"'{target}' cannot be probed: {why}{self._elsewhere(target)}")
+            notes.append(why)
+        self._notes += [f"{one}: {text}" for text in notes if text]
+        return Place(kind, one.module, f"{one.symbol}+{one.offset}" if one.offset else one.symbol)
+
+    def _alone(self, targets: list[Target]) -> list[Target]:
+        """Those whose name the kernel takes for one function: number_of_same_symbols() of trace_kprobe.c.
+
+        A name without a module has to be the only one of all symbols, data and those of modules included.
+        """
+        wanted = {target.symbol.encode() for target in targets}
+        known = attempt(lambda: symbols(_repeated(self._lists.symbols(), wanted), wanted))
+        if known is None:
+            return [one for one in targets if _is_alone(one, self._places.get(one.symbol, ()))]
+        homes = {
+            name: [one.module for one in several if not one.module.startswith(NOT_COUNTED)]
+            for name, several in known.items()
+        }
+        return [one for one in targets if _is_alone(one, homes.get(one.symbol, ()))]
+
+    def _elsewhere(self, target: Target) -> str:
+        """The module that would have the function, if it were loaded."""
+        if target.module or target.symbol in self._places:
+            return ""
+        module = exporting_module(self._root, target.symbol)
+        if module is None or module in self._modules:
+            return ""
+        there = Target(target.kind, module, target.symbol)
+        return f"; the module '{module}' has one and is not loaded, '{there}' is armed when it is"
+
+    def _tracepoints(self, wish: Wish) -> list[Place]:
+        matches = wish.matcher()
+        pairs = (event.split(":", 1) for event in self._events)
+        return [Place(Kind.TRACEPOINT, system, name) for system, name in pairs if matches(system, name)]
+
+    def _syscalls(self, wish: Wish) -> list[Place]:
+        """System calls, which are probed by their tracepoints."""
+        matches = wish.matcher()
+        calls = [event.removeprefix(EXITS) for event in self._events if event.startswith(EXITS)]
+        found = [Place(Kind.SYSCALL, "", call) for call in calls if matches("", call)]
+        if not found:
+            raise no_syscall(wish, calls)
+        return found
+
+    def _function_names(self) -> Iterator[str]:
+        """``NAME`` or ``MOD:NAME`` of each function in the kernel's list."""
+        for name, homes in self._places.items():
+            yield from (f"{home}:{name}" if home else name for home in set(homes))
+
+    @cached_property
+    def _has_kprobes(self) -> bool:
+        return self._files.exists("kprobe_events")
+
+    @cached_property
+    def _places(self) -> dict[str, list[str]]:
+        """The modules of every function that can be traced, by name; empty where that is not listed."""
+        return attempt(lambda: traceable(self._lists.traceable())) or {}
+
+    @cached_property
+    def _modules(self) -> set[str]:
+        return attempt(lambda: modules(self._lists.modules())) or set()
+
+    @cached_property
+    def _events(self) -> list[str]:
+        """``SYSTEM:EVENT`` of the kernel's own events; what tools defined, our agents too, comes and goes."""
+        lines = attempt(lambda: self._files.read(EVENTS).decode("ascii", "replace").split()) or []
+        made = attempt(lambda: {f"{one.group}:{one.event}" for one in list_definitions(self._files)}) or set()
+        return [line for line in lines if ":" in line and line not in made]
+
+
+def _is_alone(target: Target, homes: Iterable[str]) -> bool:
+    """Whether a name stands for one symbol. ``homes`` are the modules of all; few where it is unknown."""
+    there = [home for home in homes if target.module in ("", home)]
+    return len(there) < 2
+
+
+def _repeated(lines: Iterable[bytes], wanted: set[bytes]) -> list[bytes]:
+    """The lines of kallsyms about names that several have: of 60,000 names it leaves some 2,000."""
+    first: dict[bytes, bytes] = {}
+    others: list[bytes] = []
+    for line in lines:
+        fields = line.split(None, 3)
+        if len(fields) > 2 and fields[2] in wanted and first.setdefault(fields[2], line) is not line:
+            others.append(line)
+    return [*(first[name] for name in {line.split(None, 3)[2] for line in others}), *others]

@@ -1,0 +1,64 @@
+"""What is asked for: ``tcp_*``, ``sched:*``, ``kprobe:ext4:*``, ``uprobe:/bin/bash:read*``."""
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kprobe_exporter.grammar.target import Kind
+from kprobe_exporter.symbols.patterns import matcher
+
+KINDS = frozenset(kind for kind in Kind if kind is not Kind.PAIR)
+"""A pair is written as a mapping, and named by nothing of its own."""
+
+
+class Place(NamedTuple):
+    """Where a probe can be; ``str()`` is its attach string.
+
+    ``owner`` is a function's module, empty for the kernel itself; a tracepoint's system; a file's path.
+    """
+
+    kind: Kind
+    owner: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.owner}:{self.name}" if self.owner else f"{self.kind}:{self.name}"
+
+
+class Wish(NamedTuple):
+    """A shell pattern over places. ``kind`` is None for any, ``owner`` empty for whatever owner."""
+
+    text: str
+    kind: Kind | None
+    owner: str
+    name: str
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it names one place, and no pattern."""
+        return not is_pattern(self.owner + self.name)
+
+    def matcher(self) -> Callable[[str, str], bool]:
+        """Whether an owner and a name are asked for, as the shell matches file names."""
+        owned = matcher(self.owner) if self.owner else lambda owner: True
+        named = matcher(self.name) if self.name != "*" else lambda name: True
+        return lambda owner, name: named(name) and owned(owner)
+
+
+def is_pattern(text: str) -> bool:
+    """Whether it may match more than itself."""
+    return re.search(r"[*?\[]", text) is not None
+
+
+def parse_wish(text: str) -> Wish:
+    """Take a pattern apart: ``[KIND:][OWNER:]NAME``; a part that is left empty is all of it.
+
+    The owner of a function in a file is its path, which begins with ``/``.
+    """
+    word, colon, rest = text.partition(":")
+    kind = Kind(word) if colon and word in KINDS else None
+    rest = rest if kind else text
+    if kind and kind.in_file and ":" not in rest:
+        return Wish(text, kind, rest, "*")
+    owner, _, name = rest.rpartition(":")
+    return Wish(text, kind, owner, name or "*")

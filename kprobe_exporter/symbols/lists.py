@@ -1,0 +1,117 @@
+"""The kernel's lists of its functions, symbols and modules, read line by line."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from kprobe_exporter.tracefs.files import TRACEABLE
+
+T = TypeVar("T")
+
+ADDRESSES = "available_filter_functions_addrs"
+"""``TRACEABLE`` since 6.5, with the address of each function before it, for all who may read tracefs."""
+
+TEXT = "tTwW"
+"""The types of functions in kallsyms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """The kernel's lists, each opened anew and read line by line. OSError where one cannot be read."""
+
+    traceable: Callable[[], Iterable[bytes]]
+    symbols: Callable[[], Iterable[bytes]]
+    blacklist: Callable[[], Iterable[bytes]]
+    modules: Callable[[], Iterable[bytes]]
+    addresses: Callable[[], Iterable[bytes]] = tuple
+
+    @classmethod
+    def of(cls, tracefs: Path, root: Path) -> "Lists":
+        """Those of this kernel. ``root`` is ``/``, or what a test takes for it."""
+        return cls(
+            lambda: _lines(tracefs / TRACEABLE),
+            lambda: _lines(root / "proc/kallsyms"),
+            lambda: _lines(root / "sys/kernel/debug/kprobes/blacklist"),
+            lambda: _lines(root / "proc/modules"),
+            lambda: _lines(tracefs / ADDRESSES),
+        )
+
+
+class Symbol(NamedTuple):
+    """One line of kallsyms; the address is 0 for who may not see it."""
+
+    address: int
+    kind: str
+    module: str
+
+
+def attempt(what: Callable[[], T]) -> T | None:
+    """What it gives, or None for a list that cannot be read."""
+    try:
+        return what()
+    except OSError:
+        return None
+
+
+def text(name: bytes) -> str:
+    """A name as we keep it; one that is no ASCII is no function's, and stays distinct."""
+    return name.decode(errors="backslashreplace")
+
+
+def traceable(lines: Iterable[bytes], wanted: set[bytes] | None = None) -> dict[str, list[str]]:
+    """The modules in which functions can be probed, by name, "" for the kernel itself; all names or
+    those ``wanted``."""
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        fields = line.split()
+        if fields and (wanted is None or fields[0] in wanted):
+            found.setdefault(text(fields[0]), []).append(_module(fields, 1))
+    return found
+
+
+def symbols(lines: Iterable[bytes], wanted: set[bytes]) -> dict[str, list[Symbol]]:
+    """Lines of kallsyms: ``address type name``, and ``[mod]`` after a tab."""
+    found: dict[str, list[Symbol]] = {}
+    for line in lines:
+        fields = line.split()
+        if len(fields) > 2 and fields[2] in wanted:
+            made = Symbol(_number(fields[0]), text(fields[1]), _module(fields, 3))
+            found.setdefault(text(fields[2]), []).append(made)
+    return found
+
+
+def names_at(lines: Iterable[bytes], addresses: set[int]) -> dict[bytes, int]:
+    """The names in kallsyms that stand for these addresses."""
+    found = {}
+    for line in lines:
+        fields = line.split()
+        if len(fields) > 2 and (address := _number(fields[0])) in addresses:
+            found[fields[2]] = address
+    return found
+
+
+def blacklisted(lines: Iterable[bytes]) -> set[bytes]:
+    """Functions that kprobes keeps off: ``0xSTART-0xEND``, the name, and ``[mod]`` of a module's."""
+    return {fields[1] for fields in map(bytes.split, lines) if len(fields) > 1}
+
+
+def modules(lines: Iterable[bytes]) -> set[str]:
+    """The loaded modules."""
+    return {text(fields[0]) for fields in map(bytes.split, lines) if fields}
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        yield from file
+
+
+def _number(address: bytes) -> int:
+    try:
+        return int(address, 16)
+    except ValueError:
+        return 0
+
+
+def _module(fields: list[bytes], place: int) -> str:
+    return text(fields[place].strip(b"[]")) if len(fields) > place else ""

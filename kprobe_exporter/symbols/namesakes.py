@@ -1,0 +1,80 @@
+"""Functions that share one name: under which name the kernel takes each of them alone."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from kprobe_exporter.grammar.target import Kind, Target
+from kprobe_exporter.symbols.kallsyms import SITE, Row, parse_functions
+from kprobe_exporter.symbols.lists import TEXT, Lists, Symbol, attempt, symbols
+
+BASE = "_text"
+"""Where the kernel begins. A function is at the same distance from it after each boot."""
+
+INIT = ("_sinittext", "_einittext")
+"""Between them was the code that only the start needed; its memory is given away, its names stay."""
+
+MOST_TOLD = 8
+
+CANDIDATES = 16
+"""The first functions listed, of which one is counted from where the address of ``_text`` is hidden."""
+
+HIDDEN = (
+    "where /proc/kallsyms shows addresses (to root with CAP_SYSLOG), kprobe:_text+OFFSET names one of them, "
+    "OFFSET being its address less that of _text"
+)
+
+
+def singles(target: Target, lists: Lists) -> str:
+    """How to name one of the functions of this name, as a clause: the first few that can be named."""
+    found = list(named_alone(target, lists))
+    if not found:
+        return HIDDEN
+    more = f" ({len(found) - MOST_TOLD} more)" if len(found) > MOST_TOLD else ""
+    return f"name one of them: {', '.join(map(str, found[:MOST_TOLD]))}{more}"
+
+
+def named_alone(target: Target, lists: Lists) -> Iterator[Target]:
+    """A target for each function of the name: ``MOD:SYM`` of a module's, ``_text+OFFSET`` of the kernel's.
+
+    The offset is for this build of the kernel; a probe of the return cannot have one, so it is a kprobe.
+    Where kallsyms hides the addresses, tracefs may tell them (since 6.5), though not that of ``_text``:
+    then it is counted from the first function whose name is its own.
+    """
+    lines, name = attempt(lambda: [*map(bytes.strip, lists.addresses())]) or [], target.symbol.encode()
+    listed = [row for row in parse_functions(_those_with(name, lines)) if row[1] == name]
+    bases = [row for row in parse_functions(b"\n".join(lines[:CANDIDATES])) if row[2] is None]
+    wanted = {name, BASE.encode(), *(word.encode() for word in INIT), *(row[1] for row in bases)}
+    known = attempt(lambda: symbols(lists.symbols(), wanted)) or {}
+    found = known.get(target.symbol, [])
+    in_modules = Counter(one.module for one in found if one.module)
+    for module in sorted(module for module, several in in_modules.items() if several == 1):
+        yield Target(target.kind, module, target.symbol)
+    base, start, addresses = BASE, _address(known, BASE), _own(found, known)
+    if not start:
+        base, start = next(((row[1].decode(), row[0]) for row in bases if _is_alone(row, known)), ("", 0))
+        addresses = [address for address, _, module in listed if module is None and 0 < start <= address]
+    elif lines:
+        probed = {address for address, _, _ in listed}
+        addresses = [address for address in addresses if address & ~SITE in probed]
+    for address in addresses:
+        yield Target(Kind.KPROBE, symbol=base, offset=address - start)
+
+
+def _those_with(name: bytes, lines: list[bytes]) -> bytes:
+    """The few lines that can be of this name: it takes a while to look closely at them all."""
+    return b"\n".join(line for line in lines if name in line)
+
+
+def _is_alone(row: Row, known: dict[str, list[Symbol]]) -> bool:
+    return len(known.get(row[1].decode(errors="replace"), ())) == 1
+
+
+def _own(found: list[Symbol], known: dict[str, list[Symbol]]) -> list[int]:
+    """The addresses of those functions that the kernel itself has."""
+    first, last = (_address(known, word) for word in INIT)
+    functions = (one.address for one in found if not one.module and one.kind in TEXT)
+    return sorted(address for address in functions if not first <= address < last)
+
+
+def _address(known: dict[str, list[Symbol]], name: str) -> int:
+    return known[name][0].address if name in known else 0

@@ -1,0 +1,228 @@
+"""From a target as written to what is attached: patterns, compilers' suffixes, modules' functions."""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from kprobe_exporter.errors import ProbeRefused
+from kprobe_exporter.grammar.lexis import SYMBOL, closest
+from kprobe_exporter.grammar.target import Kind, Target
+from kprobe_exporter.symbols.functions import similar
+from kprobe_exporter.symbols.lists import (
+    ADDRESSES,
+    Lists,
+    attempt,
+    blacklisted,
+    modules,
+    symbols,
+    traceable,
+)
+from kprobe_exporter.symbols.namesakes import singles
+from kprobe_exporter.symbols.patterns import begin_alike, matcher
+from kprobe_exporter.tracefs.files import TRACEABLE, Tracefs
+from kprobe_exporter.tracefs.refusal import NotUnique
+
+FPROBES = frozenset({Kind.FENTRY, Kind.FEXIT})
+FUNCTIONS = frozenset({Kind.KPROBE, Kind.KRETPROBE, Kind.CALL}) | FPROBES
+
+CLONE = re.compile(r"(?:\.(?:isra|constprop|part|lto_priv|llvm)\.[0-9]+)+")
+"""What compilers append to the name of a function that they changed. A ``.cold`` is a part of one, and
+no function: nobody calls it."""
+
+OVERRIDDEN = "__ftrace_invalid_address__"
+"""In the list for a weak function that another one replaced (kernel/trace/ftrace.c)."""
+
+
+class Resolved(NamedTuple):
+    """What is attached, and a sentence for the log if it is not what was written."""
+
+    target: Target
+    note: str = ""
+
+
+class Resolver:
+    """Reads each of the kernel's lists once, when it is first needed: 50,000 lines take some 30 ms.
+
+    For one start or reload: modules come and go. ``events`` gives the names of a system's tracepoints,
+    none for a system that is not there. Where a list cannot be read, targets stay as they are.
+    """
+
+    def __init__(self, lists: Lists, events: Callable[[str], Iterable[str]]) -> None:
+        self._lists = lists
+        self._events = events
+
+    @classmethod
+    def of(cls, files: Tracefs, root: Path = Path("/")) -> "Resolver":
+        """That of this kernel. ``root`` is ``/``, or what a test takes for it."""
+        lists = replace(
+            Lists.of(Path(), root),
+            traceable=lambda: files.read(TRACEABLE).splitlines(),
+            addresses=lambda: files.read(ADDRESSES).splitlines(),
+        )
+        return cls(lists, lambda system: event_names(files, system))
+
+    def matching(self, target: Target, most: int) -> list[Target]:
+        """What a pattern names now, sorted, each once; raises ProbeRefused for none or more than ``most``.
+
+        Of functions those that can be traced and that kprobes are not kept off; a compiler's clone
+        (``f.isra.0``) is one of its own, as it is called in its own right. A name that several functions
+        have is there once, for the kernel to refuse.
+        """
+        if target.kind is Kind.TRACEPOINT:
+            matches = matcher(target.event)
+            found = [replace(target, event=name) for name in self._events(target.system) if matches(name)]
+            what = "tracepoint"
+        else:
+            found = [replace(target, symbol=name, module=module) for name, module in self._functions(target)]
+            what = "function"
+        if not found:
+            raise ProbeRefused(f"'{target}' matches no {what}{self._instead(target)}.")
+        if len(found) > most:
+            raise ProbeRefused(
+                f"'{target}' names {len(found)} {what}s, more than max_matches {most}: narrow it, or raise "
+                "global.max_matches."
+            )
+        return sorted(found, key=lambda one: (one.event, one.symbol, one.module))
+
+    def place(self, target: Target) -> Resolved:
+        """Where one target attaches. Raises ProbeRefused where the compiler made several functions of it,
+        and for what an fprobe cannot do.
+
+        A function of a module gets the module's name, by which the kernel arms it again when the module
+        comes back (trace_kprobe_module_callback of kernel/trace/trace_kprobe.c); a function that the
+        compiler renamed, its name here. Whether a kprobe is refused, the kernel says.
+        """
+        if target.kind not in FUNCTIONS or target.is_pattern or self._places is None:
+            return Resolved(target)
+        if target.module and target.module not in self._modules:
+            if target.kind in FPROBES:
+                raise ProbeRefused(
+                    f"the module '{target.module}' is not loaded, and an fprobe cannot wait for it: "
+                    f"kprobe:{target.module}:{target.symbol} is armed when it comes."
+                )
+            return Resolved(target)
+        note, places = "", self._within(target)
+        if not places and (clone := self._clone(target)) is not None:
+            name, note = clone
+            target = replace(target, symbol=name)
+            places = self._within(target)
+        if target.kind in FPROBES:
+            self._insist(target, places)
+        if len(places) == 1 and places[0] and not target.module:
+            target = replace(target, module=places[0])
+            note = note or f"'{target.symbol}' is a function of the module '{target.module}'"
+        if target.module and target.kind in FPROBES:
+            once = f"an fprobe is lost when '{target.module}' is unloaded, a kprobe comes back with it"
+            note = f"{note}; {once}" if note else once
+        return Resolved(target, note)
+
+    def explain(self, target: Target, error: ProbeRefused) -> str:
+        """The kernel's refusal of a target, with what to write instead if its name is not unique."""
+        if not isinstance(error, NotUnique):
+            return str(error)
+        return f"{str(error).rstrip('.')}; {singles(target, self._lists)}."
+
+    @cached_property
+    def _places(self) -> dict[str, list[str]] | None:
+        """The modules of every function that can be traced, by name; "" is the kernel itself."""
+        return attempt(lambda: traceable(self._lists.traceable()))
+
+    @cached_property
+    def _dotted(self) -> list[str]:
+        """Names with a dot, as compilers make them: one in twenty, so that a look-up need not read all."""
+        return [name for name in self._places or () if "." in name]
+
+    @cached_property
+    def _modules(self) -> set[str]:
+        return attempt(lambda: modules(self._lists.modules())) or set()
+
+    def _within(self, target: Target) -> list[str]:
+        found = (self._places or {}).get(target.symbol, [])
+        return [module for module in found if target.module in ("", module)]
+
+    def _functions(self, target: Target) -> set[tuple[str, str]]:
+        """Name and module of what a pattern names."""
+        if self._places is None:
+            raise ProbeRefused(
+                f"'{target}' is a pattern, and this kernel does not list its functions ({TRACEABLE}): name "
+                "them one by one."
+            )
+        matches = matcher(target.symbol)
+        off = attempt(lambda: blacklisted(self._lists.blacklist())) or set()
+        return {
+            (name, module)
+            for name, found in self._places.items()
+            if matches(name) and name.encode() not in off and _is_function(name)
+            for module in found
+            if target.module in ("", module)
+        }
+
+    def _clone(self, target: Target) -> tuple[str, str] | None:
+        """The compiler's form of a function that is not there itself."""
+        if target.offset:
+            return None
+        places = self._places or {}
+        names = [name for name in self._dotted if target.module in ("", *places[name])]
+        found = with_suffix(target.symbol, names)
+        if found and attempt(lambda: symbols(self._lists.symbols(), {target.symbol.encode()})):
+            return None  # it has another name in the list, or is one of those that cannot be traced
+        return found
+
+    def _insist(self, target: Target, places: list[str]) -> None:
+        """Refuse what an fprobe does not take, and a name of several functions, all of which it takes."""
+        if not places:
+            near = closest(target.symbol, similar(self._lists.traceable(), target.module, target.symbol))
+            raise ProbeRefused(
+                f"an fprobe takes only the functions of {TRACEABLE}, and '{target.symbol}' is not among "
+                f"them{near}."
+            )
+        if len(self._places[target.symbol] if self._places else ()) > 1:
+            raise ProbeRefused(
+                f"several functions are called '{target.symbol}', and an fprobe would take them all; "
+                f"{singles(replace(target, kind=Kind.KPROBE), self._lists)}."
+            )
+
+    def _instead(self, target: Target) -> str:
+        """Why a pattern names nothing, or what begins as it does."""
+        if target.module and target.module not in self._modules:
+            return f": the module '{target.module}' is not loaded, and a pattern is looked up once"
+        if target.kind is Kind.TRACEPOINT:
+            names = list(self._events(target.system))
+            if not names:
+                return f": this kernel has no tracepoints of a system '{target.system}'"
+        else:
+            names = [name for name, found in (self._places or {}).items() if target.module in ("", *found)]
+        return begin_alike(target.event or target.symbol, sorted(names))
+
+
+def with_suffix(symbol: str, functions: Iterable[str]) -> tuple[str, str] | None:
+    """The one form that the compiler left of a function, and a sentence about it; None if there is none.
+
+    Raises ProbeRefused where there are several, each of which some of the callers use.
+    """
+    start = f"{symbol}."
+    found = sorted(
+        name for name in functions if name.startswith(start) and CLONE.fullmatch(name, len(symbol))
+    )
+    if len(found) > 1:
+        raise ProbeRefused(f"'{symbol}' is compiled as {', '.join(found)} here: name one of them.")
+    if not found:
+        return None
+    but = "not every call enters it" if ".part." in found[0] else "its arguments may be others"
+    return found[0], f"'{symbol}' is compiled as '{found[0]}' here: {but}"
+
+
+def event_names(files: Tracefs, system: str) -> list[str]:
+    """The tracepoints of a system: its directories, not the files ``enable`` and ``filter`` beside them."""
+    try:
+        names = files.names(f"events/{system}")
+    except OSError:
+        return []
+    return [name for name in names if files.exists(f"events/{system}/{name}/enable")]
+
+
+def _is_function(name: str) -> bool:
+    return SYMBOL.fullmatch(name) is not None and not name.startswith(OVERRIDDEN) and ".cold" not in name

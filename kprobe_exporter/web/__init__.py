@@ -1,0 +1,1 @@
+"""The HTTP server: routes, connections, authentication, the status page."""

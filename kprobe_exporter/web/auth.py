@@ -1,0 +1,116 @@
+"""Who may ask, and how often: basic auth and the rate of requests, and the headers of every answer."""
+
+import base64
+import binascii
+import time
+from collections.abc import Callable, ItemsView
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from kprobe_exporter.web.answers import line
+from kprobe_exporter.web.settings import Rate, WebSettings
+
+if TYPE_CHECKING:
+    from kprobe_exporter.web.passwords import Passwords
+
+_ASK = {"WWW-Authenticate": 'Basic realm="kprobe_exporter", charset="UTF-8"'}
+
+
+class Access:
+    """The application behind the rules of the web configuration, which ``settings`` says at each request."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: Callable[[], WebSettings],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._app = app
+        self._settings = settings
+        self._bucket = _Bucket(clock)
+        self._passwords: Passwords | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        settings = self._settings()
+        if not self._bucket.take(settings.rate):
+            refusal: Response | None = line("too many requests", HTTPStatus.TOO_MANY_REQUESTS)
+        elif settings.users:
+            refusal = await self._refuse(settings, scope)
+        else:
+            refusal = None
+        await (refusal or self._app)(scope, receive, _adding(settings.headers.items(), send))
+
+    async def _refuse(self, settings: WebSettings, scope: Scope) -> Response | None:
+        """None, if the client has said who it is; else the answer."""
+        # Imported now: most agents have no passwords.
+        from kprobe_exporter.web.passwords import Passwords, TooManyChecks  # noqa: PLC0415
+
+        if self._passwords is None:
+            self._passwords = Passwords()
+        said = credentials(Headers(scope=scope).get("authorization", ""))
+        if said is None:
+            return line("say who you are", HTTPStatus.UNAUTHORIZED, _ASK)
+        client = scope["client"][0] if scope["client"] else ""
+        try:
+            if await self._passwords.match(settings.users, *said, client):
+                return None
+        except TooManyChecks:
+            busy = "other passwords are being checked; try again"
+            return line(busy, HTTPStatus.SERVICE_UNAVAILABLE, {"Retry-After": "1"})
+        return line("wrong user or password", HTTPStatus.UNAUTHORIZED, _ASK)
+
+
+def credentials(header: str) -> tuple[bytes, bytes] | None:
+    """The name and the password of an Authorization header (RFC 7617), if it has them."""
+    scheme, _, coded = header.partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        name, colon, password = base64.b64decode(coded.strip(), validate=True).partition(b":")
+    except (binascii.Error, ValueError):
+        return None
+    return (name, password) if colon else None
+
+
+class _Bucket:
+    """A token bucket, full at the start; its rate may change."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._rate: Rate | None = None
+        self._tokens = 0.0
+        self._filled = 0.0
+
+    def take(self, rate: Rate | None) -> bool:
+        """Whether one more request is within the rate."""
+        if rate is None:
+            return True
+        now = self._clock()
+        if rate != self._rate:
+            self._rate, self._tokens = rate, rate.burst
+        else:
+            self._tokens = min(rate.burst, self._tokens + (now - self._filled) / rate.interval)
+        self._filled = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+def _adding(headers: ItemsView[str, str], send: Send) -> Send:
+    """Adds headers to an answer; what the answer says itself, as a stricter policy, stays."""
+    if not headers:
+        return send
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            present = MutableHeaders(scope=message)
+            for name, value in headers:
+                present.setdefault(name, value)
+        await send(message)
+
+    return sending

@@ -1,0 +1,140 @@
+"""The web configuration file to what the server needs, or to every problem that is in it.
+
+The format is the exporter-toolkit's (docs/web-configuration.md there); `promtool check web-config`
+judges it. A key that is not done here is refused. No sentence quotes a key, a certificate or a hash.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+
+from kprobe_exporter.config.files import Unusable, read
+from kprobe_exporter.config.wording import Path, listed
+from kprobe_exporter.config.yaml_source import Source
+from kprobe_exporter.errors import ConfigError, Problem
+from kprobe_exporter.web.config.document import Document
+from kprobe_exporter.web.config.tls import TLS, TlsSection
+from kprobe_exporter.web.settings import Rate, WebSettings
+
+HTTP, USERS, RATE = "http_server_config", "basic_auth_users", "rate_limit"
+
+# The values that the toolkit lets these headers have; None: any.
+_HEADERS: Mapping[str, tuple[str, ...] | None] = {
+    "Content-Security-Policy": None,
+    "Strict-Transport-Security": None,
+    "X-Content-Type-Options": ("nosniff",),
+    "X-Frame-Options": ("deny", "sameorigin"),
+    "X-XSS-Protection": None,
+}
+_HEADER_VALUE = re.compile(r"[ -~]{0,8192}")
+
+# As many as there may be: of `$2y$`, the rounds as a power of two, a salt and a hash in bcrypt's base64.
+_HASH = re.compile(r"\$2[abxy]\$(0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]{53}")
+MAX_USERS = 1000
+
+_DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)(ns|us|µs|ms|s|m|h)")
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+HTTP2 = "http2 is not spoken here: clients that offer it settle on HTTP/1.1 by themselves"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a file came to. ``settings`` is None if there are ``problems``.
+
+    ``files`` are those that were read, or should have been; ``notes`` are for the log. ``unread``: one of
+    them could not be read, so that they may do at another time, as they are.
+    """
+
+    settings: WebSettings | None
+    files: tuple[FilePath, ...]
+    problems: tuple[Problem, ...] = ()
+    notes: tuple[str, ...] = ()
+    unread: bool = False
+
+
+def read_web_config(path: FilePath) -> Outcome:
+    """Read the file and what it names; paths in it are from its own directory."""
+    try:
+        content = read(path)
+        source = Source(str(path), b"{}" if _is_blank(content) else content)
+    except Unusable as error:
+        return Outcome(None, (path,), (Problem(str(path), 1, 1, "(file)", str(error)),), unread=True)
+    except ConfigError as error:
+        return Outcome(None, (path,), error.problems)
+    document = Document(source)
+    document.mapping((), (TLS, HTTP, USERS, RATE))
+    section = TlsSection(document, path.parent)
+    settings = WebSettings(section.tls(), _users(document), _headers(document), _rate(document))
+    document.mapping((HTTP,), ("http2", "headers"))
+    notes = (HTTP2,) if document.flag((HTTP, "http2"), default=False) else ()
+    problems = tuple(sorted(document.problems))
+    files = path, *section.files
+    return Outcome(None if problems else settings, files, problems, notes, section.unread)
+
+
+def _headers(document: Document) -> dict[str, str]:
+    path = (HTTP, "headers")
+    found: dict[str, str] = {}
+    for name, value in document.mapping(path, _HEADERS).items():
+        here = (*path, name)
+        if name not in _HEADERS or value is None:
+            continue
+        allowed = _HEADERS[name]
+        if not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value):
+            document.refuse(here, "a header's value is one line of printable ASCII; put it in quotes")
+        elif allowed is not None and value not in allowed:
+            document.refuse(here, f"must be {listed(allowed)}")
+        elif value:
+            found[name] = value
+    return found
+
+
+def _users(document: Document) -> dict[bytes, bytes]:
+    found: dict[bytes, bytes] = {}
+    users = document.mapping((USERS,), None)
+    if len(users) > MAX_USERS:
+        document.refuse((USERS,), f"has more than {MAX_USERS} users", at_key=True)
+    for name, hashed in users.items():
+        here = (USERS, name)
+        if not isinstance(name, str):
+            document.refuse(here, "a user's name is text: put it in quotes", at_key=True)
+        elif ":" in name:
+            document.refuse(here, "a user's name has no colon: none can be sent (RFC 7617)", at_key=True)
+        elif not isinstance(hashed, str) or not _HASH.fullmatch(hashed):
+            document.refuse(here, "must be a bcrypt hash of the password, as $2b$10$ and 53 letters more")
+        else:
+            found[name.encode()] = hashed.encode()
+    return found
+
+
+def _rate(document: Document) -> Rate | None:
+    section = document.mapping((RATE,), ("interval", "burst"))
+    interval = _duration(section.get("interval") or 0)
+    if interval is None:
+        document.refuse((RATE, "interval"), "this is no duration: write it as 500ms, 10s or 1m")
+    burst = section.get("burst") or 0
+    where: Path = (RATE, "burst") if "burst" in section else (RATE,)
+    if not isinstance(burst, int) or isinstance(burst, bool) or not 0 <= burst <= 1_000_000:
+        document.refuse(where, "burst must be a number up to 1000000")
+    elif interval and not burst:
+        document.refuse(where, "burst must be at least 1: with 0, no request is let in")
+    elif interval:
+        return Rate(interval, burst)
+    return None
+
+
+def _is_blank(content: bytes) -> bool:
+    return all(not text or text.startswith(b"#") for text in map(bytes.strip, content.splitlines()))
+
+
+def _duration(value: object) -> float | None:
+    """Seconds of a Go duration; a plain number counts nanoseconds, as there."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value * 1e-9 if 0 <= value < 1 << 63 else None
+    if not isinstance(value, str) or not re.fullmatch(f"(?:{_DURATION.pattern})+|0", value):
+        return None
+    return sum(float(number) * _SECONDS[unit] for number, unit in _DURATION.findall(value))

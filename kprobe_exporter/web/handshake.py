@@ -1,0 +1,102 @@
+"""The TLS handshake in front of a connection, with an end to it whatever the client does.
+
+Not ``create_server(ssl=…)``: that keeps one context for good, and nobody counts a client who never
+begins its handshake.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+
+from kprobe_exporter.web.clients import REQUEST_TIME, Client, Clients
+from kprobe_exporter.web.connection import Connection
+from kprobe_exporter.web.settings import Tls
+
+# Seconds for the client to say goodbye as well (close_notify); few scrapers do.
+GOODBYE_TIME = 2
+
+NOT_TLS = "a client asks by http, and there is only https here"
+NOT_ADMITTED = "a client's certificate has none of the names in client_allowed_sans"
+
+
+class Door(asyncio.Protocol):
+    """Shakes hands and leaves the rest to ``connection``.
+
+    ``complain`` is told what may come from a wrong configuration, here or at the client.
+    """
+
+    def __init__(
+        self,
+        tls: Tls,
+        clients: Clients,
+        connection: Connection,
+        complain: Callable[[str, BaseException | None], None],
+    ) -> None:
+        self._tls = tls
+        self._clients = clients
+        self._connection = connection
+        self._complain = complain
+        # The loop itself holds its tasks by weak references.
+        self._task: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        client = self._clients.add(transport)
+        client.transport.pause_reading()  # start_tls() resumes it
+        self._task = asyncio.get_running_loop().create_task(self._enter(client))
+
+    async def _enter(self, client: Client) -> None:
+        inside = False
+        try:
+            inside = await self._shake_hands(client)
+        except OSError as error:
+            self._tell(error)
+        finally:
+            if not inside:
+                self._clients.remove(client)
+                client.drop()
+
+    def _tell(self, error: OSError) -> None:
+        # Not of those that hang up: a probe of the port, or a scraper that was stopped.
+        if not isinstance(error, ssl.SSLError) or isinstance(error, ssl.SSLEOFError):
+            return
+        if error.reason == "HTTP_REQUEST":
+            self._complain(NOT_TLS, None)
+        else:
+            self._complain("a TLS handshake failed", error)
+
+    async def _shake_hands(self, client: Client) -> bool:
+        """Whether the connection has taken over. Raises OSError where TLS does not come about."""
+        early = _Early()
+        secured = await asyncio.get_running_loop().start_tls(
+            client.transport,
+            early,
+            self._tls.context,
+            server_side=True,
+            ssl_handshake_timeout=REQUEST_TIME,
+            ssl_shutdown_timeout=GOODBYE_TIME,
+        )
+        if secured is None or early.lost:  # it was dropped in the middle
+            return False
+        if not self._tls.admits(secured.get_extra_info("peercert")):
+            self._complain(NOT_ADMITTED, None)
+            return False
+        self._connection.peer = client
+        secured.set_protocol(self._connection)
+        self._connection.connection_made(secured)
+        if early.data:
+            self._connection.data_received(early.data)
+        return True
+
+
+class _Early(asyncio.Protocol):
+    """Keeps what comes right with the end of the handshake."""
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.lost = False
+
+    def data_received(self, data: bytes) -> None:
+        self.data += data
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True

@@ -1,0 +1,177 @@
+"""The HTTP application: metrics, the status page, health, readiness and reload."""
+
+import asyncio
+import gzip
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from kprobe_exporter.errors import UsageError
+from kprobe_exporter.export.negotiate import accepts_gzip
+from kprobe_exporter.export.prometheus import Exposition
+from kprobe_exporter.model.values import Snapshot
+from kprobe_exporter.web.answers import NOSNIFF, line
+from kprobe_exporter.web.auth import Access
+from kprobe_exporter.web.limits import Limits
+from kprobe_exporter.web.page import CONTENT_SECURITY_POLICY
+from kprobe_exporter.web.settings import WebSettings
+from kprobe_exporter.web.status import render_status
+
+log = logging.getLogger("kprobe_exporter.web")
+
+# The interpreter's lock lets one render at a time: more threads would only hold more memory.
+_WORKERS = 4
+
+# Below this a gzip header costs more than it saves.
+_GZIP_FROM = 500
+
+Reload = Callable[[], str | None]
+"""Reads the configuration again; None, or why the old one runs on."""
+
+
+def check_telemetry_path(path: str) -> None:
+    """UsageError, in one sentence, unless the metrics can be served there."""
+    if not re.fullmatch(r"/[A-Za-z0-9._~/-]+", path):
+        raise UsageError(
+            f"the telemetry path {path!r} must start with / and go on in letters, digits"
+            " and -._~/, such as /metrics"
+        )
+    if path.startswith("/-/"):
+        raise UsageError(
+            f"the telemetry path {path!r} is taken: /-/ is for health, readiness and reload;"
+            " choose another, such as /metrics"
+        )
+
+
+def create_app(
+    snapshot: Callable[[], Snapshot],
+    ready: Callable[[], str | None],
+    telemetry_path: str = "/metrics",
+    *,
+    reload: Reload | None = None,
+    settings: Callable[[], WebSettings] = WebSettings,
+) -> ASGIApp:
+    """The application. ``ready`` says None, or why not; without ``reload`` nobody may ask for one.
+
+    These are called in worker threads, at most a few at once, ``reload`` by one alone: whatever they
+    wait for, the event loop goes on to answer others. What they raise is one line for the client and
+    one in the log. ``settings`` is called in the event loop, at each request.
+    """
+    check_telemetry_path(telemetry_path)
+    exposition = Exposition(snapshot)
+    workers = ThreadPoolExecutor(_WORKERS, "web")
+
+    def metrics(request: Request) -> Response:
+        accept = ",".join(request.headers.getlist("accept"))
+        names = request.query_params.getlist("name[]")
+        body, content_type = exposition.render(accept, names)
+        return _compressed(request, body, content_type, {"Vary": "Accept, Accept-Encoding"})
+
+    def status(request: Request) -> Response:
+        body = render_status(snapshot(), telemetry_path)
+        headers = {
+            "Vary": "Accept-Encoding",
+            "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+            "Referrer-Policy": "no-referrer",
+        }
+        return _compressed(request, body, "text/html; charset=utf-8", headers)
+
+    def readiness(_: Request) -> Response:
+        reason = ready()
+        return line("ready") if reason is None else line(reason, HTTPStatus.SERVICE_UNAVAILABLE)
+
+    async def healthy(_: Request) -> Response:
+        return line("healthy")
+
+    app = Starlette(
+        routes=[
+            Route("/", _off_loop(workers, status)),
+            Route(telemetry_path, _off_loop(workers, metrics)),
+            Route("/-/healthy", healthy),
+            Route("/-/ready", _off_loop(workers, readiness)),
+            Route("/-/reload", _reloading(workers, reload), methods=["POST"]),
+        ],
+        exception_handlers={HTTPException: _refuse},
+    )
+    # /metrics/ is an unknown path as any other.
+    app.router.redirect_slashes = False
+    return Limits(Access(app, settings))
+
+
+def _reloading(
+    workers: ThreadPoolExecutor, reload: Reload | None
+) -> Callable[[Request], Awaitable[Response]]:
+    turn = asyncio.Lock()
+
+    def respond(_: Request) -> Response:
+        assert reload is not None
+        reason = reload()
+        return line("reloaded") if reason is None else line(reason, HTTPStatus.INTERNAL_SERVER_ERROR)
+
+    off_loop = _off_loop(workers, respond)
+
+    async def endpoint(request: Request) -> Response:
+        if reload is None:
+            return line("Lifecycle API is not enabled.", HTTPStatus.FORBIDDEN)
+        if _is_from_a_page(request):
+            return line("a web page may not ask for this", HTTPStatus.FORBIDDEN)
+        # Who waits here holds no worker; and must be served after all: files may have changed since
+        # the reload under way has read them.
+        async with turn:
+            return await off_loop(request)
+
+    return endpoint
+
+
+def _is_from_a_page(request: Request) -> bool:
+    """Whether a browser sends this for a page, which may be anybody's; no page of ours does.
+
+    An Origin that equals the Host proves nothing: a name may be made to point here (DNS rebinding).
+    """
+    site = request.headers.get("sec-fetch-site", "none")
+    return "origin" in request.headers or site != "none"
+
+
+def _off_loop(
+    workers: ThreadPoolExecutor, respond: Callable[[Request], Response]
+) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(workers, respond, request)
+        except asyncio.CancelledError:
+            # The server stops and has waited long enough; the worker's answer goes nowhere.
+            return line("the agent stops", HTTPStatus.SERVICE_UNAVAILABLE)
+        except Exception as error:
+            # %r keeps the message on one line.
+            debug = log.isEnabledFor(logging.DEBUG)
+            log.error("cannot answer %s: %r", request.url.path, error, exc_info=debug)
+            return line("something went wrong: see the agent's log", HTTPStatus.INTERNAL_SERVER_ERROR)
+
+    return endpoint
+
+
+async def _refuse(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    headers = dict(error.headers or {})
+    if "Allow" in headers:
+        # Starlette joins a set.
+        headers["Allow"] = ", ".join(sorted(headers["Allow"].split(", ")))
+    return line(error.detail, error.status_code, headers)
+
+
+def _compressed(request: Request, body: bytes, content_type: str, headers: Mapping[str, str]) -> Response:
+    headers = {"Content-Type": content_type, **NOSNIFF, **headers}
+    if len(body) >= _GZIP_FROM and accepts_gzip(request.headers.get("accept-encoding", "")):
+        body = gzip.compress(body, compresslevel=6)
+        headers["Content-Encoding"] = "gzip"
+    return Response(body, headers=headers)

@@ -1,0 +1,186 @@
+"""The HTTP server: uvicorn in a thread of ours, with the patience that it lacks for bad clients."""
+
+import asyncio
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from kprobe_exporter.web.clients import IDLE_TIME, Clients
+from kprobe_exporter.web.connection import Connection
+from kprobe_exporter.web.handshake import Door
+from kprobe_exporter.web.limits import MAX_HEADER_BYTES
+from kprobe_exporter.web.listen import BACKLOG, bound_address
+from kprobe_exporter.web.settings import Tls
+
+log = logging.getLogger("kprobe_exporter.web")
+
+# Seconds that close() leaves to the scrapes under way, and that it waits for the thread after that.
+GRACE = 2
+STOP_TIME = 2
+
+# What asyncio says, several times, of a client who asks many things and leaves before all are answered.
+LEFT = ("SSL connection is closed", "socket.send() raised exception.")
+
+# How many messages are kept quiet at a time: what asyncio says may hold an address of its own.
+MAX_QUIET = 64
+
+
+class WebServer:
+    """Serves an ASGI application over sockets that listen already, until close().
+
+    The thread owns the event loop, the sockets and all connections; the callers own nothing of it
+    but a flag, so there is no lock. ``on_error`` is called once, in the thread, if it ends in any
+    other way than by close(). close() may come from any other thread, at any time, more than once,
+    before start() too; scrapes under way get GRACE seconds, then all connections are dropped.
+
+    ``tls`` is asked at each connection how it is secured; None: not at all.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        sockets: Sequence[socket.socket],
+        on_error: Callable[[BaseException], None],
+        tls: Callable[[], Tls | None] = lambda: None,
+    ) -> None:
+        self._sockets = list(sockets)
+        self._on_error = on_error
+        self._tls = tls
+        self._clients = Clients()
+        self.addresses = tuple(map(bound_address, sockets))
+        complain = _Complaints()
+        _adopt_foreign_logs(complain)
+        self._complain = complain
+        self._server = _Server(
+            uvicorn.Config(
+                app,
+                http=self._protocol,  # type: ignore[arg-type]
+                ws="none",
+                lifespan="off",
+                interface="asgi3",
+                workers=1,
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                backlog=BACKLOG,
+                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+                timeout_keep_alive=IDLE_TIME,
+                timeout_graceful_shutdown=GRACE,
+                callback_notify=self._drop_overdue,
+                timeout_notify=1,
+            ),
+            self._clients,
+        )
+        self._thread = threading.Thread(target=self._run, name="web", daemon=True)
+
+    def start(self) -> None:
+        """Clients that connected since the sockets were opened are answered from now on."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop and free the port, within GRACE + STOP_TIME seconds."""
+        self._server.should_exit = True
+        if self._thread.ident is not None:
+            self._thread.join(GRACE + STOP_TIME)
+            if self._thread.is_alive():
+                log.warning("the HTTP server does not stop; going on without it")
+        for sock in self._sockets:
+            sock.close()
+
+    def _run(self) -> None:
+        try:
+            # Not uvicorn's run(): it would take uvloop where that happens to be installed.
+            asyncio.run(self._serve())
+        except BaseException as error:  # uvicorn leaves by SystemExit, too
+            self._on_error(error)
+        else:
+            if not self._server.should_exit:
+                self._on_error(RuntimeError("the HTTP server ended on its own"))
+
+    async def _serve(self) -> None:
+        asyncio.get_running_loop().set_exception_handler(self._loop_error)
+        await self._server.serve(self._sockets)
+        # uvicorn goes without waiting for what it cancelled, or for who does not take his answer.
+        state = self._server.server_state
+        if state.tasks:
+            await asyncio.wait(state.tasks, timeout=STOP_TIME / 4)
+        self._clients.drop_all()
+        await asyncio.sleep(0)
+
+    def _protocol(self, **of_uvicorn: Any) -> asyncio.Protocol:
+        """What uvicorn makes for each connection."""
+        connection = Connection(self._clients, **of_uvicorn)
+        tls = self._tls()
+        return Door(tls, self._clients, connection, self._complain) if tls else connection
+
+    async def _drop_overdue(self) -> None:
+        self._clients.drop_overdue()
+
+    def _loop_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self._complain(context["message"], context.get("exception"))
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, whose end does not wait for those that have not asked anything yet."""
+
+    def __init__(self, config: uvicorn.Config, clients: Clients) -> None:
+        super().__init__(config)
+        self._clients = clients
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._clients.drop_silent()
+        await super().shutdown(sockets)
+
+
+class _Complaints:
+    """Our log for what clients can provoke at will: each message once a minute at most.
+
+    Owned by the server's thread, which alone calls it.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._quiet_until: dict[str, float] = {}
+
+    def __call__(self, message: str, error: BaseException | None = None) -> None:
+        now = self._clock()
+        if now < self._quiet_until.get(message, now):
+            return
+        if len(self._quiet_until) >= MAX_QUIET:
+            self._quiet_until.clear()
+        self._quiet_until[message] = now + 60
+        text = f"{message}: {error!r}" if error else message
+        log.warning("%s", text, exc_info=error if log.isEnabledFor(logging.DEBUG) else None)
+
+
+class _ForeignLog(logging.Handler):
+    """Hands uvicorn's and asyncio's warnings to our log, a line each."""
+
+    def __init__(self, complain: _Complaints) -> None:
+        super().__init__(logging.WARNING)
+        self._complain = complain
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage().strip()
+        # Its advice to install a library for WebSockets is not for our users.
+        if "WebSocket" not in message:
+            self._complain(message, record.exc_info[1] if record.exc_info else None)
+
+
+def _adopt_foreign_logs(complain: _Complaints) -> None:
+    uvicorns, asyncios = logging.getLogger("uvicorn"), logging.getLogger("asyncio")
+    uvicorns.handlers = asyncios.handlers = [_ForeignLog(complain)]
+    asyncios.addFilter(_is_news)
+    uvicorns.setLevel(logging.WARNING)
+    uvicorns.propagate = False
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return record.getMessage() not in LEFT

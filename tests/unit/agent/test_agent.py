@@ -1,0 +1,494 @@
+"""The agent on a kernel in memory: what a reload changes, what it leaves alone, and that nothing gathers."""
+
+import gc
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kprobe_exporter.agent import otlp, pruning
+from kprobe_exporter.agent.agent import Agent
+from kprobe_exporter.config.load import load
+from kprobe_exporter.config.values import Config
+from kprobe_exporter.errors import SourceError
+from kprobe_exporter.labels import DECODERS
+from kprobe_exporter.service.shutdown import Stop
+from tests.fake_tracefs import FakeTracefs
+from tests.support.patience import eventually, patience
+
+GROUP = "kprobe_exporter"
+TID = 1
+"""Somebody else's thread: the agent's own are kept out."""
+
+OPEN = "{name: open, attach: 'kprobe:do_open', metrics: [{counter: opens_total}]}"
+OPEN_BY_TID = OPEN.replace("opens_total", "opens_total, labels: [tid]")
+OPEN_TWICE = OPEN.replace("[{", "[{counter: more_total}, {")
+OPEN_WITH_STACK_POINTER = OPEN.replace("do_open'", "do_open', fetch: {sp: '$stack:u64'}")
+OPEN_FILTERED = OPEN.replace("do_open'", "do_open', filter: 'common_pid > 0'")
+READ = "{name: read, attach: 'kprobe:do_read', metrics: [{counter: reads_total}]}"
+COUNTED = "{name: counted, attach: 'kprobe:do_write'}"
+GONE = "{name: gone, attach: 'kprobe:not_there'}"
+
+
+class Machine:
+    """An agent, its kernel and its configuration file."""
+
+    def __init__(self, directory: Path, **kernel: bool) -> None:
+        self.files = FakeTracefs(directory, {"do_open", "do_read", "do_write"}, **kernel)
+        self.config = directory / "config.yaml"
+        self.stop = Stop()
+        self.agent: Agent
+
+    def write(self, *probes: str, settings: str = "") -> None:
+        rest = f"global: {{{settings}}}\n" if settings else ""
+        self.config.write_text(f"{rest}probes: [{', '.join(probes)}]\n")
+
+    def read(self) -> Config:
+        return load([self.config], DECODERS)
+
+    def start(self, *probes: str, settings: str = "") -> "Machine":
+        self.write(*probes, settings=settings)
+        self.agent = Agent(self.read(), self.files, self.stop)
+        self.agent.__enter__()
+        return self
+
+    def reload(self, *probes: str, settings: str = "") -> str | None:
+        self.write(*probes, settings=settings)
+        return self.agent.reload(self.read)
+
+    def fire(self, symbol: str, times: int = 1, body: str = "") -> None:
+        for _ in range(times):
+            self.files.fire(symbol, body, tid=TID)
+
+    def value(self, name: str, *labels: str) -> Any:
+        families = {family.name: family for family in self.agent.snapshot().families}
+        return families[name].samples.get(labels) if name in families else None
+
+    def shows(self, *wanted: tuple[object, ...]) -> None:
+        """Each a value, a metric's name and its labels. What the poller read may be a second old."""
+        for value, name, *labels in wanted:
+            eventually(lambda: self.value(str(name), *map(str, labels)) == value, 5)  # noqa: B023
+
+    def defined(self) -> list[str]:
+        return [event.name for event in self.files.events if event.group == GROUP]
+
+    def enabled(self) -> list[str]:
+        """Those that record or count."""
+        soft = self.files.instances[GROUP].soft
+        return [e.name for e in self.files.events if e.enabled or soft.get(f"events/{GROUP}/{e.name}")]
+
+    def successful(self) -> tuple[Any, Any]:
+        prefix = "kprobe_exporter_config_last_reload_success"
+        return self.value(f"{prefix}ful"), self.value(f"{prefix}_timestamp_seconds")
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts are read whenever they are asked for."""
+    monkeypatch.setattr("kprobe_exporter.tracefs.poller.MAX_AGE", 0.0)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    made = Machine(tmp_path)
+    yield made
+    made.agent.__exit__()
+    assert made.files.events == []
+    assert made.files.instances == {}
+
+
+def test_a_probe_that_stays_is_not_touched(machine: Machine) -> None:
+    machine.start(OPEN, READ)
+    machine.fire("do_open", 23)
+    before = len(machine.files.writes)
+    assert machine.reload(OPEN, COUNTED) is None
+    machine.fire("do_open", 24)
+    assert [w for w in machine.files.writes[before:] if "open" in f"{w}".replace("kprobe_open", "")] == []
+    machine.shows(
+        (47, "kprobe_hits_total", "open"),
+        (47, "kprobe_exporter_events_total", "open"),
+        (47, "kprobe_opens_total"),
+        (0, "kprobe_exporter_events_lost_total", "unparsed"),
+    )
+
+
+def test_a_probe_that_is_removed_is_gone(machine: Machine) -> None:
+    machine.start(OPEN, READ)
+    machine.fire("do_read", 5)
+    machine.shows((5, "kprobe_reads_total"))
+    assert machine.reload(OPEN) is None
+    machine.fire("do_read", 5)
+    snapshot = machine.agent.snapshot()
+    assert [probe.name for probe in snapshot.probes] == ["open"]
+    assert "kprobe_reads_total" not in [family.name for family in snapshot.families]
+    for family in snapshot.families:
+        assert all("read" not in labels for labels in family.samples)
+    assert machine.enabled() == ["open"]
+    assert machine.defined() == ["open", "read"]  # retired: deleting wipes what is unread
+
+
+@pytest.mark.parametrize(
+    ("changed", "body"), [(OPEN_TWICE, ""), (OPEN_FILTERED, ""), (OPEN_WITH_STACK_POINTER, " sp=0x7")]
+)
+def test_the_numbers_of_a_changed_probe_go_on(machine: Machine, changed: str, body: str) -> None:
+    machine.start(OPEN, READ)
+    machine.fire("do_open", 23)
+    assert machine.reload(changed, READ) is None
+    machine.shows((23, "kprobe_hits_total", "open"), (23, "kprobe_opens_total"))
+    machine.fire("do_open", 24, body)
+    machine.shows(
+        (47, "kprobe_hits_total", "open"),
+        (47, "kprobe_exporter_events_total", "open"),
+        (47, "kprobe_opens_total"),
+        (0, "kprobe_exporter_events_lost_total", "unparsed"),
+    )
+    assert len(machine.enabled()) == 2
+
+
+def test_events_that_were_unread_are_counted_by_what_they_were_of(machine: Machine) -> None:
+    """Nobody scraped before: everything still waits in the buffer, and in the kernel's counts."""
+    machine.start(OPEN, READ)
+    machine.fire("do_open", 500)
+    assert machine.reload(OPEN_TWICE, READ) is None
+    machine.shows((500, "kprobe_hits_total", "open"), (500, "kprobe_opens_total"), (0, "kprobe_more_total"))
+
+
+def test_a_metric_that_means_something_else_begins_anew(machine: Machine) -> None:
+    machine.start(OPEN)
+    machine.fire("do_open", 23)
+    machine.shows((23, "kprobe_opens_total"))
+    assert machine.reload(OPEN_BY_TID) is None
+    machine.fire("do_open", 5)
+    machine.shows((5, "kprobe_opens_total", str(TID)), (28, "kprobe_exporter_events_total", "open"))
+    assert machine.value("kprobe_opens_total") is None
+
+
+def test_a_new_probe_counts(machine: Machine) -> None:
+    machine.start(OPEN)
+    assert machine.reload(OPEN, READ, COUNTED) is None
+    machine.fire("do_read", 3)
+    machine.fire("do_write", 4)
+    machine.shows(
+        (3, "kprobe_reads_total"), (3, "kprobe_hits_total", "read"), (4, "kprobe_hits_total", "counted")
+    )
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        ("probes: [{name: open}]", "config.yaml:1:10: probes[0]"),
+        ("probes: []", "there is no probe"),
+        (f"global: {{source: binary}}\nprobes: [{READ}]", "global.source cannot be changed"),
+        (f"global: {{buffer_size: 8MiB}}\nprobes: [{READ}]", "global.buffer_size cannot be changed"),
+        (f"otlp: {{endpoint: 'http://x:1'}}\nprobes: [{READ}]", "otlp cannot be changed"),
+        ("{", "config.yaml:"),
+    ],
+)
+def test_what_cannot_be_had_leaves_the_old_one_whole(
+    machine: Machine, broken: str, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine.start(OPEN, COUNTED)
+    assert machine.successful()[0] == 1
+    started = machine.successful()[1]
+    before = len(machine.files.writes)
+    machine.config.write_text(broken)
+    answer = machine.agent.reload(machine.read)
+    assert answer is not None
+    assert reason in answer
+    assert all(line in caplog.text for line in answer.splitlines())
+    assert machine.files.writes[before:] == []
+    assert machine.successful() == (0, started)
+    machine.fire("do_open", 23)
+    machine.fire("do_write", 23)
+    machine.shows((23, "kprobe_opens_total"), (23, "kprobe_hits_total", "counted"))
+    assert machine.reload(READ) is None
+    assert machine.successful()[0] == 1
+    assert machine.successful()[1] > started
+
+
+def test_what_the_kernel_refuses_is_down_and_tried_again(machine: Machine) -> None:
+    machine.start(OPEN)
+    assert machine.reload(OPEN, GONE) is None
+    machine.shows((0, "kprobe_up", "gone"), (1, "kprobe_up", "open"))
+    assert machine.successful()[0] == 1
+    machine.files.functions.add("not_there")
+    assert machine.reload(OPEN, GONE) is None
+    machine.fire("not_there", 3)
+    machine.shows((1, "kprobe_up", "gone"), (3, "kprobe_hits_total", "gone"))
+
+
+def test_the_order_is_the_configurations(machine: Machine) -> None:
+    machine.start(OPEN, READ)
+    before = len(machine.files.writes)
+    assert machine.reload(READ, OPEN) is None
+    assert [probe.name for probe in machine.agent.snapshot().probes] == ["read", "open"]
+    assert machine.files.writes[before:] == []
+
+
+def test_limits_apply(machine: Machine) -> None:
+    machine.start(OPEN_BY_TID, settings="max_series: 10")
+    assert machine.reload(OPEN_BY_TID, settings="max_series: 2") is None
+    for tid in range(1, 8):
+        machine.files.fire("do_open", tid=tid)
+    machine.shows((5, "kprobe_opens_total", "__overflow__"))
+    assert machine.reload(OPEN_BY_TID, settings="max_series: 3") is None
+    machine.files.fire("do_open", tid=7)
+    machine.shows((5, "kprobe_opens_total", "__overflow__"), (1, "kprobe_opens_total", "7"))
+
+
+def test_what_was_removed_makes_room(machine: Machine) -> None:
+    machine.start(OPEN_BY_TID, settings="max_series: 2, max_series_total: 2")
+    for tid in (1, 2):
+        machine.files.fire("do_open", tid=tid)
+    machine.shows((1, "kprobe_opens_total", "2"))
+    reads = READ.replace("reads_total", "reads_total, labels: [tid]")
+    assert machine.reload(reads, settings="max_series: 2, max_series_total: 2") is None
+    for tid in (1, 2):
+        machine.files.fire("do_read", tid=tid)
+    machine.shows((1, "kprobe_reads_total", "1"), (1, "kprobe_reads_total", "2"))
+
+
+def test_a_long_life_between_two_configurations_gathers_nothing(machine: Machine) -> None:
+    machine.start(OPEN, READ, COUNTED)
+    texts = [(OPEN_WITH_STACK_POINTER, COUNTED, GONE), (OPEN, READ, COUNTED)]
+    for text in texts * 2:
+        assert machine.reload(*text) is None
+    gc.collect()  # what other tests left may go meanwhile, and is not ours
+    definitions, threads = machine.defined(), threading.active_count()
+    descriptors = len(os.listdir("/proc/self/fd"))
+    inner = [len(vars(machine.agent)["_aggregator"]._updates), len(vars(machine.agent)["_stream"]._flows)]
+    for number in range(30):
+        machine.fire("do_open", body=["", " sp=0x7"][number % 2])
+        assert machine.reload(*texts[number % 2]) is None
+    assert machine.defined() == definitions
+    assert threading.active_count() <= threads
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
+    assert inner == [
+        len(vars(machine.agent)["_aggregator"]._updates),
+        len(vars(machine.agent)["_stream"]._flows),
+    ]
+    machine.shows((30, "kprobe_hits_total", "open"), (30, "kprobe_opens_total"))
+
+
+def test_retired_definitions_are_bounded(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pruning, "MOST_RETIRED", 8)
+    monkeypatch.setattr(pruning, "KEPT", 4)
+    machine.start(OPEN, COUNTED)
+    for number in range(40):
+        machine.fire("do_open")
+        assert (
+            machine.reload(
+                OPEN, COUNTED, READ.replace("do_read'", f"do_read', fetch: {{a{number}: '$stack'}}")
+            )
+            is None
+        )
+        assert len(machine.defined()) <= 3 + 8
+    assert machine.files.instances[GROUP].values["tracing_on"] == "1"
+    machine.shows((40, "kprobe_opens_total"), (40, "kprobe_hits_total", "open"))
+
+
+def test_a_probe_is_switched_off_and_on(machine: Machine) -> None:
+    machine.start(OPEN, READ)
+    machine.fire("do_open", 3)
+    assert machine.agent.disable("open", "it fires too often")
+    assert not machine.agent.disable("open", "again")
+    machine.fire("do_open", 100)
+    machine.shows((0, "kprobe_up", "open"), (3, "kprobe_hits_total", "open"), (3, "kprobe_opens_total"))
+    [status] = [probe for probe in machine.agent.snapshot().probes if probe.name == "open"]
+    assert (status.state, status.reason) == ("tripped", "it fires too often")
+    assert machine.reload(OPEN, READ) is None  # it stays off: nothing about it has changed
+    machine.shows((0, "kprobe_up", "open"))
+    assert machine.agent.enable("open")
+    assert not machine.agent.enable("open")
+    machine.fire("do_open", 4)
+    machine.shows(
+        (1, "kprobe_up", "open"),
+        (7, "kprobe_hits_total", "open"),
+        (7, "kprobe_exporter_events_total", "open"),
+        (7, "kprobe_opens_total"),
+    )
+    assert machine.defined() == ["open", "read"]
+
+
+def test_who_is_not_there_is_not_switched(machine: Machine) -> None:
+    machine.start(OPEN, COUNTED.replace("}", ", enabled: false}"))
+    assert not machine.agent.disable("nobody", "why")
+    assert not machine.agent.enable("nobody")
+    assert not machine.agent.enable("counted")
+    assert machine.enabled() == ["open"]
+
+
+EXECS = "{name: %s, attach: 'tracepoint:sched:sched_process_exec'%s}"
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_what_two_probes_share_stays_as_long_as_one_needs_it(tmp_path: Path, order: int) -> None:
+    """A tracepoint's own event has one switch in an instance, whoever uses it."""
+    machine = Machine(tmp_path, eprobes=False)
+    both = [
+        EXECS % ("first", ", metrics: [{counter: first_total}]"),
+        EXECS % ("second", ", metrics: [{counter: second_total}]"),
+    ]
+    machine.start(*both)
+    try:
+        directory = "events/sched/sched_process_exec"
+        values = machine.files.instances[GROUP]
+        assert values.values[f"{directory}/enable"] == "1"
+        assert machine.reload(both[order]) is None
+        assert values.values[f"{directory}/enable"] == "1"
+        assert machine.reload(OPEN) is None
+        assert values.values[f"{directory}/enable"] == "0"
+    finally:
+        machine.agent.__exit__()
+
+
+def test_one_reload_after_the_other(machine: Machine) -> None:
+    machine.start(OPEN)
+    inside, most = [0], [0]
+    gate = threading.Event()
+
+    def read() -> Config:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        assert gate.wait(patience(10))
+        inside[0] -= 1
+        return machine.read()
+
+    machine.write(OPEN, READ)
+    threads = [threading.Thread(target=machine.agent.reload, args=(read,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    gate.set()
+    for thread in threads:
+        thread.join()
+    assert most[0] == 1
+    machine.shows((1, "kprobe_up", "read"))
+
+
+def test_a_scrape_does_not_wait_for_a_kernel_that_is_slow_to_enable(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.start(OPEN)
+    entered, gate = threading.Event(), threading.Event()
+    write = machine.files.write
+
+    def slow(path: str, text: str) -> None:
+        if path.endswith("/read/enable") and text == "1":
+            entered.set()
+            assert gate.wait(patience(10))
+        write(path, text)
+
+    monkeypatch.setattr(machine.files, "write", slow)
+    machine.write(OPEN, READ)
+    thread = threading.Thread(target=machine.agent.reload, args=(machine.read,))
+    thread.start()
+    assert entered.wait(patience(10))
+    machine.fire("do_open", 5)
+    machine.shows((5, "kprobe_opens_total"), (1, "kprobe_up", "open"), (0, "kprobe_up", "read"))
+    gate.set()
+    thread.join()
+    machine.shows((1, "kprobe_up", "read"))
+
+
+def test_an_agent_that_stops_reloads_no_more(machine: Machine) -> None:
+    machine.start(OPEN)
+    machine.stop.set()
+    assert machine.reload(READ) == "the agent stops."
+    machine.agent.__exit__()
+    assert machine.reload(READ) == "the agent stops."
+
+
+def test_a_stop_in_the_middle_of_a_reload_is_heeded(machine: Machine) -> None:
+    machine.start(OPEN)
+
+    def read() -> Config:
+        machine.stop.set()
+        return machine.read()
+
+    machine.write(OPEN, READ, COUNTED)
+    before = len(machine.files.writes)
+    # Asked for before the configuration was read: nothing of it is installed.
+    machine.agent.reload(read)
+    assert [path for path, text in machine.files.writes[before:] if text.startswith("p:")] == []
+
+
+def test_a_kernel_that_cannot_be_asked_leaves_the_old_one(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.start(OPEN)
+
+    def broken(*_: object, **__: object) -> object:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("kprobe_exporter.agent.installer.known_kernel", broken)
+    assert (machine.reload(OPEN, READ) or "").startswith("the kernel gave an answer that nobody expected")
+    machine.fire("do_open", 3)
+    machine.shows((3, "kprobe_opens_total"), (1, "kprobe_up", "open"))
+    assert machine.successful()[0] == 0
+
+
+class Collected:
+    """What was sent, whoever the collector is."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+
+    def connect(self, *_: object) -> "Collected":
+        return self
+
+    def export(self, items: Sequence[Any]) -> int:
+        self.sent += items
+        return len(items)
+
+    def pause(self) -> float:
+        return 0
+
+    def stop(self, timeout: float) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def test_exports_come_and_go(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where to is known from the start; what, may change."""
+    collected = Collected()
+    monkeypatch.setattr(otlp, "connect", collected.connect)
+    monkeypatch.setattr(
+        machine,
+        "write",
+        lambda *probes, settings="": machine.config.write_text(
+            f"otlp: {{endpoint: 'http://localhost:4318'}}\nprobes: [{', '.join(probes)}]\n"
+        ),
+    )
+    exported = READ.replace("}]}", "}], export: log}")
+    machine.start(OPEN, READ)
+    machine.fire("do_read")
+    assert machine.reload(OPEN, exported) is None
+    machine.fire("do_read", 3, ' comm="a"')
+    machine.shows((4, "kprobe_reads_total"), (3, "kprobe_exporter_otlp_exported_total", "logs"))
+    assert machine.reload(OPEN, READ) is None
+    machine.fire("do_read", 5)
+    machine.shows((9, "kprobe_reads_total"), (3, "kprobe_exporter_otlp_exported_total", "logs"))
+    assert machine.reload(OPEN, exported.replace("log}", "{as: log, where: 'tid > 1'}}")) is None
+    machine.fire("do_read", 7, ' comm="a"')
+    machine.shows((16, "kprobe_reads_total"), (3, "kprobe_exporter_otlp_exported_total", "logs"))
+    assert len(collected.sent) == 3
+
+
+def test_a_change_that_cannot_be_finished_ends_the_agent(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of a configuration is none: better started anew."""
+    machine.start(OPEN)
+
+    def broken(*_: object) -> None:
+        raise SourceError("no events are read any more.")
+
+    monkeypatch.setattr("kprobe_exporter.agent.pipeline.Stream.switch", broken)
+    assert machine.reload(READ) == "no events are read any more."
+    assert machine.stop.is_set()
+    assert isinstance(machine.agent.error, SourceError)

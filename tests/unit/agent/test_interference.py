@@ -1,0 +1,336 @@
+"""interference: what others did is noticed, told once, mended as far as it can be, and not for ever."""
+
+import errno
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from kprobe_exporter.agent import interference as module
+from kprobe_exporter.agent.faults import MEANING, Fault
+from kprobe_exporter.agent.interference import MENDS, WITHIN, Vigil
+from kprobe_exporter.tracefs.poller import Poller
+from tests.support.patience import eventually, patience
+from tests.unit.agent.test_agent import COUNTED, GROUP, OPEN, READ, Machine
+
+EVENTS = f"instances/{GROUP}/events/{GROUP}"
+
+
+class Watched(Machine):
+    """The machine, its clock and its switches in our hand; a look is taken when we say so."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.now = 1000.0
+        self.broken: OSError | None = None
+        self.switch = directory / "ftrace_enabled"
+        self.switch.write_text("1\n")
+        self.real_read = self.files.read
+        self.files.read = self.read_file  # type: ignore[method-assign]
+
+    def read_file(self, path: str) -> bytes:
+        """``enable`` reads as the kernel has it, and fails as told."""
+        if self.broken is not None and path.startswith(f"instances/{GROUP}"):
+            raise self.broken
+        text = self.real_read(path)
+        if path.startswith(EVENTS) and path.endswith("/enable"):
+            instance, key = self.files.instances[GROUP], path.removeprefix(f"instances/{GROUP}/")
+            event = next(e for e in self.files.events if key == f"events/{e.group}/{e.name}/enable")
+            soft = instance.soft.get(key.removesuffix("/enable"))
+            return b"%d%s\n" % (GROUP in event.enabled, b"*" if soft else b"")
+        return text
+
+    def look(self, seconds: float = 1.0) -> None:
+        self.now += seconds
+        self.agent._look_after()
+
+    def delete(self, name: str) -> None:
+        """As another tool does: disable it here, then delete the definition."""
+        self.files.write(f"{EVENTS}/{name}/enable", "0")
+        self.files.write("kprobe_events", f"-:{GROUP}/{name}")
+
+    def fault(self, name: Fault) -> tuple[object, object]:
+        """Whether it holds, and how often it began."""
+        return self.value("kprobe_exporter_fault", name), self.value("kprobe_exporter_faults_total", name)
+
+
+@pytest.fixture
+def machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> Iterator[Watched]:
+    monkeypatch.setattr("kprobe_exporter.tracefs.poller.MAX_AGE", 0.0)
+    monkeypatch.setattr("kprobe_exporter.agent.supervisor.INTERVAL", 3600.0)
+    caplog.set_level(logging.INFO)
+    made = Watched(tmp_path)
+    monkeypatch.setattr(
+        "kprobe_exporter.agent.agent.Vigil", lambda: Vigil({"ftrace_off": made.switch}, tmp_path)
+    )
+    own = SimpleNamespace(monotonic=lambda: made.now, time=time.time, time_ns=time.time_ns)
+    monkeypatch.setattr("kprobe_exporter.agent.agent.time", own)
+    made.start(OPEN, READ, COUNTED)
+    yield made
+    made.broken = None
+    made.agent.__exit__()
+    assert made.files.events == []
+
+
+def test_nothing_is_wrong(machine: Watched, caplog: pytest.LogCaptureFixture) -> None:
+    before = len(machine.files.writes)
+    for _ in range(10):
+        machine.look()
+    assert machine.files.writes[before:] == []
+    assert {machine.fault(name) for name in MEANING} >= {(0, 0)}
+    assert machine.fault("probe_gone") == (0, 0)
+
+
+def test_recording_that_was_stopped_goes_on(machine: Watched, caplog: pytest.LogCaptureFixture) -> None:
+    machine.files.write(f"instances/{GROUP}/tracing_on", "0")
+    machine.look()
+    assert machine.real_read(f"instances/{GROUP}/tracing_on") == b"1"
+    assert machine.fault("tracing_off") == (1, 1)
+    machine.look()
+    assert machine.fault("tracing_off") == (0, 1)
+    assert caplog.text.count("[tracing_off]") == 1
+
+
+def test_a_disabled_probe_is_enabled(machine: Watched, caplog: pytest.LogCaptureFixture) -> None:
+    machine.fire("do_open", 3)
+    machine.files.write(f"{EVENTS}/open/enable", "0")
+    machine.fire("do_open", 4)
+    machine.look()
+    machine.fire("do_open", 5)
+    machine.shows((8, "kprobe_exporter_events_total", "open"), (1, "kprobe_up", "open"))
+    machine.look()
+    assert machine.fault("probe_disabled") == (0, 1)
+    assert caplog.text.count("[probe_disabled]") == 1
+
+
+def test_a_soft_probe_counts_on(machine: Watched) -> None:
+    machine.files.write(f"{EVENTS}/counted/trigger", "!traceon")
+    machine.look()
+    machine.fire("do_write", 5)
+    machine.shows((5, "kprobe_hits_total", "counted"))
+
+
+def test_a_deleted_probe_is_installed_again(machine: Watched, caplog: pytest.LogCaptureFixture) -> None:
+    machine.fire("do_open", 3)
+    machine.shows((3, "kprobe_hits_total", "open"))
+    machine.delete("open")
+    machine.look()
+    machine.fire("do_open", 4)
+    machine.shows((7, "kprobe_hits_total", "open"), (7, "kprobe_opens_total"), (1, "kprobe_up", "open"))
+    assert caplog.text.count("[probe_gone]") == 1
+    machine.look()
+    assert machine.fault("probe_gone") == (0, 1)
+
+
+def test_who_insists_is_left_for_a_while(machine: Watched, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(MENDS + 1):
+        assert machine.value("kprobe_up", "open") == 1
+        machine.files.write(f"{EVENTS}/open/enable", "0")
+        machine.look()
+    assert machine.value("kprobe_up", "open") == 0
+    [status] = [s for s in machine.agent.snapshot().probes if s.name == "open"]
+    assert status.state == "contested"
+    assert status.reason == (
+        "somebody else disabled it in the agent's instance, 4 times within 60 s: it is left alone for 10 s"
+    )
+    for _ in range(9):
+        machine.look()
+    assert machine.value("kprobe_up", "open") == 0
+    machine.look()
+    assert machine.value("kprobe_up", "open") == 1
+    machine.fire("do_open", 2)
+    machine.shows((2, "kprobe_exporter_events_total", "open"))
+    assert caplog.text.count("is down") == 1
+
+
+def test_now_and_then_is_no_insisting(machine: Watched) -> None:
+    for _ in range(3 * MENDS):
+        machine.files.write(f"{EVENTS}/open/enable", "0")
+        machine.look(WITHIN / MENDS + 1)
+        assert machine.value("kprobe_up", "open") == 1
+
+
+def test_what_cannot_be_installed_again_is_tried(machine: Watched) -> None:
+    machine.delete("open")
+    machine.files.functions.discard("do_open")
+    machine.look()
+    assert machine.value("kprobe_up", "open") == 0
+    machine.files.functions.add("do_open")
+    for _ in range(11):
+        machine.look()
+    assert machine.value("kprobe_up", "open") == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "fault"),
+    [
+        (errno.ENOENT, "instance_gone"),
+        (errno.EPERM, "locked_down"),
+        (errno.EMFILE, "descriptors_exhausted"),
+    ],
+)
+def test_an_instance_that_cannot_be_read(
+    machine: Watched, code: int, fault: Fault, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The last numbers stay, a probe is not taken for deleted, and then it goes on."""
+    machine.fire("do_open", 3)
+    machine.shows((3, "kprobe_hits_total", "open"))
+    machine.broken = OSError(code, os.strerror(code))
+    for _ in range(3):
+        machine.look()
+    assert machine.fault(fault) == (1, 1)
+    assert machine.fault("probe_gone") == (0, 0)
+    assert machine.value("kprobe_hits_total", "open") == 3
+    machine.broken = None
+    machine.look()
+    assert machine.fault(fault) == (0, 1)
+    machine.fire("do_open", 3)
+    machine.shows((6, "kprobe_hits_total", "open"))
+    assert caplog.text.count(f"[{fault}]") == 2  # when it began, and when it was over
+
+
+def test_the_machines_switch_is_told_and_left(machine: Watched, caplog: pytest.LogCaptureFixture) -> None:
+    machine.switch.write_text("0\n")
+    for _ in range(3):
+        machine.look()
+    assert machine.fault("ftrace_off") == (1, 1)
+    assert machine.switch.read_text() == "0\n"
+    machine.switch.write_text("1\n")
+    machine.look()
+    assert machine.fault("ftrace_off") == (0, 1)
+    assert caplog.text.count("[ftrace_off]") == 2
+
+
+def test_a_change_under_way_is_no_fault(machine: Watched) -> None:
+    machine.files.write(f"{EVENTS}/open/enable", "0")
+    with machine.agent._changing:
+        machine.look()
+    assert machine.fault("probe_disabled") == (0, 0)
+
+
+def test_many_probes_take_turns(machine: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PARTS_A_LOOK", 1)
+    for name in ("open", "read"):
+        machine.files.write(f"{EVENTS}/{name}/enable", "0")
+    for _ in range(3):
+        machine.look()
+    assert machine.fault("probe_disabled")[1] == 2
+    assert {"open", "read"} <= set(machine.enabled())
+
+
+def test_a_poller_stuck_in_the_kernel_stops_no_scrape(machine: Watched) -> None:
+    """The scrape waits its bounded time; the age grows, and events are counted."""
+    release = threading.Event()
+    machine.fire("do_open", 3)
+    machine.shows((3, "kprobe_hits_total", "open"))
+    poller: Poller = machine.agent._roster.poller
+    poller._read = lambda: release.wait(patience(60))  # type: ignore[assignment, return-value]
+    machine.fire("do_open", 4)
+    ages = []
+    for _ in range(2):
+        eventually(lambda: machine.value("kprobe_exporter_events_total", "open") == 7)
+        ages.append(machine.value("kprobe_exporter_kernel_read_age_seconds"))
+    assert machine.value("kprobe_hits_total", "open") == 3
+    assert 0 < ages[0] < ages[1]
+    release.set()
+
+
+def interruptions(machine: Watched, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
+    """What may not be recorded, each time that it is told, and whether it is recorded again by then."""
+    told: list[tuple[str, bool]] = []
+    tracing_on, enable = f"instances/{GROUP}/tracing_on", f"{EVENTS}/open/enable"
+
+    def interrupted(name: str) -> None:
+        enabled = machine.files.exists(enable) and machine.read_file(enable).startswith(b"1")
+        told.append((name, machine.real_read(tracing_on) == b"1" and enabled))
+
+    monkeypatch.setattr(machine.agent._roster, "interrupted", interrupted)
+    return told
+
+
+def test_what_interrupts_recording_casts_doubt_before_it_is_mended(
+    machine: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = interruptions(machine, monkeypatch)
+    machine.look()
+    assert told == []
+    machine.files.write(f"instances/{GROUP}/tracing_on", "0")
+    machine.look()
+    assert told == [("", False)]
+    machine.look()
+    machine.files.write(f"{EVENTS}/open/enable", "0")
+    machine.look()
+    assert told[1:] == [("open", False)]
+    machine.delete("open")
+    machine.look()
+    assert told[2:] == [("", False)]
+    machine.look()
+    machine.switch.write_text("0\n")
+    for _ in range(3):
+        machine.look()
+    assert told[3:] == [("", True)]
+
+
+def test_no_pair_spans_it(machine: Watched) -> None:
+    pair = "{pair: {from: 'kprobe:do_open', to: 'kprobe:do_read', key: tid}}"
+    assert machine.reload(f"{{name: pair, attach: {pair}}}") is None
+    machine.fire("do_open")
+    machine.agent._roster.interrupted("another")
+    machine.fire("do_read")
+    machine.shows((1, "kprobe_exporter_events_total", "pair"))
+    machine.fire("do_open")
+    machine.agent._roster.interrupted("pair")
+    machine.fire("do_read")
+    machine.shows((1, "kprobe_exporter_events_lost_total", "unpaired"))
+    machine.fire("do_open")
+    machine.agent._roster.interrupted()
+    machine.fire("do_read")
+    machine.shows((2, "kprobe_exporter_events_lost_total", "unpaired"))
+    assert machine.value("kprobe_exporter_events_total", "pair") == 1
+
+
+@pytest.mark.parametrize("change", ["disable", "enable", "reload"])
+def test_no_descriptor_for_a_change_ends_nothing(machine: Watched, change: str) -> None:
+    """What could not be installed for that is tried again."""
+    if change == "enable":
+        machine.agent.disable("open", "too loud")
+    real = machine.files.read
+
+    def read(path: str) -> bytes:
+        if path in ("kprobe_events", "dynamic_events", "uprobe_events"):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(path)
+
+    machine.files.read = read  # type: ignore[method-assign]
+    if change == "reload":
+        assert machine.reload(OPEN.replace("opens", "others"), READ, COUNTED) is None
+    elif change == "disable":
+        machine.agent.disable("open", "too loud")
+    else:
+        assert not machine.agent.enable("open")
+    machine.files.read = real  # type: ignore[method-assign]
+    assert not machine.stop.is_set()
+    if change == "disable":
+        return
+    assert machine.value("kprobe_up", "open") == 0
+    for _ in range(12):
+        machine.look()
+    assert machine.value("kprobe_up", "open") == 1
+
+
+def test_no_reload_while_tracefs_is_gone(machine: Watched) -> None:
+    machine.broken = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+    answer = machine.reload(OPEN, READ)
+    assert answer is not None
+    assert "No such file or directory" in answer
+    machine.broken = None
+    assert machine.value("kprobe_up", "counted") == 1
+    assert machine.reload(OPEN, READ) is None
+    assert machine.value("kprobe_up", "counted") is None

@@ -1,0 +1,239 @@
+"""otlp: what is selected is built and sent, counted once, and stands for its bucket."""
+
+import gc
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from threading import Barrier
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from kprobe_exporter.agent import otlp as telemetry
+from kprobe_exporter.agent.otlp import FLUSH, Telemetry
+from kprobe_exporter.aggregate.pairing import Pairing
+from kprobe_exporter.config.values import Export, Otlp, return_type
+from kprobe_exporter.export.otlp.turns import TURN
+from kprobe_exporter.model.values import Arg, Batch, Exemplar, Family, Join, Layout, Record, Snapshot
+from kprobe_exporter.plan import JoinedSpec
+from kprobe_exporter.probing.attach import Attached
+from tests.support.patience import patience
+
+ENTRY = Layout(
+    0, "read", "read", "eprobe", "sys_enter_read", (Arg("fd", "int"), Arg("buf", "int", pointer=True))
+)
+RETURN = Layout(1, "read", "read_return", "eprobe", "sys_exit_read", (Arg("return", "int"),))
+CALL = Layout(
+    2,
+    "read",
+    "read",
+    "joined",
+    "read",
+    (Arg("fd", "int"), Arg("buf", "int", pointer=True), Arg("return", "int"), Arg("duration", "int")),
+    return_type("long"),
+)
+JOIN = Join(CALL, (ENTRY,), RETURN, "key", ("tid",))
+SPEC = JoinedSpec("read", "syscall", "syscall:read", "read", 2, (), "key", ("tid",), None)
+OPEN = Layout(5, "open", "open", "return", "do_sys_openat2", (Arg("return", "int"),), return_type("int"))
+
+
+class Collector:
+    """Takes everything, or nothing."""
+
+    def __init__(self) -> None:
+        self.got: dict[str, list[Any]] = {"logs": [], "traces": [], "metrics": []}
+        self.takes = True
+
+    def connect(self, signal: str, *_: object) -> "_Sender":
+        return _Sender(self, signal)
+
+
+class _Sender:
+    def __init__(self, collector: Collector, signal: str) -> None:
+        self.collector, self.signal = collector, signal
+
+    def export(self, items: Sequence[Any]) -> int:
+        self.collector.got[self.signal] += items
+        return len(items) if self.collector.takes else 0
+
+    def pause(self) -> float:
+        return 0
+
+    def stop(self, timeout: float) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def collector(monkeypatch: pytest.MonkeyPatch) -> Collector:
+    made = Collector()
+    monkeypatch.setattr(telemetry, "connect", made.connect)
+    return made
+
+
+class Wired:
+    """Telemetry with a call and an event, as the agent wires it."""
+
+    def __init__(self, otlp: Otlp, call: Export | None = None, event: Export | None = None) -> None:
+        self.exemplars: list[tuple[str, Exemplar]] = []
+        self.telemetry = Telemetry(otlp, None, lambda *one: self.exemplars.append(one))
+        self.pairing = Pairing(nested=True)
+        if call is not None:
+            attached = Attached(SPEC, (), JOIN)
+            self.telemetry.add(attached, call, self.pairing, counted=False)
+        if event is not None:
+            spec = SimpleNamespace(kind="kretprobe")
+            single = SimpleNamespace(layout=OPEN, joined=None, only=None, spec=spec)
+            self.telemetry.add(cast("Attached", single), event, self.pairing, counted=False)
+        self.telemetry.start(lambda: Snapshot((), ()), 0)
+
+    def feed(self, *records: Record) -> None:
+        self.telemetry.consume(self.pairing.pair(Batch(list(records))))
+
+    def close(self) -> dict[tuple[str, str], Any]:
+        """What was counted: by what became of it, and the signal."""
+        self.telemetry.stop_pushing()
+        self.telemetry.close()
+        return {
+            (family.name.split("_")[3], signal): count
+            for family in self.telemetry.families()
+            for (signal,), count in family.samples.items()
+            if count
+        }
+
+
+def call(start: int, took: int, returned: int = 5, tid: int = 7) -> tuple[Record, Record]:
+    return (0, start, 0, tid, 70, None, 3, 0xFFFF), (1, start + took, 1, tid, 70, None, returned)
+
+
+def test_a_call_is_a_span(collector: Collector) -> None:
+    made = Wired(Otlp(), call=Export("span"))
+    made.feed(*call(1_000_000_000, 250_000, -2))
+    assert made.close() == {("exported", "traces"): 1}
+    (span,) = collector.got["traces"]
+    assert (span.name, span.end_time - span.start_time) == ("read", 250_000)
+    assert span.attributes["kprobe.arg.fd"] == 3
+    assert "kprobe.arg.buf" not in span.attributes  # a pointer
+    assert span.attributes["error.type"] == "ENOENT"
+    ((probe, exemplar),) = made.exemplars
+    assert (probe, exemplar.value) == ("read", 250_000 / 1e9)
+    assert (exemplar.trace, exemplar.span) == (span.context.trace_id, span.context.span_id)
+
+
+def test_only_what_arrived_is_an_exemplar(collector: Collector) -> None:
+    """A collector that is down leaves none, though the span was queued and sent."""
+    collector.takes = False
+    made = Wired(Otlp(), call=Export("span"))
+    made.feed(*call(1_000_000_000, 250_000))
+    assert made.close() == {("failed", "traces"): 1}
+    assert len(collector.got["traces"]) == 1
+    assert made.exemplars == []
+
+
+def test_a_thread_that_died_in_a_call_is_no_parent(collector: Collector) -> None:
+    """Another one has its id an hour later: its three calls are three traces, of which each is whole."""
+    made = Wired(Otlp(), call=Export("span"))
+    write = replace(CALL, slot=12, symbol="write"), replace(ENTRY, slot=10), replace(RETURN, slot=11)
+    join = Join(write[0], write[1:2], write[2], "key", ("tid",))
+    made.telemetry.add(Attached(SPEC, (), join), Export("span"), made.pairing, counted=False)
+    dead, _ = call(1_000_000_000, 0)
+    hour = 3600 * 10**9
+    made.feed((10, *dead[1:]), *(half for start in range(3) for half in call(hour + 1000 * start, 250)))
+    assert made.close() == {("exported", "traces"): 3}
+    assert [span.parent for span in collector.got["traces"]] == [None] * 3
+    assert len({span.context.trace_id for span in collector.got["traces"]}) == 3
+
+
+def test_an_event_is_a_log_record(collector: Collector) -> None:
+    made = Wired(Otlp(), event=Export("log", where="return < 0"))
+    made.feed((5, 1, 0, 7, 70, None, -2), (5, 2, 0, 7, 70, None, 4))
+    assert made.close() == {("exported", "logs"): 1}
+    (record,) = collector.got["logs"]
+    assert record.log_record.attributes["kprobe.return_value"] == -2
+    assert made.exemplars == []
+
+
+def test_each_is_counted_once(collector: Collector) -> None:
+    """Over the limit, over the queue, refused: whatever becomes of it."""
+    collector.takes = False
+    made = Wired(Otlp(queue=10, max_per_second=20), event=Export("log"))
+    made.feed(*((5, time, 0, 7, 70, None, 0) for time in range(100)))
+    counts = made.close()
+    assert counts["dropped", "logs"] >= 80
+    assert counts["dropped", "logs"] + counts["failed", "logs"] == 100
+    assert ("exported", "logs") not in counts
+
+
+def test_metrics_are_pushed_once_more_at_the_end(collector: Collector) -> None:
+    made = Wired(Otlp(metrics=3600))
+    made.telemetry._pusher._snapshot = lambda: Snapshot(  # type: ignore[union-attr]
+        (Family("kprobe_up", "gauge", "h", ("probe",), {("a",): 1.0}),), ()
+    )
+    assert made.close() == {("exported", "metrics"): 1}
+    assert [metric.name for metric in collector.got["metrics"]] == ["kprobe_up"]
+
+
+def test_it_may_be_closed_twice(collector: Collector) -> None:
+    made = Wired(Otlp(), call=Export("span"))
+    made.close()
+    assert made.close() == {}
+
+
+def test_the_end_takes_bounded_time(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Log records and spans are flushed side by side, in what the metrics have left of the time."""
+    stops: dict[str, float] = {}
+    both = Barrier(2)
+
+    class Meeting(_Sender):
+        def stop(self, timeout: float) -> None:
+            stops[self.signal] = timeout
+            if self.signal != "metrics":
+                both.wait(patience(10))  # one after the other, they would never meet
+
+    monkeypatch.setattr(telemetry, "connect", lambda signal, *_: Meeting(collector, signal))
+    made = Wired(Otlp(metrics=3600), call=Export("span"), event=Export("log"))
+    readings = iter([100.0, 102.0])
+    monkeypatch.setattr(telemetry, "time", SimpleNamespace(monotonic=lambda: next(readings)))
+    made.close()
+    assert stops == {"metrics": FLUSH / 2, "logs": FLUSH - 2, "traces": FLUSH - 2}
+
+
+def test_the_interpreter_is_as_it_was(collector: Collector) -> None:
+    before = sys.getswitchinterval(), gc.get_freeze_count()
+    made = Wired(Otlp(), call=Export("span"))
+    assert sys.getswitchinterval() == pytest.approx(TURN)
+    assert gc.get_freeze_count() > 0
+    made.close()
+    assert (sys.getswitchinterval(), gc.get_freeze_count()) == before
+
+
+def test_exports_come_and_go_while_it_runs(collector: Collector) -> None:
+    """Of one that went, what was selected is still sent; of what follows nothing is known for ever."""
+    made = Wired(Otlp())
+    attached = Attached(SPEC, (), JOIN)
+    for _ in range(3):
+        made.telemetry.open("span")
+        made.telemetry.add(attached, Export("span"), made.pairing, counted=False)
+        made.feed(*call(1_000_000_000, 250_000))
+        made.telemetry.remove(attached, made.pairing)
+        made.feed(*call(2_000_000_000, 250_000))
+    assert made.close() == {("exported", "traces"): 3}
+    assert made.pairing._takes == {}
+    assert made.telemetry._selector._traces._sources == {}
+
+
+def test_what_went_is_forgotten_in_the_end(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telemetry, "MOST_REMOVED", 3)
+    made = Wired(Otlp())
+    spec = SimpleNamespace(kind="kretprobe")
+    for slot in range(10, 20):
+        layout = replace(OPEN, slot=slot)
+        single = SimpleNamespace(layout=layout, joined=None, only=None, spec=spec)
+        made.telemetry.add(cast("Attached", single), Export("log"), made.pairing, counted=False)
+        made.feed((slot, 1, 0, 7, 70, None, -2))
+        made.telemetry.remove(cast("Attached", single), made.pairing)
+    assert set(made.telemetry._described) == set(made.telemetry._probes) == {17, 18, 19}
+    made.close()

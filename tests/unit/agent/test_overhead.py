@@ -1,0 +1,76 @@
+"""overhead: the estimate is firings times a constant, by the events that a hit consists of."""
+
+import pytest
+
+from kprobe_exporter.agent.overhead import (
+    COUNTED,
+    FEXIT,
+    KPROBE,
+    KRETPROBE,
+    TRACEPOINT,
+    TRIGGER,
+    UPROBE,
+    URETPROBE,
+    Overhead,
+    cost,
+)
+from kprobe_exporter.model.hist import HistTable
+from kprobe_exporter.model.values import Layout, ProbeSpec
+
+
+def spec(file: str | None, verb: str = "", body: str = "f", **more: object) -> ProbeSpec:
+    return ProbeSpec("p", "", "", "f", file, verb, body, None, Layout(0, "p", "p", "entry", "f"), **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("parts", "seconds"),
+    [
+        ([spec("kprobe_events", "p", plan="count")], COUNTED),
+        ([spec("kprobe_events", "p")], KPROBE),
+        ([spec("kprobe_events", "r1024")], KRETPROBE),
+        ([spec("dynamic_events", "f")], KPROBE),
+        ([spec("dynamic_events", "f64", "f%return")], FEXIT),
+        ([spec("dynamic_events", "e")], TRACEPOINT + KPROBE),
+        ([spec("uprobe_events", "p", plan="count")], UPROBE),
+        ([spec("uprobe_events", "r")], URETPROBE),
+        ([spec(None)], TRACEPOINT),
+        (
+            [spec("kprobe_events", "p", role="begin"), spec("kprobe_events", "r1024", role="end")],
+            KPROBE + KRETPROBE,
+        ),
+        ([spec(None, role="begin"), spec(None, role="begin"), spec(None, role="end")], 2 * TRACEPOINT),
+    ],
+)
+def test_a_hit(parts: list[ProbeSpec], seconds: float) -> None:
+    assert cost(parts) == pytest.approx(seconds)
+
+
+def test_hist_triggers_cost_too() -> None:
+    table = HistTable((), None, None, 64, ())
+    assert (
+        cost([spec("kprobe_events", "r1024", plan="kernel", tables=(table, table))])
+        == KRETPROBE + 2 * TRIGGER
+    )
+
+
+def seconds(overhead: Overhead) -> dict[str, float]:
+    return {name: float(str(value)) for (name,), value in overhead.family().samples.items()}
+
+
+def test_it_never_goes_down_and_forgets_what_is_gone() -> None:
+    overhead = Overhead()
+    overhead.update({"a": 10, "b": 1}, {"a": 2.0, "b": 1.0})
+    assert seconds(overhead) == {"a": 20.0, "b": 1.0}
+    overhead.update({"a": 15}, {"a": 1.0, "b": 1.0})
+    assert seconds(overhead) == {"a": 25.0, "b": 1.0}
+    overhead.update({"b": 3}, {"b": 1.0})
+    assert seconds(overhead) == {"b": 3.0}
+    overhead.update({"a": 2, "b": 3}, {"a": 1.0, "b": 1.0})
+    assert seconds(overhead) == {"a": 2.0, "b": 3.0}
+
+
+def test_one_that_was_removed_and_came_again_between_two_looks_adds_up() -> None:
+    overhead = Overhead()
+    overhead.update({"a": 10}, {"a": 2.0})
+    overhead.update({"a": 3}, {"a": 2.0})
+    assert seconds(overhead) == {"a": 26.0}

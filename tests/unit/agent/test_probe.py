@@ -1,0 +1,91 @@
+"""probe: how many of a probe's events were lost, where that can be told, and never fewer than were."""
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kprobe_exporter.agent.probe import LOSSES, ProbeState
+from kprobe_exporter.aggregate.numbers import Numbers
+from kprobe_exporter.model.values import Layout, Plan, ProbeSpec, Where
+from kprobe_exporter.plan import JoinedSpec, ProbePlan
+from kprobe_exporter.probing.attach import Attached
+from kprobe_exporter.tracefs.probes import Installed
+
+NAME = "open"
+LAYOUT = Layout(1, NAME, NAME, "entry", "do_open")
+
+
+def single(plan: Plan = "events", filter_: str | None = None, only: Where | None = None) -> ProbeSpec:
+    return ProbeSpec(
+        *(NAME, "kprobe", "kprobe:do_open", "do_open", "kprobe_events", "p", "do_open", filter_, LAYOUT),
+        plan=plan,
+        only=only,
+    )
+
+
+CALL = JoinedSpec(NAME, "call", "call:do_open", "do_open", 1, (), "stack", (), None)
+
+
+def lost(
+    spec: ProbeSpec | JoinedSpec | None, hits: int, events: int, *, by_kernel: bool = True, **reasons: int
+) -> int | None:
+    """What the status page is told of a probe that is attached so."""
+    part = cast("Installed", SimpleNamespace(counted_by_kernel=by_kernel, spec=spec))
+    attached = None if spec is None else Attached(spec, (part,))
+    target = SimpleNamespace(kind=SimpleNamespace(value="kprobe"))
+    probe = SimpleNamespace(name=NAME, help="", attach=[SimpleNamespace(target=target)])
+    state = ProbeState(cast("ProbePlan", SimpleNamespace(probe=probe)), "up", "", attached)
+    return state.status(Numbers((), {NAME: hits}, {}, {NAME: events}, reasons, {}, {}, 0)).lost
+
+
+@pytest.mark.parametrize("spec", [single(), single(filter_="a == 1"), CALL])
+def test_where_nothing_was_lost_none_of_its_events_was(spec: ProbeSpec | JoinedSpec) -> None:
+    """Though some are on their way, filtered, or the agent's own."""
+    assert lost(spec, 500, 100, overrun=0, unreadable=7, negative=7, table_full=7) == 0
+
+
+@pytest.mark.parametrize("reason", LOSSES)
+def test_hits_without_an_event_are_the_most_that_it_lost(reason: str) -> None:
+    assert lost(single(), 500, 460, by_kernel=True, **{reason: 1000}) == 40
+
+
+def test_it_did_not_lose_more_than_all_probes() -> None:
+    assert lost(single(), 500, 100, overrun=20, dropped=3, wiped=2) == 25
+
+
+def test_events_that_came_after_the_hits_were_read_are_no_loss() -> None:
+    assert lost(single(), 500, 510, overrun=20) == 0
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [single(filter_="a == 1"), single(only=Where((), bool, None)), CALL],
+    ids=["kernel", "here", "call"],
+)
+def test_where_not_each_hit_is_to_be_an_event_nobody_can_tell(spec: ProbeSpec | JoinedSpec) -> None:
+    assert lost(spec, 500, 460, overrun=20) is None
+
+
+def test_where_the_agent_counts_the_hits_itself_nobody_can_tell() -> None:
+    assert lost(single(), 500, 500, by_kernel=False, overrun=20) is None
+
+
+def test_half_a_call_is_a_loss_of_calls_alone() -> None:
+    assert lost(CALL, 500, 499, unpaired=1) is None
+    assert lost(single(), 500, 499, unpaired=1) == 0
+
+
+@pytest.mark.parametrize("spec", [single("count"), single("kernel"), None], ids=["count", "kernel", "off"])
+def test_what_makes_no_events_loses_none(spec: ProbeSpec | None) -> None:
+    assert lost(spec, 500, 0, overrun=20) is None
+
+
+@given(st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 1000))
+def test_it_is_no_less_than_what_was_lost(came: int, missing: int, others: int) -> None:
+    """However much the other probes lost of theirs."""
+    told = lost(single(), came + missing, came, overrun=missing + others)
+    assert told is not None
+    assert told >= missing

@@ -1,0 +1,177 @@
+"""supervisor: what one look leads to."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from kprobe_exporter.agent.rate_limit import Trip
+from kprobe_exporter.agent.supervisor import INTERVAL, LATE, STALE, Look, Watch
+from tests.support.patience import patience
+from tests.unit.agent.test_agent import OPEN, Machine
+
+
+class Agent:
+    """What the watch is given: one probe that fires as told."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.hits = 0
+        self.up = True
+        self.age = 0.0
+        self.done: list[str] = []
+        self.watch = Watch(self.look, self.disable, self.enable, lambda: self.now)
+
+    def look(self) -> Look:
+        up = frozenset({"a"} if self.up else ())
+        return Look({"a": self.hits}, {"a": 1000.0}, up, {"a": 1e-6}, limit=200_000, age=self.age)
+
+    def disable(self, trip: Trip) -> None:
+        self.up = False
+        self.done.append(f"disable {trip.probe}")
+
+    def enable(self, name: str) -> None:
+        self.up = True
+        self.done.append(f"enable {name}")
+
+    def second(self, hits: int) -> None:
+        self.now += 1
+        self.hits += hits
+        self.watch.look()
+
+
+@pytest.fixture
+def agent() -> Agent:
+    made = Agent()
+    made.watch.look()
+    return made
+
+
+def test_too_often_and_again(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
+    agent.second(50_000)
+    assert agent.done == ["disable a"]
+    assert "the probe 'a' is tripped: it fired 50,000 times a second, and its limit is 1,000" in caplog.text
+    for _ in range(10):
+        agent.second(0)
+    assert agent.done == ["disable a", "enable a"]
+
+
+def test_what_it_costs_and_how_it_went(agent: Agent) -> None:
+    for _ in range(10):
+        agent.second(500)
+    assert list(agent.watch.overhead.family().samples.values()) == [pytest.approx(5e-3)]
+    assert agent.watch.history.rates("a") == (500.0, 500.0)
+    assert agent.done == []
+
+
+@pytest.mark.parametrize("growing", [True, False])
+def test_counts_that_stood_still_and_then_come_in_one(agent: Agent, growing: bool) -> None:
+    """By the age of the last reading, or nobody knows. 60 hits a second are within the limit."""
+    for second in range(1, 121):
+        agent.age = second if growing else float("inf")
+        agent.second(0)
+    agent.age = 0.1
+    for _ in range(10):
+        agent.second(60 if agent.hits else 60 * 121)
+    assert agent.done == []
+    assert max(agent.watch.history.rates("a")) == pytest.approx(60, rel=0.1)
+
+
+def test_the_first_reading_after_a_while_may_be_an_old_one(agent: Agent) -> None:
+    """It was asked for before the kernel held it up, and what has come since follows a second later."""
+    agent.age = float("inf")
+    for _ in range(120):
+        agent.second(0)
+    agent.age = 0.0
+    agent.second(0)
+    agent.second(60 * 122)
+    for _ in range(10):
+        agent.second(60)
+    assert agent.done == []
+    assert set(agent.watch.history.rates("a")) == {60.0}
+
+
+def test_too_often_while_nobody_could_read_it(agent: Agent) -> None:
+    agent.age = float("inf")
+    agent.second(0)
+    agent.age = 0.0
+    agent.second(50_000)
+    assert agent.done == ["disable a"]
+
+
+def test_where_every_reading_takes_long_the_limit_is_kept(agent: Agent) -> None:
+    for _ in range(3):
+        agent.now += LATE
+        agent.second(50_000)
+    assert agent.done == ["disable a"]
+
+
+def test_a_reading_that_was_seen_already_tells_nothing(agent: Agent) -> None:
+    """A scrape had the counts read just before, so the look has them at another age. 5 s of 1000 a second."""
+    for age, hits in ((0.0, 1000), (0.9, 0), (0.0, 2000), (0.99, 0), (0.0, 2000)):
+        agent.age = age
+        agent.second(hits)
+    assert agent.done == []
+    assert agent.watch.history.rates("a") == (1000.0,)
+
+
+def test_while_nobody_can_count_it_no_probe_is_tried_again(agent: Agent) -> None:
+    agent.second(50_000)
+    agent.age = float("inf")
+    for _ in range(60):
+        agent.second(0)
+    assert agent.done == ["disable a"]
+    agent.age = 0.0
+    agent.second(0)
+    agent.second(0)
+    assert agent.done == ["disable a", "enable a"]
+
+
+def test_it_goes_on_after_an_error(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kprobe_exporter.agent.supervisor.INTERVAL", 0.001)
+    looks, seen = [], threading.Event()
+
+    def look() -> Look:
+        looks.append(1)
+        if len(looks) < 5:
+            raise OSError("gone")
+        seen.set()
+        return Look()
+
+    watch = Watch(look, lambda trip: None, lambda name: None)
+    watch.start()
+    assert seen.wait(patience(10))
+    watch.close()
+    watch.close()
+    assert caplog.text.count("the probes cannot be watched: gone") == 1
+    assert INTERVAL == 1.0
+
+
+def test_the_agent_tells_how_old_the_counts_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While probes change, what is read is dropped, however new it is."""
+    monkeypatch.setattr("kprobe_exporter.agent.supervisor.INTERVAL", 3600.0)
+    machine = Machine(tmp_path)
+    machine.start(OPEN)
+    try:
+        with machine.agent._changing:
+            assert machine.agent._look().age == float("inf")
+        assert machine.agent._look().age < 60
+        machine.agent._roster.poller.close()
+        machine.agent._roster.poller._finished -= 100
+        assert machine.agent._look().age >= 100
+    finally:
+        machine.agent.__exit__()
+
+
+def test_counts_that_are_old_are_told_once_and_when_that_is_over(
+    agent: Agent, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    for age in (1.0, float("inf"), STALE - 1, STALE, STALE + 1, float("inf"), 0.5, 0.6):
+        agent.age = age
+        agent.second(0)
+    told = [record.message for record in caplog.records if "counts" in record.message]
+    assert told == [
+        "the kernel's counts are 10 s old: something holds up whoever reads tracefs",
+        "the kernel's counts are read again",
+    ]

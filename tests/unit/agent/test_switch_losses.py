@@ -1,0 +1,110 @@
+"""switch_losses: firings of a probe that is being switched off count as lost, none twice, none invented."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from kprobe_exporter.agent.switch_losses import REASON, Balance
+from kprobe_exporter.model.values import Batch, KernelCounts, Where
+from kprobe_exporter.probing.attach import Attached
+from tests.unit.aggregate.test_aggregator import OPEN, aggregator, record
+
+NAME = "open"
+
+
+class Switched:
+    """A recording probe, and what the kernel counts and delivers of it."""
+
+    def __init__(self, **spec: object) -> None:
+        only = spec.pop("only", None)
+        values = SimpleNamespace(**{"probe": NAME, "plan": "events", "filter": None, **spec})
+        self.attached = cast("Attached", SimpleNamespace(spec=values, joined=None, only=only))
+        self.aggregator = aggregator()
+        self.balance = Balance(self.aggregator)
+        self.kernel = KernelCounts({NAME: 0}, {}, {}, 0)
+        self.balance.begin([self.attached])
+
+    def fire(self, hits: int, events: int, overrun: int = 0) -> None:
+        """So many more, of which so many come; and what the ring buffers of all probes lost."""
+        self.aggregator.consume(Batch([record(0)] * events))
+        lost = self.kernel.lost.get("overrun", 0) + overrun
+        self.kernel = replace(self.kernel, hits={NAME: self.kernel.hits[NAME] + hits}, lost={"overrun": lost})
+        self.aggregator.update_kernel(self.kernel)
+
+    def switch(self, hits: int = 0, events: int = 0, overrun: int = 0) -> None:
+        """Switch it off, while it fires; and on again, for its successor."""
+        before = self.aggregator.hits()
+        self.balance.look([self.attached], before)
+        self.fire(hits, events, overrun)
+        self.balance.end([self.attached], before)
+        self.aggregator.detach(OPEN)
+        self.aggregator.attach(OPEN, count_hits=False)
+        self.kernel = replace(self.kernel, hits={NAME: 0}, epoch=self.aggregator.epoch)
+        self.balance.begin([self.attached])
+
+    @property
+    def told(self) -> int:
+        return self.aggregator.copy().lost.get(REASON, 0)
+
+
+def test_what_is_no_longer_recorded_is_lost() -> None:
+    probe = Switched()
+    probe.fire(100, 100)
+    probe.switch(hits=60, events=10)
+    assert probe.told == 50
+
+
+def test_it_is_told_anew_each_time_and_never_twice() -> None:
+    probe = Switched()
+    for hits, events, told in ((8, 3, 5), (8, 3, 10), (4, 4, 10), (0, 0, 10), (5, 0, 15)):
+        probe.fire(7, 7)
+        probe.switch(hits, events)
+        assert probe.told == told
+    numbers = probe.aggregator.copy()
+    assert numbers.hits[NAME] == numbers.events[NAME] + sum(numbers.lost.values())
+
+
+def test_what_the_ring_buffer_lost_is_not_told_again() -> None:
+    probe = Switched()
+    probe.fire(100, 70, overrun=30)
+    probe.switch(hits=50, events=40, overrun=10)
+    assert probe.told == 0
+    probe.fire(100, 100)
+    probe.switch(hits=9)
+    assert probe.told == 9
+
+
+def test_what_others_lost_makes_it_tell_less_and_only_until_it_is_changed() -> None:
+    probe = Switched()
+    probe.fire(10, 10, overrun=1000)
+    probe.switch(hits=9)
+    assert probe.told == 0
+    probe.switch(hits=9)
+    assert probe.told == 9
+
+
+def test_what_was_missing_before_is_not_told() -> None:
+    """As the agent's own firings, or when somebody had stopped all recording: a fault of its own."""
+    probe = Switched()
+    probe.fire(500, 100)
+    probe.switch(hits=53, events=50)
+    assert probe.told == 3
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [{"filter": "a == 1"}, {"plan": "count"}, {"plan": "kernel"}, {"only": Where((), bool, None)}],
+)
+def test_where_not_each_hit_is_to_be_an_event_nothing_is_told(spec: dict[str, object]) -> None:
+    probe = Switched(**spec)
+    probe.fire(10, 0)
+    probe.switch(hits=50)
+    assert probe.told == 0
+
+
+def test_who_has_no_count_has_no_balance() -> None:
+    probe = Switched()
+    probe.balance.end([probe.attached], {})
+    assert probe.told == 0

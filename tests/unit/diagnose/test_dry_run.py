@@ -1,0 +1,323 @@
+"""What `run` would settle on, of kernels that are said to be so and so."""
+
+import errno
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kprobe_exporter.config.values import Attach, Config, Label, Metric, Probe, Settings
+from kprobe_exporter.diagnose.dry_run import Known, Row, near_tracepoint, resolve
+from kprobe_exporter.elf import Code
+from kprobe_exporter.grammar.target import Kind, Target, parse_target
+from kprobe_exporter.plan import Kernel
+from kprobe_exporter.plan.joined import MEASURED
+from kprobe_exporter.symbols.functions import Answer
+from kprobe_exporter.tracefs.files import ReadOnlyTracefs
+from kprobe_exporter.tracefs.instance import Instance
+from tests.fake_tracefs import EXEC_FORMAT
+
+EXEC = "tracepoint:sched:sched_process_exec"
+COMM = (Metric("counter", "x_total", "help", labels=(Label("comm", "comm"),)),)
+HITS = "nothing but hits is asked for"
+YES, NO, TRY = Answer(True), Answer(False, "it cannot"), Answer(None, "only trying tells")
+
+
+def known(
+    functions: dict[str, Answer] | None = None,
+    eprobes: Answer = YES,
+    hist: bool = True,
+    lacks: tuple[str, ...] = (),
+) -> Known:
+    def event_format(system: str, event: str) -> str | None:
+        return EXEC_FORMAT if (system, event) == ("sched", "sched_process_exec") else None
+
+    return Known(
+        Kernel(event_format, counts_tracepoints=hist),
+        lambda path: path not in lacks,
+        lambda target: (functions or {}).get(target.symbol, NO),
+        eprobes,
+        lambda target: f", did you mean '{target.event}_2'?",
+    )
+
+
+def probe(name: str, *to: str, only: str | None = None, **more: Any) -> Probe:
+    ways = tuple(Attach(parse_target(text), {}, only, None) for text in to)
+    return Probe(name, "help", ways, **more)
+
+
+def rows(kernel: Known, *probes: Probe) -> list[Row]:
+    return resolve(Config(Settings(), probes), kernel)
+
+
+def row(kernel: Known, made: Probe) -> Row:
+    (found,) = rows(kernel, made)
+    return found
+
+
+def test_the_first_that_works() -> None:
+    made = probe("p", "kprobe:a", "kprobe:b", EXEC)
+    assert row(known({"a": YES}), made) == Row("p", "up", "kprobe", "kprobe:a", "count", (HITS,))
+    assert row(known({"b": YES}), made) == Row(
+        "p", "up", "kprobe", "kprobe:b", "count", (HITS, "kprobe:a: it cannot")
+    )
+    found = row(known(lacks=("kprobe_events",)), made)
+    assert (found.state, found.target) == ("up", EXEC)
+    assert found.why[1].startswith("kprobe:a: this kernel was built without CONFIG_KPROBE_EVENTS")
+
+
+def test_none_that_works() -> None:
+    made = probe("p", "kretprobe:a", "tracepoint:sched:no")
+    why = (
+        "it cannot",
+        "tracepoint:sched:no: this kernel has no tracepoint sched:no, did you mean 'no_2'?",
+    )
+    assert row(known(), made) == Row("p", "down", "kretprobe", "kretprobe:a", "", why)
+    optional = probe("p", "kretprobe:a", optional=True)
+    assert row(known(), optional).state == "absent"
+
+
+def test_one_that_is_disabled_is_not_judged() -> None:
+    made = probe("p", "kprobe:a", enabled=False)
+    assert row(known(), made) == Row(
+        "p", "disabled", "kprobe", "kprobe:a", "", ("'enabled: false' in the configuration",)
+    )
+
+
+def test_what_only_trying_tells() -> None:
+    made = probe("p", "kprobe:a+4", "kprobe:b")
+    alone = row(known({"a": TRY}), made)
+    assert alone == Row(
+        "p", "unsure", "kprobe", "kprobe:a+4", "count", (HITS, "only trying tells", "kprobe:b: it cannot")
+    )
+    sure = row(known({"a": TRY, "b": YES}), made)
+    assert (sure.state, sure.target) == ("up", "kprobe:a+4")
+    assert sure.why == (HITS, "only trying tells; else kprobe:b")
+
+
+def test_a_note_is_shown() -> None:
+    found = row(known({"a": Answer(True, "it never fires")}), probe("p", "kprobe:a"))
+    assert (found.state, found.why) == ("up", (HITS, "it never fires"))
+
+
+@pytest.mark.parametrize("eprobes", [YES, NO, TRY])
+@pytest.mark.parametrize("hist", [True, False])
+def test_a_tracepoint(eprobes: Answer, hist: bool) -> None:
+    """The same target and plan, whether the kernel has eprobes or not."""
+    counted = row(known(eprobes=eprobes, hist=hist), probe("p", EXEC))
+    assert (counted.state, counted.target) == ("up", EXEC)
+    assert counted.plan == ("count" if hist else "events")
+    named = row(known(eprobes=eprobes, hist=hist), probe("p", EXEC, metrics=COMM))
+    assert (named.state, named.target, named.plan) == ("up", EXEC, "events")
+    because = "the metric x_total takes its events"
+    assert named.why == ((because, "only trying tells") if eprobes is TRY else (because,))
+
+
+@pytest.mark.parametrize("to", ["kprobe:a", EXEC])
+def test_one_that_the_kernel_aggregates(to: str) -> None:
+    made = probe("p", to, aggregate="kernel")
+    found = row(known({"a": YES}), made)
+    assert (found.state, found.plan, found.why) == ("up", "kernel", ("aggregate: kernel",))
+    found = row(known({"a": YES}, hist=False), made)
+    assert (found.state, found.plan) == ("down", "")
+    assert "CONFIG_HIST_TRIGGERS" in found.why[0]
+
+
+def test_two_on_one_tracepoint() -> None:
+    """They need eprobes, if the kernel is to filter."""
+    pair = probe("p", EXEC, metrics=COMM), probe("q", EXEC, only='comm == "cron"')
+    assert [found.state for found in rows(known(), *pair)] == ["up", "up"]
+    _, second = rows(known(eprobes=NO, hist=False), *pair)
+    assert second.state == "down"
+    assert "the probe 'p' has this tracepoint already" in second.why[0]
+    assert [found.state for found in rows(known(eprobes=TRY), *pair)] == ["up", "unsure"]
+
+
+def call(name: str, to: str, only: str | None = None, **more: Any) -> Probe:
+    """A call whose halves the kernel filters."""
+    enter, leave = parse_target(to).halves
+    halves = (Attach(enter, {}, only, None), Attach(leave, {}, only, None))
+    whole = Attach(parse_target(to), {}, None, None, begins=halves[:1], end=halves[1])
+    return Probe(name, "help", (whole, *more.pop("others", ())), **more)
+
+
+def pair(name: str, *to: str, only: tuple[str | None, ...] = (None, None), **more: Any) -> Probe:
+    """What begins and what ends it, each with a filter of its own."""
+    halves = tuple(
+        Attach(parse_target(text), {}, filter_, None) for text, filter_ in zip(to, only, strict=True)
+    )
+    *begins, end = halves
+    target = Target(Kind.PAIR, parts=tuple(half.target for half in halves))
+    whole = Attach(target, {}, None, None, begins=tuple(begins), end=end, key=("cpu",))
+    return Probe(name, "help", (whole, *more.pop("others", ())), **more)
+
+
+def test_a_call() -> None:
+    made = call("p", "call:a")
+    assert row(known({"a": YES}), made) == Row("p", "up", "call", "call:a", "events", (MEASURED,))
+    assert row(known(), made) == Row("p", "down", "call", "call:a", "", ("it cannot",))
+    unsure = row(known({"a": TRY}), made)
+    assert unsure == Row("p", "unsure", "call", "call:a", "events", (MEASURED, "only trying tells"))
+    noted = row(known({"a": Answer(True, "it never fires")}), made)
+    assert (noted.state, noted.why) == ("up", (MEASURED, "it never fires"))
+    without = row(known({"a": YES}, lacks=("kprobe_events",)), made)
+    assert without.state == "down"
+    assert "CONFIG_KPROBE_EVENTS" in without.why[0]
+    assert row(known(), replace(made, optional=True)).state == "absent"
+    assert row(known(), replace(made, enabled=False)).state == "disabled"
+
+
+@pytest.mark.parametrize(
+    ("answers", "state", "why"),
+    [
+        ((YES, YES, YES), "up", (MEASURED,)),
+        ((YES, NO, YES), "down", ("it cannot",)),
+        ((TRY, YES, NO), "down", ("it cannot",)),
+        ((YES, TRY, YES), "unsure", (MEASURED, "only trying tells")),
+        ((Answer(True, "a note"), YES, TRY), "unsure", (MEASURED, "only trying tells")),
+        ((YES, YES, Answer(True, "a note")), "up", (MEASURED, "a note")),
+    ],
+)
+def test_a_pair_is_as_sure_as_the_least_sure_of_its_events(
+    answers: tuple[Answer, ...], state: str, why: tuple[str, ...]
+) -> None:
+    made = pair("p", "kprobe:a", "kprobe:b", "kretprobe:c", only=(None, None, None))
+    found = row(known(dict(zip("abc", answers, strict=True))), made)
+    target = "kprobe:a | kprobe:b -> kretprobe:c"
+    assert found == Row("p", state, "pair", target, "" if state == "down" else "events", why)  # type: ignore[arg-type]
+
+
+def test_what_comes_after_a_call_in_the_list() -> None:
+    single = Attach(parse_target("kprobe:b"), {}, None, None)
+    made = call("p", "call:a", others=(single,))
+    found = row(known({"b": YES}), made)
+    assert found == Row("p", "up", "kprobe", "kprobe:b", "count", (HITS, "call:a: it cannot"))
+    found = row(known({"a": TRY, "b": YES}), made)
+    assert (found.state, found.target) == ("up", "call:a")
+    assert found.why == (MEASURED, "only trying tells; else kprobe:b")
+
+
+@pytest.mark.parametrize("eprobes", [YES, NO, TRY])
+@pytest.mark.parametrize("hist", [True, False])
+def test_a_pair_of_tracepoints_is_had_with_eprobes_or_without(eprobes: Answer, hist: bool) -> None:
+    found = row(known({"a": YES}, eprobes=eprobes, hist=hist), pair("p", EXEC, "kprobe:a"))
+    assert found == Row("p", "up", "pair", f"{EXEC} -> kprobe:a", "events", (MEASURED,))
+
+
+@pytest.mark.parametrize(("eprobes", "state"), [(YES, "up"), (NO, "down"), (TRY, "unsure")])
+def test_a_pair_on_one_tracepoint_with_two_filters_needs_eprobes(eprobes: Answer, state: str) -> None:
+    made = pair("p", EXEC, EXEC, only=("pid == 1", "pid == 2"))
+    found = row(known(eprobes=eprobes), made)
+    assert found.state == state
+    assert ("has this tracepoint already" in found.why[-1]) == (eprobes is NO)
+
+
+def test_a_probe_beside_a_pair_on_its_tracepoint() -> None:
+    first, second = pair("p", EXEC, "kprobe:a"), probe("q", EXEC, only='comm == "cron"')
+    states = [found.state for found in rows(known({"a": YES}, eprobes=NO, hist=False), first, second)]
+    assert states == ["up", "down"]
+    assert [found.state for found in rows(known({"a": YES}), first, second)] == ["up", "up"]
+    # What would not be there takes no place.
+    states = [found.state for found in rows(known(eprobes=NO), first, probe("q", EXEC, only="pid == 1"))]
+    assert states == ["down", "up"]
+
+
+def test_a_system_call_that_is_not_there() -> None:
+    found = row(known(), call("p", "syscall:nope"))
+    why = ("this kernel has no tracepoint syscalls:sys_enter_nope",)
+    assert found == Row("p", "down", "syscall", "syscall:nope", "", why)
+
+
+def test_a_tracepoint_of_a_pair_that_is_not_there() -> None:
+    found = row(known({"a": YES}), pair("p", "kprobe:a", "tracepoint:sched:nope"))
+    assert (found.state, found.target) == ("down", "kprobe:a -> tracepoint:sched:nope")
+    assert found.why == ("this kernel has no tracepoint sched:nope",)
+
+
+@pytest.mark.parametrize("eprobes", [YES, NO])
+def test_a_place_in_a_program(eprobes: Answer) -> None:
+    """It needs no eprobes, and no function of the kernel."""
+    kernel = known(eprobes=eprobes)
+    kernel = replace(kernel, kernel=replace(kernel.kernel, locate=lambda _: Code(16, "EM_X86_64")))
+    assert row(kernel, call("p", "ucall:/x:f")).state == "up"
+    assert row(kernel, probe("p", "uprobe:/x:f")).state == "up"
+    lacks = replace(kernel, has=lambda path: path != "uprobe_events")
+    found = row(lacks, call("p", "ucall:/x:f"))
+    assert found.state == "down"
+    assert "CONFIG_UPROBE_EVENTS" in found.why[0]
+
+
+def test_both_halves_are_asked_for() -> None:
+    asked: list[str] = []
+
+    def function(target: Target) -> Answer:
+        asked.append(str(target))
+        return YES
+
+    resolve(Config(Settings(), (call("p", "call:ext4:f"),)), replace(known(), function=function))
+    assert asked == ["kprobe:ext4:f", "kretprobe:ext4:f"]
+
+
+def test_a_tracepoint_that_cannot_be_enabled() -> None:
+    lacks = ("events/sched/sched_process_exec/enable",)
+    found = row(known(eprobes=NO, lacks=lacks), probe("p", EXEC, metrics=COMM))
+    assert found.state == "down"
+
+
+def touch(root: Path, *events: str) -> ReadOnlyTracefs:
+    for event in events:
+        (root / "events" / event).mkdir(parents=True)
+        (root / "events" / event / "format").touch()
+        (root / "events" / event).with_name("enable").touch()
+    (root / "events" / "enable").touch()
+    return ReadOnlyTracefs(root)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("sched:sched_swich", "'sched_switch'"),
+        ("sched:sys_enter_openat", "'syscalls:sys_enter_openat'"),
+        ("shced:other", "'sched'"),
+        ("sched:zzzzzz", ""),
+        ("zzzzz:zzzzzz", ""),
+    ],
+)
+def test_a_tracepoint_of_nearly_that_name(tmp_path: Path, name: str, words: str) -> None:
+    files = touch(tmp_path, "sched/sched_switch", "syscalls/sys_enter_openat")
+    found = near_tracepoint(files, parse_target(f"tracepoint:{name}"))
+    assert found == (f", did you mean {words}?" if words else "")
+
+
+def test_a_tracefs_that_is_looked_at_is_not_changed(tmp_path: Path) -> None:
+    files = touch(tmp_path, "sched/sched_switch")
+    changes: list[Callable[[str], object]] = [
+        *(files.mkdir, files.rmdir, files.open_pipe, files.lock),
+        lambda path: files.write(path, "1"),
+    ]
+    for change in changes:
+        with pytest.raises(OSError, match="Read-only") as refused:
+            change("events/enable")
+        assert refused.value.errno == errno.EROFS
+    instance = Instance.top(files)
+    assert instance.event_format("sched", "sched_switch") == ""
+    assert instance.event_format("sched", "no") is None
+    instance.close()
+    assert files.exists("events/sched/sched_switch")
+
+
+def test_the_target_that_is_asked_for() -> None:
+    asked: list[Target] = []
+
+    def function(target: Target) -> Answer:
+        asked.append(target)
+        return YES
+
+    kernel = known()
+    resolve(
+        Config(Settings(), (probe("p", "kprobe:ext4:ext4_open+8"),)),
+        Known(kernel.kernel, kernel.has, function, kernel.eprobes, kernel.near),
+    )
+    assert [(t.module, t.symbol, t.offset) for t in asked] == [("ext4", "ext4_open", 8)]

@@ -1,0 +1,225 @@
+"""The hist triggers of a plan: what each metric takes, how the kernel is told, how much room there is."""
+
+import itertools
+from typing import Any
+
+import pytest
+
+from kprobe_exporter.config.values import Attach, Label, Metric, Probe
+from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.labels import DECODERS
+from kprobe_exporter.model.hist import HistFeed, HistTable
+from kprobe_exporter.model.values import ProbeSpec, Unfit
+from kprobe_exporter.plan import JoinedSpec, Kernel, plan_probe
+from tests.unit.plan.test_probe import EXEC, EXIT, attach, counter, formats, probe
+
+WIDE = "return >= 4294963201 && return <= 4294967295"
+NOT_WIDE = "(return < 4294963201 || return > 4294967295)"
+
+
+def plans(made: Probe, *, hist: bool = True, max_series: int = 1000) -> tuple[ProbeSpec | Unfit, ...]:
+    kernel = Kernel(formats, counts_tracepoints=hist)
+    found = plan_probe(made, "ns", DECODERS, kernel, itertools.count(), max_series).alternatives
+    return tuple(way for way in found if not isinstance(way, JoinedSpec))
+
+
+def kernel_probe(*ways: Attach, metrics: tuple[Metric, ...] = (), **more: Any) -> Probe:
+    return probe(*ways, metrics=metrics, aggregate="kernel", **more)
+
+
+def spec(made: Probe, **more: Any) -> ProbeSpec:
+    first = plans(made, **more)[0]
+    assert isinstance(first, ProbeSpec)
+    for table in first.tables:
+        if table.condition is not None:
+            parse_filter(table.condition)  # our own grammar takes it, as the kernel would
+    return first
+
+
+def triggers(*ways: Attach, metrics: tuple[Metric, ...] = ()) -> list[str]:
+    return [table.trigger for table in spec(kernel_probe(*ways, metrics=metrics)).tables]
+
+
+def histogram(*fields: str, value: str) -> Metric:
+    return Metric("histogram", "x", "help", value, tuple(Label(f"l_{f}", f) for f in fields), (1.0, 4.0))
+
+
+@pytest.mark.parametrize(
+    ("way", "metrics", "expected"),
+    [
+        (attach("kprobe:f"), (), ["hist:keys=common_cpu:size=1024"]),
+        (
+            attach("kprobe:f", only="common_pid == 7"),
+            (counter(),),
+            ["hist:keys=common_cpu:size=1024 if common_pid == 7"],
+        ),
+        (
+            attach("kprobe:f", n="$arg1:u32"),
+            (counter("comm", "tid"), counter("cpu", value="n")),
+            ["hist:keys=comm,common_pid:size=4096", "hist:keys=common_cpu:vals=n:size=4096"],
+        ),
+        (
+            attach("kprobe:f", n="$arg1:u32"),
+            (histogram("comm", value="n"),),
+            [
+                "hist:keys=comm,n.log2:vals=n:size=16384 if n > 0",
+                "hist:keys=comm,n:size=16384 if n == 0",
+            ],
+        ),
+        (
+            attach("kprobe:f", n="$arg1:s32"),
+            (counter(value="n"),),
+            [
+                "hist:keys=common_cpu:vals=n:size=1024 if n >= 0",
+                "hist:keys=common_cpu:size=1024 if n < 0",
+                "hist:keys=common_cpu:size=1024",
+            ],
+        ),
+        (
+            attach("kretprobe:f", "ssize_t"),
+            (),
+            [
+                "hist:keys=return.log2:vals=return:size=128 if return > 0",
+                "hist:keys=return:size=512 if return <= 0 && return >= -4095",
+                "hist:keys=common_cpu:size=1024",
+            ],
+        ),
+        (
+            attach("kretprobe:f", "long", "return != 0"),
+            (counter("comm"),),
+            [
+                "hist:keys=comm:size=4096 if return != 0",
+                f"hist:keys=return.log2:vals=return:size=128 if (return != 0) && (return > 0 && {NOT_WIDE})",
+                "hist:keys=return:size=512"
+                f" if (return != 0) && ((return <= 0 && return >= -4095) || ({WIDE}))",
+            ],
+        ),
+        (
+            attach("kretprobe:f", "u8"),
+            (),
+            [
+                "hist:keys=return.log2:vals=return:size=128 if return > 0",
+                "hist:keys=return:size=512 if return == 0",
+                "hist:keys=common_cpu:size=1024",
+            ],
+        ),
+        (
+            attach("kretprobe:f", "s8"),  # -4095 would be cut to 1
+            (),
+            [
+                "hist:keys=return.log2:vals=return:size=128 if return > 0",
+                "hist:keys=return:size=512 if return <= 0",
+                "hist:keys=common_cpu:size=1024",
+            ],
+        ),
+        (
+            attach("kretprobe:f", "ptr"),
+            (),
+            ["hist:keys=return:size=512 if return >= 18446744073709547521", "hist:keys=common_cpu:size=1024"],
+        ),
+    ],
+)
+def test_triggers(way: Attach, metrics: tuple[Metric, ...], expected: list[str]) -> None:
+    assert triggers(way, metrics=metrics) == expected
+
+
+def test_a_condition_is_the_kernels() -> None:
+    metric = Metric("counter", "x_total", "help", where="tid != 3 || cpu == 1")
+    assert triggers(attach("kprobe:f", only="common_pid > 1"), metrics=(metric,))[0] == (
+        "hist:keys=common_cpu:size=1024 if (common_pid > 1) && (common_pid != 3 || CPU == 1)"
+    )
+
+
+def test_nothing_else_is_written_of_a_function() -> None:
+    made = kernel_probe(attach("kprobe:f", only="n > 1", n="$arg1"), metrics=(counter("n", "comm"),))
+    found = spec(made)
+    assert found.line("g", "e") == "p:g/e f n=$arg1:x64 comm=$comm:string"
+    assert (found.plan, found.filter, found.because) == ("kernel", None, "aggregate: kernel")
+
+
+def test_equal_triggers_are_one() -> None:
+    found = spec(kernel_probe(attach("kprobe:f"), metrics=(counter("comm"), counter("comm"))))
+    assert [table.feeds for table in found.tables] == [(HistFeed(0, "add", (0,)), HistFeed(1, "add", (0,)))]
+
+
+def passed(tables: tuple[HistTable, ...]) -> list[str]:
+    return [table.trigger for table in tables if table.passed]
+
+
+def test_what_passed_is_counted_once() -> None:
+    """By a table without a condition of its own, by two that complement each other, or by one more."""
+    way = attach("kretprobe:f", "int", "common_pid == 7", n="$arg1:u32")
+    for metrics, number in (((counter("comm"), counter("cpu")), 1), ((histogram(value="n"),), 2), ((), 1)):
+        found = spec(kernel_probe(way, metrics=metrics)).tables
+        assert len(passed(found)) == number
+    both = spec(kernel_probe(way, metrics=(histogram(value="n"),))).tables
+    assert [text.partition(" if ")[2] for text in passed(both)] == [
+        "(common_pid == 7) && (n > 0)",
+        "(common_pid == 7) && (n == 0)",
+    ]
+
+
+@pytest.mark.parametrize(("series", "rows"), [(1, 128), (32, 128), (33, 256), (1000, 4096), (10**6, 1 << 17)])
+def test_room(series: int, rows: int) -> None:
+    (table,) = spec(kernel_probe(attach("kprobe:f"), metrics=(counter("comm"),)), max_series=series).tables
+    assert table.size == rows
+
+
+def test_a_tracepoint_itself_or_else_an_eprobe() -> None:
+    way = attach(f"tracepoint:{EXIT}", "long", "return < 0", **{"return": "ret"})
+    own, eprobe = plans(kernel_probe(way, metrics=(counter("return"),)))
+    assert isinstance(own, ProbeSpec)
+    assert isinstance(eprobe, ProbeSpec)
+    assert (own.file, own.system, own.event, own.plan) == (None, "syscalls", "sys_exit_openat", "kernel")
+    assert own.tables[0].trigger == "hist:keys=ret:size=4096 if ret < 0"
+    assert own.tables[0].keys[0].field == "return"
+    assert eprobe.line("g", "e") == "e:g/e syscalls.sys_exit_openat return=$ret:s64"
+    assert eprobe.tables[0].trigger == "hist:keys=return:size=4096 if return < 0"
+    assert eprobe.filter is None
+
+
+def test_only_an_eprobe_knows_a_threads_name() -> None:
+    (eprobe,) = plans(kernel_probe(attach(f"tracepoint:{EXEC}"), metrics=(counter("comm"),)))
+    assert isinstance(eprobe, ProbeSpec)
+    assert eprobe.tables[0].trigger == "hist:keys=comm:size=4096"
+
+
+def test_a_text_is_no_key() -> None:
+    way = attach(f"tracepoint:{EXEC}", file="filename")
+    for found in plans(kernel_probe(way, metrics=(counter("file"),))):
+        assert isinstance(found, Unfit)
+        assert "'file' is no plain number" in found.reason
+
+
+@pytest.mark.parametrize("to", ["kprobe:f", f"tracepoint:{EXEC}"])
+def test_a_kernel_without_hist_triggers(to: str) -> None:
+    (found,) = plans(kernel_probe(attach(to)), hist=False)
+    assert isinstance(found, Unfit)
+    assert "CONFIG_HIST_TRIGGERS" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("made", "because"),
+    [
+        (probe(attach("kprobe:f")), "nothing but hits is asked for"),
+        (probe(attach("kprobe:f"), aggregate="events"), "aggregate: events"),
+        (probe(attach("kprobe:f"), stack=True), "stack: true"),
+        (probe(attach("kprobe:f", only="common_pid > 1")), "its filter is counted by events"),
+        (probe(attach("kprobe:f"), metrics=(counter(),)), "the metric x_total takes its events"),
+        (probe(attach("kretprobe:f", "int")), "its return value is read"),
+        (probe(attach(f"tracepoint:{EXEC}")), "nothing but hits is asked for"),
+        (probe(attach(f"tracepoint:{EXEC}"), aggregate="events"), "aggregate: events"),
+    ],
+)
+def test_the_other_plans_have_their_reasons(made: Probe, because: str) -> None:
+    first = plans(made)[0]
+    assert isinstance(first, ProbeSpec)
+    assert first.because == because
+    assert first.plan == ("count" if because.startswith("nothing") else "events")
+    assert first.tables == ()
+
+
+def test_a_tracepoint_that_cannot_be_counted_otherwise() -> None:
+    first = plans(probe(attach(f"tracepoint:{EXEC}")), hist=False)[0]
+    assert isinstance(first, ProbeSpec)
+    assert first.because == "this kernel counts a tracepoint in no other way"

@@ -1,0 +1,173 @@
+"""What systemd is told: each message as sd_notify(3) has it, and nothing that stops an agent."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kprobe_exporter.service.sdnotify import EXTENSION, MAX_STATUS, SEND_TIME, Systemd
+
+EXTENDED = f"EXTEND_TIMEOUT_USEC={int(EXTENSION * 1e6)}"
+
+
+class Manager:
+    """systemd's end of the socket."""
+
+    def __init__(self, address: str) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind("\0" + address[1:] if address.startswith("@") else address)
+        self.socket.settimeout(5)
+
+    def heard(self) -> list[str]:
+        """The assignments of the next message."""
+        return self.socket.recv(65536).decode().split("\n")
+
+    def heard_nothing(self) -> bool:
+        self.socket.setblocking(False)
+        try:
+            self.socket.recv(1)
+        except BlockingIOError:
+            return True
+        return False
+
+
+@pytest.fixture(params=["path", "abstract"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    path = str(tmp_path / "notify")
+    return path if request.param == "path" else f"@kprobe_exporter{path}"
+
+
+@pytest.fixture
+def manager(address: str) -> Iterator[Manager]:
+    manager = Manager(address)
+    with manager.socket:
+        yield manager
+
+
+def test_a_life(address: str, manager: Manager) -> None:
+    with Systemd(address, clock=lambda: 1_234_567_890) as systemd:
+        systemd.starting("installing 6 probes")
+        assert manager.heard() == ["STATUS=installing 6 probes", EXTENDED]
+        systemd.ready("5 of 6 probes are up")
+        assert manager.heard() == ["READY=1", "STATUS=5 of 6 probes are up"]
+        systemd.alive()
+        assert manager.heard() == ["WATCHDOG=1"]
+        systemd.reloading()
+        assert manager.heard() == [
+            "RELOADING=1",
+            "MONOTONIC_USEC=1234567",
+            "STATUS=reading the configuration again",
+            EXTENDED,
+        ]
+        systemd.ready("6 of 6 probes are up")
+        assert manager.heard() == ["READY=1", "STATUS=6 of 6 probes are up"]
+        systemd.status("5 of 6 probes are up")
+        assert manager.heard() == ["STATUS=5 of 6 probes are up"]
+        systemd.stopping("removing the probes")
+        assert manager.heard() == ["STOPPING=1", "STATUS=removing the probes"]
+    systemd.alive()
+    systemd.close()
+    assert manager.heard_nothing()
+
+
+@pytest.mark.parametrize(
+    ("environment", "watchdog"),
+    [
+        ({}, None),
+        ({"WATCHDOG_USEC": "60000000"}, 60.0),
+        ({"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": "42"}, 60.0),
+        ({"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": "43"}, None),
+        ({"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": ""}, None),
+        ({"WATCHDOG_PID": "42"}, None),
+        ({"WATCHDOG_USEC": "0"}, None),
+        ({"WATCHDOG_USEC": "-1"}, None),
+        ({"WATCHDOG_USEC": ""}, None),
+        ({"WATCHDOG_USEC": "1e6"}, None),
+        ({"WATCHDOG_USEC": "²"}, None),
+    ],
+)
+def test_the_watchdog_of_an_environment(environment: dict[str, str], watchdog: float | None) -> None:
+    everything = {"HOME": "/", **environment}
+    with Systemd.of(everything, 42) as systemd:
+        assert systemd.watchdog == watchdog
+        assert not systemd.listens
+    assert everything == {"HOME": "/"}  # children are not meant
+
+
+def test_the_socket_of_an_environment(address: str, manager: Manager) -> None:
+    environment = {"NOTIFY_SOCKET": address, "HOME": "/"}
+    with Systemd.of(environment, 42) as systemd:
+        assert environment == {"HOME": "/"}
+        assert systemd.listens
+        systemd.alive()
+        assert manager.heard() == ["WATCHDOG=1"]
+
+
+@pytest.mark.parametrize("address", ["", "/", "@", "relative", "vsock:2:1234"])
+def test_an_address_that_is_none(address: str, caplog: pytest.LogCaptureFixture) -> None:
+    with Systemd.of({"NOTIFY_SOCKET": address}, 42) as systemd:
+        systemd.ready("x")
+        assert not systemd.listens
+    assert [record.levelname for record in caplog.records] == (["WARNING"] if address else [])
+
+
+@pytest.mark.parametrize("address", ["/nowhere/notify", "/" + "x" * 4096, "@" + "x" * 4096, "/a\0b"])
+def test_a_manager_that_is_not_there(address: str) -> None:
+    with Systemd(address) as systemd:
+        systemd.ready("x")
+        systemd.alive()
+
+
+def test_a_manager_that_hears_nothing_any_more(tmp_path: Path) -> None:
+    manager = Manager(str(tmp_path / "notify"))
+    with Systemd(str(tmp_path / "notify")) as systemd:
+        manager.socket.close()
+        systemd.ready("x")
+
+
+def test_a_manager_that_does_not_get_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message waits for a bounded time, and the agent goes on without it."""
+    assert 0 < SEND_TIME < 10
+    monkeypatch.setattr("kprobe_exporter.service.sdnotify.SEND_TIME", 0.01)
+    manager = Manager(str(tmp_path / "notify"))
+    waiting = int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text())
+    with manager.socket, Systemd(str(tmp_path / "notify")) as systemd:
+        for _ in range(waiting + 3):
+            systemd.alive()
+
+
+def test_no_descriptor_is_left_to_open_one(tmp_path: Path) -> None:
+    """Telling that it lives takes no descriptor, so that to run out of them is no reason to be killed."""
+    manager = Manager(str(tmp_path / "notify"))
+    with manager.socket, Systemd(str(tmp_path / "notify")) as systemd, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, "socket", None)
+        systemd.alive()
+        assert manager.heard() == ["WATCHDOG=1"]
+
+
+@given(st.text(st.characters()))
+def test_a_status_is_one_assignment_of_a_bounded_length(text: str) -> None:
+    sent: list[tuple[str, ...]] = []
+    systemd = Systemd()
+    systemd._send = lambda *lines: sent.append(lines)  # type: ignore[method-assign]
+    systemd.status(text)
+    [[line]] = sent
+    assert line.startswith("STATUS=")
+    assert line.isprintable()
+    assert len(line) <= len("STATUS=") + MAX_STATUS + 1
+    line.encode()
+
+
+def test_many_threads_at_once(tmp_path: Path) -> None:
+    manager = Manager(str(tmp_path / "notify"))
+    with manager.socket, Systemd(str(tmp_path / "notify")) as systemd:
+        threads = [threading.Thread(target=systemd.status, args=(f"{n}",)) for n in range(5)]
+        for thread in threads:
+            thread.start()
+        assert sorted(manager.heard()[0] for _ in threads) == [f"STATUS={n}" for n in range(5)]
+        for thread in threads:
+            thread.join()

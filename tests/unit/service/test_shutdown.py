@@ -1,0 +1,70 @@
+"""The request to stop, from signal handlers and threads."""
+
+import os
+import signal
+import threading
+from types import FrameType
+
+import pytest
+
+from kprobe_exporter.service.shutdown import Stop
+
+
+def test_it_is_set_once_and_for_all() -> None:
+    stop = Stop()
+    assert not stop.is_set()
+    stop.set()
+    stop.set()
+    assert stop.is_set()
+    stop.wait()
+
+
+def test_a_thread_wakes_the_one_that_waits() -> None:
+    stop = Stop()
+    thread = threading.Thread(target=stop.set)
+    thread.start()
+    stop.wait()
+    thread.join()
+
+
+def test_a_signal_in_the_middle_of_setting_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """threading.Event would wait for its own lock here, for ever."""
+    stop = Stop()
+    write = os.write
+
+    def interrupted(fd: int, data: bytes) -> int:
+        monkeypatch.setattr(os, "write", write)
+        signal.raise_signal(signal.SIGUSR1)
+        return write(fd, data)
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    monkeypatch.setattr(os, "write", interrupted)
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        stop.set()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    stop.wait()
+
+
+def test_reloads_are_waited_for_as_well() -> None:
+    """All that were asked for before are one; one that is asked for later is another; a stop comes first."""
+    stop = Stop()
+    stop.ask_reload()
+    stop.ask_reload()
+    assert not stop.wait()
+    threading.Thread(target=stop.ask_reload).start()
+    assert not stop.wait()
+    stop.ask_reload()
+    stop.set()
+    assert stop.wait()
+    assert stop.wait()
+
+
+def test_a_pipe_that_is_full_wakes_too() -> None:
+    stop = Stop()
+    for _ in range(100_000):
+        stop.set()
+    stop.wait()

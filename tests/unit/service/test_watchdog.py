@@ -1,0 +1,155 @@
+"""systemd hears that the agent lives only while its vital threads get on."""
+
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kprobe_exporter.service.sdnotify import Systemd
+from kprobe_exporter.service.watchdog import Heartbeat, Vital
+from tests.unit.service.test_sdnotify import Manager
+
+
+class Told(Systemd):
+    """Keeps what it is told; nobody listens."""
+
+    def __init__(self, watchdog: float | None = 60.0) -> None:
+        super().__init__(None, watchdog)
+        self.messages: list[str] = []
+
+    def _send(self, *lines: str) -> None:
+        self.messages += lines
+
+    def heard(self) -> list[str]:
+        messages, self.messages = self.messages, []
+        return messages
+
+
+class Thread:
+    """A thread's progress, as a test has it."""
+
+    def __init__(self) -> None:
+        self.rounds: int | None = 0
+
+    def progress(self) -> int | None:
+        return self.rounds
+
+
+@pytest.fixture(autouse=True)
+def logged(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    package = logging.getLogger("kprobe_exporter")
+    before = package.propagate
+    package.propagate = True
+    yield caplog
+    package.propagate = before
+
+
+def test_while_all_is_well() -> None:
+    told, reader = Told(), Thread()
+    heartbeat = Heartbeat(told, [Vital("reader", reader.progress)], lambda: "6 of 6 probes are up")
+    for beat in range(5):
+        reader.rounds = beat
+        heartbeat.beat()
+        assert told.heard() == ([] if beat else ["STATUS=6 of 6 probes are up"]) + ["WATCHDOG=1"]
+
+
+def test_a_thread_that_hangs_and_gets_on_again(logged: pytest.LogCaptureFixture) -> None:
+    told, reader = Told(), Thread()
+    heartbeat = Heartbeat(told, [Vital("reader", reader.progress)], lambda: "fine")
+    heartbeat.beat()
+    heartbeat.beat()  # once without progress: it may have been looked at just before
+    assert told.heard() == ["STATUS=fine", "WATCHDOG=1", "WATCHDOG=1"]
+    for _ in range(3):
+        heartbeat.beat()
+    assert told.heard() == ["STATUS=no progress of the reader"]
+    assert [record.getMessage() for record in logged.records] == [
+        "the reader makes no progress: the watchdog will end this"
+    ]
+    reader.rounds = 1
+    heartbeat.beat()
+    assert told.heard() == ["STATUS=fine", "WATCHDOG=1"]
+    assert logged.records[-1].getMessage() == "the reader gets on again"
+
+
+@pytest.mark.parametrize("patience", [1, 2, 5])
+def test_patience(patience: int) -> None:
+    """A read that the kernel holds up for a while is no reason to be killed; an endless one is."""
+    told, poller = Told(), Thread()
+    heartbeat = Heartbeat(told, [Vital("poller", poller.progress, patience)], lambda: "fine")
+    for _ in range(2 * patience):
+        heartbeat.beat()
+        assert "WATCHDOG=1" in told.heard()
+    heartbeat.beat()
+    assert "WATCHDOG=1" not in told.heard()
+
+
+def test_who_has_nothing_to_do_does_not_hang() -> None:
+    told, poller = Told(), Thread()
+    heartbeat = Heartbeat(told, [Vital("poller", poller.progress)], lambda: "fine")
+    for rounds in (None, None, None, None, 1, 1, None, 1, 1, None, None):
+        poller.rounds = rounds
+        heartbeat.beat()
+        assert "WATCHDOG=1" in told.heard()
+
+
+def test_one_that_hangs_among_others() -> None:
+    told, reader, poller = Told(), Thread(), Thread()
+    vitals = [Vital("reader", reader.progress), Vital("poller", poller.progress)]
+    heartbeat = Heartbeat(told, vitals, lambda: "fine")
+    for beat in range(4):
+        reader.rounds = beat
+        heartbeat.beat()
+    assert told.heard() == ["STATUS=fine", "WATCHDOG=1", "WATCHDOG=1", "STATUS=no progress of the poller"]
+    for _ in range(2):
+        heartbeat.beat()
+    assert told.heard() == ["STATUS=no progress of the reader and the poller"]
+
+
+def test_without_a_watchdog(logged: pytest.LogCaptureFixture) -> None:
+    told, reader = Told(None), Thread()
+    heartbeat = Heartbeat(told, [Vital("reader", reader.progress)], lambda: "fine")
+    for _ in range(3):
+        heartbeat.beat()
+    assert told.heard() == ["STATUS=fine", "STATUS=no progress of the reader"]
+    assert logged.records[-1].getMessage() == "the reader makes no progress"
+
+
+def test_the_status_is_told_when_it_changes() -> None:
+    told = Told()
+    texts = ["1 of 2", "1 of 2", "2 of 2"]
+    heartbeat = Heartbeat(told, [], lambda: texts.pop(0))
+    for _ in range(3):
+        heartbeat.beat()
+    assert told.heard() == ["STATUS=1 of 2", "WATCHDOG=1", "WATCHDOG=1", "STATUS=2 of 2", "WATCHDOG=1"]
+
+
+def test_a_status_that_fails_is_no_reason_to_be_killed() -> None:
+    def status() -> str:
+        raise RuntimeError("a bug")
+
+    told = Told()
+    Heartbeat(told, [], status).beat()
+    assert told.heard() == ["WATCHDOG=1"]
+
+
+def test_the_thread(tmp_path: Path) -> None:
+    """It tells that the agent is ready, beats in half of the watchdog's time, and ends at once."""
+    manager = Manager(str(tmp_path / "notify"))
+    with manager.socket, Systemd(str(tmp_path / "notify"), watchdog=0.02) as systemd:
+        heartbeat = Heartbeat(systemd, [], lambda: "fine")
+        heartbeat.start()
+        assert manager.heard() == ["READY=1", "STATUS=fine"]
+        assert manager.heard() == ["WATCHDOG=1"]
+        assert manager.heard() == ["WATCHDOG=1"]
+        heartbeat.close()
+        heartbeat.close()
+        assert "heartbeat" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_nobody_listens() -> None:
+    heartbeat = Heartbeat(Systemd(), [], lambda: "fine")
+    heartbeat.start()
+    assert "heartbeat" not in [thread.name for thread in threading.enumerate()]
+    heartbeat.close()

@@ -1,0 +1,69 @@
+"""Patterns over places, and the attach strings that places are written as."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kprobe_exporter.grammar.target import Kind, parse_target
+from kprobe_exporter.symbols.listing import Place, parse_wish
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "owner", "name", "exact"),
+    [
+        ("*", None, "", "*", False),
+        ("", None, "", "*", False),
+        ("vfs_read", None, "", "vfs_read", True),
+        ("tcp_*", None, "", "tcp_*", False),
+        ("sched:*", None, "sched", "*", False),
+        ("sched:", None, "sched", "*", False),
+        ("nf_*:x", None, "nf_*", "x", False),
+        ("kprobe:", Kind.KPROBE, "", "*", False),
+        ("kprobe:vfs_read", Kind.KPROBE, "", "vfs_read", True),
+        ("kretprobe:ext4:e?", Kind.KRETPROBE, "ext4", "e?", False),
+        ("tracepoint:sched:sched_switch", Kind.TRACEPOINT, "sched", "sched_switch", True),
+        ("tracepoint:[s]*:*", Kind.TRACEPOINT, "[s]*", "*", False),
+        ("syscall:open*", Kind.SYSCALL, "", "open*", False),
+        ("uprobe:/bin/bash:readline", Kind.UPROBE, "/bin/bash", "readline", True),
+        ("ucall:/bin/bash", Kind.UCALL, "/bin/bash", "*", False),
+        ("pair:x", None, "pair", "x", True),
+        ("kprobes:x", None, "kprobes", "x", True),
+    ],
+)
+def test_a_wish(text: str, kind: Kind | None, owner: str, name: str, exact: bool) -> None:
+    wish = parse_wish(text)
+    assert (wish.kind, wish.owner, wish.name, wish.is_exact) == (kind, owner, name, exact)
+    assert wish.text == text
+
+
+@pytest.mark.parametrize(
+    ("text", "owner", "name", "matches"),
+    [
+        ("*", "", "vfs_read", True),
+        ("vfs_*", "", "vfs_read", True),
+        ("vfs_*", "ext4", "vfs_read", True),
+        ("vfs_*", "", "xvfs_read", False),
+        ("VFS_*", "", "vfs_read", False),
+        ("ext?:*", "ext4", "x", True),
+        ("ext?:*", "", "x", False),
+        ("sched:[!s]*", "sched", "sched_switch", False),
+    ],
+)
+def test_what_matches(text: str, owner: str, name: str, matches: bool) -> None:
+    assert parse_wish(text).matcher()(owner, name) is matches
+
+
+@given(st.text())
+def test_any_text_is_a_wish(text: str) -> None:
+    wish = parse_wish(text)
+    wish.matcher()(wish.owner, wish.name)
+
+
+@pytest.mark.parametrize(
+    "attach",
+    ["kprobe:f", "call:ext4:f.isra.0", "tracepoint:9p:e", "uprobe:/a/b:c@V", "syscall:read", "fexit:f"],
+)
+def test_a_place_is_written_as_its_attach_string(attach: str) -> None:
+    wish = parse_wish(attach)
+    assert wish.kind
+    assert str(Place(wish.kind, wish.owner, wish.name)) == str(parse_target(attach)) == attach

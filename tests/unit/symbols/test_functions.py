@@ -1,0 +1,186 @@
+"""Whether a function can be probed, from lists as kernels write them, and from none."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kprobe_exporter.symbols.functions import Answer, Functions, Lists
+
+TRACEABLE = b"""vfs_read
+vfs_write
+do_sys_open
+do_sys_openat2
+kernel_clone
+tcp_retransmit_skb
+twice
+twice
+keeps_off
+__do_sys_getppid
+shrink.isra.0
+ext4_open [ext4]
+shared_name [ext4]
+__ftrace_invalid_address___42
+"""
+SYMBOLS = b"""ffffffff81000010 T vfs_read
+ffffffff81000020 T vfs_write
+ffffffff81000030 T do_sys_open
+ffffffff81000040 T do_sys_openat2
+ffffffff81000050 t twice
+ffffffff81000060 t twice
+ffffffff81000070 T keeps_off
+ffffffff81000080 t __do_sys_getppid
+ffffffff81000080 T __x64_sys_getppid
+ffffffff81000090 T notraced
+ffffffff810000a0 D jiffies
+ffffffff810000a4 t vfs_write.cold
+ffffffff810000a8 t notraced.cold
+ffffffff810000b0 t number_of_same_symbols
+ffffffffc0000010 t ext4_open\t[ext4]
+ffffffffc0000020 t notraced_there\t[ext4]
+"""
+BLACKLIST = b"0xffffffff81000070-0xffffffff81000078\tkeeps_off\n"
+MODULES = b"ext4 1130496 1 - Live 0xffffffffc0000000\nxfs 1 0 - Live 0x0\n"
+
+NAMES = [
+    *("vfs_read", "vfs_raed", "do_sys_open", "twice", "keeps_off", "__x64_sys_getppid", "notraced"),
+    *("jiffies", "ext4_open", "notraced_there", "_do_fork", "shrink", "nothing_like_it", "shared_name"),
+    *("vfs_write.cold", "notraced.cold"),
+]
+
+
+def text(content: bytes | None) -> Callable[[], Iterable[bytes]]:
+    def lines() -> Iterable[bytes]:
+        if content is None:
+            raise PermissionError(1, "Operation not permitted")
+        return content.splitlines(keepends=True)
+
+    return lines
+
+
+def functions(
+    traceable: bytes | None = TRACEABLE,
+    symbols: bytes | None = SYMBOLS,
+    blacklist: bytes | None = BLACKLIST,
+    modules: bytes | None = MODULES,
+    names: Iterable[str] = NAMES,
+) -> Functions:
+    return Functions(Lists(text(traceable), text(symbols), text(blacklist), text(modules)), names)
+
+
+@pytest.mark.parametrize(
+    ("name", "can", "why"),
+    [
+        ("vfs_read", True, ""),
+        ("ext4_open", True, ""),
+        ("ext4:ext4_open", True, ""),
+        ("__x64_sys_getppid", True, "it is also called __do_sys_getppid"),
+        ("do_sys_open", True, "it will never fire: open(2) does not go through it, name do_sys_openat2"),
+        ("twice", False, "2 functions have this name, and this kernel refuses to choose"),
+        ("keeps_off", False, "blacklist"),
+        ("notraced", False, "notrace"),
+        ("ext4:notraced_there", False, "notrace"),
+        ("vfs_write.cold", True, "it is a part of vfs_write that the compiler set apart"),
+        ("notraced.cold", False, "notrace"),
+        ("jiffies", False, "data"),
+        ("vfs_raed", False, "this kernel has no such function, or the compiler inlined it, did you mean"),
+        ("vfs_raed", False, "'vfs_read'?"),
+        ("_do_fork", False, ": kernel_clone does its work today"),
+        ("shrink", False, ": the compiler made 'shrink.isra.0' of it"),
+        ("nothing_like_it", False, "or the compiler inlined it"),
+        ("ext4:vfs_read", False, "the module 'ext4' has no such function: it is one of the kernel itself"),
+        ("xfs:ext4_open", False, "it is one of the module 'ext4'"),
+        ("xfs:nothing_like_it", False, "the module 'xfs' has no such function"),
+        ("nfs:nfs_open", True, "armed when the module 'nfs' is loaded"),
+        ("nfs:vfs_read", True, "the kernel itself has a function of this name, without 'nfs:'"),
+        ("vfs_read+16", None, "only trying tells whether an instruction begins at this offset"),
+        ("notraced+16", False, "notrace"),
+    ],
+)
+def test_a_function(name: str, can: bool | None, why: str) -> None:
+    module, _, rest = name.rpartition(":")
+    symbol, _, offset = rest.partition("+")
+    found = functions().answer(module, symbol, int(offset or 0))
+    assert found.can is can
+    assert why in found.why
+    assert bool(found.why) == bool(why)
+
+
+def test_older_kernels_take_one_of_several() -> None:
+    symbols = SYMBOLS.replace(b"number_of_same_symbols", b"another")
+    assert functions(symbols=symbols).answer("", "twice", 0).can is None
+    assert functions(symbols=None).answer("", "twice", 0).can is None
+
+
+@pytest.mark.parametrize(
+    ("lists", "symbol", "can"),
+    [
+        ({"symbols": None}, "vfs_read", True),
+        ({"symbols": None}, "nothing_like_it", False),
+        ({"traceable": None}, "vfs_read", None),
+        ({"traceable": None}, "nothing_like_it", False),
+        ({"traceable": None}, "jiffies", False),
+        ({"traceable": None, "symbols": None}, "vfs_read", None),
+        ({"blacklist": None}, "keeps_off", True),
+        ({"modules": None}, "ext4_open", True),
+    ],
+)
+def test_a_list_that_cannot_be_read(lists: dict[str, Any], symbol: str, can: bool | None) -> None:
+    assert functions(**lists).answer("", symbol, 0).can is can
+
+
+def test_without_modules_a_modules_function_waits() -> None:
+    assert functions(modules=None).answer("ext4", "ext4_open", 0).why.startswith("armed when")
+
+
+def test_addresses_that_are_hidden() -> None:
+    """Without CAP_SYSLOG every address is 0: another name of a function cannot be told from a notrace one."""
+    hidden = b"".join(b"0" * 16 + line[16:] for line in SYMBOLS.splitlines(keepends=True))
+    for symbol in ("notraced", "__x64_sys_getppid"):
+        assert functions(symbols=hidden).answer("", symbol, 0).can is None
+    assert functions(symbols=hidden).answer("", "vfs_read", 0) == Answer(True)
+
+
+@pytest.mark.parametrize(
+    ("symbols", "can"),
+    [
+        (SYMBOLS, False),
+        (SYMBOLS + b"ffffffff81000100 t eprobe_register\n", True),
+        (SYMBOLS + b"ffffffff81000100 t __pfx_eprobe_register\n", False),
+        (None, None),
+    ],
+)
+def test_eprobes(symbols: bytes | None, can: bool | None) -> None:
+    assert functions(symbols=symbols).eprobes().can is can
+
+
+@pytest.mark.parametrize("symbol", ["", ".", "a" * 1000, "$", "vfs_read\n", "vfs_read [ext4]", "é"])
+def test_names_that_no_kernel_has(symbol: str) -> None:
+    assert functions(names=[symbol]).answer("", symbol, 0).can is False
+
+
+def test_lines_that_are_none() -> None:
+    odd = b"\n\n \xff\xfe\n[]\n"
+    known = functions(odd, odd + b"1 T\n", odd, MODULES, names=["x"])
+    assert known.answer("", "x", 0).can is False
+    assert known.answer("ext4", "x", 0).can is False
+
+
+def test_the_files(tmp_path: Path) -> None:
+    """Where they are, and that those which are not there do no harm."""
+    tracefs, root = tmp_path / "tracing", tmp_path / "root"
+    known = Functions(Lists.of(tracefs, root), NAMES)
+    assert known.answer("", "vfs_read", 0).can is None
+    for path, content in (
+        (tracefs / "available_filter_functions", TRACEABLE),
+        (root / "proc/kallsyms", SYMBOLS),
+        (root / "sys/kernel/debug/kprobes/blacklist", BLACKLIST),
+        (root / "proc/modules", MODULES),
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    known = Functions(Lists.of(tracefs, root), NAMES)
+    assert known.answer("", "vfs_read", 0).can
+    assert known.answer("", "keeps_off", 0).can is False
+    assert known.answer("xfs", "vfs_read", 0).can is False

@@ -1,0 +1,58 @@
+"""An authority with a server's and a client's certificate, and the reading of one text."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kprobe_exporter.web.config.read import Outcome, read_web_config
+from tests.certificates import Authority, Pair
+
+HASH = "$2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG"
+
+Read = Callable[[str], Outcome]
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="session")
+def server(authority: Authority) -> Pair:
+    return authority.issue("server")
+
+
+@pytest.fixture(scope="session")
+def client_pair(authority: Authority) -> Pair:
+    return authority.issue("client", "DNS:prometheus.example,email:a@b.example,URI:spiffe://x/y,IP:::1")
+
+
+@pytest.fixture
+def directory(tmp_path: Path, authority: Authority, server: Pair, client_pair: Pair) -> Path:
+    """A directory with what the tests' files name: certificates that are right, and some that are not."""
+    for pair in (authority, server, client_pair):
+        for file in (pair.certificate, pair.key):
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    key = server.key.read_text()
+    (tmp_path / "both.pem").write_text(server.certificate.read_text() + key)
+    (tmp_path / "junk.pem").write_text("-----BEGIN CERTIFICATE-----\njunk\n-----END CERTIFICATE-----\n")
+    (tmp_path / "empty.pem").touch()
+    lock = ["openssl", "pkey", "-in", str(server.key), "-aes256", "-passout", "pass:x"]
+    subprocess.run([*lock, "-out", str(tmp_path / "locked.key")], check=True)
+    (tmp_path / "open.key").write_text(key)
+    (tmp_path / "open.key").chmod(0o666)
+    return tmp_path
+
+
+@pytest.fixture
+def read(directory: Path) -> Read:
+    """Reads one text as a web configuration file."""
+
+    def run(text: str) -> Outcome:
+        file = directory / "web.yml"
+        file.write_text(text)
+        return read_web_config(file)
+
+    return run

@@ -1,0 +1,231 @@
+"""A web configuration file comes to what it says, or to every problem in it with its place."""
+
+from pathlib import Path
+
+import pytest
+
+from kprobe_exporter.web.config.read import HTTP2, MAX_USERS, Outcome, read_web_config
+from kprobe_exporter.web.settings import Rate, WebSettings
+from tests.unit.web.config.conftest import HASH, Read
+
+PAIR = "cert_file: server.pem, key_file: server.key"
+
+
+def told(outcome: Outcome) -> list[str]:
+    """The problems as ``LINE:COLUMN: PATH: MESSAGE``."""
+    return [str(problem).split("web.yml:", 1)[1] for problem in outcome.problems]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "\n# nothing yet\n",
+        "{}",
+        "---\n",
+        "tls_server_config:\nbasic_auth_users:\n",
+        "tls_server_config: {}",
+    ],
+)
+def test_nothing_is_asked_for(read: Read, text: str) -> None:
+    outcome = read(text)
+    assert (outcome.settings, outcome.problems) == (WebSettings(), ())
+
+
+def test_everything(read: Read, directory: Path) -> None:
+    outcome = read(f"""
+tls_server_config:
+  cert_file: server.pem
+  key_file: {directory}/server.key
+  client_ca_file: authority.pem
+  client_auth_type: RequireAndVerifyClientCert
+  client_allowed_sans: [prometheus.example, "::1"]
+  min_version: TLS12
+  max_version: TLS13
+  cipher_suites: [TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, TLS_AES_128_GCM_SHA256]
+  prefer_server_cipher_suites: false
+  curve_preferences: [CurveP384]
+http_server_config:
+  http2: false
+  headers: {{Strict-Transport-Security: max-age=3600, X-Frame-Options: deny, X-XSS-Protection: ""}}
+basic_auth_users:
+  alice: {HASH}
+  "1": {HASH.replace("2y", "2b")}
+rate_limit: {{interval: 1m1.5s, burst: 3}}
+""")
+    assert outcome.problems == ()
+    assert outcome.notes == ()
+    settings = outcome.settings
+    assert settings is not None
+    assert settings.tls is not None
+    assert settings.tls.names == frozenset(["prometheus.example", "::1"])
+    assert settings.headers == {"Strict-Transport-Security": "max-age=3600", "X-Frame-Options": "deny"}
+    assert settings.users == {b"alice": HASH.encode(), b"1": HASH.replace("2y", "2b").encode()}
+    assert settings.rate == Rate(61.5, 3)
+    names = ["web.yml", "server.pem", "server.key", "authority.pem"]
+    assert outcome.files == tuple(directory / name for name in names)
+
+
+def test_certificates_in_the_file_itself(read: Read, directory: Path) -> None:
+    def block(name: str) -> str:
+        return "|\n" + "".join(f"    {line}\n" for line in (directory / name).read_text().splitlines())
+
+    outcome = read(
+        f"tls_server_config:\n  cert: {block('server.pem')}  key: {block('server.key')}"
+        f"  client_ca: {block('authority.pem')}  client_auth_type: VerifyClientCertIfGiven\n"
+    )
+    assert outcome.problems == ()
+    assert outcome.settings
+    assert outcome.settings.tls
+    assert outcome.files == (directory / "web.yml",)
+
+
+def test_one_file_may_be_both(read: Read) -> None:
+    assert read("tls_server_config: {cert_file: both.pem, key_file: both.pem}").problems == ()
+
+
+@pytest.mark.parametrize("word", ["true", "on", "yes", "Y"])
+def test_http2_is_told_of(read: Read, word: str) -> None:
+    assert read(f"http_server_config: {{http2: {word}}}").notes == (HTTP2,)
+
+
+@pytest.mark.parametrize(
+    ("interval", "rate"),
+    [
+        ("0", None),
+        ("0s", None),
+        ("1s", Rate(1, 2)),
+        ("250ms", Rate(0.25, 2)),
+        ("1h30m", Rate(5400, 2)),
+        ("1000000", Rate(0.001, 2)),
+    ],
+)
+def test_rates(read: Read, interval: str, rate: Rate | None) -> None:
+    outcome = read(f"rate_limit: {{interval: {interval}, burst: 2}}")
+    assert outcome.settings is not None
+    assert outcome.settings.rate == rate
+
+
+NO_TLS = "cert_file is missing: there is no TLS without cert_file and key_file"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a: 1", "1:1: a: unknown key 'a', there is basic_auth_users, http_server_config, rate_limit or"),
+        ("tls_config: {}", "1:1: tls_config: unknown key 'tls_config'"),
+        ("[]", "1:1: (file): must be a mapping of KEY: VALUE"),
+        ("tls_server_config: [1]", "1:1: tls_server_config: must be a mapping of KEY: VALUE"),
+        ("a: {\n", "2:1: (file): not valid YAML"),
+        ("\xff", "1:1: "),
+        (f"tls_server_config: {{{PAIR}, cert_fil: x}}", "unknown key 'cert_fil', did you mean"),
+        ("basic_auth_users: {}\nbasic_auth_users: {}", "2:1: basic_auth_users: this key is there already"),
+        ("tls_server_config: {cert_file: server.pem}", "key_file is missing"),
+        ("tls_server_config: {key_file: server.key}", NO_TLS),
+        ("tls_server_config: {min_version: TLS13}", NO_TLS),
+        ("tls_server_config: {cert_file: 1, key_file: server.key}", "cert_file: must be text"),
+        (f"tls_server_config: {{{PAIR}, cert: x}}", ".cert: cert_file is there as well: keep one"),
+        (
+            "tls_server_config: {cert_file: gone.pem, key_file: server.key}",
+            "gone.pem' cannot be read: No such",
+        ),
+        ("tls_server_config: {cert_file: ., key_file: server.key}", "is no regular file"),
+        ("tls_server_config: {cert_file: server.pem, key_file: open.key}", "may be written by others: chmod"),
+        ("tls_server_config: {cert_file: empty.pem, key_file: server.key}", "there is no certificate in PEM"),
+        ("tls_server_config: {cert_file: junk.pem, key_file: server.key}", "OpenSSL refuses the certificate"),
+        ("tls_server_config: {cert_file: server.pem, key_file: junk.pem}", "there is no private key in PEM"),
+        (
+            "tls_server_config: {cert_file: server.pem, key_file: client.key}",
+            "the key of another certificate",
+        ),
+        (
+            "tls_server_config: {cert_file: server.pem, key_file: locked.key}",
+            "key_file: the key is encrypted",
+        ),
+        (
+            f"tls_server_config: {{{PAIR}, client_ca_file: authority.pem}}",
+            "nobody is asked for a certificate",
+        ),
+        (
+            f"tls_server_config: {{{PAIR}, client_auth_type: RequireAndVerifyClientCert}}",
+            "client_auth_type: add client_ca_file",
+        ),
+        (
+            f"tls_server_config: {{{PAIR}, client_ca_file: empty.pem,"
+            " client_auth_type: VerifyClientCertIfGiven}",
+            "client_ca_file: OpenSSL finds no certificate",
+        ),
+        (f"tls_server_config: {{{PAIR}, client_auth_type: RequireAnyClientCert}}", "proves nothing"),
+        (f"tls_server_config: {{{PAIR}, client_auth_type: Always}}", "must be NoClientCert, VerifyClient"),
+        (f"tls_server_config: {{{PAIR}, client_allowed_sans: [x]}}", "needs client_auth_type: RequireAndV"),
+        (f"tls_server_config: {{{PAIR}, min_version: TLS11}}", "TLS 1.0 and 1.1 are not spoken here"),
+        (f"tls_server_config: {{{PAIR}, min_version: 1.2}}", "min_version: must be TLS12 or TLS13"),
+        (f"tls_server_config: {{{PAIR}, min_version: TLS13, max_version: TLS12}}", "is above max_version"),
+        (f"tls_server_config: {{{PAIR}, cipher_suites: [RC4]}}", "[0]: 'RC4' is no cipher suite of Go's"),
+        (f"tls_server_config: {{{PAIR}, cipher_suites: RC4}}", "cipher_suites: must be a list"),
+        (
+            f"tls_server_config: {{{PAIR}, max_version: TLS12, cipher_suites: [TLS_AES_128_GCM_SHA256]}}",
+            "these are all of TLS 1.3",
+        ),
+        (f"tls_server_config: {{{PAIR}, curve_preferences: [P1]}}", "'P1' is no curve, there is CurveP256"),
+        (f"tls_server_config: {{{PAIR}, curve_preferences: [X25519]}}", "Python's ssl sets one curve"),
+        (f"tls_server_config: {{{PAIR}, curve_preferences: [CurveP256, CurveP384]}}", "sets one curve"),
+        (f"tls_server_config: {{{PAIR}, prefer_server_cipher_suites: 1}}", "must be true or false"),
+        ("http_server_config: {http2: maybe}", "1:29: http_server_config.http2: must be true or false"),
+        ("http_server_config: {headers: {Server: x}}", "headers.Server: unknown key 'Server'"),
+        ("http_server_config: {headers: {x-frame-options: deny}}", "did you mean 'X-Frame-Options'"),
+        ("http_server_config: {headers: {X-Frame-Options: never}}", "must be deny or sameorigin"),
+        ("http_server_config: {headers: {X-Content-Type-Options: ''}}", "must be nosniff"),
+        ("http_server_config: {headers: {X-XSS-Protection: 1}}", "is one line of printable ASCII; put it in"),
+        ('http_server_config: {headers: {Content-Security-Policy: "a\\nb"}}', "one line of printable ASCII"),
+        ("http_server_config: {headers: {Content-Security-Policy: é}}", "one line of printable ASCII"),
+        ("basic_auth_users: {alice: secret}", "1:27: basic_auth_users.alice: must be a bcrypt hash"),
+        (f"basic_auth_users: {{alice: '{HASH[:-1]}'}}", "must be a bcrypt hash"),
+        (f"basic_auth_users: {{alice: '{HASH.replace('$10$', '$03$')}'}}", "must be a bcrypt hash"),
+        (f"basic_auth_users: {{1: '{HASH}'}}", "1:20: basic_auth_users[1]: a user's name is text"),
+        (f"basic_auth_users: {{'a:b': '{HASH}'}}", "a user's name has no colon"),
+        ("basic_auth_users: {alice: }", "must be a bcrypt hash"),
+        ("rate_limit: {interval: soon, burst: 1}", "interval: this is no duration: write it as 500ms"),
+        ("rate_limit: {interval: 1s}", "burst must be at least 1"),
+        ("rate_limit: {interval: 1s, burst: 0}", "rate_limit.burst: burst must be at least 1"),
+        ("rate_limit: {interval: 1s, burst: many}", "rate_limit.burst: burst must be a number"),
+        ("a: &x 1\nb: *x", "anchors (&) are not read"),
+    ],
+)
+def test_what_is_refused(read: Read, text: str, problem: str) -> None:
+    outcome = read(text)
+    assert outcome.settings is None
+    (only,) = told(outcome) if "&x" not in text else told(outcome)[:1]
+    assert problem in only
+    assert "\n" not in only
+
+
+def test_all_problems_at_once(read: Read) -> None:
+    outcome = read(
+        "basic_auth_users:\n  alice: secret\n  bob: secret\nhttp_server_config: {http3: true}\n"
+        "tls_server_config:\n  cert_file: gone.pem\n  min_version: SSL3\n"
+    )
+    assert [problem.rpartition(": ")[0].split(":")[0] for problem in told(outcome)] == [
+        "2",
+        "3",
+        "4",
+        "6",
+        "7",
+    ]
+    assert "secret" not in "".join(told(outcome))
+
+
+def test_too_many_users(read: Read) -> None:
+    users = "".join(f"  user{number}: {HASH}\n" for number in range(MAX_USERS + 1))
+    assert "more than 1000 users" in told(read(f"basic_auth_users:\n{users}"))[0]
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    outcome = read_web_config(tmp_path / "web.yml")
+    assert told(outcome) == ["1:1: (file): cannot be read: No such file or directory"]
+
+
+def test_a_file_that_others_may_write(read: Read, directory: Path) -> None:
+    read("{}")
+    (directory / "web.yml").chmod(0o666)
+    assert "others may write this file" in told(read_web_config(directory / "web.yml"))[0]

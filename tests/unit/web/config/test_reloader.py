@@ -1,0 +1,283 @@
+"""A web configuration that changes is read again; while it is wrong, what was right before holds."""
+
+import logging
+import os
+import resource
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from kprobe_exporter.errors import ConfigError
+from kprobe_exporter.web.config import reloader as module
+from kprobe_exporter.web.config.reloader import RETRY, WebConfigWatch
+from kprobe_exporter.web.settings import WebSettings
+from tests.certificates import Authority
+from tests.support.patience import patience
+from tests.unit.web.config.conftest import HASH
+
+PLAIN = f"basic_auth_users: {{alice: {HASH}}}\n"
+TLS = "tls_server_config: {cert_file: server.pem, key_file: server.key}\n"
+
+Told = Callable[[], list[str]]
+Exhausted = Callable[[int | None], None]
+
+
+@pytest.fixture(autouse=True)
+def told(caplog: pytest.LogCaptureFixture) -> Iterator[Told]:
+    with caplog.at_level(logging.INFO, "kprobe_exporter.web"):
+        yield lambda: caplog.messages
+
+
+@pytest.fixture
+def file(directory: Path) -> Path:
+    return directory / "web.yml"
+
+
+def start(file: Path, text: str) -> WebConfigWatch:
+    file.write_text(text)
+    return WebConfigWatch(file)
+
+
+def change(file: Path, content: str | bytes) -> None:
+    """Write, and be sure that the time of the last change differs, coarse as the clock may be."""
+    before = file.stat().st_mtime_ns if file.exists() else 0
+    file.write_bytes(content.encode() if isinstance(content, str) else content)
+    os.utime(file, ns=(before + 1, before + 1))
+
+
+def look(watch: WebConfigWatch, times: int = 2) -> WebSettings:
+    for _ in range(times):
+        watch.look()
+    return watch.settings()
+
+
+def test_nothing_changes(file: Path, told: Told) -> None:
+    watch = start(file, PLAIN)
+    before = watch.settings()
+    assert look(watch, 10) is before
+    assert told() == []
+
+
+def test_a_wrong_file_is_refused_at_the_start(file: Path) -> None:
+    with pytest.raises(ConfigError, match=r"web\.yml:1:1: tls: unknown key 'tls'"):
+        start(file, "tls: {}")
+
+
+def test_users_change(file: Path, told: Told) -> None:
+    watch = start(file, PLAIN)
+    change(file, PLAIN.replace("alice", "bob"))
+    assert [*look(watch).users] == [b"bob"]
+    assert told() == [f"{file}: read again"]
+
+
+def test_a_file_is_read_when_it_is_complete(file: Path) -> None:
+    """An editor may write it in pieces: an empty one would have opened the door."""
+    watch = start(file, PLAIN)
+    change(file, PLAIN.replace("alice", "bob")[:-20])
+    assert [*look(watch, 1).users] == [b"alice"]
+    change(file, PLAIN.replace("alice", "bob"))
+    assert [*look(watch, 1).users] == [b"alice"]
+    assert [*look(watch, 1).users] == [b"bob"]
+
+
+@pytest.mark.parametrize("text", ["basic_auth_users: {alice: secret}", "a: [", "b: 1\nc: 2"])
+def test_a_wrong_file_changes_nothing(file: Path, told: Told, text: str) -> None:
+    watch = start(file, PLAIN)
+    before = watch.settings()
+    change(file, text)
+    assert look(watch, 10) is before
+    (line,) = told()
+    assert line.startswith("the web configuration has changed, and the old one holds: ")
+    assert "web.yml:1:" in line
+    assert "secret" not in line
+    assert ("(and 1 more)" in line) is (text == "b: 1\nc: 2")
+    change(file, PLAIN.replace("alice", "bob"))
+    assert [*look(watch).users] == [b"bob"]
+
+
+def test_a_file_that_goes_away(file: Path, told: Told) -> None:
+    watch = start(file, PLAIN)
+    before = watch.settings()
+    file.unlink()
+    assert look(watch, 10) is before
+    assert len(told()) == 1
+    change(file, PLAIN)
+    assert look(watch).users == before.users
+    assert told()[1:] == [f"{file}: read again"]
+
+
+def test_a_certificate_is_renewed(file: Path, directory: Path, authority: Authority, told: Told) -> None:
+    """The certificate first and its key a look later, as tools do that know no better."""
+    watch = start(file, TLS)
+    before = watch.settings()
+    renewed = authority.issue("renewed")
+    change(directory / "server.pem", renewed.certificate.read_bytes())
+    assert look(watch, 5) is before
+    assert [line.split("server.key")[-1] for line in told()] == [
+        f"the web configuration has changed, and the old one holds: {file}:1:54: tls_server_config.key_file:"
+        " this is the key of another certificate"
+    ]
+    change(directory / "server.key", renewed.key.read_bytes())
+    after = look(watch).tls
+    assert after
+    assert before.tls
+    assert after.context is not before.tls.context
+
+
+@pytest.fixture
+def exhausted() -> Iterator[Exhausted]:
+    """Leaves so many descriptors, or all again."""
+    held: list[int] = []
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def leave(free: int | None) -> None:
+        for descriptor in held:
+            os.close(descriptor)
+        held.clear()
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        if free is None:
+            return
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 8, limits[1])
+        )
+        with suppress(OSError):
+            while True:
+                held.append(os.open("/dev/null", os.O_RDONLY))
+        for _ in range(free):
+            os.close(held.pop())
+
+    yield leave
+    leave(None)
+
+
+@pytest.mark.parametrize("free", [0, 1, 2, 3])
+def test_a_certificate_is_renewed_while_there_are_too_few_descriptors(
+    file: Path, directory: Path, told: Told, exhausted: Exhausted, free: int
+) -> None:
+    """It is taken over as soon as there are enough, without another change, and complained of once."""
+    watch = start(file, TLS)
+    before = watch.settings()
+    change(directory / "server.pem", (directory / "server.pem").read_bytes())
+    exhausted(free)
+    look(watch, 20)
+    exhausted(None)
+    complaints = [line for line in told() if "Too many open files" in line]
+    assert len(complaints) == (free < 3)
+    assert (watch.settings() is before) is (free < 3)
+    assert look(watch, RETRY) is not before
+    assert told() == [*complaints, f"{file}: read again"]
+    after = watch.settings()
+    assert look(watch, 20) is after
+
+
+def test_a_certificate_that_may_be_read_only_later(file: Path, directory: Path, told: Told) -> None:
+    """Its mode changes, which is no change of the file."""
+    watch = start(file, TLS)
+    before = watch.settings()
+    change(directory / "server.key", (directory / "server.key").read_bytes())
+    (directory / "server.key").chmod(0o606)
+    assert look(watch, 20) is before
+    assert ["chmod o-w" in line for line in told()] == [True]
+    (directory / "server.key").chmod(0o600)
+    assert look(watch, RETRY) is not before
+
+
+def test_a_volume_of_kubernetes_is_swapped(file: Path, directory: Path) -> None:
+    """The names are links through a directory that is a link itself, which is replaced."""
+    for version, user in (("v1", "alice"), ("v2", "bob")):
+        (directory / version).mkdir()
+        (directory / version / "web.yml").write_text(PLAIN.replace("alice", user))
+    (directory / "data").symlink_to("v1")
+    (directory / "link.yml").symlink_to("data/web.yml")
+    watch = WebConfigWatch(directory / "link.yml")
+    (directory / "new").symlink_to("v2")
+    (directory / "new").rename(directory / "data")
+    assert [*look(watch).users] == [b"bob"]
+
+
+def test_a_certificate_that_a_wrong_file_names_is_watched(
+    file: Path, directory: Path, authority: Authority, told: Told
+) -> None:
+    watch = start(file, TLS)
+    before = watch.settings()
+    change(file, TLS.replace("server.", "later."))
+    assert look(watch) is before
+    later = authority.issue("later")
+    for pem in (later.certificate, later.key):
+        change(directory / pem.name, pem.read_bytes())
+    assert look(watch) is not before
+    assert told()[-1] == f"{file}: read again"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        (PLAIN, TLS, "TLS begins"),
+        (TLS, PLAIN, "TLS ends"),
+        (TLS, "", "TLS ends"),
+        (PLAIN, "", "passwords end"),
+        (TLS + PLAIN, TLS, "passwords end"),
+    ],
+)
+def test_what_takes_a_restart(file: Path, told: Told, old: str, new: str, why: str) -> None:
+    watch = start(file, old)
+    before = watch.settings()
+    change(file, new)
+    assert look(watch, 5) is before
+    assert told() == [f"{file}: {why} with a restart only; until then the old web configuration holds"]
+
+
+def test_passwords_may_begin(file: Path) -> None:
+    watch = start(file, TLS)
+    change(file, TLS + PLAIN)
+    assert [*look(watch).users] == [b"alice"]
+
+
+def watchers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "web-config"]
+
+
+def test_without_a_file() -> None:
+    watch = WebConfigWatch(None)
+    watch.start()
+    assert watchers() == []
+    assert look(watch) == WebSettings()
+    watch.close()
+
+
+def test_somebody_looks(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = threading.Semaphore(0)
+    monkeypatch.setattr(module, "INTERVAL", 0.001)
+    monkeypatch.setattr(WebConfigWatch, "look", lambda self: looks.release())
+    watch = start(file, PLAIN)
+    # No thread by itself: it would begin before the agent's own are kept out of what is recorded.
+    assert watchers() == []
+    watch.start()
+    assert all(looks.acquire(timeout=patience(10)) for _ in range(3))
+    (thread,) = watchers()
+    watch.close()
+    thread.join(patience(10))
+    assert not thread.is_alive()
+
+
+def test_whatever_goes_wrong_it_is_looked_at_again(
+    file: Path, monkeypatch: pytest.MonkeyPatch, told: Told
+) -> None:
+    looks = threading.Semaphore(0)
+    monkeypatch.setattr(module, "INTERVAL", 0.001)
+
+    def look(self: WebConfigWatch) -> None:
+        looks.release()
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(WebConfigWatch, "look", look)
+    watch = start(file, PLAIN)
+    watch.start()
+    assert all(looks.acquire(timeout=patience(10)) for _ in range(3))
+    (thread,) = watchers()
+    watch.close()
+    thread.join(patience(10))
+    assert told() == ["the web configuration cannot be watched: a bug"]

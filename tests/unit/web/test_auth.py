@@ -1,0 +1,168 @@
+"""Basic auth, the rate of requests and the headers of answers, over a real server."""
+
+import base64
+import logging
+from collections.abc import Iterator
+from http.client import HTTPConnection, HTTPResponse
+
+import bcrypt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kprobe_exporter.web import passwords
+from kprobe_exporter.web.auth import _Bucket, credentials
+from kprobe_exporter.web.listen import listen
+from kprobe_exporter.web.routes import create_app
+from kprobe_exporter.web.server import WebServer
+from kprobe_exporter.web.settings import Rate, WebSettings
+from tests.support.patience import patience
+from tests.unit.export.conftest import SNAPSHOT
+
+USERS = {b"alice": bcrypt.hashpw(b"secret", bcrypt.gensalt(4))}
+PATHS = ["/", "/metrics", "/-/healthy", "/-/ready", "/-/reload", "/nowhere"]
+
+
+def basic(text: str) -> str:
+    return f"Basic {base64.b64encode(text.encode()).decode()}"
+
+
+class Guarded:
+    """A server whose settings a test may replace, and a client for it."""
+
+    def __init__(self) -> None:
+        self.settings = WebSettings()
+        self.port = 0
+
+    def ask(
+        self, path: str = "/-/healthy", method: str = "GET", **headers: str
+    ) -> tuple[HTTPResponse, bytes]:
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=patience(10))
+        try:
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, path, None, named)
+            response = connection.getresponse()
+            return response, response.read()
+        finally:
+            connection.close()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Guarded]:
+    guarded = Guarded()
+    app = create_app(lambda: SNAPSHOT, lambda: None, reload=lambda: None, settings=lambda: guarded.settings)
+    errors: list[BaseException] = []
+    web = WebServer(app, listen(["127.0.0.1:0"]), errors.append)
+    guarded.port = int(web.addresses[0].rpartition(":")[2])
+    web.start()
+    yield guarded
+    web.close()
+    assert errors == []
+
+
+@pytest.fixture
+def guarded(server: Guarded) -> Guarded:
+    server.settings = WebSettings(users=USERS)
+    return server
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "DELETE"])
+def test_nothing_is_told_to_strangers(guarded: Guarded, path: str, method: str) -> None:
+    response, body = guarded.ask(path, method)
+    assert (response.status, body) == (401, b"" if method == "HEAD" else b"say who you are\n")
+    assert response.headers["WWW-Authenticate"] == 'Basic realm="kprobe_exporter", charset="UTF-8"'
+    for wrong in ("alice:guess", "bob:secret", "alice:", ":"):
+        response, body = guarded.ask(path, method, Authorization=basic(wrong))
+        assert (response.status, body) == (401, b"" if method == "HEAD" else b"wrong user or password\n")
+        assert "WWW-Authenticate" in response.headers
+
+
+@pytest.mark.parametrize(("path", "status"), [*zip(PATHS, [200, 200, 200, 200, 405, 404], strict=True)])
+def test_users_get_what_there_is(guarded: Guarded, path: str, status: int) -> None:
+    for _ in range(2):
+        assert guarded.ask(path, Authorization=basic("alice:secret"))[0].status == status
+
+
+@pytest.mark.parametrize(
+    "header", ["", "Basic", "Basic ", "Basic !", "Bearer x", "Basic YWxpY2U=", "basic" * 1000, "\xff"]
+)
+def test_what_says_nothing(guarded: Guarded, header: str) -> None:
+    assert guarded.ask(Authorization=header)[1] == b"say who you are\n"
+
+
+def test_too_many_guesses(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert guarded.ask(Authorization=basic("alice:secret"))[0].status == 200
+    monkeypatch.setattr(passwords, "MAX_CHECKS", 0)
+    response, body = guarded.ask(Authorization=basic("alice:guess"))
+    assert (response.status, body) == (503, b"other passwords are being checked; try again\n")
+    assert response.headers["Retry-After"] == "1"
+    assert guarded.ask(Authorization=basic("alice:secret"))[0].status == 200
+
+
+def test_settings_hold_from_the_next_request_on(guarded: Guarded) -> None:
+    guarded.settings = WebSettings()
+    assert guarded.ask()[0].status == 200
+    guarded.settings = WebSettings(users=USERS)
+    assert guarded.ask()[0].status == 401
+
+
+def test_no_password_is_logged(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        for header in (basic("alice:secret"), basic("alice:guess"), "Basic !"):
+            guarded.ask(Authorization=header)
+    assert not [record for record in caplog.records if record.name != "asyncio"]
+
+
+@pytest.mark.parametrize("path", ["/", "/-/healthy", "/nowhere"])
+@pytest.mark.parametrize("users", [{}, USERS])
+def test_headers(guarded: Guarded, path: str, users: dict[bytes, bytes]) -> None:
+    extra = {"Strict-Transport-Security": "max-age=60", "X-Frame-Options": "sameorigin"}
+    guarded.settings = WebSettings(users=users, headers=extra)
+    response, _ = guarded.ask(path)
+    for name, value in extra.items():
+        assert response.headers.get_all(name) == [value]
+
+
+def test_the_pages_own_policy_stays(guarded: Guarded) -> None:
+    policy = {"Content-Security-Policy": "default-src *", "X-Content-Type-Options": "nosniff"}
+    guarded.settings = WebSettings(headers=policy)
+    response, _ = guarded.ask("/")
+    own = response.headers.get_all("Content-Security-Policy") or []
+    assert [policy.startswith("default-src 'none'") for policy in own] == [True]
+    assert response.headers.get_all("X-Content-Type-Options") == ["nosniff"]
+    response, _ = guarded.ask("/-/healthy")
+    assert response.headers.get_all("Content-Security-Policy") == ["default-src *"]
+
+
+def test_the_rate_of_requests(guarded: Guarded) -> None:
+    guarded.settings = WebSettings(rate=Rate(3600, 2))
+    assert [guarded.ask()[0].status for _ in range(4)] == [200, 200, 429, 429]
+    guarded.settings = WebSettings()
+    assert guarded.ask()[0].status == 200
+
+
+def test_the_bucket_fills_up() -> None:
+    now = 0.0
+    bucket = _Bucket(lambda: now)
+    rate = Rate(0.5, 2)
+    assert [bucket.take(rate) for _ in range(3)] == [True, True, False]
+    now = 0.5
+    assert [bucket.take(rate) for _ in range(2)] == [True, False]
+    now = 100.0
+    assert [bucket.take(rate) for _ in range(3)] == [True, True, False]
+    assert bucket.take(Rate(0.5, 1))
+    assert bucket.take(None)
+
+
+@given(name=st.binary(max_size=50).filter(lambda name: b":" not in name), password=st.binary(max_size=50))
+def test_every_name_and_password_comes_through(name: bytes, password: bytes) -> None:
+    coded = base64.b64encode(name + b":" + password).decode()
+    for scheme in ("Basic", "basic", "BASIC"):
+        assert credentials(f"{scheme} {coded}") == (name, password)
+
+
+@given(st.text(max_size=100) | st.text(max_size=100).map("Basic {}".format))
+def test_no_header_is_too_odd(header: str) -> None:
+    found = credentials(header)
+    assert found is None or b":" not in found[0]

@@ -1,0 +1,141 @@
+"""Whatever bytes a client sends, the server says no more than a line of them, and serves the next one."""
+
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import suppress
+
+import bcrypt
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kprobe_exporter.web.handshake import NOT_TLS
+from kprobe_exporter.web.listen import listen
+from kprobe_exporter.web.routes import create_app
+from kprobe_exporter.web.server import WebServer
+from kprobe_exporter.web.settings import Tls, WebSettings
+from tests.certificates import Authority
+from tests.support.patience import eventually, patience
+from tests.unit.export.conftest import SNAPSHOT
+
+HASH = bcrypt.hashpw(b"secret", bcrypt.gensalt(4))
+SAID = (
+    "Invalid HTTP request received.",
+    "Unsupported upgrade request.",
+    "a TLS handshake failed: SSLError(",
+    NOT_TLS,
+)
+
+
+def fuzzed(*words: bytes) -> st.SearchStrategy[bytes]:
+    return st.sampled_from(words) | st.binary(max_size=20)
+
+
+HEADERS = st.tuples(
+    fuzzed(b"Host", b"Content-Length", b"Transfer-Encoding", b"Connection", b"Upgrade", b"Expect", b"Accept")
+    | fuzzed(b"Authorization", b"Accept-Encoding", b"Origin", b"Sec-Fetch-Site", b"Cookie"),
+    fuzzed(b"x", b"0", b"5", b"1025", b"9" * 5000, b"chunked", b"close", b"Upgrade", b"websocket", b"h2c")
+    | fuzzed(
+        b"100-continue", b"*/*;q=nan", b"gzip;q=1e999", b"Basic c2NyYXBlcjpzZWNyZXQ=", b"Basic ", b"null"
+    ),
+).map(b": ".join)
+REQUESTS = st.tuples(
+    fuzzed(b"GET", b"HEAD", b"POST", b"PRI", b"CONNECT", b"OPTIONS"),
+    fuzzed(b"/", b"/metrics", b"/metrics?name[]=%ff", b"/-/healthy", b"/-/reload", b"*", b"http://x/", b"//"),
+    fuzzed(b"HTTP/1.1", b"HTTP/1.0", b"HTTP/2.0"),
+    st.lists(HEADERS, max_size=5),
+    fuzzed(b"", b"hello", b"5\r\nhello\r\n0\r\n\r\n", b"zz\r\n", b"x" * 2000),
+).map(lambda r: b" ".join(r[:3]) + b"\r\nHost: x\r\n" + b"".join(h + b"\r\n" for h in r[3]) + b"\r\n" + r[4])
+MESSAGES = st.lists(REQUESTS | st.binary(max_size=300), min_size=1, max_size=4)
+CLIENT = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+QUICK = settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+
+
+class Target:
+    """A server, plain or with TLS, which wants a password or not."""
+
+    def __init__(self, config: WebSettings, client: ssl.SSLContext | None) -> None:
+        self.errors: list[BaseException] = []
+        app = create_app(lambda: SNAPSHOT, lambda: None, reload=lambda: None, settings=lambda: config)
+        self.web = WebServer(app, listen(["127.0.0.1:0"]), self.errors.append, lambda: config.tls)
+        self.port = int(self.web.addresses[0].rpartition(":")[2])
+        self.client = client
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=patience(10))
+
+    def secure(self) -> socket.socket:
+        sock = self.connect()
+        return self.client.wrap_socket(sock, server_hostname="localhost") if self.client else sock
+
+    def is_well(self) -> bool:
+        with self.secure() as sock:
+            sock.sendall(b"GET /-/healthy HTTP/1.0\r\nAuthorization: Basic c2NyYXBlcjpzZWNyZXQ=\r\n\r\n")
+            return read_all(sock).endswith(b"healthy\n")
+
+
+@pytest.fixture(scope="module", params=["plain", "passwords", "TLS"])
+def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    users = {b"scraper": HASH} if request.param == "passwords" else {}
+    tls = client = None
+    if request.param == "TLS":
+        authority = Authority(tmp_path_factory.mktemp("certificates"))
+        pair = authority.issue("server")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(pair.certificate, pair.key)
+        tls, client = Tls(context), ssl.create_default_context(cafile=authority.certificate)
+    target = Target(WebSettings(tls, users), client)
+    target.web.start()
+    yield target
+    target.web.close()
+    assert target.errors == []
+
+
+@pytest.fixture
+def target(
+    running: Target, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> Iterator[Target]:
+    yield running
+    assert running.is_well()
+    eventually(lambda: not running.web._clients)
+    records = [r for r in caplog.get_records("call") if r.name.startswith(("kprobe_exporter", "asyncio"))]
+    assert [record.getMessage() for record in records if not record.getMessage().startswith(SAID)] == []
+    assert [record for record in records if record.exc_info] == []
+    assert capfd.readouterr() == ("", "")
+
+
+def read_all(sock: socket.socket) -> bytes:
+    data = b""
+    with suppress(OSError):
+        while chunk := sock.recv(65536):
+            data += chunk
+    return data
+
+
+@QUICK
+@given(messages=MESSAGES)
+def test_what_is_said(target: Target, messages: list[bytes]) -> None:
+    """In one go or in pieces; the client is done then, and waits for the server to be."""
+    with target.secure() as sock, suppress(OSError):
+        for message in messages:
+            sock.sendall(message)
+        if isinstance(sock, ssl.SSLSocket):
+            sock.unwrap()  # TLS knows no half-closed connection: what is unread is lost
+        else:
+            sock.shutdown(socket.SHUT_WR)
+            assert read_all(sock)[:9] in (b"", b"HTTP/1.1 ")
+
+
+@QUICK
+@given(data=st.binary(max_size=600), start=st.integers(0, 600))
+def test_what_is_said_instead_of_tls(target: Target, data: bytes, start: int) -> None:
+    """Noise, from some place in the client's hello on."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        CLIENT.wrap_bio(incoming, outgoing, server_hostname="x").do_handshake()
+    hello = outgoing.read()
+    with target.connect() as sock, suppress(OSError):
+        sock.sendall(hello[:start] + data)
+        sock.shutdown(socket.SHUT_WR)
+        read_all(sock)

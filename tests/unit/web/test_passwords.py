@@ -1,0 +1,237 @@
+"""Passwords: who is right gets in, who guesses learns nothing and delays nobody."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import bcrypt
+import pytest
+
+from kprobe_exporter.web import passwords as module
+from kprobe_exporter.web.passwords import Passwords, TooManyChecks
+from tests.support.patience import patience
+
+
+def hash_of(password: bytes) -> bytes:
+    return bcrypt.hashpw(password, bcrypt.gensalt(4))
+
+
+USERS = {b"alice": hash_of(b"secret"), "jörg".encode(): hash_of("pässwörd".encode())}
+
+Work = Callable[[Passwords], Coroutine[Any, Any, None]]
+
+
+def run(work: Work) -> None:
+    """In an event loop, where the checker lives."""
+
+    async def main() -> None:
+        await work(Passwords())
+
+    asyncio.run(main())
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The hashes that bcrypt was asked about."""
+    asked: list[bytes] = []
+    check = bcrypt.checkpw
+
+    def checkpw(password: bytes, hashed: bytes) -> bool:
+        asked.append(hashed)
+        return check(password, hashed)
+
+    monkeypatch.setattr(bcrypt, "checkpw", checkpw)
+    return asked
+
+
+class Held:
+    """bcrypt, as slow as one likes: each check waits to be let go."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.lock = threading.Lock()
+        self.running = self.most = 0
+        self.names: set[str] = set()
+
+    def checkpw(self, password: bytes, hashed: bytes) -> bool:
+        with self.lock:
+            self.running += 1
+            self.most = max(self.most, self.running)
+            self.names.add(threading.current_thread().name)
+        assert self.go.wait(patience(10))
+        with self.lock:
+            self.running -= 1
+        return password == b"secret"
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Held:
+    held = Held()
+    monkeypatch.setattr(bcrypt, "checkpw", held.checkpw)
+    return held
+
+
+@pytest.mark.parametrize(
+    ("name", "password", "right"),
+    [
+        (b"alice", b"secret", True),
+        ("jörg".encode(), "pässwörd".encode(), True),
+        (b"alice", b"", False),
+        (b"alice", b"Secret", False),
+        (b"alice", "pässwörd".encode(), False),
+        (b"bob", b"secret", False),
+        (b"", b"", False),
+        (b"alice", b"secret\0", False),
+        (b"alice", b"x" * 10_000, False),
+        (b"\xff", b"\xff", False),
+    ],
+)
+def test_who_is_who(name: bytes, password: bytes, right: bool) -> None:
+    async def work(passwords: Passwords) -> None:
+        for _ in range(2):
+            assert await passwords.match(USERS, name, password, "a") is right
+
+    run(work)
+
+
+def test_bcrypt_reads_72_bytes() -> None:
+    """As of Go's bcrypt: what is longer matches by its beginning, and does not fail."""
+    users = {b"a": hash_of(b"x" * 72)}
+
+    async def work(passwords: Passwords) -> None:
+        assert await passwords.match(users, b"a", b"x" * 80, "a")
+        assert not await passwords.match(users, b"a", b"x" * 71, "a")
+
+    run(work)
+
+
+def test_a_success_is_remembered_and_a_failure_is_not(checks: list[bytes]) -> None:
+    async def work(passwords: Passwords) -> None:
+        for _ in range(3):
+            await passwords.match(USERS, b"alice", b"secret", "a")
+        assert len(checks) == 1
+        for _ in range(3):
+            await passwords.match(USERS, b"alice", b"guess", "a")
+        assert len(checks) == 4
+
+    run(work)
+
+
+def test_what_is_remembered_ends_with_the_password_and_the_user(checks: list[bytes]) -> None:
+    async def work(passwords: Passwords) -> None:
+        assert await passwords.match(USERS, b"alice", b"secret", "a")
+        assert not await passwords.match({b"alice": hash_of(b"new")}, b"alice", b"secret", "a")
+        assert not await passwords.match({b"bob": USERS[b"alice"]}, b"alice", b"secret", "a")
+        # The bytes of a name and a password cannot be moved from one to the other.
+        assert not await passwords.match(USERS, b"alic", b"esecret", "a")
+        assert len(checks) == 4
+
+    run(work)
+
+
+def test_no_password_is_kept(checks: list[bytes]) -> None:
+    async def work(passwords: Passwords) -> None:
+        await passwords.match(USERS, b"alice", b"secret", "a")
+        (kept,) = passwords._remembered
+        assert len(kept) == 32
+        other = Passwords()
+        await other.match(USERS, b"alice", b"secret", "a")
+        assert [*other._remembered] != [kept]
+
+    run(work)
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_REMEMBERED", 3)
+    monkeypatch.setattr(bcrypt, "checkpw", lambda password, hashed: True)
+
+    async def work(passwords: Passwords) -> None:
+        for number in range(10):
+            await passwords.match(USERS, b"alice", b"%d" % number, "a")
+        assert len(passwords._remembered) == 3
+
+    run(work)
+
+
+def test_an_unknown_name_costs_what_a_known_one_does(checks: list[bytes]) -> None:
+    """One of the users' hashes is checked, the same for a name each time: the costs may differ."""
+
+    async def work(passwords: Passwords) -> None:
+        for number in range(40):
+            for _ in range(2):
+                assert not await passwords.match(USERS, b"user%d" % number, b"secret", "a")
+
+    run(work)
+    assert len(checks) == 80
+    assert checks[0::2] == checks[1::2]
+    assert set(checks) == set(USERS.values())
+
+
+def test_a_hash_that_no_bcrypt_has_made() -> None:
+    async def work(passwords: Passwords) -> None:
+        assert not await passwords.match({b"a": b"$2b$04$" + b"." * 10}, b"a", b"x", "a")
+
+    run(work)
+
+
+def test_who_guesses_delays_nobody_who_is_known(held: Held) -> None:
+    async def work(passwords: Passwords) -> None:
+        held.go.set()
+        assert await passwords.match(USERS, b"alice", b"secret", "scraper")
+        held.go.clear()
+        guesses = [
+            asyncio.create_task(passwords.match(USERS, b"alice", b"guess", f"guesser {number % 8}"))
+            for number in range(100)
+        ]
+        while held.running < module.RUNNING:
+            await asyncio.sleep(0)
+        # No check ends before `go` is set: one that waited for a check would not come back.
+        for _ in range(100):
+            assert await passwords.match(USERS, b"alice", b"secret", "scraper")
+        assert held.running == module.RUNNING
+        held.go.set()
+        answers = await asyncio.gather(*guesses, return_exceptions=True)
+        assert answers.count(False) == module.MAX_CHECKS
+        assert sum(isinstance(answer, TooManyChecks) for answer in answers) == 100 - module.MAX_CHECKS
+        assert held.most == module.RUNNING
+        assert held.names == {"password"}
+
+    run(work)
+
+
+def test_one_guesser_leaves_room_for_others(held: Held) -> None:
+    async def work(passwords: Passwords) -> None:
+        guesses = [
+            asyncio.create_task(passwords.match(USERS, b"alice", b"guess", "guesser")) for _ in range(100)
+        ]
+        while held.running < module.RUNNING:
+            await asyncio.sleep(0)
+        scrape = asyncio.create_task(passwords.match(USERS, b"alice", b"secret", "scraper"))
+        await asyncio.sleep(0)
+        held.go.set()
+        assert await scrape
+        answers = await asyncio.gather(*guesses, return_exceptions=True)
+        assert answers.count(False) == module.MAX_CHECKS_OF_CLIENT
+        assert not passwords._checks
+
+    run(work)
+
+
+def test_a_check_that_takes_for_ever_holds_up_no_end(held: Held) -> None:
+    """At a cost of 31 it takes a day: neither the loop nor the process waits for it."""
+
+    async def work(passwords: Passwords) -> None:
+        before = threading.enumerate()  # a thread of another test may not have ended yet
+        task = asyncio.create_task(passwords.match(USERS, b"alice", b"secret", "a"))
+        while not held.running:
+            await asyncio.sleep(0)
+        (thread,) = [thread for thread in threading.enumerate() if thread not in before]
+        assert (thread.name, thread.daemon) == ("password", True)
+        task.cancel()
+
+    run(work)
+    held.go.set()
+    for thread in threading.enumerate():
+        if thread.name == "password":
+            thread.join(patience(10))  # its answer comes to a loop that is closed

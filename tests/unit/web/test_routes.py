@@ -1,0 +1,308 @@
+"""The application over a real server: routes, methods, limits, reload, compression, callables that fail."""
+
+import gzip
+import logging
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection, HTTPResponse
+
+import pytest
+
+from kprobe_exporter.errors import StartError
+from kprobe_exporter.model.values import Snapshot
+from kprobe_exporter.web.listen import listen
+from kprobe_exporter.web.routes import check_telemetry_path, create_app
+from kprobe_exporter.web.server import WebServer
+from tests.support.patience import patience
+from tests.unit.export.conftest import SNAPSHOT
+
+
+class Agent:
+    """What the application is given, and a client for it."""
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        self.error: Exception | None = None
+        self.why_not: str | None = None
+        self.threads: set[str] = set()
+        self.port = 0
+        self.reloads = self.at_once = self._reloading = 0
+        self.entered = threading.Event()
+        self.slow: threading.Event | None = None
+
+    def snapshot(self) -> Snapshot:
+        self.threads.add(threading.current_thread().name)
+        if self.error:
+            raise self.error
+        return SNAPSHOT
+
+    def ready(self) -> str | None:
+        return self.reason
+
+    def reload(self) -> str | None:
+        self.threads.add(threading.current_thread().name)
+        if self.error:
+            raise self.error
+        self.reloads += 1
+        self._reloading += 1
+        self.at_once = max(self.at_once, self._reloading)
+        self.entered.set()
+        assert self.slow is None or self.slow.wait(patience(10))
+        self._reloading -= 1
+        return self.why_not
+
+    def ask(
+        self, path: str, method: str = "GET", body: bytes | None = None, **headers: str
+    ) -> tuple[HTTPResponse, bytes]:
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=patience(10))
+        try:
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, path, body, named)
+            response = connection.getresponse()
+            return response, response.read()
+        finally:
+            connection.close()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Agent]:
+    agent = Agent()
+    errors: list[BaseException] = []
+    app = create_app(agent.snapshot, agent.ready, "/probes/metrics", reload=agent.reload)
+    web = WebServer(app, listen(["127.0.0.1:0"]), errors.append)
+    agent.port = int(web.addresses[0].rpartition(":")[2])
+    web.start()
+    yield agent
+    web.close()
+    assert errors == []
+
+
+@pytest.fixture
+def agent(server: Agent) -> Agent:
+    server.reason = server.error = server.why_not = server.slow = None
+    server.reloads = server.at_once = 0
+    server.entered.clear()
+    return server
+
+
+def test_metrics(agent: Agent) -> None:
+    response, body = agent.ask("/probes/metrics")
+    assert response.status == 200
+    assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert response.headers["Vary"] == "Accept, Accept-Encoding"
+    assert int(response.headers["Content-Length"]) == len(body)
+    assert b'\nkprobe_hits_total{probe="open"} 23.0\n' in body
+    assert agent.threads
+    assert all(name.startswith("web_") for name in agent.threads)
+
+
+def test_openmetrics(agent: Agent) -> None:
+    response, body = agent.ask("/probes/metrics", Accept="application/openmetrics-text")
+    assert response.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert body.endswith(b"# EOF\n")
+
+
+def test_names(agent: Agent) -> None:
+    _, body = agent.ask("/probes/metrics?name[]=kprobe_up&name%5B%5D=kprobe_hits_total")
+    assert [line.split(b"{")[0] for line in body.splitlines() if line[:1] != b"#"] == [
+        *(b"kprobe_hits_total", b"kprobe_hits_total", b"kprobe_up")
+    ]
+
+
+@pytest.mark.parametrize("path", ["/", "/probes/metrics"])
+def test_gzip(agent: Agent, path: str) -> None:
+    response, body = agent.ask(path, Accept_Encoding="gzip")
+    assert response.headers["Content-Encoding"] == "gzip"
+    assert "Accept-Encoding" in response.headers["Vary"]
+    assert b"kprobe_exporter" in gzip.decompress(body)
+    for refusing in ("gzip;q=0", "identity"):
+        response, body = agent.ask(path, Accept_Encoding=refusing)
+        assert "Content-Encoding" not in response.headers
+        assert "Accept-Encoding" in response.headers["Vary"]
+        assert b"kprobe_exporter" in body
+
+
+def test_status_page(agent: Agent) -> None:
+    response, body = agent.ask("/")
+    assert response.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert response.headers["Content-Security-Policy"].startswith("default-src 'none';")
+    assert b'<a href="/probes/metrics">' in body
+
+
+def test_health(agent: Agent) -> None:
+    response, body = agent.ask("/-/healthy")
+    assert (response.status, body) == (200, b"healthy\n")
+
+
+def test_readiness(agent: Agent) -> None:
+    response, body = agent.ask("/-/ready")
+    assert (response.status, body) == (200, b"ready\n")
+    agent.reason = "no probe is installed"
+    response, body = agent.ask("/-/ready")
+    assert (response.status, body) == (503, b"no probe is installed\n")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/metrics", "/probes/metrics/", "//", "/-/", "/-/reload/", "/favicon.ico"),
+        *("/probes", "/PROBES/METRICS", "/../etc/passwd", "/%00", "http://example.org/", "*"),
+    ],
+)
+def test_unknown_paths(agent: Agent, path: str) -> None:
+    response, body = agent.ask(path)
+    assert (response.status, body) == (404, b"Not Found\n")
+
+
+@pytest.mark.parametrize("path", ["/", "/probes/metrics", "/-/healthy", "/-/ready"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "BREW"])
+def test_wrong_methods(agent: Agent, path: str, method: str) -> None:
+    response, body = agent.ask(path, method)
+    assert (response.status, body) == (405, b"Method Not Allowed\n")
+    assert response.headers["Allow"] == "GET, HEAD"
+
+
+@pytest.mark.parametrize("path", ["/", "/-/healthy", "/-/ready", "/nowhere"])
+def test_head_is_get_without_the_body(agent: Agent, path: str) -> None:
+    get, _ = agent.ask(path)
+    head, body = agent.ask(path, "HEAD")
+    assert body == b""
+    assert head.status == get.status
+    assert head.headers["Content-Length"] == get.headers["Content-Length"]
+
+
+def test_head_of_metrics(agent: Agent) -> None:
+    head, body = agent.ask("/probes/metrics", "HEAD")
+    assert (head.status, body) == (200, b"")
+    assert int(head.headers["Content-Length"]) > 1000
+
+
+@pytest.mark.parametrize("path", ["/", "/probes/metrics", "/-/ready", "/nowhere"])
+def test_every_answer_forbids_sniffing(agent: Agent, path: str) -> None:
+    response, _ = agent.ask(path)
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
+    assert "Server" not in response.headers
+
+
+@pytest.mark.parametrize("path", ["/", "/probes/metrics"])
+def test_a_failing_snapshot(agent: Agent, path: str, caplog: pytest.LogCaptureFixture) -> None:
+    agent.error = ValueError("two\nlines, and a secret")
+    response, body = agent.ask(path)
+    assert (response.status, body) == (500, b"something went wrong: see the agent's log\n")
+    (record,) = caplog.records
+    assert (record.name, record.levelno) == ("kprobe_exporter.web", logging.ERROR)
+    assert not record.exc_info
+    assert record.getMessage() == rf"cannot answer {path}: ValueError('two\nlines, and a secret')"
+    agent.error = None
+    assert agent.ask(path)[0].status == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/probes/metrics", "/-/healthy"])
+def test_a_small_body_on_get_is_ignored(agent: Agent, caplog: pytest.LogCaptureFixture, path: str) -> None:
+    response, _ = agent.ask(path, body=b"x" * 1024)
+    assert response.status == 200
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "HEAD"])
+@pytest.mark.parametrize("path", ["/probes/metrics", "/-/reload", "/nowhere"])
+def test_bodies_over_1_kib_are_refused(agent: Agent, method: str, path: str) -> None:
+    response, _ = agent.ask(path, method, body=b"x" * 1025)
+    assert (response.status, response.headers["Connection"]) == (413, "close")
+    assert agent.reloads == 0
+
+
+def test_bodies_of_no_known_length_are_refused(agent: Agent) -> None:
+    response, body = agent.ask("/-/reload", "POST", Transfer_Encoding="chunked")
+    assert (response.status, body) == (411, b"say how long the body is: Content-Length\n")
+
+
+def test_headers_over_16_kib_are_refused(agent: Agent) -> None:
+    """However they come: all at once, they are read before their size is known."""
+    many = {f"X-{number}": "y" * 1000 for number in range(20)}
+    assert agent.ask("/-/healthy", "GET", None, **many)[0].status in (400, 431)
+    assert agent.ask("/-/healthy", "GET", None, **dict(list(many.items())[:10]))[0].status == 200
+
+
+def test_reload(agent: Agent) -> None:
+    response, body = agent.ask("/-/reload", "POST")
+    assert (response.status, body, agent.reloads) == (200, b"reloaded\n", 1)
+    assert all(name.startswith("web_") for name in agent.threads)
+
+
+def test_a_reload_that_fails_says_why(agent: Agent) -> None:
+    agent.why_not = "a.yaml:1:1: probes: there is no probe"
+    response, body = agent.ask("/-/reload", "POST")
+    assert (response.status, body) == (500, b"a.yaml:1:1: probes: there is no probe\n")
+    assert response.headers["Content-Type"] == "text/plain; charset=utf-8"
+
+
+def test_a_reload_with_a_bug(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
+    agent.error = KeyError("bug")
+    response, body = agent.ask("/-/reload", "POST")
+    assert (response.status, body) == (500, b"something went wrong: see the agent's log\n")
+    assert caplog.messages == ["cannot answer /-/reload: KeyError('bug')"]
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "OPTIONS"])
+def test_reload_is_asked_for_by_post(agent: Agent, method: str) -> None:
+    response, _ = agent.ask("/-/reload", method)
+    assert (response.status, response.headers["Allow"], agent.reloads) == (405, "POST", 0)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://rebound.example:10435", "Host": "rebound.example:10435"},
+        {"Sec_Fetch_Site": "cross-site"},
+        {"Sec_Fetch_Site": "same-site"},
+        {"Sec_Fetch_Site": "none", "Origin": "http://evil.example"},
+        {"Origin": ""},
+    ],
+)
+def test_a_web_page_cannot_reload(agent: Agent, headers: dict[str, str]) -> None:
+    """A form or a fetch() of any page that a browser shows sends one of these, and no preflight."""
+    response, body = agent.ask("/-/reload", "POST", body=b"a=b", **headers)
+    assert (response.status, body, agent.reloads) == (403, b"a web page may not ask for this\n", 0)
+
+
+def test_reloads_come_one_after_the_other(agent: Agent) -> None:
+    agent.slow = threading.Event()
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(agent.ask, "/-/reload", "POST") for _ in range(8)]
+        assert agent.entered.wait(patience(10))
+        # Those that wait keep nobody else from an answer.
+        assert agent.ask("/probes/metrics")[0].status == 200
+        agent.slow.set()
+        assert [one.result()[0].status for one in asked] == [200] * 8
+    assert (agent.reloads, agent.at_once) == (8, 1)
+
+
+def test_reload_is_off_by_default() -> None:
+    agent = Agent()
+    app = create_app(agent.snapshot, agent.ready)
+    web = WebServer(app, listen(["127.0.0.1:0"]), lambda error: None)
+    agent.port = int(web.addresses[0].rpartition(":")[2])
+    web.start()
+    try:
+        response, body = agent.ask("/-/reload", "POST")
+        assert (response.status, body) == (403, b"Lifecycle API is not enabled.\n")
+        assert agent.ask("/-/reload")[0].status == 405
+    finally:
+        web.close()
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/a", "/kprobe/metrics.txt", "/~x/-_."])
+def test_telemetry_paths(path: str) -> None:
+    check_telemetry_path(path)
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/", "metrics", "/-/healthy", "/-/x", "/{x}", "/a b", "/a?b", "/é", "/a\n", "/%41"]
+)
+def test_bad_telemetry_paths(path: str) -> None:
+    with pytest.raises(StartError, match=r"^the telemetry path .*such as /metrics$"):
+        create_app(lambda: SNAPSHOT, lambda: None, path)

@@ -1,0 +1,444 @@
+"""The server against clients that are idle, slow, gone or hostile; and its end."""
+
+import asyncio
+import logging
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from kprobe_exporter.model.values import Family, Snapshot
+from kprobe_exporter.web import clients, server
+from kprobe_exporter.web.listen import listen
+from kprobe_exporter.web.routes import create_app
+from kprobe_exporter.web.server import WebServer
+from tests.support.patience import eventually, patience, within
+
+REQUEST = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+
+# A few megabytes, in few samples so that it costs the tests little.
+LARGE = Snapshot(
+    (
+        Family(
+            "kprobe_large_total",
+            "counter",
+            "Much.",
+            ("comm",),
+            {(f"process-{i}-{'x' * 4000}",): float(i) for i in range(500)},
+        ),
+    ),
+    (),
+)
+
+
+class Served:
+    """A server with what it reported."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.errors: list[BaseException] = []
+        self.web = WebServer(app, listen(["127.0.0.1:0"]), self.errors.append)
+        self.port = int(self.web.addresses[0].rpartition(":")[2])
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=patience(10))
+
+    def scrape(self) -> None:
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=patience(10))
+        connection.request("GET", "/metrics?name[]=kprobe_up")
+        response = connection.getresponse()
+        response.read()
+        connection.close()
+        assert response.status == 200
+
+    @property
+    def connections(self) -> int:
+        return len(self.web._clients)
+
+
+def app_of(snapshot: Callable[[], Snapshot]) -> ASGIApp:
+    return create_app(snapshot, lambda: None)
+
+
+@contextmanager
+def serving(app: ASGIApp) -> Iterator[Served]:
+    served = Served(app)
+    served.web.start()
+    try:
+        yield served
+    finally:
+        served.web.close()
+    assert served.errors == []
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Served]:
+    with serving(app_of(lambda: LARGE)) as served:
+        yield served
+
+
+@pytest.fixture
+def served(shared: Served, caplog: pytest.LogCaptureFixture) -> Iterator[Served]:
+    """A server of a large snapshot; whatever a test does to it ends in no more than a line or two."""
+    eventually(lambda: shared.connections == 0)
+    # A line that was said in one test must be said again in the next.
+    shared.web._complain._quiet_until.clear()
+    yield shared
+    shared.scrape()
+    # By now the test is over, and caplog.records only holds what came after it.
+    records = caplog.get_records("call") + caplog.get_records("teardown")
+    assert [record for record in records if record.exc_info] == []
+    assert {record.getMessage() for record in said(records)} <= {
+        "Invalid HTTP request received.",
+        "Unsupported upgrade request.",
+    }
+
+
+def said(records: list[logging.LogRecord]) -> list[logging.LogRecord]:
+    """Our own log and asyncio's; pytest listens to uvicorn's as well, which we cut off."""
+    return [r for r in records if r.name.startswith("kprobe_exporter") or r.name == "asyncio"]
+
+
+def read_all(sock: socket.socket) -> bytes:
+    """Until the server closes, in whichever way."""
+    data = b""
+    with suppress(ConnectionResetError):
+        while chunk := sock.recv(65536):
+            data += chunk
+    return data
+
+
+def test_idle_and_slow_clients_delay_nobody(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are cut off after an hour, so a scrape that waited for one of them would not be answered."""
+    monkeypatch.setattr(clients, "REQUEST_TIME", 3600)
+    monkeypatch.setattr(clients, "ANSWER_TIME", 3600)
+    with ExitStack() as stack:
+        for _ in range(20):
+            stack.enter_context(served.connect())
+        slow = [stack.enter_context(served.connect()) for _ in range(20)]
+        # One asks for much and takes nothing.
+        stack.enter_context(served.connect()).sendall(REQUEST)
+        for byte in REQUEST[:20]:
+            for sock in slow:
+                sock.sendall(bytes([byte]))
+            served.scrape()
+
+
+def test_a_crowd_of_idle_clients_locks_nobody_out(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "REQUEST_TIME", 3600)
+    with ExitStack() as stack:
+        crowd = [stack.enter_context(served.connect()) for _ in range(clients.MAX_CONNECTIONS + 50)]
+        served.scrape()
+        # The client that waited longest had to go, well before its time was up.
+        assert crowd[0].recv(1) == b""
+        assert served.connections <= clients.MAX_CONNECTIONS
+
+
+def test_clients_that_never_ask_are_dropped(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "REQUEST_TIME", 0)
+    with served.connect() as silent, served.connect() as slow:
+        slow.sendall(REQUEST[:10])
+        assert read_all(silent) == b""
+        assert read_all(slow) == b""
+
+
+def test_clients_that_do_not_take_their_answer_are_dropped(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clients, "ANSWER_TIME", 0)
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.settimeout(patience(10))
+        sock.connect(("127.0.0.1", served.port))
+        # Enough that no buffer of the kernel's holds the answers.
+        sock.sendall(REQUEST * 8)
+        eventually(lambda: served.connections == 1)
+        eventually(lambda: served.connections == 0)
+
+
+def test_idle_connections_are_kept_for_the_next_scrape(served: Served) -> None:
+    connection = HTTPConnection("127.0.0.1", served.port, timeout=patience(10))
+    for _ in range(3):
+        connection.request("GET", "/-/healthy")
+        assert connection.getresponse().read() == b"healthy\n"
+        port = connection.sock.getsockname()
+    assert connection.sock.getsockname() == port
+    assert served.connections == 1
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("now", "asked", "answered", "unsent", "overdue"),
+    [
+        (10.0, False, False, 0, False),
+        (10.1, False, False, 0, True),
+        (30.0, True, False, 0, False),
+        (30.1, True, False, 0, True),
+        (30.1, True, True, 1, True),
+        (75.0, True, True, 0, False),
+        (75.1, True, True, 0, True),
+    ],
+)
+def test_patience(now: float, asked: bool, answered: bool, unsent: int, overdue: bool) -> None:
+    class Transport(asyncio.Transport):
+        def get_write_buffer_size(self) -> int:
+            return unsent
+
+    class Talk:
+        def is_answering(self) -> bool:
+            return not answered
+
+    client = clients.Client(Transport(), 0)
+    client.talk = Talk() if asked else None
+    assert client.overdue(now) is overdue
+
+
+def reset(sock: socket.socket) -> None:
+    """Close with RST, as a scraper that was killed."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+@pytest.mark.parametrize("close", [reset, socket.socket.close])
+@pytest.mark.parametrize("read", [0, 1, 5000])
+def test_a_scraper_that_goes_in_the_middle(
+    served: Served, close: Callable[[socket.socket], None], read: int
+) -> None:
+    for _ in range(5):
+        sock = served.connect()
+        sock.sendall(REQUEST)
+        if read:
+            sock.recv(read)
+        close(sock)
+    eventually(lambda: served.connections == 0)
+
+
+def test_half_open(served: Served) -> None:
+    """A client that has said all it will still gets its answer."""
+    with served.connect() as sock:
+        sock.sendall(REQUEST.replace(b"/metrics", b"/-/healthy"))
+        sock.shutdown(socket.SHUT_WR)
+        assert read_all(sock).endswith(b"healthy\n")
+
+
+CHUNKED = b"GET /metrics HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+GARBAGE = {
+    "empty lines": b"\r\n" * 1000,
+    "tls": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),
+    "binary": bytes(range(256)) * 64,
+    "text": b"hello there\r\n\r\n",
+    "no host": b"GET / HTTP/1.1\r\n\r\n",
+    "huge header": REQUEST[:-2] + b"X: " + b"y" * 100_000 + b"\r\n\r\n",
+    "many headers": REQUEST[:-2] + b"X: y\r\n" * 20_000 + b"\r\n",
+    "huge target": b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    "bad length": REQUEST[:-2] + b"Content-Length: -1\r\n\r\n",
+    "two lengths": REQUEST[:-2] + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n",
+    "bad chunk": CHUNKED + b"zz\r\n",
+    "bad chunk later": CHUNKED + b"1\r\nx\r\nzz\r\n" * 100,
+    "bad chunk, quick answer": CHUNKED.replace(b"/metrics", b"/-/healthy") + b"zz\r\n",
+    "bad second": REQUEST + b"\x00\xff" * 100,
+    "websocket": REQUEST[:-2] + b"Connection: upgrade\r\nUpgrade: websocket\r\n\r\n",
+    "h2c": REQUEST[:-2] + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\r\n",
+    "h2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "connect": b"CONNECT example.org:443 HTTP/1.1\r\nHost: x\r\n\r\n",
+    "expect": REQUEST[:-2] + b"Expect: 100-continue\r\nContent-Length: 5\r\n\r\n",
+    "surrogates": b"GET /%ed%b2%80%ff HTTP/1.1\r\nHost: \xff\r\nAccept: \xff\xfe;q=\xff\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
+def test_garbage(served: Served, garbage: bytes) -> None:
+    with served.connect() as sock, suppress(ConnectionResetError, BrokenPipeError):
+        sock.sendall(garbage)
+        sock.shutdown(socket.SHUT_WR)
+        answer = read_all(sock)
+        assert answer[:9] in (b"HTTP/1.1 ", b"")
+    eventually(lambda: served.connections == 0)
+
+
+def test_garbage_after_the_answer(served: Served) -> None:
+    """The rest of a body comes when its answer is already sent, and is none."""
+    sized = b"GET /-/healthy HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n"
+    for head, status in ((sized, b"200"), (CHUNKED.replace(b"/metrics", b"/-/healthy"), b"411")):
+        for rest in (b"zz\r\n", b"5\r\nhello\r\n0\r\n\r\n" + b"\x00" * 10, b"hello" + REQUEST):
+            with served.connect() as sock, suppress(OSError):
+                sock.sendall(head)
+                assert sock.recv(65536).startswith(b"HTTP/1.1 " + status)
+                sock.sendall(rest)
+                sock.shutdown(socket.SHUT_WR)
+                read_all(sock)
+    eventually(lambda: served.connections == 0)
+
+
+def test_no_file_is_leaked(served: Served) -> None:
+    def files() -> int:
+        return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+    served.scrape()
+    eventually(lambda: served.connections == 0)
+    before = files()
+    for number in range(50):
+        sock = served.connect()
+        sock.sendall((REQUEST, REQUEST[:7], b"\x00")[number % 3])
+        reset(sock)
+    eventually(lambda: served.connections == 0)
+    eventually(lambda: files() <= before)
+
+
+def test_garbage_is_said_once_a_minute(
+    served: Served, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(5):
+        with served.connect() as sock:
+            sock.sendall(b"\x00\r\n\r\n")
+            read_all(sock)
+    (record,) = said(caplog.records)
+    assert (record.name, record.levelno) == ("kprobe_exporter.web", logging.WARNING)
+    assert record.getMessage() == "Invalid HTTP request received."
+    assert capfd.readouterr() == ("", "")
+
+
+def test_complaints(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    complain = server._Complaints(clock=lambda: now)
+    complain("a")
+    complain("b", ValueError("why"))
+    now = 59.9
+    complain("a")
+    now = 60.0
+    complain("a")
+    assert [record.getMessage() for record in caplog.records] == ["a", "b: ValueError('why')", "a"]
+
+
+class Slow:
+    """A snapshot that takes until it is let go."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.go = threading.Event()
+
+    def snapshot(self) -> Snapshot:
+        self.entered.set()
+        assert self.go.wait(patience(10))
+        return Snapshot((), ())
+
+
+def test_health_answers_while_every_worker_waits() -> None:
+    slow = Slow()
+    with serving(app_of(slow.snapshot)) as served, ExitStack() as stack:
+        for _ in range(20):
+            stack.enter_context(served.connect()).sendall(REQUEST)
+        assert slow.entered.wait(patience(10))
+        with served.connect() as sock:
+            sock.sendall(b"GET /-/healthy HTTP/1.0\r\n\r\n")
+            assert read_all(sock).endswith(b"healthy\n")
+        slow.go.set()
+
+
+def test_close_lets_a_scrape_finish() -> None:
+    slow = Slow()
+    with serving(app_of(slow.snapshot)) as served, served.connect() as sock:
+        sock.sendall(REQUEST)
+        assert slow.entered.wait(patience(10))
+        closing = threading.Thread(target=served.web.close)
+        closing.start()
+        eventually(lambda: served.web._server.should_exit)
+        slow.go.set()
+        assert read_all(sock).startswith(b"HTTP/1.1 200 OK\r\n")
+        closing.join(patience(10))
+
+
+def test_close_is_bounded(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "GRACE", 0.3)
+    slow = Slow()
+    with serving(app_of(slow.snapshot)) as served, ExitStack() as stack:
+        silent, scraper = (stack.enter_context(served.connect()) for _ in range(2))
+        scraper.sendall(REQUEST)
+        assert slow.entered.wait(patience(10))
+        with within(2):
+            served.web.close()
+        assert not served.web._thread.is_alive()
+        assert read_all(silent) == b""
+        assert read_all(scraper).startswith(b"HTTP/1.1 503 ")
+        slow.go.set()
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
+def test_close_does_not_wait_for_who_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "GRACE", 0.3)
+    with serving(app_of(lambda: LARGE)) as served, served.connect() as sock:
+        sock.sendall(REQUEST * 8)
+        sock.recv(1)
+        with within(2):
+            served.web.close()
+        assert not served.web._thread.is_alive()
+
+
+def test_close_frees_the_port_and_can_be_repeated() -> None:
+    with serving(app_of(lambda: LARGE)) as served:
+        served.scrape()
+        for _ in range(2):
+            served.web.close()
+        for sock in listen(served.web.addresses):
+            sock.close()
+
+
+def test_close_without_start() -> None:
+    served = Served(app_of(lambda: LARGE))
+    served.web.close()
+    served.web.close()
+    with pytest.raises(ConnectionRefusedError):
+        served.connect()
+
+
+def test_close_straight_after_start() -> None:
+    for _ in range(5):
+        served = Served(app_of(lambda: LARGE))
+        served.web.start()
+        served.web.close()
+        assert not served.web._thread.is_alive()
+        assert served.errors == []
+
+
+def test_an_error_in_the_thread_reaches_the_callback(monkeypatch: pytest.MonkeyPatch) -> None:
+    served = Served(app_of(lambda: LARGE))
+
+    async def fail(*_: object) -> None:
+        raise OSError("broken")
+
+    monkeypatch.setattr(served.web._server, "serve", fail)
+    served.web.start()
+    served.web._thread.join(patience(10))
+    assert [str(error) for error in served.errors] == ["broken"]
+    served.web.close()
+
+
+def test_an_end_that_nobody_asked_for_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    served = Served(app_of(lambda: LARGE))
+
+    async def end(*_: object) -> None:
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(served.web._server, "serve", end)
+    served.web.start()
+    served.web._thread.join(patience(10))
+    assert [str(error) for error in served.errors] == ["the HTTP server ended on its own"]
+    served.web.close()
+
+
+def test_a_bug_in_the_application_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    async def broken(scope: Scope, receive: Receive, send: Send) -> None:
+        raise KeyError("bug")
+
+    with serving(broken) as served, served.connect() as sock:
+        sock.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        assert read_all(sock).startswith(b"HTTP/1.1 500 ")
+    (record,) = said(caplog.records)
+    assert record.getMessage() == "Exception in ASGI application: KeyError('bug')"
+    assert not record.exc_info
