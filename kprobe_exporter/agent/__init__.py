@@ -1,1 +1,7 @@
-"""The agent: the stages wired together, its probes, and what goes on while it runs."""
+"""The long-running agent: all stages wired together, and what keeps its probes right.
+
+Takes a checked configuration, a tracefs and a request to stop. Gives an ``Agent`` that collects, answers
+scrapes, exports by OTLP and takes new configurations; ``serve`` puts an HTTP server in front of it.
+May import aggregate, config, errors, export/otlp, grammar, identity, labels, model, plan, probing,
+service, source, symbols, tracefs, web and web/config.
+"""

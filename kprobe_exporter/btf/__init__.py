@@ -1,4 +1,9 @@
-"""What functions of the kernel take and return, by BTF: the types that it was compiled with."""
+"""What functions of the kernel take and return, by BTF: the types that it was compiled with.
+
+Takes the files of /sys/kernel/btf. Gives the prototypes of functions, and how the kernel fetches their
+arguments and return values.
+May import errors and model.
+"""
 
 from kprobe_exporter.btf.prototypes import (
     Btf,

@@ -1,4 +1,10 @@
-"""The command line: one file a command, and what all of them do with an error."""
+"""The command line: one file a command, and what all of them do with an error.
+
+Takes the words of a command line. Gives its output and an exit status; an error that a person can mend
+becomes one sentence, without a traceback.
+May import agent, config, diagnose, errors, grammar, labels, probing, replay, service, symbols,
+symbols/listing, trace and tracefs.
+"""
 
 import gc
 import importlib

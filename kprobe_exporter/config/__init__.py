@@ -1,4 +1,9 @@
-"""The configuration: YAML files to validated values, with every problem at its line and column."""
+"""The configuration: YAML files to validated values, with every problem at its line and column.
+
+Takes the paths of files and the decoders that there are. Gives one frozen ``Config``, or all problems in
+one ConfigError.
+May import errors, grammar and model.
+"""
 
 from kprobe_exporter.config.files import DEFAULT
 from kprobe_exporter.config.load import load

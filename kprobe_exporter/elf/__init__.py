@@ -1,6 +1,9 @@
 """Programs and libraries, which are ELF files: where in the file a function begins.
 
-What reads them is imported when the first one is read: it takes 4 MB, and most agents probe none.
+Takes a file's path and the name of a function. Gives the function's offset in the file, or a
+GrammarError. What reads ELF is imported with the first file: it takes 4 MB, and most agents probe no
+file.
+May import errors and grammar.
 """
 
 from collections.abc import Iterator

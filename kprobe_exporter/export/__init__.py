@@ -1,1 +1,5 @@
-"""What leaves the agent: metrics for Prometheus, and the HTTP server that hands them out."""
+"""What a scrape gets: a snapshot in the format that the client asks for.
+
+Takes a ``Snapshot`` and an Accept header. Gives Prometheus' text format or OpenMetrics, as bytes.
+May import model.
+"""

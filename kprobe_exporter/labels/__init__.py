@@ -1,4 +1,9 @@
-"""The decoders that turn a field into a label's text: one a file, the file's name is the YAML key."""
+"""The decoders that turn a field into a label's text: one a file, the file's name is the YAML key.
+
+Takes a decoder's options. Gives a function from a field's value to a text, or to None for a value that
+it cannot decode.
+May import identity and model.
+"""
 
 from collections.abc import Callable, Mapping
 

@@ -1,1 +1,5 @@
-"""The values that stages hand each other."""
+"""The frozen values that stages hand each other: probes, layouts, batches, hist tables, snapshots.
+
+Takes and gives nothing but these values: nothing here reads a file or a clock.
+May import nothing.
+"""

@@ -1,6 +1,9 @@
-"""Configuration and kernel together: how each probe could be attached, and what its events feed.
+"""Configuration and kernel together: how each probe could be attached, and what its events feed. Pure.
 
-Pure: what the kernel is like is handed in. Installing is the next step's.
+Takes a probe of the configuration and a description of the kernel. Gives a ``ProbePlan``: the
+alternatives in order, each with its definition, filter and layout, and the metrics. Installing is the
+next step's.
+May import btf, config, elf, errors, grammar and model.
 """
 
 from kprobe_exporter.plan.joined import JoinedSpec

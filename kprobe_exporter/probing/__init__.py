@@ -1,1 +1,6 @@
-"""Attaching probes: what the kernel is like, and which source reads its events."""
+"""Attaching probes and choosing the source of their events: for the agent, ``trace`` and ``check --live``.
+
+Takes plans and our instance of tracefs. Gives each probe attached by its first alternative that the
+kernel accepts, and the source that reads the events of this kernel.
+May import btf, config, errors, grammar, identity, model, plan, source, symbols and tracefs.
+"""

@@ -1,1 +1,6 @@
-"""Running as a daemon: to be stopped, to tell systemd, to log."""
+"""Running as a daemon: requests to stop and to reload, sd_notify, the watchdog, the log.
+
+Takes signals, systemd's environment and log records. Gives flags to wait for, messages to systemd and
+lines on stderr.
+May import errors.
+"""

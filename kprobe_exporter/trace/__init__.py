@@ -1,1 +1,7 @@
-"""The command ``trace``: the stages of the agent wired for a person at a terminal, as perf-tools' kprobe."""
+"""The command ``trace``: the stages of the agent wired for a person at a terminal, as perf-tools' kprobe.
+
+Takes a definition or an attach string. Gives lines of text, JSON objects, a table of counts, or the YAML
+that does the same.
+May import aggregate, config, elf, errors, grammar, labels, model, plan, probing, service, source,
+symbols and tracefs.
+"""

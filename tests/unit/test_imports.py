@@ -1,67 +1,226 @@
-"""The order of the packages: who may import whom, read from the sources themselves.
+"""Which package may import which: the code, its packages' docstrings and ARCHITECTURE.md agree.
 
-One way, no stage importing its neighbour: each knows ``model`` and is handed the next stage as a
-callable. ``agent`` is the only module that knows them all.
+A package is a directory below ``kprobe_exporter/``. The table in ARCHITECTURE.md has one row for each,
+and one for each of the two modules that stand beside them. A row names exactly what its package imports.
 """
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[2] / "kprobe_exporter"
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "kprobe_exporter"
 NAME = PACKAGE.name
+DOCUMENT = ROOT / "ARCHITECTURE.md"
 
-MAY_IMPORT: dict[str, str] = {
-    "__init__": "",
-    "errors": "",
-    "model": "",
-    "aggregate": "model",
-    "btf": "errors model",
-    "export": "errors model",
-    "grammar": "errors model",
-    "identity": "model",
-    "service": "errors",
-    "source": "errors model",
-    "config": "errors grammar model",
-    "elf": "errors grammar",
-    "labels": "identity model",
-    "tracefs": "errors grammar model",
-    "plan": "btf config elf errors grammar model",
-    "symbols": "btf elf errors grammar tracefs",
-    "web": "config errors export model",
-    "probing": "btf config errors grammar identity model plan source symbols tracefs",
-    "replay": "aggregate config export labels model plan source",
-    "agent": "aggregate config errors export grammar identity labels model plan probing service "
-    "source symbols tracefs web",
-    "diagnose": "config errors grammar identity labels model plan probing symbols tracefs",
-    "trace": "aggregate config elf errors grammar labels model plan probing service source symbols tracefs",
-    "cli": "agent config diagnose errors grammar labels probing replay service symbols trace tracefs",
-    "__main__": "cli",
-}
+LONGEST_CHAIN = 8
+"""Packages on the longest way of imports, both ends counted."""
 
-MODULES = sorted(PACKAGE.rglob("*.py"))
+PYTHON = sorted(PACKAGE.rglob("*.py"))
+CYTHON = sorted(path for path in PACKAGE.rglob("*.p?[xdi]") if path.suffix in (".pyx", ".pxd", ".pxi"))
+
+Imports = Mapping[str, Mapping[str, list[str]]]
+"""Of each package the packages that it imports, each with the files that do it."""
 
 
-def place(module: Path) -> str:
-    """The package that a module belongs to, or the module itself at the top."""
-    return module.relative_to(PACKAGE).parts[0].removesuffix(".py")
+def package_of(file: Path) -> str:
+    """The directory of a module, ``export/otlp``; for a module beside the packages its own name."""
+    place = file.relative_to(PACKAGE)
+    return place.parent.as_posix() if len(place.parts) > 1 else place.stem
 
 
-def imported(module: Path) -> Iterator[str]:
-    """The places of our own package that a module imports from, anywhere in it."""
-    for node in ast.walk(ast.parse(module.read_text())):
+def package_named(name: str) -> str:
+    """The package that a dotted name lies in, as ``package_of`` has it; "" for our version alone."""
+    place = PACKAGE
+    parts = name.split(".")[1:]
+    for part in parts:
+        if not (place / part).is_dir():
+            break
+        place /= part
+    return place.relative_to(PACKAGE).as_posix() if place != PACKAGE else "".join(parts[:1])
+
+
+def in_python(source: str) -> Iterator[str]:
+    """What Python code imports of ours, as dotted names, wherever in it the import stands."""
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[1] for alias in node.names if alias.name.startswith(f"{NAME}."))
-            assert NAME not in [alias.name for alias in node.names], "import what is meant, not everything"
+            yield from (alias.name for alias in node.names if ours(alias.name))
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports name their module in full"
-            _, *parts = (node.module or "").split(".")
-            if node.module == NAME:
-                yield from (alias.name for alias in node.names if alias.name != "__version__")
-            elif (node.module or "").startswith(f"{NAME}."):
-                yield parts[0]
+            assert node.level == 0, "an import names its module in full"
+            if ours(node.module or ""):
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+            yield from re.findall(rf"\b{NAME}[\w.]*\w", ast.unparse(node.args[0]))
+
+
+IMPORT = re.compile(
+    r"^[ \t]*(?:from[ \t]+(?P<module>[\w.]+)[ \t]+c?import[ \t]+(?:\((?P<listed>[^)]*)\)|(?P<names>[^\n]+))"
+    r"|c?import[ \t]+(?P<modules>[^\n]+))",
+    re.MULTILINE,
+)
+
+
+def in_cython(source: str) -> Iterator[str]:
+    """What Cython code imports or cimports of ours, as dotted names."""
+    code = re.sub(r'"""(?:.|\n)*?"""|#.*', "", source).replace("\\\n", " ")
+    for found in IMPORT.finditer(code):
+        if module := found["module"]:
+            assert not module.startswith("."), "an import names its module in full"
+            names = (found["listed"] or found["names"]).split(",")
+            if ours(module):
+                yield from (f"{module}.{name.split()[0]}" for name in names if name.strip())
+        else:
+            yield from (name.split()[0] for name in found["modules"].split(",") if ours(name.split()[0]))
+
+
+def ours(name: str) -> bool:
+    return name == NAME or name.startswith(f"{NAME}.")
+
+
+@cache
+def imports() -> Imports:
+    found: dict[str, dict[str, list[str]]] = {}
+    for file in (*PYTHON, *CYTHON):
+        if file == PACKAGE / "__init__.py":
+            continue
+        here = found.setdefault(package_of(file), {})
+        for name in (in_python if file.suffix == ".py" else in_cython)(file.read_text()):
+            assert name != NAME, f"{file}: import what is meant, not everything"
+            if name != f"{NAME}.__version__" and (package := package_named(name)) != package_of(file):
+                here.setdefault(package, []).append(str(file.relative_to(ROOT)))
+    return found
+
+
+@cache
+def table() -> Mapping[str, list[str]]:
+    """The table in ARCHITECTURE.md: a package and what it may import. A line may go on in the next one."""
+    text = DOCUMENT.read_text().partition("\n## Packages\n")[2].partition("\n## ")[0]
+    head, *lines = text.partition("```\n")[2].partition("```")[0].splitlines()
+    column = head.index("may import")
+    rows: dict[str, list[str]] = {}
+    for line in lines:
+        if not line.startswith(" "):
+            name = line.split()[0].removesuffix("/").removesuffix(".py")
+            assert name not in rows, f"{name} has two rows"
+            rows[name] = []
+        rows[name] += re.findall(r"[\w/]+", line[column:])
+    return rows
+
+
+PACKAGES = sorted(imports())
+
+
+def test_the_table_has_a_row_for_each_package() -> None:
+    assert sorted(table()) == PACKAGES
+
+
+def test_a_row_names_only_rows_above_it() -> None:
+    rows = list(table())
+    assert {row: late for row in rows if (late := set(table()[row]) - set(rows[: rows.index(row)]))} == {}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_imports_what_its_row_says(package: str) -> None:
+    actual = imports()[package]
+    row = table().get(package, [])
+    missing = {name: files for name, files in actual.items() if name not in row}
+    assert missing == {}, f"not in the row of {package} in {DOCUMENT.name}"
+    assert row == sorted(actual), f"all that {package} imports, in alphabetical order"
+
+
+@pytest.mark.parametrize("package", [name for name in PACKAGES if (PACKAGE / name).is_dir()])
+def test_a_package_says_what_it_may_import(package: str) -> None:
+    said = ast.get_docstring(ast.parse((PACKAGE / package / "__init__.py").read_text()))
+    assert said
+    names = ", ".join(sorted(imports()[package])) or "nothing"
+    expected = f"May import {' and '.join(names.rsplit(', ', 1))}."
+    assert " ".join(said.split()).endswith(expected), f"the docstring of {package} ends with: {expected}"
+
+
+def longest_chain(package: str, above: tuple[str, ...] = ()) -> tuple[str, ...]:
+    assert package not in above, f"a circle: {' → '.join((*above, package))}"
+    ways = (longest_chain(name, (*above, package)) for name in imports()[package])
+    return package, *max(ways, key=len, default=())
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_chains_of_imports_are_short_and_no_circles(package: str) -> None:
+    chain = longest_chain(package)
+    assert len(chain) <= LONGEST_CHAIN, " → ".join(chain)
+
+
+def test_beside_the_packages_stand_three_modules() -> None:
+    entries = [path for path in PACKAGE.iterdir() if path.name != "__pycache__"]
+    # py.typed says to type checkers that the package is typed (PEP 561); it can be nowhere else.
+    files = {"errors.py", "__init__.py", "__main__.py", "py.typed"}
+    assert {path.name for path in entries if path.is_file()} == files
+    directories = [path for path in PACKAGE.rglob("*") if path.is_dir() and path.name != "__pycache__"]
+    assert [path for path in directories if not (path / "__init__.py").is_file()] == []
+
+
+def test_the_unit_tests_are_where_their_modules_are() -> None:
+    below = {path.parent.relative_to(ROOT / "tests/unit") for path in (ROOT / "tests/unit").rglob("*.py")}
+    assert [
+        str(place) for place in below if not ((PACKAGE / place).is_dir() or (ROOT / "tests" / place).is_dir())
+    ] == []
+
+
+@pytest.mark.parametrize("module", PYTHON, ids=lambda path: str(path.relative_to(PACKAGE)))
+class TestModule:
+    def test_its_first_line_says_what_it_holds(self, module: Path) -> None:
+        said = ast.get_docstring(ast.parse(module.read_text()))
+        assert said
+        assert module.read_text().startswith('"""')
+
+    def test_its_name_says_something(self, module: Path) -> None:
+        assert module.stem not in ("utils", "util", "helpers", "common", "misc")
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("from kprobe_exporter.web.routes import create_app", ["web"]),
+        ("from kprobe_exporter.web import config", ["web/config"]),
+        ("from kprobe_exporter.web.config.read import Outcome, read_web_config", ["web/config"] * 2),
+        ("import kprobe_exporter.plan.probe as p", ["plan"]),
+        ("from kprobe_exporter import errors", ["errors"]),
+        ("from kprobe_exporter.errors import StartError", ["errors"]),
+        ("def f():\n    from kprobe_exporter.elf import find", ["elf"]),
+        ("if TYPE_CHECKING:\n    from kprobe_exporter.elf import find", ["elf"]),
+        ('importlib.import_module(f"kprobe_exporter.cli.{name}")', ["cli"]),
+        ("import os, kprobe_exporterlike\nfrom pathlib import Path", []),
+    ],
+)
+def test_what_counts_as_an_import_in_python(source: str, found: list[str]) -> None:
+    assert [package_named(name) for name in in_python(source)] == found
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("from kprobe_exporter.model.values import Batch", ["model"]),
+        ("from kprobe_exporter.source.walk cimport step  # fast", ["source"]),
+        ("from kprobe_exporter.web cimport config", ["web/config"]),
+        ("import os, kprobe_exporter.plan.probe as p", ["plan"]),
+        ("cimport kprobe_exporter.plan.probe", ["plan"]),
+        ("cdef int f() except -1:\n    from kprobe_exporter.elf import find\n", ["elf"]),
+        ("from kprobe_exporter.model.values import (\n    Batch,\n    Layout,\n)", ["model", "model"]),
+        ("from kprobe_exporter.model.values import Batch, \\\n    Layout", ["model", "model"]),
+        ('"""Text.\nfrom kprobe_exporter.elf import find\n"""\n# import kprobe_exporter.elf', []),
+        ("from libc.string cimport memcpy\nimport sys", []),
+    ],
+)
+def test_what_counts_as_an_import_in_cython(source: str, found: list[str]) -> None:
+    assert [package_named(name) for name in in_cython(source)] == found
+
+
+def test_an_import_of_the_compiled_walk_is_seen() -> None:
+    (walk,) = [file for file in CYTHON if file.suffix == ".pyx"]
+    assert {package_named(name) for name in in_cython(walk.read_text())} >= {"model", "source"}
 
 
 def opens_for_writing(module: Path) -> Iterator[str]:
@@ -83,58 +242,6 @@ def opens_for_writing(module: Path) -> Iterator[str]:
                 yield called
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-class TestModule:
-    def test_it_imports_what_its_place_may(self, module: Path) -> None:
-        here = place(module)
-        assert here in MAY_IMPORT, "a new place needs a line in the table"
-        allowed = {here, *MAY_IMPORT[here].split()}
-        assert set(imported(module)) <= allowed
-
-    def test_its_first_line_says_what_it_holds(self, module: Path) -> None:
-        said = ast.get_docstring(ast.parse(module.read_text()))
-        assert said
-        assert module.read_text().startswith('"""')
-
-    def test_its_name_says_something(self, module: Path) -> None:
-        assert module.stem not in ("utils", "util", "helpers", "common", "misc")
-
-
-def test_the_table_has_no_circle() -> None:
-    """A package may only import what stands above it."""
-    above: set[str] = set()
-    order = [
-        "__init__",
-        "errors",
-        "model",
-        "aggregate",
-        "btf",
-        "export",
-        "grammar",
-        "identity",
-        "service",
-        "source",
-        "config",
-        "elf",
-        "labels",
-        "tracefs",
-        "plan",
-        "symbols",
-        "web",
-        "probing",
-        "replay",
-        "agent",
-        "diagnose",
-        "trace",
-        "cli",
-        "__main__",
-    ]
-    assert set(order) == set(MAY_IMPORT)
-    for name in order:
-        assert set(MAY_IMPORT[name].split()) <= above
-        above.add(name)
-
-
 def test_only_one_module_writes_below_tracefs() -> None:
     """Opened in the wrong way, a definitions file deletes everybody's probes."""
     writers = {module: set(opens_for_writing(module)) for module in (PACKAGE / "tracefs").glob("*.py")}
@@ -146,12 +253,12 @@ def test_only_one_module_writes_below_tracefs() -> None:
 
 
 def test_nothing_else_writes_files() -> None:
-    elsewhere = [module for module in MODULES if place(module) != "tracefs"]
+    elsewhere = [module for module in PYTHON if package_of(module) != "tracefs"]
     assert {str(module): calls for module in elsewhere if (calls := set(opens_for_writing(module)))} == {}
 
 
 def test_nobody_truncates() -> None:
-    assert [module for module in MODULES if "os.O_TRUNC" in module.read_text()] == []
+    assert [module for module in PYTHON if "os.O_TRUNC" in module.read_text()] == []
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,6 @@
-"""OpenTelemetry by OTLP: log records, spans and metrics, sent and counted exactly."""
+"""OpenTelemetry by OTLP: log records, spans and metrics, sent and counted exactly.
+
+Takes records, snapshots and plain settings. Gives requests to a collector; each item is counted once: as
+exported, as dropped or as failed.
+May import errors and model.
+"""

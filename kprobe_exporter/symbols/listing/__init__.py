@@ -1,4 +1,9 @@
-"""What can be probed: functions and tracepoints of this kernel, functions of a file, as attach strings."""
+"""What can be probed: functions and tracepoints of this kernel, functions of a file, as attach strings.
+
+Takes a pattern. Gives the places that match, each with its prototype or fields if asked for, or a
+sentence why there are none.
+May import btf, elf, errors, grammar, symbols and tracefs.
+"""
 
 from kprobe_exporter.symbols.listing.details import Details
 from kprobe_exporter.symbols.listing.files import file_places
