@@ -1,5 +1,6 @@
 """What a target does is told as it is: counted, or a crash with its input, whatever the process came to."""
 
+import math
 import os
 import signal
 import threading
@@ -41,6 +42,12 @@ def target(what: "dict[int, object]") -> Target:
         yield take
 
     return Target("some", make, taking)  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is said is said of crashes alone, however long a run takes."""
+    monkeypatch.setattr("tests.fuzz.run.PROGRESS", math.inf)
 
 
 def run(
