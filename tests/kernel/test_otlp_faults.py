@@ -127,11 +127,12 @@ def watch(agent: AgentProcess, thread: Child) -> Metrics:
     A push is all that is scraped then, and has one fate. Half of the scrapes take no longer than MOST_TIMES
     what half of them took before the thread called.
     """
-    idle = median(timed(agent)[0] for _ in range(IDLE_SCRAPES))
+    before_it = [timed(agent) for _ in range(IDLE_SCRAPES)]
+    idle = median(seconds for seconds, _ in before_it)
     took: list[float] = []
-    pushed = 0.0
-    sizes = {points(agent.scrape())}
+    sizes = {points(Metrics(text)) for _, text in before_it}
     begin = last = time.monotonic()
+    pushed = sum(fates(agent.scrape(), "metrics").values())  # metrics are pushed since the agent started
     with ThreadPoolExecutor() as pool:
         called = pool.submit(thread.work)
         while True:
