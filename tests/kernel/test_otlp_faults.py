@@ -11,7 +11,6 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
@@ -156,19 +155,10 @@ def watch(agent: AgentProcess, thread: Child) -> Metrics:
 
 
 def timed(agent: AgentProcess) -> tuple[float, str]:
-    """A scrape's seconds, less those for which the machine had no CPU for the agent; and its text."""
-    waited, asked = waiting(agent), time.monotonic()
+    """A scrape's seconds, and its text."""
+    asked = time.monotonic()
     text = agent.get()
-    return time.monotonic() - asked - (waiting(agent) - waited), text
-
-
-def waiting(agent: AgentProcess) -> float:
-    """Seconds that the agent's threads ever waited for a CPU (Documentation/scheduler/sched-stats.rst)."""
-    total = 0
-    for thread in Path(f"/proc/{agent.pid}/task").iterdir():
-        with suppress(OSError):  # it has ended meanwhile
-            total += int((thread / "schedstat").read_text().split()[1])
-    return total / 1e9
+    return time.monotonic() - asked, text
 
 
 def decided(metrics: Metrics, probe: str) -> bool:
