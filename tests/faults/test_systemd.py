@@ -279,15 +279,17 @@ def test_the_watchdog(systemd: Systemd, port: int, tmp_path: Path) -> None:
 
 def test_the_watchdog_of_a_thread_that_hangs(systemd: Systemd, port: int) -> None:
     """All others go on, so that scrapes are answered; what hangs is told, and then the successor serves."""
-    pid = watched(systemd, 4)
+    pid = watched(systemd, 8)
 
     # Over what the poller reads, where this process alone sees it: to open it waits for a writer.
     os.mkfifo(f"/proc/{systemd.pid}/root/run/fifo")
     mount = ["mount", "--bind", "/run/fifo", "/run/kprobe_exporter/kprobe_profile"]
     subprocess.run(["nsenter", f"--target={pid}", "--mount", "--", *mount], check=True)
-    eventually(lambda: systemd.shows("StatusText") == "no progress of the poller", 60)
-    assert systemd.main_pid() == pid
+    eventually(lambda: scrape(port)["kprobe_exporter_kernel_read_age_seconds", frozenset()] > 4)
     assert scrape(port).value("kprobe_up", probe="hits") == 1
+    assert systemd.main_pid() == pid
+    # systemd shows it for as long as the watchdog waits, then it ends the agent.
+    eventually(lambda: systemd.shows("StatusText") == "no progress of the poller", 60)
     eventually(lambda: systemd.shows("NRestarts") == "1", 60)
     assert "the poller makes no progress: the watchdog will end this" in systemd.log()
     eventually(lambda: systemd.shows("ActiveState") == "active", START_TIME)
