@@ -71,7 +71,7 @@ def failed_sync() -> None:
 
 if __name__ == "__main__":
     log = Path("/tmp/agent.log")
-    started = AgentProcess(log, main, RUN)
+    started = AgentProcess(log, main, RUN, complete=False)
     try:
         started.wait_until_serving()
         print(started.output(), flush=True)
