@@ -4,7 +4,8 @@ The tracefs is in a mount namespace of pytest's own: no suite depends on what th
 leaves anything mounted.
 
 `@pytest.mark.needs("kprobe_events")` skips a test where the kernel has no such file below its
-tracefs, and no such word in its README. The harness (tests/vm) knows what each kernel under test
+tracefs, and no such word in its README; `needs("initial_pid_namespace")`, where events name threads by other
+ids than getpid(2). The harness (tests/vm) knows what each kernel under test
 lacks: any other skip there is a failure.
 """
 
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.kernel_ids import in_the_first_namespace
 from tests.support.private_tracefs import TRACEFS, provide
 
 
@@ -48,7 +50,9 @@ def needs_tracefs() -> None:
 
 
 def has(feature: str) -> bool:
-    """Whether this machine's tracefs has the file, or names the word in its README."""
+    """Whether this machine's tracefs has the file or names the word in its README, or has the namespace."""
+    if feature == "initial_pid_namespace":
+        return in_the_first_namespace()
     readme = TRACEFS / "README"
     return (TRACEFS / feature).exists() or (readme.exists() and feature in readme.read_text())
 

@@ -30,7 +30,7 @@ def configuration(endpoint: str, thread: Child) -> str:
     probe = {
         "name": "seek",
         "attach": "syscall:lseek",
-        "filter": f"common_pid == {thread.pid}",
+        "filter": f"common_pid == {thread.tid}",
         "export": "span",
     }
     settings = {"tracefs_instance": "otlp_exemplars"}

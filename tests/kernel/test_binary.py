@@ -189,6 +189,7 @@ def opened(instance: Instance, probe: Installed, kind: Any, deliver: Callable[[B
     return BinaryPipe(instance.open_raw(), parser, deliver, 2 + 2 * 16 * 1024 // header.page, header.page)
 
 
+@pytest.mark.needs("initial_pid_namespace")
 @pytest.mark.parametrize(
     "kind", [pages.PageParser, compiled.PageParser, LineParser], ids=["python", "compiled", "text"]
 )

@@ -16,6 +16,7 @@ import pytest
 
 from tests.agent_process import AgentProcess, Metrics
 from tests.kernel.conftest import StartAgent
+from tests.support.kernel_ids import kernel_tid
 from tests.support.patience import eventually
 
 TIMES = 23
@@ -89,7 +90,7 @@ def test_sleeps_of_eight_threads_at_once(start_agent: StartAgent) -> None:
 probes:
   - name: sleep
     attach: call:hrtimer_nanosleep
-    filter: "common_pid != {os.getpid()}"
+    filter: "common_pid != {kernel_tid()}"
     metrics:
       - histogram: sleep_seconds
         value: duration
@@ -98,7 +99,7 @@ probes:
 """)
 
     def sleep(seconds: float) -> tuple[str, list[tuple[float, float]]]:
-        return str(threading.get_native_id()), [nap(seconds) for _ in range(3)]
+        return str(kernel_tid()), [nap(seconds) for _ in range(3)]
 
     with ThreadPoolExecutor(8) as pool:
         barrier = threading.Barrier(8)
@@ -122,7 +123,7 @@ probes:
   - name: open
     attach: call:do_sys_openat2
     fetch: {{path: "+0($arg2):ustring"}}
-    filter: "common_pid == {other.submit(threading.get_native_id).result()} && return < 0"
+    filter: "common_pid == {other.submit(kernel_tid).result()} && return < 0"
     metrics:
       - counter: failed_total
         labels: {{path: path, errno: {{field: return, decode: errno}}, comm: comm, caller: caller}}
@@ -153,7 +154,7 @@ def test_a_function_that_calls_itself(start_agent: StartAgent) -> None:
 probes:
   - name: loop
     attach: call:ep_loop_check_proc
-    filter: "common_pid == {threading.get_native_id()}"
+    filter: "common_pid == {kernel_tid()}"
 """)
     depth = 4
     with ExitStack() as stack:
@@ -175,7 +176,7 @@ probes:
   - name: sleep
     attach: syscall:clock_nanosleep
     fetch: {{clock: which_clock}}
-    filter: "tid == {other.submit(threading.get_native_id).result()}"
+    filter: "tid == {other.submit(kernel_tid).result()}"
     metrics:
       - histogram: sleep_seconds
         value: duration
@@ -195,7 +196,7 @@ def test_no_call_spans_what_somebody_stopped(
     start_agent: StartAgent, other: ThreadPoolExecutor, tracefs: Path
 ) -> None:
     """Another one could have begun meanwhile; and the next one is measured."""
-    tid = other.submit(threading.get_native_id).result()
+    tid = other.submit(kernel_tid).result()
     agent = start_agent(f"""
 probes:
   - name: sleep
@@ -203,10 +204,10 @@ probes:
     filter: "tid == {tid}"
 """)
     recording = tracefs / "instances/kprobe_exporter/tracing_on"
-    thread = other.submit(threading.get_ident).result()
+    thread, own = (other.submit(it).result() for it in (threading.get_ident, threading.get_native_id))
     with interruptible():
         asleep = other.submit(sleep_until_interrupted)
-        eventually(lambda: "nanosleep" in Path(f"/proc/self/task/{tid}/wchan").read_text())
+        eventually(lambda: "nanosleep" in Path(f"/proc/self/task/{own}/wchan").read_text())
         recording.write_text("0")
         eventually(lambda: recording.read_text() == "1\n")
         signal.pthread_kill(thread, signal.SIGUSR1)
@@ -227,7 +228,7 @@ probes:
         from: {{to: "tracepoint:syscalls:sys_enter_clock_nanosleep", fetch: {{clock: which_clock}}}}
         to: {{to: "tracepoint:syscalls:sys_exit_clock_nanosleep", fetch: {{return: ret}}}}
         key: tid
-    filter: "tid == {other.submit(threading.get_native_id).result()}"
+    filter: "tid == {other.submit(kernel_tid).result()}"
     duration_buckets: {list(BOUNDS)}
 """)
     naps = list(other.map(nap, SLEEPS[:2] * 3))

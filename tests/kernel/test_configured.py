@@ -1,13 +1,13 @@
 """What a configuration can say beyond counts: definitions, filters of metrics, scales, chains of decoders."""
 
 import os
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.kernel.conftest import StartAgent
 from tests.kernel.test_counts import TIMES, opens_of_a_missing_file
+from tests.support.kernel_ids import kernel_tid
 from tests.support.patience import eventually
 
 
@@ -16,7 +16,7 @@ def test_a_definition_in_the_kernels_own_grammar(start_agent: StartAgent) -> Non
     agent = start_agent(f"""
 probes:
   - definition: 'r:somebody/myopen do_sys_openat2 rval=$retval'
-    filter: "common_pid == {threading.get_native_id()} && return < 0"
+    filter: "common_pid == {kernel_tid()} && return < 0"
     metrics:
       - counter: myopen_total
         labels: {{rval: rval, errno: {{field: return, decode: errno}}}}
@@ -34,7 +34,7 @@ def test_the_spelling_of_old_documents(start_agent: StartAgent) -> None:
         agent = start_agent(f"""
 probes:
   - definition: 'p:old do_sys_openat2 dfd=a0'
-    filter: "common_pid == {other.submit(threading.get_native_id).result()}"
+    filter: "common_pid == {other.submit(kernel_tid).result()}"
     metrics:
       - counter: old_total
         labels: {{dfd: {{field: dfd, decode: hex}}}}
@@ -54,7 +54,7 @@ def test_filters_scales_and_chains(start_agent: StartAgent) -> None:
 probes:
   - name: open
     attach: kretprobe:do_sys_openat2
-    filter: "common_pid == {threading.get_native_id()}"
+    filter: "common_pid == {kernel_tid()}"
     metrics:
       - counter: failed_total
         where: "return == -2"
@@ -80,7 +80,7 @@ probes:
 
 def test_two_probes_on_one_tracepoint_and_unfiltered_hits(start_agent: StartAgent) -> None:
     """Also where there are no eprobes and nobody but the agent counts."""
-    tid = threading.get_native_id()
+    tid = kernel_tid()
     agent = start_agent(f"""
 probes:
   - name: failed
@@ -128,8 +128,8 @@ probes:
 @pytest.mark.needs("kprobe_events")
 def test_names_that_fill_the_cap_give_way_to_others(start_agent: StartAgent) -> None:
     """A thread that renames itself over and over cannot keep the others out for good."""
-    tid = threading.get_native_id()
-    comm = f"/proc/self/task/{tid}/comm"
+    tid = kernel_tid()
+    comm = "/proc/thread-self/comm"
     agent = start_agent(f"""
 global: {{max_series: 5, series_ttl: 2s}}
 probes:

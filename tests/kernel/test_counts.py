@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +10,7 @@ import pytest
 
 from tests.agent_process import AgentProcess
 from tests.kernel.conftest import StartAgent
+from tests.support.kernel_ids import kernel_tid
 from tests.support.patience import eventually
 
 TIMES = 23
@@ -38,7 +38,7 @@ def plan_target(agent: AgentProcess, probe: str) -> str:
 
 
 def test_failed_opens_of_one_thread(start_agent: StartAgent) -> None:
-    tid = threading.get_native_id()
+    tid = kernel_tid()
     agent = start_agent(f"""
 probes:
   - name: open
@@ -101,7 +101,7 @@ probes:
   - name: fsync
     attach: ["kretprobe:vfs_fsync_range", "kretprobe:do_fsync"]
     returns: {returns}
-    filter: "common_pid == {threading.get_native_id()}"
+    filter: "common_pid == {kernel_tid()}"
     metrics:
       - counter: fsyncs_total
         labels: {{errno: {{field: return, decode: errno}}}}
@@ -129,7 +129,7 @@ probes:
   - name: read
     attach: kretprobe:vfs_read
     returns: ssize_t
-    filter: "common_pid == {other.submit(threading.get_native_id).result()}"
+    filter: "common_pid == {other.submit(kernel_tid).result()}"
     return_buckets: [0, 100, 1000]
     metrics:
       - counter: read_bytes_total
@@ -162,6 +162,7 @@ def test_the_agent_does_not_feed_itself(start_agent: StartAgent) -> None:
     assert after - before < 100
 
 
+@pytest.mark.needs("initial_pid_namespace")
 def test_names_and_fields_of_a_tracepoint(start_agent: StartAgent) -> None:
     """Numbers and strings, by an eprobe where there are any, else from the tracepoint's own text."""
     agent = start_agent("""
@@ -184,7 +185,7 @@ probes:
 
 @pytest.mark.needs("kprobe_events")
 def test_a_tracepoints_filter_does_not_narrow_its_hits(start_agent: StartAgent) -> None:
-    tid = threading.get_native_id()
+    tid = kernel_tid()
     agent = start_agent(f"""
 probes:
   - name: failed
@@ -212,7 +213,7 @@ probes:
 @pytest.mark.parametrize(("source", "torn"), [("binary", "a\nb-1 [000] d"), ("text", "unknown")])
 def test_the_name_recorded_is_the_one_at_the_event(start_agent: StartAgent, source: str, torn: str) -> None:
     """A thread that renames itself afterwards changes the text's prefix, not the label."""
-    tid = threading.get_native_id()
+    tid = kernel_tid()
     agent = start_agent(f"""
 global: {{source: {source}}}
 probes:
@@ -221,7 +222,7 @@ probes:
     filter: "return < 0 && common_pid == {tid}"
     metrics: [{{counter: open_errors_total, labels: [comm]}}]
 """)
-    comm = f"/proc/self/task/{tid}/comm"
+    comm = "/proc/thread-self/comm"
     with open(comm) as file:
         own = file.read().removesuffix("\n")
     names = [b"before", b'" ret=-1 x="', b"a\nb-1 [000] d", b"\xff\xfe"]

@@ -127,6 +127,7 @@ def test_a_tracefs_that_is_read_only(tracefs: Path, tmp_path: Path) -> None:
         subprocess.run(["umount", place], check=True)
 
 
+@pytest.mark.needs("initial_pid_namespace")
 def test_namespaces_and_capabilities_of_a_container(tracefs: Path) -> None:
     """Without any of them the agent can work, and each that is missing is told."""
     before = definitions(tracefs), instances(tracefs)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import get_native_id
 
 import pytest
 
@@ -38,6 +37,7 @@ from tests.kernel.provoked import (
     unlinks,
 )
 from tests.kinds_document import COMMON, DOCUMENT, Row, decoders, kinds, probe_of_decoder, probe_of_kind
+from tests.support.kernel_ids import kernel_tid
 from tests.support.patience import eventually
 
 pytestmark = pytest.mark.needs("kprobe_events", "uprobe_events")
@@ -193,7 +193,7 @@ def test_kinds(server: None, loop_device: None, start_agent: StartAgent, tracefs
     rows = kinds()
     assert [row.name for row in rows] == list(PROVOKED)
     with ThreadPoolExecutor(1) as other:  # a thread that does what it is told to and no more
-        own = f"common_pid == {other.submit(get_native_id).result()}"
+        own = f"common_pid == {other.submit(kernel_tid).result()}"
         probes = [probe_of_kind(row, None if PROVOKED[row.name][0] in ELSEWHERE else own) for row in rows]
         agent = start_agent("probes:\n" + "".join(probes))
         for provoke in dict.fromkeys(provoke for provoke, _ in PROVOKED.values()):

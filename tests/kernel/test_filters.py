@@ -2,7 +2,6 @@
 
 import os
 import re
-import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -25,6 +24,7 @@ from kprobe_exporter.grammar.evaluate import (
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.tracefs.files import MountedTracefs
 from tests.kernel.verdict import takes
+from tests.support.kernel_ids import kernel_tid
 from tests.unit.grammar.generate import LIMITS, WORDS, filter_text, spoil
 
 FILTERS = 400
@@ -65,7 +65,7 @@ class Caller:
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1)
-        self.tid = self._thread.submit(threading.get_native_id).result()
+        self.tid = self._thread.submit(kernel_tid).result()
 
     def call(self, comm: str, cpu: int) -> dict[str, Value]:
         """Fire all events once; the fields that they have in common."""

@@ -4,7 +4,6 @@ import fnmatch
 import os
 import re
 import subprocess
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +27,7 @@ from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.poller import read_counts
 from kprobe_exporter.tracefs.probes import Installed, install, names_in_use
 from tests.conftest import has
+from tests.support.kernel_ids import kernel_tid
 
 pytestmark = pytest.mark.needs("kprobe_events", "available_filter_functions")
 
@@ -232,9 +232,7 @@ def test_an_fprobe_counts_what_fires(
             "alternative."
         )
         return
-    spec = planned(
-        instance, resolver.place(target).target, returns, f"common_pid == {threading.get_native_id()}"
-    )
+    spec = planned(instance, resolver.place(target).target, returns, f"common_pid == {kernel_tid()}")
     if plan == "count":
         spec = planned(instance, resolver.place(target).target, returns)
     assert spec.plan == plan
@@ -259,7 +257,7 @@ def test_what_an_fprobe_reads(instance: Instance) -> None:
         instance,
         Target(Kind.FENTRY, symbol="do_sys_openat2"),
         None,
-        f"common_pid == {threading.get_native_id()}",
+        f"common_pid == {kernel_tid()}",
         path="+0($arg2):ustring",
         dfd="$arg1:s32",
         named="dfd:s32",

@@ -1,7 +1,6 @@
 """Aggregated in the kernel: the same numbers as from events, and not one event written."""
 
 import os
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 
 from tests.agent_process import AgentProcess, Metrics
 from tests.kernel.conftest import StartAgent
+from tests.support.kernel_ids import kernel_tid
 
 pytestmark = pytest.mark.needs("kprobe_events")
 
@@ -33,7 +33,7 @@ def other() -> Iterator[ThreadPoolExecutor]:
 
 @pytest.fixture
 def tid(other: ThreadPoolExecutor) -> int:
-    return other.submit(threading.get_native_id).result()
+    return other.submit(kernel_tid).result()
 
 
 def fresh(agent: AgentProcess) -> Metrics:
@@ -232,7 +232,7 @@ probes:
     names = [b"plain", b"x }\nhitcount: 9", b"\nTotals:\n", b"# event histog", b"a }, {", b"\xff\xfe", b"\n"]
 
     def opens() -> None:
-        comm = Path(f"/proc/self/task/{tid}/comm")
+        comm = Path("/proc/thread-self/comm")
         for name in names:
             comm.write_bytes(name)
             opens_of_a_missing_file()
@@ -253,7 +253,7 @@ def test_probes_on_one_tracepoint_do_not_meet(
     start_agent: StartAgent, entries: Callable[[], list[int]]
 ) -> None:
     """The second one's triggers are the same: it takes an eprobe."""
-    tid = threading.get_native_id()
+    tid = kernel_tid()
     probe = """
   - name: {}
     attach: tracepoint:syscalls:sys_exit_getppid

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from tests.agent_process import AgentProcess
 from tests.kernel.conftest import StartAgent
 from tests.kernel.test_counts import TIMES, fsyncs_of_a_pipe, opens_of_a_missing_file
+from tests.support.kernel_ids import kernel_tid
 from tests.support.patience import eventually
 
 KINDS = {
@@ -36,7 +36,7 @@ def test_23_calls(start_agent: StartAgent, kind: str) -> None:
 probes:
   - name: sync
     attach: {KINDS[kind]}
-    filter: "common_pid == {threading.get_native_id()}"
+    filter: "common_pid == {kernel_tid()}"
     metrics: [{{counter: synced_total}}]
 """)
     fsyncs_of_a_pipe()
@@ -58,7 +58,7 @@ def test_fprobes(start_agent: StartAgent, kind: str, tracefs: Path) -> None:
 probes:
   - name: sync
     attach: {kind}:vfs_fsync_range
-    filter: "common_pid == {threading.get_native_id()}"
+    filter: "common_pid == {kernel_tid()}"
     metrics: [{{counter: synced_total, labels: [comm]}}]
   - {{name: other, attach: kprobe:vfs_fsync_range}}
 """)
@@ -84,7 +84,7 @@ probes:
   - name: open
     attach: kprobe:do_sys_openat2
     fetch: {{dfd: dfd, path: "+0(filename):ustring"}}
-    filter: "common_pid == {threading.get_native_id()} && dfd < 0"
+    filter: "common_pid == {kernel_tid()} && dfd < 0"
     metrics: [{{counter: opened_total, labels: [dfd, path]}}]
 """)
     opens_of_a_missing_file()

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -18,6 +17,7 @@ from tests.kernel.conftest import StartAgent
 from tests.kernel.test_containers import PATHS, PROGRAM, UID, container_id, group, write_logs
 from tests.kernel.test_counts import TIMES, fsyncs_of_a_pipe, opens_of_a_missing_file
 from tests.receivers import MockServer, attributes, mock_server, needs_mock_server, rotel
+from tests.support.kernel_ids import kernel_tid
 from tests.support.patience import eventually
 
 pytestmark = pytest.mark.needs("kprobe_events")
@@ -89,7 +89,7 @@ def provoked(agent: AgentProcess) -> tuple[int, int, Metrics]:
 
 
 def start(start_agent: StartAgent, endpoint: str, protocol: str) -> AgentProcess:
-    return start_agent(CONFIG.format(endpoint=endpoint, protocol=protocol, tid=threading.get_native_id()))
+    return start_agent(CONFIG.format(endpoint=endpoint, protocol=protocol, tid=kernel_tid()))
 
 
 def number(value: Any) -> int:
@@ -112,7 +112,7 @@ def test_elastic(start_agent: StartAgent, elastic: MockServer, protocol: str) ->
         assert told["code.function.name"] == "do_sys_openat2"
         assert told["error.type"] == "ENOENT"
         assert number(told["kprobe.return_value"]) == -2
-        assert number(told["thread.id"]) == threading.get_native_id()
+        assert number(told["thread.id"]) == kernel_tid()
         assert number(told["process.pid"]) == os.getpid()
         assert told["thread.name"] == Path("/proc/self/comm").read_text().strip()
     by_id = {span["spanId"]: span for span in found}
@@ -148,7 +148,7 @@ def test_rotel(start_agent: StartAgent, tmp_path: Path, protocol: str) -> None:
         assert len(server.found(r"-> error.type: Str\((ENOENT)\)")) == TIMES
         assert server.found(r"Name +: (fsync|vfs_fsync_range)").count("fsync") == TIMES
         assert all(before <= int(at) <= after for at in server.found(r"Timestamp: (\d+)"))
-        assert set(server.found(r"-> thread.id: Int\((\d+)\)")) == {str(threading.get_native_id())}
+        assert set(server.found(r"-> thread.id: Int\((\d+)\)")) == {str(kernel_tid())}
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_stacks(start_agent: StartAgent, elastic: MockServer, attach: str, signa
     exported = elastic.log_records if signal == "log" else elastic.spans
     before = len(exported())
     endpoint = elastic.endpoints["http/protobuf"]
-    start_agent(STACKS.format(endpoint=endpoint, attach=attach, signal=signal, tid=threading.get_native_id()))
+    start_agent(STACKS.format(endpoint=endpoint, attach=attach, signal=signal, tid=kernel_tid()))
     fsyncs_of_a_pipe()
     # The kernel's symbols are loaded for the first stack, which takes a while under emulation.
     eventually(lambda: len(exported()) >= before + TIMES, 60)

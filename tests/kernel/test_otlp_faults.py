@@ -79,7 +79,7 @@ def calls() -> None:
 
 
 def configuration(threads: list[Child], there: Apart, case: Case) -> str:
-    ours = " || ".join(f"common_pid == {thread.pid}" for thread in threads)
+    ours = " || ".join(f"common_pid == {thread.tid}" for thread in threads)
     group = {"to": "tracepoint:syscalls:sys_exit_getpgid", "fetch": {"return": "ret"}}
     probes = [
         {"name": "group", "attach": group, "filter": ours, "export": "log"},

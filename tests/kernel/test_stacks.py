@@ -2,7 +2,6 @@
 
 import os
 import re
-import threading
 
 import pytest
 
@@ -12,6 +11,7 @@ from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import install, names_in_use
 from tests.kernel.conftest import StartAgent
+from tests.support.kernel_ids import kernel_tid
 from tests.support.patience import eventually
 
 TIMES = 23
@@ -28,12 +28,12 @@ probes:
   - name: getppid
     attach: kprobe:{SYMBOL}
     stack: true
-    filter: "common_pid == {threading.get_native_id()}"
+    filter: "common_pid == {kernel_tid()}"
     metrics: [{{counter: getppid_total, labels: {{tid: tid}}}}]
 """)
     for _ in range(TIMES):
         os.getppid()
-    tid = str(threading.get_native_id())
+    tid = str(kernel_tid())
     # The kernel's symbols are loaded for the first stack, which takes a while under emulation.
     eventually(lambda: agent.scrape().value("kprobe_getppid_total", tid=tid) == TIMES)
     metrics = agent.scrape()
@@ -48,7 +48,7 @@ def test_each_event_gets_the_frames_that_the_kernel_printed(files: MountedTracef
     blocks = re.findall(rb"<stack trace>\n((?: => .*\n)+)", text)
     assert len(blocks) == TIMES
     whole = LineParser([layout]).feed(text)
-    assert [record[TID] for record in whole.records] == [threading.get_native_id()] * TIMES
+    assert [record[TID] for record in whole.records] == [kernel_tid()] * TIMES
     assert whole.unparsed == 0
     assert [record for record, _ in whole.stacks] == whole.records
     for (_, frames), block in zip(whole.stacks, blocks, strict=True):
@@ -69,7 +69,7 @@ def by_pieces(layout: Layout, text: bytes) -> list[tuple[Record, bytes]]:
 def recorded(files: MountedTracefs, option: str) -> tuple[bytes, Layout]:
     """What the kernel prints of some calls of this thread, and the layout of their event."""
     layout = Layout(0, "getppid", "getppid", "entry", SYMBOL, stack=True)
-    only = f"common_pid == {threading.get_native_id()}"
+    only = f"common_pid == {kernel_tid()}"
     target = f"kprobe:{SYMBOL}"
     spec = ProbeSpec(
         "getppid", "kprobe", target, SYMBOL, "kprobe_events", "p", SYMBOL, only, layout, stack=True

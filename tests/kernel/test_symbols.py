@@ -162,6 +162,7 @@ def test_names_of_kernel_threads_are_those_of_events(instance: Instance) -> None
     assert {(threads.comm(tid), tid) for _, tid in living} == living
 
 
+@pytest.mark.needs("initial_pid_namespace")
 def test_threads_of_this_machine(files: MountedTracefs) -> None:
     threads = Threads(files.read)
     assert threads.comm(os.getpid()) == Path("/proc/self/comm").read_bytes().removesuffix(b"\n")

@@ -28,6 +28,7 @@ from kprobe_exporter.tracefs.profile import buffer_stats
 from kprobe_exporter.tracefs.refusal import UNFIT
 from tests.compiling import compiled
 from tests.kernel.test_pages import by_text, compare
+from tests.support.kernel_ids import kernel_tid
 
 compiled_walk: Any = pytest.importorskip("kprobe_exporter.source._pages")
 pytestmark = pytest.mark.needs("uprobe_events")
@@ -123,6 +124,7 @@ def of(probe: Installed, records: Sequence[Record], *names: str) -> list[tuple[A
     ]
 
 
+@pytest.mark.needs("initial_pid_namespace")
 @pytest.mark.parametrize("kind", [pages.PageParser, compiled_walk.PageParser], ids=["python", "compiled"])
 def test_calls_with_their_values(instance: Instance, program: Path, kind: Any) -> None:
     every = Metric("counter", "calls_total", "help", None, (Label("comm", "comm"),))
@@ -235,7 +237,7 @@ def test_a_version_of_a_function_of_the_c_library(instance: Instance) -> None:
     version = {"x86_64": "GLIBC_2.2.5", "aarch64": "GLIBC_2.17"}[platform.machine()]
     target = f"uretprobe:{own_libc()}:gnu_get_libc_version@{version}"
     spec = planned(
-        "version", target, "ptr", f"common_pid == {os.getpid()}", fetch={"text": "+0($retval):string"}
+        "version", target, "ptr", f"common_pid == {kernel_tid()}", fetch={"text": "+0($retval):string"}
     )
     with installed(instance, spec) as (probe,):
         call = ctypes.CDLL(None).gnu_get_libc_version

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from tests.support.kernel_ids import kernel_tid
+
 TRUE = Path("/bin/true").resolve()
 
 Work = Callable[[], None]
@@ -76,15 +78,21 @@ class Child:
 
     def __init__(self, work: Work) -> None:
         wait, self._start = os.pipe()
+        own, tell = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
             try:
                 os.close(self._start)
+                os.write(tell, str(kernel_tid()).encode())
                 if os.read(wait, 1):
                     work()
             finally:
                 os._exit(0)
         os.close(wait)
+        os.close(tell)
+        self.tid = int(os.read(own, 20))
+        """As its events have it."""
+        os.close(own)
 
     def work(self) -> None:
         os.write(self._start, b"x")
