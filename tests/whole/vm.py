@@ -23,7 +23,7 @@ from tests.vm.process import Child
 DEPLOY = ROOT / "deploy/prometheus"
 NODE = "node-1"
 LIMIT, READY = 900, 600
-"""Seconds for the emulated guest beside two others, all of it and until it is ready; it takes a fifth."""
+"""Seconds for the emulated guest beside another one, all of it and until it is ready; it takes a third."""
 
 
 def needs_a_vm() -> None:
