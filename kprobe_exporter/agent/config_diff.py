@@ -1,7 +1,8 @@
 """What a new configuration changes: the difference of two, pure; and what only a restart can change."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from kprobe_exporter.config.values import Config, Metric, Probe
 
@@ -9,8 +10,7 @@ RESTART = ("namespace", "tracefs_instance", "source", "buffer_size", "buffer_tot
 """The keys of ``global`` that are about the instance, its buffer and how that is read, or every name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(NamedTuple):
     """The names of probes, in the new configuration's order; those that are removed in the old one's.
 
     ``kept`` ones are collected as before; what else a probe has may differ. ``anew`` are the metrics, as

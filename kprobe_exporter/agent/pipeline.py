@@ -1,8 +1,7 @@
 """The way of the events: read, joined, counted, exported; and how it changes while they flow."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kprobe_exporter.agent.cgroup_events import Following, Identities
 from kprobe_exporter.agent.probe import ProbeState
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
     from kprobe_exporter.agent.otlp import Telemetry
 
 
-@dataclass(frozen=True, slots=True)
-class _Flow:
+class _Flow(NamedTuple):
     """The events of one probe, as they flow now."""
 
     attached: Attached

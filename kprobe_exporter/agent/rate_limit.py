@@ -10,6 +10,7 @@ The probes together have one more; when that is empty, the one that fires most i
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 BURST = 3.0
 """Seconds of a limit that may be fired at once."""
@@ -24,8 +25,7 @@ RECOVERED = 600.0
 AT_ONCE = float("-inf")
 
 
-@dataclass(frozen=True, slots=True)
-class Trip:
+class Trip(NamedTuple):
     """A probe that is to be disabled for ``pause`` seconds: there were ``rate`` firings a second.
 
     With ``most`` these are of all probes together, and so many of them its own: none fired more.
@@ -47,8 +47,7 @@ class Trip:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What is to be done: disable the ``tripped``, enable the ``again``."""
 
     tripped: tuple[Trip, ...] = ()

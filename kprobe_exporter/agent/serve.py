@@ -4,8 +4,8 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from kprobe_exporter.agent.agent import Agent
 from kprobe_exporter.config.values import Config
@@ -25,8 +25,7 @@ from kprobe_exporter.web.server import WebServer
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(NamedTuple):
     """What the command line says beside the configuration."""
 
     listen: Sequence[str] = (":10435",)

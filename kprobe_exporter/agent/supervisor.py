@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from kprobe_exporter.agent.overhead import Overhead
 from kprobe_exporter.agent.rate_limit import Budget, Trip
@@ -24,16 +24,15 @@ STALE = 10.0
 """Seconds after which it is said that the counts are old."""
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(NamedTuple):
     """What is seen of all probes, by name: hits so far, of those that are counted; the limit of each, in
     hits a second; those that are up; seconds that a hit costs. ``limit`` is that of all together. ``age``
     is how many seconds ago the hits were read, infinite if nobody knows."""
 
-    hits: Mapping[str, int] = field(default_factory=dict)
-    limits: Mapping[str, float | None] = field(default_factory=dict)
+    hits: Mapping[str, int] = {}
+    limits: Mapping[str, float | None] = {}
     up: frozenset[str] = frozenset()
-    costs: Mapping[str, float] = field(default_factory=dict)
+    costs: Mapping[str, float] = {}
     limit: float | None = None
     age: float = 0.0
 

@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
+from typing import NamedTuple, Protocol
 
 from kprobe_exporter.config.schema import AttachModel, HalfModel, ProbeModel
 from kprobe_exporter.config.values import Attach, return_type
@@ -51,8 +51,7 @@ class Refuse(Protocol):
         """Take what is no problem, and yet to be told."""
 
 
-@dataclass(frozen=True, slots=True)
-class Alternative:
+class Alternative(NamedTuple):
     """One alternative, and the fields that its events have in the agent.
 
     A field's type is None where only the running kernel knows it: a tracepoint's.

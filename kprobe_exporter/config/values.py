@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from kprobe_exporter.grammar.target import Target
 from kprobe_exporter.model.values import ReturnType
@@ -34,16 +34,14 @@ Aggregate: TypeAlias = Literal["auto", "events", "kernel"]
 MAXACTIVE = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Decode:
+class Decode(NamedTuple):
     """One step of a label's decoding: the decoder's name and its options, None without any."""
 
     name: str
     options: object = None
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
+class Label(NamedTuple):
     """A label of a metric, the field that it shows, and the decoders that it goes through."""
 
     name: str
@@ -98,8 +96,7 @@ class Attach:
         return (self,) if self.end is None else (*self.begins, self.end)
 
 
-@dataclass(frozen=True, slots=True)
-class Export:
+class Export(NamedTuple):
     """Single events of a probe, as OpenTelemetry log records or spans.
 
     ``sample`` is the share that is kept, 0 to 1, and ``max_per_second`` the most, None without a limit of

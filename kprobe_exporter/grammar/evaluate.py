@@ -4,9 +4,8 @@ The kernel's side is kernel/trace/trace_events_filter.c; the numbers of what is 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.condition import And, Comparison, Filter, Not, Operator, Or
@@ -18,8 +17,7 @@ Value: TypeAlias = int | float | bytes | None
 Test: TypeAlias = Callable[[Mapping[str, Value]], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class FieldType:
+class FieldType(NamedTuple):
     """How the kernel compares a field.
 
     ``int``: a number of ``size`` bytes, 1, 2, 4 or 8. ``string``: of any length (``__data_loc

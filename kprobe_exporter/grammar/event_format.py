@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from kprobe_exporter.errors import GrammarError
@@ -35,8 +34,7 @@ NUMBER = {
 """How a number prints, by its conversion; one group of digits at the most, so that no text takes long."""
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """One field of an event's record. ``offset`` and ``size`` in bytes; ``text`` for a string in the record.
 
     ``length`` is that of an array, 0 where there is none or the record tells it.
@@ -61,8 +59,7 @@ class Field:
         return f"{'s' if self.signed else 'u'}{self.size * 8}"
 
 
-@dataclass(frozen=True, slots=True)
-class EventFormat:
+class EventFormat(NamedTuple):
     """What ``events/SYSTEM/EVENT/format`` says of an event; ``common`` are the fields that all have."""
 
     name: str

@@ -1,14 +1,12 @@
 """Where a definition attaches: a symbol, an address, an offset in a file, or an event."""
 
 import re
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.grammar.lexis import MODULE, SYMBOL, fail, kernel_number, part_of
 
 
-@dataclass(frozen=True, slots=True)
-class Symbol:
+class Symbol(NamedTuple):
     """``[MODULE:]NAME[+OFFSET]``, the offset in bytes: a function, or a tprobe's tracepoint."""
 
     name: str
@@ -20,8 +18,7 @@ class Symbol:
         return f"{module}{self.name}" + (f"+{self.offset}" if self.offset else "")
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(NamedTuple):
     """An address in the kernel."""
 
     value: int
@@ -30,8 +27,7 @@ class Address:
         return f"0x{self.value:x}"
 
 
-@dataclass(frozen=True, slots=True)
-class FileOffset:
+class FileOffset(NamedTuple):
     """``PATH:OFFSET[(REFCTR)]``: an instruction of a file, and where its users are counted."""
 
     path: str
@@ -43,8 +39,7 @@ class FileOffset:
         return f"{self.path}:0x{self.offset:x}{counter}"
 
 
-@dataclass(frozen=True, slots=True)
-class EventName:
+class EventName(NamedTuple):
     """``SYSTEM.EVENT``: a tracepoint or another event."""
 
     system: str

@@ -1,7 +1,6 @@
 """What a hist trigger is told, what its rows are to which metric, and what it tells: frozen values."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 
@@ -40,8 +39,7 @@ class HistFeed(NamedTuple):
     value: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class HistTable:
+class HistTable(NamedTuple):
     """One hist trigger and what it feeds, pure: what would be written, without having been written.
 
     ``value`` is the field that is summed up, None where the rows need no sum; ``size`` the rows that the
@@ -65,8 +63,7 @@ class HistTable:
         return f"hist:keys={keys}{vals}:size={self.size}{condition}"
 
 
-@dataclass(frozen=True, slots=True)
-class HistReading:
+class HistReading(NamedTuple):
     """A table as it was read: ``rows`` give hits and sum by key, the numbers as the kernel prints them.
 
     ``hits`` are those that found a row, ``dropped`` those that found no room for one.

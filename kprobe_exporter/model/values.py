@@ -133,8 +133,7 @@ STACK_POINTER = "stack_pointer"
 """The argument of both halves of a call that holds ``$stack``, by which they are paired."""
 
 
-@dataclass(frozen=True, slots=True)
-class Join:
+class Join(NamedTuple):
     """How two events become one record: an event of ``begins``, and then one of ``end``.
 
     ``layout`` is the joined record's: TIME, CPU, TID and TGID are the first event's, CALLER the second's;
@@ -167,8 +166,7 @@ Plan: TypeAlias = Literal["count", "events", "kernel"]
 event, because something wants to know more than how many; or aggregated in the kernel, by hist triggers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unfit:
+class Unfit(NamedTuple):
     """An alternative that this kernel cannot do, known before anything was tried."""
 
     target: str
@@ -272,8 +270,7 @@ class Emission(NamedTuple):
     attributes: Mapping[str, str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeMetrics:
+class ProbeMetrics(NamedTuple):
     """What the events of one probe are turned into; ``duration_buckets`` in seconds, empty where
     nothing takes time."""
 
@@ -311,8 +308,7 @@ class Exemplar(NamedTuple):
     time: float
 
 
-@dataclass(frozen=True, slots=True)
-class HistogramValue:
+class HistogramValue(NamedTuple):
     """A histogram: ``counts`` per bucket, not cumulative, one more than ``bounds`` (the last is +Inf).
 
     ``exemplars`` are the last ones, by the number of their bucket.
@@ -321,7 +317,7 @@ class HistogramValue:
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
     sum: float
-    exemplars: Mapping[int, Exemplar] = field(default_factory=dict)
+    exemplars: Mapping[int, Exemplar] = {}
 
 
 LabelValues: TypeAlias = tuple[str, ...]
@@ -361,8 +357,7 @@ class ProbeStatus:
     lost: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """All that is shown at one moment: copied under the lock, formatted without it."""
 
     families: tuple[Family, ...]

@@ -1,8 +1,8 @@
 """A call or a pair: how each of its events could be attached, and what the two come to."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
+from typing import Literal, NamedTuple
 
 from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.grammar.filter import parse_filter
@@ -25,8 +25,7 @@ Ways = tuple[ProbeSpec | Unfit, ...]
 """What to try for one event, in order."""
 
 
-@dataclass(frozen=True, slots=True)
-class JoinedSpec:
+class JoinedSpec(NamedTuple):
     """One way to attach a call or a pair, pure.
 
     ``ways`` are those of each event that begins it, and at last of the one that ends it. ``only`` is

@@ -136,7 +136,7 @@ class _Tables:
         """All tables. One of them, or two that complement each other, count what passed the filter."""
         if not self.whole:
             self._add(0, None, [])
-        return tuple(replace(table, passed=table.trigger in self.whole) for table in self.found.values())
+        return tuple(table._replace(passed=table.trigger in self.whole) for table in self.found.values())
 
     def _add(
         self,
@@ -162,7 +162,7 @@ class _Tables:
         same = (keys, summed_name, condition)
         before = self.found.get(same)
         if before is not None:
-            self.found[same] = replace(before, feeds=before.feeds + feeds)
+            self.found[same] = before._replace(feeds=before.feeds + feeds)
             return before.trigger
         made = self.found[same] = HistTable(keys, summed_name, condition, rows, feeds)
         if not own:

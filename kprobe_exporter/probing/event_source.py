@@ -2,9 +2,8 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from kprobe_exporter.config.values import Settings
 from kprobe_exporter.errors import GrammarError, TracefsError
@@ -66,8 +65,7 @@ class KernelNames:
         return self._symbols.text(address) if self._visible else None
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """How events are read: as binary pages of this geometry, or as text, and why not as pages."""
 
     geometry: Geometry | None

@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kprobe_exporter.service.sdnotify import Systemd
 
@@ -13,8 +13,7 @@ CALM = 30.0
 """Seconds between two looks at the status where there is no watchdog."""
 
 
-@dataclass(frozen=True, slots=True)
-class Vital:
+class Vital(NamedTuple):
     """A thread without which the agent is none.
 
     ``progress`` gives a number that is another one whenever the thread has got on, or None while it has

@@ -1,7 +1,6 @@
 """The kernel's lists of its functions, symbols and modules, read line by line."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -16,8 +15,7 @@ TEXT = "tTwW"
 """The types of functions in kallsyms."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lists:
+class Lists(NamedTuple):
     """The kernel's lists, each opened anew and read line by line. OSError where one cannot be read."""
 
     traceable: Callable[[], Iterable[bytes]]

@@ -57,8 +57,7 @@ class Resolver:
     @classmethod
     def of(cls, files: Tracefs, root: Path = Path("/")) -> "Resolver":
         """That of this kernel. ``root`` is ``/``, or what a test takes for it."""
-        lists = replace(
-            Lists.of(Path(), root),
+        lists = Lists.of(Path(), root)._replace(
             traceable=lambda: files.read(TRACEABLE).splitlines(),
             addresses=lambda: files.read(ADDRESSES).splitlines(),
         )

@@ -209,4 +209,4 @@ def located(asked: Asked, offset: int) -> Asked:
     definition = asked.definition
     assert definition is not None
     assert isinstance(definition.place, FileOffset)
-    return asked.at(replace(definition.place, offset=offset))
+    return asked.at(definition.place._replace(offset=offset))

@@ -3,7 +3,7 @@
 import logging
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.model.hist import HistReading, HistTable
@@ -25,8 +25,7 @@ POWER = rb"~ 2\^(\d{1,2}) *"
 NUMBER = rb" *(\d{1,20})"
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
+class Shown(NamedTuple):
     """One trigger's table in a ``hist`` file, and the trigger as the kernel spells it."""
 
     keys: str

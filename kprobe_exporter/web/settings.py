@@ -2,13 +2,11 @@
 
 import ssl
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Tls:
+class Tls(NamedTuple):
     """How connections are secured.
 
     ``names`` are those of which a client's certificate must have one (`client_allowed_sans`); None:
@@ -23,21 +21,19 @@ class Tls:
         return self.names is None or not self.names.isdisjoint(_alternative_names(certificate or {}))
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(NamedTuple):
     """A token bucket: one request every ``interval`` seconds, and ``burst`` at once."""
 
     interval: float
     burst: int
 
 
-@dataclass(frozen=True, slots=True)
-class WebSettings:
+class WebSettings(NamedTuple):
     """What holds for every request. ``users``: a name and its bcrypt hash; empty: anybody may ask."""
 
     tls: Tls | None = None
-    users: Mapping[bytes, bytes] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict)
+    users: Mapping[bytes, bytes] = {}
+    headers: Mapping[str, str] = {}
     rate: Rate | None = None
 
 
