@@ -13,7 +13,7 @@ KprobeExporterError
     └── UsageError        … because of a word on the command line
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
 def one_line(text: str) -> str:
@@ -42,8 +42,7 @@ class GrammarError(KprobeExporterError):
         self.column = column
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Problem:
+class Problem(NamedTuple):
     """One mistake of a configuration. ``line`` and ``column`` count from 1, as editors do."""
 
     file: str

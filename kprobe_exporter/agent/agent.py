@@ -234,7 +234,7 @@ class Agent:
         self._aggregator.limit(settings.max_series, settings.max_series_total, settings.series_ttl)
         for probe in config.probes:
             if probe.name in kept:
-                before[probe.name].plan = replace(before[probe.name].plan, probe=probe)
+                before[probe.name].plan = before[probe.name].plan._replace(probe=probe)
         probes = tuple(
             before[probe.name] if probe.name in kept else ProbeState.of(plans[probe.name])
             for probe in config.probes

@@ -5,7 +5,6 @@ import os
 import platform
 import sys
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -50,7 +49,7 @@ def doctor(as_json: bool, tracefs: Path | None) -> None:
         raise TracefsError(f"the kernel gave an answer that nobody expected: {error}.") from error
     missing = [check.name for check in checks if check.required and check.state == "no"]
     if as_json:
-        click.echo(json.dumps([asdict(check) for check in checks], indent=2))
+        click.echo(json.dumps([check._asdict() for check in checks], indent=2))
     else:
         click.echo(table(checks, missing), color=False if os.environ.get("NO_COLOR") else None)
     if missing:

@@ -235,8 +235,7 @@ class LabelSpec(NamedTuple):
         return bool(self.decoders) and self.decoders[0][0] in OF_THREAD
 
 
-@dataclass(frozen=True, slots=True)
-class MetricSpec:
+class MetricSpec(NamedTuple):
     """One metric that events feed, under its full name.
 
     ``value`` is the field it takes, multiplied by ``scale``; None for 1. Events that do not pass
@@ -323,8 +322,7 @@ class HistogramValue(NamedTuple):
 LabelValues: TypeAlias = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(NamedTuple):
     """One metric with all its label sets, as it is exposed. A counter's ``name`` has its ``_total``."""
 
     name: str

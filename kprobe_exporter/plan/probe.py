@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.elf import Code, locate
@@ -45,8 +45,7 @@ class Kernel:
 Alternative: TypeAlias = ProbeSpec | JoinedSpec | Unfit
 
 
-@dataclass(frozen=True, slots=True)
-class ProbePlan:
+class ProbePlan(NamedTuple):
     """How one probe is collected: what to try in order, and what its events feed."""
 
     probe: Probe

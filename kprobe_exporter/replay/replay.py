@@ -118,4 +118,4 @@ class Replay:
             for labels, value in family.samples.items()
             if not isinstance(value, HistogramValue) or any(value.counts) or labels[0] in self._configured
         }
-        return replace(family, samples=samples)
+        return family._replace(samples=samples)

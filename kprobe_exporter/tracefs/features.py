@@ -1,7 +1,6 @@
 """What this kernel can do: each feature found by looking or by a trial write, never by a version."""
 
 import errno
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -17,8 +16,7 @@ trial leaves goes with the next one."""
 FORBIDDEN = (errno.EPERM, errno.EACCES, errno.EROFS)
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(NamedTuple):
     """One thing that was looked at. ``fix`` is there unless it is ok.
 
     Without a ``required`` one the agent cannot work at all; without another it works with less.

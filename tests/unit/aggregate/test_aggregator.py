@@ -354,7 +354,7 @@ def test_a_metric_that_is_another_one_begins_at_0() -> None:
     made.consume(Batch([record(-2)]))
     made.detach(OPEN)
     made.redeclare(
-        [probe("open", replace(TOTAL, help="Said otherwise."), ERRORS)], {"kprobe_open_errors_total"}
+        [probe("open", TOTAL._replace(help="Said otherwise."), ERRORS)], {"kprobe_open_errors_total"}
     )
     numbers = made.copy()
     assert families(numbers)["kprobe_all_total"].help == "Said otherwise."
