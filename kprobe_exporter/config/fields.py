@@ -1,5 +1,6 @@
 """Types of single values in a configuration, and the sentences that refuse what they cannot be."""
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from itertools import pairwise
@@ -124,10 +125,19 @@ def _decoder(value: str | dict[str, Any], info: ValidationInfo) -> str | dict[st
     return value
 
 
+# Pydantic would look for plugins of its own in the metadata of every installed package.
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+
+
 class Strict(BaseModel):
     """What holds for every mapping of the configuration."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+def no_items() -> list[Any]:
+    """The default of a list. Of the class ``list`` itself pydantic parses the signature from a text."""
+    return []
 
 
 Finite: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import AfterValidator, BeforeValidator, Field, Tag, WithJsonSchema
 from pydantic.config import ConfigDict
 
-from kprobe_exporter.config.fields import DURATION, HEADER_NAME, Strict, Where, duration, shapes
+from kprobe_exporter.config.fields import DURATION, HEADER_NAME, Strict, Where, duration, no_items, shapes
 
 MAX_ATTRIBUTES = 64
 MAX_HEADERS = 64
@@ -152,7 +152,7 @@ class ExportModel(Strict):
     """The most that are sent per second."""
     where: Where | None = None
     """A filter on the probe's fields, evaluated in the agent, for the export alone."""
-    attributes: Annotated[list[str], Field(max_length=MAX_ATTRIBUTES)] = Field(default_factory=list)
+    attributes: Annotated[list[str], Field(max_length=MAX_ATTRIBUTES)] = Field(default_factory=no_items)
     """Names of `fetch` that are sent although they are pointers."""
 
 

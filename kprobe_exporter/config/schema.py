@@ -33,6 +33,7 @@ from kprobe_exporter.config.fields import (
     Strict,
     To,
     Where,
+    no_items,
     shapes,
 )
 from kprobe_exporter.config.otlp import Exported, OtlpModel
@@ -203,7 +204,7 @@ class ProbeModel(Strict):
     """How the return value is read: `int`, `long` (the default), `ptr`, `bool`, `void`, `u32`, …"""
     maxactive: Annotated[int, Field(ge=1, le=4096)] | None = None
     """How many calls of the function may be active at once, for return probes; 1024."""
-    metrics: list[MetricModel] = Field(default_factory=list)
+    metrics: list[MetricModel] = Field(default_factory=no_items)
     """What to count in addition to the built-in metrics."""
     return_buckets: Buckets | None = None
     """Bounds of the built-in histogram of return values; powers of 4 up to 4^10."""
@@ -256,7 +257,7 @@ class Document(Strict):
     # `global` is a keyword of Python.
     settings: GlobalModel = Field(default_factory=GlobalModel, alias="global")
     """Settings for all probes."""
-    probes: list[ProbeModel] = Field(default_factory=list)
+    probes: list[ProbeModel] = Field(default_factory=no_items)
     """The probes; those of all files are combined."""
     otlp: OtlpModel = Field(default_factory=OtlpModel)
     """Where OpenTelemetry's log records, spans and metrics go; without it nothing is sent."""
