@@ -1,0 +1,169 @@
+"""The unit under a real systemd: told what it has to know, confined, watched, ended.
+
+Its probes are uprobes of the C library, which kernels without kprobes have too: under emulation each start
+takes a minute. tests/faults/test_systemd.py has it on a kernel with kprobes.
+"""
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.conftest import as_found, tracefs  # noqa: F401
+from tests.support.kernel_ids import kernel_tid
+from tests.support.patience import eventually
+from tests.support.systemd import START_TIME, UNIT, Systemd, configure, lay_out, running_manager, scrape
+from tests.vm.boot import free_port
+
+pytestmark = [pytest.mark.needs("uprobe_events"), pytest.mark.usefixtures("as_found")]
+
+NUMBER = 23
+
+CONFIG = """
+probes:
+  - name: hits
+    attach: uprobe:{libc}:getppid
+  - name: answers
+    attach: uretprobe:{libc}:getppid
+    filter: common_pid == {tid}
+    metrics: [{{counter: answers_total}}]
+  - name: absent
+    attach: uprobe:{libc}:no_such_function
+"""
+
+
+@pytest.fixture
+def config() -> str:
+    """Two probes of the library that this process runs, and one of a function that it lacks."""
+    maps = Path("/proc/self/maps").read_text()
+    libc = re.search(r"/\S+/libc\.so\.6$", maps, re.MULTILINE)
+    assert libc, maps
+    return CONFIG.format(libc=libc[0], tid=kernel_tid())
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port(20000)
+
+
+@pytest.fixture
+def systemd(tmp_path: Path, tracefs: Path, port: int) -> Iterator[Systemd]:  # noqa: F811
+    """A manager that knows the unit, and has started nothing yet."""
+    files = tmp_path / "units"
+    lay_out(files, port)
+    with running_manager(tmp_path, files) as manager:
+        yield manager
+        manager.inside("systemctl", "stop", UNIT)  # of a test that failed
+
+
+def test_a_life(systemd: Systemd, port: int, config: str) -> None:
+    configure(systemd, config)
+    systemd.ctl("start", UNIT)  # returns when the agent says that it is ready
+    assert systemd.shows("StatusText") == "2 of 3 probes are up; down: absent"
+    before = scrape(port)
+    for _ in range(NUMBER):
+        os.getppid()
+
+    def hits() -> float:
+        return scrape(port).value("kprobe_hits_total", probe="hits")
+
+    eventually(lambda: hits() - before.value("kprobe_hits_total", probe="hits") >= NUMBER)
+    assert scrape(port).value("kprobe_answers_total") == NUMBER
+    pid = systemd.main_pid()
+    assert_hardened(Path(f"/proc/{pid}"))
+
+    configure(systemd, "probes: [{name: X}]")
+    systemd.ctl("reload", UNIT)
+    eventually(lambda: systemd.shows("StatusText").startswith("not reloaded: /run/configuration.yaml:1:"))
+    configure(systemd, config.replace("no_such_function", "getpid"))
+    systemd.ctl("reload", UNIT)
+    eventually(lambda: systemd.shows("StatusText") == "3 of 3 probes are up")
+    eventually(lambda: systemd.shows("ActiveState") == "active")
+    assert systemd.main_pid() == pid
+    assert hits() >= before.value("kprobe_hits_total", probe="hits") + NUMBER
+
+    systemd.ctl("stop", UNIT)
+    assert systemd.shows("Result") == "success"
+    assert systemd.shows("NRestarts") == "0"
+    assert systemd.log().splitlines()[-1].endswith("INFO cli.run: stopped")
+    assert "Traceback" not in systemd.log()
+
+
+def assert_hardened(process: Path) -> None:
+    """As the kernel tells it, whatever systemd means by its words."""
+    status = dict(line.split(":\t", 1) for line in (process / "status").read_text().splitlines())
+    assert {status[name] for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {"0" * 16}
+    assert (status["NoNewPrivs"], status["Seccomp"], status["Uid"].split()[0]) == ("1", "2", "0")
+    mounts = [line.split() for line in (process / "mountinfo").read_text().splitlines()]
+    states = {fields[4]: fields[5].split(",")[0] for fields in mounts}  # of one path the last counts
+    assert states["/run/kprobe_exporter"] == "rw"
+    for path in ("/", "/sys", "/sys/kernel/tracing", "/proc/sys", "/sys/fs/cgroup"):
+        assert states[path] == "ro", path
+    environment = (process / "environ").read_bytes()
+    assert b"NOTIFY_SOCKET=" in environment  # as it was executed; children do not inherit it
+
+
+def has_heard_since(systemd: Systemd, heard: str) -> bool:
+    return systemd.shows("WatchdogTimestampMonotonic") != heard
+
+
+def watched(systemd: Systemd, config: str, seconds: int) -> int:
+    """Start it with a watchdog of so many seconds: its process."""
+    drop_in = Path(f"/proc/{systemd.pid}/root/run/systemd/system/{UNIT}.d/watchdog.conf")
+    drop_in.write_text(f"[Service]\nWatchdogSec={seconds}s\nRestartSec=100ms\n")
+    systemd.ctl("daemon-reload")
+    configure(systemd, config)
+    systemd.ctl("start", UNIT)
+    return systemd.main_pid()
+
+
+def test_the_watchdog(systemd: Systemd, port: int, config: str) -> None:
+    """A living agent outlives its time again and again; of one that hangs the successor serves."""
+    pid = watched(systemd, config, 6)
+
+    for _ in range(3):
+        heard = systemd.shows("WatchdogTimestampMonotonic")
+        eventually(partial(has_heard_since, systemd, heard))
+    assert systemd.main_pid() == pid
+
+    os.kill(pid, signal.SIGSTOP)
+    eventually(lambda: systemd.shows("NRestarts") == "1", 60)
+    eventually(lambda: systemd.shows("ActiveState") == "active", START_TIME)
+    assert systemd.main_pid() != pid
+    assert "removing what a killed agent left" in systemd.log()
+    assert scrape(port).value("kprobe_up", probe="hits") == 1
+    systemd.ctl("stop", UNIT)
+
+
+def test_the_watchdog_of_a_thread_that_hangs(systemd: Systemd, port: int, config: str) -> None:
+    """All others go on, so that scrapes are answered; what hangs is told, and then the successor serves."""
+    pid = watched(systemd, config, 8)
+
+    # Over what the poller reads, where this process alone sees it: to open it waits for a writer.
+    os.mkfifo(f"/proc/{systemd.pid}/root/run/fifo")
+    mount = ["mount", "--bind", "/run/fifo", "/run/kprobe_exporter/uprobe_profile"]
+    subprocess.run(["nsenter", f"--target={pid}", "--mount", "--", *mount], check=True)
+    eventually(lambda: scrape(port)["kprobe_exporter_kernel_read_age_seconds", frozenset()] > 4)
+    assert scrape(port).value("kprobe_up", probe="hits") == 1
+    assert systemd.main_pid() == pid
+    # systemd shows it for as long as the watchdog waits, then it ends the agent.
+    eventually(lambda: systemd.shows("StatusText") == "no progress of the poller", 60)
+    eventually(lambda: systemd.shows("NRestarts") == "1", 60)
+    assert "the poller makes no progress: the watchdog will end this" in systemd.log()
+    eventually(lambda: systemd.shows("ActiveState") == "active", START_TIME)
+    assert systemd.main_pid() != pid
+    assert scrape(port).value("kprobe_up", probe="hits") == 1
+    systemd.ctl("stop", UNIT)
+
+
+def test_a_wrong_configuration_is_not_tried_again(systemd: Systemd) -> None:
+    configure(systemd, "probes: [{name: X}]")
+    assert systemd.inside("systemctl", "start", UNIT).returncode == 1
+    assert systemd.shows("ExecMainStatus") == "2"
+    assert (systemd.shows("ActiveState"), systemd.shows("NRestarts")) == ("failed", "0")
+    assert "/run/configuration.yaml:1:" in systemd.log()

@@ -1,0 +1,158 @@
+"""A real systemd over the unit of deploy/systemd, in namespaces, a cgroup and a /run of its own."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from tests.agent_process import Metrics
+from tests.support.patience import eventually, patience
+from tests.vm import ROOT
+
+MANAGER = Path("/lib/systemd/systemd")
+UNITS = ROOT / "deploy/systemd"
+UNIT = "kprobe_exporter.service"
+
+SET_UP = """
+set -e
+echo 0 >{cgroup}/cgroup.procs
+exec unshare --cgroup --mount sh -c '
+set -e
+mount --make-rprivate /
+mount -t tmpfs -o mode=755 tmpfs /run
+mkdir -p /run/systemd/system
+cp -r {files}/. /run/systemd/system
+mount --bind {cgroup} /sys/fs/cgroup
+exec {manager} --system --unit=quiet.target --log-target=console --show-status=no
+'
+"""
+
+START_TIME = 20
+"""Seconds that an idle machine takes at most to start the unit, with imports from a cold cache."""
+
+
+class Systemd:
+    """A manager in namespaces of its own, and commands to it from inside of them."""
+
+    def __init__(self, pid: int, output: Path) -> None:
+        self.pid = pid
+        self.output = output
+
+    def inside(self, *command: str) -> subprocess.CompletedProcess[str]:
+        enter = ["nsenter", f"--target={self.pid}", "--mount", "--pid", "--cgroup", "--"]
+        return subprocess.run(
+            [*enter, *command], capture_output=True, text=True, timeout=patience(START_TIME), check=False
+        )
+
+    def ctl(self, *command: str) -> str:
+        done = self.inside("systemctl", "--no-pager", *command)
+        assert done.returncode == 0, f"{command}: {done.stderr}{self.output.read_text()}"
+        return done.stdout
+
+    def shows(self, name: str) -> str:
+        """A property of the unit."""
+        return self.ctl("show", UNIT, f"--property={name}", "--value").strip()
+
+    def main_pid(self) -> int:
+        """The main process as this namespace numbers it."""
+        inner = self.shows("MainPID")
+        for status in Path("/proc").glob("[0-9]*/status"):
+            found = re.search(r"^NSpid:.*\t(\d+)$", status.read_text(), re.MULTILINE)
+            if (
+                found
+                and found[1] == inner
+                and _namespace(status.parent) == _namespace(Path(f"/proc/{self.pid}"))
+            ):
+                return int(status.parent.name)
+        raise AssertionError(f"no process {inner} in the namespace of systemd")
+
+    def log(self) -> str:
+        """What the agent wrote to stderr."""
+        return Path(f"/proc/{self.pid}/root/run/agent.log").read_text()
+
+
+def _namespace(process: Path) -> str:
+    return str((process / "ns/pid").readlink())
+
+
+def lay_out(files: Path, port: int) -> None:
+    """The unit as it is, a drop-in with what differs on this machine, and a target without anything."""
+    (files / f"{UNIT}.d").mkdir(parents=True)
+    shutil.copy(UNITS / UNIT, files)
+    (files / "quiet.target").write_text("[Unit]\nDefaultDependencies=no\n")
+    start = re.search(
+        r"^ExecStart=/opt/kprobe_exporter/bin/kprobe-exporter (.*)$", (UNITS / UNIT).read_text(), re.M
+    )
+    assert start
+    (files / f"{UNIT}.d/here.conf").write_text(
+        f"[Unit]\nDefaultDependencies=no\n"
+        f"[Service]\nExecStart=\nExecStart={sys.executable} -m kprobe_exporter {start[1]}\n"
+        f"WorkingDirectory={ROOT}\n"
+        f"Environment='OPTIONS=--config /run/configuration.yaml --web.listen-address 127.0.0.1:{port}'\n"
+        "Environment=PYTHONDONTWRITEBYTECODE=1\n"
+        "StandardOutput=append:/run/agent.log\nStandardError=append:/run/agent.log\n"
+        # This machine's Python may be below /root.
+        "ProtectHome=read-only\n"
+        # And this tree below /tmp.
+        f"BindReadOnlyPaths={ROOT}\n"
+    )
+
+
+@contextmanager
+def running_manager(directory: Path, files: Path) -> Iterator[Systemd]:
+    cgroups = Path("/sys/fs/cgroup")
+    if not (cgroups / "cgroup.procs").exists():
+        subprocess.run(["mount", "-t", "cgroup2", "cgroup2", cgroups], check=True)
+    own = cgroups / "systemd_under_test"
+    own.mkdir()
+    output = directory / "systemd.log"
+    command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c"]
+    with output.open("w") as log:
+        child = subprocess.Popen(
+            [*command, SET_UP.format(files=files, cgroup=own, manager=MANAGER)],
+            env={"container": "test", "PATH": os.environ["PATH"]},
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+        )
+    try:
+        children = Path(f"/proc/{child.pid}/task/{child.pid}/children")
+        eventually(lambda: children.read_text().strip())
+        manager = Systemd(int(children.read_text()), output)
+
+        def is_up() -> bool:
+            assert child.poll() is None, output.read_text()
+            return manager.inside("systemctl", "is-active", "quiet.target").returncode == 0
+
+        eventually(is_up, START_TIME)
+        yield manager
+    finally:
+        child.kill()
+        child.wait()
+        for place in [*sorted((path for path in own.rglob("*") if path.is_dir()), reverse=True), own]:
+            eventually(partial(_removed, place))
+
+
+def _removed(cgroup: Path) -> bool:
+    try:
+        cgroup.rmdir()
+    except OSError:
+        return False
+    return True
+
+
+def configure(systemd: Systemd, text: str) -> None:
+    path = Path(f"/proc/{systemd.pid}/root/run/configuration.yaml")
+    path.write_text(text)
+    path.chmod(0o600)
+
+
+def scrape(port: int) -> Metrics:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=patience(10)) as answer:
+        return Metrics(answer.read().decode())
