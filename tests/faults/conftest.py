@@ -1,4 +1,4 @@
-"""Options of the fault tests, and the kernel's names read once where they run in a VM."""
+"""Options of the fault tests, and what agents read of the kernel, once, where they run in a VM."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 if "KPROBE_EXPORTER_VM" in os.environ:
-    from tests.kernel.conftest import names_read_once, tracefs  # noqa: F401
+    from tests.kernel.conftest import kernel_read_once, tracefs  # noqa: F401
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

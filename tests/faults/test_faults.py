@@ -3,8 +3,7 @@
 import errno
 import os
 import subprocess
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,9 +13,16 @@ from kprobe_exporter.agent import interference
 from kprobe_exporter.agent.faults import Fault
 from kprobe_exporter.tracefs.files import MountedTracefs
 from tests.agent_process import AgentProcess
-from tests.kernel.conftest import StartAgent, as_found, files, start_agent, tracefs  # noqa: F401
+from tests.kernel.conftest import (  # noqa: F401
+    StartAgent,
+    as_found,
+    files,
+    looks_around,
+    start_agent,
+    tracefs,
+)
 from tests.support.leftovers import definitions
-from tests.support.patience import eventually, patience
+from tests.support.patience import eventually
 
 pytestmark = [
     pytest.mark.needs("kprobe_events"),
@@ -200,8 +206,11 @@ def test_the_machines_switches(suffering: Suffering, fault: Fault, path: str) ->
         subprocess.run(["mount", "-t", "debugfs", "nodev", "/sys/kernel/debug"], check=True)
     with switched_off(Path(path)):
         eventually(lambda: suffering.holds(fault))
-        assert not suffering.counts("ppid")
+        before = suffering.agent.scrape()
         assert suffering.counts("enters")
+        after = suffering.agent.scrape()
+        for name in (HITS, DELIVERED):
+            assert after.value(name, probe="ppid") == before.value(name, probe="ppid")
         assert Path(path).read_text() == "0\n"
     eventually(lambda: not suffering.holds(fault))
     assert suffering.noticed(fault) == 1
@@ -237,7 +246,11 @@ OTHERS = ("dummy", "loop")
     "kind",
     ["kprobe", pytest.param("fentry", marks=pytest.mark.needs("available_filter_functions_addrs"))],
 )
-def test_a_module_that_goes_and_comes_back(start_agent: StartAgent, kind: str) -> None:  # noqa: F811
+def test_a_module_that_goes_and_comes_back(
+    start_agent: StartAgent,  # noqa: F811
+    looks_around: Callable[[], None],  # noqa: F811
+    kind: str,
+) -> None:
     subprocess.run(["modprobe", MODULE], check=True)
     suffering = Suffering(start_agent(f"probes: [{{name: shown, attach: '{kind}:{MODULE}:disksize_show'}}]"))
 
@@ -247,7 +260,7 @@ def test_a_module_that_goes_and_comes_back(start_agent: StartAgent, kind: str) -
 
     eventually(lambda: counted(0))
     before = suffering.agent.scrape().value(HITS, probe="shown")
-    time.sleep(patience(2.5))  # it has to be seen loaded once: the agent looks once a second
+    looks_around()  # it has to be seen loaded once
     subprocess.run(["rmmod", MODULE], check=True)
     subprocess.run(["modprobe", "-a", *OTHERS], check=True)
     eventually(lambda: suffering.holds("module_gone"))

@@ -14,7 +14,14 @@ import pytest
 from kprobe_exporter.cli import main
 from kprobe_exporter.cli import run as run  # noqa: PLC0414
 from tests.agent_process import AgentProcess, Metrics, running
-from tests.kernel.conftest import StartAgent, as_found, start_agent, tracefs  # noqa: F401
+from tests.kernel.conftest import (  # noqa: F401
+    StartAgent,
+    as_found,
+    files,
+    looks_around,
+    start_agent,
+    tracefs,
+)
 from tests.receivers import rotel
 from tests.support.patience import eventually, patience
 
@@ -97,7 +104,11 @@ def stepped(seconds: float) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("seconds", [3600, -86400])
-def test_the_clock_is_stepped(start_agent: StartAgent, seconds: int) -> None:  # noqa: F811
+def test_the_clock_is_stepped(
+    start_agent: StartAgent,  # noqa: F811
+    looks_around: Callable[[], None],  # noqa: F811
+    seconds: int,
+) -> None:
     """No series goes because of it, none falls, and durations are of another clock."""
     begun = time.monotonic()
     agent = start_agent(
@@ -111,7 +122,7 @@ def test_the_clock_is_stepped(start_agent: StartAgent, seconds: int) -> None:  #
     with stepped(seconds):
         on_cpu(0, os.getppid)
         eventually(hits(agent, 2 * MANY))
-        time.sleep(patience(1.5))  # a few looks of the agent's timer
+        looks_around()
         after = agent.scrape()
     for (name, labels), value in before.items():
         if name.endswith(("_total", "_count", "_bucket")):

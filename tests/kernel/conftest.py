@@ -1,6 +1,5 @@
 """What the kernel tests share: a real tracefs, agents on it, and the machine left as it was found."""
 
-import gc
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,14 +12,14 @@ from kprobe_exporter.cli import main
 
 # What `run` imports, imported once here and inherited by every forked agent.
 from kprobe_exporter.cli import run as run  # noqa: PLC0414
-from kprobe_exporter.symbols.addresses import Symbols, Table
-from kprobe_exporter.symbols.resolve import Resolver
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.profile import parse_stats
 from tests.agent_process import AgentProcess, running
 from tests.conftest import needs_tracefs
 from tests.support.leftovers import definitions, instances
+from tests.support.patience import eventually
 from tests.support.private_tracefs import TRACEFS
+from tests.support.read_once import read_once
 from tests.trace_process import StartTrace, traces
 
 SEED = 20261121
@@ -56,51 +55,10 @@ def tracefs() -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def names_read_once(tracefs: Path) -> Iterator[None]:
-    """The kernel's 50,000 functions and 190,000 symbols, read once for each set of modules.
-
-    Forked agents inherit them: under emulation reading them takes several times as long as all the rest of
-    an agent's start. A test that cannot read them runs in a process of its own.
-    """
-    if isinstance(vars(Resolver)["_places"], property):
-        # tests/faults has this fixture too, and pytest keeps the two apart: its run here is the second one.
+def kernel_read_once(tracefs: Path) -> Iterator[None]:
+    """What every agent reads of the kernel, read once: forked agents inherit it."""
+    with read_once(MountedTracefs(tracefs)):
         yield
-        return
-    read: Callable[[Resolver], dict[str, list[str]] | None] = vars(Resolver)["_places"].func
-    look: Callable[[Symbols], None] = vars(Symbols)["_look_again"]
-    modules_file = Path("/proc/modules")
-    functions: dict[tuple[str, ...], dict[str, list[str]] | None] = {}
-    tables: dict[frozenset[bytes], Table | None] = {}
-
-    def places(resolver: Resolver) -> dict[str, list[str]] | None:
-        lines = modules_file.read_text().splitlines() if modules_file.exists() else ()
-        modules = tuple(sorted(line.partition(" ")[0] for line in lines))
-        if modules not in functions:
-            functions.clear()
-            functions[modules] = read(resolver)
-        return functions[modules]
-
-    def look_again(symbols: Symbols) -> None:
-        modules = symbols._loaded_modules()
-        if modules in tables and symbols._table is None and symbols._kallsyms_visible():
-            symbols._table, symbols._modules = tables[modules], modules
-        look(symbols)
-
-    kernel = MountedTracefs(tracefs)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Resolver, "_places", property(places))
-        _ = Resolver.of(kernel)._places
-        symbols = Symbols(kernel)
-        if symbols._kallsyms_visible():
-            symbols.name(0)
-            tables[symbols._modules] = symbols._table
-        patch.setattr(Symbols, "_look_again", look_again)
-        # What is there by now is not looked through by the collections of every forked process.
-        gc.collect()
-        gc.freeze()
-        yield
-        # hypothesis looks at the end for what refers to a frozen object, and would find nothing.
-        gc.unfreeze()
 
 
 @pytest.fixture
@@ -149,6 +107,22 @@ def trace(tmp_path: Path, as_found: None) -> Iterator[StartTrace]:
     """Starts traces with arguments, and ends those that still run."""
     with traces(tmp_path) as start:
         yield start
+
+
+@pytest.fixture
+def looks_around(files: MountedTracefs) -> Callable[[], None]:
+    """Waits until the agent has looked twice for what others did: recording, stopped here, goes on then.
+
+    Twice, since all that it looks at has been looked at when the second look begins.
+    """
+
+    def wait() -> None:
+        recording = "instances/kprobe_exporter/tracing_on"
+        for _ in range(2):
+            files.write(recording, "0")
+            eventually(lambda: files.read(recording).startswith(b"1"))
+
+    return wait
 
 
 @pytest.fixture

@@ -1,0 +1,103 @@
+"""What does not change while a kernel runs, read once for all agents that a test session forks.
+
+Under emulation an agent would spend nine tenths of its start on the kernel's 50,000 functions, 190,000
+symbols and 100,000 types. What is read, and how it is used, stays the agent's own code: only the first
+reading is kept.
+"""
+
+import gc
+from array import array
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kprobe_exporter.btf.types import FUNC, MANY, Types
+from kprobe_exporter.symbols.addresses import Symbols, Table
+from kprobe_exporter.symbols.resolve import Resolver
+from kprobe_exporter.tracefs.files import MountedTracefs
+
+
+@contextmanager
+def read_once(kernel: MountedTracefs) -> Iterator[None]:
+    """Within it, this process and those that it forks read functions, symbols and types once.
+
+    A process that cannot read them does not get them either. Entered a second time it does nothing:
+    pytest runs a session's fixture once for each directory that imports it.
+    """
+    if isinstance(vars(Resolver)["_places"], property):
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        _functions(patch, kernel)
+        _symbols(patch, kernel)
+        _types(patch)
+        # What is there by now is not looked through by the collections of every forked process.
+        gc.collect()
+        gc.freeze()
+        yield
+        # hypothesis looks at the end for what refers to a frozen object, and would find nothing.
+        gc.unfreeze()
+
+
+def _functions(patch: pytest.MonkeyPatch, kernel: MountedTracefs) -> None:
+    read: Callable[[Resolver], dict[str, list[str]] | None] = vars(Resolver)["_places"].func
+    modules_file = Path("/proc/modules")
+    known: dict[tuple[str, ...], dict[str, list[str]] | None] = {}
+
+    def places(resolver: Resolver) -> dict[str, list[str]] | None:
+        lines = modules_file.read_text().splitlines() if modules_file.exists() else ()
+        modules = tuple(sorted(line.partition(" ")[0] for line in lines))
+        if modules not in known:
+            known.clear()
+            known[modules] = read(resolver)
+        return known[modules]
+
+    patch.setattr(Resolver, "_places", property(places))
+    _ = Resolver.of(kernel)._places
+
+
+def _symbols(patch: pytest.MonkeyPatch, kernel: MountedTracefs) -> None:
+    look: Callable[[Symbols], None] = vars(Symbols)["_look_again"]
+    tables: dict[frozenset[bytes], Table | None] = {}
+
+    def look_again(symbols: Symbols) -> None:
+        modules = symbols._loaded_modules()
+        if modules in tables and symbols._table is None and symbols._kallsyms_visible():
+            symbols._table, symbols._modules = tables[modules], modules
+        look(symbols)
+
+    symbols = Symbols(kernel)
+    if symbols._kallsyms_visible():
+        symbols.name(0)
+        tables[symbols._modules] = symbols._table
+    patch.setattr(Symbols, "_look_again", look_again)
+
+
+def _types(patch: pytest.MonkeyPatch) -> None:
+    """The places of the kernel's types, and the functions among them by the offsets of their names."""
+    walk: Callable[[Types, object, Collection[str]], None] = vars(Types)["_walk"]
+    known: dict[bytes, tuple[array[int], dict[int, list[int]]]] = {}
+
+    def read(types: Types, strides: object, names: Collection[str]) -> None:
+        if types._base or len(names) >= MANY:
+            walk(types, strides, names)
+            return
+        if types._data not in known:
+            walk(types, strides, ())
+            functions: dict[int, list[int]] = {}
+            for at in types._starts:
+                if types._words[at + 1] >> 24 == FUNC:
+                    functions.setdefault(types._words[at], []).append(types._words[at + 2])
+            known[types._data] = types._starts, functions
+        types._starts, functions = known[types._data]
+        for name in names:
+            for offset in types._offsets(name):
+                for number in functions.get(offset, ()):
+                    types.functions.setdefault(name, set()).add(number)
+
+    patch.setattr(Types, "_walk", read)
+    vmlinux = Path("/sys/kernel/btf/vmlinux")
+    if vmlinux.exists():
+        Types(vmlinux.read_bytes())
