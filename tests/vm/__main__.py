@@ -44,6 +44,7 @@ HOST_SUITES = {
         "tests/faults/test_slow_clients.py",
         "tests/faults/test_web.py",
     ),
+    "whole": ("tests/whole",),
     "deploy": ("tests/deploy",),
     "host-kernel": ("tests/kernel", "--events=1000000"),
 }
@@ -96,8 +97,8 @@ def _run(options: argparse.Namespace, rest: list[str], stop: threading.Event) ->
 def everything(kernels: Sequence[Kernel], host_suites: Sequence[str], stop: threading.Event) -> list[Result]:
     """All suites, or only these of the host. What they need is fetched first: what is missing shows at once.
 
-    Two at a time, since a guest takes one processor: the host's first suite and then a guest, and a guest and
-    then the host's other suites. The host's own never run at once: their agents share this machine's kernel.
+    Two at a time, since a guest takes one processor. The host's suites that have this machine's own kernel
+    never run at once: their agents share it.
     """
     for kernel in kernels:
         image(kernel)
@@ -107,9 +108,10 @@ def everything(kernels: Sequence[Kernel], host_suites: Sequence[str], stop: thre
         npm.install(ROOT / "tests" / packages)
     if host_suites:
         return [host_suite(name, stop) for name in host_suites]
-    first, *others = (partial(host_suite, name, stop) for name in HOST_SUITES)
+    suites = {name: partial(host_suite, name, stop) for name in HOST_SUITES}
+    whole, own = suites.pop("whole"), list(suites.values())
     *guests, last = _guests(kernels, (), stop, shared=True)
-    return _side_by_side([[first, last], [*guests, *others]], stop)
+    return _side_by_side([[last, whole], [*own, *guests]], stop)
 
 
 def host_suite(name: str, stop: threading.Event) -> Result:

@@ -1,1 +1,1 @@
-"""An agent in a VM with real probes, and all that they are for happening to it, over and over."""
+"""An agent in a VM with real probes, scraped by a real Prometheus: every dashboard and every rule answers."""
