@@ -32,7 +32,7 @@ AGAIN = re.compile(r"the probe '(\w+)' is tried again")
 @pytest.fixture
 def short_pause(monkeypatch: pytest.MonkeyPatch) -> int:
     """Seconds in which this machine answers a few scrapes; the agent is forked, so it has what is patched."""
-    pause = round(patience(2))
+    pause = round(patience(1))
     monkeypatch.setattr(rate_limit, "FIRST_PAUSE", pause)
     return pause
 

@@ -105,7 +105,7 @@ def test_killed_after_any_change(
     tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> None:
-    """At every sixth change, and on 6.1 at those in the middle between these; `--every=1` is for all."""
+    """At every twelfth change, and on 6.1 at those in the middle between these; `--every=1` is for all."""
     every: int = request.config.getoption("--every")
     config = tmp_path / "config.yaml"
     with foreign_things(files):
