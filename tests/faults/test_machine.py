@@ -23,7 +23,7 @@ from tests.kernel.conftest import (  # noqa: F401
     tracefs,
 )
 from tests.receivers import rotel
-from tests.support.patience import eventually, patience
+from tests.support.patience import eventually
 
 pytestmark = [
     pytest.mark.needs("kprobe_events"),
@@ -157,13 +157,23 @@ def test_what_is_exported_has_the_time_of_day_of_its_moment(
             eventually(lambda: len(exported()) == already + TIMES)
             return begun, ended
 
-        first = fire(0)
+        first, number = fire(0), TIMES
+
+        def follows() -> bool:
+            """The agent compares the clocks once a second; a record in between has the time of before."""
+            nonlocal number
+            begun = time.time_ns()
+            os.getppid()
+            number += 1
+            eventually(lambda: len(exported()) == number)
+            return begun <= exported()[-1] <= time.time_ns()
+
         with stepped(seconds):
-            time.sleep(patience(1.5))  # the clocks are looked at once a second
-            second = fire(TIMES)
+            eventually(follows)
+            second = fire(number)
         found = exported()
     assert all(first[0] <= at <= first[1] for at in found[:TIMES])
-    assert all(second[0] <= at <= second[1] for at in found[TIMES:])
+    assert all(second[0] <= at <= second[1] for at in found[number:])
 
 
 def test_no_descriptor_is_left(start_agent: StartAgent) -> None:  # noqa: F811
