@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from kprobe_exporter.btf.types import FUNC, MANY, Types
+from kprobe_exporter.symbols import lists
 from kprobe_exporter.symbols.addresses import Symbols, Table
 from kprobe_exporter.symbols.resolve import Resolver
-from kprobe_exporter.tracefs.files import MountedTracefs
+from kprobe_exporter.tracefs.files import TRACEABLE, MountedTracefs
 
 
 @contextmanager
@@ -30,6 +31,7 @@ def read_once(kernel: MountedTracefs) -> Iterator[None]:
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
+        _lists(patch, kernel)
         _functions(patch, kernel)
         _symbols(patch, kernel)
         _types(patch)
@@ -39,6 +41,28 @@ def read_once(kernel: MountedTracefs) -> Iterator[None]:
         yield
         # hypothesis looks at the end for what refers to a frozen object, and would find nothing.
         gc.unfreeze()
+
+
+def _lists(patch: pytest.MonkeyPatch, kernel: MountedTracefs) -> None:
+    """Lines of the long lists; the kernel takes longer to write them than a process to read them."""
+    read: Callable[[Path], Iterator[bytes]] = vars(lists)["_lines"]
+    known: dict[tuple[Path, frozenset[str]], list[bytes]] = {}
+
+    def lines(path: Path) -> Iterator[bytes]:
+        if path.name not in ("kallsyms", TRACEABLE):
+            yield from read(path)
+            return
+        place = path, frozenset(lists.modules(read(Path("/proc/modules"))))
+        with path.open("rb") as file:  # which a process may not be allowed to, or see without addresses
+            first = file.readline()
+        if place not in known:
+            known[place] = list(read(path))
+        yield from known[place] if known[place][:1] == [first] else read(path)
+
+    patch.setattr(lists, "_lines", lines)
+    for path in (kernel.root / TRACEABLE, Path("/proc/kallsyms")):
+        if path.exists():
+            next(lines(path), b"")
 
 
 def _functions(patch: pytest.MonkeyPatch, kernel: MountedTracefs) -> None:
