@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.patience import eventually
+from tests.support.patience import eventually, patience
 
 pytestmark = pytest.mark.needs("kprobe_events")
 
@@ -26,8 +26,8 @@ TOUR = (ROOT / "docs/tour.md").read_text()
 BLOCK = re.compile(r"^```(console|yaml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"0x[0-9a-f]+|[0-9]+(?:e-?[0-9]+)?")
 END = "the command ended with"
-LIMIT = 180
-"""Seconds, for an emulated machine that others use as well."""
+LIMIT = 60
+"""Seconds that an idle machine takes at most for all of it."""
 
 
 class Step(NamedTuple):
@@ -103,7 +103,7 @@ def run(commands: list[str], directory: Path) -> list[tuple[str, int]]:
             start_new_session=True,
         )
         try:
-            shell.wait(LIMIT)
+            shell.wait(patience(LIMIT))
         finally:
             eventually(lambda: ended(shell), 30)
     text = output.read_text(errors="backslashreplace")
