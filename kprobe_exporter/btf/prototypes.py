@@ -1,4 +1,4 @@
-"""Prototypes of functions, from BTF, and how the kernel fetches their arguments and return values."""
+"""Prototypes of functions from BTF, and how the kernel fetches their arguments and return values."""
 
 import re
 from collections.abc import Callable, Collection, Iterator
@@ -30,8 +30,8 @@ from kprobe_exporter.model.values import ReturnType
 class Type(NamedTuple):
     """A C type. ``name`` is its spelling: ``struct file *``, ``size_t``, ``int (*)(void *)``.
 
-    ``fetch`` is the kernel's fetch type for it, ``x64`` for a ``pointer``; None for void and for what does
-    not come as a number in one register: a struct by value, ``__int128``, a float.
+    ``fetch`` is the kernel's fetch type for it, ``x64`` for a ``pointer``. It is None for void and for types
+    that are not passed as a number in one register: a struct by value, ``__int128``, a float.
     """
 
     name: str
@@ -41,10 +41,10 @@ class Type(NamedTuple):
 
 
 class Param(NamedTuple):
-    """A parameter; the ``...`` of a variadic function is one without a name.
+    """A parameter. The ``...`` of a variadic function is a parameter without a name.
 
-    ``number`` is the N of ``$argN``, counted from 1. It is None from the first value on that does not take
-    exactly one register, such as a large struct: where the others are differs between architectures.
+    ``number`` is the N of ``$argN``, counted from 1. It is None for the first parameter that does not take
+    exactly one register, such as a large struct, and for all after it: architectures pass those differently.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Param(NamedTuple):
 
 
 class Prototype(NamedTuple):
-    """What a function takes and returns."""
+    """The parameters and the return type of a function."""
 
     name: str
     params: tuple[Param, ...]
@@ -61,15 +61,15 @@ class Prototype(NamedTuple):
 
 
 def return_type_of(prototype: Prototype) -> ReturnType:
-    """How the return register is read. BTF tells the width, so it is never a guess."""
+    """Return how the return register is read. BTF tells the width, so it is never a guess."""
     returns = prototype.returns
     return ReturnType(returns.name, returns.fetch, signed=returns.signed, pointer=returns.pointer)
 
 
 def parameter(prototype: Prototype, name: str) -> tuple[int, Type] | None:
-    """The N of the ``$argN`` that a parameter is, and its type.
+    """Return the N of a parameter's ``$argN``, and its type.
 
-    None if there is no such parameter, or if it cannot be told where it is passed (``Param.number``).
+    None if there is no such parameter, or if its register is not known (``Param.number``).
     """
     for param in prototype.params:
         if name and param.name == name and param.number:
@@ -78,11 +78,11 @@ def parameter(prototype: Prototype, name: str) -> tuple[int, Type] | None:
 
 
 def read_prototypes(data: bytes, names: Collection[str], base: bytes | None = None) -> dict[str, Prototype]:
-    """The prototypes of those of ``names`` that ``data`` has: the bytes of a file of /sys/kernel/btf.
+    """Return the prototypes of ``names`` in ``data``, the bytes of a file of /sys/kernel/btf.
 
-    A module's file continues that of the kernel, which is ``base`` then; only the module's own functions
-    are found. Left out is a name of several functions whose prototypes differ. Raises GrammarError for
-    what is damaged, of another byte order, or of a form that is not known.
+    A module's file continues that of the kernel, which ``base`` is then; only the module's own functions
+    are found. A name of several functions with different prototypes is left out. Raises GrammarError for
+    data that is damaged, of another byte order, or of an unknown form.
     """
     symbols = {name for name in names if _SYMBOL.fullmatch(name)}
     types = Types(data, symbols, Types(base) if base is not None else None)
@@ -97,9 +97,9 @@ def read_prototypes(data: bytes, names: Collection[str], base: bytes | None = No
 
 
 class Btf:
-    """The running kernel's prototypes; each is looked up once, and nothing else is kept.
+    """The running kernel's prototypes. Each is looked up once, and only the results are kept.
 
-    ``read`` gives the content of a file of /sys/kernel/btf, by its name, or raises OSError.
+    ``read`` returns the content of a file of /sys/kernel/btf, by its name, or raises OSError.
     """
 
     def __init__(self, read: Callable[[str], bytes]) -> None:
@@ -107,9 +107,9 @@ class Btf:
         self._known: dict[tuple[str, str], Prototype | None] = {}
 
     def prototypes(self, names: Collection[str], module: str = "") -> dict[str, Prototype]:
-        """The prototypes of these functions of the kernel, or of a module; empty without BTF.
+        """Return the prototypes of these functions of the kernel, or of a module; empty without BTF.
 
-        A file that is not there is tried again the next time: the module may be loaded by then. Raises
+        A missing file is tried again at the next call, since the module may be loaded by then. Raises
         GrammarError, see ``read_prototypes``.
         """
         new = {name for name in names if (module, name) not in self._known}
@@ -144,16 +144,16 @@ _SPELLINGS = {
     "long long unsigned int": "unsigned long long",
     "_Bool": "bool",
 }
-"""What gcc says, and what the kernel's sources and clang do."""
+"""gcc's spelling, and that of the kernel's sources and of clang."""
 
-# Far beyond what any kernel has: they bound what damaged data can cost.
+# These limits are far above what any kernel has. They bound the cost of damaged data.
 _LONGEST_CHAIN = 32
 _MOST_STEPS = 4096
 _MOST_NAMESAKES = 8
 
 
 class _Reader:
-    """Reads one prototype, in a bounded number of steps."""
+    """Reads one prototype in at most ``_MOST_STEPS`` steps."""
 
     def __init__(self, types: Types) -> None:
         self._types = types
@@ -182,14 +182,14 @@ class _Reader:
         return self._types.record(number)
 
     def _params(self, proto: Record) -> Iterator[tuple[str, int]]:
-        """Name and type of each parameter; the type 0 is ``...``."""
+        """Yield the name and the type of each parameter. Type 0 is ``...``."""
         for at in range(proto.at, proto.at + 2 * proto.vlen, 2):
             self._step()
             name, number = proto.words[at : at + 2]
             yield self._types.text(name), number
 
     def _plain(self, number: int) -> Record | None:
-        """What a type is without qualifiers, tags and other names; None for void."""
+        """Return a type without qualifiers, type tags and typedefs; None for void."""
         for _ in range(_LONGEST_CHAIN):
             if not number:
                 return None
@@ -214,7 +214,7 @@ class _Reader:
         return Type(name, f"{'s' if signed else 'u'}{bits}", signed=signed)
 
     def _spelled(self, number: int, longest: int = _LONGEST_CHAIN) -> str:
-        """As C declares it, without a name; ``inner`` is what stands where the name would be."""
+        """Return the type as a C declaration without a name. ``inner`` stands in place of the name."""
         inner = ""
         qualifiers: list[str] = []
         for left in range(longest, 0, -1):
@@ -250,7 +250,7 @@ class _Reader:
 
 
 def _is_small_struct(plain: Record | None) -> bool:
-    """Whether it is a struct by value that takes one register."""
+    """Whether it is a struct or union by value that takes one register."""
     return plain is not None and plain.kind in (STRUCT, UNION) and 0 < plain.value <= 8
 
 
@@ -259,5 +259,5 @@ def _joined(*words: str) -> str:
 
 
 def _grouped(inner: str) -> str:
-    """``int (*)[4]`` is a pointer to an array, ``int *[4]`` an array of pointers."""
+    """Add parentheses if needed: ``int (*)[4]`` points to an array, ``int *[4]`` is an array of pointers."""
     return f"({inner})" if inner.startswith("*") else inner

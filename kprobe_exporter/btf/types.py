@@ -1,7 +1,7 @@
 """The types in a file of /sys/kernel/btf, by number: include/uapi/linux/btf.h.
 
-A kernel has some 100,000 types, of variable length and numbered by their order. They are walked once for
-where each begins, and only what is asked for is taken apart.
+A kernel has some 100,000 types, of variable length and numbered by their order. One walk notes where each
+begins, and only the types that are asked for are decoded.
 """
 
 from array import array
@@ -25,25 +25,25 @@ _LENGTHS: Mapping[int, tuple[int, int]] = {
     **dict.fromkeys((ENUM, FUNC_PROTO), (0, 2)),
     ARRAY: (3, 0),
 }
-"""What follows the three words of a type, by kind: words once, and words for each of its members."""
+"""What follows a type's three words, by kind: a number of words, and a number for each member."""
 
 _LONGEST_NAME: Final = 512
-"""KSYM_NAME_LEN of include/linux/kallsyms.h, which the kernel holds BTF to."""
+"""KSYM_NAME_LEN of include/linux/kallsyms.h, the limit that the kernel enforces for BTF."""
 
 
 def damaged(what: str) -> GrammarError:
-    """The error to raise for BTF that cannot be right."""
+    """Return the error to raise for invalid BTF."""
     return GrammarError(f"the kernel's BTF cannot be read: {what}")
 
 
 MANY = 64
-"""Names from which on they are not searched for one by one."""
+"""The number of names from which on they are not searched for one by one."""
 
 
 class Record(NamedTuple):
-    """A type as it is stored: ``struct btf_type``, and the ``words`` after it from ``at`` on.
+    """A type as stored: ``struct btf_type``, and the ``words`` in which its data starts at ``at``.
 
-    ``name`` is the offset of a string. ``value`` is the size in bytes or the type that it leads to, by kind.
+    ``name`` is the offset of a string. ``value`` is, by kind, the size in bytes or a type's number.
     """
 
     kind: int
@@ -58,8 +58,8 @@ class Record(NamedTuple):
 class Types:
     """The types of ``data``, which may continue those of ``base``, as a module's continue the kernel's.
 
-    ``functions`` are the functions among them that have one of ``names``: the numbers of the prototypes of
-    each name. Raises GrammarError, a sentence, for what is damaged or not known.
+    ``functions`` maps each of ``names`` that is a function here to the numbers of its prototypes. Raises
+    GrammarError, whose message is a sentence, for data that is damaged or of an unknown form.
     """
 
     def __init__(self, data: bytes, names: Collection[str] = (), base: "Types | None" = None) -> None:
@@ -78,7 +78,7 @@ class Types:
         self._walk(_Strides({**_lengths_told(data, header), **_LENGTHS}), names)
 
     def record(self, number: int) -> Record:
-        """The type of this number, counted from 1."""
+        """Return the type of this number, counted from 1."""
         if self._base and number < self._first:
             return self._base.record(number)
         if not self._first <= number < self._first + len(self._starts):
@@ -88,7 +88,7 @@ class Types:
         return Record(_kind(info), bool(info >> 31), _vlen(info), name, value, self._words, at + 3)
 
     def text(self, offset: int) -> str:
-        """A string; what is not ASCII in it is escaped."""
+        """Return the string at this offset. Bytes that are not ASCII are escaped."""
         if self._base and offset < self._first_string:
             return self._base.text(offset)
         if not self._first_string <= offset < self._end_of_strings:
@@ -100,7 +100,7 @@ class Types:
         return self._data[at:end].decode("ascii", "backslashreplace")
 
     def _walk(self, strides: "_Strides", names: Collection[str]) -> None:
-        """Note where each type begins, and which are wanted: the loop that takes the time."""
+        """Note where each type begins, and which functions are wanted. This loop takes most of the time."""
         wanted: dict[int, str] = (
             {offset: name for name in names for offset in self._offsets(name)}
             if len(names) < MANY
@@ -121,7 +121,7 @@ class Types:
             raise damaged("it ends in the middle of a type")
 
     def _offsets(self, name: str) -> Iterator[int]:
-        """Wherever a name can be found: nothing says that it may not be the end of a longer one."""
+        """Yield every offset of a name, which may be the end of a longer string: BTF does not forbid that."""
         if self._base:
             yield from self._base._offsets(name)
         ended = name.encode() + b"\0"
@@ -132,8 +132,8 @@ class Types:
 
 
 class _Wanted(dict[int, str]):
-    """The wanted names by their offsets, looked at where a function has one: for many names much faster
-    than to search for each."""
+    """The wanted names by offset, found by reading the name of each function that the walk meets. For
+    many names this is much faster than a search for each."""
 
     def __init__(self, types: "Types", names: Collection[str]) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class _Wanted(dict[int, str]):
 
 
 class _Strides(dict[int, int]):
-    """The words of a type by its ``info``, worked out once for each that there is."""
+    """The length of a type in words, by its ``info``. It is computed once for each ``info``."""
 
     def __init__(self, lengths: Mapping[int, tuple[int, int]]) -> None:
         super().__init__()
@@ -164,17 +164,17 @@ class _Strides(dict[int, int]):
 
 
 def _kind(info: int) -> int:
-    """Bits 24 to 30; older kernels use those up to 28, the others are 0."""
+    """Return bits 24 to 30. Older kernels use bits up to 28; the others are 0."""
     return info >> 24 & 0x7F
 
 
 def _vlen(info: int) -> int:
-    """Bits 0 to 23; older kernels use those up to 15, the others are 0."""
+    """Return bits 0 to 23. Older kernels use bits up to 15; the others are 0."""
     return info & 0xFFFFFF
 
 
 def _sections(data: bytes) -> tuple[int, range, range]:
-    """The header's length, and where the types and the strings are."""
+    """Return the header's length, and where the types and the strings are."""
     if len(data) < calcsize(_HEADER):
         raise damaged("it is shorter than its header")
     magic, version, _, header, *sections = unpack_from(_HEADER, data)
@@ -188,7 +188,7 @@ def _sections(data: bytes) -> tuple[int, range, range]:
 
 
 def _span(data: bytes, header: int, offset: int, length: int) -> range:
-    """Where a section is: its offset counts from the end of the header."""
+    """Return where a section is. Its offset counts from the end of the header."""
     span = range(header + offset, header + offset + length)
     if span.stop > len(data):
         raise damaged("it is shorter than its header says")
@@ -196,7 +196,7 @@ def _span(data: bytes, header: int, offset: int, length: int) -> range:
 
 
 def _lengths_told(data: bytes, header: int) -> dict[int, tuple[int, int]]:
-    """What newer BTF says itself of the lengths of its kinds (``struct btf_layout``): they can be skipped."""
+    """Return the lengths that newer BTF itself states (``struct btf_layout``), to skip unknown kinds by."""
     if header < calcsize(_HEADER) + 8:
         return {}
     span = _span(data, header, *unpack_from("=II", data, calcsize(_HEADER)))

@@ -1,8 +1,8 @@
 """Programs and libraries, which are ELF files: where in the file a function begins.
 
 Takes a file's path and the name of a function. Gives the function's offset in the file, or a
-GrammarError. What reads ELF is imported with the first file: it takes 4 MB, and most agents probe no
-file.
+GrammarError. The ELF parser is imported when the first file is read: it takes 4 MB, and most agents
+probe no file.
 May import errors and grammar.
 """
 
@@ -15,21 +15,21 @@ __all__ = ["Code", "file_offset", "functions", "locate"]
 
 
 def locate(target: Target) -> Code:
-    """Where a probe of a file has to sit. Raises GrammarError; see ``find.locate``."""
+    """Return where a probe of a file has to sit. Raises GrammarError; see ``find.locate``."""
     from kprobe_exporter.elf import find  # noqa: PLC0415
 
     return find.locate(target)
 
 
 def file_offset(path: str, symbol: str, offset: int = 0) -> int:
-    """The offset in the file of a symbol. Raises GrammarError; see ``find.file_offset``."""
+    """Return the offset of a symbol in its file. Raises GrammarError; see ``find.file_offset``."""
     from kprobe_exporter.elf import find  # noqa: PLC0415
 
     return find.file_offset(path, symbol, offset)
 
 
 def functions(path: str) -> Iterator[str]:
-    """The names that ``file_offset`` may be asked for. Raises GrammarError; see ``find.functions``."""
+    """Return the names that ``file_offset`` takes. Raises GrammarError; see ``find.functions``."""
     from kprobe_exporter.elf import find  # noqa: PLC0415
 
     return find.functions(path)

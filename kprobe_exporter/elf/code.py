@@ -6,7 +6,7 @@ from typing import NamedTuple
 class Code(NamedTuple):
     """A place in a file's code: ``offset`` in bytes from the file's start.
 
-    ``machine`` is the processor that it is for, as elf.h names it, such as EM_X86_64.
+    ``machine`` is the processor that the code is for, as elf.h names it, such as EM_X86_64.
     """
 
     offset: int

@@ -1,7 +1,7 @@
-"""From a function's name to its offset in a file, or to the sentence that says why there is none.
+"""From a function's name to its offset in a file, or to a sentence that says why it has none.
 
-A uprobe sits at an offset in a file, and whoever runs that file meets it. A path is resolved as the
-agent sees it: a container's file is ``/proc/PID/root/usr/bin/x``, PID a process in it.
+A uprobe sits at an offset in a file, and every process that runs the file hits it. A path is resolved in
+the agent's mount namespace: a container's file is ``/proc/PID/root/usr/bin/x``, PID a process in it.
 """
 
 from collections.abc import Iterator
@@ -14,17 +14,17 @@ from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.grammar.target import Target
 
 MOST_NEAR = 20_000
-"""Names among which the nearest is looked for, which takes 4 ms a thousand."""
+"""Names that are searched for the nearest one, which takes 4 ms per 1,000."""
 
 MOST_TOLD = 8
-"""Offsets, versions or libraries in a sentence."""
+"""Offsets, versions or libraries that one error message lists."""
 
 
 def locate(target: Target) -> Code:
-    """Where a uprobe or a uretprobe has to sit. Raises GrammarError, a sentence.
+    """Return where a uprobe or a uretprobe has to sit. Raises GrammarError with a sentence.
 
-    A return is refused in a program in Go: a uretprobe puts an address of its own on the stack, and Go,
-    which moves stacks, ends the program when it finds that.
+    A return probe is refused in a Go program: a uretprobe replaces a return address on the stack, and the
+    Go runtime, which moves stacks, ends the program when it finds that address.
     """
     with opened(target.path) as file:
         if target.kind.is_return and file.is_go:
@@ -35,18 +35,18 @@ def locate(target: Target) -> Code:
 
 
 def file_offset(path: str, symbol: str, offset: int = 0) -> int:
-    """The offset in the file of ``symbol``, ``offset`` bytes further; without one, ``offset`` itself.
+    """Return the offset of ``symbol`` in the file plus ``offset``; without a symbol, ``offset`` itself.
 
-    ``NAME@VERSION`` is that version of a symbol, a plain name the default one; what is exported is meant
-    rather than a static function. Raises GrammarError, a sentence, if there is no code, or if the name
-    is imported, ambiguous, data, or decided as late as the program starts (IFUNC).
+    ``NAME@VERSION`` is that version of a symbol, a plain name the default version. An exported function
+    comes before a static one. Raises GrammarError with a sentence if there is no code, or if the name is
+    imported, ambiguous, data, or resolved only when the program starts (IFUNC).
     """
     with opened(path) as file:
         return _offset(file, symbol, offset)
 
 
 def functions(path: str) -> Iterator[str]:
-    """The names that ``file_offset`` may be asked for, each once, in the file's order.
+    """Yield the names that ``file_offset`` takes, each once, in the file's order.
 
     Raises GrammarError.
     """
@@ -88,13 +88,13 @@ def _symbol(file: ElfFile, symbol: str) -> Symbol:
 
 
 def _of_version(named: list[Symbol], version: str) -> list[Symbol]:
-    """Those of one version; ``@@`` is what the linker writes before the default one."""
+    """Return the symbols of one version. The linker writes ``@@`` before the default version."""
     wanted = version.removeprefix("@")
     return [one for one in named if one.version == wanted and (one.default or wanted == version)]
 
 
 def _why_not(file: ElfFile, symbol: str, named: list[Symbol], matching: list[Symbol]) -> str:
-    """Why there is no function to probe under this name."""
+    """Return why there is no function to probe under this name."""
     here = [one for one in named if one.section != UNDEFINED]
     if any(one.type == IFUNC for one in matching):
         return (

@@ -1,7 +1,7 @@
-"""ELF files as pyelftools parses their headers: segments, sections, and the tables of symbols.
+"""ELF files as pyelftools parses their headers: segments, sections, and symbol tables.
 
-The file may be anybody's. What it claims is held against its size, nothing in it takes more than a
-bounded time and memory, and whatever it makes the parser raise becomes one sentence.
+An unprivileged user may have written the file. Its headers are checked against its size, the time and
+memory for each part are bounded, and any exception of the parser becomes a GrammarError of one sentence.
 """
 
 import errno
@@ -19,36 +19,36 @@ from elftools.elf.elffile import ELFFile
 from kprobe_exporter.errors import GrammarError
 
 LARGEST_STRINGS = 1 << 28
-"""Bytes of a table of names: a browser with all its symbols has half of that."""
+"""Bytes of a string table. That of a browser with all its symbols has half as many."""
 
 MOST_SYMBOLS = 1 << 22
-"""Of a table; to look at them takes a second."""
+"""Symbols of one table. Reading that many takes a second."""
 
 MOST_HEADERS = 1 << 12
-"""Sections, segments, versions, libraries: what there are dozens of."""
+"""Sections, segments, versions or libraries. A usual file has dozens."""
 
 LONGEST_NAME = 1024
 
 BLOCK = 1 << 14
-"""Symbols that are read at a time."""
+"""Symbols that are read at once."""
 
 UNDEFINED = 0
 NOTYPE, FUNC, IFUNC = 0, 2, 10
 LOCAL = 0
 EXECUTABLE = 1
 HIDDEN = 0x8000
-"""SHN_UNDEF, STT_…, STB_LOCAL, PF_X and VERSYM_HIDDEN of elf.h; hidden is what only those take who ask
-for its version."""
+"""SHN_UNDEF, STT_…, STB_LOCAL, PF_X and VERSYM_HIDDEN of elf.h. Only a reference that names its version
+resolves to a hidden symbol."""
 
 GO = (b"\0.go.buildinfo\0", b"\0.note.go.buildid\0")
-"""Sections that Go's linker makes, which stay when a program is stripped."""
+"""Sections that Go's linker writes. They stay when a program is stripped."""
 
 Row: TypeAlias = tuple[int, int, int, int, int, int]
-"""A symbol as the file has it: its number, the place of its name, info, section, value, size."""
+"""A symbol as the file has it: number, offset of the name, info, section, value, size."""
 
 
 class Symbol(NamedTuple):
-    """A symbol of a file. ``value`` is an address; ``version`` is empty where it has none."""
+    """A symbol of a file. ``value`` is an address; ``version`` is empty if there is none."""
 
     value: int
     size: int
@@ -60,12 +60,12 @@ class Symbol(NamedTuple):
 
     @property
     def is_code(self) -> bool:
-        """Whether it may be a function of this file: what is written in assembly says no type."""
+        """Whether it may be a function of this file. Symbols written in assembly may have no type."""
         return self.section != UNDEFINED and self.type in (NOTYPE, FUNC)
 
 
 class Part(NamedTuple):
-    """A segment that is run: where in the file, at which address, how many bytes of the file."""
+    """An executable segment: its offset in the file, its address, and its bytes in the file."""
 
     offset: int
     address: int
@@ -74,7 +74,7 @@ class Part(NamedTuple):
 
 @contextmanager
 def opened(path: str) -> Iterator["ElfFile"]:
-    """The file, read-only. Raises GrammarError for whatever is wrong with it, also later."""
+    """Open a file read-only. Raises GrammarError for any fault of it, also inside the ``with`` block."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except (OSError, ValueError) as error:
@@ -90,7 +90,7 @@ def opened(path: str) -> Iterator["ElfFile"]:
             raise
         except OSError as error:
             raise GrammarError(f"{path} cannot be read: {error.strerror or error}") from None
-        except Exception:  # of any kind: pyelftools was told nonsense
+        except Exception:  # pyelftools may raise any kind on invalid headers
             raise GrammarError(f"{path} is damaged: its headers contradict each other or its size") from None
 
 
@@ -104,7 +104,7 @@ def _cannot_open(path: str, error: OSError | ValueError) -> str:
 
 
 class ElfFile:
-    """An open file, which ``opened`` gives. Raises anything where the file is damaged."""
+    """An open file, made by ``opened``. On a damaged file its methods may raise any exception."""
 
     def __init__(self, path: str, stream: IO[bytes], size: int) -> None:
         self.path, self.stream, self.size = path, stream, size
@@ -116,18 +116,18 @@ class ElfFile:
         self.machine = str(self.elf["e_machine"])
 
     def offset_of(self, address: int) -> int | None:
-        """Where in the file the code of this address is."""
+        """Return the offset in the file of the code at this address, None if it has none."""
         for part in self.code:
             if part.address <= address < part.address + part.size:
                 return address - part.address + part.offset
         return None
 
     def named(self, name: str) -> list[Symbol]:
-        """All symbols of this name, whatever their version."""
+        """Return all symbols of this name, of any version."""
         return [one for table in self.tables for one in table.named(name.encode())]
 
     def functions(self) -> Iterator[str]:
-        """The names of all functions, with the version where that is not the default one."""
+        """Yield the names of all functions, with the version if that is not the default one."""
         for table in self.tables:
             for row in table.rows():
                 if row[2] & 15 not in (NOTYPE, FUNC) or row[3] == UNDEFINED:
@@ -137,7 +137,7 @@ class ElfFile:
                     yield name if found.default else f"{name}@{found.version}"
 
     def libraries(self) -> Iterator[str]:
-        """The libraries that it is linked with: DT_NEEDED."""
+        """Yield the libraries that it is linked with: DT_NEEDED."""
         for section in self.sections:
             if section["sh_type"] != "SHT_DYNAMIC":
                 continue
@@ -150,7 +150,7 @@ class ElfFile:
 
     @cached_property
     def is_go(self) -> bool:
-        """Whether Go's linker made it."""
+        """Whether Go's linker wrote it."""
         number = self.elf.get_shstrndx()
         if number >= len(self.sections):
             return False
@@ -159,7 +159,7 @@ class ElfFile:
 
     @cached_property
     def code(self) -> list[Part]:
-        """The segments that are run."""
+        """The executable segments."""
         entry, start, size = self.elf.structs.Elf_Phdr, self.elf["e_phoff"], self.elf["e_phentsize"]
         count = min(self.elf.num_segments(), MOST_HEADERS)
         found = [self.parse(entry, start + number * size) for number in range(count)]
@@ -180,7 +180,7 @@ class ElfFile:
 
     @cached_property
     def tables(self) -> list["SymbolTable"]:
-        """What is exported and imported, and in a file that is not stripped the table of everything."""
+        """The table of exported and imported symbols, and that of all symbols if there is one."""
         kinds = ("SHT_DYNSYM", "SHT_SYMTAB")
         found = [section for kind in kinds for section in self.sections if section["sh_type"] == kind]
         return [SymbolTable(self, section) for section in found[: len(kinds)]]
@@ -190,27 +190,27 @@ class ElfFile:
         return not any(section["sh_type"] == "SHT_SYMTAB" for section in self.sections)
 
     def parse(self, entry: Any, at: int) -> Any:
-        """One entry of a table, by pyelftools' description of it."""
+        """Parse one entry of a table by pyelftools' description of it."""
         if at + entry.sizeof() > self.size:
             raise ValueError(at)
         return struct_parse(entry, self.stream, at)
 
     def read(self, section: Any, start: int, size: int) -> bytes:
-        """Bytes of a section, which has to lie in the file."""
+        """Return bytes of a section. Raises ValueError if the section does not lie in the file."""
         if section["sh_type"] == "SHT_NOBITS" or section["sh_offset"] + section["sh_size"] > self.size:
             raise ValueError(section["sh_offset"])
         self.stream.seek(section["sh_offset"] + start)
         return self.stream.read(max(0, min(size, section["sh_size"] - start)))
 
     def strings(self, section: Any) -> bytes:
-        """A whole table of names, each ended by a NUL."""
+        """Return a whole string table. Each name in it ends in a NUL."""
         if section["sh_size"] > LARGEST_STRINGS:
             raise GrammarError(f"{self.path} has {section['sh_size']} bytes of names, which is too many")
         return self.read(section, 0, section["sh_size"])
 
 
 class SymbolTable:
-    """A table of symbols, with its names and, of what is exported, the versions."""
+    """A symbol table with its names and, for exported symbols, the versions."""
 
     def __init__(self, file: ElfFile, section: Any) -> None:
         self._file, self._section = file, section
@@ -223,7 +223,7 @@ class SymbolTable:
             raise GrammarError(f"{file.path} has {self._count} symbols, and {MOST_SYMBOLS} would be read")
 
     def rows(self) -> Iterator[Row]:
-        """All symbols, as plain tuples: there may be a million."""
+        """Yield all symbols as plain tuples, since there may be a million."""
         number, size = 0, self._entry.size
         for start in range(0, self._count, BLOCK):
             count = min(BLOCK, self._count - start)
@@ -236,12 +236,12 @@ class SymbolTable:
                 number += 1
 
     def named(self, name: bytes) -> list[Symbol]:
-        """The symbols of this name, whatever their version."""
+        """Return the symbols of this name, of any version."""
         strings, whole = self.strings, name + b"\0"
         return [self.symbol(row) for row in self.rows() if strings.startswith(whole, row[1])]
 
     def symbol(self, row: Row) -> Symbol:
-        """What a row says."""
+        """Return the symbol of a row, with its version."""
         number, _, info, section, value, size = row
         mark = self._marks[number] if number < len(self._marks) else 1
         version = self._versions.get(mark & ~HIDDEN, "") if mark & ~HIDDEN > 1 else ""
@@ -275,7 +275,7 @@ class SymbolTable:
 
 
 def text(strings: bytes, at: int) -> str:
-    """A name in a table of names, fit for a line of a log: what cannot be printed is a ``?``."""
+    """Return a name of a string table, fit for a log line: each character that does not print is a ``?``."""
     end = strings.find(b"\0", at, at + LONGEST_NAME)
     name = strings[at : end if end >= 0 else at + LONGEST_NAME].decode(errors="replace")
     return name if name.isprintable() else "".join(one if one.isprintable() else "?" for one in name)

@@ -1,4 +1,4 @@
-"""The decoders that turn a field into a label's text: one a file, the file's name is the YAML key.
+"""The decoders that turn a field into a label's text, one per file. The file's name is the YAML key.
 
 Takes a decoder's options. Gives a function from a field's value to a text, or to None for a value that
 it cannot decode.
@@ -28,7 +28,7 @@ from kprobe_exporter.labels import signal as signal_
 from kprobe_exporter.model.values import Decoder
 
 Decoders = Mapping[str, Callable[[object], Decoder]]
-"""Each makes a decoder from the options in the YAML, None without any; ValueError says what is wrong."""
+"""Each makes a decoder from its options in the YAML, None without any. ValueError says what is wrong."""
 
 DECODERS: Decoders = {
     "cgroup": cgroup.decoder,
@@ -47,11 +47,11 @@ DECODERS: Decoders = {
     "syscall": syscall.decoder,
     "user": user.decoder,
 }
-"""Enough to check a configuration."""
+"""They suffice to check a configuration."""
 
 
 def decoders(symbol: Callable[[int], bytes], pods: Pods) -> Decoders:
-    """Those of a running agent, which ask for the kernel's symbols and for the pods of this machine."""
+    """Return the decoders of a running agent, which look up kernel symbols and the pods of this machine."""
     return {
         **DECODERS,
         "ksym": ksym.decoder_with(symbol),

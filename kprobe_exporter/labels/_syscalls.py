@@ -16,7 +16,7 @@ _COMMON = dict(
         start=424,
     )
 )
-"""What came since 5.1 has the same number on each of these."""
+"""System calls that are new since 5.1 have the same number on all of these architectures."""
 
 _X86_64 = dict(
     enumerate(
@@ -106,7 +106,7 @@ _GENERIC |= dict(
         start=260,
     )
 )
-"""scripts/syscall.tbl, before 6.11 include/uapi/asm-generic/unistd.h; 244 … 259 are each architecture's."""
+"""scripts/syscall.tbl, before 6.11 include/uapi/asm-generic/unistd.h. 244 … 259 differ by architecture."""
 
 TABLES: Mapping[str, Mapping[int, str]] = {
     "aarch64": _GENERIC | _COMMON,

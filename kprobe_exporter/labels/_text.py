@@ -1,4 +1,4 @@
-"""What decoders take and give as text: numbers, the kernel's arrays, and names without odd characters."""
+"""Text that decoders read and write: numbers, the kernel's arrays, and printable names."""
 
 import re
 
@@ -10,11 +10,11 @@ MOST_ELEMENTS = 64
 """MAX_ARRAY_LEN of kernel/trace/trace_probe.h."""
 
 LONGEST_ARRAY = 2 + MOST_ELEMENTS * 21
-"""Bytes: braces, and of each element the digits of 64 bits, a sign or a comma."""
+"""Bytes: two braces, and 21 for each element: the digits of 64 bits, a sign and a comma."""
 
 
 def number(value: Value) -> int | None:
-    """The value if it is a number; a text's if it is one in decimal or, after ``0x``, in hexadecimal."""
+    """Return the number that the value is, or that its text is in decimal or, after ``0x``, hexadecimal."""
     if not isinstance(value, bytes):
         return value
     if not NUMBER.fullmatch(value):
@@ -23,7 +23,7 @@ def number(value: Value) -> int | None:
 
 
 def unsigned(value: Value, bits: int) -> int | None:
-    """A number of so many bits without its sign, also where it was read as a signed one."""
+    """Return a number of ``bits`` bits as unsigned, also if it was read as a signed one."""
     found = number(value)
     if found is None or not -(1 << bits - 1) <= found < 1 << bits:
         return None
@@ -31,7 +31,7 @@ def unsigned(value: Value, bits: int) -> int | None:
 
 
 def array(text: bytes) -> list[int] | None:
-    """The numbers of an array as the kernel prints it: ``{127,0,0,1}``, ``{0x7f,0x0,0x0,0x1}``."""
+    """Return the numbers of an array that the kernel printed: ``{127,0,0,1}``, ``{0x7f,0x0,0x0,0x1}``."""
     if len(text) > LONGEST_ARRAY or not (text.startswith(b"{") and text.endswith(b"}")):
         return None
     found = [number(element) for element in text[1:-1].split(b",")]
@@ -40,7 +40,7 @@ def array(text: bytes) -> list[int] | None:
 
 
 def printable(name: bytes) -> str:
-    """A name as text: what is no UTF-8, no printable character or a line's end is escaped."""
+    """Return a name as text. Invalid UTF-8 and characters that do not print, line ends too, are escaped."""
     text = name.decode(errors="backslashreplace")
     if text.isprintable():
         return text

@@ -1,4 +1,4 @@
-"""``cgroup``: the path of the cgroup that a thread was in, as below ``/sys/fs/cgroup``."""
+"""``cgroup``: the path, below ``/sys/fs/cgroup``, of the cgroup that a thread was in."""
 
 from kprobe_exporter.labels._text import printable
 from kprobe_exporter.model.values import Decoder, Value
@@ -8,14 +8,14 @@ LONGEST = 128
 
 
 def decoder(options: object) -> Decoder:
-    """Takes no options. The value is the path, as the kernel writes it."""
+    """Make the decoder, which takes no options. The value is the path as the kernel writes it."""
     if options is not None:
         raise ValueError("the decoder cgroup takes no options: write 'decode: cgroup'")
     return decode
 
 
 def decode(value: Value) -> str | None:
-    """Of a path that is too long for a label the end, which tells one container from another."""
+    """Return the path, or its end if it is too long for a label: the end tells containers apart."""
     if not isinstance(value, bytes):
         return None
     text = printable(value)

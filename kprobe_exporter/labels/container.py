@@ -1,17 +1,17 @@
-"""``container``: the id of the container that a cgroup is of, empty on the host; ``{container: short}``."""
+"""``container``: the id of a cgroup's container, empty on the host; ``{container: short}``."""
 
 from kprobe_exporter.identity.containers import container
 from kprobe_exporter.model.values import Decoder, Value
 
 SHORT = 12
-"""As many digits as ``docker ps`` shows."""
+"""Digits, as many as ``docker ps`` shows."""
 
 
 def decoder(options: object) -> Decoder:
-    """The whole id of 64 digits, its first twelve for ``short``. The value is a cgroup's path.
+    """Make a decoder to the id's 64 digits, or the first 12 for ``short``. The value is a cgroup's path.
 
-    To Prometheus an empty label is one that is not there, which is what a process in no container
-    has in cAdvisor's metrics too.
+    Prometheus treats an empty label as a missing one. cAdvisor's metrics, too, have no such label for
+    a process outside of containers.
     """
     if options not in (None, "short"):
         raise ValueError("the decoder container takes 'short' or nothing: write 'decode: {container: short}'")

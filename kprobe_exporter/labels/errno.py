@@ -1,4 +1,4 @@
-"""``errno``: an error return as its name (ENOENT), ``ok`` for what is no error."""
+"""``errno``: an error return as its name (ENOENT), ``ok`` for other values from 0 on."""
 
 from kprobe_exporter.model.values import Decoder, Value
 
@@ -43,18 +43,18 @@ NAMES |= dict(
         start=521,
     )
 )
-"""Those that stay inside the kernel, include/linux/errno.h."""
+"""Errors that are used only inside the kernel, include/linux/errno.h."""
 
 NAMES = {number: name for number, name in NAMES.items() if name != "-"}
 
 
 def name_of(number: int) -> str | None:
-    """The name of a positive error number, None if the kernel has none."""
+    """Return the name of a positive error number, None if the kernel has none."""
     return NAMES.get(number)
 
 
 def decoder(options: object) -> Decoder:
-    """Takes no options. Reads -4095 … -1 as an error, also where it was read as an unsigned number."""
+    """Make the decoder, which takes no options. -4095 … -1 are errors, also if read as unsigned numbers."""
     if options is not None:
         raise ValueError("the decoder errno takes no options: write 'decode: errno'")
     return decode

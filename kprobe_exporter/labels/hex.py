@@ -1,10 +1,10 @@
-"""``hex``: a number as 0x…, as addresses and flags are written; a negative one as its 64 bits."""
+"""``hex``: a number as 0x…, the form of addresses and flags; a negative one as its 64 bits."""
 
 from kprobe_exporter.model.values import Decoder, Value
 
 
 def decoder(options: object) -> Decoder:
-    """Takes no options."""
+    """Make the decoder, which takes no options."""
     if options is not None:
         raise ValueError("the decoder hex takes no options: write 'decode: hex'")
     return decode

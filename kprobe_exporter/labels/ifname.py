@@ -9,7 +9,7 @@ from kprobe_exporter.labels._text import number, printable
 from kprobe_exporter.model.values import Decoder, Value
 
 FRESH = 10.0
-"""Seconds for which an answer is kept: interfaces come, go and are renamed."""
+"""Seconds for which an answer is kept, since interfaces come, go and are renamed."""
 
 MOST_CACHED = 4096
 
@@ -18,7 +18,7 @@ HIGHEST = 2**31 - 1
 
 
 def name_of(index: int) -> bytes:
-    """The interface's name in the network namespace of this process. Raises OSError without one."""
+    """Return the interface's name in this process's network namespace. Raises OSError if it has none."""
     return os.fsencode(socket.if_indextoname(index))
 
 
@@ -27,10 +27,10 @@ def decoder(
     look_up: Callable[[int], bytes] = name_of,
     clock: Callable[[], float] = time.monotonic,
 ) -> Decoder:
-    """Takes no options. Names are those of the agent's own network namespace.
+    """Make the decoder, which takes no options. Names are those of the agent's network namespace.
 
-    Each namespace counts its interfaces itself, so an event of another one gets the name that the
-    index has here, or none. 0 is no interface, such as a socket has that is bound to none.
+    Each namespace numbers its interfaces itself, so an event of another namespace gets the name that the
+    index has here, or no name. 0 means no interface, as in a socket that is bound to none.
     """
     if options is not None:
         raise ValueError("the decoder ifname takes no options: write 'decode: ifname'")

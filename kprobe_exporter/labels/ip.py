@@ -1,4 +1,4 @@
-"""``ip``: an IPv4 or IPv6 address as it is written: ``127.0.0.1``, ``fe80::1``."""
+"""``ip``: an IPv4 or IPv6 address in its usual notation: ``127.0.0.1``, ``fe80::1``."""
 
 import sys
 from collections.abc import Sequence
@@ -15,13 +15,12 @@ Order = Literal["little", "big"]
 
 
 def decoder(options: object) -> Decoder:
-    """Of a number of 32 bits, an array of 4 or 16 bytes or of words, or a text that is an address.
+    """Make a decoder of a 32-bit number, an array (4 or 16 bytes, or words), or the text of an address.
 
-    Addresses lie in memory in network order, so that is how a number is taken that was read from
-    there: on x86, 0x0100007f is 127.0.0.1. With ``decode: {ip: host}`` the number is in host order,
-    after ntohl(): 0x7f000001. An IPv4 address that is mapped into IPv6 (::ffff:127.0.0.1) is shown as
-    the IPv4 address that it is. Four elements are bytes unless one does not fit, two are of 16 bits
-    unless one does not fit: so all 0 is 0.0.0.0.
+    A number is taken as read from memory, where addresses are in network order: on x86, 0x0100007f is
+    127.0.0.1. With ``decode: {ip: host}`` the number is in host order, after ntohl(): 0x7f000001. An
+    IPv4 address that is mapped into IPv6 (::ffff:127.0.0.1) is shown as IPv4. Four elements are bytes
+    unless one does not fit, and two elements have 16 bits unless one does not fit: all 0 is 0.0.0.0.
     """
     if options not in (None, "host"):
         raise ValueError(
@@ -48,7 +47,7 @@ def _of_text(text: bytes) -> str | None:
 
 
 def _of_array(elements: Sequence[int] | None, order: Order) -> str | None:
-    """Of the sizes that make 4 or 16 bytes the first that all elements fit into."""
+    """Decode with the first element size that gives 4 or 16 bytes in total and that all elements fit."""
     for size in (1, 2, 4, 8):
         if elements is not None and len(elements) * size in (4, 16):
             words = [unsigned(element, 8 * size) for element in elements]

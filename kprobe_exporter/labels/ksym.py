@@ -1,4 +1,4 @@
-"""``ksym``: an address in the kernel as its symbol: ``vfs_read``, ``vfs_read+0x10`` with its offset."""
+"""``ksym``: a kernel address as its symbol: ``vfs_read``, or ``vfs_read+0x10`` with the offset."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -9,17 +9,17 @@ from kprobe_exporter.model.values import Decoder, Value
 SYMBOL = re.compile(
     rb"([A-Za-z_.$][\w.$]{0,510})(\+0x[0-9a-f]{1,16})?(?:/0x[0-9a-f]{1,16})?(?: \[[\w ]{1,128}\])?"
 )
-"""As the kernel prints it (kernel/kallsyms.c: sprint_symbol), with a module and its build id."""
+"""A symbol as the kernel prints it (kernel/kallsyms.c: sprint_symbol), with module and build id."""
 
 Resolve = Callable[[int], bytes | None]
-"""The text of an address as the kernel prints it; hexadecimal or None where there is no symbol."""
+"""Returns an address as the kernel prints it; hexadecimal or None where there is no symbol."""
 
 
 def decoder_with(resolve: Resolve) -> Callable[[object], Decoder]:
-    """A decoder that asks ``resolve`` for addresses; what is text with a symbol already needs it not."""
+    """Return a factory of decoders that pass addresses to ``resolve``. Text with a symbol needs no call."""
 
     def decoder(options: object) -> Decoder:
-        """Plain names, or with ``decode: {ksym: {offset: true}}`` the offset too: a series a place."""
+        """Make a decoder to names; ``{ksym: {offset: true}}`` adds the offset, so a series per address."""
         offset = _offset(options)
 
         def decode(value: Value) -> str | None:
@@ -46,4 +46,4 @@ def _offset(options: object) -> bool:
 
 
 decoder = decoder_with(lambda address: None)
-"""Knows no address: enough to check a configuration, and for what the kernel printed as a symbol."""
+"""Resolves no address. It suffices to check a configuration, and for symbols that the kernel printed."""

@@ -1,4 +1,4 @@
-"""``majorminor``: the number of a block device as ``8:1``, or as its name: ``sda1``."""
+"""``majorminor``: a block device's number as ``8:1``, or as the device's name: ``sda1``."""
 
 import os
 import re
@@ -11,14 +11,14 @@ MINOR_BITS = 20
 """MINORBITS of include/linux/kdev_t.h."""
 
 WRITTEN = re.compile(rb"([0-9]{1,4})[,:]([0-9]{1,7})")
-"""As the block events print it, ``8,1``, and as sysfs does."""
+"""``8,1``, as the block events print it, or ``8:1``, as sysfs does."""
 
 
 def decoder(options: object, devices: Path = Path("/sys/dev/block")) -> Decoder:
-    """Of the kernel's own ``dev_t``: 12 bits of major number, 20 of minor, other than stat(2) has them.
+    """Make a decoder of the kernel's own ``dev_t``: 12 bits of major, 20 of minor, unlike stat(2)'s.
 
-    With ``decode: {majorminor: name}`` the device's name, as /proc/diskstats has it (``sda1``,
-    ``dm-0``, ``cciss/c0d0``); the numbers where sysfs, in ``devices``, knows none.
+    With ``decode: {majorminor: name}`` it gives the device's name in /proc/diskstats (``sda1``,
+    ``dm-0``, ``cciss/c0d0``), or the numbers if sysfs, in ``devices``, has no name.
     """
     if options not in (None, "name"):
         raise ValueError(
@@ -42,7 +42,7 @@ def decoder(options: object, devices: Path = Path("/sys/dev/block")) -> Decoder:
 
 
 def _name(devices: Path, numbers: str) -> str | None:
-    """The last part of where the device's link leads; sysfs has ``!`` for a name's ``/``."""
+    """Return the last part of the device's link target. sysfs writes a ``/`` in a name as ``!``."""
     try:
         target = (devices / numbers).readlink()
     except OSError:

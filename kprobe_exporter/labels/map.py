@@ -7,9 +7,9 @@ from kprobe_exporter.model.values import Decoder, Value
 
 
 def decoder(options: object) -> Decoder:
-    """From a mapping of numbers or strings to names. Raises ValueError for anything else.
+    """Make a decoder from a mapping of numbers or strings to names. Raises ValueError for anything else.
 
-    A number as key names its text as well, decimal or hexadecimal: decoders before this one give text.
+    A number as key also matches its decimal or hexadecimal text, which decoders before this one give.
     """
     if not isinstance(options, Mapping) or not options:
         raise ValueError("the decoder map wants a mapping, as in {map: {0: ok, 1: failed}}")

@@ -1,4 +1,4 @@
-"""``namespace``: the Kubernetes namespace of the pod that a cgroup is of, empty outside of pods."""
+"""``namespace``: the Kubernetes namespace of a cgroup's pod, empty outside of pods."""
 
 from collections.abc import Callable
 
@@ -8,9 +8,9 @@ from kprobe_exporter.model.values import Decoder
 
 
 def decoder_with(pods: Pods) -> Callable[[object], Decoder]:
-    """Makes decoders that look in these pods. The value is a cgroup's path; they take no options."""
+    """Return a factory of decoders for these pods. It takes no options; values are paths of cgroups."""
     return decoders("namespace", pods, lambda pod: pod.namespace)
 
 
 decoder = decoder_with(Pods())
-"""Of the pods of this machine; a configuration is checked with it, which looks at nothing."""
+"""For the pods of this machine. Checking a configuration uses it too, and looks up no pod."""

@@ -1,4 +1,4 @@
-"""``pod``: the name of the Kubernetes pod that a cgroup is of, empty outside of pods."""
+"""``pod``: the name of a cgroup's Kubernetes pod, empty outside of pods."""
 
 from collections.abc import Callable
 
@@ -7,19 +7,19 @@ from kprobe_exporter.identity.pods import Pod, Pods
 from kprobe_exporter.model.values import Decoder, Value
 
 OF_PODS = ("containerd", "cri-o")
-"""The runtimes whose containers are a pod's, also where the path does not show the pod's cgroup."""
+"""Runtimes whose containers count as a pod's even if the path does not show the pod's cgroup."""
 
 
 def decoder_with(pods: Pods) -> Callable[[object], Decoder]:
-    """Makes decoders that look in these pods. The value is a cgroup's path; they take no options."""
+    """Return a factory of decoders for these pods. It takes no options; values are paths of cgroups."""
     return decoders("pod", pods, lambda pod: pod.name)
 
 
 def decoders(name: str, pods: Pods, part: Callable[[Pod], str]) -> Callable[[object], Decoder]:
-    """The same for any part of what is known about a pod.
+    """Return a factory of decoders to any part of a pod.
 
-    What is in no pod gets an empty label, which to Prometheus is none. What is in a pod that is not
-    known, or not yet, cannot be decoded.
+    A cgroup outside of pods gets an empty label, which Prometheus treats as a missing one. The cgroup
+    of a pod that is not known, or not yet known, cannot be decoded.
     """
 
     def decoder(options: object) -> Decoder:
@@ -42,4 +42,4 @@ def decoders(name: str, pods: Pods, part: Callable[[Pod], str]) -> Callable[[obj
 
 
 decoder = decoder_with(Pods())
-"""Of the pods of this machine; a configuration is checked with it, which looks at nothing."""
+"""For the pods of this machine. Checking a configuration uses it too, and looks up no pod."""

@@ -1,4 +1,4 @@
-"""``regexp``: what group 1 of a pattern finds in a text: ``decode: {regexp: '^(\\w+)'}``."""
+"""``regexp``: the text that group 1 of a pattern matches: ``decode: {regexp: '^(\\w+)'}``."""
 
 import re
 import warnings
@@ -11,20 +11,20 @@ from kprobe_exporter.model.values import Decoder, Value
 LONGEST_PATTERN = 200
 
 LONGEST = 128
-"""Characters of a text that are looked at."""
+"""Characters of a text that are searched."""
 
 MOST_WAYS = 4 * LONGEST**3
-"""Three open repeats and a little, which takes milliseconds on the worst of texts."""
+"""Three unbounded repeats and a little more: the worst text takes milliseconds."""
 
 
 _STARTS = ("(AT, AT_BEGINNING)", "(AT, AT_BEGINNING_STRING)")
 
 
 def decoder(options: object) -> Decoder:
-    """From a pattern with at least one group. Raises ValueError for anything else.
+    """Make a decoder from a pattern with at least one group. Raises ValueError for anything else.
 
-    Python's matcher goes back and tries again, and processes choose their names: a pattern that
-    would have to try too often on a text made for it is refused.
+    Python's matcher backtracks, and a process can choose its name. A pattern that would backtrack too
+    often on a text made for it is refused.
     """
     if not isinstance(options, str):
         raise ValueError("the decoder regexp wants a pattern with a group, as in {regexp: '^([a-z]+)'}")
@@ -45,7 +45,7 @@ def decoder(options: object) -> Decoder:
 def _compiled(text: str) -> re.Pattern[str]:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # on sets in sets, which Python does not have yet
+            warnings.simplefilter("ignore")  # nested sets, which Python does not have yet
             pattern = re.compile(text)
             tree = _parser.parse(text)
         if not pattern.groups:
@@ -64,7 +64,7 @@ def _compiled(text: str) -> re.Pattern[str]:
 
 
 def _ways(items: Iterable[tuple[Any, Any]]) -> int:
-    """In how many ways, at most, the matcher may have to try these items on one text."""
+    """Return an upper bound of the ways in which the matcher may try these items on one text."""
     ways = 1
     for code, detail in items:
         ways = min(ways * _ways_of(code.name, detail), MOST_WAYS + 1)

@@ -1,4 +1,4 @@
-"""``signal``: the number of a signal as its name: ``SIGKILL``, ``SIGRTMIN+1``; ``none`` for 0."""
+"""``signal``: a signal's number as its name: ``SIGKILL``, ``SIGRTMIN+1``; ``none`` for 0."""
 
 from kprobe_exporter.labels._text import number
 from kprobe_exporter.model.values import Decoder, Value
@@ -14,9 +14,9 @@ NAMES = dict(
         SIGXFSZ SIGVTALRM SIGPROF SIGWINCH SIGIO SIGPWR SIGSYS SIG32 SIG33 """.split()
     )
 )
-"""include/uapi/asm-generic/signal.h, which alpha, mips, parisc and sparc alone do not follow.
+"""include/uapi/asm-generic/signal.h, which all architectures but alpha, mips, parisc and sparc follow.
 
-32 and 33 belong to the C library, and each calls them otherwise: glibc SIGCANCEL and SIGSETXID.
+32 and 33 belong to the C library. Their names differ by library: glibc has SIGCANCEL and SIGSETXID.
 """
 
 NAMES |= {FIRST: "SIGRTMIN", LAST: "SIGRTMAX"}
@@ -26,7 +26,7 @@ NAMES |= {number: f"SIGRTMAX-{LAST - number}" for number in range(50, LAST)}
 
 
 def decoder(options: object) -> Decoder:
-    """Takes no options. 0 is the signal that is not sent, with which kill(2) only looks."""
+    """Make the decoder, which takes no options. With signal 0, kill(2) only checks, and sends nothing."""
     if options is not None:
         raise ValueError("the decoder signal takes no options: write 'decode: signal'")
     return decode

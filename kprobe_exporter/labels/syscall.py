@@ -1,4 +1,4 @@
-"""``syscall``: the number of a system call as its name: ``openat``."""
+"""``syscall``: a system call's number as its name: ``openat``."""
 
 import platform
 
@@ -8,11 +8,11 @@ from kprobe_exporter.model.values import Decoder, Value
 
 
 def decoder(options: object) -> Decoder:
-    """Of the running architecture, or of one that is named: ``decode: {syscall: aarch64}``.
+    """Make a decoder for the running architecture, or a named one: ``decode: {syscall: aarch64}``.
 
-    32-bit processes on a 64-bit kernel have numbers of their own, which an event does not tell:
-    those get the name that the number has in the 64-bit table. Raises ValueError for an architecture
-    whose table is not known.
+    32-bit processes on a 64-bit kernel use other numbers, but an event does not tell which process is a
+    32-bit one: their calls get the names of the 64-bit table. Raises ValueError for an architecture
+    without a table.
     """
     architecture = platform.machine() if options is None else options
     if not isinstance(architecture, str) or architecture not in TABLES:

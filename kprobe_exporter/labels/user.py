@@ -1,4 +1,4 @@
-"""``user``: a user id as the name in /etc/passwd: ``root``; the number where there is none."""
+"""``user``: a user id as its name in /etc/passwd, such as ``root``; the number if it has no name."""
 
 import re
 import time
@@ -10,23 +10,23 @@ from kprobe_exporter.labels._text import printable, unsigned
 from kprobe_exporter.model.values import Decoder, Value
 
 UNSET = 2**32 - 1
-"""INVALID_UID of include/linux/uidgid.h: what no user has, such as the login uid of a daemon."""
+"""INVALID_UID of include/linux/uidgid.h, the id of no user, such as a daemon's login uid."""
 
 LOOK_PAUSE = 10.0
-"""Seconds between two looks whether the file changed."""
+"""Seconds between two checks for changes of the file."""
 
 MOST_BYTES = 4 << 20
 LONGEST_NAME = 256
 """Bytes, as sysconf(_SC_LOGIN_NAME_MAX) has it."""
 
 LINE = re.compile(rb"^([^:\n#+-][^:\n]{0,%d}):[^:\n]*:([0-9]{1,10}):" % (LONGEST_NAME - 1), re.MULTILINE)
-"""A name, a password, a user id; lines with + or - are the name service's, those with # nobody's."""
+"""Name, password and user id. Lines with + or - are for the name service, those with # are comments."""
 
 
 class Users:
-    """Names by user id, of a file like /etc/passwd, read again when it changed. Not thread-safe.
+    """Names by user id from a file like /etc/passwd, read again after it changes. Not thread-safe.
 
-    The name service is not asked: it may wait for a network. A file that cannot be read has no users.
+    The name service is not used, as it may wait for a network. A file that cannot be read has no users.
     """
 
     def __init__(self, passwd: Path, clock: Callable[[], float]) -> None:
@@ -37,7 +37,7 @@ class Users:
         self._names: Mapping[int, str] = {}
 
     def name(self, uid: int) -> str | None:
-        """The first name that the file has for the id."""
+        """Return the first name that the file has for the id."""
         if self._clock() - self._looked >= LOOK_PAUSE:
             self._looked = self._clock()
             self._look_again()
@@ -68,9 +68,9 @@ def decoder(
     passwd: Path = Path("/etc/passwd"),
     clock: Callable[[], float] = time.monotonic,
 ) -> Decoder:
-    """Takes no options. The file is the agent's own: in a container, mount the host's over it.
+    """Make the decoder, which takes no options. In a container, mount the host's file over the agent's.
 
-    Without a name there, the id is the text; 4294967295, which is no user's, is ``unset``.
+    An id without a name there is shown as a number; 4294967295, the id of no user, is ``unset``.
     """
     if options is not None:
         raise ValueError("the decoder user takes no options: write 'decode: user'")

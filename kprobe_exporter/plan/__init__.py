@@ -1,8 +1,8 @@
-"""Configuration and kernel together: how each probe could be attached, and what its events feed. Pure.
+"""How each probe could be attached to this kernel, and what its events feed. Pure.
 
 Takes a probe of the configuration and a description of the kernel. Gives a ``ProbePlan``: the
-alternatives in order, each with its definition, filter and layout, and the metrics. Installing is the
-next step's.
+alternatives in order, each with its definition, filter and layout, and the metrics. Nothing is
+installed here.
 May import btf, config, elf, errors, grammar and model.
 """
 

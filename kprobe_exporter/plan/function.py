@@ -10,7 +10,7 @@ from kprobe_exporter.plan.kernel import NO_HIST, aggregated, argument_keys
 from kprobe_exporter.plan.metric import COUNTED, events_for, filter_fields
 
 UNCOUNTED = "this kernel counts an fprobe in no other way"
-"""No profile lists fprobes; only a hist trigger counts them without an event."""
+"""No profile file lists fprobes. Only a hist trigger counts their hits without writing events."""
 
 
 def function_spec(
@@ -23,10 +23,11 @@ def function_spec(
     hist: bool,
     no_fprobes: str | None = None,
 ) -> ProbeSpec | Unfit:
-    """The definition and the layout of its events; ``wanted`` are the fields that metrics take.
+    """Return the probe definition and the layout of its events.
 
-    ``hist`` says whether the kernel has hist triggers, ``max_series`` how many label sets a metric has,
-    ``no_fprobes`` why an fprobe cannot be had, as a clause; None where it can.
+    ``wanted`` are the fields that metrics and the export use. ``max_series`` is how many label sets a
+    metric may have. ``hist`` says whether the kernel has hist triggers. ``no_fprobes`` says in a clause
+    why this kernel cannot have fprobes; it is None where it can.
     """
     target = attach.target
     fprobe = target.kind in (Kind.FENTRY, Kind.FEXIT)
@@ -69,7 +70,7 @@ def function_spec(
 
 
 def _kprobe(target: Target, maxactive: int) -> tuple[str, str, str]:
-    """File, verb and place of the definition."""
+    """Return the file, the verb and the probed place of a definition."""
     module = f"{target.module}:" if target.module else ""
     offset = f"+{target.offset}" if target.offset else ""
     verb = f"r{maxactive}" if target.kind.is_return else "p"
@@ -77,10 +78,10 @@ def _kprobe(target: Target, maxactive: int) -> tuple[str, str, str]:
 
 
 def _fprobe(target: Target, maxactive: int) -> tuple[str, str, str]:
-    """The same of an fprobe, which takes no module's name (kernel/trace/trace_fprobe.c).
+    """Return the same for an fprobe, which takes no module name (kernel/trace/trace_fprobe.c).
 
-    It fires in every function of its name, kprobes' blacklist or not; its registers are the arguments
-    alone, without those of ``%REG``. Its event has the fields and the text of a kprobe's or kretprobe's.
+    An fprobe fires in every function of its name, whether or not the kprobes blacklist has it. It sees
+    only the arguments, so no ``%REG``. Its event has the fields and the text of a kprobe or kretprobe.
     """
     if target.kind.is_return:
         return "dynamic_events", f"f{maxactive}", f"{target.symbol}%return"
@@ -95,33 +96,33 @@ def _instead(target: Target) -> str:
 def event_args(
     fetched: list[FetchArg], probe: Probe, attach: Attach, wanted: set[str], *, is_return: bool
 ) -> list[FetchArg]:
-    """All that an event records, in its order: what is fetched, the return value, the thread's name."""
+    """Return all arguments of an event, in order: the fetched ones, the return value, the thread's name."""
     args = [*fetched]
     if is_return and attach.returns is not None and attach.returns.fetch is not None:
         args.append(parse_fetch(f"$retval:{attach.returns.fetch}", name="return"))
     if "comm" in wanted | filter_fields(attach.filter):
         args.append(parse_fetch("$comm:string", name="comm"))
     if probe.aggregate == "kernel":
-        # Without a type some kernels ask BTF: how a key is to be read has to be known beforehand.
+        # Without a type, some kernels take one from BTF. How a key is read must be known beforehand.
         args = [replace(arg, type="x64") if _is_untyped(arg) else arg for arg in args]
     return sorted(args, key=_is_string)
 
 
 def layout_args(args: list[FetchArg]) -> tuple[Arg, ...]:
-    """The same as a layout has them."""
+    """Return the arguments in the form of a layout."""
     return tuple(
         Arg(arg.name, _arg_kind(arg), type=_fetch_type(arg), pointer=_is_pointer(arg)) for arg in args
     )
 
 
 def _is_pointer(arg: FetchArg) -> bool:
-    """Whether it is an address: BTF's pointers are fetched as x64, as is what nobody gave a type."""
+    """Whether it is an address: BTF's pointers are fetched as x64, and so are arguments without a type."""
     number = arg.value_kind in ("int", "bare")
     return number and arg.name != STACK_POINTER and arg.type in (None, "x64", "symbol")
 
 
 def _is_string(arg: FetchArg) -> bool:
-    """Strings go last: the text of what follows a string cannot be trusted to end it."""
+    """Whether it is a string. Strings go last, since their text may imitate the argument that follows."""
     return arg.element_kind == "str"
 
 
@@ -130,7 +131,7 @@ def _is_untyped(arg: FetchArg) -> bool:
 
 
 def _fetch_type(arg: FetchArg) -> str:
-    """What the event's ``format`` does not tell: how an array prints, what is a character or an address."""
+    """What the event's ``format`` omits: how an array prints, and which numbers are a char or a symbol."""
     if arg.count:
         return f"{arg.type or 'x64'}[{arg.count}]"
     return arg.type if arg.type in ("char", "symbol") else ""

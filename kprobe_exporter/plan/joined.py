@@ -1,4 +1,4 @@
-"""A call or a pair: how each of its events could be attached, and what the two come to."""
+"""A call or a pair: how each of its events could be attached, and how they are joined to one record."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -22,14 +22,14 @@ from kprobe_exporter.plan.metric import filter_fields, in_nanoseconds, where
 MEASURED = "the time between its two events is measured"
 
 Ways = tuple[ProbeSpec | Unfit, ...]
-"""What to try for one event, in order."""
+"""The alternatives for one event, in the order in which they are tried."""
 
 
 class JoinedSpec(NamedTuple):
     """One way to attach a call or a pair, pure.
 
-    ``ways`` are those of each event that begins it, and at last of the one that ends it. ``only`` is
-    the filter that the agent evaluates when it has both.
+    ``ways`` holds the alternatives of each begin event and, last, those of the end event. ``only`` is
+    the filter that the agent evaluates when it has both events.
     """
 
     probe: str
@@ -45,7 +45,7 @@ class JoinedSpec(NamedTuple):
     because: str = MEASURED
 
     def join(self, layouts: Sequence[Layout]) -> Join:
-        """How the events are joined that were installed, in the order of ``ways``."""
+        """Return how the installed events are joined. ``layouts`` are in the order of ``ways``."""
         *begins, end = layouts
         shared = [arg for arg in begins[0].args if all(begin.place(arg.name) is not None for begin in begins)]
         names = {arg.name for arg in shared}
@@ -69,7 +69,7 @@ def joined_spec(
     slots: Iterator[int],
     single: Callable[[Probe, Attach, set[str]], list[ProbeSpec | Unfit]],
 ) -> JoinedSpec | Unfit:
-    """The two events and what joins them; ``single`` plans one event."""
+    """Plan the begin events, the end event and how they are joined. ``single`` plans one event."""
     assert attach.end is not None
     kind = attach.target.kind
     by_stack = kind in (Kind.CALL, Kind.UCALL)
@@ -77,7 +77,7 @@ def joined_spec(
     ways = [_ways(single(_whole(probe), _half(begin, by_stack), first), "begin") for begin in attach.begins]
     last = replace(_whole(probe), stack=False)
     suffix = "return" if kind.is_call else "end"
-    ended = single(last, _half(attach.end, by_stack), wanted - {"comm"})  # its key among them
+    ended = single(last, _half(attach.end, by_stack), wanted - {"comm"})  # wanted has the key's fields
     ways.append(_ways(ended, "end", f"{probe.name}_{suffix}"))
     for half in ways:
         if all(isinstance(way, Unfit) for way in half):
@@ -97,19 +97,19 @@ def joined_spec(
 
 
 def _whole(probe: Probe) -> Probe:
-    """The probe with every event wanted: only both together tell how long it took."""
+    """Return the probe with every event recorded: the duration needs both events."""
     return replace(probe, aggregate="events")
 
 
 def _half(attach: Attach, by_stack: bool) -> Attach:
-    """Of a function, its frame is fetched as well: by that an entry and a return are known to be one's."""
+    """For a function, also fetch the stack pointer, by which an entry and its return are paired."""
     if not by_stack:
         return attach
     return replace(attach, fetch={**attach.fetch, STACK_POINTER: "$stack:u64"})
 
 
 def _ways(found: list[ProbeSpec | Unfit], role: Literal["begin", "end"], event: str = "") -> Ways:
-    """Those that the kernel filters, each told what part it has, the cheaper ones first."""
+    """Return the ways that leave no filter to the agent, with their role set, the cheaper ones first."""
     ways: list[ProbeSpec | Unfit] = []
     for way in found:
         if isinstance(way, Unfit):
@@ -125,9 +125,9 @@ def _ways(found: list[ProbeSpec | Unfit], role: Literal["begin", "end"], event: 
 def _is_plain(way: ProbeSpec | Unfit) -> bool:
     """Whether it is a tracepoint's own event, and records no less than an eprobe on it.
 
-    An eprobe has that event filled in before it copies from it (kernel/trace/trace_eprobe.c), which costs
-    the call a quarter more. It alone has a filter of its own, the thread's name of that moment, and
-    strings that text shows in quotes.
+    An eprobe costs the call a quarter more, because the kernel fills in the tracepoint's event before the
+    eprobe copies from it (kernel/trace/trace_eprobe.c). Only an eprobe has a filter of its own, the
+    thread's name at that moment, and quotes around strings in text.
     """
     if isinstance(way, Unfit) or way.file is not None or way.filter is not None or way.stack:
         return False

@@ -1,4 +1,4 @@
-"""Aggregating in the kernel: the hist triggers that a probe's metrics take, without any event."""
+"""Aggregation in the kernel: the hist triggers that a probe's metrics need. No event is written."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,24 +15,24 @@ NO_HIST = "this kernel was built without CONFIG_HIST_TRIGGERS (its events have n
 
 CPU = HistKey("cpu", "common_cpu", 32)
 COMMON = {"cpu": CPU, "tid": HistKey("tid", "common_pid", 32, signed=True)}
-"""What hist triggers know of every event (kernel/trace/trace_events_hist.c, parse_field)."""
+"""Keys that hist triggers have for every event (kernel/trace/trace_events_hist.c, parse_field)."""
 
 RENAMED = {"tid": "common_pid", "cpu": "CPU"}
-"""The same in a filter."""
+"""The names of the same fields in a filter."""
 
 MAX_ERRNO = 4095
 WIDE_ERRORS = (2**32 - MAX_ERRNO, 2**32 - 1)
-"""Errors of a C ``int`` that was read as 64 bits."""
+"""The error values of a C ``int`` that was read as 64 bits."""
 
 MIN_ROWS, MAX_ROWS = 1 << 7, 1 << 17
 """TRACING_MAP_BITS_MIN and _MAX of kernel/trace/tracing_map.h."""
 
 ROWS = {"cpu": 1 << 10, "log2": MIN_ROWS, "value": 1 << 9}
-"""Without labels there are few keys: one a CPU, 65 powers of two, the errors that a function returns."""
+"""Rows of a table without labels, by kind. Its keys: one per CPU, 65 powers of two, error values."""
 
 
 def argument_keys(args: list[FetchArg]) -> dict[str, HistKey]:
-    """The arguments of a probe event that can be keys, and the thread's name if it is recorded."""
+    """Return the arguments of a probe event that can be keys, and the thread's name if it is recorded."""
     keys = {
         arg.name: HistKey(arg.name, arg.name, arg.size * 8, arg.signed)
         for arg in args
@@ -51,7 +51,7 @@ def aggregated(
     names: Mapping[str, str],
     max_series: int,
 ) -> ProbeSpec | Unfit:
-    """The same probe with its metrics kept by the kernel; what its events would have is in the tables."""
+    """Return the same probe with hist tables in place of events; their conditions contain its filter."""
     try:
         tables = hist_tables(probe, spec.layout.returns, only, known, names, max_series)
     except GrammarError as error:
@@ -67,12 +67,12 @@ def hist_tables(
     names: Mapping[str, str],
     max_series: int,
 ) -> tuple[HistTable, ...]:
-    """The triggers for a probe's metrics and its return value.
+    """Return the triggers for a probe's metrics and its return value.
 
-    ``known`` are our fields that the event has as plain numbers, and ``comm``; ``names`` those that
-    the event names otherwise. ``only`` is the probe's filter in the event's own names, which every
-    condition repeats, because the event's filter does not hold for its hist triggers. Raises
-    GrammarError for a field that cannot be a key.
+    ``known`` holds the fields of our records that can be keys: plain numbers of the event, and ``comm``.
+    ``names`` gives the event's own names for fields. ``only`` is the probe's filter in the event's own
+    names; every condition repeats it, because an event's filter does not apply to its hist triggers.
+    Raises GrammarError for a field that cannot be a key.
     """
     made = _Tables(only, {**known, **COMMON}, {**names, **RENAMED}, returns, max_series)
     for group, metric in enumerate(probe.metrics):
@@ -83,7 +83,7 @@ def hist_tables(
 
 
 class _Tables:
-    """The tables of one probe in the making; equal triggers become one."""
+    """Collects the tables of one probe. Equal triggers become one table."""
 
     def __init__(
         self,
@@ -97,10 +97,10 @@ class _Tables:
         self.returns = returns
         self.max_series = max_series
         self.found: dict[tuple[tuple[HistKey, ...], str | None, str | None], HistTable] = {}
-        self.whole: list[str] = []  # the triggers that together see every event once
+        self.whole: list[str] = []  # the triggers that together count each event once
 
     def metric(self, group: int, metric: Metric) -> None:
-        """What one metric takes."""
+        """Add the tables of one metric."""
         labels = [self._key(label.field) for label in metric.labels]
         where = parse_filter(metric.where).rename(self.names).render() if metric.where else None
         if metric.value is None:
@@ -113,15 +113,14 @@ class _Tables:
             if value.signed:
                 self._add(group, "negative", [], where, _below_0(value, wide))
             return
-        # Powers of two tell the sign of nothing, and do not tell 0 from 1: what is not above 0 is
-        # kept value by value.
+        # ``.log2`` loses the sign and puts 0 and 1 into one row, so values of 0 and below get a row each.
         above = self._add(group, "spread", labels, where, _above_0(value, wide), summed=value, log2=True)
         rest = self._add(group, "spread", labels, where, _at_most_0(value, wide), kept=value)
         if where is None and not self.whole:
             self.whole = [above, rest]
 
     def returned(self, errors: int, values: int, returns: ReturnType) -> None:
-        """What the built-in metrics of a return value take: errors by number, and a histogram from 0 on."""
+        """Add the built-in metrics of a return value: errors by number, and a histogram from 0 on."""
         key = self.known["return"]
         if returns.pointer:
             self._add(errors, "errors", [], f"{key.name} >= {2**64 - MAX_ERRNO}", kept=key)
@@ -133,7 +132,7 @@ class _Tables:
             self._add(errors, "errors", [], few, kept=key)
 
     def all(self) -> tuple[HistTable, ...]:
-        """All tables. One of them, or two that complement each other, count what passed the filter."""
+        """Return all tables. One of them, or two complementary ones, count what passes the probe's filter."""
         if not self.whole:
             self._add(0, None, [])
         return tuple(table._replace(passed=table.trigger in self.whole) for table in self.found.values())
@@ -148,7 +147,7 @@ class _Tables:
         kept: HistKey | None = None,
         log2: bool = False,
     ) -> str:
-        """Add a table, or another use of one. Returns its trigger."""
+        """Add a table, or another use of an equal one. Returns its trigger."""
         value = summed._replace(log2=True) if summed and log2 else kept
         keys = tuple(dict.fromkeys([*labels, *([value] if value else [])])) or (CPU,)
         own = [condition for condition in conditions if condition]
@@ -177,11 +176,11 @@ class _Tables:
 
 
 def _rows(labels: list[HistKey], kind: str, max_series: int) -> int:
-    """The room of a table. The kernel allots it at once, and never forgets a key.
+    """Return the number of rows of a table. The kernel allocates all at once, and never removes a key.
 
-    So a metric's table has four times the rows that the metric may have label sets: names that come
-    and go keep their rows, and decoders make one label set of many raw values. A histogram's has
-    another four times that for the powers of two, of which values seldom take more.
+    A metric's table has four times as many rows as the metric may have label sets: values that come and
+    go keep their rows, and decoders map many raw values to one label set. A histogram's table has four
+    times that again, since the values of a label set seldom fall into more than four powers of two.
     """
     if not labels:
         return ROWS[kind]
@@ -210,7 +209,7 @@ def _below_0(key: HistKey, wide: bool) -> str:
 
 
 def _few(key: HistKey, wide: bool) -> str:
-    """0 and the errors: -4095 is cut to the width of the field that it is compared with."""
+    """Match 0 and errors. 8-bit fields need no lower bound: the kernel would cut -4095 to their width."""
     if not key.signed or key.bits < 16:
         return _at_most_0(key, wide)
     few = f"{key.name} <= 0 && {key.name} >= -{MAX_ERRNO}"

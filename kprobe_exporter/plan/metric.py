@@ -1,4 +1,4 @@
-"""Metrics as the aggregator takes them: under full names, with decoders and filters made."""
+"""Metrics as the aggregator takes them: with full names, ready decoders and compiled filters."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -12,19 +12,19 @@ from kprobe_exporter.model.aggregation import Condition
 from kprobe_exporter.model.values import Decoder, LabelSpec, MetricSpec, Where
 
 SECOND = 1e9
-"""Of the unit in which records have a duration."""
+"""Nanoseconds, the unit of the durations in records."""
 
 Decoders = Mapping[str, Callable[[object], Decoder]]
 
 
 def metric_spec(metric: Metric, namespace: str, decoders: Decoders) -> MetricSpec:
-    """A metric of the configuration, ready to be fed."""
+    """Return a metric of the configuration as the aggregator takes it."""
 
     def label_spec(label: Label) -> LabelSpec:
         made = tuple((step.name, decoders[step.name](step.options)) for step in label.decode)
         return LabelSpec(label.name, label.field, made)
 
-    unit = SECOND if metric.value == "duration" else 1  # to divide by: 1000 * 1e-9 is no 1e-6
+    unit = SECOND if metric.value == "duration" else 1  # a divisor, since 1000 * 1e-9 is not exactly 1e-6
     return MetricSpec(
         f"{namespace}_{metric.name}",
         metric.kind,
@@ -40,15 +40,15 @@ def metric_spec(metric: Metric, namespace: str, decoders: Decoders) -> MetricSpe
 
 
 def where(parsed: Filter) -> Where:
-    """A filter for the agent to evaluate."""
+    """Return the filter in the form that the agent evaluates."""
     return Where(tuple(sorted(parsed.fields)), compile_filter(parsed), condition(parsed))
 
 
 def in_nanoseconds(parsed: Filter) -> Filter:
-    """The same with its durations, which are in seconds, in nanoseconds, as records have them."""
+    """Return the filter with its durations converted from seconds to nanoseconds, the unit of records."""
     match parsed:
         case Comparison(name="duration", value=int() | float() as seconds):
-            # As it is written: 1.1e-6 are 1100, which a product of floats may miss by a bit.
+            # Decimal keeps what is written: 1.1e-6 s is 1100 ns, which a product of floats may miss by a bit.
             return replace(parsed, value=float(Decimal(str(seconds)).scaleb(9)))
         case Not():
             return Not(in_nanoseconds(parsed.operand))
@@ -58,7 +58,7 @@ def in_nanoseconds(parsed: Filter) -> Filter:
 
 
 def condition(parsed: Filter) -> Condition | None:
-    """The filter as plain values; None if it has patterns in it."""
+    """Return the filter as plain values, None if it contains string patterns."""
     if isinstance(parsed, Comparison):
         if isinstance(parsed.value, str):
             return (
@@ -78,20 +78,20 @@ def condition(parsed: Filter) -> Condition | None:
 
 
 def filter_fields(text: str | None) -> frozenset[str]:
-    """The fields that a filter names."""
+    """Return the fields that a filter names."""
     return parse_filter(text, fractions=True).fields if text is not None else frozenset()
 
 
 COUNTED = "nothing but hits is asked for"
 
 EXPORTED = frozenset({"comm", "pid"})
-"""What every log record and span tells of its thread, beside what each event has: its name and process."""
+"""The thread's name and process id, which log records and spans need beside what each event has."""
 
 
 def events_for(probe: Probe, attach: Attach, wanted: set[str]) -> str | None:
-    """What takes the events of this alternative; None where nobody wants more than how often it fires.
+    """Return why this alternative needs events, or None where the kernel's count of hits is enough.
 
-    A filter is such a wish: what passes it is counted by events. So is a return value to be read.
+    A filter needs events, because only events show what passes it. So does a return value that is read.
     """
     if probe.aggregate == "events":
         return "aggregate: events"
@@ -109,11 +109,11 @@ def events_for(probe: Probe, attach: Attach, wanted: set[str]) -> str | None:
 
 
 def fields_used(probe: Probe) -> set[str]:
-    """The fields that the probe's metrics and its export take."""
+    """Return the fields that the probe's metrics and its export use."""
     used = {metric.value for metric in probe.metrics if metric.value is not None}
     used |= {label.field for metric in probe.metrics for label in metric.labels}
     for attach in probe.attach:
-        if attach.end is not None:  # the agent filters, and joins by the key
+        if attach.end is not None:  # the agent evaluates the filter and joins by the key
             used |= filter_fields(attach.filter) | set(attach.key)
     if probe.export is not None:
         used |= EXPORTED | filter_fields(probe.export.where)

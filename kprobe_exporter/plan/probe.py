@@ -1,4 +1,4 @@
-"""One probe's plan: its alternatives in order, and its metrics."""
+"""The plan of one probe: its alternatives in order, and its metrics."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -20,16 +20,15 @@ from kprobe_exporter.plan.user import user_spec
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """What a plan has to know of the kernel.
+    """What a plan has to know about the kernel.
 
-    ``event_format`` gives the text of ``events/SYSTEM/EVENT/format``, None if there is no such event;
-    ``counts_tracepoints`` says whether it counts a tracepoint's firings whatever its filter (hist
-    triggers); ``binary`` whether events are read as pages, in which every field can be read, rather
-    than as text; ``prototypes`` what BTF knows of functions, by module and name. ``place`` gives the
-    target that is meant by a function as it is written, and a clause on how they differ, and raises
-    ProbeRefused; ``locate`` the place of one in a file, and raises GrammarError. ``no_fprobes`` says in a
-    clause why there are none; ``machine``, as elf.h names it, in which registers arguments are, None where
-    the kernel knows ``$argN`` by itself (since 4.20).
+    ``event_format`` returns the text of ``events/SYSTEM/EVENT/format``, None if there is no such event.
+    ``counts_tracepoints``: hist triggers count a tracepoint's firings, which no filter narrows.
+    ``binary``: events are read as pages, in which every field can be read, not as text. ``prototypes``
+    are those of BTF, by module and name. ``place`` returns the target that a written one means here, and
+    a clause on how they differ; it raises ProbeRefused. ``locate`` finds a target in a file, and
+    raises GrammarError. ``no_fprobes`` says in a clause why there are no fprobes. ``machine``, as elf.h
+    names it, tells the argument registers; it is None where the kernel has ``$argN`` itself (since 4.20).
     """
 
     event_format: Callable[[str, str], str | None]
@@ -46,7 +45,7 @@ Alternative: TypeAlias = ProbeSpec | JoinedSpec | Unfit
 
 
 class ProbePlan(NamedTuple):
-    """How one probe is collected: what to try in order, and what its events feed."""
+    """How one probe is collected: the alternatives to try in order, and the metrics that its events feed."""
 
     probe: Probe
     metrics: ProbeMetrics
@@ -61,7 +60,7 @@ def plan_probe(
     slots: Iterator[int],
     max_series: int = 1000,
 ) -> ProbePlan:
-    """Work out a probe. ``slots`` numbers the layouts; ``max_series`` are the label sets of a metric."""
+    """Plan one probe. ``slots`` numbers the layouts; ``max_series`` limits the label sets of a metric."""
     wanted = fields_used(probe)
     single = partial(_single, kernel, slots, max_series)
     alternatives: list[Alternative] = []
@@ -81,7 +80,7 @@ def plan_probe(
 
 
 def _returns(alternatives: Iterable[Alternative]) -> ReturnType | None:
-    """What the first alternative returns that returns something."""
+    """Return the return type of the first alternative that has one."""
     for way in alternatives:
         for spec in way.ways[-1] if isinstance(way, JoinedSpec) else (way,):
             if isinstance(spec, ProbeSpec) and spec.layout.returns is not None:
@@ -92,7 +91,7 @@ def _returns(alternatives: Iterable[Alternative]) -> ReturnType | None:
 def _single(
     kernel: Kernel, slots: Iterator[int], max_series: int, probe: Probe, attach: Attach, wanted: set[str]
 ) -> list[ProbeSpec | Unfit]:
-    """One event: what to try in order."""
+    """Return what to try for one event, in order."""
     note = ""
     try:
         if attach.target.is_pattern or not (attach.target.kind.on_event or attach.target.kind.in_file):
@@ -126,11 +125,11 @@ def _single(
 
 
 def wants_symbols(probes: Iterable[Probe]) -> bool:
-    """Whether any label is decoded by the kernel's symbols."""
+    """Whether any label is decoded with the kernel's symbols."""
     labels = (label for probe in probes for metric in probe.metrics for label in metric.labels)
     return any(step.name == "ksym" for label in labels for step in label.decode)
 
 
 def wants_tgid(probes: Iterable[Probe]) -> bool:
-    """Whether any probe needs the process id, which the kernel records only when told to."""
+    """Whether any probe needs the process id, which the kernel records only with option record-tgid."""
     return any("pid" in fields_used(probe) for probe in probes)

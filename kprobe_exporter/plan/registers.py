@@ -1,4 +1,4 @@
-"""In which registers functions take their arguments, for what the kernel's own ``$argN`` does not know."""
+"""The registers in which functions take arguments, for probes without the kernel's own ``$argN``."""
 
 import re
 from collections.abc import Mapping
@@ -9,17 +9,17 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "EM_X86_64": ("%di", "%si", "%dx", "%cx", "%r8", "%r9"),
     "EM_AARCH64": tuple(f"%x{number}" for number in range(8)),
 }
-"""By the machine, as elf.h names it: the System V ABI of AMD64, which the kernel follows as programs do,
-and the AAPCS64. Whole numbers and pointers only."""
+"""By machine, as elf.h names it: the System V ABI of AMD64, which programs and the kernel follow, and the
+AAPCS64. They hold for whole numbers and pointers only."""
 
 MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
-"""By the name that uname(2) has for them."""
+"""By the machine's name in uname(2)."""
 
 ARGUMENT = re.compile(r"\$arg(\d+)")
 
 
 def in_registers(expression: str, machine: str) -> str:
-    """A fetch argument with each ``$argN`` as the register that it is in. Raises GrammarError."""
+    """Replace each ``$argN`` of a fetch argument by the register that holds it. Raises GrammarError."""
     registers = ARGUMENTS.get(machine)
     if registers is None:
         raise GrammarError(

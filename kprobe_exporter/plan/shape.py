@@ -1,4 +1,4 @@
-"""From a layout and the kernel's ``format`` of its event to the places of its values in a record."""
+"""The offsets of a layout's values in a binary record, from the kernel's ``format`` of the event."""
 
 import re
 
@@ -18,11 +18,11 @@ EVENT_HEADER = {
     "time_stamp": r"time_stamp\s*: type == 31",
     "data": r"data max type_len\s*== 28",
 }
-"""What include/linux/ring_buffer.h builds a record's header of, on every kernel so far."""
+"""The parts of a record's header in include/linux/ring_buffer.h, the same on every kernel so far."""
 
 
 def geometry(header_page: str, header_event: str) -> Geometry:
-    """Parse events/header_page, and make sure of events/header_event. Raises GrammarError."""
+    """Parse events/header_page, and check that events/header_event is as expected. Raises GrammarError."""
     for name, pattern in EVENT_HEADER.items():
         if not re.search(pattern, header_event):
             raise GrammarError(f"events/header_event tells of another '{name}' than is known", header_event)
@@ -39,7 +39,7 @@ def geometry(header_page: str, header_event: str) -> Geometry:
 
 
 def stacks(text: str) -> Stacks:
-    """Where events/ftrace/kernel_stack/format puts the return addresses. Raises GrammarError."""
+    """Parse events/ftrace/kernel_stack/format: where the return addresses start. Raises GrammarError."""
     form = parse_format(text)
     if "caller" not in form.fields:
         raise GrammarError("the format of ftrace:kernel_stack has no field 'caller'", text)
@@ -47,9 +47,9 @@ def stacks(text: str) -> Stacks:
 
 
 def shape(layout: Layout, text: str) -> Shape:
-    """Where the records of ``layout`` hold its values; ``text`` is the event's ``format``.
+    """Return where the records of ``layout`` hold its values; ``text`` is the event's ``format``.
 
-    Raises GrammarError for what this kernel's format does not have.
+    Raises GrammarError if a field is not in the format, or has a form that is not known.
     """
     form = parse_format(text)
     for name, place in {"common_type": (0, 2), "common_pid": (4, 4)}.items():

@@ -1,4 +1,4 @@
-"""Two probes on one tracepoint, where there are no eprobes: an instance has one filter for both."""
+"""Two probes on one tracepoint of a kernel without eprobes: an instance has one filter for both."""
 
 from collections.abc import Iterable
 
@@ -6,9 +6,9 @@ from kprobe_exporter.model.values import ProbeSpec
 
 
 def cannot_share(spec: ProbeSpec, others: Iterable[ProbeSpec]) -> str | None:
-    """Why ``spec`` cannot be beside the others, as a sentence; None if it can.
+    """Return why ``spec`` cannot be installed beside the others, as a sentence; None if it can.
 
-    Two probes share a tracepoint's own event only if the agent filters.
+    Two probes share a tracepoint's own event only if the kernel filters for neither of them.
     """
     for other in others:
         same = spec.file is None and (other.system, other.event) == (spec.system, spec.event)

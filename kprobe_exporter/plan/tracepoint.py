@@ -1,4 +1,4 @@
-"""A tracepoint: an eprobe on it where there are any, else the tracepoint itself."""
+"""A tracepoint: an eprobe on it where the kernel has eprobes, else the tracepoint's own event."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +14,7 @@ from kprobe_exporter.plan.kernel import NO_HIST, aggregated
 from kprobe_exporter.plan.metric import COUNTED, events_for, filter_fields, where
 
 COMMON_FIELDS = {"common_pid": "tid", "common_cpu": "cpu", "CPU": "cpu", "cpu": "cpu"}
-"""What every event has: the kernel's filter's names to those of our records."""
+"""Fields of every event: their names in the kernel's filters, and those in our records."""
 
 
 def tracepoint_specs(
@@ -28,13 +28,12 @@ def tracepoint_specs(
     counted: bool,
     binary: bool,
 ) -> list[ProbeSpec | Unfit]:
-    """What to try in order. ``text`` is the event's ``format``, None if the kernel has no such event;
-    ``counted`` says whether the kernel counts its firings whatever the filter.
+    """Return what to try, in order. ``text`` is the event's ``format``, None if there is no such event.
 
-    An eprobe records the thread's name with the event, and two may sit on one tracepoint. A kernel
-    without them gives the tracepoint's own event, of which the text shows what its ``print fmt`` does,
-    and the page (``binary``) all. If nobody in such a kernel counts the firings, the
-    filter is left to the agent: hits are firings, a filter does not narrow them.
+    ``counted`` says whether the kernel counts firings regardless of the filter. An eprobe records the
+    thread's name with the event, and one tracepoint may have two. A kernel without eprobes has the
+    tracepoint's own event: a page (``binary``) has all its fields, text those of its ``print fmt``. If
+    the kernel does not count, filtering by the agent goes first: hits are firings, filtered or not.
     """
     target = attach.target
     if text is None:
@@ -64,7 +63,7 @@ def tracepoint_specs(
 
 
 def _because(ways: list[ProbeSpec | Unfit], reason: str | None) -> list[ProbeSpec | Unfit]:
-    """The ways to read every event, with the reason why it is read."""
+    """Return the ways to read every event, with the reason for reading them."""
     told = reason or "this kernel counts a tracepoint in no other way"
     return [way if isinstance(way, Unfit) else replace(way, because=told) for way in ways]
 
@@ -78,8 +77,8 @@ def _in_kernel(
     slots: Iterator[int],
     max_series: int,
 ) -> list[ProbeSpec | Unfit]:
-    """Hist triggers on the tracepoint itself, which costs it least; on an eprobe if the thread's name is
-    a key, which only that one records, or if another probe has the same triggers there."""
+    """Plan hist triggers on the tracepoint itself, which costs least, and then on an eprobe: for the
+    thread's name, which only an eprobe records, or if another probe has the same triggers there."""
     keys = {
         name: HistKey(name, field, found.size * 8, found.signed)
         for name, field in used.items()
@@ -104,9 +103,9 @@ def _in_kernel(
 
 
 def _fields(attach: Attach, form: EventFormat) -> dict[str, str]:
-    """Our names to the tracepoint's fields: what is fetched, and what else the filter names."""
+    """Map our names to the tracepoint's fields: the fetched ones, and the others that the filter names."""
     used = dict(attach.fetch)
-    others = filter_fields(attach.filter) - used.keys() - {"comm"}  # our comm, recorded with every event
+    others = filter_fields(attach.filter) - used.keys() - {"comm"}  # ours: the thread's name of every event
     used |= {name: name for name in sorted(others) if name in form.fields}
     for name, field in used.items():
         if field not in form.fields:
@@ -118,7 +117,7 @@ def _fields(attach: Attach, form: EventFormat) -> dict[str, str]:
 
 
 def _counted(probe: Probe, attach: Attach, slot: int) -> ProbeSpec:
-    """The tracepoint itself, with nothing on it but a hist trigger that counts."""
+    """Return the tracepoint's own event with nothing but a hist trigger that counts."""
     target = attach.target
     return ProbeSpec(
         probe=probe.name,
@@ -149,7 +148,7 @@ def _eprobe(
         args.append((name, f"{name}=${field}:{kind}", "str" if kind == "string" else "int"))
     if comm:
         args.append(("comm", "comm=$comm:string", "str"))
-    args.sort(key=lambda arg: arg[2] == "str")  # what follows a string cannot be trusted to end it
+    args.sort(key=lambda arg: arg[2] == "str")  # strings last: see function._is_string
     return ProbeSpec(
         probe=probe.name,
         kind=target.kind.value,
@@ -183,7 +182,7 @@ def _own(
     *,
     binary: bool,
 ) -> ProbeSpec | Unfit:
-    """The tracepoint itself, not filtered yet; only what is needed of it is read."""
+    """Return the tracepoint's own event, still without a filter. Only the fields in use are read."""
     target = attach.target
     shown = {name: field for name, field in used.items() if name in wanted | {"return"}}
     try:
@@ -217,7 +216,7 @@ def _own(
 
 
 def _text_args(form: EventFormat, shown: dict[str, str]) -> tuple[bytes, tuple[Arg, ...]]:
-    """What the event's text shows, and its pattern."""
+    """Return the pattern of the event's text, and the arguments that the text shows."""
     ours = {field: name for name, field in shown.items()}
     if len(ours) < len(shown):
         raise GrammarError("one field under two names takes an eprobe, which this kernel lacks")
@@ -226,7 +225,7 @@ def _text_args(form: EventFormat, shown: dict[str, str]) -> tuple[bytes, tuple[A
 
 
 def _page_args(form: EventFormat, shown: dict[str, str], wanted: set[str]) -> tuple[bytes, tuple[Arg, ...]]:
-    """What the event's record holds, and the name of its thread."""
+    """Return the arguments that the event's record holds, and the thread's name. The pattern is empty."""
     args = []
     for name, field in shown.items():
         found = form.fields[field]
@@ -239,13 +238,13 @@ def _page_args(form: EventFormat, shown: dict[str, str], wanted: set[str]) -> tu
 
 
 def _is_pointer(form: EventFormat, field: str | None) -> bool:
-    """Whether a field is an address, by its C type; the text behind a ``__data_loc`` is none."""
+    """Whether a field is an address, by its C type. The text behind a ``__data_loc`` is not one."""
     found = form.fields.get(field or "")
     return found is not None and not found.text and "*" in found.type
 
 
 def _element(found: Field) -> str:
-    """The fetch type of an array's elements."""
+    """Return the fetch type of an array's elements."""
     return f"{'s' if found.signed else 'u'}{found.size * 8 // max(1, found.length)}"
 
 

@@ -1,4 +1,4 @@
-"""What BTF tells of a function, put into what is fetched of it: types, and parameters by their names."""
+"""What BTF adds to the fetch arguments of a function: types, and parameters by their names."""
 
 import re
 from collections import defaultdict
@@ -14,7 +14,7 @@ from kprobe_exporter.plan.metric import fields_used, filter_fields
 from kprobe_exporter.plan.registers import ARGUMENT, in_registers
 
 Prototypes = Mapping[tuple[str, str], Prototype]
-"""By module, "" for the kernel itself, and function."""
+"""By module, "" for the kernel itself, and by function."""
 
 PARAMETER = re.compile(r"((?:[+-]u?\w+\()*)([A-Za-z_]\w*)(\)*)")
 
@@ -22,7 +22,7 @@ PARAMETER = re.compile(r"((?:[+-]u?\w+\()*)([A-Za-z_]\w*)(\)*)")
 def look_up(
     places: Iterable[Attach], prototypes: Callable[[Collection[str], str], Mapping[str, Prototype]]
 ) -> Prototypes:
-    """What BTF knows of the functions for which it makes a difference, asked for once a module."""
+    """Return the prototypes of the functions that need one, with one call of ``prototypes`` per module."""
     names: defaultdict[str, set[str]] = defaultdict(set)
     for place in places:
         if _undecided(place):
@@ -35,10 +35,10 @@ def look_up(
 
 
 def typed(probe: Probe, attach: Attach, known: Prototypes, machine: str | None = None) -> Attach:
-    """The same with the kernel's own types, where nobody gave others. Raises GrammarError.
+    """Return the same with BTF's types where the configuration gives none. Raises GrammarError.
 
-    A parameter by its name becomes ``$argN``, which older kernels take as well; with ``machine``, which
-    is for kernels that are older still, that becomes a register.
+    A parameter's name becomes ``$argN``, which kernels without BTF arguments take as well. With
+    ``machine``, which is set for kernels without ``$argN``, that becomes a register.
     """
     if attach.target.kind.in_file or attach.target.kind.on_event:
         return attach
@@ -64,19 +64,19 @@ def _by_types(probe: Probe, attach: Attach, known: Prototypes) -> Attach:
 
 
 def _undecided(place: Attach) -> bool:
-    """Whether types could be better known: a guessed return value, an argument without one."""
+    """Whether BTF could tell a type: that of a guessed return value, or of an argument without one."""
     if not place.target.symbol or place.target.kind.in_file or place.target.kind.on_event:
         return False
     return place.guessed or any(_untyped(parse_fetch(text)) for text in place.fetch.values())
 
 
 def _untyped(arg: FetchArg) -> bool:
-    """Whether BTF knows better: an argument by its number without a type, a parameter by its name."""
+    """Whether it needs BTF: an ``$argN`` without a type, or a parameter by its name."""
     return (arg.type is None and ARGUMENT.fullmatch(arg.expression) is not None) or _named(arg) is not None
 
 
 def _named(arg: FetchArg) -> re.Match[str] | None:
-    """The parameter that is named in an argument, with the reads of memory around it."""
+    """Match an argument that names a parameter, with the memory reads around it."""
     return PARAMETER.fullmatch(arg.expression)
 
 

@@ -1,15 +1,15 @@
 """A uprobe or uretprobe: one line in uprobe_events.
 
-Seen of 6.1, 6.12 and 6.18, and true of both kinds:
+Observed on Linux 6.1, 6.12 and 6.18, for both kinds:
 
-- The trigger that enables an event softly (tracefs/probes.py) has uprobe_profile count, without an
-  event, whatever the filter; so a probe that only counts is planned as a kprobe is.
-- A uretprobe's hits are entries of its function. Until 6.13 the counter is a plain ``nhit++``, which
-  several CPUs at once may make miss a hit.
-- There is neither a miss nor a MAXACTIVE. ``caller`` is unknown: a return tells an address of a program.
+- The trigger that soft-enables an event (tracefs/probes.py) makes uprobe_profile count without events,
+  and no filter narrows that count. So a probe that only counts is planned like a kprobe.
+- A uretprobe's hits are entries of its function. Before 6.13 the counter is a plain ``nhit++``, which
+  may miss a hit when several CPUs hit it at once.
+- There are no misses and no MAXACTIVE. ``caller`` is unknown: a return has an address in a program.
 - ``$stack`` is the stack pointer, which on x86-64 is 8 higher at the return than at the entry.
-- A wrong offset is not noticed: within an instruction it breaks the program, outside of the code it is
-  never hit. So every offset is held against the file's code, and one inside a function is trusted.
+- The kernel accepts wrong offsets: one within an instruction breaks the program, one outside the code is
+  never hit. So every offset is checked against the file's code; one inside a function is trusted.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def user_spec(
     hist: bool,
     locate: Callable[[Target], Code],
 ) -> ProbeSpec | Unfit:
-    """The definition and the layout of its events, as ``function_spec`` makes them.
+    """Return the probe definition and the layout of its events, as ``function_spec`` does.
 
     ``locate`` finds the place in the file, and raises GrammarError where there is none.
     """
@@ -86,9 +86,9 @@ def user_spec(
 
 
 def _fetched(name: str, text: str, target: Target, machine: str) -> FetchArg:
-    """An argument with ``$argN`` as the register that it is in. Raises GrammarError.
+    """Parse an argument, with a register in place of ``$argN``. Raises GrammarError.
 
-    The kernel's own ``$argN`` is for its functions alone.
+    The kernel's own ``$argN`` works only in functions of the kernel.
     """
     found = parse_fetch(text, name=name)
     if not found.is_text and ARGUMENT.search(found.expression):
