@@ -1,4 +1,4 @@
-"""The kernel's symbols by address, loaded when the first is asked for."""
+"""The kernel's symbols by address, loaded at the first look-up."""
 
 import errno
 import logging
@@ -17,16 +17,16 @@ from kprobe_exporter.tracefs.files import Tracefs
 log = logging.getLogger(__name__)
 
 FUNCTIONS = "available_filter_functions_addrs"
-"""Of tracefs since 6.5: the addresses of all functions that can be traced, for whoever may read tracefs."""
+"""In tracefs since 6.5: addresses of all traceable functions, for any process that may read tracefs."""
 
 FARTHEST = 1 << 20
-"""Bytes from a symbol's start: what is farther is in no symbol, but in a hole between them."""
+"""Bytes from a symbol's start. An address farther away is in a hole between symbols."""
 
 LAST_OF_PAGE = 4095
-"""The last function of a module ends in its page: ftrace's trampolines lie in pages not far behind."""
+"""A module's last function is taken to end in its page: ftrace's trampolines lie in pages soon after it."""
 
 RELOAD_PAUSE = 10.0
-"""Seconds between two looks at /proc/modules, for modules that came or went."""
+"""Seconds between two reads of /proc/modules, to notice modules that were loaded or unloaded."""
 
 MOST_CACHED = 16_384
 
@@ -40,15 +40,15 @@ class Found(NamedTuple):
     module: bytes | None
 
     def render(self) -> bytes:
-        """As the kernel prints it (kernel/kallsyms.c: sprint_symbol)."""
+        """Format it as the kernel does (kernel/kallsyms.c: sprint_symbol)."""
         module = b"" if self.module is None else b" [%s]" % self.module
         return b"%s+0x%x/0x%x%s" % (self.name, self.offset, self.size, module)
 
 
 class Table:
-    """Symbols in the order of their addresses; 12 bytes each, and their names in one string.
+    """Symbols in the order of their addresses: 12 bytes each, and their names in one string.
 
-    Filled row by row: a list of all rows would take five times the memory while it is there.
+    Filled row by row, because a list of all rows would take five times the memory while it exists.
     """
 
     def __init__(self, symbols: Iterable[Row]) -> None:
@@ -62,7 +62,7 @@ class Table:
         self._sort()
 
     def _sort(self) -> None:
-        """Stable: of aliases the kernel takes the first. Its own are sorted, its modules' follow."""
+        """Sort, stably: the kernel uses the first of aliases. Its own symbols, already sorted, come first."""
         addresses, ends, names = self._addresses, self._ends, self._names
         rising = next((at for at, (a, b) in enumerate(pairwise(addresses), 1) if b < a), None)
         if rising is None:
@@ -81,7 +81,7 @@ class Table:
         return len(self._addresses)
 
     def find(self, address: int) -> Found | None:
-        """The symbol at or before the address, unless that is too far away."""
+        """Return the symbol at or before the address; None if it is too far away or has no name."""
         after = bisect_right(self._addresses, address)
         if after == 0 or address - self._addresses[after - 1] > FARTHEST:
             return None
@@ -96,7 +96,7 @@ class Table:
         return Found(name, address - start, end - start, module or None)
 
     def _name(self, row: int) -> tuple[bytes, bytes]:
-        """A row's name and module; past the last one ``_end``."""
+        """Return a row's name and module; ``_end`` for the row past the last one."""
         if row == len(self._ends):
             return b"_end", b""
         text = bytes(self._names[self._ends[row - 1] if row else 0 : self._ends[row]])
@@ -107,13 +107,12 @@ class Table:
 class Symbols:
     """Names of addresses in the kernel, modules included. Not thread-safe.
 
-    From /proc/kallsyms, where it shows addresses (with CAP_SYSLOG), else from tracefs' own list of
-    functions, which knows no data and no sizes: there an address that may be in a function that
-    cannot be traced has no name. On 6.12, 190,000 symbols take 0.4 s and 10 MB, 12 MB at the most while
-    they are loaded; the 53,000 functions that tracefs lists 0.5 s, 6 MB and 17 MB. A look-up takes some
-    2 µs, 0.2 µs when it was asked for before.
-    What is loaded is loaded again, at the next look-up, when modules came or went; BPF programs that
-    came later stay without a name.
+    They come from /proc/kallsyms if it shows addresses (with CAP_SYSLOG), else from tracefs' list of
+    functions, which has no data and no sizes: then an address that may be in an untraceable function has
+    no name. On 6.12, 190,000 symbols take 0.4 s and 10 MB, at most 12 MB while they are loaded; the
+    53,000 functions that tracefs lists take 0.5 s, 6 MB and 17 MB. A look-up takes about 2 µs, or 0.2 µs
+    from the cache. After modules were loaded or unloaded, the next look-up loads all symbols again. BPF
+    programs that are loaded later do not cause this and have no name.
     """
 
     def __init__(
@@ -131,16 +130,16 @@ class Symbols:
         self._cache: dict[int, Found | None] = {}
 
     def visible(self) -> bool:
-        """Whether addresses may be seen at all. Cheap."""
+        """Whether this process may see addresses at all. Cheap."""
         return self._kallsyms_visible() or self._functions_visible()
 
     def name(self, address: int) -> bytes | None:
-        """The function that holds the address; None if that is not known."""
+        """Return the symbol that holds the address; None if it is not known."""
         found = self._find(address)
         return None if found is None else found.name
 
     def text(self, address: int) -> bytes:
-        """The address as the kernel prints it: ``vfs_read+0x10/0x1a0``, ``f+0x0/0x10 [ext4]``, or hex."""
+        """Format the address as the kernel does: ``vfs_read+0x10/0x1a0``, ``f+0x0/0x10 [ext4]``, or hex."""
         found = self._find(address)
         return b"0x%x" % address if found is None else found.render()
 
@@ -154,21 +153,21 @@ class Symbols:
         return self._cache[address]
 
     def _look_again(self) -> None:
-        """Load the symbols, unless they were and the modules are the same."""
+        """Load the symbols, unless they are loaded and the modules are the same."""
         self._looked = self._clock()
         modules = self._loaded_modules()
         if self._table is not None and modules == self._modules:
             return
         self._modules = modules
         self._cache.clear()
-        self._table = None  # its memory is needed for the next one
+        self._table = None  # frees its memory before the next table is built
         try:
             self._table = Table(self._read())
         except OSError as error:
             log.debug("the kernel's symbols cannot be read: %s", error)
 
     def _loaded_modules(self) -> frozenset[bytes]:
-        """Names and sizes, which /proc/modules shows to everybody."""
+        """Return the modules' names and sizes, which /proc/modules shows to every process."""
         try:
             lines = self._kallsyms.with_name("modules").read_bytes().splitlines()
         except OSError:
@@ -183,7 +182,7 @@ class Symbols:
             yield from certain(parse_functions(self._files.read(FUNCTIONS)), self._order())
 
     def _order(self) -> Iterator[bytes]:
-        """The kernel's own functions by rising address, which the file tells without the addresses."""
+        """Yield the kernel's own functions by rising address, the order of kallsyms even if it hides them."""
         try:
             with self._kallsyms.open("rb") as lines:
                 yield from parse_order(lines)
@@ -191,7 +190,7 @@ class Symbols:
             return
 
     def _functions_visible(self) -> bool:
-        """It is there on kernels that forbid to open it, too."""
+        """Whether the file can be opened; it also exists on kernels that refuse to open it."""
         try:
             os.close(self._files.open_pipe(FUNCTIONS))
         except OSError as error:
@@ -199,14 +198,14 @@ class Symbols:
         return True
 
     def _functions_readable(self) -> bool:
-        """For a tracefs that is only looked at, which opens nothing: reads all."""
+        """The same for a ReadOnlyTracefs, whose ``open_pipe`` fails with EROFS: read the whole file."""
         try:
             return bool(self._files.read(FUNCTIONS))
         except OSError:
             return False
 
     def _kallsyms_visible(self) -> bool:
-        """All addresses are 0 to whoever may not see them; that was decided when the file was opened."""
+        """Whether addresses are not 0; the kernel decides this when the process opens the file."""
         try:
             with self._kallsyms.open("rb") as lines:
                 return any(True for _ in parse_symbols(islice(lines, 10_000)))

@@ -1,4 +1,4 @@
-"""Whether a function can be probed, by what the kernel lists of its functions: nothing is tried."""
+"""Tells whether a function can be probed, from the kernel's lists alone: no probe is tried."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
@@ -37,30 +37,30 @@ TODAY = {
     "pipe_read": "anon_pipe_read",
     "pipe_write": "anon_pipe_write",
 }
-"""Functions that older texts name, and what does their work now."""
+"""Functions that older documentation names, and the functions that do their work now."""
 
 SILENT = {"do_sys_open": "open(2) does not go through it"}
-"""Those that are still there, can be probed, and never fire."""
+"""Functions that still exist and can be probed, but never fire; with the reason."""
 
 EPROBES = ("eprobe_register", "eprobe_dyn_event_create")
-"""Functions of kernel/trace/trace_eprobe.c that are called by pointers, and so never inlined."""
+"""Functions of kernel/trace/trace_eprobe.c that are called through pointers, and so never inlined."""
 
 COUNTS_NAMES = "number_of_same_symbols"
-"""In kernel/trace/trace_kprobe.c where the name of several functions is refused; before, it took one."""
+"""In kernel/trace/trace_kprobe.c of kernels that refuse an ambiguous name; older ones take one of them."""
 
 NEAR = 3
-"""Names whose length differs by more are not looked at: the comparison is slow, and there are 60,000."""
+"""Names whose length differs by more are not compared: comparing is slow, and there are 60,000 names."""
 
 
 class Answer(NamedTuple):
-    """Whether it can be done, None where only trying would tell; and what a person should know of it."""
+    """Whether it can be done, None if only a trial can tell; and a clause for the user about it."""
 
     can: bool | None
     why: str = ""
 
 
 class Functions:
-    """What the lists tell of the functions ``names``. None is kept for a list that cannot be read."""
+    """What the lists say about the functions ``names``. A list that cannot be read is kept as None."""
 
     def __init__(self, lists: Lists, names: Iterable[str]) -> None:
         self._lists = lists
@@ -73,7 +73,7 @@ class Functions:
         self._modules = attempt(lambda: modules(lists.modules()))
 
     def eprobes(self) -> Answer:
-        """Whether this kernel was built with eprobes. The README of tracefs is no evidence."""
+        """Whether this kernel was built with eprobes. The README of tracefs does not prove it."""
         if self._symbols is None:
             return Answer(None, "as an eprobe if this kernel has them")
         if any(name in self._symbols for name in EPROBES):
@@ -81,7 +81,7 @@ class Functions:
         return Answer(False, "this kernel was built without eprobes (CONFIG_EPROBE_EVENTS)")
 
     def answer(self, module: str, symbol: str, offset: int) -> Answer:
-        """Whether a kprobe can be set there; ``module`` is empty where none was named."""
+        """Whether a kprobe can be set at the place; ``module`` is empty if none was given."""
         if module and module not in (self._modules or ()):
             return self._absent_module(module, symbol)
         found = self._function(module, symbol)
@@ -108,13 +108,13 @@ class Functions:
         return self._not_traceable(symbol, known[0])
 
     def _not_traceable(self, symbol: str, found: Symbol) -> Answer:
-        """A symbol that the list of traceable functions lacks, or that has no such list."""
+        """Answer for a symbol that is not in the list of traceable functions, or if there is no such list."""
         if found.kind not in TEXT:
             return Answer(False, "it is data of the kernel, and no function")
         if self._traceable is None:
             return Answer(None, "only trying tells: this kernel does not list what can be probed")
         base = symbol.partition(".")[0]
-        if base in self._traceable:  # as within_notrace_func() of kernel/trace/trace_kprobe.c has it
+        if base in self._traceable:  # the rule of within_notrace_func(), kernel/trace/trace_kprobe.c
             return Answer(True, f"it is a part of {base} that the compiler set apart")
         if not found.address:
             return Answer(
@@ -126,7 +126,7 @@ class Functions:
 
     @cached_property
     def _aliases(self) -> dict[int, str]:
-        """Other names of the functions that are not listed, under which they are, by address."""
+        """For functions that are not listed under their own name, the alias that is, by address."""
         listed = self._traceable or {}
         addresses = {
             found.address
@@ -139,7 +139,7 @@ class Functions:
         return {names[name.encode()]: name for name in others}
 
     def _absent_module(self, module: str, symbol: str) -> Answer:
-        """The kernel takes it, whatever the symbol (kernel/trace/trace_kprobe.c)."""
+        """The kernel accepts any symbol of a module that is not loaded (kernel/trace/trace_kprobe.c)."""
         note = f"armed when the module '{module}' is loaded"
         if "" in (self._traceable or {}).get(symbol, ()):
             note += f"; the kernel itself has a function of this name, without '{module}:'"
@@ -159,7 +159,7 @@ class Functions:
         )
 
     def _instead(self, module: str, symbol: str) -> str:
-        """What to write for a name that is not there."""
+        """Suggest what to write for a name that does not exist."""
         today = TODAY.get(symbol)
         if today and today in (self._traceable or {}):
             return f": {today} does its work today"
@@ -177,12 +177,12 @@ class Functions:
 
 
 def _within(module: str, found: Iterable[T], of: Callable[[T], str]) -> list[T]:
-    """Without a module's name the kernel looks everywhere."""
+    """Keep the places in ``module``; without one the kernel searches everywhere, so keep all."""
     return [each for each in found if not module or of(each) == module]
 
 
 def similar(lines: Iterable[bytes], module: str, symbol: str) -> Iterator[str]:
-    """Names that begin or end as this one does, and are about as long; or what a compiler made of it."""
+    """Yield names that begin or end like ``symbol`` and are about as long, and its compiler-made forms."""
     wanted = symbol.encode()
     start, end, made = wanted[:2], wanted[-3:], wanted + b"."
     for line in lines:

@@ -1,4 +1,4 @@
-"""What /proc/kallsyms and tracefs list of the kernel's symbols, parsed: bytes in, rows out."""
+"""Parses the symbols that /proc/kallsyms and tracefs list: bytes in, rows out."""
 
 import re
 import struct
@@ -6,34 +6,34 @@ from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 Row: TypeAlias = tuple[int, bytes, bytes | None]
-"""Address, name and module of a symbol; what begins at one without a name is not known."""
+"""Address, name and module of a symbol. From a row without a name on, the symbol is not known."""
 
 LINE = re.compile(rb"([0-9a-f]{1,16}) (?:([a-zA-Z?]) )?([^\s\[\]]+)(?:\s+\[([^\s\[\]]+)\])?\s*")
 TEXT = (None, b"t", b"T", b"w", b"W")
-"""The types of functions; tracefs' list has nothing else, and no types."""
+"""The types of functions. tracefs' list has only functions, and no types."""
 
 KERNEL = 1 << (8 * struct.calcsize("P") - 1)
-"""Addresses start in the upper half; below are offsets of what every CPU has its own of."""
+"""Kernel addresses are in the upper half; lower values are offsets of per-CPU variables."""
 
 SITE = 7
-"""A function is listed by the place that is patched: on x86 4 bytes after its start, behind an endbr64."""
+"""tracefs lists the place that ftrace patches: on x86 4 bytes after the start, behind an endbr64."""
 
 LEAST, MOST = 16, 4096
-"""Bytes that are certainly a listed function's, and that a module's is taken to have at the most."""
+"""Bytes that certainly belong to a listed function, and that a module's function is taken to have at most."""
 
 WINDOW = 16
-"""Listed functions that are searched for the one that comes next in the kernel's own order."""
+"""Listed functions that are searched for the next name in the kernel's own order."""
 
 PADDING, OVERRIDDEN = b"__pfx_", b"__ftrace_invalid_address_"
-"""What stands before a function and never runs, and a weak function that another one replaced."""
+"""Prefixes of the padding before a function, which never runs, and of an overridden weak function."""
 
 
 def parse_symbols(lines: Iterable[bytes]) -> Iterator[Row]:
-    """Address, name and module of each line that is one.
+    """Yield address, name and module of each valid line.
 
-    Of modules their functions alone: their data lies between, and the kernel knows more of it. What
-    kallsyms lists as of ``__builtin__kprobes`` and the like, the kernel prints as a bare address, and a
-    BPF program without brackets (kernel/kallsyms.c: kallsyms_lookup_buildid).
+    Of modules only functions are kept: their data lies between them, and the kernel knows more about it.
+    The kernel prints symbols of ``__builtin__kprobes`` and the like as bare addresses, and a BPF program
+    without a module in brackets (kernel/kallsyms.c: kallsyms_lookup_buildid).
     """
     for line in lines:
         found = LINE.fullmatch(line)
@@ -49,7 +49,7 @@ def parse_symbols(lines: Iterable[bytes]) -> Iterator[Row]:
 
 
 def parse_functions(text: bytes) -> list[Row]:
-    """Tracefs' list of functions, by the addresses where they start."""
+    """Parse tracefs' list of functions; sorted by the addresses at which they start."""
     rows = parse_symbols(match[0] for match in re.finditer(rb"[^\n]+", text))
     return sorted(
         (
@@ -62,7 +62,7 @@ def parse_functions(text: bytes) -> list[Row]:
 
 
 def parse_order(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Names of the kernel's own functions in the order of kallsyms, whose addresses may all be 0."""
+    """Yield the kernel's own functions in the order of kallsyms, whose addresses may all be 0."""
     for line in lines:
         found = LINE.fullmatch(line)
         if found and found[2] in TEXT and found[4] is None and not found[3].startswith(PADDING):
@@ -70,11 +70,11 @@ def parse_order(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def certain(functions: list[Row], order: Iterable[bytes]) -> Iterator[Row]:
-    """The functions, and where it is no longer certain that an address is theirs, a row without a name.
+    """Yield the functions, and a row without a name where an address may no longer belong to one.
 
-    Between two listed functions may lie others that cannot be traced: do_syscall_64, or a kretprobe's
-    trampoline. In the kernel itself the order of all names tells between which. A module's are not in
-    order; of them nearly all can be traced, so what is near is taken to be one's own.
+    Untraceable functions, such as do_syscall_64 or a kretprobe's trampoline, may lie between two listed
+    ones. In the kernel itself, the order of all names tells where. A module's functions are not in order,
+    but nearly all are traceable, so the ``MOST`` bytes from a listed function on are taken to be its own.
     """
     followed = _followed([name for _, name, module in functions if module is None], order)
     ends = [*(address for address, _, _ in functions[1:]), 1 << 64]
@@ -88,7 +88,7 @@ def certain(functions: list[Row], order: Iterable[bytes]) -> Iterator[Row]:
 
 
 def _followed(listed: list[bytes], order: Iterable[bytes]) -> set[int]:
-    """Which of the listed functions are followed by the next one listed, and by nothing else before."""
+    """Return the indices of listed functions that the next listed one follows, with no other between."""
     followed: set[int] = set()
     last, between = -1, True
     for name in order:

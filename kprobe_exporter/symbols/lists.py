@@ -1,4 +1,4 @@
-"""The kernel's lists of its functions, symbols and modules, read line by line."""
+"""Reads the kernel's lists of its functions, symbols and modules line by line."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -9,14 +9,14 @@ from kprobe_exporter.tracefs.files import TRACEABLE
 T = TypeVar("T")
 
 ADDRESSES = "available_filter_functions_addrs"
-"""``TRACEABLE`` since 6.5, with the address of each function before it, for all who may read tracefs."""
+"""``TRACEABLE`` with each function's address (since 6.5), for any process that may read tracefs."""
 
 TEXT = "tTwW"
 """The types of functions in kallsyms."""
 
 
 class Lists(NamedTuple):
-    """The kernel's lists, each opened anew and read line by line. OSError where one cannot be read."""
+    """The kernel's lists; a call opens a list and reads it line by line. OSError if it cannot be read."""
 
     traceable: Callable[[], Iterable[bytes]]
     symbols: Callable[[], Iterable[bytes]]
@@ -26,7 +26,7 @@ class Lists(NamedTuple):
 
     @classmethod
     def of(cls, tracefs: Path, root: Path) -> "Lists":
-        """Those of this kernel. ``root`` is ``/``, or what a test takes for it."""
+        """The lists of this kernel. ``root`` is ``/``, or a directory that a test uses instead."""
         return cls(
             lambda: _lines(tracefs / TRACEABLE),
             lambda: _lines(root / "proc/kallsyms"),
@@ -37,7 +37,7 @@ class Lists(NamedTuple):
 
 
 class Symbol(NamedTuple):
-    """One line of kallsyms; the address is 0 for who may not see it."""
+    """One line of kallsyms; the address is 0 if this process may not see it."""
 
     address: int
     kind: str
@@ -45,7 +45,7 @@ class Symbol(NamedTuple):
 
 
 def attempt(what: Callable[[], T]) -> T | None:
-    """What it gives, or None for a list that cannot be read."""
+    """Return the result of ``what``, or None if a list cannot be read."""
     try:
         return what()
     except OSError:
@@ -53,13 +53,12 @@ def attempt(what: Callable[[], T]) -> T | None:
 
 
 def text(name: bytes) -> str:
-    """A name as we keep it; one that is no ASCII is no function's, and stays distinct."""
+    """Decode a name. Function names are ASCII; bytes that are not UTF-8 are escaped, to stay distinct."""
     return name.decode(errors="backslashreplace")
 
 
 def traceable(lines: Iterable[bytes], wanted: set[bytes] | None = None) -> dict[str, list[str]]:
-    """The modules in which functions can be probed, by name, "" for the kernel itself; all names or
-    those ``wanted``."""
+    """Return the modules of each traceable function, "" for the kernel; of all names or those ``wanted``."""
     found: dict[str, list[str]] = {}
     for line in lines:
         fields = line.split()
@@ -69,7 +68,7 @@ def traceable(lines: Iterable[bytes], wanted: set[bytes] | None = None) -> dict[
 
 
 def symbols(lines: Iterable[bytes], wanted: set[bytes]) -> dict[str, list[Symbol]]:
-    """Lines of kallsyms: ``address type name``, and ``[mod]`` after a tab."""
+    """Parse lines of kallsyms: ``address type name``, and ``[mod]`` after a tab."""
     found: dict[str, list[Symbol]] = {}
     for line in lines:
         fields = line.split()
@@ -80,7 +79,7 @@ def symbols(lines: Iterable[bytes], wanted: set[bytes]) -> dict[str, list[Symbol
 
 
 def names_at(lines: Iterable[bytes], addresses: set[int]) -> dict[bytes, int]:
-    """The names in kallsyms that stand for these addresses."""
+    """Return the names in kallsyms that have one of these addresses."""
     found = {}
     for line in lines:
         fields = line.split()
@@ -90,12 +89,12 @@ def names_at(lines: Iterable[bytes], addresses: set[int]) -> dict[bytes, int]:
 
 
 def blacklisted(lines: Iterable[bytes]) -> set[bytes]:
-    """Functions that kprobes keeps off: ``0xSTART-0xEND``, the name, and ``[mod]`` of a module's."""
+    """Parse the blacklist of kprobes: ``0xSTART-0xEND``, the name, and ``[mod]`` of a module's function."""
     return {fields[1] for fields in map(bytes.split, lines) if len(fields) > 1}
 
 
 def modules(lines: Iterable[bytes]) -> set[str]:
-    """The loaded modules."""
+    """Return the names of the loaded modules."""
     return {text(fields[0]) for fields in map(bytes.split, lines) if fields}
 
 

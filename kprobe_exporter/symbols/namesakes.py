@@ -1,4 +1,4 @@
-"""Functions that share one name: under which name the kernel takes each of them alone."""
+"""Functions that share a name: the unique way to name each one to the kernel."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -8,15 +8,15 @@ from kprobe_exporter.symbols.kallsyms import SITE, Row, parse_functions
 from kprobe_exporter.symbols.lists import TEXT, Lists, Symbol, attempt, symbols
 
 BASE = "_text"
-"""Where the kernel begins. A function is at the same distance from it after each boot."""
+"""The symbol at which the kernel begins. A function's distance from it is the same after each boot."""
 
 INIT = ("_sinittext", "_einittext")
-"""Between them was the code that only the start needed; its memory is given away, its names stay."""
+"""Symbols around the code that only boot needs; its memory is freed, and its names stay in kallsyms."""
 
 MOST_TOLD = 8
 
 CANDIDATES = 16
-"""The first functions listed, of which one is counted from where the address of ``_text`` is hidden."""
+"""First functions listed, one of which is the base of offsets if the address of ``_text`` is hidden."""
 
 HIDDEN = (
     "where /proc/kallsyms shows addresses (to root with CAP_SYSLOG), kprobe:_text+OFFSET names one of them, "
@@ -25,7 +25,7 @@ HIDDEN = (
 
 
 def singles(target: Target, lists: Lists) -> str:
-    """How to name one of the functions of this name, as a clause: the first few that can be named."""
+    """Return a clause that tells how to name one of the functions of this name, with the first few."""
     found = list(named_alone(target, lists))
     if not found:
         return HIDDEN
@@ -34,11 +34,11 @@ def singles(target: Target, lists: Lists) -> str:
 
 
 def named_alone(target: Target, lists: Lists) -> Iterator[Target]:
-    """A target for each function of the name: ``MOD:SYM`` of a module's, ``_text+OFFSET`` of the kernel's.
+    """Yield a target for each function of the name: ``MOD:SYM`` in a module, ``_text+OFFSET`` in the kernel.
 
-    The offset is for this build of the kernel; a probe of the return cannot have one, so it is a kprobe.
-    Where kallsyms hides the addresses, tracefs may tell them (since 6.5), though not that of ``_text``:
-    then it is counted from the first function whose name is its own.
+    The offset holds for this build of the kernel. A return probe cannot have one, so it is a kprobe. If
+    kallsyms hides the addresses, tracefs may show them (since 6.5), though not that of ``_text``: then
+    the offset is from the first function whose name is unique.
     """
     lines, name = attempt(lambda: [*map(bytes.strip, lists.addresses())]) or [], target.symbol.encode()
     listed = [row for row in parse_functions(_those_with(name, lines)) if row[1] == name]
@@ -61,7 +61,7 @@ def named_alone(target: Target, lists: Lists) -> Iterator[Target]:
 
 
 def _those_with(name: bytes, lines: list[bytes]) -> bytes:
-    """The few lines that can be of this name: it takes a while to look closely at them all."""
+    """Return the few lines that contain the name, because parsing all of them is slow."""
     return b"\n".join(line for line in lines if name in line)
 
 
@@ -70,7 +70,7 @@ def _is_alone(row: Row, known: dict[str, list[Symbol]]) -> bool:
 
 
 def _own(found: list[Symbol], known: dict[str, list[Symbol]]) -> list[int]:
-    """The addresses of those functions that the kernel itself has."""
+    """Return the sorted addresses of the functions of the kernel itself, without its boot code."""
     first, last = (_address(known, word) for word in INIT)
     functions = (one.address for one in found if not one.module and one.kind in TEXT)
     return sorted(address for address in functions if not first <= address < last)

@@ -1,4 +1,4 @@
-"""Patterns over names: what matches, what was meant by one that names nothing, how the probes are called."""
+"""Shell patterns over names: matching, suggestions if nothing matches, and the names of the probes."""
 
 import fnmatch
 import hashlib
@@ -8,20 +8,20 @@ from bisect import bisect_left
 from collections.abc import Callable
 
 LONGEST_NAME = 40
-"""Characters of a probe's name."""
+"""Characters of a probe's name, at most."""
 
 MOST_COMPARED = 64
-"""Characters of a pattern's beginning that are looked for."""
+"""Characters at the beginning of a pattern that suggestions are searched with."""
 
 
 def matcher(pattern: str) -> Callable[[str], bool]:
-    """As the shell matches names, case and all (fnmatch.fnmatchcase)."""
+    """Return a function that matches names like the shell, case-sensitively (fnmatch.fnmatchcase)."""
     whole = re.compile(fnmatch.translate(pattern))
     return lambda name: whole.match(name) is not None
 
 
 def begin_alike(pattern: str, names: list[str]) -> str:
-    """Which of the sorted names begin with most of what the pattern begins with, as a clause."""
+    """Return a clause with the sorted names that share the longest beginning with the pattern."""
     head = re.split(r"[*?\[]", pattern[:MOST_COMPARED], maxsplit=1)[0]
     for length in range(len(head), 0, -1):
         start = head[:length]
@@ -33,10 +33,10 @@ def begin_alike(pattern: str, names: list[str]) -> str:
 
 
 def probe_name(base: str, function: str, taken: set[str]) -> str:
-    """The name of a probe that a pattern of the probe ``base`` made; ``taken`` is kept up to date.
+    """Return the name of a probe that the pattern of ``base`` made, and add it to ``taken``.
 
-    At most 40 of ``[a-z0-9_]``. A name that had to be cut, or is taken, ends in a hash of what it stands
-    for, so that it is the same at each start.
+    It has at most 40 characters of ``[a-z0-9_]``. A name that is too long or taken ends in a hash of the
+    full name, so that it is the same at each start.
     """
     whole = f"{base}_{function}"
     name = clean = re.sub(r"[^a-z0-9_]", "_", whole.lower())

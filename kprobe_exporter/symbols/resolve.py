@@ -1,4 +1,4 @@
-"""From a target as written to what is attached: patterns, compilers' suffixes, modules' functions."""
+"""Resolves a target as written to the places to attach: patterns, compilers' suffixes, modules."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -29,25 +29,25 @@ FPROBES = frozenset({Kind.FENTRY, Kind.FEXIT})
 FUNCTIONS = frozenset({Kind.KPROBE, Kind.KRETPROBE, Kind.CALL}) | FPROBES
 
 CLONE = re.compile(r"(?:\.(?:isra|constprop|part|lto_priv|llvm)\.[0-9]+)+")
-"""What compilers append to the name of a function that they changed. A ``.cold`` is a part of one, and
-no function: nobody calls it."""
+"""Suffixes that compilers append to the name of a function that they changed. ``.cold`` is not among them:
+it marks a part of a function, which no code calls."""
 
 OVERRIDDEN = "__ftrace_invalid_address__"
-"""In the list for a weak function that another one replaced (kernel/trace/ftrace.c)."""
+"""The name in the list of a weak function that another function overrides (kernel/trace/ftrace.c)."""
 
 
 class Resolved(NamedTuple):
-    """What is attached, and a sentence for the log if it is not what was written."""
+    """The target to attach, and a clause for the user if it differs from what was written."""
 
     target: Target
     note: str = ""
 
 
 class Resolver:
-    """Reads each of the kernel's lists once, when it is first needed: 50,000 lines take some 30 ms.
+    """Reads each of the kernel's lists once, at first use: 50,000 lines take about 30 ms.
 
-    For one start or reload: modules come and go. ``events`` gives the names of a system's tracepoints,
-    none for a system that is not there. Where a list cannot be read, targets stay as they are.
+    Use one for a single start or reload, since modules come and go. ``events`` returns the names of a
+    system's tracepoints, none for an unknown system. If a list cannot be read, targets stay as they are.
     """
 
     def __init__(self, lists: Lists, events: Callable[[str], Iterable[str]]) -> None:
@@ -56,7 +56,7 @@ class Resolver:
 
     @classmethod
     def of(cls, files: Tracefs, root: Path = Path("/")) -> "Resolver":
-        """That of this kernel. ``root`` is ``/``, or what a test takes for it."""
+        """The resolver of this kernel. ``root`` is ``/``, or a directory that a test uses instead."""
         lists = Lists.of(Path(), root)._replace(
             traceable=lambda: files.read(TRACEABLE).splitlines(),
             addresses=lambda: files.read(ADDRESSES).splitlines(),
@@ -64,11 +64,11 @@ class Resolver:
         return cls(lists, lambda system: event_names(files, system))
 
     def matching(self, target: Target, most: int) -> list[Target]:
-        """What a pattern names now, sorted, each once; raises ProbeRefused for none or more than ``most``.
+        """Return the current matches of a pattern, sorted; raises ProbeRefused for 0 or more than ``most``.
 
-        Of functions those that can be traced and that kprobes are not kept off; a compiler's clone
-        (``f.isra.0``) is one of its own, as it is called in its own right. A name that several functions
-        have is there once, for the kernel to refuse.
+        Functions match if they are traceable and not on the blacklist of kprobes. A compiler's clone
+        (``f.isra.0``) is a match of its own, since it is called separately. A name that several
+        functions share occurs once; the kernel refuses it.
         """
         if target.kind is Kind.TRACEPOINT:
             matches = matcher(target.event)
@@ -87,12 +87,13 @@ class Resolver:
         return sorted(found, key=lambda one: (one.event, one.symbol, one.module))
 
     def place(self, target: Target) -> Resolved:
-        """Where one target attaches. Raises ProbeRefused where the compiler made several functions of it,
-        and for what an fprobe cannot do.
+        """Find where one target attaches.
 
-        A function of a module gets the module's name, by which the kernel arms it again when the module
-        comes back (trace_kprobe_module_callback of kernel/trace/trace_kprobe.c); a function that the
-        compiler renamed, its name here. Whether a kprobe is refused, the kernel says.
+        Raises ProbeRefused if the compiler made several functions of it, and for targets that an fprobe
+        cannot take; kprobes are left for the kernel to refuse. A function of a module gets the module's
+        name, by which the kernel arms the probe again when the module comes back
+        (trace_kprobe_module_callback of kernel/trace/trace_kprobe.c). A function that the compiler
+        renamed gets its name in this kernel.
         """
         if target.kind not in FUNCTIONS or target.is_pattern or self._places is None:
             return Resolved(target)
@@ -119,19 +120,19 @@ class Resolver:
         return Resolved(target, note)
 
     def explain(self, target: Target, error: ProbeRefused) -> str:
-        """The kernel's refusal of a target, with what to write instead if its name is not unique."""
+        """Return the kernel's refusal of a target, with what to write instead if its name is not unique."""
         if not isinstance(error, NotUnique):
             return str(error)
         return f"{str(error).rstrip('.')}; {singles(target, self._lists)}."
 
     @cached_property
     def _places(self) -> dict[str, list[str]] | None:
-        """The modules of every function that can be traced, by name; "" is the kernel itself."""
+        """The modules of every traceable function, by its name; "" is the kernel itself."""
         return attempt(lambda: traceable(self._lists.traceable()))
 
     @cached_property
     def _dotted(self) -> list[str]:
-        """Names with a dot, as compilers make them: one in twenty, so that a look-up need not read all."""
+        """Names with a dot, as compilers make them: one in twenty, so a search here is faster than in all."""
         return [name for name in self._places or () if "." in name]
 
     @cached_property
@@ -143,7 +144,7 @@ class Resolver:
         return [module for module in found if target.module in ("", module)]
 
     def _functions(self, target: Target) -> set[tuple[str, str]]:
-        """Name and module of what a pattern names."""
+        """Return name and module of each function that matches a pattern."""
         if self._places is None:
             raise ProbeRefused(
                 f"'{target}' is a pattern, and this kernel does not list its functions ({TRACEABLE}): name "
@@ -160,18 +161,18 @@ class Resolver:
         }
 
     def _clone(self, target: Target) -> tuple[str, str] | None:
-        """The compiler's form of a function that is not there itself."""
+        """Return the compiler's form of a function that does not exist under its own name."""
         if target.offset:
             return None
         places = self._places or {}
         names = [name for name in self._dotted if target.module in ("", *places[name])]
         found = with_suffix(target.symbol, names)
         if found and attempt(lambda: symbols(self._lists.symbols(), {target.symbol.encode()})):
-            return None  # it has another name in the list, or is one of those that cannot be traced
+            return None  # the function exists: it is listed under an alias, or it is not traceable
         return found
 
     def _insist(self, target: Target, places: list[str]) -> None:
-        """Refuse what an fprobe does not take, and a name of several functions, all of which it takes."""
+        """Refuse a function that an fprobe cannot take, and a shared name, of which it would take all."""
         if not places:
             near = closest(target.symbol, similar(self._lists.traceable(), target.module, target.symbol))
             raise ProbeRefused(
@@ -185,7 +186,7 @@ class Resolver:
             )
 
     def _instead(self, target: Target) -> str:
-        """Why a pattern names nothing, or what begins as it does."""
+        """Return a clause: why a pattern matches nothing, or which names begin like it."""
         if target.module and target.module not in self._modules:
             return f": the module '{target.module}' is not loaded, and a pattern is looked up once"
         if target.kind is Kind.TRACEPOINT:
@@ -198,9 +199,9 @@ class Resolver:
 
 
 def with_suffix(symbol: str, functions: Iterable[str]) -> tuple[str, str] | None:
-    """The one form that the compiler left of a function, and a sentence about it; None if there is none.
+    """Return the one form that the compiler made of a function, and a clause about it; None if none.
 
-    Raises ProbeRefused where there are several, each of which some of the callers use.
+    Raises ProbeRefused if there are several, since each of them serves only some of the callers.
     """
     start = f"{symbol}."
     found = sorted(
@@ -215,7 +216,7 @@ def with_suffix(symbol: str, functions: Iterable[str]) -> tuple[str, str] | None
 
 
 def event_names(files: Tracefs, system: str) -> list[str]:
-    """The tracepoints of a system: its directories, not the files ``enable`` and ``filter`` beside them."""
+    """Return the tracepoints of a system: its directories, without the files ``enable`` and ``filter``."""
     try:
         names = files.names(f"events/{system}")
     except OSError:

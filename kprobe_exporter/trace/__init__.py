@@ -1,4 +1,4 @@
-"""The command ``trace``: the stages of the agent wired for a person at a terminal, as perf-tools' kprobe.
+"""The command ``trace``: the agent's stages wired for a person at a terminal, like perf-tools' kprobe.
 
 Takes a definition or an attach string. Gives lines of text, JSON objects, a table of counts, or the YAML
 that does the same.

@@ -1,4 +1,4 @@
-"""What somebody asks to trace: a definition, perf-tools' short form of one, or an attach string. Pure."""
+"""Parses the argument of ``trace``: a definition, perf-tools' short form, or an attach string. Pure."""
 
 import re
 from collections.abc import Sequence
@@ -20,16 +20,16 @@ HEAD = re.compile(r"(?P<verb>[pr]\d*|f\d*|e|t)(?::(?P<name>.*))?")
 """The first word of a definition."""
 
 SHORT = re.compile(r"(?P<verb>[pr]\d*):(?P<place>.+)")
-"""The same in perf-tools' short form, where the function is the event's name as well."""
+"""The first word of perf-tools' short form, in which the function also names the event."""
 
 ACTIVE = re.compile(r"(?P<verb>[prf])(?P<number>[0-9]{1,20})")
-"""A letter with its MAXACTIVE, such as the system r8169 seems to be as well."""
+"""A letter with a MAXACTIVE. The tracepoint system r8169 has the same form."""
 
 ARGUMENT = re.compile(r"[%$@+\\-]|[A-Za-z_]\w*=")
-"""How an argument begins, and no place does."""
+"""The beginning of an argument; no place begins like this."""
 
 EVENT = re.compile(r"[A-Za-z0-9_-]+:[A-Za-z0-9_-]+")
-"""``SYSTEM:EVENT``, as perf-tools' tpoint has it."""
+"""``SYSTEM:EVENT``, the form that perf-tools' tpoint takes."""
 
 NAMES = re.compile(r"[A-Za-z0-9_.$*?\[][A-Za-z0-9_.$+*?\[\]!-]*")
 """A function, a tracepoint, or a shell pattern over them."""
@@ -51,11 +51,11 @@ _HEADS = {
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is to be traced, under ``name``.
+    """A request to trace, under ``name``.
 
-    ``definition`` is the kernel's line; None for a tracepoint as it is, a call, and a pattern, which
-    ``target`` names. With a definition ``target`` is a place in a file that has a name there: then the
-    definition's offset is not known yet.
+    ``definition`` is the kernel's line. It is None for a tracepoint without arguments, a call and a
+    pattern, which ``target`` names. With a definition, ``target`` is a place in a file, given by a
+    function's name; the definition does not have the offset yet.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Asked:
 
     @property
     def title(self) -> str:
-        """What ``Tracing …`` says."""
+        """The description of the trace, as in ``Tracing …``."""
         if self.definition is None:
             target = self.target
             assert target is not None
@@ -76,7 +76,7 @@ class Asked:
 
     @property
     def function(self) -> Target | None:
-        """The function of the kernel that it is about, if it is one: without a pattern or an address."""
+        """The kernel function to trace; None if it is not one kernel function given by name."""
         if self.definition is None:
             assert self.target is not None
             known = self.target.kind is Kind.CALL and not self.target.is_pattern
@@ -90,7 +90,7 @@ class Asked:
         return Target(kinds[self.definition.returns], place.module, place.name, place.offset)
 
     def at(self, place: Place) -> "Asked":
-        """The same at the place that is meant."""
+        """Return a copy whose definition attaches at ``place``."""
         assert self.definition is not None
         return replace(self, definition=replace(self.definition, place=place))
 
@@ -98,9 +98,9 @@ class Asked:
 def parse_asked(text: str) -> Asked:
     """Parse DEFINITION of the command line; raises GrammarError.
 
-    ``p:do_sys_openat2`` is short for ``p:do_sys_openat2 do_sys_openat2``, with arguments as well; a
-    function of a file may be named, ``p:/bin/bash:readline``. ``KIND:TARGET [ARGUMENTS]`` is the same
-    with an attach string, and ``SYSTEM:EVENT`` short for ``tracepoint:SYSTEM:EVENT``.
+    ``p:do_sys_openat2`` is short for ``p:do_sys_openat2 do_sys_openat2``; arguments may follow. The place
+    may be a function of a file by name, ``p:/bin/bash:readline``. ``KIND:TARGET [ARGUMENTS]`` uses an
+    attach string, and ``SYSTEM:EVENT`` is short for ``tracepoint:SYSTEM:EVENT``.
     """
     words = text.split()
     if not words:
@@ -116,7 +116,7 @@ def parse_asked(text: str) -> Asked:
 
 
 def event_name(place: str) -> str:
-    """A name for an event at a place, as it is written: the function's, as far as the kernel takes it."""
+    """Return an event name for a place as written: the function's name, made valid for the kernel."""
     path, _, name = place.removesuffix("%return").rpartition(":")
     if path.startswith("/") and kernel_number(name) is not None:
         name = f"{path.rpartition('/')[2]}_{name}"
@@ -125,7 +125,7 @@ def event_name(place: str) -> str:
 
 
 def _instead_of(word: str) -> str:
-    """What to write for a name or a pattern that stands where a definition begins; "" if it is none."""
+    """Return advice for a bare name or pattern in place of a definition; "" for other words."""
     owner, colon, name = word.rpartition(":")
     begins = "a definition begins with p for an entry or r for a return, write"
     if word.startswith("/"):
@@ -141,7 +141,7 @@ def _instead_of(word: str) -> str:
 
 
 def _instead_of_headed(word: str, head: str, several: bool) -> str:
-    """The same of what begins with a letter: the system r8169 has one too, with a number as MAXACTIVE is."""
+    """The same for a word that begins like a definition, such as an event of the system r8169."""
     active = ACTIVE.fullmatch(head)
     if active and (active["verb"] == "p" or int(active["number"]) > MOST_ACTIVE):
         return (
@@ -156,7 +156,7 @@ def _instead_of_headed(word: str, head: str, several: bool) -> str:
 
 
 def _with_place(words: list[str]) -> list[str]:
-    """The words of a definition that has its place, which perf-tools lets be the event's name alone."""
+    """Add the place that perf-tools' short form leaves out, because the event's name is the function."""
     found = SHORT.fullmatch(words[0])
     if not found or (len(words) > 1 and not ARGUMENT.match(words[1])):
         return words
@@ -167,7 +167,7 @@ def _with_place(words: list[str]) -> list[str]:
 
 
 def _defined(words: Sequence[str]) -> Asked:
-    """A definition, perhaps of a function of a file by its name."""
+    """Parse a definition; its place may be a function of a file, given by name."""
     target = None
     in_file = IN_FILE.fullmatch(words[1]) if len(words) > 1 else None
     if in_file and kernel_number(in_file["symbol"]) is None and words[0][0] in "pr":
@@ -182,7 +182,7 @@ def _defined(words: Sequence[str]) -> Asked:
 
 
 def _attached(target: Target, arguments: list[str]) -> Asked:
-    """An attach string, with arguments as a definition has them."""
+    """Make a request of an attach string and the fetch arguments that follow it."""
     name = event_name(target.event or (f"{target.path}:" if target.path else "") + target.symbol)
     name = name.strip("_") or "every" if target.is_pattern else name
     if target.path and not target.symbol:
@@ -205,7 +205,7 @@ def _attached(target: Target, arguments: list[str]) -> Asked:
 
 
 def located(asked: Asked, offset: int) -> Asked:
-    """The same, with the offset in the file at which its function was found."""
+    """Return a copy with the offset in the file at which its function was found."""
     definition = asked.definition
     assert definition is not None
     assert isinstance(definition.place, FileOffset)

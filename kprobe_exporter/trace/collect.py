@@ -1,4 +1,4 @@
-"""Probes collected as the agent collects them: planned, installed, read as pages; for objects and tables.
+"""Collects probes as the agent does, for JSON objects and tables: plans, installs, reads pages.
 
 asked ──► emit (YAML) ──► config ──► plan ──► attach ──► source (binary) ──► records, or aggregate
 """
@@ -29,22 +29,22 @@ from kprobe_exporter.tracefs.probes import Installed, names_in_use
 
 NAMESPACE = Settings().namespace
 MOST = 1000
-"""Functions that a pattern may name."""
+"""The largest number of functions that a pattern may match."""
 
 FOREIGN = "of_"
-"""Before the name of a tracepoint's field that is also one of ours: sched_wakeup has a pid, too."""
+"""Prefix of a tracepoint's field whose name is also in ``OURS``, such as the pid of sched_wakeup."""
 
 OURS = frozenset({"comm", "tid", "pid", "cpu", "return", "caller", "symbol", "duration"})
 
 WANTED = Metric("counter", "total", "", labels=(Label("comm", "comm"), Label("caller", "caller")))
-"""What has an event's thread and caller recorded, where each event is shown by itself."""
+"""A metric that makes the plan record each event's thread and caller, to show single events."""
 
 
 @dataclass(slots=True)
 class Collected:
-    """The probes in the kernel, of which ``pipe`` gives what they record; None where nothing is recorded.
+    """The installed probes. ``pipe`` delivers their events; it is None if no probe records events.
 
-    Those that are ``matched`` by a pattern may be refused one by one, which ``warn`` tells.
+    The kernel may refuse single probes that a pattern ``matched``; ``warn`` is called with a summary.
     """
 
     plans: list[ProbePlan]
@@ -58,7 +58,7 @@ class Collected:
         return [part for attached in self.attached for part in attached.parts]
 
     def enable(self) -> None:
-        """Start recording. Raises ProbeRefused, for what a pattern matched if all of it is refused."""
+        """Start recording. Raises ProbeRefused; for a pattern only if all its probes are refused."""
         refused: dict[str, str] = {}
         for attached in self.attached:
             try:
@@ -71,7 +71,7 @@ class Collected:
         self.leave_out(refused, len(self.attached))
 
     def leave_out(self, refused: Mapping[str, str], among: int) -> None:
-        """Tell that targets of a pattern are refused. Raises ProbeRefused if they are all that there are."""
+        """Warn of the refused targets of a pattern. Raises ProbeRefused if all ``among`` are refused."""
         if not refused:
             return
         target, reason = next(iter(refused.items()))
@@ -94,11 +94,11 @@ def collected(
     tgid: bool = False,
     all_fields: bool = False,
 ) -> Iterator[Collected]:
-    """Install the probes, not enabled yet, and take them away. Raises TracefsError.
+    """Install the probes without enabling them, and remove them on exit. Raises TracefsError.
 
-    Of what a pattern matches, what the kernel refuses is left out, of which ``warn`` is told.
-    ``recipes`` says what the records of a probe are to be added up to; else they come one by one.
-    ``all_fields``: of a tracepoint that nobody said of what to fetch, all that can be read is.
+    Matches of a pattern that the kernel refuses are left out; ``warn`` is called with a summary.
+    ``recipes`` gives the recipe that adds up a probe's records; without one they come one by one.
+    ``all_fields``: fetch all readable fields of a tracepoint for which no fetch arguments are given.
     """
     symbols = Symbols(files)
     reading = _pages(instance, symbols, stacks=any(probe.stack for probe in probes))
@@ -118,7 +118,7 @@ def collected(
             plan = plan_probe(probe, NAMESPACE, DECODERS, kernel, slots)
             one_of_many = each.name in made.matched
             others = [part.spec for part in made.parts]
-            # To explain a refusal takes all symbols of the kernel, too long for each of many.
+            # Explaining a refusal reads all symbols of the kernel, which is too slow for each match.
             explain = _plain if one_of_many else resolver.explain
             attached, reasons = settle(instance, plan, taken, others, explain)
             if attached is None:
@@ -138,7 +138,7 @@ def collected(
         made.leave_out(refused, len(found))
         if layouts:
             if any(layout.caller or layout.stack for layout in layouts):
-                symbols.name(0)  # loaded now: it takes a while
+                symbols.name(0)  # loads the symbols before the probes are enabled: it is slow
             made.pipe = open_pipe(
                 instance,
                 reading,
@@ -171,7 +171,7 @@ def _plain(target: Target, error: ProbeRefused) -> str:
 
 
 def each_event(probe: Probe, *, stacks: bool) -> Probe:
-    """The probe with every event of it wanted, its thread and its caller."""
+    """Return the probe so that every event is recorded, with its thread and, if known, its caller."""
     metric = WANTED
     if not all(_knows_caller(attach) for attach in probe.attach):
         metric = replace(WANTED, labels=WANTED.labels[:1])
@@ -184,7 +184,7 @@ def _knows_caller(attach: Attach) -> bool:
 
 def _fetching_all(probe: Probe, kernel: Kernel) -> Probe:
     made = replace(probe, attach=tuple(_fetching(attach, kernel) for attach in probe.attach))
-    # Of the event itself, where the kernel has no eprobes, only what somebody takes is read.
+    # Without eprobes the tracepoint's own record is read, and only the fields that a metric uses.
     labels = tuple(Label(name, name) for attach in made.attach for name in attach.fetch)
     return replace(made, metrics=tuple(replace(one, labels=one.labels + labels) for one in made.metrics))
 
@@ -204,7 +204,7 @@ def _fetching(attach: Attach, kernel: Kernel) -> Attach:
 
 
 def _readable(field: Field) -> bool:
-    """Whether it is a number, a string, or an array of numbers that the record holds itself."""
+    """Whether the field is a number, a string, or an array of numbers inside the record."""
     if field.fetch_type is not None:
         return True
     numbers = field.length and not field.type.startswith("__")
@@ -212,11 +212,11 @@ def _readable(field: Field) -> bool:
 
 
 def own_name(field: str) -> str:
-    """The name under which a tracepoint's field is kept."""
+    """Return the name under which a tracepoint's field is recorded."""
     return f"{FOREIGN}{field}" if field in OURS else field
 
 
 def shown_name(name: str) -> str:
-    """The field's own name again."""
+    """Return the field's own name: the inverse of ``own_name``."""
     field = name.removeprefix(FOREIGN)
     return field if field in OURS else name

@@ -1,4 +1,4 @@
-"""Counting instead of showing: the agent's aggregation, in numbers for a table."""
+"""Counts events with the agent's aggregation, and makes the numbers of a table from them."""
 
 from collections import Counter, deque
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ from kprobe_exporter.trace.collect import MOST, NAMESPACE, Collected
 
 RETURNS = tuple(float(bound) for bound in (0, *(1 << power for power in range(41))))
 DURATIONS = tuple((1 << power) / 1e6 for power in range(26))
-"""Powers of two: of return values, and of µs in seconds."""
+"""Bucket bounds: powers of two for return values; powers of two of µs, in seconds, for durations."""
 
 HISTORY = 60
-"""Rates that are remembered."""
+"""Rates that are kept for the sparkline."""
 
 
 class Row(NamedTuple):
-    """What is probed: events a second lately, and in all; errors by name; misses, None if unknown."""
+    """One probe: recent events per second, all events, errors by name, and misses (None if unknown)."""
 
     probe: str
     rate: float
@@ -37,10 +37,10 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """All that is shown at one moment.
+    """The content of the screen at one moment.
 
-    ``rows`` have the most frequent first; ``rates`` are the sums of the last seconds, oldest first;
-    ``histogram`` is the first row's, of ``what``. ``lost`` by reason.
+    ``rows`` begin with the most frequent probe. ``rates`` are events per second over all probes, the
+    oldest first. ``histogram`` belongs to the first row and shows ``what``. ``lost`` is by reason.
     """
 
     title: str
@@ -53,17 +53,14 @@ class Table:
 
 
 def counting(probe: Probe, *, narrowed: bool, stacks: bool) -> Probe:
-    """The probe as it is counted; ``narrowed`` to some threads, each of its events has to be seen."""
+    """Return the probe for counting; ``narrowed`` to some threads, it has to record every event."""
     made = replace(probe, return_buckets=RETURNS, duration_buckets=DURATIONS, stack=stacks)
     return replace(made, aggregate="events") if narrowed else made
 
 
 @dataclass(slots=True)
 class Counts:
-    """The numbers of a trace. ``narrowed``: what passed the filter counts, and not each firing.
-
-    One thread's.
-    """
+    """The numbers of a trace: of each hit, or if ``narrowed``, of events that pass. Not thread-safe."""
 
     title: str
     narrowed: bool
@@ -76,11 +73,11 @@ class Counts:
     _shown: dict[str, str] = field(default_factory=dict, init=False)
 
     def recipe(self, attached: Attached, plan: ProbePlan) -> Recipe | None:
-        """What the records of a probe are to be added up to."""
+        """Return the recipe that adds up a probe's records; None if they are needed one by one."""
         return recipe(attached.layout, plan.metrics, attached.only)
 
     def attach(self, collected: Collected) -> None:
-        """Get ready for the events of installed probes."""
+        """Register the installed probes, before their events come."""
         for plan, attached in zip(collected.plans, collected.attached, strict=True):
             self._shown[plan.probe.name] = attached.spec.target.partition(":")[2]
             self._aggregator.declare(plan.metrics)
@@ -97,11 +94,11 @@ class Counts:
         self._aggregator.consume(batch)
 
     def update(self, counts: KernelCounts) -> None:
-        """Take what the kernel counted."""
+        """Take over the kernel's counts."""
         self._aggregator.update_kernel(counts)
 
     def table(self, seconds: float, *, last: bool = False) -> Table:
-        """The numbers ``seconds`` after the start; with ``last`` the rates are those of all that time."""
+        """Return the numbers ``seconds`` after the start; with ``last``, rates are over the whole trace."""
         numbers = self._aggregator.copy()
         counted = self._counted(numbers)
         if last:
@@ -133,7 +130,7 @@ class Counts:
 
 
 def _errors(numbers: Numbers, probe: str) -> dict[str, int]:
-    """Error returns of a probe by name, the most frequent first."""
+    """Return a probe's error returns by name, the most frequent first."""
     found = _family(numbers, "return_errors_total")
     samples = found.samples.items() if found else ()
     errors = {
@@ -145,7 +142,7 @@ def _errors(numbers: Numbers, probe: str) -> dict[str, int]:
 
 
 def _histogram(numbers: Numbers, probe: str) -> tuple[str, HistogramValue | None]:
-    """Of how long it took, or else of what it returned."""
+    """Return the probe's histogram of durations, or else of return values, with its name."""
     for name, what in (("duration_seconds", "duration"), ("return_value", "return value")):
         found = _family(numbers, name)
         value = found.samples.get((probe,)) if found else None

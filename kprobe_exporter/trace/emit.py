@@ -1,4 +1,4 @@
-"""The configuration that makes the agent do what a trace does, as YAML, and the same read back."""
+"""Writes the YAML configuration with which the agent does the same as a trace, and reads it back."""
 
 import json
 import os
@@ -15,11 +15,11 @@ from kprobe_exporter.trace.asked import Asked
 from kprobe_exporter.trace.output import escaped
 
 LONGEST = 40
-"""Of a probe's name."""
+"""Characters of a probe's name, at most."""
 
 
 def configuration(asked: Asked, filter_text: str | None, *, stacks: bool, command: Sequence[str] = ()) -> str:
-    """The YAML of one probe; ``command`` is told in a comment."""
+    """Return the YAML of one probe, with ``command`` in a comment."""
     keys = [("name", probe_name(asked.name)), *_place(asked)]
     if filter_text is not None:
         keys.append(("filter", filter_text))
@@ -36,8 +36,8 @@ def configuration(asked: Asked, filter_text: str | None, *, stacks: bool, comman
 
 
 def read_back(text: str) -> Config:
-    """What the agent makes of such a configuration. Raises UsageError for what it refuses."""
-    # In memory, for it is a configuration like any other, and those come from files.
+    """Load the configuration as the agent does. Raises UsageError if it is refused."""
+    # ``load`` reads only files, so the text is put into a memfd.
     descriptor = os.memfd_create("trace", os.MFD_CLOEXEC)
     try:
         os.fchmod(descriptor, 0o600)
@@ -50,13 +50,13 @@ def read_back(text: str) -> Config:
 
 
 def probe_name(event: str) -> str:
-    """The event's name as that of a probe can be."""
+    """Return the event's name, made valid as the name of a probe."""
     name = re.sub("[^a-z0-9_]", "_", event.lower())
     return f"{'_' if name[0].isdigit() else ''}{name}"[:LONGEST]
 
 
 def _place(asked: Asked) -> list[tuple[str, str]]:
-    """What is probed: the definition, or where the agent knows more, an attach string."""
+    """Return the attach string if there is one, since the agent can do more with it; else the definition."""
     if asked.target is not None:
         return [("attach", str(asked.target))]
     assert asked.definition is not None
@@ -64,6 +64,6 @@ def _place(asked: Asked) -> list[tuple[str, str]]:
 
 
 def _scalar(text: str) -> str:
-    """A string for YAML: plain where that is no other type and no syntax, else as JSON has it."""
+    """Return a YAML string: plain if YAML reads it as that string, else quoted as in JSON."""
     plain = re.fullmatch(r"[A-Za-z_/][\w/.@+-]*(:[\w/.@+*?\[\]-]+)*", text, re.ASCII)
     return text if plain and text.lower() not in ("true", "false", "null") else json.dumps(text)

@@ -1,4 +1,4 @@
-"""Signals that end a trace, and waiting for descriptors until one comes."""
+"""Handles the signals that end a trace, and waits for descriptors until such a signal comes."""
 
 import os
 import select
@@ -13,9 +13,9 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Interrupt(Stop):
-    """The request to stop, made by a signal; the second one ``insists``: what is left is not written.
+    """The request to stop, made by a signal; a second one sets ``insists``: the rest is not written.
 
-    Used by the main thread alone.
+    Only the main thread uses it.
     """
 
     def __init__(self) -> None:
@@ -25,16 +25,16 @@ class Interrupt(Stop):
 
     @contextmanager
     def heeded(self) -> Iterator["Interrupt"]:
-        """Take the signals, which cut no step in two; afterwards they are whose they were.
+        """Handle the signals inside the block, and restore the previous handlers after it.
 
-        A SIGHUP that nohup has ignored stays so.
+        Signals interrupt no step but a write within ``in_write``. A SIGHUP that nohup ignores stays ignored.
         """
 
         def end(number: int, frame: FrameType | None) -> None:
             self.insists = self.is_set()
             self.set()
             if self._in_write:
-                raise InterruptedError  # a terminal that Ctrl-S has stopped would take no more for ever
+                raise InterruptedError  # a write to a terminal stopped by Ctrl-S would block forever
 
         ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
         heeded = [number for number in ENDING if not (ignored and number == signal.SIGHUP)]
@@ -49,9 +49,9 @@ class Interrupt(Stop):
             self._close()
 
     def wait_for(self, descriptors: Iterable[int], seconds: float, watched: int | None = None) -> None:
-        """Return when one of them can be read, when asked to stop, or after so many seconds.
+        """Return when a descriptor can be read, on a request to stop, or after ``seconds``.
 
-        When nobody reads ``watched`` any more, that is a request to stop.
+        A request to stop is also made when the reader of ``watched`` has closed its end.
         """
         if self.is_set():
             return
@@ -67,7 +67,7 @@ class Interrupt(Stop):
 
     @contextmanager
     def in_write(self) -> Iterator[None]:
-        """Within it a signal raises InterruptedError."""
+        """Let signals raise InterruptedError inside the block."""
         self._in_write = True
         try:
             yield
@@ -75,7 +75,7 @@ class Interrupt(Stop):
             self._in_write = False
 
     def wait_for_room(self, descriptor: int, seconds: float) -> bool:
-        """Wait until it takes something; False after so many seconds, or when asked to stop meanwhile."""
+        """Wait until ``descriptor`` takes data; False after ``seconds``, or on a new request to stop."""
         poll = select.poll()
         poll.register(descriptor, select.POLLOUT)
         if not self.is_set():

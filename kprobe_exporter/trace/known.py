@@ -1,4 +1,4 @@
-"""What the kernel's lists and a file's symbols say of what is asked for, before anything is installed."""
+"""Checks a request against the kernel's lists and a file's symbols, before anything is installed."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +16,10 @@ from kprobe_exporter.tracefs.files import MountedTracefs
 
 
 class Placed(NamedTuple):
-    """What is attached to in this kernel, and the sentences that a person should read before.
+    """The request at its place in this kernel, and sentences for the user, shown before the trace starts.
 
-    ``warnings`` say that it will show nothing, ``notes`` how it differs from what was written.
-    ``refused`` says why the kernel will not take it; None where nothing is known against it.
+    ``warnings`` say that the probe will never fire. ``notes`` say how it differs from what was written.
+    ``refused`` says why the kernel will not accept it; None if no reason is known.
     """
 
     asked: Asked
@@ -29,7 +29,7 @@ class Placed(NamedTuple):
 
 
 def placed(asked: Asked, files: MountedTracefs, root: Path = Path("/")) -> Placed:
-    """Find the place that is meant. Raises UsageError for a function that its file has not."""
+    """Find the place to attach to. Raises UsageError for a function that is not in its file."""
     if asked.target is not None and asked.definition is not None:
         try:
             return Placed(located(asked, locate(asked.target).offset))
@@ -40,7 +40,7 @@ def placed(asked: Asked, files: MountedTracefs, root: Path = Path("/")) -> Place
 
 
 def _function(asked: Asked, function: Target, files: MountedTracefs, root: Path) -> Placed:
-    """Where the function of the kernel is, and what is known of it."""
+    """Find the place of a kernel function, and what the kernel's lists say about it."""
     try:
         target, note = Resolver.of(files, root).place(function)
     except ProbeRefused as error:
@@ -50,7 +50,7 @@ def _function(asked: Asked, function: Target, files: MountedTracefs, root: Path)
         place = Symbol(target.symbol, target.module, target.offset)
         asked = replace(asked, target=target) if asked.definition is None else asked.at(place)
     if asked.definition is not None and asked.definition.kind is ProbeKind.FPROBE:
-        return Placed(asked, notes)  # the resolver has refused what an fprobe does not take
+        return Placed(asked, notes)  # the resolver has already refused functions that an fprobe cannot take
     can, why = _answer(target, Lists.of(files.root, root))
     said = f"{target.symbol}: {why}."
     if can is False:
@@ -62,6 +62,6 @@ def _function(asked: Asked, function: Target, files: MountedTracefs, root: Path)
 
 
 def _answer(target: Target, lists: Lists) -> Answer:
-    """What the lists say of a kprobe there; of a return that it needs a whole function."""
+    """Ask the lists about a probe at the target; for a return, about its function as a whole."""
     offset = target.offset if target.kind is Kind.KPROBE else 0
     return Functions(lists, [target.symbol]).answer(target.module, target.symbol, offset)

@@ -1,4 +1,4 @@
-"""Events as JSON, one object a line: every value as the ring buffer has it, times in nanoseconds."""
+"""Events as JSON, one object a line: values as in the ring buffer, times in nanoseconds."""
 
 import json
 import re
@@ -28,17 +28,17 @@ NUMBERS = re.compile(rb"\{(-?(?:0x)?[0-9a-fA-F]+(?:,-?(?:0x)?[0-9a-fA-F]+)*)\}")
 """An array of numbers as the kernel prints it."""
 
 OF_NUMBERS = re.compile(r"[usxb][0-9][^\[]*\[[0-9]+\]")
-"""The type of such an array; not one of characters, symbols or strings."""
+"""The type of such an array; arrays of characters, symbols and strings do not match."""
 
 MOST_WAITING = 4096
-"""Events whose stack has not come yet."""
+"""The largest number of events that wait for their stacks."""
 
 Show: TypeAlias = Callable[[Record], dict[str, Any]]
 Frames: TypeAlias = tuple[bytes, ...]
 
 
 class Objects:
-    """Makes lines of records. With ``stacks`` an event waits for its stack, a batch at the most.
+    """Writes a line for each record. With ``stacks``, an event waits for its stack for at most one batch.
 
     Not thread-safe.
     """
@@ -51,13 +51,13 @@ class Objects:
         self._waiting: list[Record] = []
 
     def add(self, plan: ProbePlan, layout: Layout, kind: str, target: str, only: Where | None = None) -> None:
-        """Get ready for the records of a layout; ``only`` is the filter that the kernel could not take."""
+        """Register a layout before its records come; the kernel could not take the filter ``only``."""
         self._shows[layout.slot] = _show(plan.probe.name, layout, kind, target)
         if only is not None:
             self._passes[layout.slot] = passes(layout, only)
 
     def consume(self, batch: Batch) -> None:
-        """Write what is complete."""
+        """Write the events that are complete."""
         if not self._stacks:
             self._put(batch.records, {})
             return
@@ -71,7 +71,7 @@ class Objects:
         self._put([*ready, *batch.records[:last]], frames)
 
     def finish(self) -> None:
-        """There will be no further stacks."""
+        """Write the waiting events: no further stacks will come."""
         self._put(self._waiting, {})
         self._waiting = []
 
@@ -89,14 +89,14 @@ class Objects:
 
 
 def text(value: bytes) -> str:
-    """A string; bytes that are no UTF-8 become ``\\xNN``, and JSON escapes what is no printable character."""
+    """Decode a string; bytes that are not UTF-8 become ``\\xNN``. JSON escapes unprintable characters."""
     return value.decode(errors="backslashreplace")
 
 
 def json_value(value: Value, arg: Arg) -> object:
-    """A field as JSON: a number, a string, a list of numbers; null for what the kernel could not read.
+    """Return a field for JSON: a number, a string, a list of numbers; None if the kernel could not read it.
 
-    Which of them it is, ``arg`` says: a string may have the text of an array.
+    The type in ``arg`` decides, since a string may look like an array.
     """
     if not isinstance(value, bytes):
         return value
@@ -106,7 +106,7 @@ def json_value(value: Value, arg: Arg) -> object:
 
 
 def _show(event: str, layout: Layout, kind: str, target: str) -> Show:
-    """What makes an object of a record of this layout."""
+    """Return the function that makes an object of a record of this layout."""
     take_return = getter(layout, "return") if layout.place("return") is not None else None
     take_comm = getter(layout, "comm")
     comm = next((arg for arg in layout.args if arg.name == "comm"), Arg("comm", "comm"))
@@ -140,7 +140,7 @@ def _show(event: str, layout: Layout, kind: str, target: str) -> Show:
 
 
 def _args(layout: Layout) -> Iterator[tuple[str, Callable[[Record], Value], Arg]]:
-    """What was fetched, under the names that were given, or the tracepoint's own."""
+    """Yield the fetched values, under the given names or the names of the tracepoint's fields."""
     for arg in layout.args:
         if arg.name not in ("comm", "return", "duration"):
             yield shown_name(arg.name), getter(layout, arg.name), arg

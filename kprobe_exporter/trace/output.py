@@ -1,4 +1,4 @@
-"""Writing to stdout: the kernel's bytes to a pipe, on a terminal with control bytes escaped."""
+"""Writes to stdout: the kernel's bytes to a pipe; to a terminal with control bytes escaped."""
 
 import codecs
 import errno
@@ -9,20 +9,20 @@ from kprobe_exporter.errors import StartError
 from kprobe_exporter.trace.interrupt import Interrupt
 
 PIECE = 4096
-"""PIPE_BUF: so much is written to a pipe that poll says has room, and nobody waits."""
+"""PIPE_BUF: a write of so many bytes does not block if poll says that the pipe has room."""
 
 PATIENCE = 2.0
-"""Seconds that a reader may take, once we are to end, before the rest is dropped."""
+"""Seconds that a write waits for the reader after a request to stop, before the rest is dropped."""
 
 ALWAYS = 3600.0
 
 
 class Gone(Exception):
-    """Nobody reads any more, or not in time: nothing further is written."""
+    """The reader has closed its end, or does not read in time: nothing further is written."""
 
 
 class Output:
-    """Bytes to one descriptor, never waiting for a slow reader beyond a request to stop. One thread's."""
+    """Writes to one descriptor; a request to stop ends the wait for a slow reader. Not thread-safe."""
 
     def __init__(self, descriptor: int, stop: Interrupt, *, terminal: bool) -> None:
         self.descriptor = descriptor
@@ -35,21 +35,21 @@ class Output:
 
     @property
     def watched(self) -> int | None:
-        """The descriptor, where poll tells that its reader has gone."""
+        """The descriptor, if poll can tell that its reader has gone; None for a file."""
         return self.descriptor if self._waits else None
 
     def say(self, line: str) -> None:
-        """A line of our own."""
+        """Write a line of the exporter's own."""
         self.write(f"{line}\n".encode(errors="backslashreplace"))
 
     def write(self, data: bytes) -> None:
-        """Write all. Raises Gone if that cannot be."""
+        """Write all bytes. Raises Gone if the reader does not take them."""
         if self.terminal:
             data = escaped(self._decoder.decode(data)).encode(errors="backslashreplace")
         self.write_raw(data)
 
     def write_raw(self, data: bytes) -> None:
-        """The same without escaping, for what is ours."""
+        """The same without escaping, for the exporter's own output."""
         rest = memoryview(data)
         while rest:
             if self.gone or not self._has_room():
@@ -82,7 +82,7 @@ class Output:
 
 
 def escaped(text: str) -> str:
-    """Lines for a terminal: what is no printable character, a tab or a line's end becomes ``\\xNN``."""
+    """Escape text for a terminal: unprintable characters except tab and newline become ``\\xNN``."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in "\n\t" else _code(c) for c in text)

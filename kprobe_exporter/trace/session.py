@@ -1,4 +1,4 @@
-"""The trace's own place in the kernel: an instance of its own name, the threads it is about, its events."""
+"""The trace's own trace instance in the kernel, the threads that it is limited to, and its events."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,18 +16,18 @@ from kprobe_exporter.tracefs.leftovers import acquire_for_trace, remove_dead_tra
 
 LIVE_BUFFER = Settings().buffer_size
 HELD_BUFFER = 8 * LIVE_BUFFER
-"""Bytes a CPU for what is read as it comes, and for what waits in the kernel for the end."""
+"""Bytes of buffer per CPU: for events read as they come, and for events held until the end."""
 
 MOST_BUFFER = Settings().buffer_total
 
 FILES = {ProbeKind.KPROBE: "kprobe_events", ProbeKind.UPROBE: "uprobe_events"}
-"""Where a definition is written; all others go to dynamic_events."""
+"""The file for a definition of this kind; all other kinds go to dynamic_events."""
 
 
 class Threads:
-    """The threads to which the instance keeps: one, or those of a process, new ones as they are seen.
+    """The threads that the instance records: one, or those of a process; ``look`` adds new ones.
 
-    They are in set_event_pid, which holds for every event of the instance before its filter.
+    They are in set_event_pid, which the kernel applies to every event of the instance before its filter.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Threads:
                 raise StartError(f"there is no process {pid}.")
 
     def look(self) -> None:
-        """Look for threads that the process has started since."""
+        """Add threads that the process has started since the last look."""
         if self._pid is None:
             return
         try:
@@ -62,16 +62,16 @@ class Threads:
 
 
 def batched(numbers: list[int], most: int = 100) -> Iterator[list[int]]:
-    """So few that they fit into one write to the kernel."""
+    """Split into lists short enough for one write to the kernel."""
     return (numbers[at : at + most] for at in range(0, len(numbers), most))
 
 
 @contextmanager
 def own_instance(files: Tracefs, *, held: bool = False, tgid: bool = False) -> Iterator[tuple[Instance, int]]:
-    """An instance for this trace and the KiB of its buffer for a CPU; what it made goes at the end.
+    """Yield an instance for this trace and its buffer's KiB per CPU; remove it and its probes on exit.
 
-    ``held``: nothing is read before the end. ``tgid``: process ids are recorded as well. What killed
-    traces left goes first. Raises TracefsError.
+    ``held``: events are read only at the end. ``tgid``: process ids are recorded as well. Leftovers of
+    killed traces are removed first. Raises TracefsError.
     """
     remove_dead_traces(files)
     with acquire_for_trace(files) as instance:
@@ -79,16 +79,16 @@ def own_instance(files: Tracefs, *, held: bool = False, tgid: bool = False) -> I
         kib = max(4, min(HELD_BUFFER if held else LIVE_BUFFER, MOST_BUFFER // cpus) // 1024)
         instance.set_up(kib, record_tgid=tgid)
         if instance.keep_own_threads_out():
-            # We start no thread, and of a process that is asked for the children are another one.
+            # Off: the trace starts no thread, and event-fork would add the children of a traced process.
             instance.write("options/event-fork", "0")
-        instance.write("trace_clock", "mono")  # wipes the marker by which our own thread was found
+        instance.write("trace_clock", "mono")  # wipes the marker that told this thread's id
         yield instance, kib
 
 
 def text_specs(asked: Asked, filter_text: str | None) -> list[ProbeSpec]:
-    """What is installed where the kernel's text is wanted: the definition as it stands.
+    """Return the events to install for the kernel's text: the definition as it stands.
 
-    Of a call these are two events. The layouts say no more than the events' names.
+    A call has two events. The layouts name the events, and describe no arguments.
     """
     definition, target = asked.definition, asked.target
     if definition is not None:
@@ -112,7 +112,7 @@ def _defined(definition: Definition, name: str, filter_text: str | None) -> Prob
     verb, _, body = definition.render().partition(" ")
     verb = verb.partition(":")[0]
     if definition.kind is ProbeKind.KPROBE and definition.returns and definition.maxactive is None:
-        verb = f"r{MAXACTIVE}"  # by default, calls are missed when many threads wait in the function
+        verb = f"r{MAXACTIVE}"  # the default misses calls while many threads wait in the function
     return ProbeSpec(
         probe=name,
         kind=definition.kind.name.lower(),

@@ -1,4 +1,4 @@
-"""The table of what is counted, drawn in the lines and columns of a terminal. Pure."""
+"""Draws the table of counts in the lines and columns of a terminal. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -7,7 +7,7 @@ from kprobe_exporter.trace.count import Row, Table
 from kprobe_exporter.trace.output import escaped
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"
-"""Left parts of a column."""
+"""Characters that fill 0 to 8 eighths of a column, from the left."""
 
 HEIGHTS = "▁▂▃▄▅▆▇█"
 
@@ -15,7 +15,7 @@ BAR = 40
 """Columns of the longest bar, where there is room."""
 
 FIGURES = 48
-"""Columns of a row behind its name."""
+"""Columns of a row to the right of the name."""
 
 MOST_ERRORS = 6
 
@@ -25,7 +25,7 @@ UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
 def draw(table: Table, width: int, height: int, *, color: bool) -> list[str]:
-    """The lines of a table, none longer than ``width``, no more than ``height``."""
+    """Return the lines of a table: at most ``height``, each at most ``width`` long."""
     lines = [(_title(table, width), BOLD), ("", "")]
     rows = enumerate(_rows(table.rows, width, height))
     lines += [(line, BOLD if number == 0 else "") for number, line in rows]
@@ -51,7 +51,7 @@ def _colored(line: str, style: str) -> str:
 
 
 def _title(table: Table, width: int) -> str:
-    """What is traced, for how long, and how the rate went."""
+    """The trace's title, the sparkline of its rates, and the seconds since the start."""
     left, right = escaped(table.title).replace("\n", "\\n"), f"{table.seconds:.0f} s"
     room = max(0, width - len(left) - len(right) - 4)
     spark = _sparkline(table.rates[-room:] if room else ())
@@ -64,7 +64,7 @@ def _sparkline(rates: Sequence[float]) -> str:
 
 
 def _rows(rows: Sequence[Row], width: int, height: int) -> Iterator[str]:
-    """The figures behind the names, which are shortened where there is no room for both."""
+    """A line for each probe: its name, shortened if there is no room, and its figures."""
     room = max(5, width - FIGURES)
     names = [_shortened(_name(row), room) for row in rows]
     wide = max(5, *map(len, names))
@@ -83,7 +83,7 @@ def _name(row: Row) -> str:
 
 
 def _shortened(name: str, room: int) -> str:
-    """A name with its middle left out: those of one pattern begin or end alike."""
+    """Cut the middle out of a name, since the names of one pattern begin or end alike."""
     if len(name) <= room:
         return name
     end = (room - 1) // 2
@@ -102,7 +102,7 @@ def _listed(counts: Mapping[str, int]) -> str:
 
 
 def _histogram(value: HistogramValue, what: str, width: int, room: int) -> Iterator[str]:
-    """A line for each bucket from the first to the last that has something."""
+    """A line for each bucket, from the first to the last one that is not empty."""
     filled = [number for number, count in enumerate(value.counts) if count]
     numbers = list(range(filled[0], filled[-1] + 1))
     names = [_bucket(value.bounds, number, what) for number in numbers]
@@ -123,7 +123,7 @@ def _bar(columns: float) -> str:
 
 
 def _bucket(bounds: Sequence[float], number: int, what: str) -> str:
-    """What falls into a bucket: above the bound before it, up to its own."""
+    """The range of a bucket: above the bound before it, up to its own."""
     tell = _duration if what == "duration" else _number
     if number == len(bounds):
         return f"> {tell(bounds[-1])}"

@@ -1,4 +1,4 @@
-"""The kernel's text of the events, as they come or at the end, line for line as perf-tools prints it."""
+"""Prints the kernel's text of the events, live or at the end, line for line like perf-tools."""
 
 import os
 import re
@@ -20,25 +20,25 @@ from kprobe_exporter.tracefs.probes import Installed, install
 from kprobe_exporter.tracefs.profile import buffer_stats
 
 READ_BYTES = 65536
-"""More than one read of trace_pipe gives."""
+"""More than one read of trace_pipe returns."""
 
 HEADER_BYTES = 4096
 HEADER = re.compile(rb"(?:#(?: [^\n]*)?\n)*")
-"""Of ``trace``; further down it also says ``##### CPU 1 buffer started ####``."""
+"""The header of ``trace``. It does not match later lines such as ``##### CPU 1 buffer started ####``."""
 
 TURN = 0.2
-"""Seconds after which is looked at the time, the threads of a process and the progress."""
+"""Seconds between two checks of the time, the threads of a process and the progress."""
 
 PAUSE = 0.02
-"""Seconds between two looks: to wake for each event would cost more than the event."""
+"""Seconds to pause once the pipe is empty: waking for each event would cost more than the event."""
 
 AT_ONCE = 16
-"""Reads after which is looked at the rest of the world."""
+"""Reads in a row, before the request to stop, the time and the threads are checked again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """How it is to be shown. ``seconds``: buffered in the kernel for so long, and written at the end."""
+    """Options of the output. ``seconds``: buffer in the kernel for so long, and write at the end."""
 
     title: str
     seconds: float | None = None
@@ -61,7 +61,7 @@ def trace(
     out: Output,
     stop: Interrupt,
 ) -> int:
-    """Trace until asked to stop; the number of events that the ring buffer had no room for."""
+    """Trace until a request to stop; return the number of events lost because the ring buffer was full."""
     with _installed(instance, specs) as probes:
         if wish.stacks:
             instance.write("options/stacktrace", "1")
@@ -85,13 +85,13 @@ def trace(
 
 
 class _Text:
-    """The instance's trace_pipe on its way to stdout."""
+    """Copies the instance's trace_pipe to stdout."""
 
     def __init__(self, instance: Instance, pipe: int, out: Output, stop: Interrupt) -> None:
         self._instance, self._pipe, self._out, self._stop = instance, pipe, out, stop
 
     def live(self, look: Callable[[], None], *, header: bool) -> None:
-        """Write what comes until asked to stop."""
+        """Write events as they come, until a request to stop."""
         if header:
             self._header()
         looked = time.monotonic()
@@ -105,7 +105,7 @@ class _Text:
                 looked = time.monotonic()
 
     def wait(self, seconds: float, look: Callable[[], None]) -> None:
-        """Let the kernel gather for so long, or until asked to stop."""
+        """Let the kernel buffer events for so long, or until a request to stop."""
         started = time.monotonic()
         with progress() as tell:
             while not self._stop.is_set() and (passed := time.monotonic() - started) < seconds:
@@ -115,7 +115,7 @@ class _Text:
                 look()
 
     def rest(self, *, header: bool, held: bool) -> None:
-        """Write what is left; on a terminal only what was held back: who ends a flood wants an end."""
+        """Write the rest; to a terminal only if it was ``held``, so that Ctrl-C ends a flood at once."""
         if self._out.terminal and not held:
             return
         if header:
@@ -129,7 +129,7 @@ class _Text:
                 tell(f"{written:,} lines written")
 
     def _some(self) -> tuple[int, bool]:
-        """Write some of what is there; how many lines it were, and whether there may be more."""
+        """Write the data of a few reads; return the number of lines, and whether there may be more."""
         lines = 0
         for _ in range(AT_ONCE):
             try:
@@ -145,7 +145,7 @@ class _Text:
         return lines, True
 
     def _header(self) -> None:
-        """The columns' names, which only ``trace`` has; trace_pipe has the events themselves."""
+        """Write the names of the columns, which are in ``trace`` and not in trace_pipe."""
         opened = self._instance.files.open_pipe(f"{self._instance.path}/trace")
         try:
             found = HEADER.match(os.read(opened, HEADER_BYTES))
@@ -156,7 +156,7 @@ class _Text:
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """What tells how far it is, on one line of stderr, where that is a terminal."""
+    """Yield a function that shows progress on one line of stderr, if that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda said: None
         return
@@ -172,7 +172,7 @@ def progress() -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def _installed(instance: Instance, specs: Sequence[ProbeSpec]) -> Iterator[list[Installed]]:
-    """The events in the kernel; the name is as it is asked for, for our instance has no other of it."""
+    """Install the events, and remove them on exit. Their names need be unique only in this instance."""
     probes: list[Installed] = []
     with ExitStack() as stack:
         for spec in specs:

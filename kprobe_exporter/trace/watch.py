@@ -1,4 +1,4 @@
-"""The loops behind ``--json`` and ``--count``: reading the pages, writing lines, drawing the table."""
+"""The loops of ``--json`` and ``--count``: they read pages, write lines and draw the table."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ from kprobe_exporter.tracefs.poller import read_counts
 from kprobe_exporter.tracefs.profile import buffer_stats
 
 TURN = 0.1
-"""Seconds after which pages are read that are not half full yet."""
+"""Seconds between two reads at most: poll wakes only when a CPU's buffer is half full."""
 
 REDRAW = 1.0
 
@@ -37,7 +37,7 @@ def write_objects(
     seconds: float | None,
     stacks: bool,
 ) -> int:
-    """Write each event as a JSON object; the number of events that were lost."""
+    """Write each event as a JSON object; return the number of lost events."""
     objects = Objects(out.write_raw, stacks=stacks)
     wanted = [each_event(probe, stacks=stacks) for probe in probes]
     with collected(
@@ -76,7 +76,8 @@ def show_counts(
 ) -> None:
     """Draw the table each second on a terminal, elsewhere once, at the end.
 
-    ``narrowed``: what passed a filter counts; ``each``: to some threads, so every event has to be seen.
+    ``narrowed``: count the events that pass a filter, not each hit. ``each``: only some threads are
+    traced, so every event has to be recorded.
     """
     counts = Counts(title, narrowed)
     wanted = [counting(probe, narrowed=each, stacks=False) for probe in probes]
@@ -100,7 +101,7 @@ def show_counts(
 
 
 class _Screen:
-    """Where the table stands on a terminal: it is drawn over itself."""
+    """Draws the table; on a terminal over the previous one."""
 
     def __init__(self, out: Output, *, color: bool) -> None:
         self._out, self._color = out, color
@@ -124,7 +125,7 @@ def _run(
     seconds: float | None,
     every_second: Callable[[float], None],
 ) -> float:
-    """Enable, read until asked to stop, disable, read the rest; for how many seconds it was enabled."""
+    """Enable, read until a request to stop, disable, read the rest; return the seconds it was enabled."""
     made.enable()
     started = time.monotonic()
     drawn = passed = 0.0

@@ -1,7 +1,7 @@
 """What can be probed: functions and tracepoints of this kernel, functions of a file, as attach strings.
 
-Takes a pattern. Gives the places that match, each with its prototype or fields if asked for, or a
-sentence why there are none.
+Takes a pattern. Gives the places that match, each with its prototype or fields on request, or a sentence
+that says why there are none.
 May import btf, elf, errors, grammar, symbols and tracefs.
 """
 

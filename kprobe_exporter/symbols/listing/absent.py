@@ -1,4 +1,4 @@
-"""Why nothing is found under a name, and what may be meant: clauses and sentences for a person."""
+"""Explains why a name is not found and suggests similar ones, in clauses and sentences for the user."""
 
 import platform
 from collections.abc import Collection, Iterable
@@ -15,23 +15,23 @@ from kprobe_exporter.symbols.patterns import begin_alike
 EXPORTED = b"alias symbol:"
 
 LIKELY = 0.8
-"""How alike two names have to be where only a mistake in writing is looked for."""
+"""Similarity, from 0 to 1, at which one name counts as a misspelling of another."""
 
 
 def refusal(sentence: str) -> ProbeRefused:
-    """The error that says so; a question keeps its mark."""
+    """Return the error with this sentence; adds a full stop if no mark ends it."""
     return ProbeRefused(sentence if sentence.endswith(("?", ".", "…")) else f"{sentence}.")
 
 
 def no_tracepoint(wish: Wish, events: Collection[str]) -> ProbeRefused:
-    """For a tracepoint that is not there. ``events`` are all, as ``SYSTEM:EVENT``."""
+    """Return the error for an unknown tracepoint. ``events`` are all tracepoints, as ``SYSTEM:EVENT``."""
     if not wish.owner and wish.name in _systems(events):
         return refusal(f"'{wish.text}' is a system of tracepoints: write 'tracepoint:{wish.name}:*'")
     return refusal(f"'{wish.text}' matches no tracepoint of this kernel{_near(wish, events)}")
 
 
 def no_syscall(wish: Wish, calls: Collection[str]) -> ProbeRefused:
-    """For a system call that is not among those that can be probed."""
+    """Return the error for a system call that is not among ``calls``, which can be probed."""
     if not calls:
         return refusal(
             f"'{wish.text}': this kernel has no tracepoints of system calls (CONFIG_FTRACE_SYSCALLS)"
@@ -41,7 +41,7 @@ def no_syscall(wish: Wish, calls: Collection[str]) -> ProbeRefused:
 
 
 def no_owner(wish: Wish, events: Collection[str], modules: Collection[str]) -> ProbeRefused:
-    """For an owner that is no loaded module, and has no such tracepoint."""
+    """Return the error for an owner that is no loaded module and has no such tracepoint."""
     systems = _systems(events)
     if wish.owner in systems:
         return no_tracepoint(wish, events)
@@ -56,7 +56,7 @@ def no_owner(wish: Wish, events: Collection[str], modules: Collection[str]) -> P
 def neither(
     wish: Wish, events: Collection[str], functions: Iterable[str], error: ProbeRefused
 ) -> ProbeRefused:
-    """For a name that is no tracepoint, and as a function refused by ``error``."""
+    """Return the error for a name that is no tracepoint, and as a function is refused with ``error``."""
     if wish.is_exact:
         names = {event.partition(":")[2]: event for event in events}
         if near := get_close_matches(wish.name, names, n=1, cutoff=LIKELY):
@@ -67,9 +67,9 @@ def neither(
 
 
 def exporting_module(root: Path, symbol: str) -> str | None:
-    """The module that exports this symbol, loaded or not; None if none does, or nothing is written.
+    """Return the module that exports this symbol, loaded or not; None if the file names none.
 
-    ``alias symbol:NAME MODULE`` a line of modules.symbols (depmod(8)); what is not exported is not in it.
+    The lines of modules.symbols (depmod(8)) are ``alias symbol:NAME MODULE``, for exported symbols only.
     """
     path = root / "lib/modules" / platform.release() / "modules.symbols"
     wanted = EXPORTED + symbol.encode() + b" "
@@ -86,7 +86,7 @@ def _systems(events: Iterable[str]) -> set[str]:
 
 
 def _near(wish: Wish, events: Collection[str]) -> str:
-    """The tracepoint that may be meant: of this name in another system, or of nearly this name."""
+    """Suggest a tracepoint of this name in another system, or of a similar name."""
     there = next((event for event in events if event.partition(":")[2] == wish.name), None)
     if there:
         return f", did you mean '{there}'?"

@@ -1,4 +1,4 @@
-"""What a place gives a probe: a function's prototype by BTF, a tracepoint's fields by its format."""
+"""The data at a place: a function's prototype from BTF, a tracepoint's fields from its format."""
 
 import re
 from collections import defaultdict
@@ -14,22 +14,22 @@ from kprobe_exporter.symbols.resolve import FUNCTIONS
 from kprobe_exporter.tracefs.files import ReadOnlyTracefs
 
 POINTED = re.compile(r"\(\*+(?:const|volatile|restrict| )*(?=\))")
-"""Where the name stands in ``int (*)(void *)``."""
+"""Finds the place of the name in ``int (*)(void *)``."""
 
 
 CALL = "__syscall_nr"
-"""Of the tracepoint of one system call, a field that is always the same."""
+"""A field of a system call's tracepoints; its value is always the same."""
 
 
 class Details:
-    """Looks them up, all at once: of each module's functions its BTF is read one time."""
+    """Looks up all places at once, so that the BTF of each module is read only once."""
 
     def __init__(self, tracefs: Path, root: Path = Path("/")) -> None:
         self._files = ReadOnlyTracefs(tracefs)
         self._types = root / "sys/kernel/btf"
 
     def of(self, places: Iterable[Place]) -> tuple[dict[Place, list[str]], list[str]]:
-        """Lines by place, none for what is not known; and sentences about what could not be read."""
+        """Return lines by place, without unknown places, and sentences about data that could not be read."""
         found: dict[Place, list[str]] = {}
         functions: defaultdict[str, dict[str, Place]] = defaultdict(dict)
         for place in places:
@@ -59,13 +59,13 @@ class Details:
 
 
 def signature(prototype: Prototype) -> str:
-    """A prototype as C declares it: ``ssize_t vfs_read(struct file *file, char *buf, …)``."""
+    """Format a prototype as in C: ``ssize_t vfs_read(struct file *file, char *buf, …)``."""
     params = ", ".join(map(_parameter, prototype.params)) or "void"
     return _named(prototype.returns.name, f"{prototype.name}({params})")
 
 
 def declaration(field: Field) -> str:
-    """A field as the kernel's format declares it: ``char prev_comm[16]``."""
+    """Format a field as in the kernel's ``format`` file: ``char prev_comm[16]``."""
     size = f"[{field.length}]" if field.length and not field.type.endswith("]") else ""
     return f"{field.type} {field.name}{size}"
 
@@ -75,7 +75,7 @@ def _parameter(param: Param) -> str:
 
 
 def _named(kind: str, name: str) -> str:
-    """A C type around a name: in the innermost brackets that point, before an array's, else behind it."""
+    """Put a name into a C type: after the innermost ``(*``, before the ``[`` of an array, or at the end."""
     found = POINTED.search(kind)
     at = found.end() if found else (kind + "[").index("[")
     blank = "" if kind[:at].endswith("*") else " "
@@ -83,7 +83,7 @@ def _named(kind: str, name: str) -> str:
 
 
 def _events(place: Place) -> list[str]:
-    """The tracepoints of a place: a system call has two."""
+    """Return the tracepoints of a place: a system call has two."""
     if place.kind is Kind.TRACEPOINT:
         return [f"{place.owner}/{place.name}"]
     if place.kind is Kind.SYSCALL:

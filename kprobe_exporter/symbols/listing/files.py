@@ -12,10 +12,10 @@ from kprobe_exporter.symbols.patterns import begin_alike
 
 
 def file_places(wish: Wish) -> list[Place]:
-    """Those of the file ``wish.owner`` that are asked for, sorted.
+    """Return the matching functions of the file ``wish.owner``, sorted.
 
-    Names that no attach string can hold, as Go has them, are left out. Raises GrammarError if the file
-    is none to probe, ProbeRefused, a sentence, if nothing matches or can be probed.
+    Names that no attach string can hold, such as those of Go, are left out. Raises GrammarError if the
+    file cannot be probed, and ProbeRefused, with a sentence, if no function matches or can be probed.
     """
     kind = wish.kind or Kind.UPROBE
     path = os.path.abspath(wish.owner)  # noqa: PTH100 - resolve() would follow a library's link
@@ -36,7 +36,7 @@ def file_places(wish: Wish) -> list[Place]:
 
 
 def _fit(path: str, names: Iterator[str]) -> Iterator[str]:
-    """The names that can be written in a configuration."""
+    """Yield the names that an attach string can hold."""
     for name in names:
         try:
             parse_target(f"{Kind.UPROBE}:{path}:{name}")
@@ -46,7 +46,7 @@ def _fit(path: str, names: Iterator[str]) -> Iterator[str]:
 
 
 def _insist(kind: Kind, path: str, name: str) -> None:
-    """Refuse what a probe of this kind cannot be set on; of a call, both its halves."""
+    """Raise ProbeRefused if a probe of this kind cannot be set; for a call, if a half of it cannot."""
     target = parse_target(f"{kind}:{path}:{name}")
     try:
         for half in target.halves if kind is Kind.UCALL else (target,):

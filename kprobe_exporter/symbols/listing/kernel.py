@@ -1,4 +1,4 @@
-"""The functions and tracepoints of the running kernel that can be probed, by its own lists."""
+"""The functions and tracepoints of the running kernel that can be probed, from its own lists."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -27,13 +27,13 @@ from kprobe_exporter.tracefs.files import ReadOnlyTracefs
 from kprobe_exporter.tracefs.probes import not_built
 
 EVENTS = "available_events"
-"""Of tracefs: ``SYSTEM:EVENT`` a line, for each event that can be enabled (kernel/trace/trace_events.c)."""
+"""In tracefs: a line ``SYSTEM:EVENT`` for each event that can be enabled (kernel/trace/trace_events.c)."""
 
 EXITS = "syscalls:sys_exit_"
-"""What the tracepoints of system calls begin with."""
+"""Prefix of the tracepoints at the exit of system calls."""
 
 NOT_COUNTED = ("bpf", "__builtin__")
-"""In kallsyms as if they were modules, and not among those whose symbols the kernel counts."""
+"""In kallsyms in the place of a module; the kernel does not count their symbols as namesakes."""
 
 BLACKLIST = (
     "/sys/kernel/debug/kprobes/blacklist cannot be read: the kernel may refuse some of these functions"
@@ -41,14 +41,14 @@ BLACKLIST = (
 
 
 class Listed(NamedTuple):
-    """What can be probed, sorted, and sentences that a person should know of it."""
+    """The places that can be probed, sorted, and sentences about them for the user."""
 
     places: list[Place]
     notes: list[str]
 
 
 class KernelPlaces:
-    """Looks places up by reading alone. ``root`` is ``/``, or what a test takes for it."""
+    """Looks up places, only by reading. ``root`` is ``/``, or a directory that a test uses instead."""
 
     def __init__(self, tracefs: Path, root: Path = Path("/")) -> None:
         self._files = ReadOnlyTracefs(tracefs)
@@ -58,7 +58,7 @@ class KernelPlaces:
         self._notes: list[str] = []
 
     def find(self, wish: Wish) -> Listed:
-        """What is asked for. Raises ProbeRefused, a sentence that says why not, and GrammarError."""
+        """Return the places that match. Raises ProbeRefused, with a sentence why not, and GrammarError."""
         self._notes = []
         if wish.kind in FUNCTIONS:
             found = self._functions(wish)
@@ -73,7 +73,7 @@ class KernelPlaces:
         return Listed(sorted(found, key=str), self._notes)
 
     def starting(self, text: str) -> Iterator[str]:
-        """Places that begin so, for a shell to complete: fast, so what kprobes refuse is among them."""
+        """Yield places that begin with ``text``, for a shell. To be fast, it keeps refused ones, too."""
         kind, colon, rest = text.partition(":")
         if colon and kind in FUNCTIONS:
             yield from (f"{kind}:{name}" for name in self._function_names() if name.startswith(rest))
@@ -85,7 +85,7 @@ class KernelPlaces:
             yield from (name for name in every if name.startswith(text))
 
     def _any(self, wish: Wish) -> list[Place]:
-        """Tracepoints and functions, or those of them that there are."""
+        """Return the matching tracepoints and functions. Raises ProbeRefused only if there are neither."""
         events = self._tracepoints(wish)
         try:
             return events + self._functions(wish)
@@ -101,7 +101,7 @@ class KernelPlaces:
             raise neither(wish, self._events, self._places, error) from None
 
     def _functions(self, wish: Wish) -> list[Place]:
-        """Functions for a probe of this kind, a kprobe if none was named."""
+        """Return the functions for a probe of this kind, or for a kprobe if no kind was given."""
         kind = wish.kind or Kind.KPROBE
         if kind in FPROBES and (reason := no_fprobes(self._files, self._root)):
             raise refusal(f"'{wish.text}' cannot be probed: {reason}")
@@ -121,7 +121,7 @@ class KernelPlaces:
         return [Place(one.kind, one.module, one.symbol) for one in alone]
 
     def _function(self, wish: Wish, kind: Kind) -> Place:
-        """The one function of this name, with notes about it. Raises ProbeRefused, which says why not."""
+        """Return the one function of this name and add notes on it. Raises ProbeRefused with the reason."""
         target = parse_target(f"{kind}:{wish.owner}{':' if wish.owner else ''}{wish.name}")
         if wish.kind is None and wish.owner and wish.owner not in self._modules:
             raise no_owner(wish, self._events, self._modules)
@@ -138,9 +138,9 @@ class KernelPlaces:
         return Place(kind, one.module, f"{one.symbol}+{one.offset}" if one.offset else one.symbol)
 
     def _alone(self, targets: list[Target]) -> list[Target]:
-        """Those whose name the kernel takes for one function: number_of_same_symbols() of trace_kprobe.c.
+        """Return the targets whose name is unique by number_of_same_symbols() of trace_kprobe.c.
 
-        A name without a module has to be the only one of all symbols, data and those of modules included.
+        A name without a module has to be unique among all symbols, including data and those of modules.
         """
         wanted = {target.symbol.encode() for target in targets}
         known = attempt(lambda: symbols(_repeated(self._lists.symbols(), wanted), wanted))
@@ -153,7 +153,7 @@ class KernelPlaces:
         return [one for one in targets if _is_alone(one, homes.get(one.symbol, ()))]
 
     def _elsewhere(self, target: Target) -> str:
-        """The module that would have the function, if it were loaded."""
+        """Return a clause that names the module that exports the function, if it is not loaded."""
         if target.module or target.symbol in self._places:
             return ""
         module = exporting_module(self._root, target.symbol)
@@ -168,7 +168,7 @@ class KernelPlaces:
         return [Place(Kind.TRACEPOINT, system, name) for system, name in pairs if matches(system, name)]
 
     def _syscalls(self, wish: Wish) -> list[Place]:
-        """System calls, which are probed by their tracepoints."""
+        """Return the matching system calls, which are probed by their tracepoints."""
         matches = wish.matcher()
         calls = [event.removeprefix(EXITS) for event in self._events if event.startswith(EXITS)]
         found = [Place(Kind.SYSCALL, "", call) for call in calls if matches("", call)]
@@ -177,7 +177,7 @@ class KernelPlaces:
         return found
 
     def _function_names(self) -> Iterator[str]:
-        """``NAME`` or ``MOD:NAME`` of each function in the kernel's list."""
+        """Yield ``NAME`` or ``MOD:NAME`` of each function in the kernel's list."""
         for name, homes in self._places.items():
             yield from (f"{home}:{name}" if home else name for home in set(homes))
 
@@ -187,7 +187,7 @@ class KernelPlaces:
 
     @cached_property
     def _places(self) -> dict[str, list[str]]:
-        """The modules of every function that can be traced, by name; empty where that is not listed."""
+        """The modules of every traceable function, by its name; empty if the list cannot be read."""
         return attempt(lambda: traceable(self._lists.traceable())) or {}
 
     @cached_property
@@ -196,20 +196,20 @@ class KernelPlaces:
 
     @cached_property
     def _events(self) -> list[str]:
-        """``SYSTEM:EVENT`` of the kernel's own events; what tools defined, our agents too, comes and goes."""
+        """``SYSTEM:EVENT`` of the kernel's own events. Events of tools and agents come and go: left out."""
         lines = attempt(lambda: self._files.read(EVENTS).decode("ascii", "replace").split()) or []
         made = attempt(lambda: {f"{one.group}:{one.event}" for one in list_definitions(self._files)}) or set()
         return [line for line in lines if ":" in line and line not in made]
 
 
 def _is_alone(target: Target, homes: Iterable[str]) -> bool:
-    """Whether a name stands for one symbol. ``homes`` are the modules of all; few where it is unknown."""
+    """Whether a name stands for one symbol. ``homes`` are the modules of all its known symbols."""
     there = [home for home in homes if target.module in ("", home)]
     return len(there) < 2
 
 
 def _repeated(lines: Iterable[bytes], wanted: set[bytes]) -> list[bytes]:
-    """The lines of kallsyms about names that several have: of 60,000 names it leaves some 2,000."""
+    """Return the lines of kallsyms for shared names: about 2,000 of 60,000 names remain."""
     first: dict[bytes, bytes] = {}
     others: list[bytes] = []
     for line in lines:

@@ -1,4 +1,4 @@
-"""What is asked for: ``tcp_*``, ``sched:*``, ``kprobe:ext4:*``, ``uprobe:/bin/bash:read*``."""
+"""Queries for places: ``tcp_*``, ``sched:*``, ``kprobe:ext4:*``, ``uprobe:/bin/bash:read*``."""
 
 import re
 from collections.abc import Callable
@@ -8,11 +8,11 @@ from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.symbols.patterns import matcher
 
 KINDS = frozenset(kind for kind in Kind if kind is not Kind.PAIR)
-"""A pair is written as a mapping, and named by nothing of its own."""
+"""The kinds of a query. A pair is written as a mapping and has no name of its own."""
 
 
 class Place(NamedTuple):
-    """Where a probe can be; ``str()`` is its attach string.
+    """A place for a probe; ``str()`` is its attach string.
 
     ``owner`` is a function's module, empty for the kernel itself; a tracepoint's system; a file's path.
     """
@@ -26,7 +26,7 @@ class Place(NamedTuple):
 
 
 class Wish(NamedTuple):
-    """A shell pattern over places. ``kind`` is None for any, ``owner`` empty for whatever owner."""
+    """A shell pattern over places. ``kind`` is None for any kind, ``owner`` empty for any owner."""
 
     text: str
     kind: Kind | None
@@ -35,23 +35,23 @@ class Wish(NamedTuple):
 
     @property
     def is_exact(self) -> bool:
-        """Whether it names one place, and no pattern."""
+        """Whether it names one place, without a pattern."""
         return not is_pattern(self.owner + self.name)
 
     def matcher(self) -> Callable[[str, str], bool]:
-        """Whether an owner and a name are asked for, as the shell matches file names."""
+        """Return a function that tells whether an owner and a name match, by the shell's rules."""
         owned = matcher(self.owner) if self.owner else lambda owner: True
         named = matcher(self.name) if self.name != "*" else lambda name: True
         return lambda owner, name: named(name) and owned(owner)
 
 
 def is_pattern(text: str) -> bool:
-    """Whether it may match more than itself."""
+    """Whether the text may match more than itself."""
     return re.search(r"[*?\[]", text) is not None
 
 
 def parse_wish(text: str) -> Wish:
-    """Take a pattern apart: ``[KIND:][OWNER:]NAME``; a part that is left empty is all of it.
+    """Parse a pattern, ``[KIND:][OWNER:]NAME``; an empty part matches all.
 
     The owner of a function in a file is its path, which begins with ``/``.
     """
