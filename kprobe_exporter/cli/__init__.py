@@ -1,6 +1,6 @@
-"""The command line: one file a command, and what all of them do with an error.
+"""The command line: one file per command, and the error handling that all commands share.
 
-Takes the words of a command line. Gives its output and an exit status; an error that a person can mend
+Takes the words of a command line. Gives its output and an exit status; an error that the user can fix
 becomes one sentence, without a traceback.
 May import agent, config, diagnose, errors, grammar, labels, probing, replay, service, symbols,
 symbols/listing, trace and tracefs.
@@ -36,10 +36,10 @@ WRONG_USAGE = 2
 
 
 class Commands(click.Group):
-    """Imports a command's module only when it is asked for: ``check`` needs no HTTP server."""
+    """Imports a command's module only when the command is used: ``check`` needs no HTTP server."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*COMMANDS]  # once imported, the command of this name hides list()
+        return [*COMMANDS]  # once imported, the submodule list hides the built-in list()
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
         commands = complete_commands(COMMANDS, incomplete)
@@ -54,7 +54,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, with a suggestion for a word that is nearly a command."""
+        """Resolve as click does, but suggest a command for a word that resembles one."""
         if args and args[0] not in COMMANDS and (near := get_close_matches(args[0], COMMANDS, 1)):
             ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
         return super().resolve_command(ctx, args)
@@ -64,7 +64,7 @@ class Commands(click.Group):
             formatter.write_dl([*COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; what a person can mend is told in a sentence, without a traceback."""
+        """Run the command; report an error that the user can fix in one sentence, without a traceback."""
         try:
             return super().invoke(ctx)
         except ConfigError as error:
@@ -80,10 +80,10 @@ class Commands(click.Group):
 
 @cache
 def _imported(name: str) -> ModuleType:
-    """The module of a command.
+    """Import and return the module of a command.
 
-    All that it imports lasts as long as the process. To look for garbage in it again and again took a seventh
-    of a start's processor time, and later 30 ms of every full collection, in which no other thread runs.
+    All that it imports lasts as long as the process. Without gc.disable() and gc.freeze(), scanning it took a
+    seventh of a start's CPU time, and later 30 ms of every full collection, in which no other thread runs.
     """
     gc.disable()
     try:

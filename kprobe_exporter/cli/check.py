@@ -1,4 +1,4 @@
-"""``check``: validates configurations; with ``--live`` also shows what this kernel would make of them."""
+"""``check``: validates configurations; ``--live`` also shows each probe's target and plan on this kernel."""
 
 import json
 import os
@@ -78,7 +78,7 @@ def _show(config: Config, tracefs: Path | None, as_json: bool) -> None:
 
 
 def table(rows: list[Row]) -> str:
-    """The probes in columns, further reasons below the first, and the verdict."""
+    """Return the probes in columns, further reasons below the first, and a summary line."""
     cells = [
         [*(one_line(text) for text in (row.probe, SHOWN[row.state][0], row.kind, row.target, row.plan))]
         for row in rows
@@ -103,7 +103,7 @@ def _line(cells: Sequence[str], widths: list[int], last: str, color: str | None 
 
 
 def _read(config: Config) -> str:
-    """Which files were read, and how much is in them."""
+    """Return the files that were read, and the number of their probes and metrics."""
     metrics = {metric.name for probe in config.probes for metric in probe.metrics}
     files = [f"{click.format_filename(file)}: ok" for file in config.files]
     return "\n".join([*files, f"{_count(len(config.probes), 'probe')}, {_count(len(metrics), 'metric')}"])

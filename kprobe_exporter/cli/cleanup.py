@@ -1,4 +1,4 @@
-"""``cleanup``: removes what killed agents left behind, and nothing else."""
+"""``cleanup``: removes the instances and probes of killed agents and traces, and nothing else."""
 
 from pathlib import Path
 
@@ -57,6 +57,6 @@ def _remove(files: Tracefs, name: str, found: list[str]) -> None:
 
 
 def left_behind(files: Tracefs, name: str) -> list[str]:
-    """What there is under an agent's name: its instance, the events of its group."""
+    """Return what exists under an agent's name: its instance, and the events of its group."""
     instance = [f"instances/{name}"] if files.exists(f"instances/{name}") else []
     return instance + [f"{d.group}/{d.event}" for d in list_definitions(files) if d.group == name]

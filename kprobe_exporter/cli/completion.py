@@ -25,15 +25,15 @@ VARIABLE = "_KPROBE_EXPORTER_COMPLETE"
 SHELLS = ("bash", "zsh", "fish")
 
 MOST_PLACES = 5000
-"""Names that a shell is given. Of more it gets none rather than a part, which it would take for all."""
+"""The most names that a shell is given. If there are more, it gets none: it would take a part for all."""
 
 
 @add_completion_class
 class ColonBash(BashComplete):
-    """click's, for words with a colon in them.
+    """click's completion for bash, extended to words that contain a colon.
 
-    To bash a colon ends a word (COMP_WORDBREAKS), so it is given the line and takes what comes after the
-    last colon, as bash-completion's __ltrim_colon_completions does.
+    For bash, a colon ends a word (COMP_WORDBREAKS). So the script passes the line, and gives bash only the
+    part after the last colon, as bash-completion's __ltrim_colon_completions does.
     """
 
     source_template = """\
@@ -58,14 +58,14 @@ complete -F %(complete_func)s %(prog_name)s
 """
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """The words before the cursor, and the one that it is in."""
+        """Return the words before the cursor, and the word at the cursor."""
         line = os.environ["COMP_LINE"]
         words = split_arg_string(line)[1:]
         return (words, "") if line[-1:].isspace() or not words else (words[:-1], words[-1])
 
 
 def completion_option() -> Callable[[Command], Command]:
-    """``--print-completion SHELL``."""
+    """Return the option ``--print-completion SHELL``."""
     return click.option(
         "--print-completion",
         type=click.Choice(SHELLS),
@@ -78,12 +78,12 @@ def completion_option() -> Callable[[Command], Command]:
 
 
 def complete_commands(commands: Mapping[str, str], incomplete: str) -> list[CompletionItem[str]]:
-    """Without importing one of them: it would take longer than anybody waits."""
+    """Complete the names of commands without importing a command, which would take too long."""
     return [CompletionItem(name, help=text) for name, text in commands.items() if name.startswith(incomplete)]
 
 
 def complete_places(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """Functions and tracepoints that begin so, as ``list`` shows them; none for who may not read them."""
+    """Complete functions and tracepoints as ``list`` shows them; a user who may not read them gets none."""
     from kprobe_exporter.symbols.listing import KernelPlaces  # noqa: PLC0415 - not needed for anything else
     from kprobe_exporter.tracefs.mount import find  # noqa: PLC0415
 
@@ -100,7 +100,7 @@ def complete_places(ctx: click.Context, param: click.Parameter, incomplete: str)
 def complete_definitions(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem[str]]:
-    """What ``trace`` takes: functions behind a kind, ``p:`` or ``r:``, and tracepoints as they are."""
+    """Complete what ``trace`` takes: functions after a kind, ``p:`` or ``r:``, and bare tracepoints."""
     from kprobe_exporter.grammar.target import Kind  # noqa: PLC0415
 
     kind, colon, name = incomplete.partition(":")
@@ -118,7 +118,7 @@ def complete_definitions(
 
 
 def complete_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """As the shell completes files, of an argument that is no click.Path."""
+    """Have the shell complete a file name, for an argument that is no click.Path."""
     return [CompletionItem(incomplete, type="file")]
 
 

@@ -1,4 +1,4 @@
-"""``doctor``: what this kernel can and cannot do, each check with its evidence and its fix."""
+"""``doctor``: shows what this kernel can and cannot do, each check with its evidence and its fix."""
 
 import json
 import os
@@ -57,7 +57,7 @@ def doctor(as_json: bool, tracefs: Path | None) -> None:
 
 
 def examine(tracefs: Path | None, root: Path) -> list[Check]:
-    """All checks, in the order in which they are shown; those that need a tracefs, if there is one."""
+    """Return all checks in display order, with those of a tracefs if one is or can be mounted."""
     before = find(Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
     place = tracefs or (before.path if before else USUAL)
     checks = [_kernel(), _user(os.geteuid()), _page_parser(PAGE_PARSER), *kernel_checks(root)]
@@ -73,7 +73,7 @@ def examine(tracefs: Path | None, root: Path) -> list[Check]:
 
 
 def tracefs_checks(files: Tracefs) -> list[Check]:
-    """What there is to see and to try in a tracefs. Raises TracefsError beside another doctor."""
+    """Return the checks of a tracefs. Raises TracefsError while another ``doctor`` runs."""
     remove_dead_traces(files)
     checks = [_agent(files, Settings().tracefs_instance)]
     try:
@@ -88,7 +88,7 @@ def tracefs_checks(files: Tracefs) -> list[Check]:
 
 
 def table(checks: list[Check], missing: list[str]) -> str:
-    """The checks in columns, the fix below its check, and the verdict."""
+    """Return the checks in columns, each fix below its check, and the verdict."""
     width = max(len(check.name) for check in checks)
     lines = []
     for check in checks:
@@ -125,7 +125,7 @@ def _page_parser(kind: str) -> Check:
 
 
 def _reading(instance: Instance) -> list[Check]:
-    """How events would be read here, and whether the names of their addresses can be."""
+    """Check how events would be read here, and whether the addresses of kernel functions are visible."""
     symbols = Symbols(instance.files)
     found = choose(instance, Settings(), symbols, stacks_wanted=False)
     pages = Check("pages", "ok", "events are read as binary pages")
@@ -143,7 +143,7 @@ def _reading(instance: Instance) -> list[Check]:
 
 
 def _following(instance: Instance) -> Check:
-    """Whether threads can be followed through their cgroups."""
+    """Check whether the agent can follow threads through their cgroups."""
     events = [f"events/{one.system}/{one.event}/enable" for one in FOLLOWED]
     missing = [event for event in events if not instance.files.exists(f"{instance.path}/{event}")]
     if not missing:
@@ -153,7 +153,7 @@ def _following(instance: Instance) -> Check:
 
 
 def _agent(files: Tracefs, name: str) -> Check:
-    """An agent of the usual name: a live one, or what a killed one left."""
+    """Check for a live agent of this name, and for what a killed one left."""
     found = left_behind(files, name)
     if _is_live(files, name):
         return Check("agent", "ok", f"a live agent holds instances/{name}")
@@ -164,9 +164,9 @@ def _agent(files: Tracefs, name: str) -> Check:
 
 
 def _is_live(files: Tracefs, name: str) -> bool:
-    """Whether somebody holds the instance of this name.
+    """Whether a process holds the lock of the instance of this name.
 
-    Only taking the lock tells; an agent that starts in these microseconds would find it taken.
+    The only test is to take the lock; an agent that starts in these microseconds would find it taken.
     """
     try:
         lock = files.lock(f"instances/{name}")
@@ -179,7 +179,7 @@ def _is_live(files: Tracefs, name: str) -> bool:
 
 
 def _refused(name: str, error: TracefsError) -> Check:
-    """Without this no agent runs. Its sentences are made as 'what is wrong: what mends it'."""
+    """Return a failed required check. The error's text has the form 'what is wrong: how to fix it'."""
     evidence, colon, fix = str(error).rpartition(": ")
     if not colon:
         evidence, fix = fix, "try again."

@@ -1,4 +1,4 @@
-"""``list``: what can be probed, as attach strings to paste into a configuration."""
+"""``list``: prints what can be probed, as attach strings to paste into a configuration."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from kprobe_exporter.tracefs.mount import mounted
 
 
 def _show(places: Sequence[Place], details: Mapping[Place, Sequence[str]], notes: Iterable[str]) -> None:
-    """All of it by one write: whoever closed the pipe meanwhile ends it quietly, as click sees to."""
+    """Print all lines by one write: if the reader has closed the pipe by then, click exits quietly."""
     for note in notes:
         click.echo(f"kprobe-exporter: {one_line(note)}", err=True)
     lines = (line for place in places for line in (str(place), *_indented(details.get(place, ()))))

@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options that several commands share."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +10,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def config_option(text: str) -> Callable[[Command], Command]:
-    """``--config FILE|DIR``, more than once if need be; ``text`` says what it is taken for."""
+    """Return the repeatable option ``--config FILE|DIR``; ``text`` is its help."""
     return click.option(
         "--config",
         "paths",
@@ -22,7 +22,7 @@ def config_option(text: str) -> Callable[[Command], Command]:
 
 
 def tracefs_option() -> Callable[[Command], Command]:
-    """``--tracefs PATH``."""
+    """Return the option ``--tracefs PATH``."""
     return click.option(
         "--tracefs",
         type=click.Path(path_type=Path),

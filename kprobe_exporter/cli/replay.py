@@ -1,4 +1,4 @@
-"""``replay``: metrics out of saved trace text."""
+"""``replay``: prints the metrics of saved trace text."""
 
 import os
 import sys
@@ -21,7 +21,7 @@ CHUNK = 1 << 20
 NAMES_SHOWN = 20
 
 SILENT = 2.0
-"""Seconds without a word: most files are done by then."""
+"""Seconds before the progress is shown: most files are done by then."""
 
 STEP = 0.5
 
@@ -61,7 +61,7 @@ def replay(file: str, paths: tuple[Path, ...]) -> None:
 
 @contextmanager
 def opened(file: str) -> Iterator[BinaryIO]:
-    """The file, or stdin, as it comes."""
+    """Open the file, or stdin for ``-``, without buffering."""
     if file == "-":
         yield sys.stdin.buffer.raw if hasattr(sys.stdin.buffer, "raw") else sys.stdin.buffer
     else:
@@ -70,7 +70,7 @@ def opened(file: str) -> Iterator[BinaryIO]:
 
 
 def read(stream: BinaryIO, run: Replay) -> None:
-    """Feed all of it."""
+    """Feed the whole stream to ``run``, and show the progress."""
     progress = Progress(_size(stream), run.summary)
     try:
         while data := stream.read(CHUNK):
@@ -82,7 +82,7 @@ def read(stream: BinaryIO, run: Replay) -> None:
 
 
 class Progress:
-    """One line on a terminal's stderr, for what takes longer; nothing elsewhere."""
+    """Shows the progress of a long run in one line on stderr, if that is a terminal."""
 
     def __init__(self, size: int, summary: Summary) -> None:
         self._size = size
@@ -107,7 +107,7 @@ class Progress:
 
 
 def _size(stream: BinaryIO) -> int:
-    """Of a regular file; 0 for a pipe."""
+    """Return the size of a regular file, or 0 for a pipe."""
     try:
         return os.fstat(stream.fileno()).st_size
     except (OSError, ValueError):
@@ -115,7 +115,7 @@ def _size(stream: BinaryIO) -> int:
 
 
 def shown(summary: Summary) -> str:
-    """The summary: the totals, then the events by name, the most frequent ones first."""
+    """Return the summary as text: the totals, then the events by name, the most frequent ones first."""
     lines = [
         f"{_count(summary.lines, 'line')}: {_count(summary.events.total(), 'event')},"
         f" {_count(summary.stacks, 'stack')}, {summary.rejected} rejected, {summary.cut} cut;"

@@ -1,4 +1,4 @@
-"""``run``: the agent, in the foreground."""
+"""``run``: runs the agent in the foreground."""
 
 import logging
 import signal
@@ -103,10 +103,10 @@ def run(
 
 
 def heed_signals(stop: Stop) -> None:
-    """The first SIGTERM or SIGINT asks for an orderly end, whatever is being done; SIGHUP for a reload.
+    """Have the first SIGTERM or SIGINT request an orderly stop at any time, and SIGHUP a reload.
 
-    The handlers do nothing but set a flag, so that no step of a start is cut in two; one signal
-    may interrupt another's handler.
+    The handlers only set a flag, so that they interrupt no step of a start halfway. One signal may
+    interrupt the handler of another.
     """
 
     def end(number: int, frame: FrameType | None) -> None:

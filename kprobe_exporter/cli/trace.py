@@ -1,4 +1,4 @@
-"""``trace``: one definition traced at the command line, as perf-tools' ``kprobe`` does it."""
+"""``trace``: traces one definition at the command line, as perf-tools' ``kprobe`` does."""
 
 import sys
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ from kprobe_exporter.tracefs.mount import mounted
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line says; under the names of the options."""
+    """The values of the command line's options, by their parameter names in click."""
 
     force: bool
     seconds: float | None
@@ -165,7 +165,7 @@ def _trace(
 
 
 def _translated(asked: Asked) -> tuple[str, ...]:
-    """What was translated in the definition."""
+    """Return a sentence for each part of the definition that was translated."""
     return tuple(f"{warning}." for warning in asked.definition.warnings) if asked.definition else ()
 
 
@@ -220,7 +220,7 @@ def _tell(sentence: str) -> None:
 
 @contextmanager
 def _expected() -> Iterator[None]:
-    """What the kernel may answer at any place."""
+    """Turn an OSError, which the kernel may return at any place, into a TracefsError."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The alternatives of one probe: places of single events and of calls, and pairs of events."""
+"""The alternatives of one probe: single events, calls, and pairs of events."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -15,15 +15,15 @@ from kprobe_exporter.grammar.target import Kind, Target, parse_target
 from kprobe_exporter.model.values import STACK_POINTER
 
 THREAD_KEYS = frozenset({"tid", "pid", "cpu"})
-"""What every event has and a pair may have as its key, without fetching it."""
+"""Fields that every event has, so that a pair may use them as its key without fetching them."""
 
 RETURN_OF_END = "a pair's `return` is that of its last event: fetch this one's $retval under another name"
 
 
 def alternatives(probe: ProbeModel, refuse: Refuse, defined: Target | None = None) -> tuple[Alternative, ...]:
-    """All alternatives of a well-formed probe, in order; what is wrong goes to ``refuse``.
+    """Return all alternatives of a well-formed probe, in order. Problems go to ``refuse``.
 
-    ``defined`` is what the probe's definition names, the only alternative then.
+    ``defined`` is the target of the probe's definition, which is then the only alternative.
     """
     found = tuple(_alternatives(probe, refuse, defined))
     if found:
@@ -51,7 +51,7 @@ def _alternatives(probe: ProbeModel, refuse: Refuse, defined: Target | None) -> 
 
 
 def _refuse_idle_keys(probe: ProbeModel, found: tuple[Alternative, ...], refuse: Refuse) -> None:
-    """Keys that would silently do nothing."""
+    """Refuse keys that would silently have no effect."""
     kinds = {target.kind for one in found for target in (one.attach.target.parts or (one.attach.target,))}
     if probe.maxactive and not kinds & {Kind.KRETPROBE, Kind.FEXIT, Kind.CALL}:
         refuse(("maxactive",), "only a kretprobe has it, and none is attached: leave it out")
@@ -64,14 +64,14 @@ def _refuse_idle_keys(probe: ProbeModel, found: tuple[Alternative, ...], refuse:
 
 
 def _refuse_patterns(found: tuple[Alternative, ...], refuse: Refuse) -> None:
-    """What a pattern names is probed together: that is no alternative to anything."""
+    """Refuse a pattern among several alternatives, because everything that it matches is probed together."""
     for index, one in enumerate(found):
         if one.attach.target.is_pattern:
             refuse(("attach", index), f"{one.attach.target} is a pattern, which has no alternatives")
 
 
 class _Pair:
-    """One pair in the making. What the probe fetches is read at its first event, as with calls."""
+    """Builds one pair. The probe's fetch arguments are read at its first event, as with calls."""
 
     def __init__(
         self, probe: ProbeModel, own: AttachModel, pair: PairModel, path: Path, refuse: Refuse
@@ -81,7 +81,7 @@ class _Pair:
         self.keys = dict(self._keys())
 
     def alternative(self) -> Alternative:
-        """Check, and put together."""
+        """Check the pair and return its alternative."""
         own, first = self.own, self.pair.begin
         fetch = (own.fetch if "fetch" in own.model_fields_set else self.probe.fetch) or {}
         returns = own.returns if "returns" in own.model_fields_set else self.probe.returns
@@ -113,7 +113,7 @@ class _Pair:
         return Alternative(attach, fields)
 
     def _keys(self) -> Iterator[tuple[str, Path]]:
-        """The fields of the key that can be some, each with its place."""
+        """Yield the valid fields of the key, each with its path, and refuse the others."""
         written = self.pair.key
         path: Path = (*self.path, "pair", "key")
         listed = {name: (*path, index) for index, name in enumerate(written)}
@@ -129,7 +129,7 @@ class _Pair:
                 yield name, place
 
     def _begin(self, half: str | HalfModel, at: Path, fetch: Mapping[str, str]) -> Alternative:
-        """An event that begins it; its ``return`` is none of the pair's."""
+        """Build an event that begins the pair. Its ``return`` is not the pair's."""
         found = self._half(half, at, fetch, None)
         attach = found.attach
         own = () if isinstance(half, str) else half.model_fields_set
@@ -146,7 +146,7 @@ class _Pair:
     def _half(
         self, half: str | HalfModel, at: Path, fetch: Mapping[str, str], returns: str | None
     ) -> Alternative:
-        """One event, with the keys that it has by itself fetched."""
+        """Build one event, which on a tracepoint also fetches the fields of the key."""
         own = HalfModel(to=half) if isinstance(half, str) else half
         path = (*self.path, "pair", *at)
         target = parse_target(own.to)
@@ -158,7 +158,7 @@ class _Pair:
         fetched = dict((own.fetch if "fetch" in own.model_fields_set else fetch) or {})
         for key, place in self.keys.items():
             if fetched.get(key) == "$retval" and own.returns is None:
-                fetched[key] = "$retval:x64"  # as arguments are read; a guess would make it signed
+                fetched[key] = "$retval:x64"  # unsigned like arguments; the guessed type is signed
             elif key in fetched or key in THREAD_KEYS:
                 continue
             elif target.kind.on_event:
@@ -173,11 +173,11 @@ class _Pair:
         return Site(probe, target, own, path, self.refuse, written).alternative()
 
     def _written(self, key: str) -> Path:
-        """Where a key stands that holds for the pair."""
+        """Return the path of a key that applies to the whole pair."""
         return (*self.path, key) if key in self.own.model_fields_set else (key,)
 
     def _compare_keys(self, halves: list[Alternative]) -> None:
-        """Refuse a key that is text at one event and a number at another: they would never agree."""
+        """Refuse a key that is text at one event and a number at another: the values would never be equal."""
         for key, place in self.keys.items():
             known = {str(half.attach.target): half.fields.get(key) for half in halves}
             text = [target for target, found in known.items() if found and found.is_string]
@@ -186,7 +186,7 @@ class _Pair:
                 self.refuse(place, f"{quote(key)} is text at {text[0]}, and a number at {number[0]}")
 
     def _filter(self, fields: Mapping[str, FieldType | None]) -> str | None:
-        """The pair's own filter, for the agent, which has both events."""
+        """Return the pair's own filter, which the agent evaluates because it has both events."""
         path = self._written("filter")
         text = self.own.filter if "filter" in self.own.model_fields_set else self.probe.filter
         if text is None:
@@ -212,6 +212,6 @@ class _Pair:
 
 
 def _common_type(types: list[FieldType | None]) -> FieldType | None:
-    """What is known of a field that several events have: None where nothing is, or they differ in size."""
+    """Return the type of a field of several events: the shared one, else text if one is text, else None."""
     same = all(one == types[0] for one in types)
     return types[0] if same else next((one for one in types if one and one.is_string), None)

@@ -1,4 +1,4 @@
-"""A probe that is given as a line of the kernel's own grammar, turned into one that says the same by keys."""
+"""Converts a probe that is given as the kernel's probe definition into an equivalent one with keys."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -19,11 +19,11 @@ _KINDS = {
     ProbeKind.FPROBE: (Kind.FENTRY, Kind.FEXIT),
     ProbeKind.UPROBE: (Kind.UPROBE, Kind.URETPROBE),
 }
-"""Of each, the kind on entry and the kind on return."""
+"""For each kind of definition, the target's kind on entry and on return."""
 
 
 def wrong_keys(probe: Mapping[object, object]) -> Iterator[tuple[str, str]]:
-    """Which of the keys that say what is probed are missing or too many, each with its sentence."""
+    """Yield the keys for the target and the name that are missing or conflict, each with a sentence."""
     given = [key for key in ("attach", "definition") if probe.get(key) is not None]
     if len(given) > 1:
         yield "definition", "a probe has `attach` or `definition`, and not both: keep one"
@@ -34,13 +34,13 @@ def wrong_keys(probe: Mapping[object, object]) -> Iterator[tuple[str, str]]:
 
 
 def name_of(definition: Definition) -> str:
-    """The name of the probe: the event's, or one made of the place as the kernel does."""
+    """Return the name of the probe: the event's, or one derived from the place as the kernel does."""
     default = definition.default_event or f"p_{definition.place}"
     return definition.event or re.sub("[^a-z0-9_]", "_", default.lower())[:40]
 
 
 def defined_name(line: object) -> str | None:
-    """The same for what may be no definition."""
+    """Return the name of the probe, or None if the line is not a valid definition."""
     try:
         return name_of(parse_definition(line)) if isinstance(line, str) else None
     except GrammarError:
@@ -48,15 +48,15 @@ def defined_name(line: object) -> str | None:
 
 
 def spell_out(probe: ProbeModel, line: str, refuse: Refuse) -> tuple[ProbeModel, Target | None]:
-    """The probe with what its definition says in its other keys, and what the definition names.
+    """Return the probe with its definition converted to its other keys, and the definition's target.
 
-    That is None where this version cannot probe it; what is wrong goes to ``refuse``.
+    The target is None if this version cannot probe it. Problems go to ``refuse``.
     """
     return _Written(probe, line, refuse).probe_and_target()
 
 
 class _Written:
-    """One definition in the making of a probe."""
+    """Converts one definition."""
 
     def __init__(self, probe: ProbeModel, line: str, refuse: Refuse) -> None:
         self.probe, self.line, self.refuse = probe, line, refuse
@@ -64,7 +64,7 @@ class _Written:
         self.on_event = self.definition.kind is ProbeKind.EPROBE
 
     def probe_and_target(self) -> tuple[ProbeModel, Target | None]:
-        """Check, and put together."""
+        """Check the definition, and return the probe and its target."""
         definition, target, name = self.definition, self._target(self.definition.place), self._name()
         if target is None:
             return self.probe.model_copy(update={"name": name}), None
@@ -81,7 +81,7 @@ class _Written:
         return self.probe.model_copy(update=keys), target
 
     def warn(self, message: str, word: str) -> None:
-        """Tell what is read otherwise than ``word`` is written."""
+        """Warn that ``word`` of the line is read differently than it is written."""
         self.refuse.warn(_HERE, message, column=self._column(word))
 
     def wrong(self, message: str, word: str) -> None:
@@ -121,11 +121,11 @@ class _Written:
         return None
 
     def _arguments(self) -> Iterator[tuple[str, str]]:
-        """NAME and fetch argument; of an event NAME and field."""
+        """Yield NAME and fetch argument; for an event probe, NAME and field."""
         for arg in self.definition.args:
             name = arg.name
             if name == "comm" and arg.expression.lower() == "$comm":
-                continue  # is there by itself
+                continue  # every event has it
             if arg.expression == "$arg*":
                 self.wrong("$arg* is many: give each argument a name of its own", "$arg*")
             elif name in BUILT_IN and not (name == "return" and self.on_event):
@@ -139,7 +139,7 @@ class _Written:
                 yield name, field
 
     def _field(self, arg: FetchArg) -> str | None:
-        """The field of the event that is fetched, as it is: its own type is what the kernel knows."""
+        """Return the event's field that is fetched, whose type is the event's own; None if it is refused."""
         field = arg.expression.removeprefix("$")
         if not re.fullmatch(r"\w+", field) or field.lower() == "comm" or arg.count:
             self.wrong("of an event, this version fetches its fields only, as NAME=$FIELD", arg.body)

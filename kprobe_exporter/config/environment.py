@@ -1,4 +1,4 @@
-"""`${NAME}` in the texts of `otlp`, replaced from the environment: secrets need not stand in a file."""
+"""Replaces `${NAME}` in the strings of `otlp` from the environment, to keep secrets out of files."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -8,16 +8,16 @@ from kprobe_exporter.config.wording import Path
 from kprobe_exporter.config.yaml_source import Source
 from kprobe_exporter.errors import Problem
 
-# As in OpenTelemetry's own configuration files, `$$` is one `$`.
+# `$$` stands for one `$`, as in OpenTelemetry's own configuration files.
 _DOLLAR = re.compile(r"\$(?:\$|\{(?P<name>[A-Za-z_][A-Za-z0-9_]{0,127})\})?")
 
 LONE = "a $ begins ${NAME}, a variable of the environment: write $$ for the character itself"
 
 
 def fill_in(source: Source, top: str, environ: Mapping[str, str]) -> list[Problem]:
-    """Replace every ``${NAME}`` in the texts below the key ``top``, and ``$$`` by ``$``.
+    """Replace every ``${NAME}`` in the strings below the key ``top``, and ``$$`` by ``$``.
 
-    A text that cannot be filled in is taken out, and is a problem; no value of ``environ`` is in one.
+    A string that cannot be filled in is removed and reported. No problem quotes a value of ``environ``.
     """
     problems: list[Problem] = []
     if isinstance(source.data, dict) and isinstance(written := source.data.get(top), dict):
@@ -47,7 +47,7 @@ def _filled(
 
 
 def _wrong(text: str, environ: Mapping[str, str]) -> Iterator[tuple[int, str]]:
-    """What cannot be filled in: the column, from 0, and the sentence."""
+    """Yield each place that cannot be filled in: its column, from 0, and a sentence."""
     for found in _DOLLAR.finditer(text):
         if found[0] == "$":
             yield found.start(), LONE

@@ -1,4 +1,4 @@
-"""What pydantic found, told to the person who wrote the file: where, what, and how to mend it."""
+"""Translates pydantic's errors into problems for the user: where, what, and how to fix it."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -22,7 +22,7 @@ from kprobe_exporter.config.wording import Path, nearest, quote
 from kprobe_exporter.config.yaml_source import Source
 from kprobe_exporter.errors import Problem
 
-# The model behind a key, for the keys that may stand there.
+# The model behind a key, whose fields are the keys that are valid there.
 _MODELS: Mapping[str, type[Strict]] = {
     "document": Document,
     "global": GlobalModel,
@@ -72,7 +72,7 @@ _SENTENCES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 
 
 def explain(source: Source, error: ValidationError) -> Iterator[Problem]:
-    """The problems behind a failed validation of a source's document."""
+    """Yield the problems behind a failed validation of a source's document."""
     for found in error.errors(include_url=False):
         yield _explain(source, found)
 
@@ -97,7 +97,7 @@ def _explain(source: Source, found: ErrorDetails) -> Problem:
 def _sentence(
     kind: str, details: Mapping[str, Any], value: object, message: str, *, secret: bool = False
 ) -> str:
-    """The problem in words. ``secret``: a text may have come from the environment, and is not shown."""
+    """Return the problem in words. If ``secret``, a string may be from the environment and is not shown."""
     if kind == "string_pattern_mismatch":
         return f"{quote(value)} is no name to use here: {PATTERNS[details['pattern']]}"
     if must_be := _MUST_BE.get(kind):

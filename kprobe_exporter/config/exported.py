@@ -1,4 +1,4 @@
-"""What is exported and where to: `otlp` of all files together, and a probe's `export`, checked."""
+"""Checks what is exported and where to: `otlp` of all files together, and a probe's `export`."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,7 +22,7 @@ IDLE = "nothing goes there: no probe that is enabled has `export`, and `metrics`
 
 
 def located(written: Mapping[str, object], file: str) -> dict[str, object]:
-    """``otlp`` as it is written in a file, with the paths in it from the file's directory."""
+    """Return a file's ``otlp`` with its paths resolved against the file's directory."""
     return {
         key: str(Path(file).parent / value) if key in FILES and isinstance(value, str) and value else value
         for key, value in written.items()
@@ -30,7 +30,7 @@ def located(written: Mapping[str, object], file: str) -> dict[str, object]:
 
 
 def otlp_of(merged: Mapping[str, object]) -> Otlp:
-    """What well-formed keys come to; the names of headers are in lower case, as gRPC wants them."""
+    """Convert well-formed keys. The names of headers become lower case, as gRPC requires."""
     model = OtlpModel.model_validate(merged)
     headers = model.headers
     return Otlp(
@@ -49,7 +49,7 @@ def otlp_of(merged: Mapping[str, object]) -> Otlp:
 
 
 def wrong_with_otlp(found: Otlp) -> Iterator[tuple[str, str]]:
-    """Keys that do not suit each other, each with its sentence."""
+    """Yield each key that conflicts with another one, with a sentence."""
     given = [key for key in FILES if getattr(found, key) is not None]
     if found.endpoint is not None:
         scheme, _, rest = found.endpoint.rpartition("://")
@@ -72,7 +72,7 @@ def export_of(
     *,
     short: bool,
 ) -> Export:
-    """A probe's ``export``; what is wrong goes to ``refuse``, by paths within it. ``short``: it is a word."""
+    """Convert a probe's ``export``, one word if ``short``. Problems go to ``refuse``, by paths within it."""
     if probe.aggregate == "kernel":
         refuse((), f"the kernel keeps no events where it aggregates: {EVENTS}")
     if why := _wrong_signal(model.signal, alternatives):
@@ -87,7 +87,7 @@ def export_of(
 
 
 def _wrong_signal(signal: str, alternatives: tuple[Alternative, ...]) -> str | None:
-    """Why the alternatives are none of these: a span has a beginning and an end, a log record one moment."""
+    """Return why the signal does not suit: a span has a beginning and an end, a log record is one moment."""
     targets = [one.attach.target for one in alternatives]
     joined = [str(target) for target in targets if target.kind.is_joined]
     single = [str(target) for target in targets if not target.kind.is_joined]
@@ -103,7 +103,7 @@ def _wrong_signal(signal: str, alternatives: tuple[Alternative, ...]) -> str | N
 
 
 def _no_attribute(name: str, alternatives: tuple[Alternative, ...]) -> str | None:
-    """Why a field cannot be asked for, if an alternative does not fetch it."""
+    """Return why a field cannot be an attribute, if an alternative does not fetch it."""
     fetched = [one.fields.keys() - BUILT_IN for one in alternatives]
     without = [one for one, names in zip(alternatives, fetched, strict=True) if name not in names]
     if not without:

@@ -1,4 +1,4 @@
-"""Types of single values in a configuration, and the sentences that refuse what they cannot be."""
+"""Types of single values in a configuration, and the sentences that refuse invalid values."""
 
 import os
 import re
@@ -28,7 +28,7 @@ from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.target import parse_target
 
 Decoders: TypeAlias = Mapping[str, Callable[[object], object]]
-"""A decoder's name to what takes its options, or None, and raises ValueError for bad ones."""
+"""A decoder's name to a function that takes its options or None, and raises ValueError for bad ones."""
 
 MAX_BUCKETS = 200
 
@@ -45,7 +45,7 @@ PATTERNS: Mapping[str, str] = {
     FETCH_NAME: "up to 32 of A-Z, a-z, 0-9 and _, and no digit first",
     HEADER_NAME: "up to 128 of A-Z, a-z, 0-9, _, . and -",
 }
-"""What may stand in a name, in words."""
+"""A pattern to the names that it allows, in words."""
 
 _UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _SIZE = r"^[0-9]{1,12} ?(B|KiB|MiB|GiB)?$"
@@ -55,18 +55,18 @@ DURATION = r"^[0-9]{1,9} ?(ms|s|m|h|d)?$"
 
 
 def _shape(value: object) -> str | None:
-    """Which branch of a short-or-long form a value belongs to; the marks cannot be keys of ours."""
+    """Return the tag of the short or long form that a value has. No configuration key equals a tag."""
     shapes: dict[type, str] = {str: "<text>", dict: "<mapping>", list: "<list>"}
     return shapes.get(type(value))
 
 
 def shapes(sentence: str) -> Discriminator:
-    """Tells ``<text>``, ``<mapping>`` and ``<list>`` apart; the sentence refuses all others."""
+    """Distinguish ``<text>``, ``<mapping>`` and ``<list>``; the sentence refuses any other value."""
     return Discriminator(_shape, custom_error_type="shape", custom_error_message=sentence)
 
 
 def _grammar(parse: Callable[[str], object]) -> Callable[[str], str]:
-    """A validator that leaves the text as it is, and keeps the column of the grammar's error."""
+    """Return a validator that leaves the text unchanged, and keeps the column of a grammar error."""
 
     def check(text: str) -> str:
         try:
@@ -89,7 +89,7 @@ def _size(value: object) -> object:
 
 
 def duration(value: object) -> object:
-    """A text such as ``15m`` in seconds; raises ValueError for what is none. Others stay as they are."""
+    """Convert a string such as ``15m`` to seconds, or raise ValueError. Return other values unchanged."""
     if isinstance(value, str):
         if not re.fullmatch(DURATION, value):
             raise ValueError(f"{quote(value)} is no duration: write it as 500ms, 90s, 15m or 1h")
@@ -108,7 +108,7 @@ def _returns(value: str) -> str:
 
 
 def _line(value: str) -> str:
-    """Help is one line in the exposition: a folded text's line ends become blanks."""
+    """Replace a folded text's line breaks by spaces, because help is one line in the exposition."""
     return " ".join(value.split())
 
 
@@ -125,18 +125,18 @@ def _decoder(value: str | dict[str, Any], info: ValidationInfo) -> str | dict[st
     return value
 
 
-# Pydantic would look for plugins of its own in the metadata of every installed package.
+# Otherwise pydantic searches the metadata of every installed package for its plugins.
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 
 class Strict(BaseModel):
-    """What holds for every mapping of the configuration."""
+    """The base of the models of all mappings in the configuration."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 def no_items() -> list[Any]:
-    """The default of a list. Of the class ``list`` itself pydantic parses the signature from a text."""
+    """Return the default of a list. For the class ``list``, pydantic would parse its text signature."""
     return []
 
 
@@ -187,7 +187,7 @@ Limit: TypeAlias = Annotated[
 
 
 def hits_per_second(limit: Limit) -> float | None:
-    """What a limit says; None for none."""
+    """Return a limit as a number, or None for no limit."""
     return None if isinstance(limit, str) else float(limit.hits_per_second)
 
 
@@ -225,7 +225,7 @@ class BucketRule(Strict):
 
 
 def bounds(buckets: list[float] | BucketRule) -> tuple[float, ...]:
-    """The upper bounds that ``buckets`` stands for. Raises ValueError where they do not rise."""
+    """Return the upper bounds that ``buckets`` describes. Raises ValueError if they do not rise."""
     if isinstance(buckets, list):
         found = tuple(map(float, buckets))
     elif rule := buckets.linear:

@@ -1,23 +1,23 @@
-"""Configuration files on disk: which ones a path stands for, who may write them, their bytes."""
+"""Configuration files on disk: finds the files of a path, checks who may write them, reads them."""
 
 import os
 import stat
 from pathlib import Path
 
 DEFAULT = Path(__file__).with_name("default.yaml")
-"""The packaged configuration, for an agent that is not given one."""
+"""The packaged configuration, which the agent uses if it is given none."""
 
 MAX_BYTES = 1 << 20
 
 
 class Unusable(Exception):
-    """A path cannot be used; the text is a sentence for a person."""
+    """A path cannot be used. The message is a sentence for the user."""
 
 
 def expand(path: Path) -> list[Path]:
-    """The files that a path stands for: itself, or a directory's ``*.yaml`` and ``*.yml``, sorted.
+    """Return the files of a path: the path itself, or a directory's ``*.yaml`` and ``*.yml``, sorted.
 
-    Hidden files are left out: editors' locks, and the version directories of a Kubernetes volume.
+    Hidden files are skipped: editors' locks, and the version directories of a Kubernetes volume.
     Raises Unusable.
     """
     try:
@@ -25,7 +25,7 @@ def expand(path: Path) -> list[Path]:
         if not stat.S_ISDIR(status.st_mode):
             return [path]
         if os.statvfs(path).f_flag & os.ST_RDONLY:
-            # Whatever its mode says: the directory of a ConfigMap in a pod is 0777, and mounted read-only.
+            # A ConfigMap's directory in a pod has mode 0777, but is mounted read-only: ignore the write bits.
             status = os.stat_result((status.st_mode & ~0o022, *status[1:]))
         _refuse_writable(status, "directory")
         files = sorted(path.iterdir())
@@ -38,9 +38,9 @@ def expand(path: Path) -> list[Path]:
 
 
 def read(path: Path) -> bytes:
-    """The content of one configuration file. Raises Unusable; never waits for a writer."""
+    """Return the content of one configuration file. Raises Unusable; never waits for a writer."""
     try:
-        # O_NONBLOCK: to open a FIFO without a writer would wait forever.
+        # Without O_NONBLOCK, opening a FIFO that has no writer would block forever.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except (OSError, ValueError) as error:
         raise Unusable(_cannot(error)) from None
@@ -48,8 +48,8 @@ def read(path: Path) -> bytes:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise Unusable("is no regular file: a configuration is read from a file on disk")
-        # Whoever can write the packaged file can write this code as well: a checkout under a
-        # user's umask, run by root, is as good as the checkout.
+        # The packaged file is exempt: a user who can write it can write this code as well, for
+        # example if root runs a checkout that was made under a user's umask.
         if path != DEFAULT:
             _refuse_writable(status, "file")
         with open(descriptor, "rb", closefd=False) as file:
@@ -64,7 +64,7 @@ def read(path: Path) -> bytes:
 
 
 def _refuse_writable(status: os.stat_result, what: str) -> None:
-    """Raise Unusable where somebody else could have written what root then does to the kernel."""
+    """Raise Unusable if an untrusted user could write the file, and so control what root does."""
     trusted = {0, os.geteuid()}
     if status.st_uid not in trusted:
         raise Unusable(

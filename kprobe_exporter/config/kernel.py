@@ -1,4 +1,4 @@
-"""What `aggregate: kernel` can do: hist triggers add up by numbers, in powers of two, and no more."""
+"""Checks for `aggregate: kernel`: hist triggers aggregate only by numbers, and in powers of two."""
 
 import math
 from collections.abc import Iterator
@@ -12,19 +12,19 @@ from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.model.values import OF_THREAD
 
 MOST_LABELS = 2
-"""TRACING_MAP_KEYS_MAX of kernel/trace/tracing_map.h is 3, and a histogram's value is one of them."""
+"""TRACING_MAP_KEYS_MAX of kernel/trace/tracing_map.h is 3 keys, and a histogram's value is one of them."""
 
 NOT_KEYS = frozenset({"pid", "caller", "symbol"})
-"""Fields that the agent finds out, event by event."""
+"""Fields that the agent determines for each event, so that hist triggers do not have them."""
 
 WORDS = frozenset({"hitcount", "raw", "stacktrace", "STACKTRACE", "cpu", "CPU"})
-"""What means something else in a hist trigger (kernel/trace/trace_events_hist.c)."""
+"""Names with a meaning of their own in a hist trigger (kernel/trace/trace_events_hist.c)."""
 
 EVENTS = "leave `aggregate` out to have it"
 
 
 def refuse_probe(probe: ProbeModel, alternatives: tuple[Alternative, ...], refuse: Refuse) -> None:
-    """Refuse what a probe asks for beside its metrics, and hist triggers cannot do."""
+    """Refuse the settings of a probe, except for its metrics, that hist triggers do not support."""
     if joined := [str(one.attach.target) for one in alternatives if one.attach.target.kind.is_joined]:
         refuse(("aggregate",), f"{listed(joined)} is two events, which the agent joins: {EVENTS}")
     if probe.stack:
@@ -37,7 +37,7 @@ def refuse_probe(probe: ProbeModel, alternatives: tuple[Alternative, ...], refus
 def refuse_metric(
     model: MetricModel, metric: Metric, alternatives: tuple[Alternative, ...], refuse: Refuse
 ) -> None:
-    """Refuse what a metric asks for and hist triggers cannot do, by paths within the metric."""
+    """Refuse the settings of a metric that hist triggers do not support, by paths within the metric."""
     if metric.kind == "gauge":
         refuse(("gauge",), f"the kernel keeps no last value where it aggregates: {EVENTS}")
     if metric.value is not None and (why := _no_value(metric.value, alternatives)):
@@ -68,14 +68,14 @@ def _label_fields(model: MetricModel) -> Iterator[tuple[Path, str]]:
 
 
 def _no_value(field: str, alternatives: tuple[Alternative, ...]) -> str | None:
-    """Why hist triggers cannot add up a field."""
+    """Return why hist triggers cannot sum a field."""
     if field in ("cpu", "tid"):
         return f"the kernel adds up what an event carries, which {quote(field)} is not: {EVENTS}"
-    return None if field == "comm" else _no_key(field, alternatives)  # that comm is text was told
+    return None if field == "comm" else _no_key(field, alternatives)  # write_out refuses it as text
 
 
 def _no_key(field: str, alternatives: tuple[Alternative, ...]) -> str | None:
-    """Why hist triggers cannot tell events apart by a field, as far as it is known without the kernel."""
+    """Return why hist triggers cannot use a field as a key, as far as this is known without the kernel."""
     if field == "comm":
         return None
     if field in NOT_KEYS:
@@ -90,7 +90,7 @@ def _no_key(field: str, alternatives: tuple[Alternative, ...]) -> str | None:
 
 
 def _refuse_where(model: MetricModel, alternatives: tuple[Alternative, ...], refuse: Refuse) -> None:
-    """A condition becomes the trigger's own, so it can name what the kernel's event has."""
+    """Refuse conditions that the trigger, which evaluates them on the kernel's event, does not support."""
     if model.where is None:
         return
     returned = [one.attach.returns for one in alternatives if one.attach.returns]
@@ -108,9 +108,9 @@ def _refuse_where(model: MetricModel, alternatives: tuple[Alternative, ...], ref
 
 
 def _no_powers(bounds: tuple[float, ...], scale: float) -> Iterator[float]:
-    """Bounds above 0 that are no power of two of the value, whole numbers as it has.
+    """Yield the bounds above 0 that, divided by ``scale``, are not 1, 2, 4 or a further power of two.
 
-    Bounds up to 0 are exact: what is not above 0 is kept value by value.
+    Bounds up to 0 are exact, because each value up to 0 is counted separately.
     """
     for bound in bounds:
         if bound > 0:

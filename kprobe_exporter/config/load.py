@@ -1,4 +1,4 @@
-"""Configuration files to one checked Config, or to every problem that is in them at once."""
+"""Loads configuration files into one checked Config, or reports all their problems at once."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,16 +35,16 @@ Model = TypeVar("Model", bound=BaseModel)
 def load(paths: Sequence[Path], decoders: Decoders, environ: Mapping[str, str] = os.environ) -> Config:
     """Read and check configuration files; a directory stands for the YAML files in it.
 
-    ``decoders`` are those that labels may use: a name, and what takes the options (None without
-    any) and raises ValueError for bad ones. ``environ`` is where the variables of `otlp` are. Raises
-    ConfigError with all problems at once.
+    ``decoders`` maps the names of the decoders that labels may use to functions that take the options
+    (None without any) and raise ValueError for bad ones. ``environ`` holds the variables of `otlp`.
+    Raises ConfigError with all problems at once.
     """
     return _Loading(decoders, environ).config(paths)
 
 
 @dataclass(frozen=True, slots=True)
 class _Refuse:
-    """Takes the problems and warnings of one probe or metric, by their paths within it."""
+    """Collects the problems and warnings of one probe or metric, by their paths within it."""
 
     source: Source
     place: Place
@@ -56,17 +56,17 @@ class _Refuse:
         self.problems.append(problem)
 
     def warn(self, path: Place, message: str, *, column: int = 0) -> None:
-        """Take a warning."""
+        """Record a warning."""
         message = f"warning: {message}"
         self.warnings.append(self.source.problem((*self.place, *path), message, column=column))
 
     def below(self, path: Place) -> "_Refuse":
-        """The same for a part of the probe."""
+        """Return the collector for the part of the probe at ``path``."""
         return _Refuse(self.source, (*self.place, *path), self.problems, self.warnings)
 
 
 class _Loading:
-    """One run of ``load``: what is well-formed is checked further, whatever is wrong beside it."""
+    """One run of ``load``. Well-formed parts are checked further even if other parts are invalid."""
 
     def __init__(self, decoders: Decoders, environ: Mapping[str, str]) -> None:
         self.context = {"decoders": decoders}
@@ -76,9 +76,9 @@ class _Loading:
         self.warnings: list[Problem] = []
 
     def config(self, paths: Sequence[Path]) -> Config:
-        """All of it. Raises ConfigError."""
+        """Load and check the files. Raises ConfigError."""
         sources = list(self._sources(paths))
-        # A file that could not be read may be the one that has it.
+        # A file that could not be read may be the one with `otlp`.
         self.has_otlp = bool(self.problems) or any("otlp" in _whole(source) for source in sources)
         for source in sources:
             self._check_shape(source)
@@ -126,7 +126,7 @@ class _Loading:
                 self._refuse(source, ("probes", index, key), sentence)
 
     def _settings(self, sources: list[Source]) -> Settings:
-        """What ``global`` says in all files together, without what is wrong in it."""
+        """Return the settings below ``global`` in all files, without the invalid ones."""
         written = [(source, _mapping(source, "global")) for source in sources]
         merged = self._merged(written, "global", GlobalModel)
         model = GlobalModel.model_validate(merged)
@@ -136,7 +136,7 @@ class _Loading:
         return found
 
     def _otlp(self, sources: list[Source]) -> Otlp | None:
-        """What ``otlp`` says in all files together, without what is wrong in it; None where it is not."""
+        """Return the valid settings below ``otlp`` in all files, or None if no file has this key."""
         if not any("otlp" in _whole(source) for source in sources):
             return None
         written = [(source, located(_mapping(source, "otlp"), source.file)) for source in sources]
@@ -148,13 +148,13 @@ class _Loading:
     def _merged(
         self, written: Sequence[tuple[Source, Mapping[str, object]]], top: str, kind: type[BaseModel]
     ) -> dict[str, object]:
-        """What is well-formed below the key ``top`` in all files; each key is in one, or says the same."""
+        """Merge the well-formed keys below ``top``. Files that share a key must agree on its value."""
         merged: dict[str, object] = {}
         first: dict[str, str] = {}
         for source, mapping in written:
             for key, value in mapping.items():
                 if key in merged and merged[key] != value:
-                    other = "what is" if top == "otlp" else quote(merged[key])  # perhaps a secret
+                    other = "what is" if top == "otlp" else quote(merged[key])  # it may be a secret
                     self._refuse(source, (top, key), f"differs from {other} in {first[key]}: keep one")
                 elif key not in merged and self._valid(kind, {key: value}):
                     merged[key], first[key] = value, source.where((top, key))
@@ -183,7 +183,7 @@ class _Loading:
         self.warnings.append(source.problem(("otlp",), f"warning: {IDLE}", at_key=True))
 
     def _check_probe_names(self, sources: list[Source]) -> None:
-        """Each name once, also among probes that have something else wrong."""
+        """Refuse a name that two probes have, including probes with other problems."""
         first: dict[str, str] = {}
         for source in sources:
             for index, probe in enumerate(_list(source, "probes")):
@@ -202,11 +202,11 @@ class _Loading:
                     first[name] = source.where(place)
 
     def _probes(self, source: Source, taken: Taken) -> Iterator[Probe]:
-        """The probes of one source that are well-formed, checked."""
+        """Check and yield the well-formed probes of one source."""
         for index, data in enumerate(_list(source, "probes")):
             if not isinstance(data, dict):
                 continue
-            # Without its metrics, export and unknown keys: what is wrong with them hides nothing else.
+            # Problems in metrics, export and unknown keys must hide no others, so these are left out.
             known = {key: data[key] for key in data if key in ProbeModel.model_fields}
             if model := self._valid(ProbeModel, known | {"metrics": [], "export": None}):
                 refuse = _Refuse(source, ("probes", index), self.problems, self.warnings)
@@ -265,7 +265,7 @@ class _Loading:
         return export_of(model, probe, attached, refuse.below(("export",)), short=short) if model else None
 
     def _valid(self, kind: type[Model], data: object) -> Model | None:
-        """A part that is well-formed; what is wrong with the others was told by _check_shape."""
+        """Return the model of a well-formed part, or None: _check_shape has reported its problems."""
         try:
             return kind.model_validate(data, context=self.context)
         except ValidationError:
@@ -290,7 +290,7 @@ def _list(source: Source, key: str) -> list[object]:
 
 
 def _first(problems: list[Problem]) -> list[Problem]:
-    """Without repetitions, and not more than a person reads."""
+    """Return the problems sorted, without repetitions, and at most MAX_PROBLEMS of them."""
     every = sorted(set(problems))
     shown = every[:MAX_PROBLEMS]
     if more := len(every) - len(shown):

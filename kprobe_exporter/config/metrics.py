@@ -1,4 +1,4 @@
-"""One metric of a probe: written out, and checked against the fields that its events have."""
+"""One metric of a probe: defaults filled in, and checked against the fields of the probe's events."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -21,19 +21,19 @@ MEASURED = (
 
 
 def return_buckets(probe: ProbeModel) -> tuple[float, ...]:
-    """The bounds of the probe's built-in histogram."""
+    """Return the bounds of the probe's built-in histogram of return values."""
     return bounds(probe.return_buckets) if probe.return_buckets is not None else RETURN_BUCKETS
 
 
 def duration_buckets(probe: ProbeModel) -> tuple[float, ...]:
-    """The bounds of the probe's built-in histogram of durations, in seconds."""
+    """Return the bounds of the probe's built-in histogram of durations, in seconds."""
     return bounds(probe.duration_buckets) if probe.duration_buckets is not None else DURATION_BUCKETS
 
 
 def write_out(
     model: MetricModel, probe: ProbeModel, alternatives: tuple[Alternative, ...], refuse: Refuse
 ) -> Metric:
-    """A metric with all its defaults; what is wrong goes to ``refuse``, by paths within the metric."""
+    """Return a metric with all its defaults. Problems go to ``refuse``, by paths within the metric."""
     return _Written(model, probe, alternatives, refuse).metric()
 
 
@@ -47,7 +47,7 @@ def _kind_and_name(model: MetricModel) -> tuple[MetricKind, str]:
 
 
 class _Written:
-    """One metric in the making."""
+    """Builds one metric."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class _Written:
         self.kind, self.name = _kind_and_name(model)
 
     def metric(self) -> Metric:
-        """Check, and put together."""
+        """Check the model and return the metric."""
         for sentence in wrong_with_metric(self.kind, self.name):
             self.refuse((self.kind,), sentence)
         self._check_value()
@@ -142,7 +142,7 @@ class _Written:
         return Label(name, value.field, steps)
 
     def _check_field(self, name: str, path: Path, *, number: bool = False, label: bool = False) -> None:
-        """Refuse a field that is not there, is no ``number``, or no ``label``, in any of the alternatives."""
+        """Refuse a field that in some alternative is missing, no ``number``, or not usable as a ``label``."""
         if sentence := _missing(name, self.alternatives):
             self.refuse(path, sentence)
         elif label and name == "duration":
@@ -154,7 +154,7 @@ class _Written:
 
 
 def check_where(where: str | None, alternatives: tuple[Alternative, ...], refuse: Refuse) -> None:
-    """Check a filter that the agent evaluates, the key ``where``, against the fields of every alternative."""
+    """Check the filter ``where``, which the agent evaluates, against the fields of every alternative."""
     if where is None:
         return
     for part in parse_filter(where, fractions=True).comparisons:
@@ -163,7 +163,7 @@ def check_where(where: str | None, alternatives: tuple[Alternative, ...], refuse
 
 
 def _uncomparable(part: Comparison, alternatives: tuple[Alternative, ...]) -> str | None:
-    """Why a comparison cannot be made with the field of an alternative."""
+    """Return why a comparison cannot be made with its field in an alternative."""
     for one in alternatives:
         known = one.fields[part.name]
         for error in check_fields(part, {part.name: known}) if known else ():
@@ -173,7 +173,7 @@ def _uncomparable(part: Comparison, alternatives: tuple[Alternative, ...]) -> st
 
 
 def _missing(name: str, alternatives: tuple[Alternative, ...]) -> str | None:
-    """Why there is no such field, if an alternative does not yield it."""
+    """Return the sentence for a missing field, if an alternative does not yield it."""
     without = [str(one.attach.target) for one in alternatives if name not in one.fields]
     if not without:
         return None

@@ -1,4 +1,4 @@
-"""Names of metrics and labels: what `promtool check metrics` refuses, and which are taken."""
+"""Names of metrics and labels: the rules of `promtool check metrics`, and the names already in use."""
 
 import re
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from kprobe_exporter.config.values import BUILT_IN_METRICS, Metric, MetricKind
 from kprobe_exporter.config.wording import listed
 
-# As in client_golang's promlint, which is what promtool runs.
+# These are the rules of client_golang's promlint, which promtool runs.
 _BASE_UNITS = {
     "seconds": "minutes hours days weeks",
     "celsius": "fahrenheit rankine",
@@ -34,7 +34,7 @@ _OWN_SPACES = ("kprobe_exporter", "process", "python")
 
 
 def wrong_with_metric(kind: str, name: str) -> Iterator[str]:
-    """Sentences on what is wrong with a metric's name, as configured, without the namespace."""
+    """Yield a sentence for each problem with a metric's configured name, which lacks the namespace."""
     full = f"_{name}"
     if kind == "counter" and not full.endswith("_total"):
         yield "a counter's name must end in _total"
@@ -47,25 +47,25 @@ def wrong_with_metric(kind: str, name: str) -> Iterator[str]:
 
 
 def wrong_with_space(namespace: str) -> Iterator[str]:
-    """Sentences on what is wrong with a namespace."""
+    """Yield a sentence for each problem with a namespace."""
     if namespace in _OWN_SPACES or f"{namespace}_".startswith(OWN_PREFIX):
         yield f"the exporter's own metrics begin with {listed(_OWN_SPACES)}: choose another"
     yield from _wrong_with_words(f"{namespace}_")
 
 
 def wrong_with_label(name: str) -> Iterator[str]:
-    """Sentences on what is wrong with a label's name."""
+    """Yield a sentence for each problem with a label's name."""
     if name in ("le", "quantile") or name.startswith("__"):
         yield f"the label name {name} is reserved by Prometheus: choose another"
     if name in ("job", "instance"):
-        # With honor_labels, as for an exporter that labels by pod, it would take the place of the target's.
+        # With honor_labels, as set for an exporter that labels by pod, it would replace the target's label.
         yield f"the label name {name} is Prometheus' own, for the target that it scrapes: choose another"
     if _CAMEL_CASE.search(name):
         yield f"write the label in snake_case, {_snake(name)}"
 
 
 def _wrong_with_words(name: str) -> Iterator[str]:
-    """What is wrong with the words; a ``_`` at an end is where the name goes on."""
+    """Yield a sentence for each problem with the words; a ``_`` at an end is where the name continues."""
     if _CAMEL_CASE.search(name):
         yield f"write the name in snake_case, {_snake(name).strip('_')}"
     lower = f"{name.lower()}_" if name.startswith("_") else name.lower()
@@ -87,7 +87,7 @@ def _snake(name: str) -> str:
 
 
 def _series(kind: MetricKind, name: str) -> frozenset[str]:
-    """The names that a metric takes in the exposition, its family's in OpenMetrics included."""
+    """Return the names that a metric takes in the exposition, including its family's in OpenMetrics."""
     if kind == "counter":
         return frozenset({name, name.removesuffix("_total")})
     if kind == "histogram":
@@ -96,7 +96,7 @@ def _series(kind: MetricKind, name: str) -> frozenset[str]:
 
 
 class Taken:
-    """The metrics that are there already, and the series that they take, under one namespace."""
+    """The metrics already defined under one namespace, and the series names that they take."""
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
@@ -107,9 +107,9 @@ class Taken:
                 self._series[one] = f"the built-in {namespace}_{name}"
 
     def add(self, metric: Metric, where: str) -> str | None:
-        """Take the metric's names; the sentence that says why it cannot have them, or None.
+        """Register the metric's names. Return None, or a sentence that says why they are unavailable.
 
-        ``where`` tells later sentences where this one stands. Probes may share a metric.
+        ``where`` is this metric's location, which later sentences quote. Probes may share a metric.
         """
         if f"{self.namespace}_{metric.name}".startswith(OWN_PREFIX):
             return f"names that begin with {OWN_PREFIX} are the exporter's own: choose another"

@@ -1,6 +1,6 @@
-"""`otlp` and a probe's `export` as a person writes them: the models, and what one value tells by itself.
+"""The models of `otlp` and a probe's `export` as users write them, with the checks of single values.
 
-What stands in `otlp` may be a secret from the environment: no sentence here quotes a value.
+A value in `otlp` may be a secret from the environment, so no sentence here quotes a value.
 """
 
 import re
@@ -20,7 +20,7 @@ _ENDPOINT = re.compile(
 )
 _HEADER = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 
-# They say how the message itself is sent; gRPC (doc/PROTOCOL-HTTP2.md) has names of its own.
+# These headers say how the message itself is sent; gRPC (doc/PROTOCOL-HTTP2.md) reserves further names.
 _MESSAGE_HEADERS = frozenset(
     "connection content-encoding content-length content-type te trailer transfer-encoding upgrade".split()
 )
@@ -70,7 +70,7 @@ def _once(headers: dict[str, str]) -> dict[str, str]:
 
 
 def _or_variable(**schema: object) -> WithJsonSchema:
-    """Tells editors that a `${NAME}` may stand there as well."""
+    """Return a schema that tells editors that a `${NAME}` is allowed as well."""
     return WithJsonSchema({"anyOf": [schema, {"type": "string", "pattern": r"\$\{"}]})
 
 

@@ -1,7 +1,7 @@
-"""The configuration as a person writes it, short forms and all: the models and their JSON Schema.
+"""The models of the configuration as users write it, with its short forms, and their JSON Schema.
 
-The models check what one value can tell by itself; what concerns several is checked in
-`alternatives`, `metrics` and `names`. Editors show the docstrings below the fields.
+The models check each value by itself; `alternatives`, `metrics` and `names` check values against each
+other. Editors show the docstrings below the fields.
 """
 
 import ast
@@ -180,7 +180,7 @@ Attachment: TypeAlias = Annotated[
 class ProbeModel(Strict):
     """A probe: where it attaches, what it reads, and the metrics that it feeds."""
 
-    # What of these has to be there is looked at in `definitions`.
+    # The module `definitions` checks which of these keys are required.
     model_config = ConfigDict(
         json_schema_extra={
             "anyOf": [{"required": ["name", "attach"]}, {"required": ["definition"]}],
@@ -264,7 +264,7 @@ class Document(Strict):
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of a configuration file, draft 2020-12, for editors and linters."""
+    """Return the JSON Schema (draft 2020-12) of a configuration file, for editors and linters."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **Document.model_json_schema(by_alias=True, schema_generator=_Described),
@@ -292,7 +292,7 @@ def json_schema() -> dict[str, Any]:
 class _Described(GenerateJsonSchema):
     """Describes each key by the docstring below its field.
 
-    Not ``use_attribute_docstrings``: pydantic would parse the source of all models at every start.
+    With ``use_attribute_docstrings``, pydantic would parse the source of all models at every start.
     """
 
     def model_schema(self, schema: ModelSchema) -> JsonSchemaValue:
@@ -304,7 +304,7 @@ class _Described(GenerateJsonSchema):
 
 
 def _docstrings(model: type) -> dict[str, str]:
-    """The docstrings below the fields of a model, by the fields' names."""
+    """Return the docstrings below the fields of a model, by the fields' names."""
     (definition,) = ast.parse(inspect.getsource(model)).body
     assert isinstance(definition, ast.ClassDef)
     found = {}

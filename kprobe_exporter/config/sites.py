@@ -1,4 +1,4 @@
-"""One place to attach to: merged with the keys of its probe, checked, and which fields it yields."""
+"""One attach target: merged with the keys of its probe, checked, and the fields that its events have."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -30,12 +30,12 @@ from kprobe_exporter.model.values import STACK_POINTER, ReturnType
 _S32 = FieldType("int", 4, signed=True)
 _S64 = FieldType("int", 8, signed=True)
 
-# What every event has, as the agent reads it.
+# The agent reads these fields with every event.
 _COMMON: Mapping[str, FieldType] = {"comm": STRING, "tid": _S32, "pid": _S32, "cpu": _S32}
 BUILT_IN = frozenset({*_COMMON, "return", "caller", "symbol", "duration"})
 
 AGENT_NAMES = {"common_pid": "tid", "common_cpu": "cpu", "CPU": "cpu", "COMM": "comm"}
-"""What the kernel's filter calls by another name than the agent."""
+"""Names of fields in the kernel's filter to the agent's names, where the two differ."""
 
 MAX_FETCH = 64
 
@@ -43,18 +43,18 @@ _ARGUMENT = re.compile(r"\$arg[1-9]\d?(?!\w)")
 
 
 class Refuse(Protocol):
-    """Takes a problem: its path within the probe, and what is wrong."""
+    """Reports a problem: its path within the probe, and a message."""
 
     def __call__(self, path: Path, message: str, *, column: int = 0, at_key: bool = False) -> None: ...
 
     def warn(self, path: Path, message: str, *, column: int = 0) -> None:
-        """Take what is no problem, and yet to be told."""
+        """Report a warning, which does not make the configuration invalid."""
 
 
 class Alternative(NamedTuple):
     """One alternative, and the fields that its events have in the agent.
 
-    A field's type is None where only the running kernel knows it: a tracepoint's.
+    The type of a field is None if only the running kernel knows it, as for a tracepoint's fields.
     """
 
     attach: Attach
@@ -62,7 +62,7 @@ class Alternative(NamedTuple):
 
 
 class Site:
-    """One place in the making: of an event, or of a call with both its halves."""
+    """Builds the alternative of one attach target: a single event, or a call with its entry and return."""
 
     def __init__(
         self,
@@ -73,13 +73,13 @@ class Site:
         refuse: Refuse,
         written: Mapping[str, Path] | None = None,
     ) -> None:
-        """``written`` tells where a key stands that is neither the place's own nor the probe's."""
+        """``written`` gives the paths of keys that neither ``own`` nor the probe itself holds."""
         self.probe, self.target, self.own = probe, target, own
         self.path, self.refuse, self.written = path, refuse, written or {}
         self.fetch = probe.fetch or {}
         self.filter = probe.filter
         returns = probe.returns
-        # Given as null it replaces too: that is how an alternative does without the probe's filter.
+        # A key that is null replaces the probe's as well, so an alternative can drop the probe's filter.
         if "fetch" in own.model_fields_set:
             self.fetch = own.fetch or {}
         if "filter" in own.model_fields_set:
@@ -89,11 +89,11 @@ class Site:
         self.guessed = returns is None
         self.returns = self._returns(returns)
         self.fields: dict[str, FieldType | None] = {**_COMMON}
-        self.compared: dict[str, FieldType] = {}  # in the kernel's filter, as far as it is known here
+        self.compared: dict[str, FieldType] = {}  # the filter's fields whose types are known here
         self._own_fields()
 
     def alternative(self) -> Alternative:
-        """Check, and put together."""
+        """Check the target and return its alternative."""
         fetch: dict[str, str] = {}
         if len(self.fetch) > MAX_FETCH:
             self.refuse(self._path("fetch"), f"at most {MAX_FETCH} can be fetched")
@@ -111,12 +111,12 @@ class Site:
         return Alternative(_in_halves(attach) if self.target.kind.is_call else attach, self.fields)
 
     def _path(self, key: str) -> Path:
-        """Where the key is written that is in force: in the alternative, or for the whole probe."""
+        """Return the path of the key in force: the alternative's, or the one for the whole probe."""
         own = key in self.own.model_fields_set
         return (*self.path, key) if own else self.written.get(key, (key,))
 
     def _here(self, message: str, key: str) -> str:
-        """Names the alternative, where the key that does not suit it stands elsewhere."""
+        """Add the target to a message about a key that is written outside the alternative."""
         if self._path(key)[0] == "attach" or not isinstance(self.probe.attach, list):
             return message
         return f"{message} (for {self.target}: an alternative can have its own {key})"
@@ -131,14 +131,14 @@ class Site:
         return None
 
     def _own_fields(self) -> None:
-        """The fields that come with the kind of the probe."""
+        """Add the fields that the target's kind provides."""
         kind = self.target.kind
         if kind is Kind.TRACEPOINT:
             return
         own: dict[str, FieldType] = {"symbol": STRING}
         if kind in (Kind.KRETPROBE, Kind.FEXIT, Kind.CALL):
             own["caller"] = STRING
-        if kind.is_joined:  # the agent filters, by what it knows; it takes some of the kernel's names
+        if kind.is_joined:  # the agent filters by its own fields, and accepts some of the kernel's names
             own["duration"] = FLOAT
             self.compared |= {**_COMMON, **own, **{name: COMMON_FIELDS[name] for name in AGENT_NAMES}}
         else:
@@ -146,7 +146,7 @@ class Site:
         self.fields |= own
         if self.returns and self.returns.fetch:
             kept = field_type(parse_fetch(f"$retval:{self.returns.fetch}"))
-            # Where the type is a guess, or a pointer, the agent makes errors negative.
+            # If the width is a guess or the value is a pointer, the agent makes errors negative.
             read = _S64 if self.returns.wide or self.returns.pointer else kept
             self.fields["return"] = read
             self.compared["return"] = read if kind.is_joined else kept
@@ -161,7 +161,7 @@ class Site:
             check_name(name)
 
     def _fetched(self, name: str, text: str, path: Path) -> str:
-        """A fetch argument as the kernel takes it; its type is noted. Raises GrammarError."""
+        """Return a fetch argument in the kernel's syntax, and record its type. Raises GrammarError."""
         if self.target.kind.on_event:
             if not NAME.fullmatch(text):
                 raise GrammarError(
@@ -174,7 +174,7 @@ class Site:
         if found.warning:
             self.refuse.warn(path, found.warning)
         if found.expression == "$retval" and found.type is None and self.returns:
-            # Without a type the kernels differ: 6.1 shows -2 as 0xfffffffffffffffe, 6.12 asks BTF.
+            # Without a type, kernels differ: 6.1 prints -2 as 0xfffffffffffffffe, 6.12 uses BTF's type.
             found = replace(found, type=self.returns.fetch)
         self.fields[name] = _as_read(found)
         self.compared[name] = _as_read(found) if self.target.kind.is_joined else field_type(found)
@@ -184,7 +184,7 @@ class Site:
         if self.filter is None:
             return
         try:
-            # The kernel knows no fractions; what takes time is filtered by the agent.
+            # The kernel compares no fractions; the agent, which filters calls and pairs, does.
             parts = parse_filter(self.filter, fractions=self.target.kind.is_joined).comparisons
         except GrammarError as error:
             self.refuse(self._path("filter"), self._here(error.message, "filter"), column=error.column)
@@ -203,7 +203,7 @@ class Site:
                 return "a tracepoint has no 'return' of its own: add fetch: {return: FIELD}"
             why = "returns: void" if kind.is_return or kind.is_call else "this is an entry"
             return f"there is no 'return' here: {why}"
-        # The names of a tracepoint's own fields are the running kernel's to know.
+        # Only the running kernel knows the names of a tracepoint's own fields.
         usable = {*self.fetch, *self.compared}
         if name in usable or kind is Kind.TRACEPOINT:
             return None
@@ -221,14 +221,14 @@ class Site:
 
 
 def no_field(name: str, usable: Iterable[str]) -> str:
-    """The sentence that refuses a filter on what is not fetched."""
+    """Return the sentence that refuses a filter on a field that is not fetched."""
     if name in COMMON_FIELDS:
         return f"{name!r} is not read with an event, so what takes time cannot be filtered by it"
     return f"there is no field {quote(name)} to filter on: fetch it{closest(name, usable)}"
 
 
 def _in_halves(attach: Attach) -> Attach:
-    """A call with its entry and its return. Only what holds for both is the kernel's to filter."""
+    """Split a call into its entry and its return. The kernel filters only by what is the same at both."""
     enter, leave = attach.target.halves
     early, late = None, None
     if attach.filter is not None:
@@ -246,12 +246,12 @@ def _in_halves(attach: Attach) -> Attach:
 
 
 def _same_in_both(part: Filter) -> bool:
-    """A thread stays what it is during a call; its name, its CPU and what it looks at may change."""
+    """Whether only the thread's id is compared: its name, its CPU and fetched values may change in a call."""
     return part.fields == {"common_pid"}
 
 
 def _parse(text: str, target: Target) -> FetchArg:
-    """A fetch argument at its place; of a program the agent knows by itself where its arguments are."""
+    """Parse a fetch argument. In a program, the agent itself finds the register of each ``$argN``."""
     if not target.kind.in_file:
         return parse_fetch(text, _site(target))
     if target.kind is Kind.URETPROBE:
@@ -263,7 +263,7 @@ def _parse(text: str, target: Target) -> FetchArg:
 
 
 def _site(target: Target) -> FetchSite:
-    """Where the arguments are still in place: an entry may be 4 bytes in, after x86-64's endbr64."""
+    """Return the fetch site of a target. An entry may be at offset 4, after x86-64's endbr64."""
     if target.kind in (Kind.FENTRY, Kind.FEXIT):
         return FetchSite("function", returns=target.kind is Kind.FEXIT)
     if target.kind is Kind.KRETPROBE:
@@ -273,5 +273,5 @@ def _site(target: Target) -> FetchSite:
 
 
 def _as_read(arg: FetchArg) -> FieldType:
-    """What the agent reads for an argument: as text what the kernel prints as text."""
+    """Return the type that the agent reads for an argument: text if the kernel prints it as text."""
     return STRING if arg.value_kind in ("str", "bare", "char") else field_type(arg)

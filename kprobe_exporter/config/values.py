@@ -1,4 +1,4 @@
-"""What a configuration means, as frozen values: defaults filled in, short forms written out."""
+"""The checked configuration as frozen values, with defaults filled in and short forms expanded."""
 
 import re
 from collections.abc import Mapping
@@ -10,14 +10,14 @@ from kprobe_exporter.model.values import ReturnType
 
 MetricKind: TypeAlias = Literal["counter", "histogram", "gauge"]
 
-# Powers of 4 from 1 to 4^10, the bounds of the built-in histogram of return values.
+# The bounds of the built-in histogram of return values are the powers of 4 from 1 to 4^10.
 RETURN_BUCKETS = tuple(float(4**k) for k in range(11))
 
-# Powers of 4 from 1 µs to 4^12 µs, 17 s: those of the built-in histogram of durations, in seconds.
+# Those of the built-in histogram of durations are the powers of 4 from 1 µs to 4^12 µs (17 s), in seconds.
 DURATION_BUCKETS = tuple(4**k / 1_000_000 for k in range(13))
 
-# In the probe's name space, so that no metric of a probe may have their names. The kinds tell
-# which further names each of them takes.
+# These share the namespace of the probes' metrics, which therefore may not use their names. The kind
+# determines which further names, such as those with _bucket, each of them takes.
 BUILT_IN_METRICS: Mapping[str, MetricKind] = {
     "hits_total": "counter",
     "misses_total": "counter",
@@ -35,14 +35,14 @@ MAXACTIVE = 1024
 
 
 class Decode(NamedTuple):
-    """One step of a label's decoding: the decoder's name and its options, None without any."""
+    """One step of a label's decoding: the decoder's name, and its options or None."""
 
     name: str
     options: object = None
 
 
 class Label(NamedTuple):
-    """A label of a metric, the field that it shows, and the decoders that it goes through."""
+    """A label of a metric: its name, the field that it shows, and the decoders applied in turn."""
 
     name: str
     field: str
@@ -54,8 +54,8 @@ class Metric:
     """A metric of a probe. ``name`` is as configured, without the namespace.
 
     ``value`` is the field that is added, observed or set, multiplied by ``scale``; None adds 1.
-    ``buckets`` are a histogram's upper bounds, rising, without +Inf; None for the other kinds.
-    ``where`` is a filter, which the agent evaluates: events that do not pass it change nothing.
+    ``buckets`` are a histogram's ascending upper bounds without +Inf; None for the other kinds.
+    ``where`` is a filter that the agent evaluates: events that do not pass it do not change the metric.
     """
 
     kind: MetricKind
@@ -70,15 +70,15 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """One alternative of a probe, with what the probe says for all of them merged in.
+    """One alternative of a probe, merged with the keys that the probe sets for all alternatives.
 
-    ``fetch`` keeps its order: NAME to fetch argument; on a tracepoint NAME to its field.
-    ``returns`` is None where there is no return value to read: on entry, and on a tracepoint that
-    does not fetch a ``return``. ``guessed``: nobody said how it is read, and the kernel's BTF may know.
+    ``fetch`` maps NAME to a fetch argument, on a tracepoint to a field, in the configured order.
+    ``returns`` is None if there is no return value to read: on entry, and on a tracepoint that does not
+    fetch a ``return``. ``guessed``: the return type is not configured, and the kernel's BTF may know it.
 
-    A call or a pair has ``begins``, one of which comes first, and ``end``: they say what is fetched and
-    what the kernel filters; ``filter`` is what is left for the agent, in its own names. A pair's
-    halves agree in the fields ``key``.
+    A call or a pair starts with one of ``begins`` and ends with ``end``; these hold what is fetched and
+    what the kernel filters. ``filter`` is then the rest, which the agent evaluates, with the agent's
+    field names. The events of a pair are matched by equal values of the fields ``key``.
     """
 
     target: Target
@@ -92,16 +92,16 @@ class Attach:
 
     @property
     def single(self) -> tuple["Attach", ...]:
-        """The single events: of a call or a pair those that begin it and the one that ends it."""
+        """The single events: this one, or those that begin a call or a pair and the one that ends it."""
         return (self,) if self.end is None else (*self.begins, self.end)
 
 
 class Export(NamedTuple):
-    """Single events of a probe, as OpenTelemetry log records or spans.
+    """The export of a probe's single events as OpenTelemetry log records or spans.
 
-    ``sample`` is the share that is kept, 0 to 1, and ``max_per_second`` the most, None without a limit of
-    its own. ``where`` is a filter, which the agent evaluates. ``attributes`` are the fields that are sent
-    as ``kprobe.arg.NAME`` although they are pointers.
+    ``sample`` is the share of events that is kept, 0 to 1. ``max_per_second`` limits their rate; None sets
+    no limit for this probe. ``where`` is a filter that the agent evaluates. ``attributes`` are the fields
+    that are sent as ``kprobe.arg.NAME`` although they are pointers.
     """
 
     signal: Literal["log", "span"]
@@ -113,11 +113,11 @@ class Export(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Otlp:
-    """Where OpenTelemetry's signals go. What is None comes from the OTEL_EXPORTER_OTLP_* environment.
+    """Where OpenTelemetry's signals go. A setting that is None uses the OTEL_EXPORTER_OTLP_* environment.
 
-    ``timeout`` in seconds. ``queue`` counts the log records that wait, and as many spans;
-    ``max_per_second`` those of all probes together. ``metrics`` are pushed every so many seconds, None
-    for never. Texts may be secrets from the environment, and are not in its ``repr()``.
+    ``timeout`` is in seconds. ``queue`` limits the waiting log records, and separately the waiting spans;
+    ``max_per_second`` limits the rate for all probes together. ``metrics`` is the interval in seconds
+    at which they are pushed, None for never. ``repr()`` omits strings that may be environment secrets.
     """
 
     endpoint: str | None = field(default=None, repr=False)
@@ -135,10 +135,10 @@ class Otlp:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A probe: the first alternative of ``attach`` that the kernel can do is used.
+    """A probe, which uses the first alternative of ``attach`` that the kernel supports.
 
-    ``stack`` asks for the kernel's stack with each event. ``aggregate`` says who adds up: the agent,
-    event by event, or the kernel, by hist triggers. ``limit`` in firings a second, None for none.
+    ``stack`` requests the kernel stack with each event. ``aggregate`` says what adds up: the agent,
+    event by event, or the kernel, by hist triggers. ``limit`` is in hits per second, None for no limit.
     """
 
     name: str
@@ -158,11 +158,11 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What ``global:`` says. Buffers in bytes.
+    """The settings of ``global:``. Buffer sizes are in bytes.
 
-    ``max_series`` counts the label sets of a metric, ``max_series_total`` those of all of them. One
-    that was not seen for ``series_ttl`` seconds goes; 0 is never. A pattern names ``max_matches`` at most.
-    All probes together may fire ``limit`` times a second, None for any number.
+    ``max_series`` limits the label sets of one metric, ``max_series_total`` those of all metrics. A label
+    set not seen for ``series_ttl`` seconds is removed; 0 keeps all. A pattern has ``max_matches`` matches at
+    most. ``limit`` limits the hits per second of all probes together; None means no limit.
     """
 
     namespace: str = "kprobe"
@@ -181,8 +181,8 @@ class Settings:
 class Config:
     """A whole configuration; ``files`` are those that it was read from, in order.
 
-    ``warnings`` are lines for a person, each with its file, line and column: nothing is wrong, but
-    something is read otherwise than it is written. ``otlp`` is None if nothing goes there.
+    ``warnings`` are lines for the user, each with its file, line and column, about valid keys that are read
+    differently than written or have no effect. ``otlp`` is None if no file has this key.
     """
 
     settings: Settings
@@ -208,8 +208,8 @@ _UNSIGNED = {
 RETURN_TYPES: Mapping[str, ReturnType] = {
     **{n: ReturnType(n, t, signed=True) for t, names in _SIGNED.items() for n in names},
     **{n: ReturnType(n, t) for t, names in _UNSIGNED.items() for n in names},
-    # Said of functions that return an int as well, and where nothing is said: the upper half of
-    # the register is garbage then, so the small negative numbers are looked for in the lower half.
+    # This is the default, and users also write it for functions that return an int. The upper half of
+    # the register is then garbage, so small negative numbers are also looked for in the lower half.
     "long": ReturnType("long", "s64", signed=True, wide=True),
     "ptr": ReturnType("ptr", "x64", pointer=True),
     "void": ReturnType("void", None),
@@ -219,9 +219,9 @@ _POINTER = re.compile(r"(const )?((struct|union) )?[A-Za-z_][A-Za-z0-9_ ]*\*+")
 
 
 def return_type(name: str) -> ReturnType:
-    """How a return value is read, by the type in the function's declaration: ``struct file *``.
+    """Return how to read a return value, by the type in the function's declaration: ``struct file *``.
 
-    Raises ValueError, a sentence, for a type that is not known.
+    Raises ValueError with a sentence for an unknown type.
     """
     plain = " ".join(name.split())
     if found := RETURN_TYPES.get(plain):

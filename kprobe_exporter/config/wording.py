@@ -1,4 +1,4 @@
-"""How problems are worded: one line each, whatever the text holds that they quote."""
+"""The wording of problems: each is one line, even if the text that it quotes contains line breaks."""
 
 import re
 from collections.abc import Iterable
@@ -7,14 +7,14 @@ from typing import TypeAlias
 from kprobe_exporter.grammar.lexis import closest
 
 Path: TypeAlias = tuple[str | int | float, ...]
-"""Where something is in a configuration: keys and list indexes, from the top."""
+"""The location of a value in a configuration: keys and list indexes, from the top."""
 
 _MAX_QUOTED = 60
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,59}")
 
 
 def quote(value: object) -> str:
-    """A value as a message shows it: escaped, and cut where it is long."""
+    """Return a value as a message shows it: escaped, and cut after 60 characters."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -25,13 +25,13 @@ def quote(value: object) -> str:
         return "a list"
     if isinstance(value, str):
         cut = value if len(value) <= _MAX_QUOTED else value[:_MAX_QUOTED] + "…"
-        # repr() escapes what does not print, surrogates and line ends among it.
+        # repr() escapes unprintable characters, including surrogates and line breaks.
         return repr(cut)
     return repr(value)
 
 
 def path_text(path: Path) -> str:
-    """``probes[2].metrics[0].labels.errno``; ``(file)`` for the whole file."""
+    """Return a path as ``probes[2].metrics[0].labels.errno``, or ``(file)`` for the whole file."""
     text = ""
     for step in path:
         if isinstance(step, int) and not isinstance(step, bool):
@@ -44,13 +44,13 @@ def path_text(path: Path) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names for the end of a sentence: ``a, b or c``."""
+    """Join names for the end of a sentence: ``a, b or c``."""
     *most, last = names
     return f"{', '.join(most)} or {last}" if most else last
 
 
 def nearest(name: object, names: Iterable[str]) -> str:
-    """A suggestion to append to a sentence: the closest name, or all of them where they are few."""
+    """Return a suggestion to append to a sentence: the closest name, or all names if at most 16."""
     known = sorted(names)
     if suggestion := closest(str(name)[:_MAX_QUOTED], known):
         return suggestion

@@ -1,7 +1,7 @@
-"""YAML text to plain values that remember their places: strict, bounded, with YAML 1.2's scalars.
+"""Parses YAML text to plain values and their positions: strict, bounded, with YAML 1.2's scalars.
 
-Read from the parser's events and not by a loader, because a loader builds first and asks later:
-here depth, size, aliases and tags are refused as they come, and no input costs more than its size.
+This module reads the parser's events, because a loader builds values before it checks them. Here,
+excessive depth, aliases and tags are refused as they come, and no input costs more than its size.
 """
 
 import re
@@ -15,7 +15,7 @@ from kprobe_exporter.errors import ConfigError, Problem
 
 MAX_DEPTH = 20
 
-# The core schema of YAML 1.2, chapter 10.3: `1e-6` is a number, `on` and `yes` are text.
+# These follow the core schema of YAML 1.2, chapter 10.3: `1e-6` is a number, `on` and `yes` are text.
 _NULL = frozenset(["", "~", "null", "Null", "NULL"])
 _BOOL = {w: w.lower() == "true" for w in ("true", "True", "TRUE", "false", "False", "FALSE")}
 _INT = re.compile(r"[-+]?[0-9]{1,400}")
@@ -23,11 +23,11 @@ _BASED = re.compile(r"0(o[0-7]{1,400}|x[0-9a-fA-F]{1,400})")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)")
 _NAN = frozenset([".nan", ".NaN", ".NAN"])
 
-# Lines end with a line feed, and that and the tab are all of this kind that text needs. A surrogate
+# Of the control and line-separator characters, text needs only the line feed and the tab. A surrogate
 # (written \ud800) cannot be printed or sent.
 _CONTROL = re.compile("[\0-\b\v-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
-# What a person meant who sees these words of the YAML parser for the first time.
+# These hints explain messages of the YAML parser to users who do not know them.
 _HINTS = {
     r"'\\t' that cannot start": "indent with spaces",
     "cannot start any token": "put the value in quotes",
@@ -39,9 +39,9 @@ _HINTS = {
 
 
 class Place(NamedTuple):
-    """A position in the text, from 0. ``text`` is the column of a scalar's first character.
+    """A position in the text, counted from 0. ``text`` is the column of a scalar's first character.
 
-    It is None for lists and mappings, and where escapes or line ends make columns uncountable.
+    It is None for lists and mappings, and for scalars whose escapes or line breaks shift the columns.
     """
 
     line: int
@@ -50,13 +50,13 @@ class Place(NamedTuple):
 
 
 class Source:
-    """One parsed file: ``data``, the values, and where in the text each of them stands.
+    """One parsed file: ``data`` holds the values, and the methods give each value's position in the text.
 
-    ``duplicates`` are the problems that leave the rest readable: keys that are there twice.
+    ``duplicates`` are the problems that leave the rest readable: keys that occur twice.
     """
 
     def __init__(self, file: str, content: bytes) -> None:
-        """Parse. Raises ConfigError for what is no single, plain YAML document."""
+        """Parse the content. Raises ConfigError unless it is a single, plain YAML document."""
         self.file = file
         self.duplicates: list[Problem] = []
         self._refused: list[Problem] = []
@@ -67,7 +67,7 @@ class Source:
             raise ConfigError(self._refused + self.duplicates)
 
     def resolve(self, loc: Path) -> Path:
-        """The steps of a validator's location that are in the text: not its unions' branches."""
+        """Return the steps of a validator's location that are in the text, without its unions' branches."""
         path: Path = ()
         for step in loc:
             if (*path, step) in self._values:
@@ -75,9 +75,9 @@ class Source:
         return path
 
     def problem(self, path: Path, message: str, *, column: int = 0, at_key: bool = False) -> Problem:
-        """A problem at a path, or at the nearest thing above it that is in the text.
+        """Return a problem at a path, or at its nearest ancestor that is in the text.
 
-        Points at the value, ``column`` characters into it where they can be counted, or at its key.
+        It points at the value, ``column`` characters into it if they can be counted, or at its key.
         """
         near = path
         while near and near not in self._values:
@@ -90,14 +90,14 @@ class Source:
         return self._problem(place, path, message)
 
     def at(self, path: Path) -> Any:
-        """The value at a path that is in the text."""
+        """Return the value at a path that is in the text."""
         value = self.data
         for step in path:
             value = value[step]
         return value
 
     def where(self, path: Path) -> str:
-        """``FILE:LINE`` of a path, to refer to it in a sentence."""
+        """Return ``FILE:LINE`` of a path, to refer to it in a sentence."""
         return f"{self.file}:{self.problem(path, '').line}"
 
     def _problem(self, place: Place, path: Path, message: str) -> Problem:
@@ -137,14 +137,14 @@ class Source:
         except yaml.MarkedYAMLError as error:
             raise self._fatal(_place(error.problem_mark), _syntax(error)) from None
         except (ValueError, OverflowError):
-            # PyYAML does not expect such an escape or version: chr() or int() refused it.
+            # chr() or int() refused an escape or a version, an error that PyYAML does not handle.
             raise self._fatal(
                 Place(0, 0), r"not valid YAML: a \U escape or a directive holds too large a number"
             ) from None
         return data
 
     def _value(self, event: yaml.Event, events: Iterator[yaml.Event], path: Path) -> Any:
-        """The value that starts with this event; recursion is bounded by MAX_DEPTH."""
+        """Return the value that starts with this event. MAX_DEPTH bounds the recursion."""
         self._check_node(event, path)
         start = _place(event.start_mark)
         if isinstance(event, yaml.ScalarEvent):
@@ -198,7 +198,7 @@ class Source:
                 self.duplicates.append(
                     self._problem(place, here, f"this key is there already, in line {first}: keep one")
                 )
-                # The first one counts, and the second's places must not replace it.
+                # The first value counts, and the positions in the second must not replace its own.
                 self._skip(next(events), events)
                 continue
             self._keys[here] = place
@@ -219,12 +219,12 @@ class Source:
 
 
 def _events(text: str) -> Iterator[yaml.Event]:
-    # The parser in Python and not libyaml's: what it says does not depend on how PyYAML was built.
+    # The messages of the parser in Python, unlike libyaml's, do not depend on how PyYAML was built.
     return yaml.parse(text, Loader=yaml.SafeLoader)
 
 
 def _resolve(text: str) -> object:
-    """A plain scalar's value."""
+    """Return the value of a plain scalar."""
     if text in _NULL:
         return None
     if text in _BOOL:
