@@ -1,4 +1,4 @@
-"""What `run` would settle on with this kernel, found by reading alone: nothing is tried or changed."""
+"""Predicts how `run` would attach each probe on this kernel, by reading alone: it changes nothing."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
@@ -25,12 +25,12 @@ from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import not_built
 
 State: TypeAlias = Literal["up", "down", "unsure", "disabled", "absent"]
-"""``unsure`` is what only trying tells; ``absent`` is optional and not there."""
+"""``unsure``: only an attempt would tell. ``absent``: the probe is optional and cannot be attached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One probe: what it would settle on. ``plan`` is empty for one that would not be there."""
+    """How one probe would be attached. ``plan`` is empty for one that would not be."""
 
     probe: str
     state: State
@@ -42,9 +42,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of the kernel without trying: how to plan, and what it would answer to a definition.
+    """What is known of the kernel by reading: facts for planning, and its expected answers to definitions.
 
-    ``near`` gives ``, did you mean …?`` for a tracepoint that is not there.
+    ``near`` returns ``, did you mean …?`` for a tracepoint that does not exist.
     """
 
     kernel: Kernel
@@ -68,7 +68,7 @@ def look(config: Config, tracefs: Path, root: Path = Path("/")) -> list[Row]:
 
 
 def resolve(config: Config, known: Known) -> list[Row]:
-    """The probes in their order, as the agent would install them."""
+    """Return a row for each probe, in the order in which the agent would install them."""
     slots = itertools.count()
     taken: list[ProbeSpec] = []
     rows = []
@@ -79,9 +79,9 @@ def resolve(config: Config, known: Known) -> list[Row]:
 
 
 def _settle(plan: ProbePlan, known: Known, taken: list[ProbeSpec]) -> Row:
-    """Take the first alternative that is sure to work, or one before it of which only trying tells.
+    """Choose the first alternative that is sure to work, or an earlier one that only an attempt can decide.
 
-    ``taken`` are those that are sure, of the probes before; this one's is added.
+    ``taken`` are the sure alternatives of the previous probes; that of this probe is added.
     """
     refused: dict[str, str] = {}
     unsure: tuple[ProbeSpec | JoinedSpec, str] | None = None
@@ -113,9 +113,9 @@ def _settle(plan: ProbePlan, known: Known, taken: list[ProbeSpec]) -> Row:
 def _judge(
     spec: ProbeSpec | JoinedSpec, known: Known, taken: list[ProbeSpec]
 ) -> tuple[Answer, list[ProbeSpec]]:
-    """What the kernel would say to one way to attach, and what is attached then.
+    """Predict the kernel's answer to one way to attach, and return it with the events attached then.
 
-    Of a call or a pair all events have to be had, each in the first way that is sure, if one is.
+    A call or a pair needs all its events. Each is attached in the first way that is sure, if there is one.
     """
     if isinstance(spec, ProbeSpec):
         return _judge_one(spec, known, taken), [spec]
@@ -133,7 +133,7 @@ def _judge(
 
 
 def _judge_one(spec: ProbeSpec, known: Known, taken: Iterable[ProbeSpec]) -> Answer:
-    """What the kernel would say to one way to attach to one event."""
+    """Predict the kernel's answer to one way to attach to one event."""
     if spec.file is None:
         if not known.has(f"events/{spec.system}/{spec.event}/enable"):
             return Answer(False, "it can be seen, and not be enabled")
@@ -143,7 +143,7 @@ def _judge_one(spec: ProbeSpec, known: Known, taken: Iterable[ProbeSpec]) -> Ans
         return Answer(False, not_built(spec.file))
     if spec.file == "kprobe_events":
         return known.function(parse_target(spec.target))
-    # Of a place in a file, and of what an fprobe takes, planning has made sure.
+    # Planning has already checked a location in a file, and whether a function can have an fprobe.
     return known.eprobes if spec.verb == "e" else Answer(True)
 
 
@@ -164,7 +164,7 @@ def _disabled(plan: ProbePlan) -> Row:
 
 
 def _near(text: str, known: Known) -> str:
-    """A suggestion, if the target is a tracepoint that is not there."""
+    """Return a suggestion if the target is a tracepoint that does not exist."""
     if " -> " in text:
         return ""
     target = parse_target(text)
@@ -177,7 +177,7 @@ def _near(text: str, known: Known) -> str:
 
 
 def _known(config: Config, files: ReadOnlyTracefs, lists: Lists, resolver: Resolver, root: Path) -> Known:
-    """Read what the kernel lists; the reading is decided by what decides it for the agent."""
+    """Read what the kernel lists. ``choose`` decides between pages and text, as it does for the agent."""
     instance = Instance.top(files)
     stacks_wanted = any(probe.stack for probe in config.probes)
     reading = choose(instance, config.settings, Symbols(files), stacks_wanted=stacks_wanted)
@@ -194,7 +194,7 @@ def _known(config: Config, files: ReadOnlyTracefs, lists: Lists, resolver: Resol
 
 
 def _names(probes: Iterable[Probe], kernel: Kernel) -> Iterator[str]:
-    """The functions to look up: as they are written, and as they are called here."""
+    """Yield the functions to look up, by their configured names and by their names on this kernel."""
     for one in (one for probe in probes for attach in probe.attach for one in attach.single):
         yield one.target.symbol
         with suppress(ProbeRefused):
@@ -202,7 +202,7 @@ def _names(probes: Iterable[Probe], kernel: Kernel) -> Iterator[str]:
 
 
 def near_tracepoint(files: Tracefs, target: Target) -> str:
-    """``, did you mean …?``: the event under another system, or one of a name that is nearly this."""
+    """Return ``, did you mean …?`` with the event of another system or a similar name, or nothing."""
     systems = [name for name in files.names("events") if files.exists(f"events/{name}/enable")]
     for system in systems:
         if files.exists(f"events/{system}/{target.event}/format"):

@@ -1,4 +1,4 @@
-"""What a container takes from this process: namespaces, capabilities, security modules, directories."""
+"""How a container restricts this process: namespaces, capabilities, security modules, directories."""
 
 import os
 import re
@@ -15,7 +15,7 @@ INITIAL_USERS = "user:[4026531837]"
 
 
 class Capability(NamedTuple):
-    """A capability, its bit in include/uapi/linux/capability.h, and what goes without it."""
+    """A capability, its bit in include/uapi/linux/capability.h, and the advice if it is missing."""
 
     name: str
     bit: int
@@ -38,16 +38,16 @@ CAPABILITIES = (
 )
 
 CONTAINERS_TYPE = re.compile(r"container_(?!runtime_t)\w+|svirt_lxc_net_t")
-"""What SELinux's policy calls a confined container; spc_t is one that is not (container-selinux)."""
+"""SELinux's types of confined containers; spc_t is the type of an unconfined one (container-selinux)."""
 
 LOGS = ("pods", "containers")
-"""Below /var/log: their names tell which pod a container is of."""
+"""Directories below /var/log, in which names tell to which pod a container belongs."""
 
 
 def confinement_checks(root: Path, tracefs: Path, environment: Mapping[str, str]) -> list[Check]:
-    """What there is to see of it; nothing is tried. ``root`` is ``/``, or what a test takes for it.
+    """Check what is visible of them; nothing is tried. ``root`` is ``/``, or a directory that a test uses.
 
-    ``tracefs`` is where it is or would be mounted, ``environment`` this process's.
+    ``tracefs`` is where tracefs is or would be mounted, ``environment`` is this process's environment.
     """
     return [
         _namespace(
@@ -84,7 +84,7 @@ def _namespace(root: Path, name: str, initial: str, fix: str) -> Check:
 
 
 def _users(root: Path) -> Check:
-    """``/proc/self/uid_map``: an id here, the same outside, how many (user_namespaces(7))."""
+    """Check ``/proc/self/uid_map``, with lines of id inside, id outside, count (user_namespaces(7))."""
     link = _link(root / "proc/self/ns/user")
     if link in (None, INITIAL_USERS):
         return _namespace(root, "user_namespace", INITIAL_USERS, "")
@@ -102,7 +102,7 @@ def _users(root: Path) -> Check:
 
 
 def _network(root: Path) -> Check:
-    """The initial one has no number of its own; the host's first process is in it."""
+    """Compare with the host's first process, as the initial network namespace has no fixed number."""
     own, first = (_link(root / "proc" / pid / "ns/net") for pid in ("self", "1"))
     if own is None or first is None or _link(root / "proc/self/ns/pid") != INITIAL:
         seen = "/proc/1/ns/net cannot be compared with /proc/self/ns/net"
@@ -134,7 +134,7 @@ def _capability(root: Path, capability: Capability) -> Check:
 
 
 def _apparmor(root: Path, tracefs: Path) -> Check:
-    """Profiles of container runtimes deny writes by path: ``deny /sys/[^f]*/** wklx`` (containerd, moby)."""
+    """Check AppArmor: profiles of containerd and moby deny writes by path: ``deny /sys/[^f]*/** wklx``."""
     profile = _profile(root)
     if profile is None:
         return Check("apparmor", "ok", "AppArmor does not confine this process")
@@ -153,7 +153,7 @@ def _apparmor(root: Path, tracefs: Path) -> Check:
 
 
 def _profile(root: Path) -> str | None:
-    """The profile, with its mode in brackets; None without AppArmor."""
+    """Return AppArmor's profile of this process, with its mode in brackets; None without AppArmor."""
     profile = _text(root / "proc/self/attr/apparmor/current")
     if profile is None and (_text(root / "sys/module/apparmor/parameters/enabled") or "").startswith("Y"):
         profile = _text(root / "proc/self/attr/current")
@@ -161,7 +161,7 @@ def _profile(root: Path) -> str | None:
 
 
 def _selinux(root: Path) -> Check:
-    """A context is ``user:role:type:level``; in a container /sys/fs/selinux is hidden."""
+    """Check SELinux's context ``user:role:type:level``; in a container, /sys/fs/selinux is hidden."""
     context = _text(root / "proc/self/attr/current") or ""
     parts = context.split(":")
     if len(parts) < 3 or context == _profile(root):
@@ -179,7 +179,7 @@ def _selinux(root: Path) -> Check:
 
 
 def _pods(root: Path, in_kubernetes: bool) -> Check:
-    """Where kubelet writes logs, on a node; only the names are looked at."""
+    """Check the directories in which kubelet writes logs on a node; only names are read."""
     counts = {name: _count(root / "var/log" / name) for name in LOGS}
     missing = [f"/var/log/{name}" for name, count in counts.items() if count is None]
     if not missing:

@@ -1,7 +1,7 @@
-"""The kernel's side: finding tracefs, our instance, our probes, and the numbers that the kernel keeps.
+"""The kernel's tracing files: the tracefs mount, our trace instance, our probes, and the kernel's counts.
 
 Takes a ``ProbeSpec`` and paths below tracefs. Gives installed probes and counts, and a sentence for each
-errno. Nothing here knows of configurations or metrics. Every path goes through ``files.Tracefs``, so
-that the same code runs against the real thing and against the tests' fake.
+errno. This package knows no configuration and no metrics. Every path goes through ``files.Tracefs``, so
+the same code runs against a real tracefs and against the fake one of the tests.
 May import errors, grammar and model.
 """

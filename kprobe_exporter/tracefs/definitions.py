@@ -1,4 +1,4 @@
-"""The kernel's list of dynamic events: which there are, whose they are, and how ours are deleted."""
+"""The kernel's list of dynamic events: reading it, with the events' groups, and deleting our events."""
 
 import errno
 import re
@@ -7,7 +7,7 @@ from typing import NamedTuple
 from kprobe_exporter.tracefs.files import Tracefs
 
 FILES = ("kprobe_events", "uprobe_events", "dynamic_events")
-"""Where definitions are listed. ``dynamic_events`` (5.0+) holds the other two's lines and more."""
+"""The files that list definitions. ``dynamic_events`` (5.0+) has the lines of the other two and more."""
 
 HEAD = re.compile(r"^(?P<verb>[a-z]\d*):(?:(?P<group>[^/\s]+)/)?(?P<event>\S+)")
 
@@ -21,13 +21,13 @@ class Defined(NamedTuple):
 
 
 def parse_definitions(text: str) -> list[Defined]:
-    """The lines of a definitions file, in the kernel's order; what is no definition is passed over."""
+    """Return a file's definitions in the kernel's order; lines that are not definitions are skipped."""
     heads = ((HEAD.match(line), line) for line in text.split("\n"))
     return [Defined(head["group"] or "", head["event"], line) for head, line in heads if head]
 
 
 def list_definitions(files: Tracefs) -> list[Defined]:
-    """All dynamic events of this kernel, each once, in the kernel's order."""
+    """Return all dynamic events of this kernel, each once, in the kernel's order."""
     found: dict[tuple[str, str], Defined] = {}
     for name in reversed(FILES):
         if files.exists(name):
@@ -37,10 +37,10 @@ def list_definitions(files: Tracefs) -> list[Defined]:
 
 
 def delete(files: Tracefs, group: str, event: str) -> str | None:
-    """Delete one of our events; the reason if it had to stay.
+    """Delete one of our events. Return None, or the reason why it remains.
 
-    One that is gone already is as good as deleted. EBUSY is somebody else's use of it (another
-    instance, perf): it is told, not forced.
+    An event that no longer exists counts as deleted. EBUSY means that another user (an instance, perf)
+    has it enabled: this is reported, and the deletion is not forced.
     """
     reason: str | None = None
     for name in ("dynamic_events", "kprobe_events", "uprobe_events"):
@@ -62,7 +62,7 @@ def delete(files: Tracefs, group: str, event: str) -> str | None:
 
 
 def delete_group(files: Tracefs, group: str) -> tuple[list[str], list[str]]:
-    """Delete every event of a group: the names that went, and a sentence for each that stayed."""
+    """Delete every event of a group. Return the deleted names, and a sentence for each that remains."""
     gone, stayed = [], []
     for defined in list_definitions(files):
         if defined.group != group:

@@ -1,4 +1,4 @@
-"""What this kernel can do: each feature found by looking or by a trial write, never by a version."""
+"""The features of this kernel, each found by looking or by a trial write, never by a version."""
 
 import errno
 from pathlib import Path
@@ -10,16 +10,16 @@ from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.refusal import why
 
 TRIAL = "kprobe_exporter_doctor"
-"""The instance and group of the trials. Held and swept like an agent's own, so that what a killed
-trial leaves goes with the next one."""
+"""The instance and group of the trials. It is locked and swept like an agent's instance, so the next trial
+removes what a killed one left."""
 
 FORBIDDEN = (errno.EPERM, errno.EACCES, errno.EROFS)
 
 
 class Check(NamedTuple):
-    """One thing that was looked at. ``fix`` is there unless it is ok.
+    """The result of one check. ``fix`` is set unless the state is ok.
 
-    Without a ``required`` one the agent cannot work at all; without another it works with less.
+    Without a ``required`` feature the agent cannot work at all; without another it is only limited.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Check(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """A kind of dynamic event, and a definition that every kernel that has the kind takes."""
+    """A kind of dynamic event, and a definition that every kernel with this kind accepts."""
 
     name: str
     file: str
@@ -40,7 +40,7 @@ class Kind(NamedTuple):
 
 
 FUNCTION = "vfs_mknod"
-"""In every kernel, exported, so never inlined, and hardly ever called."""
+"""A function of every kernel that is exported, and so never inlined, and that is hardly ever called."""
 
 TRACEPOINT = "sched/sched_process_exec"
 SYSCALL = "syscalls/sys_exit_openat"
@@ -63,7 +63,7 @@ KINDS = (
         f"{FUNCTION} return=$retval:s64",
         f"Boot a kernel with CONFIG_KPROBE_EVENTS and CONFIG_KRETPROBES; {FALLBACK}.",
     ),
-    # The path is resolved at once, so it is the program that runs us, wherever that is.
+    # The kernel resolves the path at once, so it stands for the program of this process, wherever that is.
     Kind(
         "uprobe",
         "uprobe_events",
@@ -71,7 +71,7 @@ KINDS = (
         "/proc/self/exe:0x0",
         "Boot a kernel with CONFIG_UPROBE_EVENTS; until then no program or library can be probed.",
     ),
-    # The README of tracefs is no evidence: 6.18 tells of eprobes with CONFIG_EPROBE_EVENTS off.
+    # The README of tracefs is no evidence: that of 6.18 lists eprobes even with CONFIG_EPROBE_EVENTS off.
     Kind(
         "eprobe",
         "dynamic_events",
@@ -84,7 +84,7 @@ KINDS = (
 
 
 def kernel_checks(root: Path) -> list[Check]:
-    """What there is to see outside tracefs. ``root`` is ``/``, or what a test takes for it."""
+    """Check what is visible outside tracefs. ``root`` is ``/``, or a directory that a test uses instead."""
     return [
         _lockdown(root),
         _switch(
@@ -110,7 +110,7 @@ def kernel_checks(root: Path) -> list[Check]:
 
 
 def instance_checks(instance: Instance) -> list[Check]:
-    """What the tracefs of this instance can do. Defines and deletes in its group, and enables nothing."""
+    """Check what this instance's tracefs can do. Defines and deletes events in its group, enables none."""
     return [
         *(try_kind(instance, kind) for kind in KINDS),
         _fprobe(instance),
@@ -151,8 +151,8 @@ def instance_checks(instance: Instance) -> list[Check]:
 def try_kind(instance: Instance, kind: Kind) -> Check:
     """Define an event of this kind and delete it again.
 
-    It is never enabled, so deleting it wipes nobody's buffer. Should the deletion fail, or the
-    process end before it, closing or reclaiming the instance deletes it.
+    The event is never enabled, so deleting it clears no buffer. If the deletion fails, or the process
+    ends before it, closing or reclaiming the instance deletes the event.
     """
     files, event = instance.files, f"doctor_{kind.name}"
     if not files.exists(kind.file):
@@ -170,10 +170,10 @@ def try_kind(instance: Instance, kind: Kind) -> Check:
 
 
 def _fprobe(instance: Instance) -> Check:
-    """By the README's word: a trial would patch the kernel's text.
+    """Check for fprobes by tracefs' README, because a trial would patch the kernel's text.
 
-    Unlike a kprobe, an fprobe is armed when it is defined. Defined and deleted while ftrace_enabled is
-    0, it leaves flags behind on which 6.12 switches ftrace off for good (ftrace_shutdown, ftrace.c).
+    Unlike a kprobe, an fprobe is armed when it is defined. If it is defined and deleted while ftrace_enabled
+    is 0, it leaves flags behind that make 6.12 switch ftrace off permanently (ftrace_shutdown, ftrace.c).
     """
     if _has_fprobes(instance.files):
         return Check("fprobe", "ok", "tracefs' README has fprobes")
@@ -185,7 +185,7 @@ def _fprobe(instance: Instance) -> Check:
 
 
 def _functions(files: Tracefs) -> Check:
-    """Whether the kernel lists what can be probed; security modules may forbid to read it."""
+    """Check whether the list of functions that can be probed is readable; a security module may forbid it."""
     try:
         count = files.read(TRACEABLE).count(b"\n")
     except OSError as error:
@@ -198,9 +198,9 @@ def _functions(files: Tracefs) -> Check:
 
 
 def no_fprobes(files: Tracefs, root: Path = Path("/")) -> str | None:
-    """Why no fprobe event should be defined on this kernel, as a clause; None where one can be.
+    """Return a clause that says why no fprobe event should be defined on this kernel; None if one can be.
 
-    With ftrace off it would never fire, and could keep ftrace off for good (see ``_fprobe``).
+    With ftrace off an fprobe would never fire, and could keep ftrace off permanently (see ``_fprobe``).
     """
     if not _has_fprobes(files):
         return "this kernel has no fprobe events (since 6.5)"
@@ -230,7 +230,7 @@ def _there(name: str, path: Path, fix: str) -> Check:
 
 
 def _switch(root: Path, name: str, path: str, turn_on: str, make_visible: str) -> Check:
-    """A file that holds 0 or 1: kprobes that are switched off are silent, without any error."""
+    """Check a file that holds 0 or 1: kprobes that are switched off are silent, without any error."""
     try:
         value = (root / path).read_text(errors="replace").strip()
     except OSError as error:
@@ -241,7 +241,7 @@ def _switch(root: Path, name: str, path: str, turn_on: str, make_visible: str) -
 
 
 def _lockdown(root: Path) -> Check:
-    """The mode in brackets: confidentiality forbids all tracing (security/lockdown/lockdown.c)."""
+    """Check the mode in brackets: confidentiality forbids all tracing (security/lockdown/lockdown.c)."""
     path = "sys/kernel/security/lockdown"
     try:
         modes = (root / path).read_text(errors="replace").strip()

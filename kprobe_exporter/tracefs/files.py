@@ -1,4 +1,4 @@
-"""The one I/O seam of the tracefs layer: whoever wants a file below tracefs asks here."""
+"""The I/O interface of the tracefs package: its modules read and write files below tracefs through it."""
 
 import errno
 import fcntl
@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import NoReturn, Protocol
 
 TRACEABLE = "available_filter_functions"
-"""``sym`` or ``sym [mod]`` a line, for each function that ftrace can patch."""
+"""The file with one line, ``sym`` or ``sym [mod]``, for each function that ftrace can patch."""
 
 
 class Tracefs(Protocol):
-    """What the tracefs layer needs of a mounted tracefs. Paths are relative to the mount.
+    """What the tracefs package needs of a mounted tracefs. Paths are relative to the mount.
 
-    Every method raises the kernel's OSError unchanged; the callers know what an errno means where.
+    Every method raises the kernel's OSError unchanged; the caller knows what an errno means for each file.
     """
 
     def read(self, path: str) -> bytes: ...
@@ -28,7 +28,7 @@ class Tracefs(Protocol):
 
 
 class MountedTracefs:
-    """A tracefs at ``root``. Stateless: safe to share between threads."""
+    """A tracefs mounted at ``root``. It is stateless, so threads may share it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -37,15 +37,15 @@ class MountedTracefs:
         return f"MountedTracefs({str(self.root)!r})"
 
     def read(self, path: str) -> bytes:
-        """The whole file."""
+        """Return the content of the whole file."""
         return (self.root / path).read_bytes()
 
     def write(self, path: str, text: str) -> None:
-        """One command by one write(2), appended.
+        """Append one command with one write(2).
 
-        Never opened with O_TRUNC: on a definitions file that deletes everybody's probes, on a
-        trigger file every trigger (kernel/trace/trace_dynevent.c, trace_events_trigger.c). Python's
-        "a" mode will not do: it seeks to the end, which these files refuse with EINVAL.
+        The file is never opened with O_TRUNC: this would delete the probes of all programs in a definitions
+        file, and every trigger in a trigger file (kernel/trace/trace_dynevent.c, trace_events_trigger.c).
+        Python's "a" mode does not work: it seeks to the end, which these files refuse with EINVAL.
         """
         fd = os.open(self.root / path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
@@ -66,15 +66,15 @@ class MountedTracefs:
         (self.root / path).rmdir()
 
     def open_pipe(self, path: str) -> int:
-        """A descriptor for non-blocking reads (``trace_pipe``); the caller closes it."""
+        """Return a descriptor for non-blocking reads (``trace_pipe``); the caller closes it."""
         return os.open(self.root / path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def lock(self, path: str) -> int | None:
-        """An exclusive flock on a directory: its descriptor, or None if somebody else has it.
+        """Take an exclusive flock on a directory. Return its descriptor, or None if it is locked already.
 
-        flock on a tracefs directory works across containers and goes with the process, also by
-        SIGKILL. The directory could have been removed and made again between open and flock: then
-        the lock would be on a ghost, so the inode is compared and the open repeated.
+        A flock on a tracefs directory works across containers and ends with the process, even by SIGKILL.
+        The directory may be removed and made again between open and flock, which would lock the removed
+        one. So the inodes are compared, and the open is repeated if they differ.
         """
         while True:
             fd = os.open(self.root / path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -103,7 +103,7 @@ class MountedTracefs:
 
 
 class ReadOnlyTracefs(MountedTracefs):
-    """A tracefs that is only looked at: whatever would change something is refused with EROFS."""
+    """A tracefs for reading only: every operation that would change something raises EROFS."""
 
     def write(self, path: str, text: str) -> NoReturn:
         self._refuse(path)
@@ -115,7 +115,7 @@ class ReadOnlyTracefs(MountedTracefs):
         self._refuse(path)
 
     def open_pipe(self, path: str) -> NoReturn:
-        """Reading a pipe takes events away."""
+        """Raise EROFS, because reading a pipe consumes events."""
         self._refuse(path)
 
     def lock(self, path: str) -> NoReturn:

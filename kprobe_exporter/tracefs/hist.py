@@ -1,4 +1,4 @@
-"""Counting a tracepoint's firings in the kernel, by a hist trigger that writes no event."""
+"""Counts a tracepoint's hits in the kernel, by a hist trigger that writes no event."""
 
 from collections.abc import Iterable
 
@@ -6,14 +6,14 @@ from kprobe_exporter.tracefs.hist_tables import Shown, parse_hist, share_name
 from kprobe_exporter.tracefs.instance import Instance
 
 TRIGGERS = ("hist:keys=common_cpu", "hist:keys=cpu")
-"""Any key will do: the total counts every firing. The CPU's number is ``cpu`` before 5.13."""
+"""Any key works, because the total counts every hit. The CPU's number is ``cpu`` before 5.13."""
 
 
 class HitCounter:
-    """A hist trigger of ours on one event; its total is the number of firings, unfiltered.
+    """Our hist trigger on one event; its total is the number of hits, unfiltered.
 
-    Hist triggers see every firing, whatever the event's filter (kernel/trace/trace_events_hist.c).
-    Reading is left to one thread, attaching and detaching to another; no state is shared.
+    Hist triggers see every hit, regardless of the event's filter (kernel/trace/trace_events_hist.c).
+    One thread may read while another attaches and detaches; they share no state.
     """
 
     def __init__(self, instance: Instance, event: str, trigger: str) -> None:
@@ -25,14 +25,14 @@ class HitCounter:
 
     @classmethod
     def attach(cls, instance: Instance, event: str) -> "HitCounter | None":
-        """Put the trigger on ``events/SYSTEM/EVENT``; None where the kernel has no hist triggers."""
+        """Attach the trigger to ``events/SYSTEM/EVENT``; None if the kernel has no hist triggers."""
         if not instance.files.exists(f"{instance.path}/{event}/hist"):
             return None
         for trigger in TRIGGERS:
             made = cls(instance, event, trigger)
             try:
                 instance.write(f"{event}/trigger", trigger)
-            except FileExistsError:  # another probe's, which has counted for a while
+            except FileExistsError:  # another probe's trigger, which has counted before
                 made._before = made.read() or 0
             except OSError:
                 continue
@@ -41,7 +41,7 @@ class HitCounter:
         return None
 
     def total(self, shown: Iterable[Shown]) -> int | None:
-        """Firings since it was attached, by the tables of its event; None if it is not among them."""
+        """Return the hits since it was attached, from its event's tables; None if it is not among them."""
         keys = self._trigger.removeprefix("hist:keys=")
         for one in shown:
             if (one.keys, one.vals, one.condition) == (keys, "hitcount", None):
@@ -49,14 +49,14 @@ class HitCounter:
         return None
 
     def read(self) -> int | None:
-        """The total, read anew; None if the event is gone."""
+        """Read and return the total; None if the event no longer exists."""
         try:
             return self.total(parse_hist(self._instance.read(f"{self._event}/hist")))
         except OSError:
             return None
 
     def detach(self) -> None:
-        """Take the trigger away, unless another probe counts by it; one that is gone is as good."""
+        """Remove the trigger unless another probe uses it. A trigger that no longer exists is no error."""
         if self._detached:
             return
         self._detached = True
@@ -71,5 +71,5 @@ class HitCounter:
 
 
 def _shared(event: str, trigger: str) -> str:
-    """The trigger as a kernel-side table spells it, whose probe may have it as well."""
+    """Return the trigger's name for ``share``; a probe with ``HistTables`` may use the same trigger."""
     return share_name(event, trigger.removeprefix("hist:keys="), "hitcount", None)

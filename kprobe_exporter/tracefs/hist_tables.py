@@ -1,4 +1,4 @@
-"""Hist triggers that aggregate in the kernel: put on an event, read as tables, taken away."""
+"""Hist triggers that aggregate in the kernel: attached to an event, read as tables, detached."""
 
 import logging
 import re
@@ -19,8 +19,8 @@ HEADER = re.compile(
 TOTALS = re.compile(rb"\nTotals:\n    Hits: (\d{1,20})\n    Entries: \d+\n    Dropped: (\d{1,20})\n")
 
 NAME = rb"(?s:(.{15}))(?: {20}| {35})"
-"""A thread's name: at most 15 bytes of whatever kind, in a column of 50 bytes on 6.1 and 6.12; one of 35
-is taken as well. By its place: it may hold what looks like the end of the row, or of the table."""
+"""A thread's name: at most 15 arbitrary bytes, in a column of 50 bytes on 6.1 and 6.12; 35 bytes are accepted
+as well. It is found by its position, as it may contain what looks like the end of a row or of the table."""
 POWER = rb"~ 2\^(\d{1,2}) *"
 NUMBER = rb" *(\d{1,20})"
 
@@ -35,14 +35,14 @@ class Shown(NamedTuple):
 
 
 def parse_hist(text: bytes) -> list[Shown]:
-    """The tables of a ``hist`` file, in the order in which their triggers were put there.
+    """Return the tables of a ``hist`` file, in the order in which their triggers were attached.
 
-    hist_show() of kernel/trace/trace_events_hist.c prints them one after another. A row's form follows
-    from the header above it: strings are taken by the width of their column, never by searching. What
-    is none of the forms that our triggers give ends the list.
+    hist_show() of kernel/trace/trace_events_hist.c prints them one after another. The header determines the
+    form of the rows below it: a string is read by the width of its column, never by searching. Text in a
+    form that our triggers do not produce ends the list.
 
-    A name's blanks at its end cannot be told from the column's; rows that differ in them are added up.
-    Costs about 2 µs a row, on top of the kernel's scan and sort of the table.
+    A name's trailing blanks cannot be told from the column's padding; rows that differ only in them are
+    added up. Parsing costs about 2 µs a row, on top of the kernel's scan and sort of the table.
     """
     return list(_tables(text))
 
@@ -71,7 +71,7 @@ def _tables(text: bytes) -> Iterator[Shown]:
 
 
 def _row(keys: Sequence[str], vals: Sequence[str]) -> bytes:
-    """The pattern of one row: hist_trigger_print_key() and hist_trigger_entry_print()."""
+    """Return the pattern of one row, printed by hist_trigger_print_key() and hist_trigger_entry_print()."""
     shown = b", ".join(_key(name) for name in keys)
     sums = b"  ".join(re.escape(name.encode()) + b":" + NUMBER for name in vals)
     return rb"\{ " + shown + rb" \} " + sums + rb"\n"
@@ -88,11 +88,11 @@ def _value(rendered: str, part: bytes) -> int | bytes:
 
 
 class HistTables:
-    """The hist triggers of one probe on its event, which they alone enable, softly.
+    """The hist triggers of one probe on its event. Only they enable the event, and they do so softly.
 
-    They see every firing that meets their own condition, whatever the event's filter, the instance's
-    set_event_notrace_pid and its buffer. Reading is left to one thread, attaching and detaching to
-    another; no state is shared.
+    They see every hit that meets their own condition, regardless of the event's filter, the instance's
+    set_event_notrace_pid and its ring buffer. One thread may read while another attaches and detaches;
+    they share no state.
     """
 
     def __init__(self, instance: Instance, event: str, tables: Sequence[HistTable]) -> None:
@@ -103,7 +103,7 @@ class HistTables:
         self._complained = False
 
     def attach(self) -> None:
-        """Put the triggers on ``events/SYSTEM/EVENT``. Raises ProbeRefused; ``detach`` undoes a part."""
+        """Attach to ``events/SYSTEM/EVENT``. Raises ProbeRefused; ``detach`` then undoes what was done."""
         if not self._instance.files.exists(f"{self._instance.path}/{self._event}/hist"):
             raise ProbeRefused("this kernel was built without CONFIG_HIST_TRIGGERS (there is no hist).")
         for table in self._tables:
@@ -119,7 +119,7 @@ class HistTables:
             self._attached.append(table)
 
     def detach(self) -> None:
-        """Take the triggers away that no other probe counts by; one that is gone is as good."""
+        """Remove the triggers that no other probe uses. A trigger that no longer exists is no error."""
         for table in self._attached:
             shared = share_name(self._event, *_spelled(table))
             self._instance.release(shared)
@@ -132,7 +132,7 @@ class HistTables:
         self._attached = []
 
     def read(self, shown: Sequence[Shown]) -> tuple[HistReading, ...] | None:
-        """Our tables among those of the event, in our order; None unless all are there."""
+        """Return our tables among those of the event, in our order; None unless all are there."""
         readings = {(one.keys, one.vals, one.condition): one.reading for one in shown}
         found = [readings.get(_spelled(table)) for table in self._tables]
         whole = tuple(reading for reading in found if reading is not None)
@@ -145,11 +145,11 @@ class HistTables:
 
 
 def share_name(event: str, keys: str, vals: str, condition: str | None) -> str:
-    """What names a trigger to the instance: the kernel takes two that are spelled so for the same."""
+    """Return a trigger's name for ``share``: to the kernel, triggers that are spelled alike are the same."""
     return f"{event} {keys}:{vals} if {condition}"
 
 
 def _spelled(table: HistTable) -> tuple[str, str, str | None]:
-    """A trigger as event_hist_trigger_print() spells it."""
+    """Return a trigger's keys, values and condition as event_hist_trigger_print() spells them."""
     vals = f"hitcount,{table.value}" if table.value else "hitcount"
     return ",".join(key.render() for key in table.keys), vals, table.condition

@@ -1,4 +1,4 @@
-"""Our private tracefs instance: held by a lock, set up, torn down, and reclaimed after a killed agent."""
+"""Our private trace instance: locked, set up, torn down, and reclaimed after a killed agent."""
 
 import errno
 import logging
@@ -17,19 +17,19 @@ from kprobe_exporter.tracefs.retired import Retired
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 20
-"""How often to try again while another process makes or removes the same instance."""
+"""How often ``acquire`` tries while another process makes or removes the same instance."""
 
 MARKER_LINE = rb"(?s).{16}-(\d+)\s.*?%s"
-"""The trace line of our marker: the name takes 16 columns, whatever it holds; then the thread's id."""
+"""The trace line of our marker: the thread's name, 16 columns of arbitrary bytes, and then its id."""
 
 
 class Instance:
-    """A tracefs instance that this process holds, with our probe group of the same name.
+    """A trace instance that this process holds, with our probe group of the same name.
 
-    Names say that it is ours, the flock on its directory that its owner lives; there is no other
-    state. Made by ``acquire``. Not thread-safe: whoever acquires it sees to it that one thread at a time
-    changes what is in it. ``recording``: its buffer may hold events that matter, so nothing that was ever
-    enabled may be deleted. ``retired`` are definitions that nothing uses.
+    The name shows that it is ours, and the flock on its directory that its owner is alive; there is no
+    other state. Made by ``acquire``. Not thread-safe: the caller of ``acquire`` must let only one thread at
+    a time change its content. ``recording``: its ring buffer may hold events that are still needed, so no
+    definition that was ever enabled may be deleted. ``retired`` are definitions that no probe uses.
     """
 
     def __init__(self, files: Tracefs, name: str, lock: int | None) -> None:
@@ -44,16 +44,16 @@ class Instance:
 
     @classmethod
     def top(cls, files: ReadOnlyTracefs) -> "Instance":
-        """The kernel's own tracefs, which has what an instance of ours would have; only to look at."""
+        """Return the top level of tracefs as a read-only instance: it has the same files as an instance."""
         made = cls(files, "", None)
         made.path = "."
         return made
 
     @classmethod
     def acquire(cls, files: Tracefs, name: str) -> "Instance":
-        """Make the instance and lock it; what a killed agent left under this name goes first.
+        """Make the instance and lock it, after removing what a killed agent left under this name.
 
-        Raises InstanceBusy while another live agent has it, TracefsError if the kernel refuses.
+        Raises InstanceBusy if another live agent holds it, and TracefsError if the kernel refuses.
         """
         path = f"instances/{name}"
         for _ in range(ATTEMPTS):
@@ -96,9 +96,9 @@ class Instance:
         self.close()
 
     def set_up(self, buffer_kib: int, record_tgid: bool) -> None:
-        """Clock, buffer and options, before anything is recorded. ``buffer_kib`` is per CPU.
+        """Set clock, buffer size and options before anything is recorded. ``buffer_kib`` is per CPU.
 
-        The clock comes first: writing it wipes the instance's buffer (tracing_set_clock, trace.c).
+        The clock is set first, as writing it clears the instance's buffer (tracing_set_clock, trace.c).
         """
         self.write("trace_clock", "mono")
         try:
@@ -113,11 +113,11 @@ class Instance:
         self.write("tracing_on", "1")
 
     def keep_own_threads_out(self) -> bool:
-        """Keep this thread, and every thread that it will start, out of what the instance records.
+        """Exclude this thread, and every thread that it will start, from what the instance records.
 
-        False where the kernel cannot (before 5.7). The option event-fork adds new threads and takes
-        out those that end (kernel/trace/trace_events.c), so no thread has to be told of; call this
-        before the first one starts.
+        Return False if the kernel cannot do this (before 5.7). The option event-fork adds new threads and
+        removes those that end (kernel/trace/trace_events.c), so the agent need not add them itself. The
+        caller must not have started another thread yet.
         """
         if not self.files.exists(f"{self.path}/set_event_notrace_pid"):
             return False
@@ -126,10 +126,10 @@ class Instance:
         return True
 
     def _own_tid(self) -> int:
-        """This thread's id as the kernel prints it.
+        """Return this thread's id as the kernel prints it.
 
-        In a container gettid() is another number, so the kernel is asked: a marker is written and
-        its line read back. Nothing else is recorded yet, so nothing is lost by reading.
+        In a container gettid() returns another number. So this method writes a marker and reads its trace
+        line back. Nothing else is recorded yet, so reading loses no events.
         """
         nonce = uuid.uuid4().hex.encode()
         try:
@@ -147,11 +147,11 @@ class Instance:
         return int(found[1]) if found else os.getpid()
 
     def open_pipe(self) -> int:
-        """A non-blocking descriptor of our trace_pipe; OSError as the kernel gives it."""
+        """Return a non-blocking descriptor of our trace_pipe. Raises the kernel's OSError."""
         return self.files.open_pipe(f"{self.path}/trace_pipe")
 
     def open_raw(self) -> dict[int, int]:
-        """A non-blocking descriptor of every CPU's trace_pipe_raw; OSError as the kernel gives it."""
+        """Return a non-blocking descriptor of each CPU's trace_pipe_raw. Raises the kernel's OSError."""
         pipes: dict[int, int] = {}
         try:
             for name in self.files.names(f"{self.path}/per_cpu"):
@@ -164,17 +164,17 @@ class Instance:
         return pipes
 
     def cannot_read(self, error: OSError) -> str:
-        """Why our trace_pipe could not be opened, as a sentence."""
+        """Return a sentence that says why our trace_pipe could not be opened."""
         if error.errno == errno.EBUSY:
             return f"somebody else is reading {self.path}/trace_pipe: end that reader."
         return f"{self.path}/trace_pipe cannot be read: {error.strerror}."
 
     def counts_tracepoints(self) -> bool:
-        """Whether the kernel counts an event's firings whatever its filter: by hist triggers."""
+        """Return whether the kernel has hist triggers, which count an event's hits despite its filter."""
         return self.files.exists(f"{self.path}/events/sched/sched_process_exec/hist")
 
     def event_format(self, system: str, event: str) -> str | None:
-        """The text of an event's ``format``; None if this kernel has no such event."""
+        """Return the text of an event's ``format``, or None if this kernel has no such event."""
         try:
             text = self.read(f"events/{system}/{event}/format")
         except OSError:
@@ -182,17 +182,17 @@ class Instance:
         return text.decode(errors="replace")
 
     def share(self, what: str) -> None:
-        """One more of our probes uses a switch or a trigger that others may use too, as of a tracepoint."""
+        """Count one more probe of ours that uses a switch or trigger of an event that several may use."""
         self._uses[what] += 1
 
     def release(self, what: str) -> None:
-        """One does no longer."""
+        """Count one probe less."""
         self._uses[what] -= 1
         if self._uses[what] <= 0:
             del self._uses[what]
 
     def shares(self, what: str) -> bool:
-        """Whether any does, so that it may not be undone."""
+        """Return whether a probe of ours still uses it, so that it must stay."""
         return self._uses[what] > 0
 
     def read(self, path: str) -> bytes:
@@ -202,10 +202,10 @@ class Instance:
         self.files.write(f"{self.path}/{path}", text)
 
     def close(self) -> None:
-        """Remove the instance, then the group's definitions, then let go of the lock. Never raises.
+        """Remove the instance, then the group's definitions, then release the lock. Never raises.
 
-        Deleting definitions comes last: it wipes the unread buffer of every instance in which they
-        were ever enabled, which is ours alone, and gone by then.
+        Definitions are deleted after the instance, because deleting them clears the unread buffer of
+        every instance in which they were ever enabled. That is only ours, which no longer exists by then.
         """
         if self._lock is None:
             return
@@ -235,10 +235,10 @@ class Instance:
             log.warning("%s", sentence)
 
     def _reclaim(self) -> None:
-        """Remove what a killed agent left under this name; the lock goes with it."""
+        """Remove what a killed agent left under this name, and release the lock."""
         log.info("removing what a killed agent left: %s", self.path)
         removed = self._rmdir()
-        if not removed:  # at least nothing of it shall go on costing anything
+        if not removed:  # at least its events must not cost time any more
             with suppress(OSError):
                 self.write("events/enable", "0")
         self._sweep()
@@ -253,7 +253,7 @@ class Instance:
 
 
 def _rmdir(files: Tracefs, path: str) -> bool:
-    """Remove an instance; the kernel takes its triggers and events along. False if it is in use."""
+    """Remove an instance with its triggers and events. Return False if it is in use."""
     try:
         files.rmdir(path)
     except FileNotFoundError:

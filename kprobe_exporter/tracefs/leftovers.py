@@ -1,4 +1,4 @@
-"""What killed traces leave in the kernel: known by its name, and by the lock that nobody holds."""
+"""The instances of traces: making one, and removing what killed traces left, which no process has locked."""
 
 import logging
 import os
@@ -15,21 +15,20 @@ from kprobe_exporter.tracefs.instance import Instance
 log = logging.getLogger(__name__)
 
 PREFIX = "kprobe_exporter_trace_"
-"""Of the instance and the group of one trace; the id of its process follows."""
+"""The prefix of the name of a trace's instance and group; the id of its process follows."""
 
 INSTANCES = "instances"
-"""The directory that traces lock while they start and while they clean up."""
+"""The directory that a trace locks while it starts and while it cleans up."""
 
 ATTEMPTS, PAUSE = 100, 0.02
-"""How often, and after how many seconds, the lock is tried: a process that stands still holds up nobody for
-longer than that."""
+"""How often the lock is tried, and the seconds between two tries. A process that holds the lock and hangs
+delays the caller by 2 s at most."""
 
 
 def acquire_for_trace(files: Tracefs) -> Instance:
-    """An instance of this process' own. Raises TracefsError.
+    """Acquire an instance for this process. Raises TracefsError.
 
-    Another pid namespace has a process of the same number, whose trace may live: then ours has a
-    further name.
+    A live trace in another pid namespace may have the same process id; then the name gets a number.
     """
     with _alone(files):
         for number in count(1):
@@ -42,13 +41,13 @@ def acquire_for_trace(files: Tracefs) -> Instance:
 
 
 def traces(files: Tracefs) -> list[str]:
-    """The names of all traces of which there is something, an instance or a definition, alive or not."""
+    """Return the names of all traces that have an instance or a definition, alive or not."""
     names = [*files.names(INSTANCES), *(defined.group for defined in list_definitions(files))]
     return sorted({name for name in names if name.startswith(PREFIX)})
 
 
 def remove_dead_traces(files: Tracefs) -> None:
-    """Remove what killed traces left. Never raises: whoever starts has other things to do."""
+    """Remove what killed traces left. Never raises, because it must not keep the caller from starting."""
     try:
         with _alone(files):
             for name in traces(files):
@@ -64,9 +63,9 @@ def remove_dead_traces(files: Tracefs) -> None:
 
 @contextmanager
 def _alone(files: Tracefs) -> Iterator[None]:
-    """No other trace starts or cleans up: what is made and not locked yet looks like a killed one's."""
+    """Exclude other traces: an instance that is made but not locked yet looks like a killed trace's."""
     lock = None
-    with suppress(OSError):  # whoever may not lock cannot make an instance either, and is told so there
+    with suppress(OSError):  # without this permission, making an instance fails and gives the reason
         for _ in range(ATTEMPTS):
             lock = files.lock(INSTANCES)
             if lock is not None:

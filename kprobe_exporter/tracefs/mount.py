@@ -1,4 +1,4 @@
-"""Finding the mounted tracefs, and mounting one where there is none and we may."""
+"""Finds the mounted tracefs, or mounts one if there is none and the process is permitted to."""
 
 import errno
 import logging
@@ -14,16 +14,16 @@ from kprobe_exporter.errors import NotMounted, TracefsError
 log = logging.getLogger(__name__)
 
 USUAL = Path("/sys/kernel/tracing")
-"""Where the kernel makes an empty directory for tracefs since 4.1 (fs/tracefs/inode.c)."""
+"""The empty directory that the kernel makes for tracefs since 4.1 (fs/tracefs/inode.c)."""
 
 DEBUGFS = Path("/sys/kernel/debug/tracing")
-"""The kernel mounts tracefs here by itself when somebody looks (kernel/trace/trace.c)."""
+"""The kernel mounts tracefs here by itself when a process accesses the path (kernel/trace/trace.c)."""
 
 MOUNT_FLAGS = 0x2 | 0x4 | 0x8  # MS_NOSUID | MS_NODEV | MS_NOEXEC, as systemd mounts it
 
 
 class Mount(NamedTuple):
-    """One line of mountinfo that is a tracefs."""
+    """A line of mountinfo that describes a tracefs mount."""
 
     path: Path
     root: str
@@ -31,9 +31,9 @@ class Mount(NamedTuple):
 
 
 def parse_mountinfo(text: str) -> list[Mount]:
-    """The tracefs mounts in ``/proc/PID/mountinfo`` (proc_pid_mountinfo(5)), in its order."""
+    """Return the tracefs mounts in ``/proc/PID/mountinfo`` (proc_pid_mountinfo(5)), in its order."""
     mounts = []
-    for line in text.split("\n"):  # splitlines() would also cut at what a path may hold
+    for line in text.split("\n"):  # splitlines() would also split at characters in a path
         head, _, tail = line.partition(" - ")
         fields, kind = head.split(" "), tail.split(" ")
         if kind[0] == "tracefs" and len(fields) > 5:
@@ -43,12 +43,12 @@ def parse_mountinfo(text: str) -> list[Mount]:
 
 
 def _unescape(path: str) -> str:
-    """Mountinfo writes space, tab, newline and backslash in octal."""
+    """Decode a path, in which mountinfo writes space, tab, newline and backslash in octal."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), path)
 
 
 def find(mountinfo: str) -> Mount | None:
-    """The mount to use: a writable whole tracefs before others, the usual places first."""
+    """Return the mount of a whole tracefs to use: writable ones are preferred, then the usual places."""
     mounts = [mount for mount in parse_mountinfo(mountinfo) if mount.root == "/"]
     places = [USUAL, DEBUGFS]
     mounts.sort(key=lambda m: (m.read_only, places.index(m.path) if m.path in places else len(places)))
@@ -57,10 +57,10 @@ def find(mountinfo: str) -> Mount | None:
 
 @contextmanager
 def mounted(asked: Path | None = None) -> Iterator[Path]:
-    """The root of a usable tracefs: the one asked for, a mounted one, or one that we mount.
+    """Yield the root of a usable tracefs: ``asked``, a mounted one, or one that is mounted here.
 
-    What we mounted is unmounted at the end, unless somebody else has come to use it. Raises
-    NotMounted or TracefsError with a sentence that says how to mend it.
+    A tracefs mounted here is unmounted at the end, unless another process uses it by then. Raises
+    NotMounted or TracefsError with a sentence that says how to fix it.
     """
     if asked is not None:
         _look(asked)
@@ -87,7 +87,7 @@ def mounted(asked: Path | None = None) -> Iterator[Path]:
 
 
 def _look(root: Path) -> None:
-    """Refuse what is no tracefs, or one that we may not use, before anything is done."""
+    """Raise NotMounted or TracefsError unless ``root`` is a tracefs that this process may use."""
     try:
         names = set(os.listdir(root))
     except PermissionError:
@@ -120,7 +120,7 @@ def _look(root: Path) -> None:
 
 
 def _mount(path: Path) -> None:
-    import ctypes  # noqa: PLC0415 - most hosts have tracefs mounted, and need none of it
+    import ctypes  # noqa: PLC0415 - not needed on most hosts, where tracefs is mounted
 
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"nodev", os.fsencode(path), b"tracefs", MOUNT_FLAGS, None) == 0:

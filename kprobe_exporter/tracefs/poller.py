@@ -1,4 +1,4 @@
-"""Reading the kernel's own counts, at most once a second, for all who ask."""
+"""Reads the kernel's own counts, at most once a second, for all callers."""
 
 import logging
 import threading
@@ -16,11 +16,11 @@ from kprobe_exporter.tracefs.profile import PROFILES, Counts, buffer_stats
 log = logging.getLogger(__name__)
 
 MAX_AGE = 1.0
-"""Seconds for which numbers that were read serve everybody who asks."""
+"""Seconds for which numbers that were read serve all callers."""
 
 
 def read_counts(instance: Instance, probes: Sequence[Installed]) -> KernelCounts:
-    """Everything that the kernel counts for us. Raises OSError if its files cannot be read."""
+    """Read everything that the kernel counts for us. Raises OSError if its files cannot be read."""
     hits = _Sums()
     misses = _Sums()
     counts: dict[str, Counts] = {}
@@ -65,7 +65,7 @@ def read_counts(instance: Instance, probes: Sequence[Installed]) -> KernelCounts
 
 
 class _Sums:
-    """Counts added up by probe: the events of a call or a pair are all needed, or it would seem less."""
+    """Sums of counts by probe. A sum needs the counts of all events of a call or a pair, or it is too low."""
 
     def __init__(self) -> None:
         self._sums: dict[str, int] = {}
@@ -82,12 +82,12 @@ class _Sums:
 
 
 class Poller:
-    """A thread that reads the kernel's counts when somebody asks, so that nobody waits in the kernel.
+    """A thread that reads the kernel's counts on request, so that callers do not block in the kernel.
 
-    ``_condition`` guards the two numbers below; the thread reads and delivers without holding it.
-    ``refresh`` may be called from any thread; one read serves all who asked meanwhile. A read that
-    hangs in the kernel holds up nobody for longer than their timeout: the last numbers stay, and
-    ``age`` tells. ``close`` may be called twice; it waits a bounded time for a read under way.
+    ``_condition`` guards the state of the reads; the thread reads and delivers without holding it.
+    ``refresh`` may be called from any thread; one read serves all callers that wait. If a read hangs in
+    the kernel, a caller waits for its timeout at most: the last numbers stay, and ``age`` shows how old
+    they are. ``close`` may be called twice; it waits at most 2 s for a read under way.
     """
 
     def __init__(
@@ -100,11 +100,11 @@ class Poller:
         self._deliver = deliver
         self._clock = clock
         self._condition = threading.Condition()
-        self._finished = float("-inf")  # when the last good read ended
-        self._served = float("-inf")  # and the last one for who shows the numbers
+        self._finished = float("-inf")  # when the last successful read ended
+        self._served = float("-inf")  # when the last one that was not just for ``watching`` ended
         self._serving = False
         self._attempts = 0
-        self._wanted = 0  # how many attempts are to be made
+        self._wanted = 0  # how many attempts are requested
         self._under_way = False
         self._closed = False
         self._complained = False
@@ -114,10 +114,10 @@ class Poller:
         self._thread.start()
 
     def refresh(self, timeout: float, *, anew: bool = False, watching: bool = False) -> bool:
-        """Have numbers no older than MAX_AGE delivered; False if that took longer than ``timeout`` s.
+        """Have numbers no older than MAX_AGE delivered. Return False if this takes more than ``timeout`` s.
 
-        ``anew``: numbers that were read after this call. One that is under way may have looked before.
-        ``watching``: any numbers will do; what is read for it makes nobody else's look older.
+        ``anew``: the read must start after this call; one under way may have read some numbers before it.
+        ``watching``: numbers of any read serve, and a read for it does not count as a scrape's refresh.
         """
         with self._condition:
             last = self._finished if watching else self._served
@@ -130,12 +130,12 @@ class Poller:
             return self._condition.wait_for(lambda: self._attempts >= wanted or self._closed, timeout)
 
     def progress(self) -> int | None:
-        """How many reads have ended; None while none is under way."""
+        """Return how many reads have ended, or None if no read is under way."""
         with self._condition:
             return self._attempts if self._under_way else None
 
     def age(self) -> float:
-        """Seconds since the last good read, infinite before the first."""
+        """Return the seconds since the last successful read; infinite before the first."""
         with self._condition:
             return self._clock() - self._finished
 
@@ -166,7 +166,7 @@ class Poller:
     def _attempt(self) -> bool:
         try:
             self._deliver(self._read())
-        except Exception as error:  # whatever it is, the thread goes on and the last numbers serve
+        except Exception as error:  # the thread survives any error, and the last numbers stay
             if not self._complained:
                 bug = not isinstance(error, OSError)
                 log.warning("the kernel's counts cannot be read: %s", error, exc_info=bug)

@@ -1,4 +1,4 @@
-"""Installing one probe, turning it on, and taking it away again."""
+"""Installs one probe, enables it, and removes it again."""
 
 import errno
 import logging
@@ -21,18 +21,18 @@ log = logging.getLogger(__name__)
 NAMES_TRIED = 1000
 
 COUNT = "traceon:0"
-"""A trigger that never acts enables its event softly: its profile counts, and nothing is recorded."""
+"""A trigger that never acts. It enables its event softly: the profile counts, and no event is recorded."""
 
 STACK = "stacktrace"
-"""The trigger of kernel/trace/trace_events_trigger.c."""
+"""The trigger that records kernel stacks (kernel/trace/trace_events_trigger.c)."""
 
 
 class Installed:
-    """One probe in the kernel: defined or found, filtered, enabled on demand.
+    """One probe in the kernel, on a definition of ours or on an existing event; it is enabled on demand.
 
-    Not thread-safe. ``remove`` undoes in the mirror's order what was done, and never raises; after it,
-    and after ``disable``, install it anew. ``before`` is what the kernel's profile had counted already
-    when its definition was taken up again.
+    Not thread-safe. ``remove`` undoes the installation in reverse order and never raises. After ``remove``
+    or ``disable``, the probe must be installed anew. ``before`` is what the kernel's profile had already
+    counted when a retired definition was reused.
     """
 
     def __init__(
@@ -49,21 +49,21 @@ class Installed:
         self._dir = f"events/{self.system}/{event}"
         self._enabled = False
         self._before = before or Counts(0, 0)
-        self._used = before is not None  # so that deleting it would wipe the buffer
+        self._used = before is not None  # if so, deleting it would clear the buffer
 
     @property
     def name(self) -> str:
-        """``SYSTEM:EVENT``, which no configured probe can be called."""
+        """``SYSTEM:EVENT``, which cannot be the name of a configured probe."""
         return f"{self.system}:{self.event}"
 
     @property
     def hist(self) -> str | None:
-        """The file of its hist triggers in the instance, if it has any."""
+        """The file of its hist triggers in the instance; None if it has none."""
         return f"{self._dir}/hist" if self.hits or self.tables else None
 
     @property
     def profiled(self) -> bool:
-        """Whether kprobe_profile or uprobe_profile counts it."""
+        """Whether kprobe_profile or uprobe_profile counts its hits."""
         return self.spec.file in PROFILES
 
     @property
@@ -73,16 +73,16 @@ class Installed:
 
     @property
     def counted_softly(self) -> bool:
-        """Whether it is only softly enabled: counted by its profile, and nothing recorded."""
+        """Whether it is only softly enabled: its profile counts, and no event is recorded."""
         return self.spec.plan == "count" and self.profiled
 
     @property
     def records(self) -> bool:
-        """Whether its events are written to the buffer now."""
+        """Whether its events are now written to the ring buffer."""
         return self._enabled and self.spec.plan == "events"
 
     def since(self, count: Counts | None) -> Counts | None:
-        """Of what its profile has counted, what came since it was installed."""
+        """Return the part of its profile's counts that came since it was installed."""
         if count is None:
             return None
         before = self._before
@@ -90,7 +90,7 @@ class Installed:
         return Counts(count.hits - before.hits, misses)
 
     def set_filter(self) -> None:
-        """Put the filter in the kernel. Raises ProbeRefused."""
+        """Write the event's filter. Raises ProbeRefused."""
         if self.spec.filter is None:
             return
         try:
@@ -105,14 +105,14 @@ class Installed:
             raise ProbeRefused(f"the filter '{self.spec.filter}' is refused: {reason}.") from None
 
     def take_stacks(self) -> None:
-        """Have the kernel write its stack after each event that passes the filter. Raises ProbeRefused.
+        """Make the kernel record its stack after each event that passes the filter. Raises ProbeRefused.
 
-        The option stacktrace would do it for every event of the instance; a trigger does for one.
+        The option stacktrace would do so for every event of the instance; a trigger does so for one.
         """
         if not self.spec.stack:
             return
         trigger = STACK + (f" if {self.spec.filter}" if self.spec.filter else "")
-        self._used = True  # a trigger enables softly
+        self._used = True  # a trigger enables its event softly
         try:
             self._instance.write(f"{self._dir}/trigger", trigger)
         except OSError as error:
@@ -120,14 +120,14 @@ class Installed:
             raise ProbeRefused(f"it gives no stacks: {reason}.") from None
 
     def aggregate(self) -> None:
-        """Put the hist triggers of the plan ``kernel`` on it; they enable it softly. Raises ProbeRefused."""
+        """Attach the hist triggers of the plan ``kernel``, which enable it softly. Raises ProbeRefused."""
         if self.spec.plan == "kernel":
             self._used = True
             self.tables = HistTables(self._instance, self._dir, self.spec.tables)
             self.tables.attach()
 
     def count_hits(self) -> None:
-        """Let the kernel count the firings of what is in no profile, where it can."""
+        """Count hits with a hist trigger if no profile does. Raises ProbeRefused if the plan requires it."""
         if not self.profiled:
             self._used = True
             self.hits = HitCounter.attach(self._instance, self._dir)
@@ -150,8 +150,8 @@ class Installed:
         self._enabled = True
 
     def pause(self) -> None:
-        """Stop recording; what it counted can still be read. Never raises: an event that is gone records
-        nothing. What another probe of ours reads as well goes on."""
+        """Stop recording; its counts can still be read. Never raises: an event that no longer exists records
+        nothing. An event that another probe of ours also reads stays enabled."""
         if self._enabled:
             self._enabled = False
             self._instance.release(self._dir)
@@ -161,7 +161,7 @@ class Installed:
         self._undo(undo)
 
     def disable(self) -> None:
-        """Stop recording and counting, for good. Never raises."""
+        """Stop recording and counting permanently. Never raises."""
         if self.tables is not None:
             self.tables.detach()
         if self.hits is not None:
@@ -178,9 +178,9 @@ class Installed:
                 log.debug("%s of %s/%s: %s", file, self.system, self.event, error)
 
     def remove(self) -> bool:
-        """Disable it, and delete its definition: then its name is free again, and the answer True.
+        """Disable it and delete its definition. Return True if its name is free again.
 
-        While the instance records, a definition that was ever enabled is retired instead, and so is one
+        While the instance is recording, a definition that was ever enabled is retired instead. So is one
         that cannot be deleted now.
         """
         self.disable()
@@ -194,10 +194,10 @@ class Installed:
 
 
 def install(instance: Instance, spec: ProbeSpec, taken: set[str]) -> Installed:
-    """Define the probe under a name that nobody else has. ``taken`` is kept up to date.
+    """Install the probe under an event name that is not in ``taken``, which is kept up to date.
 
-    kprobe_profile and the text of trace_pipe name an event without its group, so the name has to be
-    unique among all groups. Raises ProbeRefused; then nothing of it is left behind.
+    kprobe_profile and the text of trace_pipe print an event without its group, so its name has to be
+    unique among all groups. Raises ProbeRefused, and then leaves nothing of the probe behind.
     """
     probe = _define(instance, spec, taken) if spec.file else _find(instance, spec)
     try:
@@ -213,7 +213,7 @@ def install(instance: Instance, spec: ProbeSpec, taken: set[str]) -> Installed:
 
 
 def names_in_use(instance: Instance) -> set[str]:
-    """The event names of all dynamic events, whoever made them."""
+    """Return the event names of all dynamic events, including those of other programs."""
     return {defined.event for defined in list_definitions(instance.files)}
 
 
@@ -238,9 +238,9 @@ def _define(instance: Instance, spec: ProbeSpec, taken: set[str]) -> Installed:
 
 
 def _take_up(instance: Instance, spec: ProbeSpec) -> Installed | None:
-    """A retired definition that is the same and still there, without a filter. Its profile counts on.
+    """Reuse a retired definition that is the same and still exists, without a filter. Its profile counts on.
 
-    Of an fprobe on a module's function none is: it stays bound to where the module was (tried on 6.12).
+    An fprobe on a module's function is never reused: it stays bound to the old address (tried on 6.12).
     """
     assert spec.file is not None
     if spec.verb.startswith("f") and parse_target(spec.target).module:
@@ -254,7 +254,7 @@ def _take_up(instance: Instance, spec: ProbeSpec) -> Installed | None:
     try:
         if spec.file in PROFILES:
             count = PROFILES[spec.file](instance.files, instance.group).get(event)
-        instance.write(f"{directory}/filter", "0")  # when it was retired, that may have failed
+        instance.write(f"{directory}/filter", "0")  # this may have failed when it was retired
     except OSError:
         count = None
     if count is None:
@@ -264,7 +264,7 @@ def _take_up(instance: Instance, spec: ProbeSpec) -> Installed | None:
 
 
 def _meaning(spec: ProbeSpec) -> Mapping[int, str]:
-    """What an errno means for a probe of this kind."""
+    """Return what each errno means for a probe of this kind."""
     return IN_FILE if spec.file == "uprobe_events" else MEANING
 
 
@@ -276,12 +276,12 @@ _OPTION = {
 
 
 def not_built(file: str) -> str:
-    """Why there is no such definitions file, as a sentence."""
+    """Return a sentence that says why there is no such definitions file."""
     return f"this kernel was built without {_OPTION.get(file, file)} (no {file})."
 
 
 def _names(wish: str, taken: set[str]) -> Iterable[str]:
-    """The wished name, or the first free ones of its numbered variants."""
+    """Yield the requested name and its numbered variants, in this order, without those that are taken."""
     variants = (f"{wish}_{number}" for number in range(2, NAMES_TRIED + 2))
     return (name for name in (wish, *variants) if name not in taken)
 

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Counts(NamedTuple):
-    """Firings of a probe, and firings that the kernel had to miss: None where it does not count those."""
+    """A probe's hits and misses. ``misses`` is None if the kernel does not count them."""
 
     hits: int
     misses: int | None
@@ -24,41 +24,40 @@ UPROBE_LINE = re.compile(r"^ *(\S+) +(\S+) +(\d{1,20})$", re.MULTILINE | re.ASCI
 
 
 def parse_profile(text: str) -> list[tuple[str, Counts]]:
-    """The lines of kprobe_profile: event name, hits, misses (kernel/trace/trace_kprobe.c).
+    """Return the lines of kprobe_profile: event name, hits, misses (kernel/trace/trace_kprobe.c).
 
-    The columns are padded but a long name pushes them.
+    The columns are padded, but a long name shifts them.
     """
     return [(name, Counts(int(hits), int(misses))) for name, hits, misses in PROFILE_LINE.findall(text)]
 
 
 def parse_uprobe_profile(text: str) -> list[tuple[str, str, int]]:
-    """The lines of uprobe_profile: path, event name, hits (kernel/trace/trace_uprobe.c).
+    """Return the lines of uprobe_profile: path, event name, hits (kernel/trace/trace_uprobe.c).
 
-    The path is as it was written to uprobe_events: it may hold whatever is no blank to the kernel.
+    The path is as it was written to uprobe_events, and may hold any character but the kernel's blanks.
     """
     return [(path, name, int(hits)) for path, name, hits in UPROBE_LINE.findall(text)]
 
 
 def kprobe_counts(files: Tracefs, group: str) -> dict[str, Counts]:
-    """Hits and misses of our group's kprobe events, by event name.
+    """Return hits and misses of our group's kprobe events, by event name. Raises OSError.
 
-    The profile prints no group. Should somebody else make an event of the same name later, its
-    lines are told apart by their place: profile and kprobe_events list the same events in the same
-    order. Where they do not, since one came or went between the two reads, an event of that name
-    is left out this time: a wrong count would stay for ever. Raises OSError if the files cannot be
-    read.
+    The profile prints no group. If another program defines an event of the same name later, the lines are
+    told apart by position: profile and kprobe_events list the same events in the same order. If they
+    differ, because an event was added or deleted between the two reads, events of that name are left out
+    of this result: a wrong count would never be corrected.
     """
     return _ours(files, group, "kprobe_events", parse_profile(_text(files, "kprobe_profile")))
 
 
 def uprobe_counts(files: Tracefs, group: str) -> dict[str, Counts]:
-    """Hits of our group's uprobe events, by event name, told apart in the same way. Raises OSError."""
+    """Return hits of our group's uprobe events by event name, told apart in the same way. Raises OSError."""
     lines = parse_uprobe_profile(_text(files, "uprobe_profile"))
     return _ours(files, group, "uprobe_events", [(name, Counts(hits, None)) for _, name, hits in lines])
 
 
 PROFILES = {"kprobe_events": kprobe_counts, "uprobe_events": uprobe_counts}
-"""By the file in which a probe is defined, how the kernel's counts of it are read."""
+"""Maps the file in which probes are defined to the function that reads the kernel's counts of them."""
 
 
 def _ours(
@@ -88,7 +87,7 @@ def _by_name(pairs: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
 
 
 class CpuStats(NamedTuple):
-    """One ring buffer's ``per_cpu/cpuN/stats``: events, and bytes, and what was lost, since its start."""
+    """One per-CPU buffer's ``per_cpu/cpuN/stats``: events, bytes, and what was lost since its start."""
 
     entries: int
     overrun: int
@@ -102,7 +101,7 @@ STAT_LINE = re.compile(r"^([a-z ]+): (\d{1,20})", re.MULTILINE)
 
 
 def parse_stats(text: str) -> CpuStats:
-    """One ``stats`` file (tracing_stats_read, kernel/trace/trace.c); what a kernel lacks is 0."""
+    """Parse a ``stats`` file (tracing_stats_read, kernel/trace/trace.c). A missing number is 0."""
     found = {name: int(number) for name, number in STAT_LINE.findall(text)}
     return CpuStats(
         found.get("entries", 0),
@@ -115,7 +114,7 @@ def parse_stats(text: str) -> CpuStats:
 
 
 def buffer_stats(files: Tracefs, instance: str) -> CpuStats:
-    """The statistics of an instance's ring buffers, summed over its CPUs. Raises OSError."""
+    """Return the statistics of an instance's ring buffer, summed over its CPUs. Raises OSError."""
     per_cpu = f"{instance}/per_cpu"
     all_cpus = [
         parse_stats(files.read(f"{per_cpu}/{cpu}/stats").decode(errors="replace"))

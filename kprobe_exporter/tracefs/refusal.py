@@ -1,4 +1,4 @@
-"""Turning the errno of a refused probe into a sentence, with what the kernel's error_log says of it."""
+"""Turns the errno of a refused probe into a sentence, with the kernel's message from error_log."""
 
 import errno
 import re
@@ -27,7 +27,7 @@ MEANING = {
 }
 
 ENOTSUPP = 524
-"""An errno of the kernel's own (include/linux/errno.h)."""
+"""An errno that only the kernel defines (include/linux/errno.h)."""
 
 UNFIT = "the instruction at this offset is one that the kernel cannot step over"
 
@@ -38,26 +38,26 @@ IN_FILE = MEANING | {
     errno.ENOEXEC: UNFIT,
     ENOTSUPP: UNFIT,
 }
-"""What they mean for a uprobe (kernel/events/uprobes.c), of which some are told only as it is enabled."""
+"""The meanings for a uprobe (kernel/events/uprobes.c). The kernel reports some only when it is enabled."""
 
 NON_UNIQUE = "The symbol is not unique"
 """NON_UNIQ_SYMBOL of kernel/trace/trace_probe.h; the errno is EADDRNOTAVAIL before 6.12, then EINVAL."""
 
 
 class NotUnique(ProbeRefused):
-    """Several functions have the name: ``Resolver.explain`` tells how each is named alone."""
+    """Several functions have the name: ``Resolver.explain`` says how to name each of them alone."""
 
 
 def refused(error: OSError, reason: str) -> ProbeRefused:
-    """The exception for a definition that was refused, with ``why`` it was."""
+    """Return the exception for a refused definition; ``reason`` is the clause from ``why``."""
     several = error.errno == errno.EADDRNOTAVAIL or NON_UNIQUE in reason
     return (NotUnique if several else ProbeRefused)(f"{reason}.")
 
 
 def logged_error(log: str, command: str) -> str | None:
-    """What ``error_log`` says last of this command: the text, then the command with ^ where it points.
+    """Return the last error in ``error_log`` for this command: its text, and the command with ^ in place.
 
-    The file keeps the last 8 errors of everybody (kernel/trace/trace.c, tracing_log_err), so an
+    The file keeps the last 8 errors of all programs (kernel/trace/trace.c, tracing_log_err), so an
     entry counts only if its command is ours.
     """
     found, text = None, ""
@@ -80,7 +80,7 @@ def why(
     logs: tuple[str, ...],
     meanings: Mapping[int, str] = MEANING,
 ) -> str:
-    """Why the kernel refused ``command``, as one clause: what it means, the errno, the kernel's words."""
+    """Return why the kernel refused ``command``, as one clause: meaning, errno, and the kernel's message."""
     code = error.errno or 0
     meaning = meanings.get(code, error.strerror or str(error))
     name = "ENOTSUPP" if code == ENOTSUPP else errno.errorcode.get(code, str(code))

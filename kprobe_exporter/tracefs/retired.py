@@ -1,9 +1,9 @@
-"""Definitions of ours that stay in the kernel though nothing uses them, until they are asked for again.
+"""Our definitions that stay in the kernel although no probe uses them, until they are needed again.
 
-Deleting a dynamic event wipes the unread buffer of every instance in which it was ever enabled, softly
-too: event_remove() marks the instance, dyn_event_release() resets what is marked (kernel/trace/
-trace_events.c, trace_dynevent.c). So what was in use is disabled, which costs nothing more but some 10 KB
-of the kernel's memory, and deleted when the agent ends, or when too many have gathered.
+Deleting a dynamic event clears the unread buffer of every instance in which it was ever enabled, even
+softly: event_remove() marks the instance, dyn_event_release() resets the marked ones (kernel/trace/
+trace_events.c, trace_dynevent.c). So a definition that was in use is only disabled, and then costs some
+10 KB of kernel memory. It is deleted when the agent ends, or when there are too many.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from kprobe_exporter.model.values import ProbeSpec
 
 
 class Definition(NamedTuple):
-    """What makes two definitions the same: the line without its names, and the name that was wished for."""
+    """What makes two definitions the same: the line without its names, and the requested event name."""
 
     file: str
     verb: str
@@ -26,7 +26,7 @@ class Definition(NamedTuple):
 
 
 class Retired:
-    """The events of retired definitions, the oldest first. Not thread-safe: the instance's owner has it."""
+    """The events of retired definitions, oldest first. Not thread-safe; the instance's owner uses it."""
 
     def __init__(self) -> None:
         self._definitions: dict[str, Definition] = {}
@@ -35,11 +35,11 @@ class Retired:
         return len(self._definitions)
 
     def put(self, event: str, definition: Definition) -> None:
-        """Nothing uses this event any more."""
+        """Add an event that no probe uses any more."""
         self._definitions[event] = definition
 
     def take(self, definition: Definition) -> str | None:
-        """An event that is defined in the very same way, to be used again; None if there is none."""
+        """Remove and return an event with this very definition, to be used again; None if there is none."""
         same = (event for event, one in self._definitions.items() if one == definition)
         event = next(same, None)
         if event is not None:
@@ -47,9 +47,9 @@ class Retired:
         return event
 
     def surplus(self, most: int) -> list[str]:
-        """The oldest that are over ``most``."""
+        """Return the oldest events in excess of ``most``."""
         return list(self._definitions)[: max(0, len(self._definitions) - most)]
 
     def forget(self, event: str) -> None:
-        """It is not in the kernel any more, or used again."""
+        """Remove an event that is no longer in the kernel, or that is used again."""
         del self._definitions[event]

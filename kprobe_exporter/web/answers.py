@@ -1,4 +1,4 @@
-"""Answers of one line, as most are that are not metrics."""
+"""One-line text responses, which most endpoints except the metrics return."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -9,7 +9,7 @@ NOSNIFF = {"X-Content-Type-Options": "nosniff"}
 
 
 def line(text: str, status: int = HTTPStatus.OK, headers: Mapping[str, str] = {}) -> Response:
-    """A text/plain answer; what is no valid text appears with backslashes."""
+    """Return a text/plain response; characters that UTF-8 cannot encode become backslash escapes."""
     return Response(
         f"{text}\n".encode("utf-8", "backslashreplace"),
         status,

@@ -1,4 +1,4 @@
-"""Who may ask, and how often: basic auth and the rate of requests, and the headers of every answer."""
+"""Basic authentication, the limit on the request rate, and the headers added to every response."""
 
 import base64
 import binascii
@@ -21,7 +21,7 @@ _ASK = {"WWW-Authenticate": 'Basic realm="kprobe_exporter", charset="UTF-8"'}
 
 
 class Access:
-    """The application behind the rules of the web configuration, which ``settings`` says at each request."""
+    """ASGI middleware that enforces the web configuration, which ``settings`` returns at each request."""
 
     def __init__(
         self,
@@ -45,8 +45,8 @@ class Access:
         await (refusal or self._app)(scope, receive, _adding(settings.headers.items(), send))
 
     async def _refuse(self, settings: WebSettings, scope: Scope) -> Response | None:
-        """None, if the client has said who it is; else the answer."""
-        # Imported now: most agents have no passwords.
+        """Return None if the client is authenticated, else the response that refuses it."""
+        # Imported only here, because most agents have no passwords.
         from kprobe_exporter.web.passwords import Passwords, TooManyChecks  # noqa: PLC0415
 
         if self._passwords is None:
@@ -65,7 +65,7 @@ class Access:
 
 
 def credentials(header: str) -> tuple[bytes, bytes] | None:
-    """The name and the password of an Authorization header (RFC 7617), if it has them."""
+    """Return the user name and the password of a basic Authorization header (RFC 7617), or None."""
     scheme, _, coded = header.partition(" ")
     if scheme.lower() != "basic":
         return None
@@ -77,7 +77,7 @@ def credentials(header: str) -> tuple[bytes, bytes] | None:
 
 
 class _Bucket:
-    """A token bucket, full at the start; its rate may change."""
+    """A token bucket. It starts full, and a change of its rate refills it."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -86,7 +86,7 @@ class _Bucket:
         self._filled = 0.0
 
     def take(self, rate: Rate | None) -> bool:
-        """Whether one more request is within the rate."""
+        """Return whether one more request is within the rate, and take a token for it."""
         if rate is None:
             return True
         now = self._clock()
@@ -102,7 +102,7 @@ class _Bucket:
 
 
 def _adding(headers: ItemsView[str, str], send: Send) -> Send:
-    """Adds headers to an answer; what the answer says itself, as a stricter policy, stays."""
+    """Wrap ``send`` to add headers, except those that a response sets itself, such as a stricter policy."""
     if not headers:
         return send
 

@@ -1,35 +1,35 @@
-"""Who is connected: a bound on how many, and on how long each may let the server wait."""
+"""The open connections: a bound on their number, and on the time that each may make the server wait."""
 
 import asyncio
 import time
 from collections.abc import Callable
 from typing import Protocol
 
-# Far above the scrapers of one agent, far below the files that a process may open.
+# Far more than the scrapers of one agent, and far below the limit of open files of a process.
 MAX_CONNECTIONS = 128
 
-# Seconds: to send a whole request, its TLS handshake included, from the request to the last byte of
-# the answer taken, and between two requests. The last is longer than a scrape interval of a minute.
+# Limits in seconds: until the first whole request has arrived, TLS handshake included; from a request until
+# the client has taken the whole response; between two requests, longer than a scrape interval of a minute.
 REQUEST_TIME = 10
 ANSWER_TIME = 30
 IDLE_TIME = 75
 
 
 class Talk(Protocol):
-    """What is known of a connection that has sent a request."""
+    """A connection that has sent a request, as far as ``Client`` knows it."""
 
     def is_answering(self) -> bool:
-        """Whether the client waits for us, and not we for the client."""
+        """Whether the client is waiting for the server, rather than the server for the client."""
 
 
 class Client:
-    """One TCP connection. ``transport`` is TCP's, with TLS as well, for that one always ends."""
+    """One TCP connection. ``transport`` is the TCP transport, also under TLS: it can always be aborted."""
 
     def __init__(self, transport: asyncio.BaseTransport, now: float) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         self.since = now
-        """When it began, or its latest request."""
+        """When the connection was accepted, or when its latest request arrived."""
         self.talk: Talk | None = None
         """None until its first request."""
         self.dropped = False
@@ -39,7 +39,7 @@ class Client:
         return self.talk is not None and self.talk.is_answering()
 
     def overdue(self, now: float) -> bool:
-        """Whether the client has had its time."""
+        """Whether the client has exceeded its time limit."""
         if self.talk is None:
             limit = REQUEST_TIME
         elif self.is_answering or self.transport.get_write_buffer_size():
@@ -49,13 +49,13 @@ class Client:
         return now - self.since > limit
 
     def drop(self) -> None:
-        """End it at once, whatever is unsent."""
+        """Abort the connection at once and discard unsent data."""
         self.dropped = True
         self.transport.abort()
 
 
 class Clients:
-    """All connections of a server. Lives in its event loop alone."""
+    """All connections of a server. Only the thread of its event loop may use it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
@@ -65,7 +65,7 @@ class Clients:
         return len(self._all)
 
     def add(self, transport: asyncio.BaseTransport) -> Client:
-        """Take a new connection in; another one goes if there are too many."""
+        """Register a new connection, and drop one connection if there are too many."""
         client = Client(transport, self.clock())
         self._all.add(client)
         if len(self._all) > MAX_CONNECTIONS:
@@ -81,7 +81,7 @@ class Clients:
             client.drop()
 
     def drop_silent(self) -> None:
-        """Drop those that have not asked anything yet."""
+        """Drop the connections that have not sent a request yet."""
         for client in [client for client in self._all if client.talk is None]:
             client.drop()
 
@@ -90,9 +90,9 @@ class Clients:
             client.drop()
 
     def _make_room(self, newcomer: Client) -> None:
-        """Drop who has waited longest, first of those that never asked anything.
+        """Drop the connection that has been idle longest, preferably one that never sent a request.
 
-        To refuse the newcomer instead would let idle clients lock every scraper out.
+        Refusing the newcomer instead would let idle clients lock every scraper out.
         """
         waiting = [
             client

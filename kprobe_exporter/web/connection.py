@@ -1,4 +1,4 @@
-"""uvicorn's HTTP connection, as one of a bounded number of clients with a bounded patience for each."""
+"""uvicorn's HTTP connection, with the bounds of ``Clients`` on the number of connections and their time."""
 
 import asyncio
 from typing import Any
@@ -10,10 +10,10 @@ from kprobe_exporter.web.clients import Client, Clients
 
 
 class Connection(H11Protocol):
-    """Lives in the server's event loop alone.
+    """One HTTP connection, used only by the thread of the server's event loop.
 
-    Uvicorn by itself waits forever for the rest of a request and for a client to take its answer.
-    ``peer`` is set beforehand where a TLS handshake came before.
+    By itself, uvicorn waits forever for the rest of a request and for a client to take its response.
+    ``peer`` is set before connection_made() if a TLS handshake came first.
     """
 
     def __init__(self, clients: Clients, **of_uvicorn: Any) -> None:
@@ -32,7 +32,7 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        # With TLS, there may be more after our end of the talk, and uvicorn would answer it.
+        # With TLS, data may arrive after the server has closed its side, and uvicorn would answer it.
         if not self.transport.is_closing():
             super().data_received(data)
 
@@ -44,13 +44,13 @@ class Connection(H11Protocol):
             self.peer.since = self._clients.clock()
 
     def send_400_response(self, msg: str) -> None:
-        # Bad bytes in the body of a good request, whose answer is under way or already sent: uvicorn
-        # would send a second one and end in a traceback.
+        # The body of a valid request is malformed, and its response is under way or already sent. uvicorn
+        # would send a second response and fail with a traceback.
         if self.conn.our_state is h11.IDLE:
             super().send_400_response(msg)
         else:
             self.transport.abort()
 
     def is_answering(self) -> bool:
-        """Whether the client waits for us, and not we for the client to ask or to take its answer."""
+        """Whether the server owes a response, and does not wait for the client to read what it has sent."""
         return not (self.cycle.response_complete or self.flow.write_paused)

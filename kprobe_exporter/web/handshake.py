@@ -1,7 +1,7 @@
-"""The TLS handshake in front of a connection, with an end to it whatever the client does.
+"""The TLS handshake that precedes a connection, with a time limit that no client can evade.
 
-Not ``create_server(ssl=…)``: that keeps one context for good, and nobody counts a client who never
-begins its handshake.
+``create_server(ssl=…)`` is not used: it would keep one context for good, and clients that never begin
+their handshake would not be counted.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from kprobe_exporter.web.clients import REQUEST_TIME, Client, Clients
 from kprobe_exporter.web.connection import Connection
 from kprobe_exporter.web.settings import Tls
 
-# Seconds for the client to say goodbye as well (close_notify); few scrapers do.
+# Seconds that the server waits for the client's close_notify alert; few scrapers send one.
 GOODBYE_TIME = 2
 
 NOT_TLS = "a client asks by http, and there is only https here"
@@ -20,9 +20,9 @@ NOT_ADMITTED = "a client's certificate has none of the names in client_allowed_s
 
 
 class Door(asyncio.Protocol):
-    """Shakes hands and leaves the rest to ``connection``.
+    """Performs the TLS handshake and then hands the transport to ``connection``.
 
-    ``complain`` is told what may come from a wrong configuration, here or at the client.
+    ``complain`` is called for failures that a wrong configuration of the server or of a client may cause.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Door(asyncio.Protocol):
         self._clients = clients
         self._connection = connection
         self._complain = complain
-        # The loop itself holds its tasks by weak references.
+        # Keeps the task alive: the event loop holds only a weak reference to it.
         self._task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -56,7 +56,7 @@ class Door(asyncio.Protocol):
                 client.drop()
 
     def _tell(self, error: OSError) -> None:
-        # Not of those that hang up: a probe of the port, or a scraper that was stopped.
+        # A client that hangs up is not reported: it may be a port check, or a scraper that was stopped.
         if not isinstance(error, ssl.SSLError) or isinstance(error, ssl.SSLEOFError):
             return
         if error.reason == "HTTP_REQUEST":
@@ -65,7 +65,7 @@ class Door(asyncio.Protocol):
             self._complain("a TLS handshake failed", error)
 
     async def _shake_hands(self, client: Client) -> bool:
-        """Whether the connection has taken over. Raises OSError where TLS does not come about."""
+        """Return whether the connection has taken over. Raises OSError if the handshake fails."""
         early = _Early()
         secured = await asyncio.get_running_loop().start_tls(
             client.transport,
@@ -75,7 +75,7 @@ class Door(asyncio.Protocol):
             ssl_handshake_timeout=REQUEST_TIME,
             ssl_shutdown_timeout=GOODBYE_TIME,
         )
-        if secured is None or early.lost:  # it was dropped in the middle
+        if secured is None or early.lost:  # the connection was dropped meanwhile
             return False
         if not self._tls.admits(secured.get_extra_info("peercert")):
             self._complain(NOT_ADMITTED, None)
@@ -89,7 +89,7 @@ class Door(asyncio.Protocol):
 
 
 class _Early(asyncio.Protocol):
-    """Keeps what comes right with the end of the handshake."""
+    """Buffers data that arrives together with the end of the handshake."""
 
     def __init__(self) -> None:
         self.data = b""

@@ -1,4 +1,4 @@
-"""How large a request may be: nobody has much to tell to an exporter."""
+"""Limits on the size of a request: an exporter needs no large requests."""
 
 from http import HTTPStatus
 
@@ -11,12 +11,12 @@ from kprobe_exporter.web.answers import line
 MAX_HEADER_BYTES = 16 * 1024
 MAX_BODY_BYTES = 1024
 
-# What is not read cannot be told from a next request.
+# The server would take an unread body for the next request.
 _CLOSE = {"Connection": "close"}
 
 
 class Limits:
-    """The application, without the requests that are too large."""
+    """ASGI middleware that refuses requests that are too large."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -31,7 +31,7 @@ def _refuse(scope: Scope) -> Response | None:
         return line("the headers are too large", HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, _CLOSE)
     if "transfer-encoding" in headers:
         return line("say how long the body is: Content-Length", HTTPStatus.LENGTH_REQUIRED, _CLOSE)
-    # The server has refused what is no number.
+    # The server has already refused a value that is not a number.
     if int(headers.get("content-length", "0")) > MAX_BODY_BYTES:
         return line("the body is too large", HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _CLOSE)
     return None

@@ -1,4 +1,4 @@
-"""Listening sockets, bound before anything starts so that a bad address is one clear sentence."""
+"""Listening sockets, bound before anything starts so that a bad address is one clear error message."""
 
 import errno
 import re
@@ -10,16 +10,16 @@ from kprobe_exporter.errors import StartError, UsageError
 
 _ADDRESS = re.compile(r"(?:\[(?P<ipv6>[^]\s]+)]|(?P<host>[^]\[:\s]*)):(?P<port>[0-9]{1,5})")
 
-# What the kernel keeps of connections that nobody has accepted yet. asyncio accepts as many at one
-# go, so it costs files, too.
+# The length of the kernel's queue of connections that are not accepted yet. asyncio accepts as many at
+# once, so it costs descriptors, too.
 BACKLOG = 256
 
 
 def listen(addresses: Iterable[str]) -> list[socket.socket]:
-    """A listening socket for each ``[HOST]:PORT``, or StartError and none left open.
+    """Return a listening socket for each ``[HOST]:PORT``. Raises StartError, and then leaves none open.
 
-    Without a host, or with ``[::]``, a socket takes IPv4 and IPv6 alike, as in Go's exporters. They
-    listen already: without that, two sockets may be bound to one port and neither would notice.
+    Without a host, or with ``[::]``, a socket takes IPv4 and IPv6 alike, as in Go's exporters. The sockets
+    already listen: two sockets that are only bound can share one port without an error.
     """
     with ExitStack() as opened:
         sockets = [opened.enter_context(_listen(address)) for address in addresses]
@@ -28,7 +28,7 @@ def listen(addresses: Iterable[str]) -> list[socket.socket]:
 
 
 def bound_address(sock: socket.socket) -> str:
-    """Where a socket of ours listens, as listen() would take it; port 0 has become a real one."""
+    """Return where a socket listens, in the form that listen() takes; port 0 has become a real one."""
     host, port = sock.getsockname()[:2]
     return f"[{host}]:{port}" if sock.family == socket.AF_INET6 else f"{host}:{port}"
 
@@ -56,14 +56,14 @@ def _listen_everywhere(port: int) -> socket.socket:
     try:
         return _listen_ipv6("::", port)
     except OSError as error:
-        # No IPv6: switched off at boot, or no address given to it (a container, often).
+        # There is no IPv6: it is disabled at boot, or no address is assigned (often in a container).
         if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
             raise
         return socket.create_server(("0.0.0.0", port), backlog=BACKLOG)
 
 
 def _listen_ipv6(host: str, port: int) -> socket.socket:
-    # Resolved although it is a number, for the scope of a link-local address (fe80::1%eth0).
+    # A numeric address is resolved as well, for the scope of a link-local one (fe80::1%eth0).
     found = socket.getaddrinfo(host, port, socket.AF_INET6, socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     address = found[0][4]
     with ExitStack() as opened:
@@ -77,7 +77,7 @@ def _listen_ipv6(host: str, port: int) -> socket.socket:
 
 
 def _listen_host(host: str, port: int) -> socket.socket:
-    """On the first address of the name, IPv4 before IPv6, as Go does."""
+    """Listen on the first address of the name, IPv4 before IPv6, as Go does."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     family, _, _, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
     return socket.create_server(address, family=family, backlog=BACKLOG)

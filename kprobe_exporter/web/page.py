@@ -1,4 +1,4 @@
-"""What the status page looks like and how it keeps up to date: its style, its script, its security policy."""
+"""The status page's style, the script that keeps it up to date, and its content security policy."""
 
 import base64
 import hashlib
@@ -65,8 +65,7 @@ polyline { fill: none; stroke: var(--link); stroke-width: 1.5; vector-effect: no
 }
 """
 
-# It brings fresh numbers into a page that stays where it was scrolled to; without it the page is
-# loaded again every 10 s (<noscript>).
+# Updates the page every 2 s and keeps its scroll position. Without scripts, <noscript> reloads it every 10 s.
 SCRIPT = """
 setInterval(async () => {
   if (document.hidden) return
@@ -88,8 +87,8 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-# The names of processes and files end up on the page: should one ever slip through the escaping,
-# the browser still runs, loads and sends nothing. The hashes let in our own style and script alone.
+# The page shows names of processes and files. Should one ever get through the escaping, the browser
+# still runs, loads and sends nothing: the hashes allow only our own style and script.
 CONTENT_SECURITY_POLICY = (
     f"default-src 'none'; style-src {_hash(STYLE)}; script-src {_hash(SCRIPT)}; connect-src 'self';"
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

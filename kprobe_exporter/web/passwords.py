@@ -1,7 +1,7 @@
-"""Passwords against their bcrypt hashes: beside the event loop, a few at a time, a success remembered.
+"""Checks passwords against bcrypt hashes in threads, a few at a time, and remembers successes.
 
-A check takes 60 ms at bcrypt's cost of 10, twice that at each step more. Whoever guesses must not take
-that time from scrapes, and must not learn from it which names there are.
+A check takes 60 ms at bcrypt's cost of 10, and twice as long at each step above. A client that guesses
+passwords must not delay scrapes by that time, nor learn from it which user names exist.
 """
 
 import asyncio
@@ -15,25 +15,25 @@ from hashlib import blake2b
 
 import bcrypt
 
-# How many checks run, wait and are remembered; a client's share of those that run and wait.
+# Limits on checks: how many run; run or wait, in all and for one client; and are remembered.
 RUNNING = 2
 MAX_CHECKS = 16
 MAX_CHECKS_OF_CLIENT = 4
 MAX_REMEMBERED = 128
 
-# Of the threads that check: the tracing goes first.
+# The nice value of the threads that check passwords: tracing has priority over them.
 NICENESS = 10
 
-# All that bcrypt reads of a password.
+# bcrypt uses only this many bytes of a password.
 _SIGNIFICANT = 72
 
 
 class TooManyChecks(Exception):
-    """Others' passwords are being checked; this one may be tried again."""
+    """Too many other checks are under way; the client may try again."""
 
 
 class Passwords:
-    """Checks names and passwords. Lives in one event loop; bcrypt runs in threads beside it."""
+    """Checks user names and passwords. Used in one event loop; bcrypt runs in separate threads."""
 
     def __init__(self) -> None:
         self._secret = secrets.token_bytes(32)
@@ -42,10 +42,10 @@ class Passwords:
         self._checks: Counter[str] = Counter()
 
     async def match(self, users: Mapping[bytes, bytes], name: bytes, password: bytes, client: str) -> bool:
-        """Whether a user of this name has this password. Raises TooManyChecks.
+        """Return whether a user of this name has this password. Raises TooManyChecks.
 
-        ``client`` is an address, of which a few checks are made at a time. An unknown name takes as
-        long as a known one: it is checked against the hash of one of the users, always the same.
+        ``client`` is the client's address, which limits its checks under way. An unknown name takes as long
+        as a known one: it is checked against the hash of one of the users, always the same for this name.
         """
         hashed = users.get(name)
         digest = self._digest(name, hashed or b"", password)
@@ -59,7 +59,7 @@ class Passwords:
                 matches = await _beside(hashed or self._decoy(users, name), password)
         finally:
             self._checks[client] -= 1
-            self._checks += Counter()  # forgets who has none
+            self._checks += Counter()  # removes clients without checks
         if hashed is None or not matches:
             return False
         while len(self._remembered) >= MAX_REMEMBERED:
@@ -68,7 +68,7 @@ class Passwords:
         return True
 
     def _digest(self, *parts: bytes) -> bytes:
-        """Stands for a name, a hash and a password, and tells nothing of them without our secret."""
+        """Return a keyed digest of a name, a hash and a password; it reveals nothing without our secret."""
         made = blake2b(key=self._secret, digest_size=32)
         for part in parts:
             made.update(len(part).to_bytes(8, "big") + part)
@@ -80,7 +80,7 @@ class Passwords:
 
 
 async def _beside(hashed: bytes, password: bytes) -> bool:
-    """bcrypt's answer, from a thread of its own: nothing waits for it when the process ends."""
+    """Run bcrypt in a daemon thread, for which the process does not wait when it ends."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[bool] = loop.create_future()
 
@@ -93,9 +93,9 @@ async def _beside(hashed: bytes, password: bytes) -> bool:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         try:
             matches = bcrypt.checkpw(password[:_SIGNIFICANT], hashed)
-        except ValueError:  # a salt that no bcrypt has made
+        except ValueError:  # the hash's salt is invalid
             matches = False
-        with suppress(RuntimeError):  # the loop has ended meanwhile
+        with suppress(RuntimeError):  # the event loop has been closed meanwhile
             loop.call_soon_threadsafe(settle, matches)
 
     threading.Thread(target=check, name="password", daemon=True).start()

@@ -28,18 +28,18 @@ from kprobe_exporter.web.status import render_status
 
 log = logging.getLogger("kprobe_exporter.web")
 
-# The interpreter's lock lets one render at a time: more threads would only hold more memory.
+# The interpreter's lock lets one thread render at a time: more threads would only hold more memory.
 _WORKERS = 4
 
-# Below this a gzip header costs more than it saves.
+# Bytes of a response, below which gzip's header costs more than compression saves.
 _GZIP_FROM = 500
 
 Reload = Callable[[], str | None]
-"""Reads the configuration again; None, or why the old one runs on."""
+"""Reads the configuration again. Returns None, or the reason why the old one stays in force."""
 
 
 def check_telemetry_path(path: str) -> None:
-    """UsageError, in one sentence, unless the metrics can be served there."""
+    """Raise UsageError, with one sentence, unless the metrics can be served at this path."""
     if not re.fullmatch(r"/[A-Za-z0-9._~/-]+", path):
         raise UsageError(
             f"the telemetry path {path!r} must start with / and go on in letters, digits"
@@ -60,11 +60,11 @@ def create_app(
     reload: Reload | None = None,
     settings: Callable[[], WebSettings] = WebSettings,
 ) -> ASGIApp:
-    """The application. ``ready`` says None, or why not; without ``reload`` nobody may ask for one.
+    """Return the application. ``ready`` returns None, or why not; without ``reload``, reloading is forbidden.
 
-    These are called in worker threads, at most a few at once, ``reload`` by one alone: whatever they
-    wait for, the event loop goes on to answer others. What they raise is one line for the client and
-    one in the log. ``settings`` is called in the event loop, at each request.
+    ``snapshot``, ``ready`` and ``reload`` are called in 4 worker threads, ``reload`` by one at a time, so the
+    event loop answers other requests while they wait. An exception becomes one line for the client and one
+    in the log. ``settings`` is called in the event loop, at each request.
     """
     check_telemetry_path(telemetry_path)
     exposition = Exposition(snapshot)
@@ -102,7 +102,7 @@ def create_app(
         ],
         exception_handlers={HTTPException: _refuse},
     )
-    # /metrics/ is an unknown path as any other.
+    # /metrics/ is an unknown path and is not redirected.
     app.router.redirect_slashes = False
     return Limits(Access(app, settings))
 
@@ -124,8 +124,8 @@ def _reloading(
             return line("Lifecycle API is not enabled.", HTTPStatus.FORBIDDEN)
         if _is_from_a_page(request):
             return line("a web page may not ask for this", HTTPStatus.FORBIDDEN)
-        # Who waits here holds no worker; and must be served after all: files may have changed since
-        # the reload under way has read them.
+        # A request that waits here occupies no worker. The reload under way does not satisfy it, because
+        # files may have changed since they were read.
         async with turn:
             return await off_loop(request)
 
@@ -133,9 +133,9 @@ def _reloading(
 
 
 def _is_from_a_page(request: Request) -> bool:
-    """Whether a browser sends this for a page, which may be anybody's; no page of ours does.
+    """Return whether a browser sends this for a web page of any site; the agent's own page never does.
 
-    An Origin that equals the Host proves nothing: a name may be made to point here (DNS rebinding).
+    An Origin that equals the Host proves nothing: an attacker's name may resolve to us (DNS rebinding).
     """
     site = request.headers.get("sec-fetch-site", "none")
     return "origin" in request.headers or site != "none"
@@ -149,7 +149,7 @@ def _off_loop(
         try:
             return await loop.run_in_executor(workers, respond, request)
         except asyncio.CancelledError:
-            # The server stops and has waited long enough; the worker's answer goes nowhere.
+            # The server stops and does not wait any longer; the worker's response is discarded.
             return line("the agent stops", HTTPStatus.SERVICE_UNAVAILABLE)
         except Exception as error:
             # %r keeps the message on one line.
@@ -164,7 +164,7 @@ async def _refuse(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     headers = dict(error.headers or {})
     if "Allow" in headers:
-        # Starlette joins a set.
+        # Starlette joins a set, whose order varies.
         headers["Allow"] = ", ".join(sorted(headers["Allow"].split(", ")))
     return line(error.detail, error.status_code, headers)
 

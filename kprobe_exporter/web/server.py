@@ -1,4 +1,4 @@
-"""The HTTP server: uvicorn in a thread of ours, with the patience that it lacks for bad clients."""
+"""The HTTP server: uvicorn in a thread of its own, with the time limits for clients that uvicorn lacks."""
 
 import asyncio
 import logging
@@ -20,26 +20,26 @@ from kprobe_exporter.web.settings import Tls
 
 log = logging.getLogger("kprobe_exporter.web")
 
-# Seconds that close() leaves to the scrapes under way, and that it waits for the thread after that.
+# Seconds that close() gives to scrapes under way, and that it then waits for the thread.
 GRACE = 2
 STOP_TIME = 2
 
-# What asyncio says, several times, of a client who asks many things and leaves before all are answered.
+# asyncio logs these repeatedly when a client sends many requests and leaves before all are answered.
 LEFT = ("SSL connection is closed", "socket.send() raised exception.")
 
-# How many messages are kept quiet at a time: what asyncio says may hold an address of its own.
+# How many messages are held back at a time: a message of asyncio may contain an address that varies.
 MAX_QUIET = 64
 
 
 class WebServer:
     """Serves an ASGI application over sockets that listen already, until close().
 
-    The thread owns the event loop, the sockets and all connections; the callers own nothing of it
-    but a flag, so there is no lock. ``on_error`` is called once, in the thread, if it ends in any
-    other way than by close(). close() may come from any other thread, at any time, more than once,
-    before start() too; scrapes under way get GRACE seconds, then all connections are dropped.
+    The thread owns the event loop, the sockets and all connections. Callers share only a flag with it, so
+    there is no lock. ``on_error`` is called once, in the thread, if the server ends other than by close().
+    close() may be called by any other thread, at any time, more than once, and before start(). Scrapes
+    under way get GRACE seconds, then all connections are dropped.
 
-    ``tls`` is asked at each connection how it is secured; None: not at all.
+    ``tls`` is called for each connection and returns its TLS settings, or None for plain HTTP.
     """
 
     def __init__(
@@ -81,11 +81,11 @@ class WebServer:
         self._thread = threading.Thread(target=self._run, name="web", daemon=True)
 
     def start(self) -> None:
-        """Clients that connected since the sockets were opened are answered from now on."""
+        """Start serving. Clients that connected since the sockets were opened are served as well."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop and free the port, within GRACE + STOP_TIME seconds."""
+        """Stop serving and free the ports, within GRACE + STOP_TIME seconds."""
         self._server.should_exit = True
         if self._thread.ident is not None:
             self._thread.join(GRACE + STOP_TIME)
@@ -96,9 +96,9 @@ class WebServer:
 
     def _run(self) -> None:
         try:
-            # Not uvicorn's run(): it would take uvloop where that happens to be installed.
+            # uvicorn's run() is not used: it would use uvloop wherever that is installed.
             asyncio.run(self._serve())
-        except BaseException as error:  # uvicorn leaves by SystemExit, too
+        except BaseException as error:  # uvicorn may also raise SystemExit
             self._on_error(error)
         else:
             if not self._server.should_exit:
@@ -107,7 +107,7 @@ class WebServer:
     async def _serve(self) -> None:
         asyncio.get_running_loop().set_exception_handler(self._loop_error)
         await self._server.serve(self._sockets)
-        # uvicorn goes without waiting for what it cancelled, or for who does not take his answer.
+        # uvicorn does not wait for tasks that it cancelled, nor for clients that do not take their response.
         state = self._server.server_state
         if state.tasks:
             await asyncio.wait(state.tasks, timeout=STOP_TIME / 4)
@@ -115,7 +115,7 @@ class WebServer:
         await asyncio.sleep(0)
 
     def _protocol(self, **of_uvicorn: Any) -> asyncio.Protocol:
-        """What uvicorn makes for each connection."""
+        """Return the protocol of a new connection; uvicorn calls this once for each."""
         connection = Connection(self._clients, **of_uvicorn)
         tls = self._tls()
         return Door(tls, self._clients, connection, self._complain) if tls else connection
@@ -128,7 +128,7 @@ class WebServer:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, whose end does not wait for those that have not asked anything yet."""
+    """uvicorn's server, whose shutdown does not wait for clients that have not sent a request yet."""
 
     def __init__(self, config: uvicorn.Config, clients: Clients) -> None:
         super().__init__(config)
@@ -140,9 +140,9 @@ class _Server(uvicorn.Server):
 
 
 class _Complaints:
-    """Our log for what clients can provoke at will: each message once a minute at most.
+    """Logs messages that clients can provoke at will, each at most once a minute.
 
-    Owned by the server's thread, which alone calls it.
+    Only the server's thread calls it.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -161,7 +161,7 @@ class _Complaints:
 
 
 class _ForeignLog(logging.Handler):
-    """Hands uvicorn's and asyncio's warnings to our log, a line each."""
+    """Passes warnings of uvicorn and asyncio on to our log, one line each."""
 
     def __init__(self, complain: _Complaints) -> None:
         super().__init__(logging.WARNING)
@@ -169,7 +169,7 @@ class _ForeignLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage().strip()
-        # Its advice to install a library for WebSockets is not for our users.
+        # uvicorn's advice to install a library for WebSockets does not concern our users.
         if "WebSocket" not in message:
             self._complain(message, record.exc_info[1] if record.exc_info else None)
 

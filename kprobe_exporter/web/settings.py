@@ -1,4 +1,4 @@
-"""What the web configuration comes to, for the server: TLS, users, headers, the rate of requests."""
+"""The web configuration as the server uses it: TLS, users, headers, and the limit on the request rate."""
 
 import ssl
 from collections.abc import Iterator, Mapping
@@ -9,15 +9,14 @@ from typing import Any, NamedTuple
 class Tls(NamedTuple):
     """How connections are secured.
 
-    ``names`` are those of which a client's certificate must have one (`client_allowed_sans`); None:
-    whatever the context lets through.
+    A client's certificate must have one of ``names`` (`client_allowed_sans`); if None, the context decides.
     """
 
     context: ssl.SSLContext
     names: frozenset[str] | None = None
 
     def admits(self, certificate: Mapping[str, Any] | None) -> bool:
-        """Whether a client may stay, by ``SSLSocket.getpeercert()`` of the one it has shown."""
+        """Return whether a client is admitted, given ``SSLSocket.getpeercert()`` of its certificate."""
         return self.names is None or not self.names.isdisjoint(_alternative_names(certificate or {}))
 
 
@@ -29,7 +28,7 @@ class Rate(NamedTuple):
 
 
 class WebSettings(NamedTuple):
-    """What holds for every request. ``users``: a name and its bcrypt hash; empty: anybody may ask."""
+    """Settings for every request. ``users`` maps names to bcrypt hashes; empty: no password is required."""
 
     tls: Tls | None = None
     users: Mapping[bytes, bytes] = {}
@@ -41,7 +40,7 @@ def _alternative_names(certificate: Mapping[str, Any]) -> Iterator[str]:
     for kind, name in certificate.get("subjectAltName", ()):
         if kind == "IP Address":
             try:
-                # OpenSSL writes an IPv6 address in full; people do not.
+                # OpenSSL writes an IPv6 address in full, and the configuration has its short form.
                 yield str(ip_address(name.strip()))
             except ValueError:
                 continue

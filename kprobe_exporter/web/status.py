@@ -1,4 +1,4 @@
-"""The status page: every probe with its state and numbers, in HTML that needs nothing from anywhere else."""
+"""The status page: every probe's state and numbers, as HTML that loads nothing from elsewhere."""
 
 import re
 from collections.abc import Iterable
@@ -11,12 +11,12 @@ LOST = "kprobe_exporter_events_lost_total"
 AGE = "kprobe_exporter_kernel_read_age_seconds"
 BUILD = "kprobe_exporter_build_info"
 OLD = 10.0
-"""Seconds after which the kernel's own counts are called old."""
+"""Seconds after which the page marks the kernel's own counts as old."""
 
 SPARK_WIDTH, SPARK_HEIGHT = 80, 18
 
 NONE = "–"  # noqa: RUF001
-"""Where there is no number, or nobody knows it."""
+"""Shown where a number does not exist or is unknown."""
 
 _COLUMNS = ("Probe", "State", "Target", "Plan", "Hits/s", "Hits", "Misses", "Events", "Lost")
 _NUMBERS = frozenset(("Hits", "Misses", "Events", "Lost"))
@@ -36,7 +36,7 @@ _NOTE = (
 
 
 def render_status(snapshot: Snapshot, telemetry_path: str) -> bytes:
-    """The whole page; a value that is no valid text appears with backslashes."""
+    """Render the whole page; characters that UTF-8 cannot encode become backslash escapes."""
     page = (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -63,7 +63,7 @@ def _version(snapshot: Snapshot) -> str:
 
 
 def _summary(snapshot: Snapshot) -> str:
-    """What a person wants to know first: how much works, how much happens, what was lost."""
+    """Render the tiles: probes up, hits a second, events lost, and the age of the kernel's counts if old."""
     probes = snapshot.probes
     up = sum(probe.state == "up" for probe in probes)
     lost = {labels[0]: n for labels, n in _samples(snapshot, LOST).items() if n}
@@ -85,7 +85,7 @@ def _summary(snapshot: Snapshot) -> str:
 
 
 def _samples(snapshot: Snapshot, name: str) -> dict[tuple[str, ...], float]:
-    """The plain samples of one family."""
+    """Return the samples of one family that are plain numbers."""
     found: Iterable[Family] = (family for family in snapshot.families if family.name == name)
     return {
         labels: value
@@ -105,8 +105,8 @@ def _head(name: str) -> str:
 
 
 def _probe(probe: ProbeStatus) -> str:
-    """Its rows: the numbers; why the plan is this one; why it is not up, or not attached as was wished."""
-    # The kind begins the target, unless the way to get there is another one than was asked for.
+    """Render a probe's rows: its numbers, why it has this plan, why it is not up or not as configured."""
+    # A target begins with its kind. The kind is shown only if the probe was attached in another way.
     kind = "" if probe.target.startswith(f"{probe.kind}:") else probe.kind
     rate = escape(_rate(probe.rates[-1])) if probe.rates else NONE
     cells = (
@@ -129,7 +129,7 @@ def _probe(probe: ProbeStatus) -> str:
 
 
 def _span(name: str, probe: ProbeStatus) -> str:
-    """A cell goes on beside the sentences that begin further right."""
+    """Return a cell's attributes. A cell spans the rows of explanations that begin further right."""
     beside = {
         "Probe": bool(probe.because) + bool(probe.reason),
         "State": bool(probe.because),
@@ -141,7 +141,7 @@ def _span(name: str, probe: ProbeStatus) -> str:
 
 
 def _sentence(column: str, text: str) -> str:
-    """A row with what there is to say of a column, with all the room from there on."""
+    """Render a row that explains a column and spans all columns from that one on."""
     if not text:
         return ""
     room = len(_COLUMNS) - _COLUMNS.index(column)
@@ -149,7 +149,7 @@ def _sentence(column: str, text: str) -> str:
 
 
 def _breakable(text: str) -> str:
-    """It may go on in the next line where a person would break it."""
+    """Escape a text and allow line breaks after ``:``, ``_`` and ``/``."""
     return "<wbr>".join(map(escape, re.split(r"(?<=[:_/])", text)))
 
 
@@ -158,7 +158,7 @@ def _small(text: str) -> str:
 
 
 def _spark(rates: tuple[float, ...]) -> str:
-    """The course of the hits a second, the highest at the upper edge."""
+    """Render the hits a second over time as a line, with the maximum at the upper edge."""
     if len(rates) < 2 or not (most := max(rates)):
         return ""
     step = SPARK_WIDTH / (len(rates) - 1)

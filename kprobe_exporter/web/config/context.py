@@ -1,6 +1,6 @@
-"""TLS as Prometheus' exporters name it, to a context of Python's ssl.
+"""Makes a context of Python's ssl from TLS settings as Prometheus' exporters name them.
 
-Names are Go's (crypto/tls); what Python's ssl cannot do is refused and never left out silently.
+The names are Go's (crypto/tls). A setting that Python's ssl lacks is refused, never silently ignored.
 """
 
 import os
@@ -21,7 +21,7 @@ CLIENT_AUTH: Mapping[str, ssl.VerifyMode] = {
 }
 UNVERIFIED = frozenset(["RequestClientCert", "RequireAnyClientCert", "RequireClientCert"])
 
-# What set_ecdh_curve() takes: one curve, and none of Montgomery's.
+# set_ecdh_curve() takes a single curve, which cannot be a Montgomery curve such as X25519.
 CURVES: Mapping[str, str | None] = {
     "CurveP256": "prime256v1",
     "CurveP384": "secp384r1",
@@ -45,18 +45,18 @@ _OPENSSL_CIPHERS: Mapping[str, str] = {
     "TLS_RSA_WITH_AES_256_CBC_SHA": "AES256-SHA",
     "TLS_RSA_WITH_AES_256_GCM_SHA384": "AES256-GCM-SHA384",
 }
-# Of TLS 1.3, where Go and Python's ssl offer all three and let nobody choose.
+# Suites of TLS 1.3: Go and Python's ssl offer all three and do not allow a choice.
 _TLS13_CIPHERS = frozenset(
     ["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"]
 )
 CIPHERS = frozenset(_OPENSSL_CIPHERS) | _TLS13_CIPHERS
 
-# memfd_create(2), since Linux 6.3; where sysctl vm.memfd_noexec is 2, there is no memfd without it.
+# A flag of memfd_create(2) since Linux 6.3. Where sysctl vm.memfd_noexec is 2, no memfd is made without it.
 _MFD_NOEXEC_SEAL = 8
 
 
 class Unfit(Exception):
-    """OpenSSL will not have it; the text is a sentence for a person."""
+    """OpenSSL does not accept a setting; the text is a sentence for a person."""
 
     def __init__(self, part: Part, sentence: str) -> None:
         super().__init__(sentence)
@@ -75,8 +75,8 @@ def make_context(
     prefer_ours: bool = True,
     curve: str | None = None,
 ) -> ssl.SSLContext:
-    """A server's context. ``certificate``, ``key`` and ``client_ca`` are PEM. Raises Unfit, and OSError where
-    they cannot be handed over now, as without a free descriptor."""
+    """Return a server's context. ``certificate``, ``key`` and ``client_ca`` are PEM. Raises Unfit, and
+    OSError if the PEM data cannot be passed to OpenSSL now, for example because no descriptor is free."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version, context.maximum_version = lowest, highest
     context.options |= ssl.OP_NO_RENEGOTIATION
@@ -87,7 +87,7 @@ def make_context(
     _load_certificate(context, certificate, key)
     context.verify_mode = client_auth
     if client_ca is not None:
-        # As Go has it: whatever is in the file is trusted, be it not self-signed.
+        # As in Go, every certificate in the file is trusted, even if it is not self-signed.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         _load_client_ca(context, client_ca)
     return context
@@ -105,7 +105,7 @@ def _set_ciphers(context: ssl.SSLContext, ciphers: Sequence[str], *, prefer_ours
         except ssl.SSLError:
             raise Unfit("cipher_suites", "this machine's OpenSSL has none of these: choose others") from None
     elif context.maximum_version is ssl.TLSVersion.TLSv1_3:
-        context.minimum_version = ssl.TLSVersion.TLSv1_3  # as with Go, nothing is left for TLS 1.2
+        context.minimum_version = ssl.TLSVersion.TLSv1_3  # as in Go, no suite is left for TLS 1.2
     else:
         raise Unfit("cipher_suites", "these are all of TLS 1.3, and max_version is TLS12: add one of TLS 1.2")
 
@@ -120,7 +120,7 @@ def _load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -
     with ExitStack() as stack:
         certificate_file, key_file = (stack.enter_context(_file_of(pem)) for pem in (certificate, key))
         try:
-            # With a password, so that OpenSSL never asks for one on the terminal.
+            # A password is given so that OpenSSL never asks for one on the terminal.
             context.load_cert_chain(certificate_file, key_file, password="")
         except ssl.SSLError as error:
             if error.reason == "KEY_VALUES_MISMATCH":
@@ -145,7 +145,7 @@ def _why(error: ssl.SSLError) -> str:
 
 @contextmanager
 def _file_of(content: bytes) -> Iterator[str]:
-    """The path of a file in memory, for Python's ssl takes keys from files alone. Raises OSError."""
+    """Yield the path of an in-memory file, as Python's ssl reads keys only from files. Raises OSError."""
     try:
         descriptor = os.memfd_create("pem", os.MFD_CLOEXEC | _MFD_NOEXEC_SEAL)
     except OSError:

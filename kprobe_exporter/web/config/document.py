@@ -1,4 +1,4 @@
-"""A web configuration as a document: its values by their paths, and what is wrong with them."""
+"""A web configuration as a document: its values by their paths, and the problems found in them."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -6,20 +6,20 @@ from typing import Any
 from kprobe_exporter.config.wording import Path, nearest, quote
 from kprobe_exporter.config.yaml_source import Source
 
-# YAML 1.1, which the exporter-toolkit reads, has more words for these than our reader.
+# YAML 1.1, which the exporter-toolkit reads, has more words for booleans than our YAML reader.
 _YES = frozenset("y yes on".split())
 _NO = frozenset("n no off".split())
 
 
 class Document:
-    """One file. What is wrong goes to ``problems``, with its place, and the rest is read on."""
+    """One file. Problems are collected in ``problems`` with their positions, and reading goes on."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
         self.problems = list(source.duplicates)
 
     def mapping(self, path: Path, known: Iterable[str] | None) -> dict[Any, Any]:
-        """The mapping at a path, empty where there is none; keys that are not known are refused."""
+        """Return the mapping at a path, empty if absent. Keys that are not in ``known`` are refused."""
         found = self._at(path)
         if found is None:
             return {}
@@ -40,7 +40,7 @@ class Document:
         return found
 
     def text(self, path: Path) -> str | None:
-        """The text at a path, None where there is none."""
+        """Return the text at a path, or None if there is none."""
         found = self._at(path)
         if found is None or isinstance(found, str):
             return found
@@ -48,7 +48,7 @@ class Document:
         return None
 
     def texts(self, path: Path) -> list[str] | None:
-        """The list of texts at a path, None where there is none."""
+        """Return the list of texts at a path, or None if there is none."""
         found = self._at(path)
         if found is None:
             return None
@@ -61,7 +61,7 @@ class Document:
         return [one for one in found if isinstance(one, str)]
 
     def words(self, path: Path, known: Iterable[str], what: str) -> list[str]:
-        """The list of words at a path, empty where there is none; ``what`` is what they must be."""
+        """Return the list of words at a path, empty if there is none; ``what`` names what they must be."""
         words, names = self.texts(path) or [], [*known]
         for index, word in enumerate(words):
             if word not in names:
@@ -69,7 +69,7 @@ class Document:
         return [word for word in words if word in names]
 
     def flag(self, path: Path, *, default: bool) -> bool:
-        """The truth at a path."""
+        """Return the boolean at a path."""
         found = self._at(path)
         if found is None:
             return default
@@ -80,5 +80,5 @@ class Document:
         return default
 
     def refuse(self, path: Path, message: str, *, at_key: bool = False) -> None:
-        """Note a problem with the value at a path, or with its key."""
+        """Record a problem with the value at a path, or with its key."""
         self.problems.append(self._source.problem(path, message, at_key=at_key))

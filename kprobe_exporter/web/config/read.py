@@ -1,7 +1,7 @@
-"""The web configuration file to what the server needs, or to every problem that is in it.
+"""Reads the web configuration file: gives the server's settings, or every problem in the file.
 
 The format is the exporter-toolkit's (docs/web-configuration.md there); `promtool check web-config`
-judges it. A key that is not done here is refused. No sentence quotes a key, a certificate or a hash.
+validates it. A key that is not supported here is refused. No message quotes a key, a certificate or a hash.
 """
 
 import re
@@ -19,7 +19,7 @@ from kprobe_exporter.web.settings import Rate, WebSettings
 
 HTTP, USERS, RATE = "http_server_config", "basic_auth_users", "rate_limit"
 
-# The values that the toolkit lets these headers have; None: any.
+# The values that the toolkit allows for these headers; None: any value.
 _HEADERS: Mapping[str, tuple[str, ...] | None] = {
     "Content-Security-Policy": None,
     "Strict-Transport-Security": None,
@@ -29,7 +29,7 @@ _HEADERS: Mapping[str, tuple[str, ...] | None] = {
 }
 _HEADER_VALUE = re.compile(r"[ -~]{0,8192}")
 
-# As many as there may be: of `$2y$`, the rounds as a power of two, a salt and a hash in bcrypt's base64.
+# A hash is `$2y$` or the like, the rounds as a power of two, and a salt and a digest in bcrypt's base64.
 _HASH = re.compile(r"\$2[abxy]\$(0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]{53}")
 MAX_USERS = 1000
 
@@ -41,10 +41,10 @@ HTTP2 = "http2 is not spoken here: clients that offer it settle on HTTP/1.1 by t
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a file came to. ``settings`` is None if there are ``problems``.
+    """The result of reading a file. ``settings`` is None if there are ``problems``.
 
     ``files`` are those that were read, or should have been; ``notes`` are for the log. ``unread``: one of
-    them could not be read, so that they may do at another time, as they are.
+    them could not be read, so reading the unchanged files again may succeed.
     """
 
     settings: WebSettings | None
@@ -55,7 +55,7 @@ class Outcome:
 
 
 def read_web_config(path: FilePath) -> Outcome:
-    """Read the file and what it names; paths in it are from its own directory."""
+    """Read the file and the files that it names; relative paths in it start at its own directory."""
     try:
         content = read(path)
         source = Source(str(path), b"{}" if _is_blank(content) else content)
@@ -130,7 +130,7 @@ def _is_blank(content: bytes) -> bool:
 
 
 def _duration(value: object) -> float | None:
-    """Seconds of a Go duration; a plain number counts nanoseconds, as there."""
+    """Return a Go duration in seconds, None if it is invalid. As in Go, a plain number is in nanoseconds."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int):

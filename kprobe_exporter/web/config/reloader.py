@@ -1,7 +1,7 @@
-"""The web configuration as it is now: the file and the certificates are read again when they change.
+"""Keeps the web configuration current: reads the file and the certificates again when they change.
 
-The exporter-toolkit reads them at every request and answers none while they are wrong; here a look a
-second is enough, and what was right before goes on to hold.
+The exporter-toolkit reads them at every request and answers none while they are invalid. Here they are
+checked once a second, and the last valid configuration stays in force.
 """
 
 import logging
@@ -19,38 +19,38 @@ if TYPE_CHECKING:
 log = logging.getLogger("kprobe_exporter.web")
 
 INTERVAL = 1.0
-"""Seconds between two looks. A change that two of them saw alike is complete, and is read."""
+"""Seconds between two checks. A change that two checks in a row see alike is complete, and is read."""
 
 RETRY = 5
-"""Looks after which what could not be read is tried again, changed or not."""
+"""Checks after which files that could not be read are tried again, changed or not."""
 
 _Signature = tuple[tuple[int, int, int, int] | None, ...]
 
 
 class WebConfigWatch:
-    """The last good state of a web configuration; without a file, nothing special.
+    """The last valid settings of a web configuration; without a file, the default settings.
 
-    ``settings`` may be called from any thread. The thread that start() starts is the only one that
-    changes them, until close().
+    ``settings`` may be called from any thread. Until close(), only the thread that start() starts
+    changes the settings.
     """
 
     def __init__(self, path: Path | None) -> None:
-        """Read it. Raises ConfigError with all its problems."""
+        """Read the file. Raises ConfigError with all its problems."""
         self._path = path
         self._stop = threading.Event()
         self._settings = WebSettings()
         self._files: Sequence[Path] = ()
         self._held = self._seen = _signature(())
-        self._unread_since: int | None = None  # in looks
+        self._unread_since: int | None = None  # in checks
         self._problems: Sequence[Problem] = ()
         self._complained = False
         if path is not None:
             self._begin(path)
 
     def start(self) -> None:
-        """Look at the files from now on."""
+        """Start the thread that checks the files."""
         if self._path is not None:
-            # A daemon, and never joined: a file system that hangs must not hold up the end.
+            # A daemon thread that is never joined: a file system that hangs must not delay the process's end.
             threading.Thread(target=self._run, name="web-config", daemon=True).start()
 
     def close(self) -> None:
@@ -60,7 +60,7 @@ class WebConfigWatch:
         while not self._stop.wait(INTERVAL):
             try:
                 self.look()
-            except Exception as error:  # whatever it is, the thread goes on
+            except Exception as error:  # the thread survives any error
                 if not self._complained:
                     log.exception("the web configuration cannot be watched: %s", error)
                 self._complained = True
@@ -79,15 +79,15 @@ class WebConfigWatch:
         return self._settings
 
     def look(self) -> None:
-        """Take over what has changed, once it does not change any more."""
+        """Read the files again if they have changed, once they do not change any more."""
         now, before = _signature(self._files), self._seen
         self._seen = now
-        if self._path is None or now != before:  # perhaps it is half written
+        if self._path is None or now != before:  # a file may be half written
             return
         if now == self._held and not self._is_to_be_tried_again():
             return
         outcome, self._held = _read_still(self._path)
-        # Of a file that is wrong as well: it may be a certificate that is mended next.
+        # An invalid configuration's files are checked, too: its certificate may be what is repaired next.
         self._files = outcome.files
         self._seen = self._held
         self._unread_since = 0 if outcome.unread else None
@@ -109,9 +109,9 @@ class WebConfigWatch:
 
 
 def _read_still(path: Path) -> "tuple[Outcome, _Signature]":
-    """What is read, and the signature of just before, so that a change meanwhile shows at the next look."""
-    # Only a start with a web configuration needs this module. The start is the first to read the file: a
-    # later reading finds the module imported and needs no further descriptor.
+    """Return the outcome, and the signature from before reading, by which a later check sees a change."""
+    # Only an agent with a web configuration needs this module. The first reading, at the start, imports it,
+    # so a later reading needs no descriptor for that.
     from kprobe_exporter.web.config.read import read_web_config  # noqa: PLC0415
 
     signature = _signature(read_web_config(path).files)
@@ -136,7 +136,7 @@ def _needs_restart(old: WebSettings, new: WebSettings) -> str | None:
     if new.tls and not old.tls:
         return "TLS begins with a restart only"
     if old.users and not new.users:
-        # A file that is cut short must not open the door.
+        # A truncated file must not switch authentication off.
         return "passwords end with a restart only"
     return None
 

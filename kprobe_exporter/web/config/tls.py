@@ -1,4 +1,4 @@
-"""The section `tls_server_config`: its files read, its names understood, and a context made of it."""
+"""Reads the section `tls_server_config` and the files that it names, and makes a context of them."""
 
 import os
 import ssl
@@ -30,9 +30,9 @@ MAX_PEM_BYTES = 1 << 20
 
 
 class TlsSection:
-    """Reads the section. ``files`` are those that it names; paths are from ``directory``.
+    """Reads the section. ``files`` are those that it names; relative paths start at ``directory``.
 
-    ``unread``: something could not be read, so that the same files may do at another time.
+    ``unread``: something could not be read, so reading the unchanged files again may succeed.
     """
 
     def __init__(self, document: Document, directory: FilePath) -> None:
@@ -42,7 +42,7 @@ class TlsSection:
         self.unread = False
 
     def tls(self) -> Tls | None:
-        """What it comes to; None without it, and where something is wrong with it."""
+        """Return the section's settings; None if it is absent, empty or invalid."""
         section = self._document.mapping((TLS,), KEYS)
         if not any(value not in (None, "") for value in section.values()):
             return None
@@ -89,7 +89,7 @@ class TlsSection:
         return Tls(context, names)
 
     def _pem(self, section: Mapping[Any, Any], name: str) -> bytes | None:
-        """What ``cert`` holds, or the file that ``cert_file`` names; the same of the others."""
+        """Return the PEM in ``cert``, or in the file that ``cert_file`` names; other names work alike."""
         inline, file = (self._document.text((TLS, key)) for key in (name, f"{name}_file"))
         if inline and file:
             self._document.refuse((TLS, name), f"{name}_file is there as well: keep one")
@@ -108,7 +108,7 @@ class TlsSection:
 
     @staticmethod
     def _written(section: Mapping[Any, Any], name: str) -> str:
-        """The key that stands for this in the file: ``cert`` or ``cert_file``."""
+        """Return the key that the configuration file uses for this: ``cert`` or ``cert_file``."""
         return f"{name}_file" if section.get(f"{name}_file") else name
 
     def _client_auth(self, section: Mapping[Any, Any]) -> ssl.VerifyMode:
@@ -159,9 +159,9 @@ class TlsSection:
 
 
 def _read_pem(path: FilePath) -> bytes:
-    """A certificate's or a key's file. Raises Unusable; never waits for a writer."""
+    """Read the file of a certificate or a key. Raises Unusable; never waits for a writer."""
     try:
-        # O_NONBLOCK: to open a FIFO without a writer would wait forever.
+        # Without O_NONBLOCK, opening a FIFO that has no writer would block forever.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except (OSError, ValueError) as error:
         raise Unusable(_cannot(error)) from None
