@@ -1,4 +1,4 @@
-"""What a scrape gets: a snapshot in the format that the client asks for.
+"""The exposition of a scrape: a snapshot in the format that the client asks for.
 
 Takes a ``Snapshot`` and an Accept header. Gives Prometheus' text format or OpenMetrics, as bytes.
 May import model.

@@ -1,11 +1,11 @@
-"""What an HTTP client accepts: Accept and Accept-Encoding with their q-values (RFC 9110 §12.5)."""
+"""Content negotiation: Accept and Accept-Encoding headers with q-values (RFC 9110 §12.5)."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
 
 class Accepted(NamedTuple):
-    """One entry of a list: ``text/plain;version=0.0.4;q=0.5``. Names are in lower case."""
+    """One entry of a header: ``text/plain;version=0.0.4;q=0.5``. Names are in lower case."""
 
     value: str
     parameters: dict[str, str]
@@ -13,7 +13,7 @@ class Accepted(NamedTuple):
 
 
 def accepted(header: str) -> Iterator[Accepted]:
-    """The entries in the order of the header; one whose q-value cannot be read is not wanted."""
+    """Yield the entries in the header's order; an entry with an invalid q-value has quality 0."""
     for entry in header.split(","):
         value, *rest = entry.split(";")
         pairs = (parameter.partition("=") for parameter in rest)
@@ -22,7 +22,7 @@ def accepted(header: str) -> Iterator[Accepted]:
 
 
 def accepts_gzip(header: str) -> bool:
-    """An Accept-Encoding that names gzip, and not to refuse it."""
+    """Whether an Accept-Encoding header names gzip with a quality above 0."""
     return any(entry.value == "gzip" and entry.quality > 0 for entry in accepted(header))
 
 
@@ -31,5 +31,5 @@ def _quality(text: str) -> float:
         quality = float(text)
     except ValueError:
         return 0.0
-    # Also false for NaN.
+    # The comparison is also false for NaN.
     return quality if 0 <= quality <= 1 else 0.0

@@ -1,4 +1,4 @@
-"""A snapshot as Prometheus reads it: the text format, or OpenMetrics where that is asked for."""
+"""Renders a snapshot in Prometheus' text format, or in OpenMetrics where the client asks for it."""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -36,8 +36,8 @@ _SUFFIXES = {
 class Exposition:
     """Renders snapshots for scrapers.
 
-    No lock: any number of threads may render at once. The only state is the duration of the last
-    scrape that finished, one float that is replaced whole.
+    It needs no lock: any number of threads may render at once. The only state is the duration of the last
+    finished scrape, one float that is replaced as a whole.
     """
 
     def __init__(
@@ -46,21 +46,21 @@ class Exposition:
         self._snapshot = snapshot
         self._clock = clock
         self._duration = 0.0
-        # Our own registry: the client's global one belongs to whoever else uses the client.
+        # Our own registry: other code in the process may use the client library's global one.
         self._process = CollectorRegistry()
         ProcessCollector(registry=self._process)
         PlatformCollector(registry=self._process)
         GCCollector(registry=self._process)
 
     def render(self, accept: str = "", names: Collection[str] = ()) -> tuple[bytes, str]:
-        """The body and its content type, for an Accept header and the values of ``name[]``."""
+        """Return the body and its content type for an Accept header and the values of ``name[]``."""
         start = self._clock()
         families = (*self._snapshot().families, self._duration_family())
         as_openmetrics = _wants_openmetrics(accept)
         scrape = _Scrape(families, self._process, frozenset(names), as_openmetrics)
         if as_openmetrics:
-            # All our names are of the old character set, so every escaping gives the same bytes;
-            # the default walks each sample's name character by character, for a third more time.
+            # All our names use the old character set, so every escaping gives the same bytes. The
+            # default one walks each sample's name by characters, which takes a third more time.
             body = _generate_openmetrics(scrape, escaping=openmetrics.ALLOWUTF8)
             content_type = OPENMETRICS_TYPE
         else:
@@ -79,9 +79,9 @@ class Exposition:
 
 
 class _Scrape(Collector):
-    """The one custom collector: what a single scrape shows, of the snapshot and of the process.
+    """The collector for a single scrape, with the metrics of the snapshot and of the process.
 
-    One a scrape and not one a registry, because the two formats disagree about histograms below 0.
+    Each scrape needs its own collector, because the two formats differ in histograms of values below 0.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class _Scrape(Collector):
             yield from self._select(metric)
 
     def _select(self, metric: Metric) -> Iterator[Metric]:
-        """A family's name means all of it, a sample's name that sample, as elsewhere."""
+        """Apply ``name[]``: a family's name selects all its samples, a sample's name only that sample."""
         if self._names and metric.name not in self._names:
             metric.samples = [s for s in metric.samples if s.name in self._names]
             if not metric.samples:
@@ -118,7 +118,7 @@ def _names_of(family: Family) -> set[str]:
 
 
 def _stem(family: Family) -> str:
-    """OpenMetrics, and so the client, names a counter's family without the ``_total``."""
+    """OpenMetrics, and so the client library, names a counter's family without the ``_total``."""
     return family.name.removesuffix("_total") if family.type == "counter" else family.name
 
 
@@ -141,14 +141,14 @@ def _histogram(
     for number, (bound, total) in enumerate(zip(bounds, accumulate(value.counts), strict=True)):
         shown = value.exemplars.get(number) if as_openmetrics else None
         yield Sample(name + "_bucket", {**labels, "le": bound}, total, None, shown and _exemplar(shown))
-    # OpenMetrics forbids both where an observation may be negative, for the sum may then go down.
+    # OpenMetrics forbids both if an observation may be negative, because the sum could then decrease.
     if not (as_openmetrics and value.bounds and value.bounds[0] < 0):
         yield Sample(name + "_sum", labels, value.sum)
         yield Sample(name + "_count", labels, total)
 
 
 def _exemplar(one: Exemplar) -> ClientExemplar:
-    """By the names and in the form that Grafana and Prometheus know trace ids."""
+    """Use the label names and the hexadecimal form in which Grafana and Prometheus expect trace ids."""
     ids = {"trace_id": f"{one.trace:032x}", "span_id": f"{one.span:016x}"}
     return ClientExemplar(ids, one.value, one.time)
 
@@ -158,15 +158,15 @@ def _labels(family: Family, values: LabelValues) -> dict[str, str]:
 
 
 def _utf8(text: str) -> str:
-    """One lone surrogate, which no encoder takes, must not cost the whole scrape."""
+    """Escape lone surrogates: no encoder accepts them, and one would fail the whole scrape."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def _wants_openmetrics(accept: str) -> bool:
-    """Whether OpenMetrics 1.0 is wanted at least as much as the text format.
+    """Whether the client prefers OpenMetrics 1.0 to the text format, or accepts both equally.
 
-    Not the client's choose_encoder: it heeds no q-values, promises whatever version it is asked for
-    and raises TypeError at one that is no number.
+    The client library's choose_encoder is not used: it ignores q-values, promises any version that is
+    requested, and raises TypeError for a version that is not a number.
     """
     text = wanted = 0.0
     for entry in accepted(accept):

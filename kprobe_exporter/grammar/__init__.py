@@ -1,6 +1,6 @@
-"""The kernel's small languages and ours: attach strings, definitions, filters, format files. Pure.
+"""Parsers of the kernel's languages and of ours: attach strings, probe definitions, filters, format files.
 
-Takes text. Gives values, most of which can be written back as text, or a GrammarError that points at a
-column.
+Takes text. Gives values, most of which can be rendered as text again, or raises a GrammarError with the
+column of the mistake. Does no I/O.
 May import errors and model.
 """

@@ -1,4 +1,4 @@
-"""The parts of an event filter, as values: what they compare, and how they are written."""
+"""The syntax tree of an event filter: its nodes, how they render and how they combine."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,7 @@ Operator: TypeAlias = Literal["~", "!=", "==", "<=", "<", ">=", ">", "&"]
 
 
 class Filter:
-    """A filter, parsed: a Comparison, or Not, And, Or of filters."""
+    """A parsed filter: a Comparison, or a Not, And or Or of filters."""
 
     __slots__ = ()
 
@@ -24,11 +24,11 @@ class Filter:
         return frozenset(comparison.name for comparison in self.comparisons)
 
     def render(self) -> str:
-        """The filter as one line that the kernel takes and ``parse_filter`` reads back as equal."""
+        """The filter as one line that the kernel accepts and ``parse_filter`` parses into an equal filter."""
         raise NotImplementedError
 
     def rename(self, names: Mapping[str, str]) -> "Filter":
-        """The same filter with other names for some fields."""
+        """The same filter with the fields in ``names`` renamed."""
         raise NotImplementedError
 
 
@@ -36,8 +36,8 @@ class Filter:
 class Comparison(Filter):
     """``FIELD OPERATOR VALUE``.
 
-    ``written`` keeps how a number was spelled, such as ``0x40``; ``column`` is where the field
-    stands in the text, from 0.
+    ``written`` is a number's original spelling, such as ``0x40``. ``column`` is the position of the field in
+    the text, counted from 0.
     """
 
     name: str
@@ -111,9 +111,9 @@ class Or(_Chain):
 
 
 def split_filter(whole: Filter, wanted: Callable[[Filter], bool]) -> tuple[Filter | None, Filter | None]:
-    """The part of ``whole`` that is wanted and the rest; ``whole`` holds where both do.
+    """Split a filter into the operands of ``&&`` that are ``wanted`` and the rest.
 
-    ``wanted`` is asked about each of the operands of ``&&``.
+    An event passes ``whole`` if it passes both parts. A part without operands is None.
     """
     parts = whole.operands if isinstance(whole, And) else (whole,)
     early = [part for part in parts if wanted(part)]

@@ -1,4 +1,4 @@
-"""Probe definitions, the lines of kprobe_events and dynamic_events: parsed and written back."""
+"""Probe definitions, the lines of kprobe_events and dynamic_events: parsed and rendered."""
 
 import re
 from dataclasses import dataclass, field
@@ -36,17 +36,17 @@ LONGEST = 4094
 """Bytes of a line: WRITE_BUFSIZE of kernel/trace/trace.c less the newline and the NUL."""
 
 LONGEST_NAME = 63
-"""Of an event or a group: MAX_EVENT_NAME_LEN of kernel/trace/trace.h less the NUL."""
+"""Characters of an event's or a group's name: MAX_EVENT_NAME_LEN of kernel/trace/trace.h less the NUL."""
 
 MOST_ACTIVE = 4096
 """KRETPROBE_MAXACTIVE_MAX of kernel/trace/trace_kprobe.c."""
 
 
 class ProbeKind(StrEnum):
-    """The kinds of dynamic events that are probes; the value is the letter that defines one."""
+    """The kinds of dynamic events that are probes; the value is the first letter of their definitions."""
 
     KPROBE = "p"
-    UPROBE = "u"  # written p too, in uprobe_events
+    UPROBE = "u"  # uprobe_events also takes p
     EPROBE = "e"
     FPROBE = "f"
     TPROBE = "t"
@@ -61,11 +61,11 @@ _NEEDS = {
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One definition. Group and event can be given with ``dataclasses.replace``; both are checked.
+    """One probe definition. ``dataclasses.replace`` can set the group and the event; both are checked.
 
-    ``group`` and ``event`` are None where the kernel chooses. ``maxactive`` is how many calls a
-    return probe can follow at once. ``filter`` is an eprobe's. ``warnings`` says what was
-    translated.
+    ``group`` and ``event`` are None where the kernel chooses the name. ``maxactive`` is the number of calls
+    that a return probe can follow at once. Only an eprobe has a ``filter``. ``warnings`` describes the
+    arguments that were translated or left out.
     """
 
     kind: ProbeKind
@@ -87,13 +87,13 @@ class Definition:
 
     @property
     def needs(self) -> frozenset[Need]:
-        """What only newer kernels can do, of the kind and of all arguments."""
+        """The features of newer kernels that the kind and the arguments need."""
         kind = {_NEEDS[self.kind]} if self.kind in _NEEDS else frozenset[Need]()
         return frozenset(kind).union(*(arg.needs for arg in self.args))
 
     @property
     def default_event(self) -> str | None:
-        """The event's name where none is given; None at an address, which the kernel hashes."""
+        """The kernel's name for an unnamed event; None at an address, as that name holds a hashed pointer."""
         match self.place:
             case Address():
                 return None
@@ -113,7 +113,7 @@ class Definition:
         return re.sub(r"[:.]", "_", name[:LONGEST_NAME])
 
     def render(self) -> str:
-        """The line for the kernel, without a newline, in the form that every kernel knows."""
+        """The line for the kernel, without a newline, in the syntax that every kernel accepts."""
         parts = [self._head(), self._place(), *(arg.render() for arg in self.args)]
         if self.filter is not None:
             parts += ["if", self.filter.render()]
@@ -138,8 +138,8 @@ class Definition:
 def parse_definition(text: str) -> Definition:
     """Parse one line of kprobe_events, uprobe_events or dynamic_events; raises GrammarError.
 
-    Every argument gets a name: the kernel's ``arg1`` …, a parameter's own. 6.12 would call an
-    unnamed ``$arg1`` by the parameter's name, and older kernels ``arg1``.
+    Every argument gets an explicit name: a parameter's own, else ``arg1`` and so on. The kernel's defaults
+    differ: Linux 6.12 names an unnamed ``$arg1`` after the parameter, and older kernels name it ``arg1``.
     """
     refuse_forbidden(text, LONGEST)
     words = [Word(found[0], found.start()) for found in re.finditer(r"[^ \t]+", text)]
@@ -157,7 +157,7 @@ def parse_definition(text: str) -> Definition:
     returns = returns or head.returns
     arguments, condition = _split_filter(kind, words[2:], text)
     if kind is ProbeKind.FPROBE and any("$retval" in word.text for word in arguments):
-        returns = True  # parse_symbol_and_return() of kernel/trace/trace_fprobe.c
+        returns = True  # as in parse_symbol_and_return() of kernel/trace/trace_fprobe.c
     with part_of(text, words[0].column):
         _check_maxactive(head, kind, returns)
     with part_of(text, words[1].column):
@@ -181,7 +181,7 @@ class _Head(NamedTuple):
 
 
 def _parse_head(text: str) -> _Head:
-    """``LETTER[MAXACTIVE][:[GROUP/][EVENT]]``. The kernel lets ``probe:x`` pass for ``p:x``."""
+    """``LETTER[MAXACTIVE][:[GROUP/][EVENT]]``. Refuses ``probe:x``, which the kernel takes for ``p:x``."""
     letter, rest = text[0], text[1:]
     digits, colon, name = rest.partition(":")
     if letter in "-!":
@@ -217,7 +217,7 @@ def _parse_maxactive(text: str, digits: str) -> int:
 
 
 def _check_word(pattern: re.Pattern[str], name: str, what: str) -> None:
-    """Refuse what traceprobe_parse_event_name() refuses."""
+    """Refuse the names that traceprobe_parse_event_name() refuses."""
     if not pattern.fullmatch(name):
         found = pattern.match(name)
         fail(
@@ -270,9 +270,9 @@ _SITES = {
 
 
 def _site(kind: ProbeKind, place: Place, returns: bool) -> Site:
-    """What can be fetched: at an address, neither arguments nor the return value.
+    """Return the site of a probe. At an address it has neither arguments nor a return value.
 
-    An entry may be 4 bytes in, after the endbr64 of x86-64 (arch_adjust_kprobe_addr()).
+    An offset of 4 bytes is still an entry: it skips the endbr64 of x86-64 (arch_adjust_kprobe_addr()).
     """
     entry = not isinstance(place, Address)
     if isinstance(place, Symbol) and not returns:
@@ -281,7 +281,7 @@ def _site(kind: ProbeKind, place: Place, returns: bool) -> Site:
 
 
 def _split_filter(kind: ProbeKind, words: list[Word], text: str) -> tuple[list[Word], Filter | None]:
-    """The arguments, and the filter after ``if``; the kernel joins its words by single spaces."""
+    """Split off the filter after ``if``, whose words the kernel joins with single spaces."""
     at = next((i for i, word in enumerate(words) if word.text == "if"), None)
     if at is None or kind is not ProbeKind.EPROBE:
         return words, None

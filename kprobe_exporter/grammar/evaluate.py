@@ -1,6 +1,7 @@
-"""Filters against the fields of an event: checked, and evaluated with the kernel's meaning.
+"""Event filters, checked against the fields of an event and evaluated with the kernel's semantics.
 
-The kernel's side is kernel/trace/trace_events_filter.c; the numbers of what is ours are plain.
+The semantics are those of kernel/trace/trace_events_filter.c. The agent's own numbers compare as plain
+numbers.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,11 +21,10 @@ Test: TypeAlias = Callable[[Mapping[str, Value]], bool]
 class FieldType(NamedTuple):
     """How the kernel compares a field.
 
-    ``int``: a number of ``size`` bytes, 1, 2, 4 or 8. ``string``: of any length (``__data_loc
-    char[]``). ``chars``: an array of ``size`` bytes, ended by a NUL where there is room. ``cpu``:
-    the generic field ``cpu``. ``pointer``: a ``char *``, which only the kernel can follow.
-    ``float``: a number of the agent's own. ``other``: nothing that can be compared, such as an
-    array of numbers.
+    ``int`` is an integer of ``size`` bytes: 1, 2, 4 or 8. ``string`` has any length (``__data_loc char[]``).
+    ``chars`` is an array of ``size`` bytes, ended by a NUL if there is room. ``cpu`` is the generic field
+    ``cpu``. ``pointer`` is a ``char *``, which only the kernel can dereference. ``float`` is a number of the
+    agent's own. ``other`` cannot be compared, for example an array of numbers.
     """
 
     kind: Literal["int", "string", "chars", "cpu", "pointer", "float", "other"]
@@ -33,7 +33,7 @@ class FieldType(NamedTuple):
 
     @property
     def is_string(self) -> bool:
-        """is_string_field() of kernel/trace/trace.h."""
+        """Whether the field is a string by is_string_field() of kernel/trace/trace.h."""
         return self.kind in ("string", "chars", "pointer")
 
 
@@ -56,11 +56,11 @@ COMMON_FIELDS: Mapping[str, FieldType] = MappingProxyType(
         "comm": COMM,
     }
 )
-"""What every event has, unless its own field has that name (kernel/trace/trace_events.c)."""
+"""Fields of every event; an event's own field of the same name hides one (kernel/trace/trace_events.c)."""
 
 
 def field_type(arg: FetchArg) -> FieldType:
-    """How the kernel compares the field that a probe's argument makes."""
+    """Return how the kernel compares the field of a probe's argument."""
     if arg.count:
         return OTHER
     if arg.value_kind == "str":
@@ -69,7 +69,7 @@ def field_type(arg: FetchArg) -> FieldType:
 
 
 def check_fields(whole: Filter, known: Mapping[str, FieldType], text: str = "") -> tuple[GrammarError, ...]:
-    """What is wrong with the filter on an event of these fields, as errors in ``text``."""
+    """Return the errors of a filter on an event with the fields ``known``, with columns in ``text``."""
     problems = ((part, _problem(part, known.get(part.name), known)) for part in whole.comparisons)
     return tuple(GrammarError(problem, text, part.column) for part, problem in problems if problem)
 
@@ -90,24 +90,24 @@ def _problem(part: Comparison, known: FieldType | None, fields: Mapping[str, Fie
 
 
 def _number_problem(part: Comparison, value: int | float, known: FieldType) -> str:
-    """The kernel reads 64 bits by the field's sign, and then cuts them to the field's size."""
+    """The kernel parses 64 bits with the field's signedness, then truncates them to the field's size."""
     if known.kind == "float":
         return f"{part.name!r} is no whole number, it has no bits" if part.operator == "&" else ""
     if isinstance(value, float):
         return f"{part.name!r} is a whole number, compare it with one"
     if known.signed and value > LONG_MAX:
         return f"{part.name!r} is signed, {part.written} is over its greatest value {LONG_MAX}"
-    if not known.signed and str(part.written or value).startswith("-"):  # -0 too: kstrtoull()
+    if not known.signed and str(part.written or value).startswith("-"):  # kstrtoull() refuses -0 too
         return f"{part.name!r} is unsigned, give it a signed type or compare it with no less than 0"
     return ""
 
 
 def compile_filter(whole: Filter, known: Mapping[str, FieldType] | None = None) -> Test:
-    """A function that says whether an event's fields, by name, pass the filter.
+    """Return a function that says whether an event's fields, by name, pass the filter.
 
-    With ``known``, numbers and strings are cut as the kernel cuts them; a field that is not in it
-    is compared as it is. A value that is None, missing or of another sort equals nothing: only
-    ``!=`` holds.
+    The values of fields in ``known`` are truncated as the kernel truncates them. The values of other fields
+    are compared unchanged. A value that is None, missing or of another type fails every comparison except
+    ``!=``.
     """
     types = known or {}
     if isinstance(whole, Comparison):
@@ -158,7 +158,7 @@ def _number(
     if known is None or known.kind not in ("int", "cpu") or isinstance(literal, float):
         return _plain(operator, literal)
     if known.kind == "cpu" and operator == "&":
-        return lambda value: False  # filter_pred_cpu() knows no &
+        return lambda value: False  # filter_pred_cpu() does not implement &
     mask = (1 << 8 * known.size) - 1
     top = (mask >> 1) + 1 if known.signed else 0
     compare = _plain(operator, ((literal & mask) ^ top) - top)

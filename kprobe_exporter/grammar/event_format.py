@@ -1,4 +1,4 @@
-"""A tracepoint's ``format`` file, parsed: its fields, and the pattern of the text that it prints."""
+"""Parser of a tracepoint's ``format`` file: its fields, and the pattern of the text that it prints."""
 
 import re
 from collections.abc import Collection, Iterator
@@ -22,7 +22,7 @@ CAST = re.compile(r"^\((?:unsigned |signed |const )*(?:long|int|short|char|u\d\d
 FIELD_USE = re.compile(r"^(?:REC->|__get_str\()([A-Za-z_]\w*)\)?$")
 
 LONGEST_USE = 300
-"""Characters of a print fmt's argument that is a field and nothing else: its name, casts and parentheses."""
+"""Longest print fmt argument, in characters, that is recognised as a field with casts and parentheses."""
 
 ESCAPES = {"n": "\n", "t": "\t"}
 ANYTHING = rb"[^\n]*?"
@@ -31,13 +31,13 @@ NUMBER = {
     **dict.fromkeys("diu", rb"-?\d{1,20}"),
     **dict.fromkeys("xX", rb"(?:0x)?[0-9a-fA-F]{1,16}"),
 }
-"""How a number prints, by its conversion; one group of digits at the most, so that no text takes long."""
+"""The pattern of a printed number, by conversion. One bounded run of digits bounds the matching time."""
 
 
 class Field(NamedTuple):
-    """One field of an event's record. ``offset`` and ``size`` in bytes; ``text`` for a string in the record.
+    """One field of an event's record. ``offset`` and ``size`` are in bytes; ``text`` marks a string in it.
 
-    ``length`` is that of an array, 0 where there is none or the record tells it.
+    ``length`` is the length of an array; 0 if the field is no array or if each record holds the length.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Field(NamedTuple):
 
 
 class EventFormat(NamedTuple):
-    """What ``events/SYSTEM/EVENT/format`` says of an event; ``common`` are the fields that all have."""
+    """The content of ``events/SYSTEM/EVENT/format``; ``common`` holds the fields that all events have."""
 
     name: str
     id: int
@@ -71,7 +71,7 @@ class EventFormat(NamedTuple):
 
 
 def parse_format(text: str) -> EventFormat:
-    """Parse a ``format`` file (kernel/trace/trace_events.c, f_show). Raises GrammarError if it is none."""
+    """Parse a ``format`` file (kernel/trace/trace_events.c, f_show). Raises GrammarError for other text."""
     name = re.match(r"name: (\S+)", text)
     if name is None:
         raise GrammarError("this is not an event's format: it does not start with 'name:'", text)
@@ -104,10 +104,10 @@ def parse_format(text: str) -> EventFormat:
 
 
 def text_pattern(form: EventFormat, wanted: Collection[str]) -> tuple[bytes, tuple[Arg, ...]]:
-    """A regular expression for the event's text after its name, and what its groups are.
+    """Return a regular expression for the event's text after its name, and the arguments of its groups.
 
-    Raises GrammarError for a wanted field that the text does not show as it is: decoded flags,
-    hashed pointers, arrays.
+    Raises GrammarError for a wanted field whose plain value the text does not show: decoded flags, hashed
+    pointers, arrays.
     """
     for name in wanted:
         if name not in form.fields:
@@ -133,11 +133,11 @@ def text_pattern(form: EventFormat, wanted: Collection[str]) -> tuple[bytes, tup
 
 
 def _call_pattern(form: EventFormat, wanted: Collection[str]) -> tuple[bytes, list[Arg]]:
-    """A system call's entry prints every argument in hexadecimal, whatever its print fmt says.
+    """A system call's entry prints every argument in hexadecimal, regardless of its print fmt.
 
-    Newer kernels show what a pointer points to in quotes behind it: whatever a process wished.
+    Newer kernels print the string behind a pointer, in quotes after it. Any process can choose this string.
     """
-    # __syscall_nr is not printed, and strings that newer kernels copy have fields of their own.
+    # __syscall_nr is not printed. The strings that newer kernels copy are separate fields, also with __.
     shown = [field for field in form.fields.values() if not field.name.startswith("__")]
     end = "|".join(f", {field.name}: " for field in shown[1:]).encode() or b"$."
     quoted = rb'(?: "[^"\n]*+(?:"(?!' + end + rb'|\)\n)[^"\n]*+)*+")?+'
@@ -151,7 +151,7 @@ def _call_pattern(form: EventFormat, wanted: Collection[str]) -> tuple[bytes, li
 
 
 class _Part(NamedTuple):
-    """One conversion of a print fmt: the text before it, its pattern (None: anything), its argument."""
+    """One conversion of a print fmt: the text before it, its pattern (None for any text), its argument."""
 
     before: bytes
     pattern: bytes | None
@@ -159,8 +159,10 @@ class _Part(NamedTuple):
 
 
 def _print_pattern(form: EventFormat, wanted: Collection[str]) -> tuple[bytes, list[Arg]]:
-    """The text of a print fmt. A string may hold anything, so it ends where what follows it starts,
-    if that occurs but once; if not, the whole text is left unread rather than guessed."""
+    """Return the pattern of a print fmt. A string can hold any text: it ends where the text after it begins.
+
+    If the text between two strings occurs more than once, the line is left unparsed rather than guessed.
+    """
     parts, follows = _parts(form, wanted)
     pattern, strings = follows, 0
     for part in reversed(parts):
@@ -176,7 +178,7 @@ def _print_pattern(form: EventFormat, wanted: Collection[str]) -> tuple[bytes, l
 
 
 def _parts(form: EventFormat, wanted: Collection[str]) -> tuple[list[_Part], bytes]:
-    """The conversions of a print fmt, and the text after the last."""
+    """Return the conversions of a print fmt, and the pattern of the text after the last one."""
     parts: list[_Part] = []
     seen: set[str] = set()
     before, at = b"", 0
@@ -198,7 +200,7 @@ def _parts(form: EventFormat, wanted: Collection[str]) -> tuple[list[_Part], byt
         pattern = NUMBER.get(kind)
         padding = PADDING if pattern and found["width"] else b""
         if pattern is None and not before and parts and parts[-1].pattern is None:
-            arg, before = None, parts.pop().before  # two strings with nothing between are as one
+            arg, before = None, parts.pop().before  # adjacent strings cannot be told apart
         parts.append(_Part(before + padding, pattern, arg))
         before = padding
         seen |= {arg.name} if arg else set()
@@ -206,7 +208,7 @@ def _parts(form: EventFormat, wanted: Collection[str]) -> tuple[list[_Part], byt
 
 
 def _shown(field: Field, kind: str) -> Arg | None:
-    """The argument that a field becomes, if this conversion shows it as it is."""
+    """Return the argument of a field, or None if the conversion does not print the field's plain value."""
     if kind == "s":
         return Arg(field.name, "bare") if field.text else None
     return _arg(field, kind) if kind in NUMBER and not field.array else None
@@ -223,7 +225,7 @@ def _arg(field: Field, kind: str) -> Arg:
 
 
 def _plain_field(form: EventFormat, expression: str) -> Field | None:
-    """The field that an argument of the print fmt is, if it is one and nothing else."""
+    """Return the field that an argument of the print fmt consists of; None for any other expression."""
     text = expression.strip()
     while len(text) <= LONGEST_USE:
         inner = CAST.sub("", text).strip()
@@ -246,7 +248,7 @@ def _balanced(text: str) -> bool:
 
 
 def _split(text: str) -> Iterator[str]:
-    """The arguments after the print fmt's string, cut at the commas outside brackets and strings."""
+    """Yield the arguments after the print fmt's string, split at the commas outside brackets and strings."""
     depth, quoted, start = 0, False, None
     at = 0
     while at < len(text):

@@ -1,4 +1,4 @@
-"""What an argument fetches, ``+8(%di)`` and the like, recognised as the kernel does."""
+"""Parser of fetch argument expressions such as ``+8(%di)``, with the kernel's rules."""
 
 import re
 from enum import StrEnum
@@ -18,7 +18,7 @@ from kprobe_exporter.grammar.lexis import (
 
 
 class Need(StrEnum):
-    """What only newer kernels do; the value is the word of tracefs' README that announces it."""
+    """Features of newer kernels; the value is the text in tracefs' README that announces the feature."""
 
     BTF = "<argname>"
     ENTRY_ARGUMENTS = "kernel return probes support: $retval, $arg<N>"
@@ -31,7 +31,7 @@ class Need(StrEnum):
 
 
 class Op(StrEnum):
-    """What an expression ends in: enum fetch_op of kernel/trace/trace_probe.h."""
+    """The last fetch operation of an expression: enum fetch_op of kernel/trace/trace_probe.h."""
 
     REGISTER = "register"
     STACK = "stack"
@@ -50,11 +50,11 @@ class Op(StrEnum):
 
 
 class Site(NamedTuple):
-    """Where a probe sits, as far as its arguments care.
+    """The properties of a probe's location that decide what its arguments can fetch.
 
-    ``kind``: ``kernel`` a kprobe, ``function`` an fprobe or tracepoint probe, ``user`` a uprobe,
-    ``event`` an eprobe; ``any`` refuses only what is refused everywhere. ``entry`` says that the
-    function's arguments are still where they were passed: not so at an offset or an address.
+    ``kind`` is ``kernel`` for a kprobe, ``function`` for an fprobe or a tracepoint probe, ``user`` for a
+    uprobe and ``event`` for an eprobe. ``any`` refuses only what every kind refuses. ``entry`` says that the
+    function's arguments are still where they were passed, which is not so at an offset or an address.
     """
 
     kind: Literal["kernel", "function", "user", "event", "any"]
@@ -69,7 +69,7 @@ EVENT = Site("event")
 
 
 class Scan(NamedTuple):
-    """An expression in today's spelling: what it ends in, and how many steps that takes."""
+    """A parsed expression in today's spelling, with its last operation and its number of fetch steps."""
 
     text: str
     last: Op
@@ -79,7 +79,7 @@ class Scan(NamedTuple):
 
 
 MOST_STEPS = 15
-"""FETCH_INSN_MAX of kernel/trace/trace_probe.h, less the one that ends the list."""
+"""FETCH_INSN_MAX of kernel/trace/trace_probe.h, less the instruction that ends the list."""
 
 DEEPEST_STACK = 2048
 """PARAM_MAX_STACK of kernel/trace/trace_probe.c: THREAD_SIZE / sizeof(long) on x86-64 and arm64."""
@@ -90,7 +90,7 @@ _X86 = re.compile(r"%[re]([abcd]x|[sd]i|[sb]p|ip|flags)")
 
 
 def scan(text: str, site: Site) -> Scan:
-    """Recognise an expression without its type, as parse_probe_arg() does; raises GrammarError."""
+    """Parse an expression without its type, as parse_probe_arg() does; raises GrammarError."""
     match text[:1]:
         case "+" | "-":
             return _memory(text, site)
@@ -110,9 +110,9 @@ def scan(text: str, site: Site) -> Scan:
 
 
 def _memory(text: str, site: Site) -> Scan:
-    """``+OFFSET(ARG)``, ``-OFFSET(ARG)``, and with ``u`` before the offset from user space.
+    """``+OFFSET(ARG)`` or ``-OFFSET(ARG)``; a ``u`` before the offset reads user memory.
 
-    The kernel drops what follows the last ``)``, and cuts the offset to an int: both are refused.
+    The kernel ignores text after the last ``)`` and truncates the offset to an int. This parser refuses both.
     """
     head, bracket, rest = text.partition("(")
     start = 2 if head[1:2] == "u" else 1
@@ -137,7 +137,7 @@ _VARIABLES = ("$retval", "$comm", "$stack", "$arg1", "$arg*")
 
 
 def _variable(text: str, site: Site) -> Scan:
-    """parse_probe_vars()."""
+    """Parse a ``$`` variable as parse_probe_vars() does."""
     if site.kind == "event" and text not in _ANYWHERE:
         if not NAME.fullmatch(text[1:]):
             fail(f"{text[1:]!r} cannot be the name of a field", text, 1)
@@ -178,7 +178,7 @@ def _return_value(text: str, site: Site) -> Scan:
 
 
 def _entry_needs(text: str, site: Site) -> frozenset[Need]:
-    """What the function's arguments need here: a return probe has to keep them from the entry."""
+    """What an argument needs at this site: a return probe must keep the arguments from the entry."""
     if site.kind == "user":
         fail(f"{text} is for kernel functions, read a register such as %di", text)
     if not site.entry:
@@ -187,7 +187,7 @@ def _entry_needs(text: str, site: Site) -> frozenset[Need]:
 
 
 def _register(text: str, site: Site) -> Scan:
-    """A register by its name in struct pt_regs; which there are, only the machine knows."""
+    """A register by its name in struct pt_regs. The names depend on the machine and are not checked."""
     if site.kind in ("event", "function"):
         fail("registers are not kept for this kind of probe", text)
     if not re.fullmatch(r"%[a-z][a-z0-9_]*", text):
@@ -198,7 +198,7 @@ def _register(text: str, site: Site) -> Scan:
 
 
 def _address(text: str, site: Site) -> Scan:
-    """``@ADDRESS``, ``@SYMBOL+OFFSET``, and of a file ``@+OFFSET``."""
+    """``@ADDRESS``, ``@SYMBOL+OFFSET``, or ``@+OFFSET`` in the file of a uprobe."""
     if text[1:2] == "+":
         if site.kind not in ("user", "any"):
             fail("@+OFFSET is a place in a file, for uprobes only", text)
@@ -235,10 +235,10 @@ def _immediate(text: str) -> Scan:
 
 
 def _parameter(text: str, site: Site) -> Scan:
-    """A parameter by its name and members, which BTF tells, or the spelling before Linux 2.6.33."""
+    """A parameter's name and members, which need BTF, or a spelling from before Linux 2.6.33."""
     if found := _OLD.fullmatch(text):
         if found[1]:
-            today = f"$arg{int(found[1]) + 1}"  # they counted from 0
+            today = f"$arg{int(found[1]) + 1}"  # the old spelling counts from 0
         else:
             today = f"$stack{found[2]}" if found[2] else {"sa": "$stack", "rv": "$retval"}[text]
         with part_of(text, 0):

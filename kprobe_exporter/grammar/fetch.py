@@ -1,4 +1,4 @@
-"""One argument of a probe, ``NAME=EXPRESSION:TYPE[COUNT]``: parsed, and how it prints."""
+"""One fetch argument, ``NAME=EXPRESSION:TYPE[COUNT]``: its parser, and how its value is printed."""
 
 import re
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ RESERVED = frozenset(
 """Fields that every event has: reserved_field_names of kernel/trace/trace_probe.c."""
 
 ValueKind = Literal["int", "str", "bare", "char", "array"]
-"""How a value prints: a number, a string in quotes, text without quotes, ``'c'``, or ``{a,b}``."""
+"""How a value is printed: a number, a string in quotes, text without quotes, ``'c'``, or ``{a,b}``."""
 
 
 class _Type(NamedTuple):
@@ -52,7 +52,7 @@ _TYPES = {f"{sign}{bits}": _Type(bits // 8, sign == "s") for sign in "usx" for b
 _TYPES |= {
     "char": _Type(1, kind="char", need=Need.CHAR),
     "symbol": _Type(8, kind="bare"),
-    "string": _Type(4, kind="str"),  # 4 bytes in the event say where the string is
+    "string": _Type(4, kind="str"),  # the record holds 4 bytes, which locate the string
     "ustring": _Type(4, kind="str"),
     "symstr": _Type(4, kind="str", need=Need.SYMSTR),
     "%pd": _Type(4, kind="str", need=Need.DENTRY),
@@ -63,11 +63,11 @@ _BITFIELD = re.compile(r"b(\w+)@(\w+)/(\w+)")
 
 @dataclass(frozen=True, slots=True)
 class FetchArg:
-    """One argument of a probe, made by ``parse_fetch``.
+    """One argument of a probe, created by ``parse_fetch``.
 
-    ``name`` is empty only where it stands apart, and for ``$arg*``, which makes many; another can
-    be given with ``dataclasses.replace``. ``type`` is None where the kernel chooses: x64, or what
-    BTF says. ``count`` is the length of an array. ``warning`` says what was translated.
+    ``name`` is empty for ``$arg*``, which stands for several arguments, and for an argument outside a
+    definition; ``dataclasses.replace`` can set another. ``type`` is None where the kernel chooses it: x64, or
+    the type in BTF. ``count`` is the length of an array. ``warning`` describes what was translated.
     """
 
     name: str
@@ -83,19 +83,19 @@ class FetchArg:
 
     @property
     def element_kind(self) -> Literal["int", "str", "bare", "char"]:
-        """How the value, or each element of an array, prints."""
+        """How the value, or each element of an array, is printed."""
         if self.type is None and (self.expression.lower() == "$comm" or self.is_text):
             return "str"
         return _properties(self.type).kind
 
     @property
     def value_kind(self) -> ValueKind:
-        """How the whole value prints."""
+        """How the whole value is printed."""
         return "array" if self.count else self.element_kind
 
     @property
     def is_text(self) -> bool:
-        """Whether it is an immediate string."""
+        """Whether the expression is an immediate string."""
         return self.expression.startswith('\\"')
 
     @property
@@ -105,7 +105,7 @@ class FetchArg:
 
     @property
     def signed(self) -> bool:
-        """Whether it is a signed number."""
+        """Whether the value is a signed number."""
         return _properties(self.type).signed
 
     @property
@@ -128,7 +128,7 @@ def _properties(name: str | None) -> _Type:
 
 
 def check_name(name: str) -> None:
-    """Refuse what cannot be an argument's name."""
+    """Refuse a name that the kernel does not accept for an argument."""
     if not NAME.fullmatch(name):
         fail(f"{name!r} is no argument name, use letters, digits and _, with no digit first", name)
     if len(name) > LONGEST_NAME:
@@ -140,7 +140,7 @@ def check_name(name: str) -> None:
 def parse_fetch(text: str, site: Site = ANYWHERE, *, name: str = "") -> FetchArg:
     """Parse an argument that is written without its name; raises GrammarError.
 
-    ``site`` says where the probe sits, to refuse what cannot be fetched there.
+    ``site`` describes the probe's location. An expression that cannot be fetched there is refused.
     """
     refuse_forbidden(text, LONGEST)
     if not text:
@@ -193,10 +193,9 @@ _SYMBOLIC = frozenset({Op.REGISTER, Op.STACK, Op.RETURN, Op.ARGUMENT, Op.PARAMET
 
 
 def _check_type(scanned: Scan, name: str | None, count: int | None, site: Site, text: str) -> None:
-    """What finalize_fetch_insn() and parse_probe_arg_type() of kernel/trace/trace_probe.c refuse.
+    """Refuse what finalize_fetch_insn() and parse_probe_arg_type() of kernel/trace/trace_probe.c refuse.
 
-    6.12 also takes ``$arg1:string`` where BTF says that it is a ``char *``: refused, for older
-    kernels do not.
+    Linux 6.12 accepts ``$arg1:string`` where BTF says ``char *``. Older kernels do not, so it is refused too.
     """
     last, start = scanned.last, text.find(":") + 1
     if last is Op.ALL_ARGUMENTS and name:
@@ -224,9 +223,9 @@ def _can_repeat(last: Op, name: str | None) -> bool:
 
 
 def _check_steps(scanned: Scan, name: str | None, count: int | None, text: str) -> None:
-    """The steps to store the value, to take its bits and to repeat it count too.
+    """Refuse too many steps. Storing the value, taking its bits and repeating it are steps too.
 
-    ``%pd`` becomes ``+0x0(+0x20(ARG)):string`` before the kernel measures it
+    The kernel expands ``%pd`` to ``+0x0(+0x20(ARG)):string`` before it checks the length
     (traceprobe_expand_dentry_args()).
     """
     if name in ("%pd", "%pD"):

@@ -1,4 +1,4 @@
-"""The kernel's event filter language (kernel/trace/trace_events_filter.c), parsed."""
+"""Parser of the kernel's event filter language (kernel/trace/trace_events_filter.c)."""
 
 import re
 from typing import NoReturn
@@ -25,14 +25,14 @@ LONGEST_STRING = 255
 """Bytes between quotes: MAX_FILTER_STR_VAL of include/linux/trace_events.h less the NUL."""
 
 DEEPEST = 50
-"""Parentheses within each other. The kernel has no limit of its own."""
+"""Levels of nested parentheses. The kernel has no limit of its own."""
 
 
 def parse_filter(text: str, *, fractions: bool = False) -> Filter:
     """Parse a filter; raises GrammarError.
 
-    Which fields there are is not looked at: see ``check_fields`` of ``evaluate``. ``fractions``
-    allows numbers such as ``0.25`` and ``1e-3``, which the agent can compare and the kernel cannot.
+    Whether the fields exist is not checked here: see ``check_fields`` of ``evaluate``. ``fractions`` allows
+    numbers such as ``0.25`` and ``1e-3``, which the agent can compare and the kernel cannot.
     """
     refuse_forbidden(text, LONGEST)
     result = _Parser(text, fractions).whole()
@@ -57,7 +57,7 @@ _INSTEAD = {
 
 
 class _Parser:
-    """Recursive descent over one text; ``at`` is where the next word begins, blanks skipped."""
+    """Recursive descent parser of one text; ``at`` is the start of the next word, after any blanks."""
 
     def __init__(self, text: str, fractions: bool) -> None:
         self.text = text
@@ -103,7 +103,7 @@ class _Parser:
         return result
 
     def unary(self) -> Filter:
-        """``!`` binds to one comparison or parenthesis: is_not() and predicate_parse()."""
+        """``!`` binds to one comparison or parenthesis, as in is_not() and predicate_parse()."""
         inverted = False
         while _NOT.match(self.text, self.at):
             self.skip(1)
@@ -135,7 +135,7 @@ class _Parser:
         if not operator:
             self.fail_operator(name)
         self.skip(len(operator[0]))
-        sign: Operator = operator[0]  # type: ignore[assignment]  # the pattern holds no others
+        sign: Operator = operator[0]  # type: ignore[assignment]  # the pattern matches only operators
         if self.text.startswith(('"', "'"), self.at):
             return Comparison(name, sign, self.string(sign), column=column)
         value, written = self.number(sign)
@@ -163,7 +163,7 @@ class _Parser:
         return self.text[start + 1 : end]
 
     def number(self, operator: Operator) -> tuple[int | float, str]:
-        """A number and how it is written. The kernel's buffer for it has 24 bytes."""
+        """Return a number and its spelling. The kernel's buffer for a number has 24 bytes."""
         start = self.at
         fraction = _FRACTION.match(self.text, start)
         if self.fractions and fraction and (fraction[1] or fraction[2]) and operator != "&":

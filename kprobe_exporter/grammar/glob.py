@@ -1,4 +1,4 @@
-"""Patterns of the filter's ``~``, matched as the kernel does: filter_parse_regex(), lib/glob.c."""
+"""Patterns of the filter operator ``~``, matched as by filter_parse_regex() and lib/glob.c."""
 
 import re
 from collections.abc import Callable
@@ -7,9 +7,9 @@ Matcher = Callable[[bytes], bool]
 
 
 def matcher(pattern: str, is_pattern: bool, fixed: int | None = None) -> Matcher:
-    """A function that compares a field's bytes with ``pattern``, or literally if it is none.
+    """Return a function that matches a field's bytes against ``pattern``, literally unless ``is_pattern``.
 
-    ``fixed`` is the size of the field where it is an array of characters. A value ends at its NUL.
+    ``fixed`` is the size of a field that is an array of characters. The bytes end before the value's NUL.
     """
     wanted = pattern.encode()
     if not is_pattern:
@@ -21,9 +21,9 @@ def matcher(pattern: str, is_pattern: bool, fixed: int | None = None) -> Matcher
 
 
 def _pattern(wanted: bytes, fixed: int | None) -> Matcher:
-    """The kernel has short ways for ``x``, ``x*``, ``*x`` and ``*x*``, with edges of their own.
+    """The kernel has separate matchers for ``x``, ``x*``, ``*x`` and ``*x*``, with their own edge cases.
 
-    A pattern that begins with a digit is taken literally, its stars included (MATCH_INDEX).
+    A pattern that begins with a digit is taken literally, including its stars (MATCH_INDEX).
     """
     stars = wanted.count(b"*")
     if wanted[:1].isdigit() or not re.search(rb"[*?\[\\]", wanted):
@@ -39,17 +39,17 @@ def _pattern(wanted: bytes, fixed: int | None) -> Matcher:
         return lambda value: value.startswith(text)
     if fixed is None:
         return lambda value: value.endswith(text)
-    # regex_match_end() looks at the end of the array, not of the string in it.
+    # regex_match_end() compares the end of the array, not the end of the string in it.
     return lambda value: value.ljust(fixed, b"\0")[: fixed - 1].endswith(text)
 
 
 def _glob(pattern: bytes) -> bytes:
-    """A regular expression of the same meaning as glob_match() of lib/glob.c.
+    """Return a regular expression that matches like glob_match() of lib/glob.c.
 
-    Kernels before 6.12 let a ``[!x]`` also match the end of the string.
+    In kernels before 6.12, ``[!x]`` also matches the end of the string.
 
-    Each star is followed by the first place where the rest up to the next star fits, and never
-    reconsidered: so the time is bounded as it is in the kernel.
+    Each star is followed by the first match of the text up to the next star, without backtracking. This
+    bounds the time as in the kernel.
     """
     segments, at = [b""], 0
     while at < len(pattern):
@@ -62,7 +62,7 @@ def _glob(pattern: bytes) -> bytes:
         elif char == b"[":
             token, at = _class(pattern, at)
         elif char == b"\\":
-            if at == len(pattern):  # escapes the NUL: the pattern ends here
+            if at == len(pattern):  # it escapes the NUL, so the pattern ends here
                 break
             token, at = re.escape(pattern[at : at + 1]), at + 1
         else:
@@ -76,7 +76,7 @@ def _glob(pattern: bytes) -> bytes:
 
 
 def _class(pattern: bytes, start: int) -> tuple[bytes, int]:
-    """The class after ``[``, and where it ends; one that is not closed is a plain ``[``."""
+    """Return the class after ``[`` and the position after it. An unclosed class is a plain ``[``."""
     inverted = pattern[start : start + 1] == b"!"
     at = start + inverted
     allowed: set[int] = set()
@@ -95,6 +95,6 @@ def _class(pattern: bytes, start: int) -> tuple[bytes, int]:
             at += 2
         allowed.update(range(low[0], high[0] + 1))
     members = b"".join(b"\\x%02x" % byte for byte in sorted(allowed))
-    if not members:  # a range that runs backwards holds nothing
+    if not members:  # a reversed range is empty
         return (b"." if inverted else b"(?!)"), at + 1
     return b"[" + b"^" * inverted + members + b"]", at + 1

@@ -1,4 +1,4 @@
-"""What the grammars share: numbers, names, columns of errors, and what no text may hold."""
+"""Shared by all grammars: numbers, names, the columns of errors, and forbidden characters."""
 
 import difflib
 import re
@@ -12,7 +12,7 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """Names of events, arguments and parameters: is_good_name() of kernel/trace/trace.h."""
 
 SYMBOL = re.compile(r"[A-Za-z_.][A-Za-z0-9_.$]*")
-"""A symbol as /proc/kallsyms lists it, the compiler's suffixes (``.isra.0``) included."""
+"""A symbol as /proc/kallsyms lists it, including the compiler's suffixes such as ``.isra.0``."""
 
 MODULE = re.compile(r"[A-Za-z0-9_]+")
 """A module as /proc/modules lists it: the kernel writes ``_`` where a file name has ``-``."""
@@ -31,7 +31,7 @@ def fail(message: str, text: str, column: int = 0) -> NoReturn:
 
 @contextmanager
 def part_of(text: str, column: int) -> Iterator[None]:
-    """Tell the errors of a part that begins at ``column`` as errors of the whole ``text``."""
+    """Convert the columns of errors in a part that begins at ``column`` to columns of the whole ``text``."""
     try:
         yield
     except GrammarError as error:
@@ -40,11 +40,11 @@ def part_of(text: str, column: int) -> Iterator[None]:
 
 
 def refuse_forbidden(text: str, longest: int) -> None:
-    """Refuse what could make one line two, or one line something else.
+    """Refuse characters with which one line could become two lines or another command.
 
-    The kernel ends a command at a newline and takes ``#`` for a comment (trace_parse_run_command()
-    of kernel/trace/trace.c). Its isspace() holds for a byte that UTF-8 uses, so what is not ASCII
-    could split a word. A ``;`` means nothing to it. ``longest`` is in bytes.
+    The kernel ends a command at a newline and starts a comment at ``#`` (trace_parse_run_command() of
+    kernel/trace/trace.c). Its isspace() is true for a byte that UTF-8 uses, so text that is not ASCII could
+    split a word. A ``;`` has no meaning for the kernel. ``longest`` is in bytes.
     """
     if found := _FORBIDDEN.search(text):
         what = {"\n": "a newline", "\0": "a NUL byte", "#": "a '#'"}.get(found[0])
@@ -55,15 +55,15 @@ def refuse_forbidden(text: str, longest: int) -> None:
 
 
 def kernel_number(text: str, lowest: int = 0, highest: int = ULONG_MAX) -> int | None:
-    """A number as kstrtoull() and kstrtoll() of lib/kstrtox.c read it in base 0, or None.
+    """Parse a number as kstrtoull() and kstrtoll() of lib/kstrtox.c do in base 0; None if it is invalid.
 
-    ``0x`` makes it hexadecimal, a leading ``0`` octal, as in C.
+    ``0x`` marks a hexadecimal number and a leading ``0`` an octal one, as in C.
     """
     found = _NUMBER.fullmatch(text)
     if not found:
         return None
     sign, hexadecimal, octal, decimal = found.groups()
-    if len(text) > 24:  # longer than 2**64 in octal: int() need not look
+    if len(text) > 24:  # longer than 2**64 in octal, so int() need not parse it
         return None
     value = int(hexadecimal, 16) if hexadecimal else int(octal, 8) if octal else int(decimal)
     value = -value if sign else value
@@ -71,6 +71,6 @@ def kernel_number(text: str, lowest: int = 0, highest: int = ULONG_MAX) -> int |
 
 
 def closest(word: str, words: Iterable[str]) -> str:
-    """``, did you mean 'x'?`` for the nearest of ``words``, or nothing."""
+    """Return ``, did you mean 'x'?`` for the nearest of ``words``, or an empty string."""
     near = difflib.get_close_matches(word, map(str, words), n=1)
     return f", did you mean {near[0]!r}?" if near else ""

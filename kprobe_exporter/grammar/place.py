@@ -28,7 +28,7 @@ class Address(NamedTuple):
 
 
 class FileOffset(NamedTuple):
-    """``PATH:OFFSET[(REFCTR)]``: an instruction of a file, and where its users are counted."""
+    """``PATH:OFFSET[(REFCTR)]``: an instruction in a file, and the offset of its reference counter."""
 
     path: str
     offset: int
@@ -55,11 +55,11 @@ GROUP = re.compile(r"[A-Za-z_-][A-Za-z0-9_-]*")
 """Names of groups and systems: is_good_system_name() of kernel/trace/trace.h."""
 
 BASES = frozenset({"_text", "_stext"})
-"""Where a function's name is ambiguous, it is written as an offset from one of these."""
+"""Symbols that serve as the base of an offset where a function's name is ambiguous."""
 
 
 def parse_symbol(text: str) -> tuple[Symbol | Address, bool]:
-    """``[MOD:]SYM[+OFF][%return]`` or an address, and whether it is the return."""
+    """Parse ``[MOD:]SYM[+OFF][%return]`` or an address; return the place and whether it is a return."""
     value = kernel_number(text)
     if value is not None:
         return Address(value), False
@@ -75,7 +75,7 @@ def parse_symbol(text: str) -> tuple[Symbol | Address, bool]:
 
 
 def parse_function(text: str) -> tuple[str, bool]:
-    """Take ``%return`` off; what is left, and whether it was there."""
+    """Remove ``%return``; return the rest and whether the suffix was there."""
     place, percent, suffix = text.partition("%")
     if percent and suffix != "return":
         fail(f"after the place can only come %return, not %{suffix}", text, len(place))
@@ -83,7 +83,7 @@ def parse_function(text: str) -> tuple[str, bool]:
 
 
 def parse_plain_symbol(text: str) -> Symbol:
-    """``[MOD:]SYM``; raises GrammarError."""
+    """Parse ``[MOD:]SYM``; raises GrammarError."""
     return _symbol(text, 0)
 
 
@@ -105,7 +105,7 @@ _FILE = re.compile(r"(?P<path>/.*):(?P<offset>[^:%(]*)(?P<suffix>%[^(]*)?(?P<cou
 
 
 def parse_file_offset(text: str) -> tuple[FileOffset, bool]:
-    """``PATH:OFF[%return][(REFCTR)]``, and whether it is the return; raises GrammarError."""
+    """Parse ``PATH:OFF[%return][(REFCTR)]`` and say whether it is a return; raises GrammarError."""
     found = _FILE.fullmatch(text)
     if not found:
         fail("a place in a file is written as /PATH:OFFSET", text)
@@ -123,7 +123,7 @@ def parse_file_offset(text: str) -> tuple[FileOffset, bool]:
 
 
 def parse_event(text: str) -> EventName:
-    """``SYSTEM/EVENT`` or ``SYSTEM.EVENT``; raises GrammarError."""
+    """Parse ``SYSTEM/EVENT`` or ``SYSTEM.EVENT``; raises GrammarError."""
     system, separator, event = text.partition("/" if "/" in text else ".")
     if not separator or not event:
         fail("an event is named as SYSTEM/EVENT", text, len(text))

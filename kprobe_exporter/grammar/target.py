@@ -1,4 +1,4 @@
-"""Attach strings of the configuration, ``kprobe:SYM+OFF`` and the like, parsed and written back."""
+"""Attach strings of the configuration, such as ``kprobe:SYM+OFF``: parsed and rendered."""
 
 import re
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from kprobe_exporter.grammar.lexis import (
 
 
 class Kind(StrEnum):
-    """What can be attached to, by bpftrace's names; ``call`` and the like are an entry and its return."""
+    """Kinds of targets, by bpftrace's names; ``call``, ``ucall``, ``syscall`` are an entry and its return."""
 
     KPROBE = "kprobe"
     KRETPROBE = "kretprobe"
@@ -32,7 +32,7 @@ class Kind(StrEnum):
 
     @property
     def is_return(self) -> bool:
-        """Whether a function's return is all that it sees."""
+        """Whether it sees only a function's return."""
         return self in (Kind.KRETPROBE, Kind.URETPROBE, Kind.FEXIT)
 
     @property
@@ -42,7 +42,7 @@ class Kind(StrEnum):
 
     @property
     def is_joined(self) -> bool:
-        """Whether two events make one of it, which takes time."""
+        """Whether it joins two events into one record, which then has a duration."""
         return self.is_call or self is Kind.PAIR
 
     @property
@@ -52,7 +52,7 @@ class Kind(StrEnum):
 
     @property
     def on_event(self) -> bool:
-        """Whether it is an event that the kernel has by itself, with fields of its own."""
+        """Whether it is an event that is built into the kernel and has fields of its own."""
         return self in (Kind.TRACEPOINT, Kind.SYSCALL)
 
 
@@ -80,19 +80,18 @@ _SHORT = {
 
 _TRACE_NAME = re.compile(r"[A-Za-z0-9_-]+")  # "9p" and "hda_intel" are systems of the kernel
 _SYSCALL_NAME = re.compile(r"[a-z0-9_]+")
-_FILE_SYMBOL = re.compile(r"[A-Za-z_.$][A-Za-z0-9_.$@]*")  # with its version: memcpy@GLIBC_2.14
+_FILE_SYMBOL = re.compile(r"[A-Za-z_.$][A-Za-z0-9_.$@]*")  # may have a version: memcpy@GLIBC_2.14
 _PATTERN = re.compile(r"[A-Za-z0-9_.$*?\[\]!-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What one attach string names; ``str()`` gives the canonical string back.
+    """A parsed attach string; ``str()`` returns its canonical form.
 
-    A probe on a function has ``symbol``, perhaps ``module`` (empty for the kernel itself) and
-    ``offset`` in bytes, or a pattern as ``symbol``; one in a file has its ``path``, and without a
-    ``symbol`` the offset is from the start of the file. A tracepoint has ``system`` and ``event``, a
-    system call its name as ``symbol``. A pair has ``parts``: the first events, and at last the one that
-    ends it.
+    A probe on a function has a ``symbol``, which may be a pattern, and may have a ``module`` (empty for the
+    kernel itself) and an ``offset`` in bytes. A probe in a file has a ``path``; without a ``symbol``, its
+    offset counts from the start of the file. A tracepoint has a ``system`` and an ``event``. A system call
+    has its name as ``symbol``. A pair has ``parts``: the events that begin it, then the event that ends it.
     """
 
     kind: Kind
@@ -117,7 +116,7 @@ class Target:
 
     @property
     def is_pattern(self) -> bool:
-        """Whether it may name many: the symbol, or the event of a tracepoint, is a shell pattern."""
+        """Whether it may match several: the symbol, or a tracepoint's event, is a shell pattern."""
         return _is_pattern(self.event or self.symbol)
 
     @property
@@ -136,8 +135,8 @@ class Target:
 def parse_target(text: str) -> Target:
     """Parse an attach string; raises GrammarError.
 
-    ``kprobe:[MOD:]SYM[+OFF]``, ``kretprobe:[MOD:]SYM`` and so ``fentry``, ``fexit`` and ``call``;
-    ``uprobe:PATH:SYM[+OFF]|OFFSET``, ``uretprobe`` and ``ucall``; ``tracepoint:SYSTEM:EVENT``;
+    ``kprobe:[MOD:]SYM[+OFF]``; ``kretprobe:[MOD:]SYM``, likewise ``fentry``, ``fexit`` and ``call``;
+    ``uprobe:PATH:SYM[+OFF]|OFFSET``, likewise ``uretprobe`` and ``ucall``; ``tracepoint:SYSTEM:EVENT``;
     ``syscall:NAME``.
     """
     refuse_forbidden(text, LONGEST)
@@ -233,7 +232,7 @@ def _is_pattern(name: str) -> bool:
 
 
 def _whole(pattern: re.Pattern[str], name: str, what: str) -> None:
-    """Refuse a ``name`` that is not all of ``pattern``, at the first character that is not."""
+    """Refuse a ``name`` that ``pattern`` does not match in full, at the first character that differs."""
     found = pattern.match(name)
     end = found.end() if found else 0
     if not name:

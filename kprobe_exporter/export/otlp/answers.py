@@ -1,4 +1,4 @@
-"""What a collector says of a request that it took, in either protocol: how much of it it rejected."""
+"""How many items a collector rejected of a request that it accepted, in either protocol."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from kprobe_exporter.export.otlp.attempts import Answer
 from kprobe_exporter.export.otlp.settings import Signal
 
 MAX_REQUEST = 4 << 20
-"""Bytes of one request before compression: what gRPC's servers accept unless told otherwise."""
+"""Bytes of one request before compression: the default limit of gRPC servers."""
 
 RESPONSES: Mapping[Signal, tuple[Any, str]] = {
     "logs": (ExportLogsServiceResponse, "rejected_log_records"),
@@ -21,12 +21,12 @@ RESPONSES: Mapping[Signal, tuple[Any, str]] = {
 
 
 def partial(signal: Signal, response: Any) -> Answer:
-    """What a response, or its bytes, says about a request that was taken: all of it, or not quite."""
+    """Return the answer for an accepted request, from its response or the response's bytes."""
     kind, rejected = RESPONSES[signal]
     if isinstance(response, bytes):
         try:
             response = kind.FromString(response)
-        except Exception:  # not the protocol's: the status says that it was taken, and that is all
+        except Exception:  # not an OTLP response: only the status is known, and it means success
             return Answer(True)
     told = response.partial_success
     return Answer(True, told.error_message, rejected=max(0, getattr(told, rejected)))

@@ -1,4 +1,4 @@
-"""Trying to have one request taken: again after a while, within a bounded time, until told to stop."""
+"""Sends one request with retries and pauses, within a bounded time and until it is stopped."""
 
 import random
 import threading
@@ -7,15 +7,15 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 MAX_PAUSE = 300.0
-"""Seconds: a collector may ask for so long a silence, and no longer."""
+"""Seconds: the longest pause that a collector can request."""
 
 
 class Answer(NamedTuple):
-    """What came of one request.
+    """The outcome of one request.
 
-    ``taken``: the collector has it, but for ``rejected`` of its items. Else ``retry`` says whether it
-    may be sent once more, and ``after`` how many seconds the collector asks for until then, None if it
-    says nothing. ``reason`` is a clause for a person: why not, or why not all.
+    ``taken`` says that the collector accepted the request, except for ``rejected`` of its items. Otherwise
+    ``retry`` says whether the request may be sent again, and ``after`` is the pause in seconds that the
+    collector requests, or None. ``reason`` is a readable clause that says why items were not accepted.
     """
 
     taken: bool
@@ -26,24 +26,24 @@ class Answer(NamedTuple):
 
 
 class NotTaken(Exception):
-    """Raised through the SDK's exporter when all attempts failed, so that it does not try on its own."""
+    """Raised through the SDK's exporter when all attempts failed, so that the exporter does not retry."""
 
 
 TIMED_OUT = Answer(False, "no answer within the timeout")
 
 
 def root_of(error: BaseException) -> str:
-    """The reason at the root of a library's error, without what each layer says around it."""
+    """Return the message of an error's root cause, without the messages of the layers around it."""
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 class Attempts:
-    """Sends requests until each is taken, refused for good, or out of time.
+    """Sends each request until it is accepted, refused for good, or out of time.
 
-    One thread calls ``run``; ``stop`` may be called from any. ``answer`` is the last request's, None if
-    there was none since ``clear``.
+    One thread calls ``run``; any thread may call ``stop``. ``answer`` belongs to the last request; it is None
+    if there was no request since ``clear``.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class Attempts:
         self.answer = None
 
     def run(self, once: Callable[[float], Answer], timeout: float) -> bool:
-        """Call ``once`` with the seconds that are left, until it has an answer that is final.
+        """Call ``once`` with the remaining seconds until it returns a final answer; True if it is ``taken``.
 
-        All attempts and the pauses between them take ``timeout`` seconds at the most. A pause that the
-        collector asks for and that does not fit in holds for the next request: see ``pause``.
+        All attempts and the pauses between them take at most ``timeout`` seconds. If a pause that the
+        collector requests does not fit into this time, it delays the next request: see ``pause``.
         """
         deadline = self._clock() + timeout
         attempt = 0
@@ -75,13 +75,13 @@ class Attempts:
         while (left := min(deadline, self._end) - self._clock()) > 0:
             try:
                 answer = once(left)
-            except Exception as error:  # whatever a library raises of a request, it is not taken
+            except Exception as error:  # any error of a library means that it was not accepted
                 answer = Answer(False, root_of(error))
             self.answer = answer
             if not answer.retry:
                 break
             if answer.after is None:
-                # As OTLP asks for: exponential, and not all agents at the same time.
+                # OTLP requires exponential backoff with jitter, so that agents retry at different times.
                 delay = 2.0**attempt * self._jitter(0.8, 1.2)
             else:
                 delay = min(answer.after, MAX_PAUSE)
@@ -92,10 +92,10 @@ class Attempts:
         return self.answer.taken
 
     def pause(self) -> float:
-        """Seconds for which the collector wants to hear nothing; 0 or less if it may be sent to."""
+        """Remaining seconds of the pause that the collector requested; 0 or less if sending is allowed."""
         return self._not_before - self._clock()
 
     def stop(self, timeout: float) -> None:
-        """From now on try only once, and nothing at all after ``timeout`` seconds."""
+        """Allow no retries from now on, and no attempts at all after ``timeout`` seconds."""
         self._end = min(self._end, self._clock() + timeout)
         self._stopped.set()

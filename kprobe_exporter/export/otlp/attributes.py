@@ -1,6 +1,6 @@
-"""What OpenTelemetry is told of a record: its attributes, whether it failed, and a line for a person.
+"""Describes a record for OpenTelemetry: its attributes, its error, and a line that people read.
 
-The names are those of OpenTelemetry's semantic conventions, where there are any, copied.
+The names are copied from OpenTelemetry's semantic conventions where these have one.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,10 +30,10 @@ MAX_ERRNO = 4095
 """include/linux/err.h: a return value from -MAX_ERRNO to -1 is an error."""
 
 MOST_BYTES = 1024
-"""Of a string."""
+"""Bytes of a string."""
 
 MOST_FRAMES = 128
-"""Of a stack."""
+"""Frames of a stack."""
 
 LONGEST_LINE = 4096
 """Characters of a log record's body."""
@@ -41,11 +41,11 @@ LONGEST_LINE = 4096
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What has to be known of an exported probe to describe its records.
+    """The properties of an exported probe that are needed to describe its records.
 
-    ``kind`` is that of its target. ``pointers`` are the arguments that are addresses, which are sent only if
-    ``attributes`` names them, as ``return`` does a returned pointer. ``returned`` takes the return value out
-    of a record, negative if it is an error.
+    ``kind`` is the kind of the probe's target. ``pointers`` are the arguments that are addresses: they are
+    sent only if ``attributes`` names them, and a returned pointer only if it names ``return``. ``returned``
+    extracts the return value from a record, which is negative for an error.
     """
 
     layout: Layout
@@ -68,7 +68,7 @@ class Description:
         self.name = layout.symbol
         self.duration = layout.place("duration") if layout.form == "joined" else None
         self._always: dict[str, Attribute] = {PROBE: layout.probe, KIND: described.kind}
-        if ":" not in layout.symbol:  # neither a place without a name nor a pair of events
+        if ":" not in layout.symbol:  # a place without a name and a pair of events have no function
             self._always[FUNCTION] = layout.symbol
         elsewhere = {STACK_POINTER, "comm", "return"} | ({"duration"} if self.duration else set())
         self._args = [
@@ -79,17 +79,17 @@ class Description:
         ]
 
     def returned(self, record: Record) -> Value:
-        """The return value, None where there is none to be shown."""
+        """The record's return value; None if there is none to show."""
         return self._returned(record) if self._returned is not None else None
 
     def error(self, returned: Value) -> str | None:
-        """The name of the error that a return value is, None if it is none."""
+        """The name of the error in a return value, or its number; None if the value is no error."""
         if isinstance(returned, int) and -MAX_ERRNO <= returned < 0:
             return self._errno_name(-returned) or str(-returned)
         return None
 
     def attributes(self, emission: Emission, returned: Value, error: str | None) -> dict[str, Attribute]:
-        """All attributes. What could not be read, or is not known, is left out."""
+        """All attributes of a record. Unreadable and unknown values are left out."""
         record = emission.record
         found = self._always.copy()
         if record[TGID] is not None:
@@ -139,14 +139,14 @@ class Description:
 
 
 def plain(value: int | bytes) -> Attribute:
-    """A number, as text where it has more than 63 bits; a string as ``text``."""
+    """A number, as text if it needs more than 63 bits; a string is converted by ``text``."""
     if isinstance(value, bytes):
         return text(value)
     return value if -1 << 63 <= value < 1 << 63 else str(value)
 
 
 def text(value: bytes) -> str:
-    """Bytes as text, cut at MOST_BYTES: what is no UTF-8 or cannot be printed is escaped."""
+    """Decode bytes to text of at most MOST_BYTES; invalid UTF-8 and unprintable characters are escaped."""
     found = value[: MOST_BYTES + 4].decode(errors="backslashreplace")
     if not found.isprintable():
         found = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in found)

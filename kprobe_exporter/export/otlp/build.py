@@ -1,6 +1,6 @@
-"""From what was selected to the SDK's own spans and log records, built directly, without a tracer.
+"""Builds the SDK's spans and log records from the selected records, directly and without a tracer.
 
-Of the SDK's log records, which are not stable, only this module knows what they are made of.
+The SDK's log record classes are not stable; only this module depends on their structure.
 """
 
 from collections.abc import Callable, Iterable
@@ -32,7 +32,7 @@ HIT = "kprobe.hit"
 SCOPE = InstrumentationScope("kprobe_exporter", __version__)
 
 LAST = (1 << 63) - 1
-"""Nanoseconds, the last that is sent: the kernel's text can be forged, and OTLP has 64 bits."""
+"""The latest time that is sent, in nanoseconds: kernel text can be forged, and OTLP has 64 bits."""
 
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _UNSET = Status(StatusCode.UNSET)
@@ -40,10 +40,10 @@ _NOWHERE: Context = set_span_in_context(INVALID_SPAN, Context())
 
 
 class Builder:
-    """Builds spans and log records of what is exported. Safe to be shared by the signals' workers.
+    """Builds the spans and log records to export. The worker threads of the signals may share it.
 
-    ``clock`` turns the records' time into that of the wall; ``errno_name`` gives the name of a positive
-    error number. A span costs 3.5 µs, a log record 4 µs, and encoding them 20 µs.
+    ``clock`` converts the records' time to wall time; ``errno_name`` returns the name of a positive error
+    number. A span costs 3.5 µs, a log record 4 µs, and encoding them 20 µs.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Builder:
         self._clock = clock
 
     def span(self, emission: Emission) -> ReadableSpan:
-        """The span of a call. Its parent, if it has one, may not be there yet."""
+        """The span of a call. Its parent span, if it has one, may not exist yet."""
         record, trace = emission.record, emission.trace
         described = self._descriptions[record[SLOT]]
         returned = described.returned(record)
@@ -81,7 +81,7 @@ class Builder:
         )
 
     def log(self, emission: Emission) -> ReadableLogRecord:
-        """The log record of an event, which belongs to a span if one is open around it."""
+        """The log record of an event. If a span is open around the event, the record belongs to that span."""
         record = emission.record
         described = self._descriptions[record[SLOT]]
         returned = described.returned(record)

@@ -1,4 +1,4 @@
-"""The queue between the reader's thread and the collector, one a signal, and the thread that empties it."""
+"""The queue between the reader's thread and the collector for one signal, and its sending thread."""
 
 import logging
 import threading
@@ -10,19 +10,19 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 log = logging.getLogger(__name__)
 
 BATCH = 512
-"""Items that are sent at once."""
+"""Items of one batch, at most."""
 
 LINGER = 1.0
-"""Seconds that an item waits for others to be sent with."""
+"""Seconds that an item waits for its batch to fill."""
 
 Item = TypeVar("Item")
 
 
 class Counts(NamedTuple):
-    """What became of the items: each is counted once.
+    """The outcome of the items; each item is counted once.
 
-    ``exported``: the collector took it. ``dropped``: it was never handed over. ``failed``: it was, or
-    nothing could be made of it, and the collector did not take it.
+    ``exported``: the collector accepted the item. ``dropped``: the item was never handed to the sender.
+    ``failed``: it was handed over or could not be built, and the collector did not accept it.
     """
 
     exported: int = 0
@@ -34,7 +34,7 @@ class Counts(NamedTuple):
 
 
 class Sender(Protocol):
-    """Where the items go: a Transport."""
+    """The destination of the items: a Transport."""
 
     def export(self, items: Sequence[Any]) -> int: ...
     def pause(self) -> float: ...
@@ -43,11 +43,11 @@ class Sender(Protocol):
 
 
 class Channel(Generic[Item]):
-    """Takes items of one signal at once, and sends them in batches from a thread of its own.
+    """Queues items of one signal without waiting, and sends them in batches from its own thread.
 
-    ``_lock`` guards the queue and the counts; it is held for a few steps, never while something is
-    built or sent, so that ``put`` does not wait for a collector. ``put`` and ``counts`` may be called
-    from any thread; ``close`` too, more than once. Its own thread alone calls ``build`` and ``arrived``.
+    ``_lock`` guards the queue and the counts. It is held for a few steps and never while items are built or
+    sent, so ``put`` does not wait for a collector. Any thread may call ``put``, ``counts`` and ``close``;
+    ``close`` may be called more than once. Only the channel's own thread calls ``build`` and ``arrived``.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class Channel(Generic[Item]):
         linger: float = LINGER,
         arrived: Callable[[Sequence[Item]], object] = lambda _: None,
     ) -> None:
-        """``build`` makes what is sent, one thing an item; what cannot be built it leaves out.
+        """``build`` converts each item to one object to send, and leaves out items that cannot be built.
 
-        ``arrived`` is told of each batch of which the collector took all: it does not say which it rejects.
+        ``arrived`` is called with each batch that was accepted in full: a collector names no rejected items.
         """
         self._name = name
         self._build = build
@@ -75,9 +75,9 @@ class Channel(Generic[Item]):
         self._under_way = 0
         self._complained = False
         self._closed = threading.Event()
-        self._ended = False  # nothing counts any more but what close() counts
+        self._ended = False  # set by close(), after which only close() counts items
         self._deadline = float("inf")
-        self._wanted = 1  # how many items have to be there for the thread to be woken
+        self._wanted = 1  # the length of the queue at which put() wakes the thread
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"kprobe-otlp-{name}", daemon=True)
 
@@ -85,7 +85,7 @@ class Channel(Generic[Item]):
         self._thread.start()
 
     def put(self, item: Item) -> bool:
-        """Queue it; False if there is no room, or no more sending, and so it is dropped."""
+        """Queue an item. If the queue is full or the channel is closed, drop it and return False."""
         with self._lock:
             waiting = len(self._queue)
             if waiting >= self._capacity or self._closed.is_set():
@@ -97,14 +97,14 @@ class Channel(Generic[Item]):
         return True
 
     def counts(self) -> Counts:
-        """What became of the items so far; those that wait or are under way are in none of the numbers."""
+        """The outcome of the items so far, without those that wait or are being sent."""
         with self._lock:
             return self._counts
 
     def close(self, timeout: float) -> None:
-        """Send what waits, for ``timeout`` seconds at the most; what is left then is dropped.
+        """Send the queued items for at most ``timeout`` seconds; then drop the rest.
 
-        Each batch is tried once only. A request that is still without an answer counts as failed.
+        Each batch is tried only once. A request that has no answer by then counts as failed.
         """
         with self._lock:
             if self._closed.is_set():
@@ -136,7 +136,7 @@ class Channel(Generic[Item]):
                 self._arrived(batch)
 
     def _gather(self) -> bool:
-        """Wait until there is something to send, and it may be sent. False when that is over."""
+        """Wait until items may be sent; False once a closed channel has no more items or no more time."""
         self._await(1, None)
         self._await(BATCH, self._linger)
         while (pause := self._sender.pause()) > 0 and not self._closed.is_set():
@@ -146,26 +146,26 @@ class Channel(Generic[Item]):
         return bool(self._queue) and self._sender.pause() <= 0 and time.monotonic() < self._deadline
 
     def _await(self, wanted: int, timeout: float | None) -> None:
-        """Wait until so many items are there, or the channel is closed."""
+        """Wait until ``wanted`` items are queued, the channel is closed, or ``timeout`` has passed."""
         wanted = min(wanted, self._capacity)
         self._wanted = wanted
         self._wake.clear()
-        # Looked at after the two lines above, so that no put() goes unnoticed.
+        # The queue is read after the two lines above, so that no put() is missed.
         if len(self._queue) < wanted and not self._closed.is_set():
             self._wake.wait(timeout)
         self._wanted = self._capacity + 1
 
     def _send(self, batch: list[Item]) -> int:
-        """How many of them were taken."""
+        """Send a batch; return how many of its items the collector accepted."""
         built = self._made(batch)
         try:
             return max(0, min(len(batch), self._sender.export(built))) if built else 0
-        except Exception as error:  # whatever it is, the thread goes on
+        except Exception as error:  # the thread survives any error
             self._complain("%d %s cannot be sent: %r", len(batch), self._name, error)
             return 0
 
     def _made(self, batch: list[Item]) -> Sequence[Any]:
-        """What is to be sent; one item of which nothing can be made costs no other."""
+        """Build a batch. An item that cannot be built does not affect the others."""
         try:
             return self._build(batch)
         except Exception as error:
@@ -175,11 +175,11 @@ class Channel(Generic[Item]):
             return [made for item in batch for made in self._made([item])]
 
     def _complain(self, text: str, *values: object) -> None:
-        """Once: it is our own mistake, and may come with every item."""
+        """Log only the first error: it is a bug in the agent and may come with every item."""
         if not self._complained:
             log.error(text, *values, exc_info=True)
         self._complained = True
 
     def _count(self, exported: int = 0, dropped: int = 0, failed: int = 0) -> None:
-        """Under the lock."""
+        """Add to the counts. The caller holds the lock."""
         self._counts = self._counts.plus(exported, dropped, failed)

@@ -1,4 +1,4 @@
-"""The wall's time of a moment of the kernel's clock, also where either was set, slewed or stood still."""
+"""Converts the kernel's clock to wall time, even if either clock was set, slewed or suspended."""
 
 import time
 from bisect import bisect_left
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 PAUSE = 1_000_000_000
-"""Nanoseconds between two looks at the clocks, at the least."""
+"""Nanoseconds between two samples of the clocks, at least."""
 
 MOST_SAMPLES = 600
 READS = 3
@@ -18,17 +18,17 @@ class _Sample(NamedTuple):
 
 
 class WallClock:
-    """Turns nanoseconds of the records' clock into nanoseconds since 1970 (UTC, as the system has it).
+    """Converts nanoseconds of the records' clock to nanoseconds since 1970 (UTC by the system's clock).
 
-    The two clocks' distance changes when the system's is set or slewed, and when the machine was
-    suspended, where CLOCK_MONOTONIC stands still (kernel/time/timekeeping.c). So it is looked at again and
-    again, and a moment gets the distance that was seen nearest to it: of the last ten minutes at least
-    one a second is remembered, as long as somebody asks. Call ``refresh`` when events are read, and what
-    waits in a queue meanwhile keeps the time that it was at. Half a second before and after a sudden
-    change, the wrong side of it may be taken.
+    The offset between the two clocks changes when the system's clock is set or slewed, and when the machine
+    is suspended, because CLOCK_MONOTONIC stands still then (kernel/time/timekeeping.c). The clocks are
+    therefore sampled once a second while they are in use, and the samples of at least the last ten minutes
+    are kept. A timestamp gets the offset of the nearest sample. Call ``refresh`` when events are read, so
+    that events that wait in a queue still get the offset of their own time. Within half a second of a sudden
+    change, the offset from the wrong side of it may be used.
 
-    ``records`` reads the records' clock, ``wall`` the other. Any thread may call; nothing is locked: the
-    samples are replaced as a whole, so at worst one is lost.
+    ``records`` reads the records' clock, ``wall`` the system's. Any thread may call the methods. There is no
+    lock: the samples are replaced as a whole, so at worst one is lost.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class WallClock:
         self._samples: tuple[_Sample, ...] = (self._look(),)
 
     def now(self) -> int:
-        """The wall's time."""
+        """The current wall time."""
         return self._wall()
 
     def unix_ns(self, moment: int) -> int:
-        """When it was on the wall at this moment. Costs 0.3 µs."""
+        """The wall time of a timestamp of the records' clock. Costs 0.3 µs."""
         self.refresh()
         samples = self._samples
         last = samples[-1]
@@ -58,12 +58,12 @@ class WallClock:
         return moment + (later if later.at - moment <= moment - before.at else before).offset
 
     def refresh(self) -> None:
-        """Look at the clocks if the last time was a second ago."""
+        """Sample the clocks if the last sample is at least a second old."""
         if self._records() - self._samples[-1].at >= PAUSE:
             self._samples = (*self._samples[1 - MOST_SAMPLES :], self._look())
 
     def _look(self) -> _Sample:
-        """The median of some reads: one may have been interrupted in between."""
+        """Take the median of several samples: the thread may be interrupted between the reads of one."""
         found = []
         for _ in range(READS):
             before = self._records()

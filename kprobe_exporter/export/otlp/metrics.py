@@ -1,4 +1,4 @@
-"""A snapshot as OTLP has it: sums, gauges and histograms under Prometheus' own names and labels."""
+"""Converts snapshots to OTLP's sums, gauges and histograms, with Prometheus' names and labels."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,31 +22,31 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from kprobe_exporter.model.values import Family, HistogramValue, LabelValues, Snapshot
 
 UNITS = {"seconds": "s", "bytes": "By"}
-"""UCUM's symbols of the units that our names end in."""
+"""UCUM's symbols of the units in which our metric names end."""
 
 CUMULATIVE = AggregationTemporality.CUMULATIVE
 
 ABSENT: Any = None
-"""For a field of the SDK that OTLP can leave out."""
+"""The value of an SDK field that OTLP can leave out."""
 
 INT64 = range(-(1 << 63), 1 << 63)
 
 
 class Conversion:
-    """Turns one snapshot after another into metrics; remembers when each label set appeared.
+    """Converts successive snapshots to metrics, and remembers when each label set appeared.
 
-    What was counted in a label set happened since the snapshot that last lacked it, so that one that
-    expired and came back is a new beginning and no counter that went down. Not thread-safe.
+    A label set starts at the time of the last snapshot without it. So a label set that expired and came back
+    has a new start time, and is not taken for a counter that went down. Not thread-safe.
     """
 
     def __init__(self, start: int, clock: Callable[[], int] = time.time_ns) -> None:
-        """``start`` is when counting began, in nanoseconds since the epoch."""
+        """``start`` is the time when counting began, in nanoseconds since the epoch."""
         self._clock = clock
         self._last = start
         self._starts: dict[tuple[str, LabelValues], int] = {}
 
     def metrics(self, snapshot: Snapshot) -> list[Metric]:
-        """Every family that has a sample, all at the same moment."""
+        """Convert every family that has a sample; all of them get the same time."""
         now = self._clock()
         known, self._starts = self._starts, {}
         made = []
@@ -62,7 +62,7 @@ class Conversion:
 
 
 def pack(resource: Resource, scope: InstrumentationScope) -> Callable[[Sequence[Metric]], MetricsData]:
-    """How metrics become what the SDK's exporter takes."""
+    """Return a function that wraps metrics in the type that the SDK's exporter takes."""
 
     def packed(metrics: Sequence[Metric]) -> MetricsData:
         scoped = ScopeMetrics(scope, metrics, scope.schema_url or "")
@@ -72,12 +72,12 @@ def pack(resource: Resource, scope: InstrumentationScope) -> Callable[[Sequence[
 
 
 def size(metrics: Sequence[Metric]) -> int:
-    """How many data points they have, which is what is counted."""
+    """The number of data points in the metrics, which is what the counts count."""
     return sum(len(metric.data.data_points) for metric in metrics)
 
 
 def batches(metrics: Sequence[Metric], most: int) -> Iterator[list[Metric]]:
-    """The same metrics in pieces of so many data points at the most."""
+    """Yield the metrics in batches of at most ``most`` data points."""
     batch: list[Metric] = []
     room = most
     for metric in metrics:
@@ -96,7 +96,7 @@ def batches(metrics: Sequence[Metric], most: int) -> Iterator[list[Metric]]:
 
 
 def unit(name: str) -> str:
-    """The unit in a metric's name, as UCUM writes it; "" if there is none in it."""
+    """The unit in a metric's name as a symbol of UCUM; "" if the name has no unit."""
     return UNITS.get(name.removesuffix("_total").rpartition("_")[2], "")
 
 
@@ -132,13 +132,13 @@ def _metric(family: Family, starts: Mapping[LabelValues, int], now: int) -> Metr
 
 
 def _histogram(attributes: dict[str, str], start: int, now: int, value: HistogramValue) -> HistogramDataPoint:
-    """One histogram; both protocols count a value that equals a bound below it.
+    """Convert a histogram. In both protocols a bucket includes its upper bound.
 
-    With its own bounds, also where they are powers of two: an exponential histogram has no bucket for what is
-    above the last bound, and its lowest would have to hold 0 and 1 alike, which a hist trigger's ``.log2``
-    does not tell apart (hist_field_log2() in kernel/trace/trace_events_hist.c).
+    The bounds are explicit even where they are powers of two. An exponential histogram has no bucket for
+    values above the last bound. Its lowest bucket would also have to hold both 0 and 1, which a hist
+    trigger's ``.log2`` does not tell apart (hist_field_log2() in kernel/trace/trace_events_hist.c).
 
-    The sum of values that may be negative can go down, and OTLP leaves it out then.
+    If values may be negative, the sum could decrease, and OTLP leaves it out.
     """
     below_0 = bool(value.bounds) and value.bounds[0] < 0
     total = ABSENT if below_0 else float(value.sum)
@@ -149,10 +149,10 @@ def _histogram(attributes: dict[str, str], start: int, now: int, value: Histogra
 
 
 def _number(value: float) -> float:
-    """An integer stays one while it fits into OTLP's 64 bits."""
+    """Keep an integer that fits into OTLP's signed 64 bits; convert a larger one to a float."""
     return float(value) if isinstance(value, int) and value not in INT64 else value
 
 
 def _text(text: str) -> str:
-    """A lone surrogate, which no encoder takes, would cost the label."""
+    """Escape lone surrogates: no encoder accepts them, and one would cost the label."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

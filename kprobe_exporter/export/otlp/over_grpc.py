@@ -1,7 +1,7 @@
-"""OTLP over gRPC: the SDK's exporters, with every answer of the collector read by us.
+"""OTLP over gRPC: the SDK's exporters, with our own handling of the collector's answers.
 
-By themselves they take a partial success for a success, look for a RetryInfo where no server puts it,
-and encode all anew at each attempt (opentelemetry/exporter/otlp/proto/grpc/exporter.py, _export).
+The exporters alone treat a partial success as a success, look for a RetryInfo where no server puts it, and
+encode the request again for each attempt (opentelemetry/exporter/otlp/proto/grpc/exporter.py, _export).
 """
 
 from collections.abc import Callable, Mapping
@@ -36,21 +36,21 @@ RETRYABLE = frozenset(
         grpc.StatusCode.DATA_LOSS,
     }
 )
-"""The OTLP specification's, "Failures". RESOURCE_EXHAUSTED is another if a RetryInfo comes with it."""
+"""The OTLP specification, "Failures". RESOURCE_EXHAUSTED is retryable too, if a RetryInfo comes with it."""
 
 OPTIONS = (
-    # gRPC's own would let two minutes pass until it looks whether a collector is back.
+    # With gRPC's defaults, two minutes can pass before it tries to reconnect to a collector.
     ("grpc.initial_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 5000),
 )
 
 
 class TooLarge(Exception):
-    """A request that servers refuse for its size; nothing was sent."""
+    """A request that is larger than servers accept; nothing was sent."""
 
 
 def exporter(signal: Signal, settings: Settings, attempts: Attempts) -> Any:
-    """The SDK's exporter of one signal; what the settings leave out it takes from the environment."""
+    """Create the SDK's exporter of one signal, which takes missing settings from the environment."""
     made = EXPORTERS[signal](
         endpoint=settings.endpoint,
         credentials=_credentials(signal, settings),
@@ -66,9 +66,9 @@ def exporter(signal: Signal, settings: Settings, attempts: Attempts) -> Any:
 
 
 class Client:
-    """Stands where the SDK's exporter has its stub: sends as often as it takes.
+    """Replaces the stub in the SDK's exporter, and retries each request as needed.
 
-    Raises NotTaken, which the exporter lets through: it tries again after a grpc.RpcError only.
+    Raises NotTaken, which passes through the exporter: the exporter retries only after a grpc.RpcError.
     """
 
     def __init__(self, signal: Signal, stub: Any, attempts: Attempts) -> None:
@@ -76,7 +76,7 @@ class Client:
         self._export = stub.Export
         self._attempts = attempts
 
-    def Export(self, request: Any, metadata: Any, timeout: float) -> None:  # the stub's name
+    def Export(self, request: Any, metadata: Any, timeout: float) -> None:  # named as in the stub
         if request.ByteSize() > MAX_REQUEST:
             raise TooLarge
 
@@ -92,7 +92,7 @@ class Client:
 
 
 def _refusal(error: Any) -> Answer:
-    """What an error of gRPC means. ``error`` is both a grpc.RpcError and a grpc.Call."""
+    """Convert a gRPC error to an answer. ``error`` is both a grpc.RpcError and a grpc.Call."""
     code, details = error.code(), error.details() or ""
     after = _retry_delay(dict(error.trailing_metadata() or ()))
     asked = code is grpc.StatusCode.RESOURCE_EXHAUSTED and after is not None
@@ -101,19 +101,19 @@ def _refusal(error: Any) -> Answer:
 
 
 def _retry_delay(trailers: Mapping[str, str | bytes]) -> float | None:
-    """The seconds of a RetryInfo, which comes among the details of a google.rpc.Status."""
+    """The seconds of the RetryInfo in the details of a google.rpc.Status; None if there is none."""
     details = trailers.get("grpc-status-details-bin", b"")
     info = RetryInfo()
     try:
         found = any(detail.Unpack(info) for detail in Status.FromString(details).details)
-    except Exception:  # damaged: as if it were not there
+    except Exception:  # damaged details count as none
         return None
     delay: float = info.retry_delay.seconds + info.retry_delay.nanos / 1e9
     return max(0.0, delay) if found else None
 
 
 def _credentials(signal: Signal, settings: Settings) -> grpc.ChannelCredentials | None:
-    """TLS with our files, None if the settings name none. OSError if one cannot be read."""
+    """TLS with the configured files; None if the settings name none. OSError if one cannot be read."""
     written = (settings.certificate, settings.client_key, settings.client_certificate)
     if not any(written):
         return None

@@ -1,6 +1,6 @@
-"""OTLP over HTTP: the SDK's exporters, with every answer of the collector read by us.
+"""OTLP over HTTP: the SDK's exporters, with our own handling of the collector's answers.
 
-By themselves they take a redirect and a partial success for a success
+The exporters alone treat a redirect and a partial success as a success
 (opentelemetry/exporter/otlp/common/http.py, _OTLPHTTPClient.export).
 """
 
@@ -30,14 +30,14 @@ EXPORTERS: Mapping[Signal, Callable[..., Any]] = {
 COMPRESSION = {"gzip": Compression.Gzip, "none": Compression.NoCompression, None: None}
 
 RETRYABLE = frozenset({429, 502, 503, 504})
-"""The OTLP specification's, "Failures"."""
+"""The OTLP specification, "Failures"."""
 
 MAX_BODY = 64 << 10
-"""Bytes of an answer that are read: it has a count and a sentence in it."""
+"""Bytes of an answer that are read: a valid answer holds a count and a sentence."""
 
 
 def exporter(signal: Signal, settings: Settings, attempts: Attempts) -> Any:
-    """The SDK's exporter of one signal; what the settings leave out it takes from the environment."""
+    """Create the SDK's exporter of one signal, which takes missing settings from the environment."""
     endpoint = settings.endpoint and f"{settings.endpoint.rstrip('/')}/v1/{signal}"
     return EXPORTERS[signal](
         endpoint=endpoint,
@@ -53,15 +53,15 @@ def exporter(signal: Signal, settings: Settings, attempts: Attempts) -> Any:
 
 
 class Session(requests.Session):
-    """Sends what the SDK hands it as often as it takes, and tells the SDK nothing but how it ended.
+    """Retries each request of the SDK as needed, and returns only the final response to the SDK.
 
-    Raises NotTaken, which the SDK does not take for an error of the connection, and so leaves alone.
+    Raises NotTaken, which the SDK does not treat as a connection error and therefore does not retry.
     """
 
     def __init__(self, signal: Signal, attempts: Attempts) -> None:
         super().__init__()
         self.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
-        # Else requests looks into ~/.netrc, and what is there replaces the header that was set.
+        # Without this, requests reads ~/.netrc, and an entry there replaces the configured header.
         self.auth = lambda request: request
         self._signal = signal
         self._attempts = attempts
@@ -69,15 +69,15 @@ class Session(requests.Session):
     def request(self, *args: Any, **options: Any) -> requests.Response:
         try:
             return super().request(*args, **options)
-        except (requests.RequestException, ValueError) as error:  # before anything could be sent
+        except (requests.RequestException, ValueError) as error:  # nothing was sent yet
             self._attempts.answer = Answer(False, root_of(error))
             raise NotTaken from error
 
     def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
         timeout = options.pop("timeout")
-        options["stream"] = True  # so that a body without end is not read to its end
+        options["stream"] = True  # so that an endless body is not read in full
         if isinstance(self.verify, str):
-            options["verify"] = self.verify  # to requests, REQUESTS_CA_BUNDLE is more than what we set
+            options["verify"] = self.verify  # requests would prefer REQUESTS_CA_BUNDLE
         response = requests.Response()
 
         def once(left: float) -> Answer:
@@ -106,7 +106,7 @@ class Session(requests.Session):
 
 
 def _body(response: requests.Response) -> bytes:
-    """The body if it is a short one. The status stands, whatever becomes of what follows it."""
+    """The body; empty if it is too long or cannot be read, because the status alone is valid too."""
     read = b""
     try:
         for chunk in response.iter_content(MAX_BODY):
@@ -119,18 +119,18 @@ def _body(response: requests.Response) -> bytes:
 
 
 def _message(content_type: str, body: bytes) -> str:
-    """What the collector says about an error: a google.rpc.Status, or some text."""
+    """The collector's message about an error: from a google.rpc.Status, or plain text."""
     if content_type.partition(";")[0].strip() != "application/x-protobuf":
         return body[:1000].decode(errors="replace").strip()
     try:
         said: str = Status.FromString(body).message
-    except Exception:  # the library's DecodeError is not always this class: damage is damage
+    except Exception:  # damaged data; the class of the library's DecodeError varies
         return ""
     return said
 
 
 def _seconds(retry_after: str | None) -> float | None:
-    """A Retry-After header: seconds, or a date (RFC 9110, 10.2.3). None if there is none to understand."""
+    """The seconds of a Retry-After header, a number or a date (RFC 9110, 10.2.3); None if not valid."""
     if retry_after is None:
         return None
     try:

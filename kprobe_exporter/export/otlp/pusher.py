@@ -1,4 +1,4 @@
-"""The thread that pushes the metrics, again and again."""
+"""The thread that pushes the metrics at a fixed interval."""
 
 import logging
 import threading
@@ -14,15 +14,15 @@ from kprobe_exporter.model.values import Snapshot
 log = logging.getLogger(__name__)
 
 POINTS = 500
-"""Data points of one request: with 8 KiB each, it is still one that gRPC's servers accept."""
+"""Data points of one request: even at 8 KiB each, gRPC servers accept the request."""
 
 
 class Pusher:
     """Sends a snapshot every ``interval`` seconds, and a last one when it is closed.
 
-    ``_lock`` guards the counts, and is never held while something is sent. ``counts`` and ``close`` may
-    be called from any thread, ``close`` more than once. What is not sent by the time of the next push
-    is dropped, since that one has it all anew. What is counted are data points.
+    ``_lock`` guards the counts and is never held during a request. Any thread may call ``counts`` and
+    ``close``; ``close`` may be called more than once. The counts are of data points. Data points that are not
+    sent by the time of the next push are dropped, since the next push contains all of them again.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class Pusher:
         self._thread.start()
 
     def counts(self) -> Counts:
-        """What became of the data points so far."""
+        """The outcome of the data points so far."""
         with self._lock:
             return self._counts
 
     def close(self, timeout: float) -> None:
-        """Push once more, for ``timeout`` seconds at the most. Whatever ``snapshot`` asks must still run."""
+        """Push once more, for at most ``timeout`` seconds. The sources of ``snapshot`` must still run."""
         with self._lock:
             if self._closed.is_set():
                 return
@@ -72,12 +72,12 @@ class Pusher:
 
     def _run(self) -> None:
         last = False
-        # Once it has ended, what the snapshot asks may be gone.
+        # Once _ended is set, the sources of the snapshot may be gone.
         while not (last or self._ended):
             last = self._closed.wait(self._interval)
             try:
                 self._push()
-            except Exception as error:  # whatever it is, the next push may do
+            except Exception as error:  # the next push may succeed
                 self._complain(error)
 
     def _push(self) -> None:
@@ -111,11 +111,11 @@ class Pusher:
                 self._count(exported=taken, failed=points - taken)
 
     def _complain(self, error: Exception) -> None:
-        """Once: it is our own mistake, and comes with every push."""
+        """Log only the first error: it is a bug in the agent and comes with every push."""
         if not (self._complained or self._ended):
             log.error("the metrics cannot be pushed: %r", error, exc_info=True)
         self._complained = True
 
     def _count(self, exported: int = 0, dropped: int = 0, failed: int = 0) -> None:
-        """Under the lock."""
+        """Add to the counts. The caller holds the lock."""
         self._counts = self._counts.plus(exported, dropped, failed)

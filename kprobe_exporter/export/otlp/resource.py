@@ -1,4 +1,4 @@
-"""Who sends: the attributes of this service, its host and its kernel, and what the environment says."""
+"""The OpenTelemetry resource: this service, its host and kernel, and attributes from the environment."""
 
 import logging
 import os
@@ -19,7 +19,7 @@ SERVICE = "kprobe_exporter"
 
 
 class _Resource(Resource):
-    """One whose hash is made once: the SDK's encoder asks for it with every span."""
+    """A resource that computes its hash once: the SDK's encoder asks for the hash with every span."""
 
     def __init__(self, attributes: Mapping[str, str]) -> None:
         super().__init__(attributes)
@@ -33,10 +33,10 @@ class _Resource(Resource):
 
 
 def resource(environ: Mapping[str, str] = os.environ, system: os.uname_result | None = None) -> Resource:
-    """The resource of all signals: OTEL_SERVICE_NAME wins over OTEL_RESOURCE_ATTRIBUTES, and that over ours.
+    """The resource of all signals. OTEL_SERVICE_NAME overrides OTEL_RESOURCE_ATTRIBUTES, and these ours.
 
-    In Kubernetes the host is the node, for a pod's own name of its host is the pod's. What the environment
-    has wrong is left out, with a warning.
+    In Kubernetes the node is the host, because the host name that a pod sees is the pod's. Invalid entries in
+    the environment are left out, with a warning.
     """
     system = os.uname() if system is None else system
     node = next((environ[name].strip() for name in NODE_NAMES if environ.get(name, "").strip()), None)
@@ -61,7 +61,7 @@ def resource(environ: Mapping[str, str] = os.environ, system: os.uname_result | 
 
 
 def _listed(text: str) -> dict[str, str]:
-    """``KEY=VALUE,…``, both with what is no plain character as ``%XX`` (the SDK's specification)."""
+    """Parse ``KEY=VALUE,…``, with special characters in both as ``%XX`` (the SDK's specification)."""
     found: dict[str, str] = {}
     for part in filter(str.strip, text.split(",")):
         key, equals, value = part.partition("=")
@@ -73,5 +73,5 @@ def _listed(text: str) -> dict[str, str]:
 
 
 def _text(value: str) -> str:
-    """Without the surrogates that stand for bytes of the environment which are no UTF-8."""
+    """Replace the surrogates that stand for bytes of the environment that are not UTF-8."""
     return value.encode(errors="surrogateescape").decode(errors="replace")

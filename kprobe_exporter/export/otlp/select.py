@@ -1,6 +1,6 @@
-"""What is exported of the stream: sampled, limited, filtered, and each call told where it belongs.
+"""Selects the records to export: sampling, limits and filters, and each call's place in its trace.
 
-Cheap, for the reader's thread does it: no object of OpenTelemetry is built here.
+The reader's thread does this, so it must be cheap: no OpenTelemetry object is built here.
 """
 
 import os
@@ -16,25 +16,25 @@ from kprobe_exporter.model.values import SLOT, TID, TIME, Batch, Emission, Join,
 Signal: TypeAlias = Literal["log", "span"]
 
 Told: TypeAlias = Callable[[Record, Record, Sequence[Record]], None]
-"""Told of a call its first half and the joined record, of a single event the same record twice; and the
-first halves of the open calls that its thread is in, the innermost first."""
+"""Takes a call's first half and its joined record, or a single event's record twice; and the first halves of
+the open calls that the thread is in, the innermost first."""
 
 Identity: TypeAlias = Callable[[int, int], Mapping[str, str] | None]
-"""Attributes of the container and the pod that a thread, by its id, was in at a time in nanoseconds."""
+"""Returns the container's and pod's attributes of a thread, by its id and a time in nanoseconds."""
 
 MOST_WAITING = 8192
-"""Records that wait for their stack. What is over it goes without."""
+"""Records that wait for their stack. Records above this number are exported without one."""
 
 MOST_STACKS = 8192
-"""Stacks of calls that have not ended. Over it the oldest are forgotten."""
+"""Stacks of calls that have not ended. Above this number the oldest are discarded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What is exported of one probe, whose records have this layout.
+    """The export settings of one probe, whose records have this layout.
 
-    ``sample`` is the share that is kept, 0 to 1; ``max_per_second`` the most, None without a limit of its
-    own; ``passes`` the filter.
+    ``sample`` is the share to keep, 0 to 1. ``max_per_second`` is the probe's own limit, or None. ``passes``
+    is the filter.
     """
 
     layout: Layout
@@ -45,7 +45,7 @@ class Exported:
 
 
 class Outlet(NamedTuple):
-    """Where a signal goes: ``put`` into its queue, at once; ``dropped`` counts one that a limit stopped."""
+    """The destination of a signal: ``put`` queues at once; ``dropped`` counts items that a limit stopped."""
 
     put: Callable[[Emission], object]
     dropped: Callable[[], object]
@@ -61,9 +61,9 @@ class _Selected(NamedTuple):
 
 
 class _Waiting:
-    """A selected record whose stack may still come: in the next round of the reader, if not in this one.
+    """A selected record whose stack may still come, in this round of the reader or in the next.
 
-    ``first`` is the event that the stack belongs to, and kept so that no other can have its id().
+    ``first`` is the event that the stack belongs to. It is kept so that no other record can have its id().
     """
 
     __slots__ = ("emission", "first", "frames", "outlet", "seen")
@@ -77,23 +77,23 @@ class _Waiting:
 
 
 class Selector:
-    """Selects what is exported; the reader's thread owns it, so nothing is locked.
+    """Selects the records to export. The reader's thread owns it, so there is no lock.
 
-    What ``told`` gives is called in the stream's order, then ``consume`` for the batch, by when the
-    thread's container is known, and ``tick`` after each round of the reader, which stacks are waited by.
-    Guarantees:
+    The functions that ``told`` returns are called in the stream's order. ``consume`` follows for the batch,
+    when the thread's container is known. ``tick`` follows each round of the reader and limits the wait for
+    stacks. Guarantees:
 
-    - Of a trace, all calls that pass their filters are exported, or none: the outermost call's share and
-      the limits decide, when the first thing in it is to be exported, for all that lies in it.
-    - A call with something exported in it is exported, whatever its filter says: filters drop leaves only.
-    - A call's parent is the innermost call around it, of those of this thread that are exported; one in an
-      interrupt lies in the one that was interrupted. A pair by key lies in nothing.
-    - A log record has its own share and limits, and belongs to the innermost open call if that is exported.
-    - Each item that a limit stops is counted as dropped, once; what sampling or a filter leaves out is not.
-      The parts of an admitted trace are taken off the limits too, so that later traces wait for them.
+    - Either all calls of a trace that pass their filters are exported, or none. The outermost call's share
+      and limits decide for the whole trace, when the first item in it is to be exported.
+    - A call with an exported item in it is exported even if its filter rejects it: filters drop only leaves.
+    - A call's parent is the innermost exported call around it in the same thread. A call in an interrupt lies
+      in the call that was interrupted. A pair by key has no parent.
+    - A log record has its own share and limits. It belongs to the innermost open call if that is exported.
+    - Each item that a limit stops is counted as dropped, once. Items that sampling or a filter excludes are
+      not. The items of an admitted trace also count against the limits, so that later traces wait for them.
 
-    ``max_per_second`` is for all probes together. Costs 2 µs a call that is sampled out and 3.5 µs one that
-    is exported, being told of it included; 0.2 and 1.5 µs a log record; and what their filters cost.
+    ``max_per_second`` is for all probes together. A call costs 2 µs if it is sampled out and 3.5 µs if it is
+    exported, with the function from ``told``; a log record costs 0.2 and 1.5 µs. Filters cost extra.
     """
 
     def __init__(
@@ -120,9 +120,9 @@ class Selector:
         self._until = 0
 
     def told(self, exported: Exported, join: Join | None = None) -> Told:
-        """What is to be called at each record of a probe, in the stream's order.
+        """Return the function to call for each record of a probe, in the stream's order.
 
-        Raises ValueError for a span of what is no call.
+        Raises ValueError if the signal is a span but the probe's events are not joined.
         """
         limits = list(self._together)
         if exported.max_per_second is not None:
@@ -143,14 +143,14 @@ class Selector:
         return self._span(exported, source, stack=bool(stacks))
 
     def forget(self, layout: Layout, join: Join | None = None) -> None:
-        """Nothing of this probe will be told any more."""
+        """Remove a probe that delivers no more records."""
         for one in (layout, *(join.begins if join is not None else ())):
             self._events_with_stack.discard(one.slot)
             self._calls_with_stack.discard(one.slot)
             self._traces.remove(one)
 
     def consume(self, batch: Batch) -> None:
-        """Hand on what was selected of a batch, after everybody else has seen it."""
+        """Queue the selected records of a batch, after all other consumers have seen the batch."""
         if batch.records:
             self._until = batch.records[-1][TIME]
         for record, frames in batch.stacks:
@@ -166,7 +166,7 @@ class Selector:
                 waiting.emission = emission
 
     def tick(self) -> None:
-        """A round of the reader is over, with batches or without: who waited for a whole one goes on."""
+        """End a round of the reader, with or without batches: queue what has waited for a whole round."""
         if self._waiting:
             for waiting in list(self._waiting.values()):
                 if waiting.seen:
@@ -174,7 +174,7 @@ class Selector:
                 waiting.seen = True
 
     def flush(self) -> None:
-        """Nothing will come any more."""
+        """Queue all records that wait. The caller delivers no more records."""
         self.consume(Batch())
         for waiting in list(self._waiting.values()):
             self._release(waiting)
@@ -231,8 +231,8 @@ class Selector:
         self._selected.append(_Selected(outlet, record, *ids, waiting))
 
     def _take_stack(self, record: Record, frames: tuple[bytes, ...]) -> None:
-        """Keep frames for who waits for them, or will: a call ends later, and an event may be held back,
-        for the order of time, when its stack is not."""
+        """Add frames to the record that waits for them, or keep them for a record that comes later: a call
+        ends later, and an event may be held back for the order of time while its stack is not."""
         waiting = self._waiting.get(id(record))
         if waiting is not None:
             waiting.frames += frames
@@ -245,7 +245,7 @@ class Selector:
                 del self._stacks[next(iter(self._stacks))]
 
     def _release(self, waiting: _Waiting) -> None:
-        """Hand on one that has waited, if its batch was consumed."""
+        """Queue a record that has waited, if its batch was consumed."""
         if waiting.emission is not None:
             del self._waiting[id(waiting.first)]
             waiting.outlet.put(waiting.emission._replace(stack=waiting.frames))

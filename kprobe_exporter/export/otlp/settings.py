@@ -1,4 +1,4 @@
-"""Where OpenTelemetry's signals go, as plain values, and what the environment says instead."""
+"""Settings of the OTLP export as plain values, with the environment for what they leave out."""
 
 import os
 from collections.abc import Mapping
@@ -13,10 +13,10 @@ Protocol: TypeAlias = Literal["http/protobuf", "grpc"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How the collector is reached. What is None comes from the OTEL_EXPORTER_OTLP_* environment.
+    """How the collector is reached. Values that are None come from the OTEL_EXPORTER_OTLP_* environment.
 
-    ``endpoint`` is one for all signals: for HTTP without ``/v1/logs`` and the like. ``timeout`` in
-    seconds, for a request and all its repetitions. The last three are names of PEM files.
+    All signals share ``endpoint``, which for HTTP does not include ``/v1/logs`` and the like. ``timeout`` is
+    in seconds, for a request with all its retries. The last three are names of PEM files.
     """
 
     endpoint: str | None = None
@@ -30,9 +30,9 @@ class Settings:
 
 
 def protocol_of(signal: Signal, settings: Settings) -> Protocol:
-    """The protocol, by default the one that the specification recommends. Raises StartError.
+    """The protocol of a signal; the default is what the specification recommends. Raises StartError.
 
-    The SDK's exporters are one protocol each, and leave this variable to whoever chooses among them.
+    Each of the SDK's exporters has one protocol, so the code that chooses one must read this variable.
     """
     found = settings.protocol or variable(signal, "PROTOCOL") or "http/protobuf"
     match found.strip():
@@ -46,7 +46,7 @@ def protocol_of(signal: Signal, settings: Settings) -> Protocol:
 
 
 def variable(signal: Signal, name: str) -> str | None:
-    """A variable of the environment: the signal's own, or else the one for all signals."""
+    """An environment variable: the signal's own, or else the one for all signals."""
     environ = os.environ
     return environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_{name}") or environ.get(
         f"OTEL_EXPORTER_OTLP_{name}"
@@ -54,7 +54,7 @@ def variable(signal: Signal, name: str) -> str | None:
 
 
 def check(signal: Signal, settings: Settings) -> None:
-    """Find what can be known to be wrong before anything is sent. Raises StartError."""
+    """Raise StartError for mistakes that can be found before anything is sent."""
     if settings.endpoint and protocol_of(signal, settings) != "grpc" and "://" not in settings.endpoint:
         raise StartError(
             f"otlp.endpoint is {settings.endpoint!r}: with http/protobuf write http:// or https:// before it."

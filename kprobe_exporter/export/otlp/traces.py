@@ -1,4 +1,4 @@
-"""Which trace a call belongs to: ids made of nothing but the call, and one decision for a whole trace."""
+"""Assigns calls to traces: ids that depend only on the call, and one decision for a whole trace."""
 
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
@@ -7,7 +7,7 @@ from struct import Struct
 from kprobe_exporter.model.values import CPU, SLOT, STACK_POINTER, TID, TIME, Layout, Record
 
 MOST_CALLS = 16_384
-"""Open calls that others were seen in. Over it the oldest are forgotten, and decided about again."""
+"""Open calls that contain others. Above this number the oldest are discarded, and decided on again."""
 
 ALL = 1 << 64
 _WORD = ALL - 1
@@ -15,9 +15,9 @@ _hashed, _hash = Struct("<4Q").pack, Struct(">3Q").unpack
 
 
 class Limit:
-    """A token bucket: ``per_second`` of them, a second's worth (at least one) at once.
+    """A token bucket: ``per_second`` tokens a second, with room for one second's tokens, at least one.
 
-    ``clock`` in seconds, never going back. Not thread-safe.
+    ``clock`` returns seconds and never goes back. Not thread-safe.
     """
 
     __slots__ = ("_clock", "_left", "_most", "_since", "_speed")
@@ -27,19 +27,19 @@ class Limit:
         self._left, self._since = self._most, clock()
 
     def ready(self) -> bool:
-        """Whether one may be taken."""
+        """Whether a token is available."""
         now = self._clock()
         self._left = min(self._most, self._left + (now - self._since) * self._speed)
         self._since = now
         return self._left >= 1
 
     def take(self) -> None:
-        """Take one, also if none is left: then later ones have to wait, for as many as come in a second."""
+        """Take a token, even if none is left. The debt is at most one second's tokens; later items wait."""
         self._left = max(self._left - 1, -self._most)
 
 
 class Source:
-    """What decides about the traces whose outermost call is one probe's."""
+    """The share and the limits of the traces whose outermost call is one probe's."""
 
     __slots__ = ("limits", "share")
 
@@ -56,7 +56,7 @@ class Source:
 
 
 class Trace:
-    """What all calls in one outermost call share. ``admitted`` is None until it has to be known."""
+    """State shared by all calls in one outermost call. ``admitted`` is None until ``admits`` is called."""
 
     __slots__ = ("admitted", "id", "sampled", "source")
 
@@ -67,14 +67,14 @@ class Trace:
         self.admitted: bool | None = None
 
     def admits(self) -> bool:
-        """Whether the limits let it through, as they stood when this was first asked."""
+        """Whether the limits let the trace through, as they stood at the first call of this method."""
         if self.admitted is None:
             self.admitted = self.source.ready()
         return self.admitted
 
 
 class Call:
-    """A call that is or will be a span; ``needed`` if something that is exported lies in it."""
+    """A call that is or will be a span. ``needed`` says that an exported item lies in it."""
 
     __slots__ = ("first", "needed", "parent", "span", "trace")
 
@@ -87,11 +87,11 @@ class Call:
 
 
 class Traces:
-    """Finds the trace of a call by the open calls that it lies in; the reader's thread owns it.
+    """Finds the trace of a call from the open calls around it. The reader's thread owns it.
 
-    An id is a keyed hash of who called what when, and how deep in its stack: so a call knows the id of the
-    one around it, which ends later. ``key`` are up to 64 random bytes. Sampling is decided by the trace's id,
-    its lower 64 bits as TraceIdRatioBased has it, with the share of the outermost call's probe.
+    An id is a keyed hash of the call's layout, thread, time and stack pointer. So a call knows the id of the
+    call around it, which ends later. ``key`` is up to 64 random bytes. The lower 64 bits of the trace id
+    decide on sampling, as in TraceIdRatioBased, with the share of the outermost call's probe.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -100,23 +100,23 @@ class Traces:
         self._calls: dict[int, Call] = {}
 
     def add(self, begin: Layout, source: Source) -> None:
-        """Make spans of what begins with this event."""
+        """Make spans of the calls that begin with this event."""
         self._sources[begin.slot] = source, begin.place(STACK_POINTER)
 
     def remove(self, begin: Layout) -> None:
-        """Make none any more."""
+        """Make no more spans of the calls that begin with this event."""
         self._sources.pop(begin.slot, None)
 
     def ended(self, first: Record, enclosing: Sequence[Record]) -> Call | None:
-        """The call of this first half, which is over; ``enclosing`` are others, the innermost first.
+        """Return the call of this first half, which has ended; None if its trace is not sampled.
 
-        None if its trace is not sampled.
+        ``enclosing`` are the first halves of the calls around it, the innermost first.
         """
         call = self._calls.pop(id(first), None) or self._make(first, self.around(enclosing))
         return call if call.trace.sampled else None
 
     def around(self, enclosing: Sequence[Record]) -> Call | None:
-        """The innermost of the open calls that become spans, remembered until it ends."""
+        """Return the innermost of the open calls that become spans, and remember it until it ends."""
         if not enclosing:
             return None
         parent: Call | None = None

@@ -1,4 +1,4 @@
-"""Handing what was built to the collector, and telling truthfully how much of it was taken."""
+"""Sends built items to the collector, and reports exactly how many of them it accepted."""
 
 import logging
 import os
@@ -13,22 +13,22 @@ from kprobe_exporter.export.otlp.settings import Settings, Signal, check, protoc
 log = logging.getLogger(__name__)
 
 QUIET = 60.0
-"""Seconds from one complaint about a signal to the next."""
+"""Seconds between two warnings about a signal, at least."""
 
 MAX_REASON = 300
 
 UNENCODABLE = Answer(False, "it cannot be encoded")
 
 NOISY = ("opentelemetry", "grpc", "urllib3")
-"""Libraries that log every request that fails, some with a traceback; we say it once."""
+"""Libraries that log every failed request, some with a traceback; ``Transport`` logs a failure once."""
 
 
 class Transport:
     """Sends batches of one signal through one exporter of the SDK.
 
-    One thread calls ``export``; ``stop`` and ``close`` may be called from any. What the exporter
-    returns is not looked at, for it is the same whether a part was rejected: ``attempts`` knows.
-    ``pack`` makes what the exporter takes of a list of items, and ``size`` what they count for.
+    One thread calls ``export``; any thread may call ``stop`` and ``close``. The exporter's return value is
+    ignored, because it does not show a partial rejection: ``attempts`` has the answer. ``pack`` converts a
+    list of items to what the exporter takes, and ``size`` returns how many items they count as.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class Transport:
         self._complained = float("-inf")
 
     def export(self, items: Sequence[Any]) -> int:
-        """Send them all, within the timeout; how many of them the collector took.
+        """Send all items within the timeout; return how many of them the collector accepted.
 
-        Where the SDK could make no request of them, because of one that cannot be encoded or because
-        they are too large together, they are sent by halves.
+        If the SDK cannot make a request of the items, because one cannot be encoded or because together they
+        are too large, they are sent in halves.
         """
         self._attempts.clear()
         try:
@@ -73,19 +73,19 @@ class Transport:
         return taken
 
     def pause(self) -> float:
-        """Seconds for which the collector asked to be left alone; 0 or less if it may be sent to."""
+        """Remaining seconds of the pause that the collector requested; 0 or less if sending is allowed."""
         return self._attempts.pause()
 
     def stop(self, timeout: float) -> None:
-        """Try nothing twice from now on, and nothing at all after ``timeout`` seconds."""
+        """Allow no retries from now on, and no attempts at all after ``timeout`` seconds."""
         self._attempts.stop(timeout)
 
     def close(self) -> None:
-        """Close the connection; over gRPC that ends a request that is under way."""
+        """Close the connection; over gRPC this ends a request that is under way."""
         self._exporter.shutdown()
 
     def _tell(self, reason: str, size: int, lost: int) -> None:
-        """One line when it begins to fail and one when it is over, and at most one a minute."""
+        """Log when requests begin to fail and when that ends; at most one warning in QUIET seconds."""
         if not lost:
             if self._troubled:
                 log.info("%s are taken again by the collector", self.signal)
@@ -102,14 +102,14 @@ def connect(
     pack: Callable[[Sequence[Any]], Any] = list,
     size: Callable[[Sequence[Any]], int] = len,
 ) -> Transport:
-    """The way to the collector for one signal. Imports the SDK, and of the protocols the one in use.
+    """Create the transport of one signal. Imports the SDK, and only the protocol that is in use.
 
-    Nothing is sent: a collector that is not there yet is no error. Raises StartError for settings that
-    can never work.
+    Nothing is sent, so a collector that does not run yet is no error. Raises StartError for settings that can
+    never work.
     """
     for name in NOISY:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    # Read when gRPC is imported: its core writes to stderr by itself.
+    # gRPC reads this at import. Its core would otherwise write to stderr.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     check(signal, settings)
     attempts = Attempts()
@@ -120,6 +120,6 @@ def connect(
         from kprobe_exporter.export.otlp.over_http import exporter as make  # noqa: PLC0415
     try:
         made = make(signal, settings, attempts)
-    except Exception as error:  # the SDK has a class of its own for each variable that it cannot read
+    except Exception as error:  # the SDK's class differs for each variable that it cannot read
         raise StartError(f"the OTLP exporter of {signal} cannot be set up: {error}.") from error
     return Transport(signal, made, attempts, pack, size)
