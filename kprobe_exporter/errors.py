@@ -1,4 +1,4 @@
-"""Every exception that this package raises on purpose; each message is one sentence for a person.
+"""Every exception that this package raises on purpose; each message is one sentence for the user.
 
 KprobeExporterError
 ├── GrammarError          a text in the kernel's or our own grammar is wrong; points at a column
@@ -10,14 +10,14 @@ KprobeExporterError
 │   └── InstanceBusy      another live agent holds the instance
 ├── SourceError           the event reader cannot go on
 └── StartError            the agent cannot start (address in use, nothing to serve, …)
-    └── UsageError        … because of a word on the command line
+    └── UsageError        a value on the command line can never work
 """
 
 from typing import NamedTuple
 
 
 def one_line(text: str) -> str:
-    """A line stays one line: control characters, which a name may hold, become ``\\xNN``."""
+    """Keep the text on one line: escape control characters, which names may hold, as ``\\xNN``."""
     if text.isprintable():
         return text
     return "".join(
@@ -26,7 +26,7 @@ def one_line(text: str) -> str:
 
 
 class KprobeExporterError(Exception):
-    """Base of all errors that a user can mend; ``str()`` is one clear sentence."""
+    """Base of all errors that a user can fix; ``str()`` is one clear sentence."""
 
 
 class GrammarError(KprobeExporterError):
@@ -72,7 +72,7 @@ class NotMounted(TracefsError):
 
 
 class ProbeRefused(TracefsError):
-    """The kernel refused one probe; the others are not concerned."""
+    """The kernel refused one probe; the other probes are not affected."""
 
 
 class InstanceBusy(TracefsError):

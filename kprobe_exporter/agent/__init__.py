@@ -1,4 +1,4 @@
-"""The long-running agent: all stages wired together, and what keeps its probes right.
+"""The long-running agent: all stages wired together, with limits and repairs for its probes.
 
 Takes a checked configuration, a tracefs and a request to stop. Gives an ``Agent`` that collects, answers
 scrapes, exports by OTLP and takes new configurations; ``serve`` puts an HTTP server in front of it.

@@ -1,4 +1,4 @@
-"""The agent: all stages wired together, started in the order of the data flow, stopped in the mirror's.
+"""The agent: all stages wired together, started in the order of the data flow and stopped in reverse.
 
 config ──► installation (plan, tracefs) ──► source ──► stream (pairing, aggregate, export)
                              └──────── poller ──────────────┘
@@ -48,28 +48,28 @@ DRAIN_TIME = 0.2
 """Seconds that a scrape waits for the reader to deliver what is in the ring buffer."""
 
 POLL_TIME = 0.5
-"""Seconds that a scrape waits for fresh counts of the kernel; then the last ones serve."""
+"""Seconds that a scrape waits for fresh counts of the kernel; after that it uses the last ones."""
 
 PATIENCE = 10.0
-"""Seconds that the end waits for a change that is under way."""
+"""Seconds that the shutdown waits for a change of probes that is under way."""
 
 BUILD = {"version": __version__, "python_version": platform.python_version(), "page_parser": PAGE_PARSER}
 
 
 class _Read(NamedTuple):
-    """Whether the configuration that was read last is the one that runs, and when that one was read."""
+    """Whether the configuration read last is the running one, and when the running one was read."""
 
     successful: bool
     at: float
 
 
 class Agent:
-    """The probes of a configuration, in the kernel and counted, while the context lasts.
+    """The probes of a configuration, installed and counted while the context lasts.
 
-    One thread enters and leaves it. Once it is entered, everything else may be called from any thread:
-    ``reload``, ``disable`` and ``enable`` change probes, one at a time, under ``_changing``, which is held
-    while the kernel is asked; nobody else takes it, so neither a scrape nor the reader nor the poller
-    waits for a change. An error of a background thread is kept in ``error`` and sets ``stop``.
+    One thread enters and leaves the context. While it is entered, any thread may call everything else.
+    ``reload``, ``disable`` and ``enable`` change probes, one call at a time, under the change lock
+    ``_changing``, which they hold during system calls. Scrapes, the reader and the poller do not take that
+    lock, so they never wait for a change. A background thread's error is kept in ``error`` and sets ``stop``.
     """
 
     def __init__(self, config: Config, files: Tracefs, stop: Stop) -> None:
@@ -109,7 +109,7 @@ class Agent:
         self._close()
 
     def failed(self, error: BaseException) -> None:
-        """A background thread, or a change of probes, ended by this error: stop the agent."""
+        """Stop the agent: this error ended a background thread or a change of probes."""
         self.error = self.error or error
         self._stop.set()
 
@@ -119,16 +119,16 @@ class Agent:
             raise StartError(f"the probe '{probe.name}' is down: {probe.reason}")
 
     def ready(self) -> str | None:
-        """None if at least one probe works, else why not."""
+        """Return None if at least one probe works, else the reason why none does."""
         return self._roster.ready()
 
     def vitals(self) -> tuple[Vital, ...]:
-        """The threads without which it is no agent; the kernel may hold up a read of its counts."""
+        """Return the threads that the agent needs. The kernel may delay the poller: it gets more patience."""
         poller = Vital("poller", self._roster.poller.progress, patience=5)
         return Vital("reader", self._source.progress), poller
 
     def snapshot(self) -> Snapshot:
-        """Everything that is shown, as fresh as a bounded wait allows."""
+        """Return everything that is shown, as fresh as a bounded wait allows."""
         self._source.drain(DRAIN_TIME)
         self._roster.poller.refresh(POLL_TIME)
         probes, read = self._roster.probes, self._read
@@ -150,9 +150,9 @@ class Agent:
         )
 
     def reload(self, read: Callable[[], Config]) -> str | None:
-        """Apply the configuration that ``read`` gives; None, or why the old one goes on, a line or more.
+        """Apply the configuration that ``read`` returns. Return None, or why the old one stays, line by line.
 
-        ``read`` raises KprobeExporterError. What the kernel refuses makes that probe fail, not the reload.
+        ``read`` may raise KprobeExporterError. If the kernel refuses a probe, that fails, not the reload.
         """
         with self._changing:
             try:
@@ -165,16 +165,16 @@ class Agent:
         return reason
 
     def disable(self, name: str, reason: str) -> bool:
-        """Switch off a probe that is up, as if it were removed, but for its numbers; False if it is not."""
+        """Remove a probe that is up from the kernel, and keep its numbers. Return False if it is not up."""
         return self._replace(name, "up", lambda plan: ProbeState(plan, "tripped", reason)) is not None
 
     def enable(self, name: str) -> bool:
-        """Install and enable a probe that ``disable`` switched off, again; whether it is up then."""
+        """Install and enable a probe again that ``disable`` switched off. Return whether it is up then."""
         probe = self._replace(name, "tripped", ProbeState.of)
         return probe is not None and probe.state == "up"
 
     def _open(self) -> None:
-        """Start stage by stage. Each is undone in the mirror's order, whatever comes in between."""
+        """Start stage by stage. Started stages are stopped in reverse order, even after an error."""
         acquired = Instance.acquire(self._files, self._config.settings.tracefs_instance)
         self._connect(self._stack.enter_context(acquired))
         poller = self._roster.poller
@@ -189,14 +189,14 @@ class Agent:
         self._watch.start()
 
     def _connect(self, instance: Instance) -> None:
-        """The instance, its buffer, who reads it and what becomes of that, without any probe yet."""
+        """Set up the instance, its buffer, the reader and the pipeline behind it, without any probe yet."""
         settings, otlp = self._config.settings, self._config.otlp
         self._instance = instance
         symbols = Symbols(self._files)
         stacks_wanted = any(probe.stack for probe in self._config.probes)
         reading, buffer_kib = set_up(instance, settings, symbols, stacks_wanted=stacks_wanted)
         if otlp is not None:
-            # Imported now: OpenTelemetry takes a while and some memory.
+            # Imported only if needed: OpenTelemetry takes time and memory to import.
             from kprobe_exporter.agent.otlp import Telemetry  # noqa: PLC0415
 
             self._telemetry = Telemetry(otlp, self._identities.attributes, self._aggregator.exemplify)
@@ -214,18 +214,18 @@ class Agent:
         if (reason := needs_restart(self._config, config)) is not None:
             return reason
         try:
-            self._instance.read("tracing_on")  # or all that is new would fail, and nothing old could go
+            self._instance.read("tracing_on")  # else new probes would fail, and old ones would stay
             self._apply(config, self._config)
         except OSError as error:
             return f"{UNEXPECTED}: {error}."
         return None
 
     def _apply(self, config: Config, old: Config) -> None:
-        """Have the probes of another configuration. What can go wrong does so before anything has changed."""
+        """Replace the probes by those of ``config``. The steps that may fail come before the first change."""
         config = self._installation.expand(config)
         found = difference(old, config)
         before = {probe.name: probe for probe in self._roster.probes}
-        kept = {name for name in found.kept if before[name].state != "failed"}  # the others are tried again
+        kept = {name for name in found.kept if before[name].state != "failed"}  # failed ones are tried again
         self._stream.expect(config.probes)
         self._identities.wish(config)
         coming = [probe for probe in config.probes if probe.name not in kept]
@@ -248,7 +248,7 @@ class Agent:
     def _look(self) -> Look:
         self._look_after()
         self._roster.poller.refresh(POLL_TIME, watching=True)
-        # While probes change, what is read is not taken over.
+        # While probes change, the aggregator ignores the counts that are read.
         age = float("inf") if self._changing.locked() else self._roster.poller.age()
         hits, probes = self._aggregator.hits(), self._roster.probes
         limits = {probe.name: probe.plan.probe.limit for probe in probes}
@@ -258,7 +258,7 @@ class Agent:
         return Look(hits, limits, up, costs, limit, age)
 
     def _look_after(self) -> None:
-        """Notice and mend what others did; not while probes change, which would look like it."""
+        """Notice and repair interference; not while probes change, as a change looks like interference."""
         if not self._changing.acquire(blocking=False):
             return
         try:
@@ -279,7 +279,7 @@ class Agent:
             raise
 
     def _replace(self, name: str, state: State, make: Callable[[ProbePlan], ProbeState]) -> ProbeState | None:
-        """Put another one in the place of a probe that is in this state; None if there is none."""
+        """Replace the probe ``name`` if it is in this state. Return its successor, None if there is none."""
         with self._changing:
             probes = self._roster.probes
             for old in probes:
@@ -293,7 +293,7 @@ class Agent:
         self._exchange(tuple(new if probe is old else probe for probe in self._roster.probes))
 
     def _close(self) -> None:
-        changing = self._changing.acquire(timeout=PATIENCE)  # what is under way may hang in the kernel
+        changing = self._changing.acquire(timeout=PATIENCE)  # a change may hang in the kernel
         self._ended = True
         if changing:
             self._changing.release()

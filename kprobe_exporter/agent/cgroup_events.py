@@ -1,4 +1,4 @@
-"""Following threads through their cgroups: the kernel's events that tell of it, in our own instance."""
+"""Tracking the cgroups of threads by the kernel's tracepoints, recorded in our own instance."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +24,7 @@ Handle = Callable[[Record], None]
 
 
 class Followed(NamedTuple):
-    """A tracepoint that tells of threads, and the fields that are read of it, by our names."""
+    """A tracepoint about threads. ``fields`` maps our names of its fields to the kernel's."""
 
     system: str
     event: str
@@ -32,7 +32,7 @@ class Followed(NamedTuple):
 
 
 FOLLOWED = (
-    # Not sched_process_fork: this one tells a thread from a process, and a cgroup that clone3() names.
+    # Not sched_process_fork: only this one has the flags, for threads and for a cgroup named by clone3().
     Followed("task", "task_newtask", {"child": "pid", "flags": "clone_flags"}),
     Followed(
         "cgroup",
@@ -45,11 +45,11 @@ FOLLOWED = (
 
 
 PODS = Path("/var/log/pods")
-"""Where there is that, containers are of interest to whoever gets single events."""
+"""Where this directory exists, exported events get attributes of their container and pod."""
 
 
 def wants_cgroups(config: Config) -> bool:
-    """Whether any label is about the cgroup of a thread, or what is exported may be."""
+    """Return whether any label needs the cgroup of a thread, or exported events need their container."""
     labels = (label for probe in config.probes for metric in probe.metrics for label in metric.labels)
     return exports_containers(config) or any(
         label.decode and label.decode[0].name in OF_THREAD for label in labels
@@ -57,16 +57,16 @@ def wants_cgroups(config: Config) -> bool:
 
 
 def exports_containers(config: Config) -> bool:
-    """Whether single events are exported on a node of Kubernetes."""
+    """Return whether single events are exported on a node of Kubernetes."""
     exported = config.otlp is not None and any(probe.export is not None for probe in config.probes)
     return exported and PODS.is_dir()
 
 
 class Identities:
-    """All that is known of threads beside their events. The reader's thread owns it once it runs.
+    """The cgroups and pods of threads. The reader's thread owns it while that runs.
 
-    Threads are followed through their cgroups only while somebody wants to know of those: ``wish`` and
-    ``follow`` are for whoever changes probes, before the reader knows of the change.
+    Threads are tracked only while the configuration needs their cgroups. The thread that holds the
+    change lock calls ``wish`` and ``follow``, before the reader knows of the change.
     """
 
     def __init__(self) -> None:
@@ -77,23 +77,23 @@ class Identities:
         self.following: Following | None = None
 
     def wish(self, config: Config) -> None:
-        """What is asked for from now on."""
+        """Take from the configuration whether cgroups are needed from now on."""
         self._wanted = wants_cgroups(config)
         self._exported = exports_containers(config)
 
     @property
     def attributes(self) -> Callable[[int, int], Mapping[str, str] | None] | None:
-        """The container and the pod of a thread at a noted event; None where there are none."""
+        """Looks up the container and the pod of a thread at a noted event; None on hosts without pods."""
         return self._whereabouts.take if PODS.is_dir() else None
 
     @property
     def note(self) -> Handle | None:
-        """What notes them, to be called in the stream's order."""
+        """Notes the container of a record's thread; call it in the stream's order. None if not needed."""
         return self._whereabouts.note if self._exported else None
 
     def follow(self, instance: Instance, kernel: Kernel, slots: Iterator[int]) -> None:
-        """Get ready to follow threads, or stop it, as it is wished; where it cannot be done, /proc alone
-        tells."""
+        """Install the tracepoints if the configuration needs them, or disable them. Where they cannot be
+        installed, the agent reads cgroups from /proc only."""
         if not self._wanted and self.following is not None:
             self.following.disable()
             self.following = None
@@ -108,20 +108,20 @@ class Identities:
             log.warning("cgroups are looked up in /proc only: %s", error)
 
     def before(self, batch: Batch) -> None:
-        """Heed what was lost."""
+        """Forget the threads known from before the end of the batch's losses: they may have moved."""
         if batch.losses:
             self.cgroups.lost(max(loss.end for loss in batch.losses))
 
     def after(self) -> None:
-        """A batch is dealt with."""
+        """Forget the notes of a batch that is processed."""
         self._whereabouts.forget()
 
 
 class Following:
-    """These tracepoints, recorded as they are, without a definition. Raises ProbeRefused if they cannot be.
+    """The tracepoints FOLLOWED, recorded without definitions. Raises ProbeRefused if one is unavailable.
 
-    ``layouts`` go to the source with the probes' own; what ``handlers`` has by slot gets the records,
-    in the order of their time. Only of pages: in text, whoever names files could forge such events.
+    ``layouts`` go to the source with the probes' own. ``handlers``, by slot, get the records in the order
+    of time. It needs pages: in text, an unprivileged user could forge these events by a file's name.
     """
 
     def __init__(self, instance: Instance, kernel: Kernel, slots: Iterator[int], cgroups: Cgroups) -> None:
@@ -142,28 +142,28 @@ class Following:
 
     @property
     def specs(self) -> list[ProbeSpec]:
-        """What is installed."""
+        """The specifications of what is installed."""
         return [part.spec for part in self.parts]
 
     def enable(self) -> None:
-        """Record from now on; then ``scan``. Raises ProbeRefused."""
+        """Start recording; call ``scan`` afterwards. Raises ProbeRefused."""
         for part in self.parts:
             part.enable()
         self.enabled = True
 
     def scan(self) -> None:
-        """Look at all threads that there are, in the reader's thread; what was known before is old."""
+        """Forget what was known, and read all threads from /proc. The reader's thread calls it."""
         self._cgroups.lost()
         self._cgroups.scan()
 
     def disable(self) -> None:
-        """Never raises."""
+        """Stop recording. Never raises."""
         for part in self.parts:
             part.disable()
 
 
 def _spec(followed: Followed, kernel: Kernel, slots: Iterator[int]) -> ProbeSpec:
-    """The tracepoint itself: an eprobe on it would only copy it."""
+    """Plan the tracepoint itself: an eprobe on it would only copy its event."""
     target = Target(Kind.TRACEPOINT, system=followed.system, event=followed.event)
     attach = Attach(target, followed.fields, None, None)
     probe = Probe(followed.event, "", (attach,), aggregate="events")
@@ -178,7 +178,7 @@ def _spec(followed: Followed, kernel: Kernel, slots: Iterator[int]) -> ProbeSpec
 
 
 def _handler(event: str, layout: Layout, cgroups: Cgroups) -> Handle:
-    """What a record of one of the tracepoints tells."""
+    """Return the function that passes a record of this tracepoint on to ``cgroups``."""
 
     def place(name: str) -> int:
         found = layout.place(name)

@@ -1,4 +1,4 @@
-"""What a new configuration changes: the difference of two, pure; and what only a restart can change."""
+"""The difference between two configurations, and the changes that need a restart. Pure functions."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -7,14 +7,14 @@ from typing import NamedTuple
 from kprobe_exporter.config.values import Config, Metric, Probe
 
 RESTART = ("namespace", "tracefs_instance", "source", "buffer_size", "buffer_total")
-"""The keys of ``global`` that are about the instance, its buffer and how that is read, or every name."""
+"""The keys of ``global`` that affect the instance, its buffer, how that is read, or all metric names."""
 
 
 class Difference(NamedTuple):
-    """The names of probes, in the new configuration's order; those that are removed in the old one's.
+    """The names of probes in the new configuration's order; ``removed`` is in the old one's order.
 
-    ``kept`` ones are collected as before; what else a probe has may differ. ``anew`` are the metrics, as
-    they are configured, whose numbers mean something else than before.
+    ``kept`` probes are collected as before; settings that do not affect this may differ. ``anew`` are the
+    metrics, by their configured names, whose numbers have another meaning than before.
     """
 
     kept: tuple[str, ...]
@@ -29,10 +29,10 @@ class Difference(NamedTuple):
 
 
 def difference(old: Config, new: Config) -> Difference:
-    """How to get from the one to the other. Their patterns are expanded, so that each probe is one."""
+    """Compare two configurations whose patterns are expanded, so that each probe has one target."""
     before = {probe.name: probe for probe in old.probes}
     names = [probe.name for probe in new.probes]
-    # Hist tables have room for so many label sets: the kernel allots it when they are made.
+    # max_series determines the size of hist tables, which the kernel allocates when they are created.
     roomy = old.settings.max_series == new.settings.max_series
     kept = {
         probe.name
@@ -51,7 +51,7 @@ def difference(old: Config, new: Config) -> Difference:
 
 
 def needs_restart(old: Config, new: Config) -> str | None:
-    """Why the new configuration cannot be had without a restart, as a sentence; None if it can."""
+    """Return, as a sentence, why the new configuration needs a restart; None if it does not."""
     keys = [f"global.{key}" for key in RESTART if getattr(old.settings, key) != getattr(new.settings, key)]
     keys += ["otlp"] if old.otlp != new.otlp else []
     if not keys:
@@ -62,12 +62,12 @@ def needs_restart(old: Config, new: Config) -> str | None:
 
 
 def _in_kernel(probe: Probe) -> Probe:
-    """The probe without what changes nothing about how it is collected."""
+    """Return the probe without the settings that do not affect how it is collected."""
     return replace(probe, help="", optional=False, limit=None)
 
 
 def _anew(old: Iterable[Probe], new: Iterable[Probe]) -> Iterator[str]:
-    """The metrics of both that have not one definition in common, of all the probes that feed them."""
+    """Yield the metrics in both for which no definition, of any probe that feeds them, is in both."""
     before, after = _metrics(old), _metrics(new)
     for name in before.keys() & after.keys():
         if not any(metric in before[name] for metric in after[name]):
@@ -75,7 +75,7 @@ def _anew(old: Iterable[Probe], new: Iterable[Probe]) -> Iterator[str]:
 
 
 def _metrics(probes: Iterable[Probe]) -> dict[str, list[Metric]]:
-    """Metrics by name, each as its probes define it; the help is for people."""
+    """Return metrics by name, each with its probes' definitions. The help is left out: it may differ."""
     found: dict[str, list[Metric]] = {}
     for probe in probes:
         for metric in probe.metrics:

@@ -1,4 +1,4 @@
-"""What others can do to tracing and to the agent's probes: the faults by their names."""
+"""Faults of tracing and of the agent's probes that other processes can cause, by name."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,7 +34,7 @@ SWITCHES: Mapping[Fault, Path] = {
     "ftrace_off": Path("/proc/sys/kernel/ftrace_enabled"),
     "kprobes_off": Path("/sys/kernel/debug/kprobes/enabled"),
 }
-"""The machine's own (kernel/trace/ftrace.c, kernel/kprobes.c): told, and left alone."""
+"""Switches of the whole machine (kernel/trace/ftrace.c, kernel/kprobes.c): the agent never changes them."""
 
 OF_THE_INSTANCE: tuple[Fault, ...] = (
     "tracefs_gone",
@@ -42,7 +42,7 @@ OF_THE_INSTANCE: tuple[Fault, ...] = (
     "locked_down",
     "descriptors_exhausted",
 )
-"""Why its files cannot be read."""
+"""Faults because of which the instance's files cannot be read."""
 
 MENDED: tuple[Fault, ...] = ("tracing_off", "probe_disabled", "probe_gone")
-"""What the agent mends as soon as it is noticed."""
+"""Faults that the agent repairs as soon as it notices them."""

@@ -1,4 +1,4 @@
-"""Planning probes and putting them into the kernel, at the start and whenever they change."""
+"""Planning probes and installing them, at the start and at each change."""
 
 import itertools
 import logging
@@ -26,9 +26,9 @@ UNEXPECTED = "the kernel gave an answer that nobody expected"
 
 
 class Installation:
-    """The probes' way into one instance. Not thread-safe: whoever changes probes, one at a time, owns it.
+    """Plans and installs probes in one instance. The thread that holds the change lock owns it.
 
-    ``stopping`` is asked before each probe, so that a request to stop is heeded at once.
+    ``stopping`` is called before each probe, so that a request to stop takes effect at once.
     """
 
     def __init__(
@@ -44,19 +44,19 @@ class Installation:
         self._loaded = False
 
     def expand(self, config: Config) -> Config:
-        """The configuration with a probe for each function or tracepoint that a pattern names now."""
+        """Replace each pattern by one probe per function or tracepoint that it matches now."""
         self._resolver = Resolver.of(self._instance.files)
         probes = expanded(config.probes, self._resolver, config.settings.max_matches)
         return replace(config, probes=tuple(probes))
 
     def plan(self, probes: Sequence[Probe], settings: Settings) -> list[ProbePlan]:
-        """Work out how these are to be collected; and get ready to follow threads, as that is wished."""
+        """Plan how to collect these; also install or disable the tracepoints of cgroups as configured."""
         most, binary = settings.max_matches, self._reading.geometry is not None
         kernel = known_kernel(self._instance, probes, self._resolver, most, binary=binary)
         self._identities.follow(self._instance, kernel, self._slots)
         if wants_symbols(probes) and not self._loaded:
-            self._symbols = Symbols(self._instance.files)  # another one: the old one is in use
-            self._symbols.text(0)  # loaded now: it takes a while, and events would have to wait
+            self._symbols = Symbols(self._instance.files)  # a new object: the old one is in use
+            self._symbols.text(0)  # loads the symbols now, else events would wait for that
             self._loaded = True
         known = decoders(self._symbols.text, self._identities.pods)
         return [
@@ -65,7 +65,7 @@ class Installation:
         ]
 
     def install(self, probes: Iterable[ProbeState], beside: Iterable[ProbeState]) -> None:
-        """Put each into the kernel, in the first way that it takes; not enabled yet."""
+        """Install each by the first alternative that the kernel accepts, without enabling it."""
         probes = list(probes)
         if not probes:
             return
@@ -88,21 +88,21 @@ class Installation:
                 there += [part.spec for part in probe.attached.parts]
         try:
             self._instance.read("tracing_on")
-        except OSError as error:  # so it is no refusal: tracefs went meanwhile
+        except OSError as error:  # tracefs is gone, so the probes were not refused
             for probe in probes:
                 if probe.attached is None:
                     self._unexpected(probe, error)
-        self._resolver = Resolver.of(self._instance.files)  # modules come and go, and lists take memory
+        self._resolver = Resolver.of(self._instance.files)  # frees the lists; modules may come and go
 
     def enable(self, probe: ProbeState) -> bool:
-        """Start recording. If the kernel refuses, it is taken away."""
+        """Start recording; return True. If the kernel refuses, remove the probe and return False."""
         assert probe.attached is not None
         try:
             probe.attached.enable()
         except ProbeRefused as error:
             probe.attached.remove()
             probe.attached, probe.reason = None, str(error)
-            probe.unexpected = True  # it was defined a moment ago
+            probe.unexpected = True  # the kernel accepted it a moment ago
             probe.complain()
             return False
         probe.state = "up"

@@ -1,6 +1,6 @@
-"""Noticing what others did to the agent's instance, to its probes and to the machine's tracing.
+"""Noticing interference with the agent's instance, its probes and the machine's tracing.
 
-Some small files are read each time, decisions come out; the agent carries them out.
+Each look reads some small files and returns repairs, which the agent carries out.
 """
 
 import errno
@@ -25,25 +25,25 @@ log = logging.getLogger(__name__)
 MODULES = Path("/sys/module")
 
 PARTS_A_LOOK = 20
-"""Events that one look examines: of 50 probes each has its turn every 5 s, and a look takes 1 ms at most."""
+"""Events that one look examines. With 50 probes each is examined every 5 s; a look takes at most 1 ms."""
 
 MENDS = 3
 WITHIN = 60.0
-"""So many mends of one probe within so many seconds are made: then somebody insists."""
+"""The agent repairs a probe at most MENDS times within WITHIN seconds; after that it leaves it alone."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 10.0, 600.0
-"""Seconds after which one that is left, or was not installed again, is tried; twice as long each time."""
+"""Seconds before a probe that was left alone or not installed is tried again. They double each time."""
 
 RECOVERED = 1200.0
-"""Seconds without any fault after which the pauses begin anew."""
+"""Seconds without a fault of the probe after which its pauses start again from FIRST_PAUSE."""
 
 Interrupted: TypeAlias = Callable[[str], object]
-"""Told that some of what happened may not be recorded: of this probe, or '' of all."""
+"""Called with the name of a probe, or '' for all probes, whose recording may have been interrupted."""
 
 
 @dataclass(slots=True)
 class _History:
-    """What happened to one probe: when it was mended, and until when it is left alone."""
+    """The repairs of one probe: when they were made, and until when the probe is left alone."""
 
     mended: list[float] = field(default_factory=list)
     last: float = 0.0
@@ -52,9 +52,9 @@ class _History:
 
 
 class Vigil:
-    """What holds now, and what to do about it. One thread uses it; ``faults`` and ``noticed`` are for any.
+    """The faults that hold now, and their repairs. One thread calls ``look``; any may read the attributes.
 
-    ``faults`` are those that hold, ``noticed`` how often each began: both are replaced as a whole.
+    ``faults`` hold now, ``noticed`` counts how often each fault began: both are replaced as a whole.
     """
 
     def __init__(self, switches: Mapping[Fault, Path] = SWITCHES, modules: Path = MODULES) -> None:
@@ -62,7 +62,7 @@ class Vigil:
         self.noticed: Mapping[str, int] = dict.fromkeys(MEANING, 0)
         self._switches = switches
         self._modules = modules
-        self._holding: dict[tuple[Fault, str], None] = {}  # of the machine, or of a probe
+        self._holding: dict[tuple[Fault, str], None] = {}  # with the probe's name, '' for the machine
         self._counts: Counter[Fault] = Counter()
         self._turn = 0
         self._loaded: set[str] = set()
@@ -76,16 +76,16 @@ class Vigil:
         interrupted: Interrupted,
         own: Sequence[Installed],
     ) -> list[Mend]:
-        """What is to be done about what others did until ``now``, in seconds of a clock that never steps.
+        """Return the repairs of the interference until ``now``, in seconds of a monotonic clock.
 
-        ``own`` are events that no probe has, and the agent needs. ``interrupted`` is called before anything
-        is recorded again: what has begun until then, and ends after it, may be two things.
+        ``own`` are events that the agent needs for itself. ``interrupted`` is called before recording
+        resumes: an entry from before it and a return from after it may belong to different calls.
         """
         mends: list[Mend] = []
         self._forget({probe.name for probe in probes} | {part.name for part in own})
         for fault, path in self._switches.items():
             off = False
-            with suppress(OSError):  # it is not there, or nobody may look
+            with suppress(OSError):  # it is missing, or may not be read
                 off = path.read_bytes().strip() == b"0"
             if off and (fault, "") not in self._holding:
                 interrupted("")
@@ -103,7 +103,7 @@ class Vigil:
         return mends
 
     def _instance_is_well(self, instance: Instance, interrupted: Interrupted) -> bool:
-        """Whether its files can be read; recording goes on if somebody stopped it."""
+        """Return whether its files can be read. Turn recording on again if another process turned it off."""
         found: Fault | None = None
         try:
             if instance.read("tracing_on").strip() == b"0":
@@ -119,7 +119,7 @@ class Vigil:
         return found is None
 
     def _next(self, probes: Sequence[ProbeState]) -> Iterator[tuple[ProbeState, Installed]]:
-        """The events whose turn it is."""
+        """Yield the next PARTS_A_LOOK events, in turn."""
         parts = [
             (probe, part)
             for probe in probes
@@ -140,7 +140,7 @@ class Vigil:
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENODEV):
                 return []
-            interrupted("")  # its deletion wiped what was unread
+            interrupted("")  # deleting it wiped the unread buffer
             return self._mend(name, "probe_gone", "replace", now)
         self._set("probe_gone", name, holds=False)
         if part.records and not enabled.startswith(b"1"):
@@ -168,7 +168,7 @@ class Vigil:
         return [Mend(name, "leave", f"{what}, {times}: it is left alone for {history.pause:.0f} s")]
 
     def _waiting(self, probes: Sequence[ProbeState], now: float) -> list[Mend]:
-        """Those that are to be tried again; one that could not be installed again waits like one left."""
+        """Return repairs of probes whose pause is over: of those left alone, and of those not installed."""
         mends = []
         for probe in probes:
             if probe.state == "failed" and probe.unexpected:
@@ -191,7 +191,7 @@ class Vigil:
         history.until = now + history.pause
 
     def _modules_of(self, probes: Sequence[ProbeState]) -> list[Mend]:
-        """Of modules that are back: a kprobe is armed again by the kernel, others are not."""
+        """Return repairs for modules that are loaded again: the kernel arms only kprobes itself."""
         mends = []
         for probe in probes:
             if probe.attached is None:
@@ -213,7 +213,7 @@ class Vigil:
         return mends
 
     def _set(self, fault: Fault, probe: str, *, holds: bool) -> None:
-        """Note it, and tell of it when it begins; of what is not mended at once, also when it is over."""
+        """Note whether the fault holds, and log its begin and end; the end of MENDED ones at debug level."""
         key = fault, probe
         if holds == (key in self._holding):
             return
@@ -228,7 +228,7 @@ class Vigil:
             log.log(level, "%sit is over [%s]", whose, fault)
 
     def _forget(self, names: set[str]) -> None:
-        """Probes that are there no longer."""
+        """Forget the probes that no longer exist."""
         for key in [key for key in self._holding if key[1] and key[1] not in names]:
             del self._holding[key]
         for name in self._histories.keys() - names:
@@ -236,7 +236,7 @@ class Vigil:
 
 
 def _why(instance: Instance, error: OSError) -> Fault:
-    """Why a file of the instance cannot be read."""
+    """Return the fault because of which a file of the instance cannot be read."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return "descriptors_exhausted"
     if error.errno in (errno.EPERM, errno.EACCES):
@@ -246,5 +246,5 @@ def _why(instance: Instance, error: OSError) -> Fault:
 
 @lru_cache(maxsize=1024)
 def _module(target: str) -> str:
-    """The module that a function is in, if its target names one."""
+    """Return the module that the target names, "" if it names none."""
     return parse_target(target).module

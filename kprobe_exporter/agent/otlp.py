@@ -1,4 +1,4 @@
-"""OpenTelemetry in one agent: which events of which probe are exported, and the threads that send them."""
+"""OpenTelemetry in the agent: which events of which probe are exported, and the threads that send them."""
 
 import time
 from collections import Counter
@@ -46,10 +46,10 @@ NAMES: Mapping[Signal, Literal["logs", "traces"]] = {"log": "logs", "span": "tra
 """OpenTelemetry's names of the signals."""
 
 FLUSH = 5.0
-"""Seconds that may be spent on sending what is there at the end, of all signals together."""
+"""Seconds that sending the remaining items may take at the end, for all signals together."""
 
 MOST_REMOVED = 256
-"""Probes that are exported no more and still known, for what waits to be sent."""
+"""Probes that are no longer exported and still known, for items that wait to be sent."""
 
 HELP = {
     "exported": "Items that the OTLP collector took.",
@@ -61,11 +61,11 @@ HELP = {
 class Telemetry:
     """Selects, builds and sends. Raises StartError for settings that can never work.
 
-    The reader's thread alone calls ``consume`` and, by the pipe of ``ticking``, ``tick``; ``add`` and
-    ``remove`` too once it runs. ``open`` is for whoever adds, before that: it may take a while. ``start``
-    once; ``close`` after the reader has ended, it may be called twice. ``families`` may be asked for by
-    any thread. ``exemplify`` is told by a thread of its own of the calls that the collector took: of a batch
-    of which it rejected some, of none.
+    The reader's thread alone calls ``consume`` and, through the pipe of ``ticking``, ``tick``; once it runs,
+    also ``add`` and ``remove``. The thread that holds the change lock calls ``open`` before: it may take a
+    while. Call ``start`` once, and ``close`` after the reader has ended; it may be called twice. Any thread
+    may call ``families``. A channel's thread calls ``exemplify`` for the calls that the collector took; if
+    the collector rejected some of a batch, for none of it.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Telemetry:
         self._selector = Selector(outlets, otlp.max_per_second, identity=identity)
 
     def add(self, attached: Attached, export: Export, pairing: Pairing, *, counted: bool) -> None:
-        """Export what an installed probe records; its events go through ``pairing``, which tells of them."""
+        """Export the records of an installed probe. ``pairing`` passes them on, in the stream's order."""
         layout = attached.layout
         told = self._selector.told(
             Exported(layout, export.signal, export.sample, export.max_per_second, _passes(attached, export)),
@@ -128,7 +128,7 @@ class Telemetry:
         self.open(export.signal)
 
     def remove(self, attached: Attached, pairing: Pairing) -> None:
-        """Export it no longer. What waits to be sent may still be of it."""
+        """Stop exporting it. Items of it may still wait to be sent."""
         layout, join = attached.layout, attached.joined
         if join is not None:
             pairing.remove(join)
@@ -141,7 +141,7 @@ class Telemetry:
             self._described = {one: what for one, what in self._described.items() if one != slot}
 
     def open(self, signal: Signal) -> None:
-        """Get ready to send such items, if that is not so yet. Raises StartError."""
+        """Create the channel of this signal, if there is none yet. Raises StartError."""
         if signal in self._channels:
             return
         sender, build = connect(NAMES[signal], self._settings), partial(self._build, signal)
@@ -151,7 +151,7 @@ class Telemetry:
         self._channels[signal] = channel
 
     def start(self, snapshot: Callable[[], Snapshot], started: int) -> None:
-        """Start to send; ``started`` is when counting began, in nanoseconds since the epoch."""
+        """Start sending; ``started`` is when counting began, in nanoseconds since the epoch."""
         self._started = True
         self._stack.enter_context(short_turns())
         for channel in self._channels.values():
@@ -162,31 +162,31 @@ class Telemetry:
             self._pusher.start()
 
     def ticking(self, pipe: Pipe) -> Pipe:
-        """The same pipe, with a ``tick`` after each round of the reader."""
+        """Return the pipe with a ``tick`` after each round of the reader."""
         return _Ticking(pipe, self._tick)
 
     def consume(self, batch: Batch) -> None:
-        """Hand on what was selected of a batch, when everybody else has seen it."""
+        """Export what was selected from a batch; call it after the batch's other consumers."""
         self._selector.consume(batch)
 
     def stop_pushing(self) -> None:
-        """Push the metrics once more; what the snapshot asks must still run."""
+        """Push the metrics once more. The threads that the snapshot needs must still run."""
         if self._pusher is not None:
             begun = time.monotonic()
             self._pusher.close(FLUSH / 2)
             self._left = FLUSH - (time.monotonic() - begun)
 
     def close(self) -> None:
-        """Send what is there, in bounded time."""
+        """Send the remaining items, in bounded time."""
         self._selector.flush()
-        # Side by side: a collector that hangs must cost the time once.
+        # In parallel: a collector that hangs must cost the time only once.
         with ThreadPoolExecutor() as pool:
             for closed in [pool.submit(channel.close, self._left) for channel in self._channels.values()]:
                 closed.result()
         self._stack.close()
 
     def families(self) -> tuple[Family, ...]:
-        """What became of everything, by signal."""
+        """Return how many items were exported, dropped or failed, by signal."""
         counts: dict[str, Counts] = {name: self._counts(signal) for signal, name in NAMES.items()}
         if self._pusher is not None:
             counts["metrics"] = self._pusher.counts()
@@ -201,7 +201,7 @@ class Telemetry:
         return self._channels[signal].put(emission)
 
     def _arrived(self, emissions: Sequence[Emission]) -> None:
-        """Let the spans among them, and no others, stand for their buckets: their traces can be found."""
+        """Make the spans among them exemplars: the collector took them, so their traces can be found."""
         for record, trace, span, *_ in emissions:
             probe, place = self._probes.get(record[SLOT], ("", None))
             if span and place is not None:
@@ -222,7 +222,7 @@ class Telemetry:
 
 
 class _Ticking:
-    """A pipe that tells when it was emptied."""
+    """A pipe that calls ``tick`` whenever it was emptied."""
 
     def __init__(self, pipe: Pipe, tick: Callable[[], None]) -> None:
         self._pipe = pipe
@@ -239,7 +239,7 @@ class _Ticking:
 
 
 def _passes(attached: Attached, export: Export) -> Callable[[Record], bool] | None:
-    """What is left for the agent to filter, of the probe and of what is exported."""
+    """Return the test of the filters that the agent evaluates, the probe's and the export's; None if none."""
     tests = [passes(attached.layout, attached.only)] if attached.only is not None else []
     if export.where is not None:
         condition = where(in_nanoseconds(parse_filter(export.where, fractions=True)))

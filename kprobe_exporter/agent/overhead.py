@@ -1,4 +1,4 @@
-"""What probes cost the threads that run into them: an estimate, firings times a constant of the benchmark."""
+"""The estimated time that probes cost the threads that hit them: firings times a measured constant."""
 
 from collections.abc import Iterable, Mapping
 
@@ -12,8 +12,8 @@ KPROBE = 180e-9
 KRETPROBE = 270e-9
 FEXIT = 370e-9
 TRIGGER = 170e-9
-"""Seconds a firing (docs/benchmarks.md, "A firing"): measured on a real CPU where one could be had; of
-functions of the kernel emulated, and divided by 5: so much faster a real one is at uprobes."""
+"""Seconds per firing (docs/benchmarks.md, "A firing"), measured on a real CPU where possible. Kernel
+functions: measured under emulation and divided by 5, about the ratio seen for uprobes."""
 
 NAME = "kprobe_exporter_probe_overhead_seconds_total"
 HELP = (
@@ -22,7 +22,7 @@ HELP = (
 
 
 def cost(parts: Iterable[ProbeSpec]) -> float:
-    """Seconds that one hit takes, by the events of the probe: of several that begin it, one does."""
+    """Return the seconds per hit. One event begins a hit: of several, the most expensive one counts."""
     begins = [_each(part) for part in parts if part.role != "end"]
     return max(begins, default=0.0) + sum(_each(part) for part in parts if part.role == "end")
 
@@ -44,9 +44,9 @@ def _each(part: ProbeSpec) -> float:
 
 
 class Overhead:
-    """The estimate of each probe so far. One thread feeds it, any may read it.
+    """The estimate of each probe so far. One thread updates it, any thread may read it.
 
-    Increments are added up, so that it never goes down when a probe begins to cost less at a reload.
+    It adds up increments, so that it never falls when a reload makes a probe cheaper.
     """
 
     def __init__(self) -> None:
@@ -54,12 +54,12 @@ class Overhead:
         self._seconds: dict[str, float] = {}
 
     def update(self, hits: Mapping[str, int], costs: Mapping[str, float]) -> None:
-        """Take the hits so far; ``costs`` are seconds a hit of all probes that there are."""
+        """Take the hits so far. ``costs`` are the seconds per hit of all current probes."""
         found = {}
         for name, each in costs.items():
             before = self._hits.get(name, 0)
             count = hits.get(name, before)
-            # Fewer than before: it was removed, and one of its name came, between two looks.
+            # Fewer than before: another probe took its name between two calls.
             grown = count - before if count >= before else count
             found[name] = self._seconds.get(name, 0.0) + each * grown
             self._hits[name] = count

@@ -1,4 +1,4 @@
-"""The way of the events: read, joined, counted, exported; and how it changes while they flow."""
+"""The pipeline of the events: read, joined, counted, exported; and how it changes while they flow."""
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class _Flow(NamedTuple):
-    """The events of one probe, as they flow now."""
+    """How the events of one probe flow now."""
 
     attached: Attached
     recipe: Recipe | None
@@ -31,12 +31,12 @@ class _Flow(NamedTuple):
 
 
 class Stream:
-    """What the events of all probes go through, from the ring buffer to the numbers.
+    """The pipeline of all probes' events, from the ring buffer to the numbers.
 
-    The reader's thread owns the pairing, what is exported, what is known of threads, and calls
-    ``consume``. ``switch`` is for whoever changes probes, one at a time: all that takes long is done
-    in its thread, and the reader only puts it in, between two rounds. By then the events of probes that
-    go must have been read; of those that stay none is lost, nor is what was half read or waits.
+    The reader's thread owns the pairing, the export and the identities of threads, and calls ``consume``.
+    The thread that holds the change lock calls ``switch`` and does all that takes long; the reader's thread
+    only applies the change between two rounds. By then the events of removed probes must have been read.
+    The remaining probes lose nothing, partial and waiting records included.
     """
 
     def __init__(self, aggregator: Aggregator, identities: Identities, telemetry: "Telemetry | None") -> None:
@@ -51,14 +51,14 @@ class Stream:
         self._loaded = self._tgid = False
 
     def open(self, instance: Instance, reading: Reading, symbols: Symbols, buffer_kib: int) -> Pipe:
-        """What the reader's thread is to empty. Raises TracefsError if the kernel lets nobody read."""
+        """Open the pipe that the reader's thread empties. Raises TracefsError if the kernel refuses."""
         self._instance, self._symbols = instance, symbols
         self._intake = Intake(instance, reading, self.consume, buffer_kib)
         pipe = self._intake.pipe
         return pipe if self._telemetry is None else self._telemetry.ticking(pipe)
 
     def consume(self, batch: Batch) -> None:
-        """In the reader's thread."""
+        """Process a batch, in the reader's thread."""
         self._identities.before(batch)
         batch = self._pairing.pair(batch)
         self._aggregator.consume(batch)
@@ -67,16 +67,16 @@ class Stream:
             self._identities.after()
 
     def doubt(self, joins: Iterable[Join], *, threads: bool) -> None:
-        """In the reader's thread: what of these is open is unpaired; threads may have moved meanwhile."""
+        """Count open calls as unpaired; with ``threads``, forget cgroups. The reader's thread calls it."""
         for join in joins:
             self._pairing.reset(join)
         if threads:
             self._identities.cgroups.lost()
 
     def expect(self, probes: Iterable[Probe]) -> None:
-        """Get ready for what these probes want, so that no event will have to wait for it.
+        """Prepare what these probes need, so that no event has to wait for it.
 
-        It takes a while, and changes nothing yet. Raises StartError for exports that can never work.
+        It takes a while, and changes no probe. Raises StartError for exports that can never work.
         """
         wanted = [probe for probe in probes if probe.enabled]
         for probe in wanted:
@@ -86,12 +86,12 @@ class Stream:
             self._instance.write("options/record-tgid", "1")
             self._tgid = True
         if any(probe.stack or "caller" in fields_used(probe) for probe in wanted) and not self._loaded:
-            self._symbols = Symbols(self._instance.files)  # another one: the reader's is not thread-safe
+            self._symbols = Symbols(self._instance.files)  # a new object: the reader's is not thread-safe
             self._symbols.name(0)
             self._loaded = True
 
     def switch(self, call: Callable[[Callable[[], None]], None], probes: Iterable[ProbeState]) -> None:
-        """Have the events of these installed probes flow, and no others; the reader's ``call`` puts it in.
+        """Process the events of these probes only; ``call`` applies the change in the reader's thread.
 
         Raises TracefsError if an event cannot be read.
         """
@@ -118,7 +118,7 @@ class Stream:
         self._flows = flows
 
     def _flow(self, probe: ProbeState) -> _Flow | None:
-        """How a probe's events flow, if it has any."""
+        """Return how a probe's events flow, None if it has none."""
         attached = probe.attached
         if attached is None or attached.spec.plan != "events":
             return None
@@ -145,7 +145,7 @@ class Stream:
             self._pairing.remove(flow.attached.joined)
 
     def _watch(self, following: Following | None) -> None:
-        """Have threads followed, or no longer."""
+        """Pass the records of the tracepoints of cgroups to their handlers, or stop that."""
         for slot in self._following.handlers if self._following is not None else ():
             self._aggregator.unwatch(slot)
         for slot, handle in following.handlers.items() if following is not None else ():

@@ -1,4 +1,4 @@
-"""One configured probe while the agent runs: what it settled on, and what people are told of it."""
+"""One configured probe while the agent runs: how it is attached, and the state that users see."""
 
 import logging
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ from kprobe_exporter.probing.attach import Attached, each_hit_is_an_event
 log = logging.getLogger(__name__)
 
 LOSSES = ("overrun", "commit_overrun", "dropped", "unparsed", "disabled", "wiped")
-"""The reasons for which a single event may be lost; a call or a pair may be ``unpaired``, too."""
+"""The reasons for which a single event may be lost. A call or a pair may also be ``unpaired``."""
 
 State: TypeAlias = Literal["up", "failed", "disabled", "tripped", "contested"]
 
 
 @dataclass(slots=True, eq=False)
 class ProbeState:
-    """One configured probe, from when it is installed to when it is taken away.
+    """One configured probe, from its installation to its removal.
 
-    Whoever changes probes, one at a time, owns it; others may look at it.
+    The thread that holds the change lock owns it; other threads may read it.
     """
 
     plan: ProbePlan
@@ -30,11 +30,11 @@ class ProbeState:
     reason: str = "not installed yet"
     attached: Attached | None = None
     unexpected: bool = False
-    """Whether it failed for a reason that may pass, as when no descriptor was left; not a refusal."""
+    """Whether it failed for a reason that may pass, such as a lack of descriptors, and was not refused."""
 
     @classmethod
     def of(cls, plan: ProbePlan) -> "ProbeState":
-        """A probe that is to be installed, unless its configuration says otherwise."""
+        """Return the state of a probe to install, or of one that its configuration disables."""
         if plan.probe.enabled:
             return cls(plan)
         return cls(plan, "disabled", "'enabled: false' in the configuration")
@@ -45,16 +45,16 @@ class ProbeState:
 
     @property
     def absent(self) -> bool:
-        """Whether it is optional and not there: no complaint, and no ``kprobe_up``."""
+        """Return whether it is optional and failed: it then causes no warning, and has no ``kprobe_up``."""
         return self.plan.probe.optional and self.state == "failed"
 
     @property
     def cost(self) -> float:
-        """About how many seconds a hit takes of the thread that runs into it."""
+        """The estimated seconds that one hit costs the thread that causes it."""
         return cost(part.spec for part in self.attached.parts) if self.attached else 0.0
 
     def status(self, numbers: Numbers, rates: tuple[float, ...] = ()) -> ProbeStatus:
-        """As the status page shows it; ``rates`` are its last hits a second."""
+        """Return the probe as the status page shows it; ``rates`` are its last hits per second."""
         spec = self.attached.spec if self.attached else None
         first = self.plan.probe.attach[0].target
         return ProbeStatus(
@@ -80,11 +80,11 @@ class ProbeState:
 
 
 def _lost(attached: Attached, numbers: Numbers) -> int | None:
-    """How many events of a probe were lost at most; None where nobody can tell, or where it makes none.
+    """Return an upper bound of a probe's lost events; None if it is unknown, or the probe has no events.
 
-    All probes share the ring buffers, which do not say whose events they lost. Where they lost none, none of
-    this probe's is. Else its hits that came as no event are the most: the agent's own threads are
-    among them, and what is on its way; but no more than all probes lost.
+    All probes share the ring buffers, which do not say whose events they lost. If all lost none, this probe
+    lost none. Otherwise the bound is the number of its hits without an event, and at most the loss of all
+    probes. Those hits include the agent's own threads' and those whose events are unread.
     """
     spec = attached.spec
     if spec.plan != "events":
@@ -99,7 +99,7 @@ def _lost(attached: Attached, numbers: Numbers) -> int | None:
 
 
 def warn_of_strings(attached: Attached) -> None:
-    """Of what whoever chooses a string can do to a reader of text; a thread's name is too short for it."""
+    """Warn that a user who chooses a string can forge text events; a thread's name is too short for that."""
     args = (arg for part in attached.parts for arg in part.layout.args)
     names = [arg.name for arg in args if arg.kind in ("str", "texts") and arg.name != "comm"]
     if names:

@@ -1,4 +1,4 @@
-"""The probes that there are, and how some are exchanged while the others go on."""
+"""The current probes, and how some of them are replaced while the others go on."""
 
 import logging
 from collections.abc import Collection, Iterable
@@ -24,11 +24,11 @@ from kprobe_exporter.tracefs.probes import Installed
 log = logging.getLogger(__name__)
 
 LAST_TIME = 5.0
-"""Seconds that a change waits for the last events and counts of the probes that go."""
+"""Seconds that a change waits for the last events and counts of the probes that it removes."""
 
 
 class _Now(NamedTuple):
-    """All probes and their events as they are now, and the aggregator's epoch: replaced as a whole."""
+    """All current probes and their events, and the aggregator's epoch: replaced as a whole."""
 
     probes: tuple[ProbeState, ...] = ()
     parts: tuple[Installed, ...] = ()
@@ -36,13 +36,13 @@ class _Now(NamedTuple):
 
 
 class Roster:
-    """All probes of the agent. ``exchange`` is for one at a time; ``probes`` and ``poller`` for anybody.
+    """All probes of the agent. One thread at a time changes them; any may use ``probes`` and ``poller``.
 
-    A change asks the kernel, 50 ms and more a probe, while reader, poller and scrapes go on: it holds no
-    lock that they take. Probes that stay are not touched. Of those that go, recording ends first; then
-    their last events and counts are taken, and only then does anything forget them. So their successors
-    go on where they stopped; what fires in between, some 0.1 s, is no event, and no hit but for what the
-    kernel still counts while it switches the old one off: of single events that is told as lost.
+    A change makes system calls, 50 ms and more per probe. It holds no lock that the reader, the poller or
+    scrapes take, so these go on. Probes that stay are not touched. Probes that go stop recording; then their
+    last events and counts are read, and only then are they forgotten, so that their successors continue
+    their numbers. Firings in between, some 0.1 s, are no events. They are no hits either, except those that
+    the kernel counts while it switches the old probe off: for single events these count as lost.
     """
 
     def __init__(
@@ -68,24 +68,24 @@ class Roster:
 
     @property
     def probes(self) -> tuple[ProbeState, ...]:
-        """Those that there are."""
+        """The current probes."""
         return self._now.probes
 
     def down(self) -> list[ProbeState]:
-        """Those that should be up, and that the kernel refused."""
+        """Return the probes that failed, without optional ones."""
         return [probe for probe in self.probes if probe.state == "failed" and not probe.absent]
 
     def ready(self) -> str | None:
-        """None if at least one works, else why not."""
+        """Return None if at least one works, else the reason why none does."""
         if any(probe.state == "up" for probe in self.probes):
             return None
         return "no probe is up: " + "; ".join(f"{p.name}: {p.reason}" for p in self.probes)
 
     def exchange(self, probes: tuple[ProbeState, ...], anew: Collection[str] = ()) -> None:
-        """Have these and no others; ``anew`` are metrics that begin at 0.
+        """Make these the only probes. The metrics ``anew`` begin at 0.
 
-        Those that were there stay as they are; of the new ones, those that have failed so far are
-        installed and enabled. Whatever is raised, the agent cannot go on after it.
+        Current probes among them stay as they are. Of the new ones, those in the state ``failed`` are
+        installed and enabled. After any exception the agent cannot go on.
         """
         staying = set(probes) & set(self.probes)
         self._dismiss([probe for probe in self.probes if probe not in staying])
@@ -113,14 +113,14 @@ class Roster:
                 self._source.call(lambda: self._stream.consume(Batch(losses=[wiped.loss])))
 
     def interrupted(self, name: str = "") -> None:
-        """Recording stood still, of this probe or of all: what is open now may have ended unnoticed."""
+        """Drop the open calls of this probe, or of all: they may have ended while recording was stopped."""
         attached = [probe.attached for probe in self.probes if not name or probe.name == name]
         joins = [one.joined for one in attached if one is not None and one.joined is not None]
         self._source.drain(LAST_TIME)
         self._source.call(lambda: self._stream.doubt(joins, threads=not name))
 
     def follow_again(self, disabled: Collection[str]) -> None:
-        """Somebody disabled these; among them may be what is ``own``."""
+        """Enable the tracepoints of cgroups again if another process disabled one of them."""
         following = self._identities.following
         if following is not None and any(part.name in disabled for part in following.parts):
             following.enabled = False
@@ -128,7 +128,7 @@ class Roster:
 
     @property
     def own(self) -> tuple[Installed, ...]:
-        """What is recorded for no probe."""
+        """The events that are recorded for the agent itself."""
         following = self._identities.following
         return following.parts if following is not None and following.enabled else ()
 
@@ -140,7 +140,7 @@ class Roster:
             self._identities.following.disable()
 
     def _dismiss(self, probes: Iterable[ProbeState]) -> None:
-        """Stop them, take their last events and counts, and forget them."""
+        """Stop these probes, take their last events and counts, and forget them."""
         gone = [probe.attached for probe in probes if probe.attached is not None]
         if not gone:
             return
@@ -195,6 +195,6 @@ class Roster:
         self._now = _Now(probes, parts, self._aggregator.epoch)
 
     def _counts(self) -> KernelCounts:
-        """In the poller's thread."""
+        """Read the kernel's counts, in the poller's thread."""
         now = self._now
         return replace(read_counts(self._instance, now.parts), epoch=now.epoch)

@@ -1,9 +1,9 @@
-"""Deleting retired definitions while the agent runs, when too many have gathered: rarely, and told.
+"""Deleting retired definitions while the agent runs, when too many have accumulated: rare, and logged.
 
-Each is asked for again by the same configuration, so that they only gather where definitions are always
-new. Deleting one wipes the unread ring buffer (see tracefs/retired.py), and takes the kernel some 50 ms.
-So recording is off meanwhile, and the buffer is empty. What fires then is counted as a hit, and is in
-no event: it is counted as lost, ``wiped``, as far as the kernel's profiles tell, of probes without a filter.
+The same configuration uses its retired definitions again, so they accumulate only if definitions are always
+new. Deleting one wipes the unread ring buffer (see tracefs/retired.py) and takes the kernel some 50 ms. So
+recording is off meanwhile, and the buffer is empty. Firings in that time are hits without events. They count
+as lost, with the reason ``wiped``, if the kernel's profiles count the probe and it has no filter.
 """
 
 import logging
@@ -22,20 +22,20 @@ log = logging.getLogger(__name__)
 
 MOST_RETIRED = 256
 KEPT = 128
-"""Of those, the ones that were retired last stay: so it happens once for many new definitions."""
+"""The KEPT definitions that were retired last stay; one pruning thus serves many new definitions."""
 
 
 class Wiped(NamedTuple):
-    """How many events were lost at the least, and when events may have been."""
+    """A lower bound of the lost events, and the interval in which events may have been lost."""
 
     events: int
     loss: Loss
 
 
 def prune(instance: Instance, parts: Sequence[Installed], read_out: Callable[[], object]) -> Wiped | None:
-    """Delete the oldest if there are too many; None if there are not.
+    """Delete the oldest retired definitions if there are too many; return None if there are not.
 
-    ``parts`` are installed; ``read_out`` has the whole buffer read, and the kernel's counts.
+    ``parts`` are the installed events. ``read_out`` reads the whole buffer and the kernel's counts.
     """
     if len(instance.retired) <= MOST_RETIRED:
         return None
@@ -47,9 +47,9 @@ def prune(instance: Instance, parts: Sequence[Installed], read_out: Callable[[],
         for event in instance.retired.surplus(KEPT):
             if (reason := delete(instance.files, instance.group, event)) is None:
                 instance.retired.forget(event)
-            else:  # the next time it is tried again
+            else:  # the next pruning tries again
                 log.debug("%s/%s could not be deleted: %s", instance.group, event, reason)
-        read_out()  # the buffer's own counts began anew
+        read_out()  # the wipe reset the buffer's own counts
         wiped = max(0, _firings(instance, parts) - before)
     finally:
         instance.write("tracing_on", "1")
@@ -57,7 +57,7 @@ def prune(instance: Instance, parts: Sequence[Installed], read_out: Callable[[],
 
 
 def _firings(instance: Instance, parts: Sequence[Installed]) -> int:
-    """Of what would be in the buffer, each event by itself."""
+    """Return the hits of all events that would be in the buffer, both halves of calls and pairs."""
     recorded = [part for part in parts if part.profiled and part.records and part.spec.filter is None]
     total = 0
     for file, read in PROFILES.items():

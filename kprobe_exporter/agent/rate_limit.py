@@ -1,11 +1,11 @@
-"""How often probes may fire: which to switch off, and when to try them again.
+"""Limits on how often probes may fire: which probes to switch off, and when to try them again.
 
-Pure: numbers and times in, verdicts out.
+It is pure: numbers and times in, verdicts out.
 
-Each probe has a bucket (as a token bucket's): a limit's worth of firings flows in every second, each
-firing takes one out, and it holds BURST seconds' worth. Empty, the probe is tripped: twice the limit is
-put up with for BURST seconds, ten times the limit for a third of one, a little more than it for long.
-The probes together have one more; when that is empty, the one that fires most is tripped.
+Each probe has a token bucket: every second adds as many tokens as its limit, each firing takes one, and it
+holds BURST seconds' worth. When it is empty, the probe is tripped: twice the limit is tolerated for BURST
+seconds, ten times the limit for a third of a second, slightly more than the limit for long. All probes
+together have one more bucket; when that is empty, the probe that fires most is tripped.
 """
 
 from collections.abc import Collection, Mapping
@@ -13,22 +13,22 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 BURST = 3.0
-"""Seconds of a limit that may be fired at once."""
+"""Seconds' worth of a limit that may fire at once."""
 
 FIRST_PAUSE = 10.0
 LONGEST_PAUSE = 600.0
-"""Seconds for which a probe is off, at first and at the most; twice as long each time."""
+"""Seconds for which a probe is off, the first time and at most; the pause doubles each time."""
 
 RECOVERED = 600.0
-"""Seconds after which a probe that was tripped before counts as one that never was."""
+"""Seconds without a trip after which earlier trips of a probe no longer lengthen its pause."""
 
 AT_ONCE = float("-inf")
 
 
 class Trip(NamedTuple):
-    """A probe that is to be disabled for ``pause`` seconds: there were ``rate`` firings a second.
+    """A probe to disable for ``pause`` seconds, since it fired ``rate`` times per second.
 
-    With ``most`` these are of all probes together, and so many of them its own: none fired more.
+    With ``most``, ``rate`` is that of all probes together and ``most`` the probe's own, the highest of all.
     """
 
     probe: str
@@ -48,30 +48,30 @@ class Trip(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What is to be done: disable the ``tripped``, enable the ``again``."""
+    """What to do: disable the probes ``tripped``, enable the probes ``again``."""
 
     tripped: tuple[Trip, ...] = ()
     again: tuple[str, ...] = ()
 
 
 class _Bucket:
-    """Firings that may still come; below 0 it is empty."""
+    """A token bucket. ``level`` is the number of firings still allowed; below 0 the bucket is empty."""
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
         self.level = BURST * limit
 
     def take(self, firings: float, seconds: float) -> bool:
-        """Whether it is empty after so many firings in so many seconds."""
+        """Take so many firings in so many seconds. Return whether the bucket is empty then."""
         self.level = min(self.level + self.limit * seconds - firings, BURST * self.limit)
         return self.level < 0
 
 
 @dataclass(slots=True)
 class _Probe:
-    """One that is on, or off ``until`` then, perhaps ``by_all``: for the limit of all probes together.
+    """A probe that is on, or off until the time ``until``; ``by_all`` by the limit of all probes together.
 
-    Its last reading: ``hits`` at ``read_at``.
+    ``hits`` and ``read_at`` are its last reading.
     """
 
     bucket: _Bucket | None
@@ -87,7 +87,7 @@ class _Probe:
         return self.bucket.limit if self.bucket else None
 
     def read(self, hits: int, now: float) -> tuple[int, float]:
-        """How many more than at the last reading, and how many seconds since."""
+        """Return the hits and the seconds since the last reading."""
         more, seconds = (0 if self.hits is None else hits - self.hits), now - self.read_at
         self.hits, self.read_at = hits, now
         return more, seconds
@@ -96,8 +96,8 @@ class _Probe:
 class Budget:
     """The buckets of all probes. Not thread-safe.
 
-    ``limit`` is that of all probes together, in firings a second, None for none. Times are seconds of a
-    clock that never steps.
+    ``limit`` is that of all probes together, in firings per second, None for none. Times are seconds of a
+    monotonic clock.
     """
 
     def __init__(self, limit: float | None = None) -> None:
@@ -106,8 +106,8 @@ class Budget:
         self._probes: dict[str, _Probe] = {}
 
     def limit(self, limit: float | None) -> None:
-        """Another limit of all probes together, from now on. If it is a higher one, those that are off for
-        the old one are tried again."""
+        """Set the limit of all probes together. If it was raised, probes that are off because of the old
+        limit are tried again."""
         before = self._all.limit if self._all else None
         if before != limit:
             self._all = _Bucket(limit) if limit else None
@@ -123,12 +123,11 @@ class Budget:
         limits: Mapping[str, float | None],
         up: Collection[str] = (),
     ) -> Verdict:
-        """What is to be done, by what was counted until ``now``, when the ``hits`` were read.
+        """Return what to do, given the ``hits`` that were read at the time ``now``.
 
-        ``limits`` are those of all probes that there are: others are forgotten. One with another limit
-        than before has another bucket, and is tried again at once if it is a higher one. One whose
-        ``hits`` are not known now is left as it is; those that are ``up`` have perhaps been enabled by
-        somebody else.
+        ``limits`` name all current probes; others are forgotten. A probe whose limit changed gets a new
+        bucket, and is tried again at once if the limit was raised. A probe without ``hits`` is left as
+        it is. A probe in ``up`` that was off here was enabled elsewhere, and counts as on.
         """
         self._know(limits)
         for name in up:
@@ -155,7 +154,7 @@ class Budget:
         return Verdict(tuple(tripped), tuple(again))
 
     def _together(self, fired: int, rates: Mapping[str, float], now: float, *, enough: bool) -> list[Trip]:
-        """The trip for the limit of all; ``enough``: one goes anyhow, the rest is seen without it."""
+        """Return the trip for the limit of all. ``enough``: a probe was tripped already, which suffices."""
         seconds, self._read_at = now - self._read_at, now
         if self._all is None:
             return []

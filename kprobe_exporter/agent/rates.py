@@ -5,11 +5,11 @@ from collections.abc import Mapping
 
 STEP = 5.0
 STEPS = 60
-"""One rate every so many seconds, and so many of them: five minutes."""
+"""One rate every STEP seconds, STEPS of them: five minutes."""
 
 
 class History:
-    """The last rates of each probe, in hits a second. One thread feeds it, any may read it."""
+    """The last rates of each probe, in hits a second. One thread updates it, any may read it."""
 
     def __init__(self) -> None:
         self._since = float("-inf")
@@ -17,7 +17,7 @@ class History:
         self._rates: dict[str, deque[float]] = {}
 
     def update(self, now: float, hits: Mapping[str, int]) -> None:
-        """Take the hits so far, at a time in seconds of a clock that never steps, as often as one likes."""
+        """Take the hits so far, at a time in seconds of a monotonic clock. It may be called at any rate."""
         seconds = now - self._since
         if seconds < STEP:
             return
@@ -29,5 +29,5 @@ class History:
         self._since, self._hits, self._rates = now, dict(hits), rates
 
     def rates(self, name: str) -> tuple[float, ...]:
-        """The oldest first; empty for one that was not seen twice."""
+        """Return the rates, oldest first; empty for a probe with fewer than two readings."""
         return tuple(self._rates.get(name, ()))

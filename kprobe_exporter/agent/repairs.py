@@ -1,4 +1,4 @@
-"""What is to be done with a probe that others meddled with, and doing it."""
+"""Repairs of probes after interference by other processes, and carrying them out."""
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,8 +14,8 @@ Action: TypeAlias = Literal["enable", "replace", "leave", "again"]
 
 
 class Mend(NamedTuple):
-    """What is to be done with a probe: ``enable`` what was disabled, ``replace`` it by another one, ``leave``
-    it alone for a while, or try it ``again`` after that. ``reason`` is for people."""
+    """A repair of a probe: ``enable`` it if it was disabled, ``replace`` it by a new one, ``leave`` it alone
+    for a while, or try it ``again`` after that. ``reason`` is for users."""
 
     probe: str
     action: Action
@@ -23,20 +23,20 @@ class Mend(NamedTuple):
 
 
 def exchanges(probes: Sequence[ProbeState], mends: Iterable[Mend]) -> Iterator[tuple[ProbeState, ProbeState]]:
-    """Which probe is to go, and what comes in its place; what needs no other one is mended in passing."""
+    """Yield each probe to replace with its successor; carry out repairs that need no successor at once."""
     named = {probe.name: probe for probe in probes}
     for mend in mends:
         if mend.probe not in named:
-            continue  # no probe's: see `look`
+            continue  # an event of the agent itself: see ``own`` in `Vigil.look`
         if (new := mended(named[mend.probe], mend)) is not None:
             yield named[mend.probe], new
 
 
 def mended(probe: ProbeState, mend: Mend) -> ProbeState | None:
-    """What is to come in the place of this probe; None if it stays."""
+    """Return the successor of this probe; None if it stays."""
     if mend.action == "enable":
         assert probe.attached is not None
-        with suppress(ProbeRefused):  # it is looked at again
+        with suppress(ProbeRefused):  # the next look at it tries again
             probe.attached.enable()
         return None
     if mend.action == "leave":

@@ -1,4 +1,4 @@
-"""Serving: an agent and the HTTP server in front of it, until told to stop."""
+"""Running an agent, with the HTTP server in front of it, until a stop is requested."""
 
 import logging
 import os
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Options(NamedTuple):
-    """What the command line says beside the configuration."""
+    """The options of the command line that the configuration does not contain."""
 
     listen: Sequence[str] = (":10435",)
     telemetry_path: str = "/metrics"
@@ -38,7 +38,7 @@ class Options(NamedTuple):
 
 @contextmanager
 def this_kernel(path: Path | None) -> Iterator[Tracefs]:
-    """The tracefs of the running kernel, at the path asked for or wherever it is mounted."""
+    """Yield the tracefs of the running kernel, at this path, or where it is mounted if that is None."""
     with mounted(path) as root:
         files = MountedTracefs(root)
         remove_dead_traces(files)
@@ -51,10 +51,10 @@ def serve(
     stop: Stop,
     kernel: Callable[[Path | None], AbstractContextManager[Tracefs]] = this_kernel,
 ) -> None:
-    """Run the agent until ``stop`` is set. Raises KprobeExporterError for what a person can mend.
+    """Run the agent until ``stop`` is set. Raises KprobeExporterError for errors that a user can fix.
 
-    ``read`` reads the configuration: at first, and whenever a reload is asked for. The sockets come
-    first: a second agent on the same address must not touch the kernel at all.
+    ``read`` reads the configuration, at the start and at each reload. The sockets are opened before the
+    kernel is touched: a second agent on the same address must not touch it at all.
     """
     config = read()
     with ExitStack() as stack:
@@ -103,7 +103,7 @@ def serve(
 
 
 def summary(snapshot: Snapshot) -> str:
-    """The state of the probes in a line, for systemd."""
+    """Return the state of the probes in one line, for systemd."""
     down = [probe.name for probe in snapshot.probes if probe.state == "failed"]
     up = sum(probe.state == "up" for probe in snapshot.probes)
     line = f"{up} of {len(snapshot.probes)} probes are up"

@@ -1,4 +1,4 @@
-"""The agent's own timer: how often probes fire, held against their limits, and what that costs."""
+"""The agent's own timer: it compares the probes' rates with their limits, and estimates their cost."""
 
 import logging
 import threading
@@ -13,21 +13,21 @@ from kprobe_exporter.agent.rates import History
 log = logging.getLogger(__name__)
 
 INTERVAL = 1.0
-"""Seconds from one look to the next."""
+"""Seconds between two looks."""
 
 SOON, LATE = 0.5, 3.0
-"""Seconds from one reading of the counts to the next: sooner, it is the same one. Later, the counts have
-stood still, and the kernel may have been asked at any moment in between: the next one tells the rate."""
+"""Seconds between two readings of the counts. Below SOON, it is the same reading. Above LATE, the counts were
+delayed and may be from any moment in between, so that only the next reading gives a rate."""
 
 
 STALE = 10.0
-"""Seconds after which it is said that the counts are old."""
+"""Age of the counts, in seconds, from which a warning is logged."""
 
 
 class Look(NamedTuple):
-    """What is seen of all probes, by name: hits so far, of those that are counted; the limit of each, in
-    hits a second; those that are up; seconds that a hit costs. ``limit`` is that of all together. ``age``
-    is how many seconds ago the hits were read, infinite if nobody knows."""
+    """The state of all probes, by name: the hits so far, of those that are counted; the limits, in hits per
+    second; the probes that are up; the seconds that a hit costs. ``limit`` is that of all together. ``age``
+    is how many seconds ago the hits were read, infinite if that is unknown."""
 
     hits: Mapping[str, int] = {}
     limits: Mapping[str, float | None] = {}
@@ -38,12 +38,12 @@ class Look(NamedTuple):
 
 
 class Watch:
-    """A thread that looks once a second, whether or not anybody scrapes.
+    """A thread that looks at all probes once a second, independently of scrapes.
 
-    It alone uses the budget; ``overhead`` and ``history`` may be read by any thread. ``disable`` and
-    ``enable`` ask the kernel and may take a while: nobody waits for this thread but ``close``, and that
-    for a bounded time. What goes wrong is logged once, and looked at again. Rates are hits over the time
-    between two readings of the counts; while nobody can read them, no probe is judged.
+    It alone uses the budget; any thread may read ``overhead`` and ``history``. ``disable`` and ``enable``
+    make system calls and may take a while: only ``close`` waits for this thread, for a bounded time. An
+    error is logged once, and the thread goes on. Rates are hits over the time between two readings of the
+    counts; while the counts cannot be read, no probe is judged.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Watch:
             self._thread.join(timeout=2)
 
     def look(self) -> None:
-        """One look, and what follows from it."""
+        """Look once, and disable or enable probes accordingly."""
         seen = self._look()
         read_at = self._clock() - seen.age
         self._tell(seen.age)
@@ -93,7 +93,7 @@ class Watch:
             self._enable(name)
 
     def _tell(self, age: float) -> None:
-        """Of counts that are old, once, and when they are read again; while probes change nobody knows."""
+        """Log once that the counts are old, and once that they are read again. An infinite age is ignored."""
         if self._stale and age < STALE:
             self._stale = False
             log.info("the kernel's counts are read again")
@@ -102,12 +102,12 @@ class Watch:
             log.warning("the kernel's counts are %d s old: something holds up whoever reads tracefs", age)
 
     def _is_news(self, read_at: float) -> bool:
-        """Whether it is another reading than the last one, and tells how much was counted until then."""
+        """Return whether this is a new reading of the counts, whose time is known well enough for a rate."""
         seconds = read_at - self._read_at
         if not seconds > SOON:
             return False
         self._read_at = read_at
-        # Not two of them, or nothing would be judged where every reading takes long.
+        # Never two in a row, or no probe would be judged where every reading takes long.
         self._passed_over = LATE < seconds < float("inf") and not self._passed_over
         return not self._passed_over
 
@@ -115,7 +115,7 @@ class Watch:
         while not self._closed.wait(INTERVAL):
             try:
                 self.look()
-            except Exception as error:  # whatever it is, the thread goes on
+            except Exception as error:  # the thread goes on after any error
                 if not self._complained:
                     log.exception("the probes cannot be watched: %s", error)
                 self._complained = True

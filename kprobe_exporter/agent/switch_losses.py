@@ -1,4 +1,4 @@
-"""What the kernel counts of a probe that it no longer records, told as lost when the probe goes."""
+"""Lost events of probes that go: hits that the kernel still counted, but no longer recorded."""
 
 from collections.abc import Iterable, Mapping
 
@@ -9,17 +9,17 @@ from kprobe_exporter.probing.attach import Attached, each_hit_is_an_event
 REASON = "disabled"
 
 SHARED = ("overrun", "commit_overrun", "dropped", "wiped")
-"""The losses of which nobody knows whose events they were."""
+"""The losses for which the probe is unknown."""
 
 
 class Balance:
-    """Hits less events less losses of single probes, where the three should be even at any end.
+    """Hits less events less known losses, by probe: what grows while a probe is switched off was lost.
 
-    While a kprobe is taken out of the code, some 50 ms, it goes on firing and counting, and records
-    nothing any more (``__disable_trace_kprobe()`` in kernel/trace/trace_kprobe.c): under a flood that is
-    thousands of hits without an event. Whoever changes probes owns it. Where the ring buffer lost events
-    as well, since the probe was attached, it may tell less than there was; never more, but for the agent's
-    own firings in that time, which are hits and no events.
+    While the kernel removes a kprobe from the code, some 50 ms, the probe still fires and counts, but records
+    nothing (``__disable_trace_kprobe()`` in kernel/trace/trace_kprobe.c): under a flood that is thousands of
+    hits without an event. The thread that holds the change lock owns it. It may under-report if the ring
+    buffer also lost events since the probe was attached. It over-reports only the agent's own firings in that
+    time, which are hits without events.
     """
 
     def __init__(self, aggregator: Aggregator) -> None:
@@ -27,22 +27,22 @@ class Balance:
         self._begun: dict[str, int] = {}
 
     def begin(self, coming: Iterable[Attached]) -> None:
-        """These are about to be enabled."""
+        """Note the difference of these probes, which are about to be enabled."""
         names = [attached.spec.probe for attached in coming if each_hit_is_an_event(attached)]
         if names:
             ledger = self._aggregator.ledger()
             self._begun |= {name: _untold(ledger, name) for name in names}
 
     def look(self, going: Iterable[Attached], hits: Mapping[str, int]) -> None:
-        """These are about to be switched off; ``hits`` were read before the last events were. What is missing
-        already was lost untold, as when somebody deletes a definition."""
+        """Note it again before these are switched off; ``hits`` were read before the last events were. Events
+        that are missing already had another reason, such as a definition that another process deleted."""
         ledger = self._aggregator.ledger()._replace(hits=dict(hits))
         for name in [attached.spec.probe for attached in going]:
             if name in self._begun and name in hits:
                 self._begun[name] = max(self._begun[name], _untold(ledger, name))
 
     def end(self, gone: Iterable[Attached], before: Mapping[str, int]) -> None:
-        """These are off and all that they left was read; ``before`` are the hits from before that."""
+        """Count the losses of these, which are off and read completely. ``before`` are the earlier hits."""
         ledger = self._aggregator.ledger()
         for name in [attached.spec.probe for attached in gone]:
             begun = self._begun.pop(name, None)

@@ -1,4 +1,4 @@
-"""What the records of a layout are wanted for, and what they came to: adding up without a record each."""
+"""Recipes say what to add up from a layout's records; tallies are the sums, delivered instead of records."""
 
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -13,12 +13,12 @@ Condition: TypeAlias = (
 
 
 class Group(NamedTuple):
-    """What one metric wants of the records of a layout: added up by the raw values of ``keys``.
+    """What one metric adds up from a layout's records, grouped by the raw values of ``keys``.
 
-    ``value`` is the field that is added, put into buckets or kept; None counts. A histogram's
-    ``bounds`` are, for each of its buckets, the greatest whole number that falls into it. ``last`` keeps
-    the value of the last record. ``positive``: values below 0 are refused. Records that do not meet
-    ``where`` change nothing.
+    ``value`` is the field whose values are summed, put into buckets or kept; None counts the records.
+    A histogram's ``bounds`` hold, for each of its buckets, the greatest whole number that falls into it.
+    ``last`` keeps the value of the last record. ``positive`` refuses values below 0. Records that do not
+    meet ``where`` change nothing.
     """
 
     keys: tuple[str, ...] = ()
@@ -30,7 +30,7 @@ class Group(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """All that a layout's records are wanted for. ``only`` is the filter that the kernel left to us."""
+    """Everything to add up from a layout's records. The agent evaluates ``only`` where the kernel cannot."""
 
     groups: tuple[Group, ...]
     only: Condition | None = None
@@ -40,8 +40,8 @@ RawKey: TypeAlias = tuple[int | bytes | None, ...]
 
 
 class Tally(NamedTuple):
-    """What the records of one key came to: their number, and by the group's sort the sum of their
-    values (or the last one, with its time in ns) and the counts of its buckets (the last is +Inf)."""
+    """The sums over the ``events`` records of one key. Depending on the group, ``sum`` is the sum of their
+    values or the last value (of ``time``, in ns); ``buckets`` are counts (the last is +Inf)."""
 
     slot: int
     group: int
@@ -53,7 +53,7 @@ class Tally(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """Values that a group could not take: below 0, or unreadable."""
+    """The numbers of values that a group refused: those below 0, and those that were unreadable."""
 
     slot: int
     group: int

@@ -1,4 +1,4 @@
-"""What a hist trigger is told, what its rows are to which metric, and what it tells: frozen values."""
+"""Hist triggers: their keys, the metrics that their rows feed, and their tables as read. Frozen values."""
 
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, TypeAlias
@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple, TypeAlias
 class HistKey(NamedTuple):
     """One key of a hist trigger: ``name`` in the kernel's event, ``field`` in our records.
 
-    The kernel prints every number as an unsigned one: ``bits`` and ``signed`` say how to read it; a
-    string has no bits. ``log2``: instead of the value the power of two that is the next above it.
+    The kernel prints every number as unsigned; ``bits`` and ``signed`` say how to convert it back. A
+    string has 0 bits. With ``log2`` the key is the exponent of the next power of two, not the value.
     """
 
     field: str
@@ -22,15 +22,15 @@ class HistKey(NamedTuple):
 
 
 HistUse: TypeAlias = Literal["add", "spread", "errors", "negative"]
-"""Rows are added to a counter; put into the buckets of a histogram; counted by the errno that their value
-is, if it is one; or are values below 0 that a counter refuses."""
+"""How a metric uses the rows: ``add`` adds them to a counter, ``spread`` to a histogram's buckets;
+``errors`` counts values that are errors by errno, ``negative`` counts values below 0 as refused."""
 
 
 class HistFeed(NamedTuple):
-    """What the rows of a table are to one metric.
+    """How one metric uses the rows of a table.
 
-    ``group`` numbers the metrics as the groups of a Recipe do: those of the probe, then the errors and
-    the values that it returns. ``labels`` and ``value`` are places among the table's keys.
+    ``group`` is the metric's number, in the order of a Recipe's groups: first the probe's metrics, then
+    its returned errors and returned values. ``labels`` and ``value`` are indexes into the table's keys.
     """
 
     group: int
@@ -40,11 +40,11 @@ class HistFeed(NamedTuple):
 
 
 class HistTable(NamedTuple):
-    """One hist trigger and what it feeds, pure: what would be written, without having been written.
+    """One hist trigger and the metrics that it feeds, as a description: nothing is written yet.
 
-    ``value`` is the field that is summed up, None where the rows need no sum; ``size`` the rows that the
-    kernel makes room for. ``passed``: its hits are events that passed the probe's filter, and no other
-    table that says so counts the same ones.
+    ``value`` is the field to sum, None where the rows need no sum. ``size`` is the number of rows that the
+    kernel allocates. ``passed``: the table's hits count as events that passed the probe's filter; tables
+    of one probe that are marked so never count the same event twice.
     """
 
     keys: tuple[HistKey, ...]
@@ -56,7 +56,7 @@ class HistTable(NamedTuple):
 
     @property
     def trigger(self) -> str:
-        """The trigger as the kernel wants it (event_hist_trigger_parse, kernel/trace/trace_events_hist.c)."""
+        """The trigger in the kernel's syntax (event_hist_trigger_parse, kernel/trace/trace_events_hist.c)."""
         keys = ",".join(key.render() for key in self.keys)
         vals = f":vals={self.value}" if self.value else ""
         condition = f" if {self.condition}" if self.condition else ""
@@ -64,9 +64,9 @@ class HistTable(NamedTuple):
 
 
 class HistReading(NamedTuple):
-    """A table as it was read: ``rows`` give hits and sum by key, the numbers as the kernel prints them.
+    """A table as it was read: ``rows`` map keys to hits and sum, with numbers as the kernel prints them.
 
-    ``hits`` are those that found a row, ``dropped`` those that found no room for one.
+    ``hits`` counts events that were added to a row, ``dropped`` events whose new key found the table full.
     """
 
     hits: int

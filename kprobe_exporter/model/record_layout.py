@@ -1,4 +1,4 @@
-"""Where a binary record holds its values, and how a page of them is built: frozen values."""
+"""Where a binary record holds its values, and how a ring buffer page is laid out: frozen values."""
 
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -7,16 +7,16 @@ from kprobe_exporter.model.values import Layout
 FieldKind: TypeAlias = Literal[
     "unsigned", "signed", "char", "symbol", "text", "dynamic", "relative", "array", "texts", "comm"
 ]
-"""A number; one character; a kernel address; a NUL-terminated string in the record; one that
-``__data_loc`` (counted from the record's start) or ``__rel_loc`` (from behind the field) leads to; an
-array; an array of strings; the thread's name, which is not in the record."""
+"""``symbol`` is a kernel address, ``text`` a NUL-terminated string in the record. ``__data_loc`` (an offset
+from the record's start) leads to a ``dynamic`` string, ``__rel_loc`` (an offset from the field's end) to a
+``relative`` one. ``texts`` is an array of strings. ``comm``, the thread's name, is not in the record."""
 
 
 class Field(NamedTuple):
-    """Where a record holds one value: ``offset`` and ``size`` in bytes, counted from the record's start.
+    """Where a record holds one value: ``offset``, from the record's start, and ``size`` are in bytes.
 
-    ``element`` is the fetch type that an array's elements print by, ``length`` their number (0 where
-    the record tells). ``fault``: a dynamic string of no bytes is one that could not be read.
+    ``element`` is the fetch type of an array's elements, which says how they print; ``length`` is their
+    number, 0 for other kinds. ``fault``: a dynamic string of length 0 was unreadable.
     """
 
     kind: FieldKind
@@ -30,8 +30,8 @@ class Field(NamedTuple):
 class Shape(NamedTuple):
     """The binary records of one layout: ``fields`` in the order of the layout's ``args``.
 
-    ``id`` is the event's common_type; ``tid`` and ``caller`` where those are; ``size`` the bytes that a
-    record has at the least.
+    ``id`` is the event's common_type. ``tid`` and ``caller`` say where those values are. ``size`` is the
+    minimum length of a record in bytes.
     """
 
     id: int
@@ -43,14 +43,14 @@ class Shape(NamedTuple):
 
 
 class Stacks(NamedTuple):
-    """The records of ``ftrace/kernel_stack``: their id, and where the return addresses start."""
+    """The records of ``ftrace/kernel_stack``: their event id, and the offset of the return addresses."""
 
     id: int
     offset: int
 
 
 class Geometry(NamedTuple):
-    """How a page of trace_pipe_raw is built: events/header_page. Offsets and sizes in bytes."""
+    """The layout of a page of trace_pipe_raw (events/header_page): offsets and sizes in bytes."""
 
     commit: int
     commit_size: int

@@ -11,18 +11,18 @@ Value: TypeAlias = int | bytes | None
 """A field of an event: a number, a string's raw bytes, or None where the kernel could not read it."""
 
 ArgKind = Literal["int", "hex", "char", "bare", "str", "texts", "comm"]
-"""How the kernel prints an argument: a number as C reads it, hexadecimal digits alone, one character in
+"""How the kernel prints an argument: a number in C syntax, hexadecimal digits without 0x, one character in
 quotes, text without quotes (symbols, and arrays of numbers or characters), a quoted string, an array of
-quoted strings. ``comm`` is not in the event: the thread's name, looked up by its id."""
+quoted strings. ``comm`` is the thread's name: it is not in the event, but looked up by the thread's id."""
 
 
 class ReturnType(NamedTuple):
     """How the return register is read.
 
-    ``fetch`` is the kernel's fetch type, None where there is nothing to read. ``signed`` values
-    below 0 may be errors; a ``pointer`` has no value histogram, but an ERR_PTR
-    (include/linux/err.h) counts. ``wide`` says that the width is a guess: the upper half of the
-    register is garbage for a C ``int``, so 2**32-4095 .. 2**32-1 are errors too.
+    ``fetch`` is the kernel's fetch type, None where there is nothing to read. ``signed`` values below 0
+    may be errors. A ``pointer`` has no value histogram, but an ERR_PTR (include/linux/err.h) counts as an
+    error. ``wide`` says that the width is a guess: the upper half of the register is garbage for a C
+    ``int``, so 2**32-4095 .. 2**32-1 are errors too.
     """
 
     name: str
@@ -36,9 +36,9 @@ class Arg(NamedTuple):
     """One argument of an event, in the order of its definition.
 
     ``bits`` is set where a signed number is printed as an unsigned one of that width. ``type`` is the
-    kernel's fetch type, such as ``x32[4]`` or ``symbol``, "" where the event's ``format`` tells all;
-    ``field`` the name in that format where it is another one. ``pointer``: it is an address, as far as
-    anybody can tell.
+    kernel's fetch type, such as ``x32[4]`` or ``symbol``; "" where the event's ``format`` is sufficient.
+    ``field`` is the argument's name in that format, "" if it equals ``name``. ``pointer``: the plan takes
+    the argument for an address.
     """
 
     name: str
@@ -51,13 +51,13 @@ class Arg(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What an event of one installed probe carries, and how its text is walked.
+    """What an event of one installed probe carries, and how its text is parsed.
 
-    ``slot`` numbers the layouts of one agent; a record names its layout by it. ``pattern`` is a
-    regular expression for the text of a static tracepoint, one group an argument; None for what the
-    probe events of the kernel print in one form. ``stack``: the kernel's stack follows each event.
-    ``user``: its addresses are a program's, so it knows no caller. ``caller``: where a return goes back
-    to is wanted, for which the kernel's symbols have to be loaded.
+    ``slot`` is the layout's number in its agent; records refer to their layout by it. ``pattern`` is a
+    regular expression for the text of a static tracepoint, with one group per argument; None for probe
+    events, which the kernel prints in one form. ``stack``: the kernel's stack follows each event.
+    ``user``: the addresses are a program's, so the caller is unknown. ``caller``: the configuration uses
+    the function that a return goes back to, for which the kernel's symbols have to be loaded.
     """
 
     slot: int
@@ -73,7 +73,7 @@ class Layout:
     caller: bool = False
 
     def place(self, name: str) -> int | None:
-        """Where a record of this layout holds the argument ``name``, None if it does not."""
+        """Return the index of the argument ``name`` in a record of this layout, None if it has none."""
         for number, arg in enumerate(self.args, VALUES):
             if arg.name == name:
                 return number
@@ -81,19 +81,18 @@ class Layout:
 
 
 Record: TypeAlias = tuple[Any, ...]
-"""One event as the sources deliver it: a flat tuple, since this is the hot path. Its places:
+"""One event as the sources deliver it: a flat tuple, since this is the hot path. Its indexes:
 
 SLOT the layout's number · TIME nanoseconds of the instance's clock · CPU · TID in the initial pid
-namespace · TGID the same, None where it was not recorded · CALLER bytes, the function that a return
-goes back to, None where the kernel could not tell · from VALUES on the values of the layout's
-``args``.
+namespace · TGID in the same namespace, None where it was not recorded · CALLER the name, in bytes, of the
+function that a return goes back to, None where it is unknown · from VALUES on the layout's ``args``.
 """
 
 SLOT, TIME, CPU, TID, TGID, CALLER, VALUES = range(7)
 
 
 class Loss(NamedTuple):
-    """Events of one CPU that were lost: between these moments, in nanoseconds of the instance's clock."""
+    """An interval in which events of one CPU were lost, in nanoseconds of the instance's clock."""
 
     cpu: int
     start: int
@@ -102,19 +101,19 @@ class Loss(NamedTuple):
 
 @dataclass(slots=True)
 class Batch:
-    """What one read gave: records in the order in which the kernel printed them, and what was not one.
+    """What one read gave: records in the order in which the kernel printed them, sums, stacks and losses.
 
-    ``lost`` sums the kernel's LOST lines; per-CPU ``overrun`` tells the same loss, so it is shown,
-    never added. ``stacks`` are frames, innermost first, as printed, each with the record that they
-    belong to: that one may be of an earlier batch, for the kernel writes an event before its stack,
-    and no event waits for it. In the same way the last frames may come with the next batch.
+    ``lost`` is the sum of the kernel's LOST lines. Per-CPU ``overrun`` counts the same events, so the two
+    are never added. ``stacks`` pair frames, innermost first, as printed, with the record that they belong
+    to. The kernel writes an event before its stack, and events do not wait for their stacks: the record
+    may be from an earlier batch, and the last frames may come with the next batch.
 
-    ``tallies`` are what the records of layouts with a recipe came to; then ``arrived`` counts them by
-    slot, and ``passed`` those that their filter let through, where it is ours.
+    ``tallies`` are the sums over the records of layouts with a recipe. ``arrived`` counts these records by
+    slot; ``passed`` counts those that passed the filter, where the agent evaluates it.
 
-    ``losses`` say when events went missing; of pages, before any record of a later moment than their
-    start is delivered (text tells only where the next event of that CPU is printed). ``unpaired``
-    counts the events that belong to a pair of which the other half is missing.
+    ``losses`` say when events went missing. A reader of pages delivers a loss before any record later than
+    its start; a reader of text, only where the next event of that CPU is printed. ``unpaired`` counts
+    the events that belong to a pair whose other half is missing.
     """
 
     records: list[Record] = field(default_factory=list)
@@ -130,17 +129,17 @@ class Batch:
 
 
 STACK_POINTER = "stack_pointer"
-"""The argument of both halves of a call that holds ``$stack``, by which they are paired."""
+"""The argument that holds ``$stack`` in both halves of a call; the halves are paired by it."""
 
 
 class Join(NamedTuple):
     """How two events become one record: an event of ``begins``, and then one of ``end``.
 
-    ``layout`` is the joined record's: TIME, CPU, TID and TGID are the first event's, CALLER the second's;
-    an argument is the first event's, of those that it has not the second's, and ``duration`` the
-    nanoseconds between the two. ``by`` says which belong together: ``stack``, a function's entry and
-    return, by thread and STACK_POINTER; ``depth``, the same where there is no stack pointer, by
-    thread and nesting; ``key``, by equal values of the fields ``key``, the latest first event each.
+    ``layout`` is the joined record's: TIME, CPU, TID and TGID are the first event's, CALLER the second's.
+    An argument is the first event's if that has it, else the second's; ``duration`` is the nanoseconds
+    between the two. ``by`` says how events are paired: ``stack`` pairs a function's entry and return by
+    thread and STACK_POINTER; ``depth`` does so by thread and nesting, where there is no stack pointer;
+    ``key`` pairs an end with the latest first event that has equal values of the fields ``key``.
     """
 
     layout: Layout
@@ -153,7 +152,7 @@ class Join(NamedTuple):
 class Where(NamedTuple):
     """A filter that is evaluated in the agent: the fields it reads, and the test of their values.
 
-    ``condition`` is the same test as plain values; None where it has patterns of strings in it.
+    ``condition`` is the same test as plain values; None where the filter contains string patterns.
     """
 
     fields: tuple[str, ...]
@@ -162,12 +161,13 @@ class Where(NamedTuple):
 
 
 Plan: TypeAlias = Literal["count", "events", "kernel"]
-"""How a probe is collected: counted by the kernel, without a single event in the ring buffer; event by
-event, because something wants to know more than how many; or aggregated in the kernel, by hist triggers."""
+"""How a probe is collected. ``count``: the kernel counts hits and writes no event to the ring buffer.
+``events``: each event is read, since a metric or an export needs more than the number of hits.
+``kernel``: hist triggers aggregate in the kernel."""
 
 
 class Unfit(NamedTuple):
-    """An alternative that this kernel cannot do, known before anything was tried."""
+    """An alternative that this kernel cannot provide, as known before any attempt to install it."""
 
     target: str
     reason: str
@@ -175,14 +175,14 @@ class Unfit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProbeSpec:
-    """One way to attach one probe, pure: what would be written to tracefs, without having been written.
+    """One way to attach one probe, as a description: nothing is written to tracefs yet.
 
-    ``file`` is the definitions file, None for a static tracepoint that needs no definition;
-    ``verb`` the head of the line (``p``, ``r1024``, ``e``), ``body`` what follows the name;
-    ``system`` and ``event`` name the static tracepoint. ``filter`` is the kernel's to evaluate, ``only``
-    the agent's. ``because`` says in one clause why the plan is this one, for a person. ``tables`` are
-    the hist triggers of the plan ``kernel``, each with the filter in its own condition. ``role`` is
-    its part in a call or a pair: what ends it is no hit of its own, nor is what the agent needs itself.
+    ``file`` is the definitions file, None for a static tracepoint that needs no definition. ``verb`` is
+    the head of the line (``p``, ``r1024``, ``e``), ``body`` the part after the name. ``system`` and
+    ``event`` name the static tracepoint. The kernel evaluates ``filter``, the agent evaluates ``only``.
+    ``because`` tells the user in one clause why this plan was chosen. ``tables`` are the hist triggers of
+    the plan ``kernel``, each with the filter in its own condition. ``role`` is the event's part in a call
+    or a pair; events with ``end`` are no hits, nor are ``own`` events, which the agent itself needs.
     """
 
     probe: str
@@ -204,25 +204,25 @@ class ProbeSpec:
     role: Literal["whole", "begin", "end", "own"] = "whole"
 
     def line(self, group: str, event: str) -> str:
-        """The definition as the kernel wants it, for this group and event name."""
+        """Return the definition in the kernel's syntax, for this group and event name."""
         return f"{self.verb}:{group}/{event} {self.body}"
 
 
 Decoder: TypeAlias = Callable[[Value], str | None]
-"""Turns a field's value into a label's text; None where it cannot."""
+"""Turns a field's value into a label's text; returns None for a value that it cannot decode."""
 
 
 OF_THREAD = frozenset({"cgroup", "container", "pod", "namespace"})
-"""Decoders of the cgroup that a thread is in: what they take is a thread's id."""
+"""Decoders of the cgroup that a thread is in: their field holds a thread's id."""
 
 CgroupOf: TypeAlias = Callable[[int, int], bytes | None]
-"""The path of the cgroup that a thread, by its id, was in at a time in nanoseconds; None: unknown."""
+"""Takes a thread's id and a time in ns; returns the path of the thread's cgroup then, None if unknown."""
 
 
 class LabelSpec(NamedTuple):
-    """One label of a metric: the field it comes from, and the decoders by name, applied in turn.
+    """One label of a metric: the field it comes from, and the named decoders, applied in turn.
 
-    With one of OF_THREAD they take the path of the cgroup, found at the event's place in the stream.
+    If the first is in OF_THREAD, it gets the path of the thread's cgroup at the event's place in the stream.
     """
 
     name: str
@@ -231,15 +231,15 @@ class LabelSpec(NamedTuple):
 
     @property
     def of_thread(self) -> bool:
-        """Whether the field is a thread's id, by which its cgroup is found."""
+        """Return whether the field is a thread's id, which the agent maps to the thread's cgroup."""
         return bool(self.decoders) and self.decoders[0][0] in OF_THREAD
 
 
 class MetricSpec(NamedTuple):
     """One metric that events feed, under its full name.
 
-    ``value`` is the field it takes, multiplied by ``scale``; None for 1. Events that do not pass
-    ``where`` change nothing.
+    ``value`` is the field it takes, multiplied by ``scale``; None means the value 1. Events that do not
+    pass ``where`` change nothing.
     """
 
     name: str
@@ -253,12 +253,12 @@ class MetricSpec(NamedTuple):
 
 
 class Emission(NamedTuple):
-    """One event that is to be exported: small, for it may wait in a queue and be dropped there.
+    """One event to export. It is kept small, since it may wait in a queue and be dropped there.
 
-    ``record`` is of the layout with the slot ``record[SLOT]``. ``trace`` and ``span`` are the ids of a
-    span, 0 for a log record, which belongs to the span ``parent`` of ``trace`` if that is not 0.
-    ``stack`` are frames, innermost first; ``attributes`` tell of the container and the pod that its
-    thread was in, None where nobody asked or it was in none.
+    ``record`` has the layout whose slot is ``record[SLOT]``. ``trace`` and ``span`` are the ids of a span;
+    a log record has the ``span`` 0. ``parent`` is the span of ``trace`` that it belongs to, 0 for none.
+    ``stack`` holds frames, innermost first. ``attributes`` describe the container and the pod of the
+    thread; None where they were not recorded or the thread was in none.
     """
 
     record: Record
@@ -270,8 +270,8 @@ class Emission(NamedTuple):
 
 
 class ProbeMetrics(NamedTuple):
-    """What the events of one probe are turned into; ``duration_buckets`` in seconds, empty where
-    nothing takes time."""
+    """The metrics of one probe. ``duration_buckets`` are in seconds, empty where the probe measures no
+    duration."""
 
     probe: str
     metrics: tuple[MetricSpec, ...]
@@ -282,12 +282,12 @@ class ProbeMetrics(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KernelCounts:
-    """What the kernel counted, read at one moment; raw, so it restarts when a probe is made again.
+    """The kernel's counts, read at one moment; raw, so they restart when a probe is installed again.
 
-    ``hits`` and ``misses`` by probe; what the kernel does not count is not there. ``lost`` by
-    reason, over all CPUs of our instance and all hist tables; ``buffer_bytes`` waiting in its ring
-    buffers. ``tables`` by the slot of the probe's layout, in the order of its specification. ``epoch`` is
-    the aggregator's when what to read was looked up.
+    ``hits`` and ``misses`` are by probe, without those that the kernel does not count. ``lost`` is by
+    reason, summed over all CPUs of our instance and all hist tables. ``buffer_bytes`` wait in the ring
+    buffers. ``tables`` are by the slot of the probe's layout, in the order of its specification. ``epoch``
+    is the aggregator's epoch at the time when the list of events to read was made.
     """
 
     hits: Mapping[str, int] = field(default_factory=dict)
@@ -299,7 +299,7 @@ class KernelCounts:
 
 
 class Exemplar(NamedTuple):
-    """One call of a histogram that was exported as a span: its ids, seconds, and its end in Unix time."""
+    """One call that was exported as a span: its ids, its duration in seconds, and its end in Unix time."""
 
     trace: int
     span: int
@@ -310,7 +310,7 @@ class Exemplar(NamedTuple):
 class HistogramValue(NamedTuple):
     """A histogram: ``counts`` per bucket, not cumulative, one more than ``bounds`` (the last is +Inf).
 
-    ``exemplars`` are the last ones, by the number of their bucket.
+    ``exemplars`` are the latest ones, by the index of their bucket.
     """
 
     bounds: tuple[float, ...]
@@ -323,7 +323,7 @@ LabelValues: TypeAlias = tuple[str, ...]
 
 
 class Family(NamedTuple):
-    """One metric with all its label sets, as it is exposed. A counter's ``name`` has its ``_total``."""
+    """One metric with all its label sets, as it is exposed. A counter's ``name`` includes ``_total``."""
 
     name: str
     type: Literal["counter", "gauge", "histogram"]
@@ -334,10 +334,10 @@ class Family(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProbeStatus:
-    """A probe as the status page shows it. ``hits`` and ``misses`` are None where nobody counts them.
+    """A probe as the status page shows it. ``hits`` and ``misses`` are None where they are not counted.
 
-    ``because`` says in one clause why the plan is this one; ``rates`` are the last hits a second, the oldest
-    first. ``lost`` is how many of its events were lost at most, None where nobody can tell or none is made.
+    ``because`` says in one clause why this plan was chosen. ``rates`` are the last hits per second, oldest
+    first. ``lost`` is an upper bound of its lost events, None if that is unknown or the probe has no events.
     """
 
     name: str
@@ -356,7 +356,7 @@ class ProbeStatus:
 
 
 class Snapshot(NamedTuple):
-    """All that is shown at one moment: copied under the lock, formatted without it."""
+    """Everything that is shown at one moment. It is copied under the lock and formatted without it."""
 
     families: tuple[Family, ...]
     probes: tuple[ProbeStatus, ...]

@@ -1,4 +1,4 @@
-"""Settling a probe on the first of its alternatives that this kernel takes, and having it in the kernel."""
+"""Attaching a probe by the first of its alternatives that the kernel accepts, and controlling it there."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed, install
 
 Put: TypeAlias = Callable[[ProbeSpec, list[ProbeSpec]], Installed]
-"""Installs one event beside others. Raises ProbeRefused."""
+"""Installs one event next to the others. Raises ProbeRefused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """A configured probe in the kernel: one event, or those of a call or a pair and what joins them.
+    """A configured probe in the kernel: one event, or the events of a call or a pair and their join.
 
-    The events that begin it come first, the one that ends it last. Not thread-safe.
+    In ``parts`` the events that begin it come first, the one that ends it last. Not thread-safe.
     """
 
     spec: ProbeSpec | JoinedSpec
@@ -30,31 +30,31 @@ class Attached:
 
     @property
     def layout(self) -> Layout:
-        """That of the records which its metrics take."""
+        """The layout of the records that feed its metrics."""
         return self.parts[0].layout if self.joined is None else self.joined.layout
 
     @property
     def only(self) -> Where | None:
-        """The filter that is left for the agent."""
+        """The filter that the agent evaluates."""
         return self.spec.only
 
     @property
     def tables(self) -> tuple[HistTable, ...]:
-        """The hist triggers, where the kernel aggregates."""
+        """The hist triggers, if the kernel aggregates."""
         return self.spec.tables if isinstance(self.spec, ProbeSpec) else ()
 
     @property
     def counted_by_kernel(self) -> bool:
-        """Whether the kernel counts its hits."""
+        """Return whether the kernel counts its hits."""
         return all(part.counted_by_kernel for part in self.parts if part.spec.role != "end")
 
     def enable(self) -> None:
-        """Start recording; what ends comes before what begins. Raises ProbeRefused."""
+        """Start recording; the event that ends a call or pair is enabled first. Raises ProbeRefused."""
         for part in reversed(self.parts):
             part.enable()
 
     def pause(self) -> None:
-        """Stop recording; what was counted can still be read. Never raises."""
+        """Stop recording; the kernel's counts can still be read. Never raises."""
         for part in self.parts:
             part.pause()
 
@@ -70,7 +70,7 @@ class Attached:
 
 
 def each_hit_is_an_event(attached: Attached) -> bool:
-    """Whether it is a single event, and recorded whenever it fires."""
+    """Return whether the probe is a single event that is recorded at every hit."""
     spec = attached.spec
     if isinstance(spec, JoinedSpec) or attached.only is not None:
         return False
@@ -85,11 +85,11 @@ def settle(
     explain: Callable[[Target, ProbeRefused], str] = lambda _, error: str(error),
     unreadable: Callable[[Installed], str | None] = lambda _: None,
 ) -> tuple[Attached | None, dict[str, str]]:
-    """Install the first alternative that this kernel takes, and why not those before it, by target.
+    """Install the first alternative that the kernel accepts; also return, by target, why others failed.
 
-    ``taken`` are the names of events that are in use, kept up to date; ``others`` what is installed;
-    ``explain`` makes a sentence of the kernel's refusal of a function; ``unreadable`` says why the events of
-    what was installed cannot be read.
+    ``taken`` are the event names in use, which this updates. ``others`` are the installed events.
+    ``explain`` turns the kernel's refusal of a function into a sentence. ``unreadable`` returns why the
+    events of an installed probe cannot be read, None if they can.
     """
     refused: dict[str, str] = {}
     there = list(others)
@@ -111,7 +111,7 @@ def settle(
                 single = isinstance(spec, ProbeSpec) and spec.file == "kprobe_events"
                 refused[spec.target] = explain(parse_target(spec.target), error) if single else str(error)
                 continue
-            refused.pop(spec.target, None)  # an eprobe refused, its tracepoint taken: no matter
+            refused.pop(spec.target, None)  # its eprobe was refused, but the tracepoint works
             return attached, refused
         refused[spec.target] = spec.reason
     return None, refused
@@ -133,7 +133,7 @@ def _attach(put: Put, spec: ProbeSpec | JoinedSpec, taken: set[str], others: lis
 
 
 def _first(put: Put, ways: list[ProbeSpec], beside: list[ProbeSpec]) -> Installed:
-    """The first way that the kernel takes. Raises ProbeRefused of the last one."""
+    """Install the first way that the kernel accepts. Raises the last ProbeRefused if it accepts none."""
     *most, last = ways
     for way in most:
         try:

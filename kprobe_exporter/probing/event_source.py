@@ -1,4 +1,4 @@
-"""Which source reads the events of this kernel, and everything that it needs to do so."""
+"""Choosing the source that reads this kernel's events, and setting it up."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 def page_parser() -> type[PagesParser]:
-    """The compiled walk, or where the package was installed without a C compiler the one in Python."""
+    """Return the compiled parser, or the Python one if the package was installed without a C compiler."""
     try:
         from kprobe_exporter.source import _pages  # noqa: PLC0415
     except ImportError:
@@ -39,11 +39,11 @@ def page_parser() -> type[PagesParser]:
 PAGE_PARSER = "compiled" if page_parser().compiled else "python"
 
 TRAMPOLINES = (b"arch_rethook_trampoline", b"__kretprobe_trampoline", b"kretprobe_trampoline")
-"""Where a function returns to that two return probes sit on: its caller is not known."""
+"""Two return probes on one function: one of them sees such a return address, and its caller is unknown."""
 
 
 class KernelNames:
-    """Names of threads and functions, for the parser of pages. The reader's thread owns it."""
+    """The names of threads and functions, for the parser of pages. The reader's thread owns it."""
 
     def __init__(self, threads: Threads, symbols: Symbols) -> None:
         self._symbols = symbols
@@ -52,21 +52,21 @@ class KernelNames:
         self.comm = threads.comm
 
     def function(self, address: int) -> bytes | None:
-        """The function at the address, where addresses may be seen."""
+        """Return the function at the address, None if unknown or if this process may not see addresses."""
         return self._symbols.name(address) if self._visible else None
 
     def caller(self, address: int) -> bytes | None:
-        """The same of a return address, which may be another probe's."""
+        """Return the function at a return address, None if that is the trampoline of another return probe."""
         name = self.function(address)
         return None if name in TRAMPOLINES else name
 
     def symbol(self, address: int) -> bytes | None:
-        """The address as the kernel prints it."""
+        """Return the address as the kernel prints it, None if this process may not see addresses."""
         return self._symbols.text(address) if self._visible else None
 
 
 class Reading(NamedTuple):
-    """How events are read: as binary pages of this geometry, or as text, and why not as pages."""
+    """How events are read: as pages of ``geometry``, or as text if it is None, for the reason ``because``."""
 
     geometry: Geometry | None
     because: str = ""
@@ -75,7 +75,7 @@ class Reading(NamedTuple):
 def set_up(
     instance: Instance, settings: Settings, symbols: Symbols, *, stacks_wanted: bool
 ) -> tuple[Reading, int]:
-    """Make the instance ready, nothing being recorded yet: how it is read, and its buffer's KiB per CPU.
+    """Set up the instance before any recording; return how to read it, and its buffer's KiB per CPU.
 
     Raises TracefsError.
     """
@@ -91,7 +91,7 @@ def set_up(
 
 
 def choose(instance: Instance, settings: Settings, symbols: Symbols, *, stacks_wanted: bool) -> Reading:
-    """Decide before anything is planned. Raises TracefsError if 'binary' is insisted on and cannot be."""
+    """Choose before any probe is planned. Raises TracefsError if 'binary' is configured but impossible."""
     if settings.source == "text":
         return Reading(None, "global.source is 'text'")
     because = ""
@@ -108,16 +108,15 @@ def choose(instance: Instance, settings: Settings, symbols: Symbols, *, stacks_w
 
 
 def unreadable(instance: Instance, reading: Reading, system: str, layout: Layout) -> str | None:
-    """Why the events of an installed probe cannot be read in this way, as a clause; None if they can."""
+    """Return, as a clause, why an installed probe's events cannot be read in this way; None if they can."""
     if reading.geometry is None:
         return None
     try:
         shape(layout, _format(instance, system, layout))
     except GrammarError as error:
         return f"{error.message}: with global.source 'text' its events may be readable"
-    if (
-        layout.stack and not Symbols(instance.files).visible()
-    ):  # else they would be read as text, from the start
+    # Only a reload can get here: at the start, choose() takes text in this case.
+    if layout.stack and not Symbols(instance.files).visible():
         return (
             "its stacks are asked for, and this process may not see the kernel's symbols: restart the agent"
         )
@@ -135,9 +134,9 @@ def open_pipe(
     *,
     tgid: bool,
 ) -> Pipe:
-    """What the reader's thread will empty: ``layouts``, each with the system of its event, in batches.
+    """Open the pipe that the reader's thread empties: it delivers the events of ``layouts`` in batches.
 
-    Raises TracefsError if the kernel lets nobody read.
+    ``layouts`` map to the systems of their events. Raises TracefsError if the kernel refuses reading.
     """
     intake = Intake(instance, reading, deliver, buffer_kib)
     intake.prepare(symbols, layouts, recipes, tgid=tgid)()
@@ -145,11 +144,11 @@ def open_pipe(
 
 
 class Intake:
-    """The ring buffer of an instance, open to be read, and the parsers that follow one another on it.
+    """The ring buffer of an instance, open for reading, and its parser, which changes at each reload.
 
-    ``pipe`` is for the reader's thread. ``prepare`` is for whoever changes what is recorded; what it gives
-    is for the reader's thread again. At first no layout is known. Raises TracefsError if the kernel
-    lets nobody read.
+    The reader's thread owns ``pipe``. The thread that changes probes calls ``prepare``, and the reader's
+    thread calls the function that it returns. At first no layout is known. Raises TracefsError if the
+    kernel refuses reading.
     """
 
     def __init__(
@@ -158,7 +157,7 @@ class Intake:
         self._instance = instance
         self._geometry = reading.geometry
         self._threads = Threads(instance.files.read)
-        self._shapes: dict[Layout, tuple[str, Shape]] = {}  # and the text that each is of
+        self._shapes: dict[Layout, tuple[str, Shape]] = {}  # each with its format text
         self._text: TextPipe | None = None
         self._pages: BinaryPipe | None = None
         self.pipe: Pipe
@@ -182,10 +181,10 @@ class Intake:
         *,
         tgid: bool,
     ) -> Callable[[], None]:
-        """Make the parser of these layouts, each with the system of its event; the function puts it in.
+        """Make the parser of these layouts. The function that is returned puts it in place of the old one.
 
-        ``recipes`` by slot. What somebody deleted, or defined in another way, has no events of ours: it is
-        read as it was, or left out, and never stops the others.
+        ``layouts`` map to the systems of their events, ``recipes`` are by slot. An event that another
+        process deleted or redefined keeps its old shape or is left out; the others are read all the same.
         """
         if self._text is not None:
             return partial(self._text.adopt, self._line_parser(layouts))
@@ -199,7 +198,7 @@ class Intake:
         return partial(self._pages.adopt, parser)
 
     def _shape(self, layout: Layout, system: str) -> tuple[str, Shape] | None:
-        """Read anew each time: a definition that somebody deleted comes back with another id."""
+        """Read the format each time: a definition that another process deleted returns with another id."""
         known = self._shapes.get(layout)
         text = self._instance.event_format(system, layout.event)
         if text is None or (known is not None and known[0] == text):
@@ -212,9 +211,9 @@ class Intake:
 
 
 def _text_pipe(instance: Instance, deliver: Callable[[Batch], None]) -> "tuple[TextPipe, type[LineParser]]":
-    """The pipe of the kernel's text, and what parses it.
+    """Return the pipe of the kernel's text, and the class of its parser.
 
-    A start that reads pages needs neither, and no reload changes how events are read.
+    Both are imported here: an agent that reads pages never needs them, as no reload changes the source.
     """
     from kprobe_exporter.source.lines import LineParser  # noqa: PLC0415
     from kprobe_exporter.source.text import TextPipe  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""What the running kernel is like, as far as plans have to know: read once a start, nothing is tried."""
+"""What plans have to know of the running kernel, read before planning without installing anything."""
 
 import logging
 import platform
@@ -32,7 +32,7 @@ def known_kernel(
     binary: bool,
     root: Path = Path("/"),
 ) -> Kernel:
-    """All that is asked of the kernel for these probes. ``root`` is ``/``, or what a test takes for it."""
+    """Collect the facts of the kernel that these probes need. ``root`` is ``/``, or a directory in tests."""
     place = cache(partial(_place, resolver, most))
     return Kernel(
         instance.event_format,
@@ -46,9 +46,9 @@ def known_kernel(
 
 
 def expanded(probes: Iterable[Probe], resolver: Resolver, most: int) -> list[Probe]:
-    """The probes, one for each function or tracepoint that a pattern names, called NAME_FUNCTION.
+    """Replace each pattern by one probe per matching function or tracepoint, called NAME_FUNCTION.
 
-    A pattern that names nothing, or more than ``most``, stays: planning it says why.
+    A pattern that matches nothing, or more than ``most``, stays; planning it reports why.
     """
     found = list(probes)
     taken = {probe.name for probe in found}
@@ -72,7 +72,7 @@ def _expanded(probe: Probe, resolver: Resolver, most: int, taken: set[str]) -> I
 
 
 def _at(attach: Attach, target: Target) -> Attach:
-    """The same alternative at one of the targets of its pattern."""
+    """Return the same alternative, attached to one of the targets of its pattern."""
     if attach.end is None:
         return replace(attach, target=target)
     enter, leave = target.halves
@@ -86,14 +86,14 @@ def _at(attach: Attach, target: Target) -> Attach:
 
 
 def _place(resolver: Resolver, most: int, target: Target) -> tuple[Target, str]:
-    """Where one target attaches. Raises ProbeRefused, also for a pattern, which was not expanded."""
+    """Return where one target attaches. Raises ProbeRefused, also for a pattern that was not expanded."""
     if target.is_pattern:
         return resolver.matching(target, most)[0], ""
     return resolver.place(target)
 
 
 def _machine(files: Tracefs) -> str | None:
-    """The machine, if its arguments have to be found in registers: tracefs' README knows no ``$argN``."""
+    """Return the machine if arguments must be read from registers: tracefs' README has no ``$argN``."""
     if not files.exists("README") or b"$arg<N>" in files.read("README"):
         return None
     return MACHINES.get(platform.machine(), platform.machine())
@@ -102,7 +102,7 @@ def _machine(files: Tracefs) -> str | None:
 def _prototypes(
     probes: Iterable[Probe], place: Callable[[Target], tuple[Target, str]], directory: Path
 ) -> Prototypes:
-    """What BTF knows of the functions, under the names that they have here."""
+    """Return the prototypes that BTF has of the functions, under their names in this kernel."""
     btf = Btf(lambda name: (directory / name).read_bytes())
     try:
         return look_up(_placed(probes, place), btf.prototypes)

@@ -1,4 +1,4 @@
-"""Messages that repeat: which of them are left out of the log, and the lines that sum them up."""
+"""Limits for repeated messages: which of them the log leaves out, and the lines that sum them up."""
 
 import logging
 from dataclasses import dataclass
@@ -7,30 +7,30 @@ WINDOW = 60.0
 """Seconds over which repetitions are counted together."""
 
 SAME = 5
-"""How often the same message is shown in a window."""
+"""How many times the same message is shown in a window."""
 
 BURST = 500
-"""Messages with different values that one place in the code may log at once: a start has fewer probes."""
+"""Different messages that one place in the code may log at once: more than a start has probes."""
 
 RATE = 5.0
-"""… and a second in the long run."""
+"""Different messages that one place may log per second in the long run."""
 
 MAX_MESSAGES = 512
-"""Messages that are remembered. The oldest is forgotten first, and what was left out of it told."""
+"""Messages that are remembered. The oldest is forgotten first, and its repetitions are summed up."""
 
 MAX_LENGTH = 1000
-"""Characters of a message that are remembered, and that make it the same."""
+"""Characters of a message that are remembered and compared."""
 
 Key = tuple[str, int, str]
-"""The logger, the level, the message with its values."""
+"""The logger, the level, and the message with its values."""
 
 Place = tuple[str, int]
-"""The logger, the line of the module: as many as the code has, whatever is logged there."""
+"""The logger and the line of the module: the code bounds their number, whatever is logged."""
 
 
 @dataclass(slots=True)
 class _Message:
-    """A message in its window."""
+    """A message in its current window."""
 
     began: float
     shown: int = 1
@@ -39,22 +39,22 @@ class _Message:
 
 @dataclass(slots=True)
 class _Bucket:
-    """A place in the code: the tokens that it has, and what it said when it had none."""
+    """The token bucket of a place in the code, and the messages that it left out for lack of tokens."""
 
     at: float
     tokens: float = BURST
-    began: float = 0.0  # when the first was left out
+    began: float = 0.0  # when the first message was left out
     left_out: int = 0
     last: Key = ("", 0, "")
 
 
 class Repeats:
-    """Which records to show. It has no clock and no lock: times that rise, one caller at a time.
+    """Decides which records to show. It has no clock and no lock: one caller at a time, with rising times.
 
     There are two limits. The same message is shown SAME times in WINDOW seconds. Messages that differ,
-    perhaps only in values of an enemy's making, cost their place in the code a token each. What is known
-    to repeat costs none, so a flood of one message does not hide the others. Each message left out is
-    counted, and told by ``due`` when its window is over.
+    perhaps only in values that an attacker chose, cost their place in the code one token each. A known
+    message costs none, so a flood of one message does not hide the others. Each message left out is
+    counted, and ``due`` sums it up when its window is over.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Repeats:
         self._forgotten: list[logging.LogRecord] = []
 
     def admit(self, record: logging.LogRecord, now: float) -> bool:
-        """Whether to show the record. Call ``due`` first: windows that are over count no longer."""
+        """Return whether to show the record. Call ``due`` first, which ends the windows that are over."""
         key = record.name, record.levelno, record.getMessage()[:MAX_LENGTH]
         if known := self._messages.get(key):
             if known.shown < SAME:
@@ -79,7 +79,7 @@ class Repeats:
         return True
 
     def due(self, now: float) -> list[logging.LogRecord]:
-        """What to say of the windows that are over by now."""
+        """End the windows that are over by now, and return their summaries."""
         told, self._forgotten = self._forgotten, []
         while self._messages:
             oldest = next(iter(self._messages))
@@ -95,7 +95,7 @@ class Repeats:
 
     @property
     def pending(self) -> bool:
-        """Whether anything was left out that is not told yet."""
+        """Return whether any message was left out that is not summed up yet."""
         return (
             bool(self._forgotten)
             or any(message.left_out for message in self._messages.values())

@@ -1,4 +1,4 @@
-"""Logging to stderr, as text or JSON: a record is a line, whatever the kernel or a user sent in."""
+"""Logging to stderr, as text or JSON: one line per record, whatever strings the kernel or a user supplied."""
 
 import json
 import logging
@@ -17,17 +17,17 @@ LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
 
 MAX_LENGTH = 8192
-"""Characters of a message, and the last ones of an exception's text, that are shown."""
+"""Characters that are shown: the first ones of a message, the last ones of an exception's text."""
 
 PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
-"""From which level on a line has which of syslog's priorities; what is below has 7 (sd-daemon(3))."""
+"""The lowest log level of each syslog priority; records below all of them have priority 7 (sd-daemon(3))."""
 
 Later = Callable[[float, Callable[[], None]], object]
-"""Calls something after so many seconds, in another thread."""
+"""Calls a function after a number of seconds, in another thread."""
 
 
 class TextFormatter(logging.Formatter):
-    """``2026-01-31T12:00:00.123Z INFO tracefs.mount: …``; in the journal, which has the time, without it."""
+    """``2026-01-31T12:00:00.123Z INFO tracefs.mount: …``; without the time in the journal, which has it."""
 
     def __init__(self, *, timed: bool = True) -> None:
         super().__init__()
@@ -44,8 +44,8 @@ class TextFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """One JSON object a line: time, level, logger, message, and exception where there is one.
 
-    The message is escaped before it becomes JSON, whose own escapes a reader undoes. So there is no lone
-    surrogate either, which many parsers refuse. ASCII, as stderr may be by its locale.
+    The message is escaped before it becomes JSON, since a reader undoes JSON's own escapes. This also
+    removes lone surrogates, which many parsers refuse. The output is ASCII: the locale may limit stderr.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -61,7 +61,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class JournalFormatter(logging.Formatter):
-    """Another formatter's line after its priority, which journald takes off (sd-daemon(3))."""
+    """Prefixes another formatter's line with its priority, which journald removes (sd-daemon(3))."""
 
     def __init__(self, inner: logging.Formatter) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class JournalFormatter(logging.Formatter):
 
 
 class Handler(logging.StreamHandler[TextIO]):
-    """Writes records, but not each repetition: at most WINDOW seconds after a flood it is summed up.
+    """Writes records and limits repetitions: at most WINDOW seconds after a flood it is summed up.
 
     The handler's own lock, which ``handle`` holds around ``emit``, guards all of its state.
     """
@@ -92,7 +92,7 @@ class Handler(logging.StreamHandler[TextIO]):
         try:
             self._sum_up(now)
             shown = self._repeats.admit(record, now)
-        except Exception:  # as logging does it: a message that cannot be made is no reason to fail
+        except Exception:  # as in logging: a record that cannot be formatted must not raise
             self.handleError(record)
             return
         if shown:
@@ -101,7 +101,7 @@ class Handler(logging.StreamHandler[TextIO]):
             self._wait()
 
     def close(self) -> None:
-        """Sum up what was left out so far; at the process's end logging calls it."""
+        """Sum up what was left out so far. The logging module calls this when the process ends."""
         self.acquire()
         try:
             self._sum_up(float("inf"))
@@ -120,10 +120,10 @@ class Handler(logging.StreamHandler[TextIO]):
             self.release()
 
     def _wait(self) -> None:
-        """Look again after a window. Where no thread can be had for it, the next message does that."""
+        """Look again after a window. If no thread can be started for it, the next message sums up."""
         try:
             self._later(WINDOW, self._look_again)
-        except RuntimeError:  # whoever logs something must not fail by it
+        except RuntimeError:  # logging must not make its caller fail
             return
         self._waiting = True
 
@@ -143,9 +143,9 @@ def set_up(level: str, form: str) -> None:
 
 
 def is_journal(environment: Mapping[str, str], descriptor: int = 2) -> bool:
-    """Whether a descriptor leads to the journal: JOURNAL_STREAM names its device and inode (systemd.exec(5)).
+    """Return whether a descriptor is the journal: JOURNAL_STREAM has its device and inode (systemd.exec(5)).
 
-    The variable alone does not tell: children inherit it, whatever their stderr is.
+    The variable alone does not suffice: child processes inherit it, whatever their stderr is.
     """
     try:
         status = os.fstat(descriptor)
@@ -171,7 +171,7 @@ def _message(record: logging.LogRecord) -> str:
 
 
 def _exception(formatter: logging.Formatter, record: logging.LogRecord) -> str:
-    """The traceback, whose end tells most."""
+    """Return the traceback; if it is too long, its end, which is the most useful part."""
     text = formatter.formatException(record.exc_info) if record.exc_info else ""
     return text if len(text) <= MAX_LENGTH else "…" + text[-MAX_LENGTH:]
 

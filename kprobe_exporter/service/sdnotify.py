@@ -1,4 +1,4 @@
-"""What systemd is told of the agent: it is ready, it reloads, it stops, it lives (sd_notify(3))."""
+"""Messages to systemd: the agent is ready, reloads, stops, or is alive (sd_notify(3))."""
 
 import logging
 import socket
@@ -10,20 +10,20 @@ from typing import Self
 log = logging.getLogger(__name__)
 
 SEND_TIME = 2.0
-"""Seconds that a message may wait for a manager that is busy or is being executed anew."""
+"""Seconds that a message may wait for a manager that is busy or re-executes itself."""
 
 EXTENSION = 60.0
-"""Seconds that a start or a reload may take from its latest message on, if that is longer than the limit."""
+"""Seconds that a start or a reload may still take after its latest message, even beyond its time limit."""
 
 MAX_STATUS = 200
-"""Characters of a status; systemd itself would take 4 KiB with everything else."""
+"""Characters of a status; systemd itself accepts 4 KiB for a whole message."""
 
 
 class Systemd:
-    """The socket of the service manager that started this process, or nothing where there is none.
+    """The socket of the service manager that started this process; without a manager, methods do nothing.
 
-    Messages may come from any thread: each is one datagram. Nothing is raised, however it fails: an agent
-    whose manager does not listen works all the same. ``close`` may be called twice.
+    Any thread may send messages: each is one datagram. Failures are not raised, since an agent whose
+    manager does not listen works all the same. ``close`` may be called twice.
 
     ``watchdog`` is the time in seconds after which the manager takes silence for a hang; None if never.
     """
@@ -45,7 +45,7 @@ class Systemd:
             return
         self._address = "\0" + address[1:] if address[0] == "@" else address
         try:
-            # Kept open: to tell that it lives, a process without a free descriptor needs none.
+            # Kept open, so that WATCHDOG=1 can be sent while the process has no free descriptor.
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             self._socket.settimeout(SEND_TIME)
         except OSError as error:
@@ -53,7 +53,7 @@ class Systemd:
 
     @classmethod
     def of(cls, environment: MutableMapping[str, str], pid: int) -> Self:
-        """As ``environment`` has it for the process ``pid``; the variables go, children are not meant."""
+        """Take the variables for the process ``pid`` out of ``environment``: they are not for children."""
         address = environment.pop("NOTIFY_SOCKET", None)
         time_limit = environment.pop("WATCHDOG_USEC", None)
         meant = environment.pop("WATCHDOG_PID", str(pid))
@@ -75,35 +75,35 @@ class Systemd:
 
     @property
     def listens(self) -> bool:
-        """Whether there is a manager at all."""
+        """Return whether there is a service manager."""
         return self._socket is not None
 
     def starting(self, status: str) -> None:
-        """The start gets on, and may take EXTENSION seconds from now, whatever TimeoutStartSec says."""
+        """Report progress of the start, which may take EXTENSION more seconds despite TimeoutStartSec."""
         self._send(_status(status), _extension())
 
     def ready(self, status: str) -> None:
-        """The start, or the reload, is over."""
+        """Report that the start, or the reload, is complete."""
         self._send("READY=1", _status(status))
 
     def reloading(self, status: str = "reading the configuration again") -> None:
-        """A reload begins; ``ready`` ends it, be it that the old configuration stays.
+        """Report that a reload begins; ``ready`` ends it, even if the old configuration stays.
 
-        Type=notify-reload takes only a message with the time, on CLOCK_MONOTONIC, for the answer to its
-        signal; others ignore the time.
+        With Type=notify-reload, systemd accepts only a message with the time on CLOCK_MONOTONIC as the
+        answer to its signal; other types ignore the time.
         """
         self._send("RELOADING=1", f"MONOTONIC_USEC={self._clock() // 1000}", _status(status), _extension())
 
     def stopping(self, status: str) -> None:
-        """The orderly end begins; the watchdog no longer counts."""
+        """Report that the shutdown begins; the watchdog no longer applies."""
         self._send("STOPPING=1", _status(status))
 
     def status(self, text: str) -> None:
-        """What ``systemctl status`` shows."""
+        """Set the text that ``systemctl status`` shows."""
         self._send(_status(text))
 
     def alive(self) -> None:
-        """Put off the watchdog."""
+        """Restart the watchdog's timer."""
         self._send("WATCHDOG=1")
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class Systemd:
 
 
 def _status(text: str) -> str:
-    """One line of what can be printed: a newline would begin another assignment."""
+    """Format one line of printable characters: a newline would begin another assignment."""
     shown = "".join(c if c.isprintable() else "?" for c in text[:MAX_STATUS])
     return f"STATUS={shown}…" if len(text) > MAX_STATUS else f"STATUS={shown}"
 

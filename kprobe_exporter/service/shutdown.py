@@ -1,4 +1,4 @@
-"""The requests to stop and to reload: flags that a signal handler may set, and the main thread waits for."""
+"""The requests to stop and to reload: flags that a signal handler may set and the main thread waits for."""
 
 import os
 import select
@@ -6,14 +6,14 @@ from contextlib import suppress
 
 
 class Stop:
-    """Set once, by anybody: a signal handler, any thread; never taken back. A reload may be asked for often.
+    """Any thread or signal handler may set it, and it stays set. A reload may be requested repeatedly.
 
-    Not a threading.Event: that takes a lock in ``set``, and a second signal that arrives while the first
-    one's handler holds it would wait for itself for ever. A write to a pipe takes none.
+    It is not a threading.Event, whose ``set`` takes a lock: a second signal that arrives while the first
+    one's handler holds the lock would deadlock. A write to a pipe takes no lock.
 
-    Python runs a handler only when the main thread gets to run: a signal that comes just before it
-    blocks, or that the kernel gives to another thread, would go unnoticed. So ``wake_up_fd`` is for
-    signal.set_wakeup_fd(): what the signal itself writes there ends the wait, and the handler runs.
+    Python runs a handler only when the main thread runs: a signal that arrives just before it blocks, or
+    that the kernel delivers to another thread, would go unnoticed. So pass ``wake_up_fd`` to
+    signal.set_wakeup_fd(): the byte that the signal writes there ends the wait, and the handler runs.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Stop:
         self._wake()
 
     def ask_reload(self) -> None:
-        """Have ``wait`` return; from a signal handler too. Asked for while one is done, it is done again."""
+        """Make ``wait`` return. Signal handlers may call it; a request during a reload causes another one."""
         self._reload = True
         self._wake()
 
@@ -33,12 +33,12 @@ class Stop:
         return self._set
 
     def wait(self) -> bool:
-        """Return True when it is set, at once if it is already; False when a reload was asked for, once for
-        all who have asked so far. For one thread, the main one."""
+        """Return True when it is set, at once if it is already; False when a reload was requested, once for
+        all requests so far. Only the main thread calls it."""
         while not self._set and not self._reload:
             select.select([self._read], [], [])
             with suppress(BlockingIOError):
-                os.read(self._read, 4096)  # of signals that ask for something else
+                os.read(self._read, 4096)  # other signals wrote a byte, too
         self._reload = False
         return self._set
 

@@ -1,4 +1,4 @@
-"""The thread that tells systemd that the agent lives, as long as the threads do that it lives by."""
+"""The thread that tells systemd that the agent is alive, as long as its vital threads make progress."""
 
 import logging
 import threading
@@ -10,14 +10,14 @@ from kprobe_exporter.service.sdnotify import Systemd
 log = logging.getLogger(__name__)
 
 CALM = 30.0
-"""Seconds between two looks at the status where there is no watchdog."""
+"""Seconds between two checks if systemd has no watchdog for the agent."""
 
 
 class Vital(NamedTuple):
-    """A thread without which the agent is none.
+    """A thread that the agent cannot work without.
 
-    ``progress`` gives a number that is another one whenever the thread has got on, or None while it has
-    nothing to do; it must not block. ``patience`` is how many times the watchdog's time it may go without.
+    ``progress`` returns a number that changes whenever the thread makes progress, or None while it has
+    nothing to do; it must not block. ``patience`` is how many watchdog intervals it may go without.
     """
 
     name: str
@@ -26,7 +26,7 @@ class Vital(NamedTuple):
 
 
 class _Watched:
-    """A vital thread as the heartbeat's thread knows it: how many looks ago it got on last."""
+    """A vital thread, and the number of checks since its last progress. The heartbeat's thread owns it."""
 
     def __init__(self, vital: Vital) -> None:
         self.name = vital.name
@@ -35,7 +35,7 @@ class _Watched:
         self._looks = 0
 
     def hangs(self) -> bool:
-        """Look once more. Counted are looks and no seconds: who was suspended whole did not hang."""
+        """Check once more. It counts checks, not seconds: a process that was suspended did not hang."""
         now = self._vital.progress()
         self._looks = self._looks + 1 if now is not None and now == self._last else 0
         self._last = now
@@ -43,12 +43,12 @@ class _Watched:
 
 
 class Heartbeat:
-    """Looks at the vital threads, twice in the watchdog's time, until closed.
+    """Checks the vital threads twice per watchdog interval, until closed.
 
-    While each gets on, systemd is told that the agent lives. Else it is told only what hangs, as is the
-    log, and it will end the agent: of a thread with the patience 1 when it got on last one and a half to
-    two times the watchdog's time ago. The status is told when it is another one. All state is the
-    thread's own; ``close`` may be called twice, from any other thread.
+    While each makes progress, it sends WATCHDOG=1. A stalled thread stops these messages and is named in
+    the status and in the log; systemd then ends the agent, 1.5 to 2 intervals after the last progress of
+    a thread with the patience 1. The status is sent when it changes. The heartbeat's thread owns all
+    state; ``close`` may be called twice, from any other thread.
     """
 
     def __init__(self, systemd: Systemd, vitals: Sequence[Vital], status: Callable[[], str]) -> None:
@@ -61,7 +61,7 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Tell systemd that the agent is ready, and begin; nothing if nobody listens."""
+        """Tell systemd that the agent is ready, and start the thread. Without a manager, do nothing."""
         if self._systemd.listens:
             self._told = self._current()
             self._systemd.ready(self._told)
@@ -73,7 +73,7 @@ class Heartbeat:
             self._thread.join()
 
     def beat(self) -> None:
-        """Look once; for the thread, and for tests without one."""
+        """Check once. The thread calls it, and tests do without a thread."""
         hung = tuple(watched.name for watched in self._watched if watched.hangs())
         status = f"no progress of the {' and the '.join(hung)}" if hung else self._current()
         if hung != self._hung:
@@ -96,7 +96,7 @@ class Heartbeat:
     def _current(self) -> str:
         try:
             return self._status()
-        except Exception as error:  # a text is no reason to be restarted
+        except Exception as error:  # a missing status text must not stop WATCHDOG=1
             log.debug("no status: %r", error)
             return self._told
 
