@@ -1,4 +1,4 @@
-"""Turning a kernel counter, which restarts when its probe is made again, into one that never goes down."""
+"""A counter that never goes down, fed by a kernel counter that restarts when its probe is recreated."""
 
 
 class Accumulator:
@@ -11,10 +11,10 @@ class Accumulator:
         self._last = 0
 
     def update(self, raw: int) -> None:
-        """Take the raw counter as it reads now. Lower than before means that it started again from 0."""
+        """Take the current raw value. If it is lower than the last one, the raw counter restarted from 0."""
         self.total += raw - self._last if raw >= self._last else raw
         self._last = raw
 
     def restart(self) -> None:
-        """From now on it is another raw counter, which begins at 0."""
+        """Expect another raw counter from now on, which begins at 0."""
         self._last = 0

@@ -1,4 +1,4 @@
-"""All the numbers of the agent, fed by events and by the kernel's counts, copied at a scrape."""
+"""All numbers of the agent: fed by events and by the kernel's counts, copied at a scrape."""
 
 import threading
 from collections import Counter, defaultdict
@@ -30,11 +30,11 @@ from kprobe_exporter.model.values import (
 class Aggregator:
     """Keeps every number that is exported.
 
-    ``_lock`` guards all state. The reader's thread holds it for a batch, the poller's for an
-    update, a scrape while it copies, whoever changes probes for one of them; nothing is formatted, read
-    or waited for under it. Counters never go down. What comes of a layout that is not attached is
-    counted as unparsed. ``epoch`` counts what was detached: counts of the kernel that were read in an
-    earlier one are of other events, and left alone.
+    ``_lock`` guards all state. The reader's thread holds it for a batch, the poller's thread for an update, a
+    scrape while it copies, and the thread that changes probes while it changes one of them. No thread
+    formats, reads or waits while it holds the lock. Counters never go down. Events of a layout that is not
+    attached are counted as unparsed. ``epoch`` is the number of detached layouts: kernel counts that were
+    read in an earlier epoch belong to other events and are ignored.
     """
 
     def __init__(
@@ -71,17 +71,17 @@ class Aggregator:
         self._buffer_bytes = 0
 
     def declare(self, probe: ProbeMetrics) -> None:
-        """Make a probe's metrics known, so that they are there from the start, installed or not.
+        """Declare a probe's metrics, so that they exist from the start, installed or not.
 
-        Of one that was known, what means the same goes on.
+        A probe that was declared before keeps its numbers, except built-in histograms whose buckets changed.
         """
         with self._lock:
             self._declare(probe)
 
     def redeclare(self, probes: Sequence[ProbeMetrics], anew: Collection[str] = ()) -> None:
-        """Have these probes, and no others; metrics that nobody declares are gone.
+        """Keep exactly these probes, and remove the metrics that none of them declares.
 
-        The metrics ``anew`` begin at 0. Those of attached layouts must not be among them.
+        The metrics named in ``anew`` restart at 0. No attached layout may feed them.
         """
         with self._lock:
             declared = {spec.name for probe in probes for spec in probe.metrics} - set(anew)
@@ -111,11 +111,11 @@ class Aggregator:
         tables: Sequence[HistTable] = (),
         begins: Sequence[Layout] = (),
     ) -> None:
-        """Get ready for the events of an installed probe that was declared, or for its ``tables``.
+        """Prepare for the events of an installed probe that was declared, or for its hist ``tables``.
 
-        ``count_hits``: nobody in the kernel counts its firings, so what comes is counted as hits.
-        ``only``: the kernel did not filter, so what does not pass is a hit but no event. ``begins`` are
-        the first events of a call or a pair, of which each is a hit; they come as a count only.
+        ``count_hits``: the kernel does not count the hits, so each event that arrives is one. ``only``: the
+        kernel did not filter, so an event that does not pass is a hit, but not an event. ``begins`` are the
+        first events of a call or a pair; each of them is a hit, and only their number arrives here.
         """
         with self._lock:
             probe, refuse = self._probes[layout.probe], partial(count, self._lost_here)
@@ -133,10 +133,10 @@ class Aggregator:
             self._arrived.update(dict.fromkeys((layout.slot, *here), 0))
 
     def detach(self, layout: Layout) -> None:
-        """No events of it will come any more, and no counts of its probe but of a successor, from 0 on.
+        """Forget a layout, of which no more events will arrive; its probe keeps its totals.
 
-        What it came to stays with the probe. What the kernel counted is taken only if it was read since:
-        see ``epoch``.
+        The next kernel counts of the probe are those of a successor and start from 0. Kernel counts that were
+        read before this call are ignored: see ``epoch``.
         """
         with self._lock:
             slot, name = layout.slot, layout.probe
@@ -155,24 +155,24 @@ class Aggregator:
             self.epoch += 1
 
     def watch(self, slot: int, handle: Callable[[Record], None]) -> None:
-        """Have the records of a layout that is no probe's handled, in their place between the others."""
+        """Call ``handle`` with each record of a layout that belongs to no probe, in stream order."""
         with self._lock:
             self._updates[slot] = [handle]
             self._arrived[slot] = 0
 
     def unwatch(self, slot: int) -> None:
-        """They come no more."""
+        """Undo ``watch``. Records of this layout that still arrive are counted as unparsed."""
         with self._lock:
             self._updates.pop(slot, None)
             self._arrived.pop(slot, None)
 
     def also(self, slot: int, handle: Callable[[Record], None]) -> None:
-        """Have the records of an attached layout handled as well, each in its place."""
+        """Also call ``handle`` with each record of an attached layout, in stream order."""
         with self._lock:
             self._updates[slot].append(handle)
 
     def consume(self, batch: Batch) -> None:
-        """Count a batch of events: one by one, or by what the source says that they came to."""
+        """Count a batch of events: record by record, or by the sums that the source computed."""
         arrived, updates, unparsed = self._arrived, self._updates, batch.unparsed
         with self._lock:
             self._expire()
@@ -203,20 +203,20 @@ class Aggregator:
                 self._lost_here["unpaired"] += batch.unpaired
 
     def lose(self, reason: str, number: int) -> None:
-        """Count events that were lost, in a way that nobody else tells."""
+        """Count lost events that no other counter reports."""
         with self._lock:
             self._lost_here[reason] += number
 
     def exemplify(self, probe: str, exemplar: Exemplar) -> None:
-        """Let a call that was exported stand for its bucket of the probe's durations."""
+        """Make an exported call the exemplar of its bucket in the probe's durations."""
         with self._lock:
             numbers = self._probes.get(probe)
-            if numbers is None:  # removed in the meantime
+            if numbers is None:  # the probe was removed meanwhile
                 return
             numbers.durations.exemplify(numbers.metrics.duration_buckets, exemplar)
 
     def update_kernel(self, counts: KernelCounts) -> None:
-        """Take what the kernel counted."""
+        """Take the kernel's counts, unless they were read in an earlier epoch."""
         with self._lock:
             if counts.epoch != self.epoch:
                 return
@@ -235,7 +235,7 @@ class Aggregator:
                 self.consume(tables.since(readings))
 
     def copy(self) -> Numbers:
-        """Everything as it is now."""
+        """Return a copy of all numbers at this moment."""
         with self._lock:
             self._expire()
             hits, events, lost = self._ledger()
@@ -255,7 +255,7 @@ class Aggregator:
             )
 
     def ledger(self) -> Ledger:
-        """The part of ``copy`` that costs next to nothing: without metrics and their label sets."""
+        """Return the cheap part of ``copy``, without metrics and their label sets."""
         with self._lock:
             return self._ledger()
 
@@ -266,7 +266,7 @@ class Aggregator:
         return Ledger(self._hits(), events, lost | self._lost_here)
 
     def hits(self) -> dict[str, int]:
-        """How often each probe has fired so far; not of those for which nobody knows."""
+        """Return how often each probe has fired so far; probes whose hits are not counted are left out."""
         with self._lock:
             return self._hits()
 
@@ -302,7 +302,7 @@ class Aggregator:
             self._metrics[spec.name] = known._replace(spec=spec)
 
     def _by_probe(self, counts: Mapping[int, int]) -> dict[str, int]:
-        """Counts by layout, added up by probe."""
+        """Sum counts by layout into counts by probe, including those of detached layouts."""
         total = {name: self._events_before[name] for name in self._probes}
         for slot, number in counts.items():
             if slot in self._probe_of:
@@ -310,7 +310,7 @@ class Aggregator:
         return total
 
     def _expire(self) -> None:
-        """Every quarter of the time to live, forget the label sets that are over it."""
+        """Every quarter of the time to live, remove the label sets that exceeded it."""
         limits = self._limits
         if limits.ttl and limits.clock() - self._expired >= limits.ttl / 4:
             self._expired = limits.clock()

@@ -1,4 +1,4 @@
-"""Which calls of a thread are open, so that one which ends can be told what it was nested in."""
+"""Which calls of a thread are open, so that the enclosing calls of an ended call are known."""
 
 from itertools import islice
 
@@ -6,21 +6,21 @@ from kprobe_exporter.aggregate.opened import NEVER, Key, Opened
 from kprobe_exporter.model.values import CPU, TID, TIME, Join, Record
 
 DEEPEST = 256
-"""Calls that are looked at outwards; what lies deeper in others counts as nested in so many of them."""
+"""The most open calls that are examined, the innermost first; calls beyond it are not reported."""
 
 MARGIN = 64
-"""Bytes of stack by which a call has to be below the one that called it, or it may be a jump to it."""
+"""Bytes of stack. An open call farther below a new one has ended; a nearer one may have jumped to it."""
 
 
 class Nested(Opened):
-    """Open first halves, and those of the shown joins by thread as well. The pairing owns it.
+    """Open first halves, also listed by thread for the joins that are shown. The pairing owns it.
 
-    A thread enters a system call with nothing on its kernel stack: what it was in before has ended, though
-    nobody told, but for functions of its program. So end exit(2) and rt_sigreturn(2), what never returns, and
-    the calls of a thread that died, whose id another has now. That is seen at the next system call which is
-    shown, and not before.
+    A thread enters a system call with an empty kernel stack. So its calls that are still open then have ended
+    without a return event, unless they are calls of its program's functions. This ends the calls of exit(2),
+    of rt_sigreturn(2) and of functions that never return, and the calls of a dead thread whose id another
+    thread has now. It happens at the thread's next system call that is shown, not earlier.
 
-    Costs 0.2 µs a half more, that of no shown join too.
+    Costs 0.2 µs more per half, also for the halves of joins that are not shown.
     """
 
     __slots__ = ("_entered", "_in_kernel", "_shown", "_system_calls", "_threads")
@@ -34,7 +34,7 @@ class Nested(Opened):
         self._entered: dict[int, int] = {}  # when a thread's last system call began
 
     def show(self, join: Join, *, system_call: bool) -> None:
-        """Have the calls of a join among those that others lie in."""
+        """List the calls of a join among those that enclose other calls."""
         slot = join.layout.slot
         self._shown.add(slot)
         if system_call:
@@ -43,7 +43,7 @@ class Nested(Opened):
             self._in_kernel.add(slot)
 
     def hide(self, join: Join) -> None:
-        """Have them there no more; none of them may be open."""
+        """Undo ``show``. None of the join's calls may be open."""
         for known in (self._shown, self._system_calls, self._in_kernel):
             known.discard(join.layout.slot)
 
@@ -71,10 +71,10 @@ class Nested(Opened):
         super().drop(key, left)
 
     def enclosing(self, record: Record) -> list[Record]:
-        """The first halves of its thread's open calls that began no later, the innermost first.
+        """Return the first halves of its thread's open calls that began no later, the innermost first.
 
-        So a call in an interrupt lies in the one that was interrupted, for the kernel shows the same
-        thread. Left out is what began before a loss: it is not joined any more, whatever comes.
+        A call in an interrupt is nested in the interrupted call, because the kernel reports the same thread
+        for both. Calls that began before a loss are left out, because they are never joined.
         """
         thread, now = _thread(record), record[TIME]
         calls = self._threads.get(thread)
@@ -101,13 +101,13 @@ class Nested(Opened):
 
 
 def _thread(record: Record) -> int:
-    """Thread 0 is another one on each CPU (init_idle() in kernel/sched/core.c)."""
+    """Return the thread's id; for thread 0, which each CPU has, ~CPU (init_idle() in kernel/sched/core.c)."""
     thread: int = record[TID] or ~record[CPU]
     return thread
 
 
 def _bury(calls: dict[int, tuple[Key, int, Record]], key: Key, place: int) -> None:
-    """Forget the innermost ones that lie below a new call on the same stack: they have ended unnoticed."""
+    """Forget the innermost calls below a new call on the same stack: they ended without a return event."""
     while calls:
         ours, (other, below, _) = next(reversed(calls.items()))
         if other[2:] != key[2:] or below >= place - MARGIN:

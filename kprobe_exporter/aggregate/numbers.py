@@ -29,14 +29,14 @@ class ProbeNumbers(NamedTuple):
 
 
 class MetricNumbers(NamedTuple):
-    """One configured metric, perhaps shared by several probes."""
+    """One configured metric, which several probes may share."""
 
     spec: MetricSpec
     series: Series[Any]
 
 
 class Ledger(NamedTuple):
-    """What fired, was delivered and was lost: the first two by probe, the last by reason."""
+    """Hits and delivered events by probe, and lost events by reason."""
 
     hits: dict[str, int]
     events: dict[str, int]
@@ -44,7 +44,7 @@ class Ledger(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """A copy of everything, taken at one moment. ``hits`` and ``misses`` lack probes nobody counts."""
+    """A copy of all numbers at one moment; ``hits`` and ``misses`` lack the probes without such a count."""
 
     families: tuple[Family, ...]
     hits: dict[str, int]
@@ -63,7 +63,7 @@ def built_in(
     misses: Mapping[str, int],
     errno_name: Callable[[int], str | None],
 ) -> Iterator[Family]:
-    """What every probe has without any configuration."""
+    """Yield the metrics that every probe has without any configuration."""
     yield _counter(namespace, "hits_total", ("probe",), {(name,): n for name, n in hits.items()})
     yield _counter(namespace, "misses_total", ("probe",), {(name,): n for name, n in misses.items()})
     returned: dict[LabelValues, float | HistogramValue] = {}
@@ -100,7 +100,7 @@ def _counter(namespace: str, name: str, labels: tuple[str, ...], samples: dict[L
 
 
 def family(metric: MetricNumbers) -> Family:
-    """A configured metric with all its label sets, copied."""
+    """Return a configured metric with a copy of all its label sets."""
     spec = metric.spec
     samples: dict[LabelValues, float | HistogramValue]
     if spec.kind == "histogram":

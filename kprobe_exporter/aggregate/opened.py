@@ -1,4 +1,4 @@
-"""The first halves of calls and pairs that wait for their second ones, and what casts doubt on them."""
+"""The open first halves of calls and pairs, and the losses that make it unsafe to join them."""
 
 from heapq import heappop, heappush
 from itertools import islice
@@ -6,17 +6,17 @@ from typing import Any, TypeAlias
 
 from kprobe_exporter.model.values import Loss, Record
 
-Key: TypeAlias = tuple[Any, ...]  # the joined slot, then what both halves have in common
+Key: TypeAlias = tuple[Any, ...]  # the joined slot, then the values that both halves share
 
-MOST_LOSSES = 1024  # windows that wait for their time; more become one that spans them all
-NEVER = 1 << 64  # nanoseconds that no clock reaches
+MOST_LOSSES = 1024  # losses that are not applied yet; more are merged into one that spans them all
+NEVER = 1 << 64  # nanoseconds; no clock reaches it
 
 
 class Opened:
     """The open first halves of all joins. Not thread-safe: the pairing owns it.
 
-    ``lists``, none empty, holds them by what they share with their second halves, each after its place
-    on the stack. These places fall; by ``key`` they are all 0, so there is but one.
+    ``lists`` holds them by the values that they share with their second halves, each after its place on the
+    stack. No list is empty, and places fall along it; by ``key`` they are all 0, so there is one entry.
     """
 
     __slots__ = ("_losses", "_most", "broken_until", "lists", "next_loss", "number", "unpaired")
@@ -29,7 +29,7 @@ class Opened:
         self._losses: list[tuple[int, int]] = []
 
     def put(self, key: Key, place: int, first: Record) -> None:
-        """What is open at the same place or below has ended unnoticed, or the place would not be free."""
+        """Add a first half. Those at its place or below have ended, or the place would not be free."""
         calls = self.lists.get(key)
         if calls is not None and calls[-1][0] <= place:
             self.drop(key, above(calls, place))
@@ -46,7 +46,7 @@ class Opened:
                     self.drop(oldest)
 
     def pop(self, key: Key) -> Record:
-        """The last one of a list."""
+        """Remove and return the last first half of a list."""
         calls = self.lists[key]
         self.number -= 1
         if len(calls) == 1:
@@ -54,7 +54,7 @@ class Opened:
         return calls.pop()[1]
 
     def drop(self, key: Key, left: int = 0) -> None:
-        """All but the first ``left`` of a list are unpaired."""
+        """Drop all but the first ``left`` of a list, and count them as unpaired."""
         calls = self.lists[key]
         gone = len(calls) - left
         self.number -= gone
@@ -71,7 +71,7 @@ class Opened:
         self.next_loss = losses[0][0]
 
     def advance(self, now: int) -> None:
-        """Of what ends now, nothing is sure that began before the end of a loss that has begun."""
+        """Apply the losses that began before ``now``: what began before their end is not joined any more."""
         losses = self._losses
         while losses and losses[0][0] < now:
             self.broken_until = max(self.broken_until, heappop(losses)[1])
@@ -79,7 +79,7 @@ class Opened:
 
 
 def above(calls: list[tuple[int, Record]], place: int) -> int:
-    """How many are above a place of the stack; the others are at the end of the list."""
+    """Return how many entries lie above a place of the stack; the others are at the end of the list."""
     left = len(calls)
     while left and calls[left - 1][0] <= place:
         left -= 1

@@ -1,4 +1,4 @@
-"""The metrics about the agent itself, and about the state of its probes."""
+"""The metrics about the agent itself and about the state of its probes."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
@@ -7,7 +7,7 @@ from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.model.values import Family, LabelValues, ProbeStatus
 
 PREFIX = "kprobe_exporter"
-"""Of the agent's own metrics; the namespace of the configuration is not for them."""
+"""The prefix of the agent's own metrics; the namespace of the configuration does not apply to them."""
 
 LOSSES = (
     "overrun",
@@ -24,7 +24,7 @@ LOSSES = (
 
 
 def probe_families(namespace: str, probes: Iterable[ProbeStatus]) -> tuple[Family, ...]:
-    """Which probes are there, and what they settled on."""
+    """Return which probes are installed, what they are attached to, and how they are collected."""
     up: dict[LabelValues, float] = {}
     info: dict[LabelValues, float] = {}
     for probe in probes:
@@ -43,7 +43,7 @@ def probe_families(namespace: str, probes: Iterable[ProbeStatus]) -> tuple[Famil
 
 
 def off_families(probes: Sequence[ProbeStatus]) -> tuple[Family, ...]:
-    """Which probes are off although nothing is wrong with them."""
+    """Return which probes are off although nothing is wrong with them."""
     return (
         _gauge(
             f"{PREFIX}_probe_tripped",
@@ -61,7 +61,7 @@ def off_families(probes: Sequence[ProbeStatus]) -> tuple[Family, ...]:
 
 
 def fault_families(holding: Collection[str], noticed: Mapping[str, int]) -> tuple[Family, ...]:
-    """What is wrong around the agent; ``noticed`` is how often each fault began, of all that there are."""
+    """Return the faults around the agent; ``noticed`` is how often each possible fault began."""
     return (
         _gauge(
             f"{PREFIX}_fault",
@@ -81,8 +81,8 @@ def fault_families(holding: Collection[str], noticed: Mapping[str, int]) -> tupl
 def agent_families(
     numbers: Numbers, build: Mapping[str, str], loaded_at: float, read_age: float, *, successful: bool = True
 ) -> tuple[Family, ...]:
-    """The agent's health. ``loaded_at`` in seconds since the epoch, ``read_age`` in seconds; ``successful``
-    is whether what was read last is what runs."""
+    """Return the agent's health. ``loaded_at`` is in seconds since the epoch, ``read_age`` in seconds.
+    ``successful``: the configuration that was last read is the running one."""
     lost = dict.fromkeys(LOSSES, 0) | numbers.lost
     return (
         _gauge(f"{PREFIX}_build_info", "The running agent.", tuple(build), {tuple(build.values()): 1}),

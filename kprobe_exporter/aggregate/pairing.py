@@ -1,8 +1,8 @@
-"""Making one record of two events: the entry and the return of a call, or whatever begins and ends.
+"""Joins two events into one record: the entry and the return of a call, or the events of a pair.
 
-Which two belong together is a matter of proof. A stack grows down: what is open at or below a new entry
-has returned unnoticed, and a return is at a fixed distance from its entry. What cannot be proved is
-counted as unpaired: no duration is better than a wrong one.
+Two events are joined only if they provably belong together. A stack grows down: a call that is open at or
+below a new entry has returned without an event, and a return is at a fixed distance from its entry. Events
+without such a proof are counted as unpaired: no duration is better than a wrong one.
 """
 
 from collections import Counter
@@ -17,43 +17,43 @@ from kprobe_exporter.aggregate.updates import PLACES
 from kprobe_exporter.model import values
 from kprobe_exporter.model.values import CALLER, CPU, SLOT, TID, TIME, VALUES, Batch, Join, Layout, Record
 
-Of: TypeAlias = Callable[[Record], Any]  # takes out of a half what it is paired by
-Take: TypeAlias = Callable[[Record], Record | None]  # what is done with a half: gives what it completes
-Make: TypeAlias = Callable[[Record, Record], Record | None]  # makes one record of both, unless in doubt
+Of: TypeAlias = Callable[[Record], Any]  # returns the values of a half by which it is paired
+Take: TypeAlias = Callable[[Record], Record | None]  # handles a record; returns the record to keep, if any
+Make: TypeAlias = Callable[[Record, Record], Record | None]  # joins two halves; None if the pair is in doubt
 
 Told: TypeAlias = Callable[[Record, Record, list[Record]], None]
-"""Told of a call its first half and the joined record, of a single event the same record twice; and the
-first halves of the calls with ``ended`` that its thread was in at that moment, the innermost first."""
+"""Called with the first half and the joined record of a call, or with the record of a single event twice; and
+with the first halves of the calls with ``ended`` that enclose it, the innermost first."""
 
-# Kernel stacks are aligned to their 16 KiB (THREAD_SIZE in arch/x86/include/asm/page_64_types.h), and an
-# interrupt's is another one. Where stacks are larger, what is dead is only found out later.
+# Kernel stacks are aligned to their size, 16 KiB (THREAD_SIZE in arch/x86/include/asm/page_64_types.h), and
+# an interrupt has its own. Where stacks are larger, calls that ended without an event are detected later.
 REGION = 14
-FARTHEST = 64  # bytes that a return may be above its entry; known are 0, 8 and 16
+FARTHEST = 64  # bytes that a return may be above its entry; 0, 8 and 16 occur
 
 
 class Pairing:
     """Replaces the halves of joins by joined records.
 
-    The reader's thread owns it: nothing is locked. Whatever comes, it guarantees:
+    The reader's thread owns it, so it has no lock. It guarantees for any input:
 
-    - A first half ends as exactly one of: joined, open, unpaired. A second half is joined or unpaired;
-      by ``key`` it is ignored where nothing is open. Two halves that span a loss, or of which the second
-      is the older one, are both unpaired.
-    - No duration is negative, and none spans a moment at which events were lost and that was told.
-    - By ``stack``, with the right distance, a pair is never wrong unless both the return of a call (or
-      its thread exited in it) and the entry of a later one of the same thread at the very same depth went
-      missing untold. With a wrong one, calls stay unpaired, but for those within 64 bytes of stack.
-    - By ``depth``, a pair is never wrong unless an event of its thread went missing untold, such as
-      returns beyond maxactive (kernel/kprobes.c) or 64 nested ones (kernel/events/uprobes.c).
-    - By ``key``, a pair is a first half and the next second one, with no first one in between.
+    - A first half ends as exactly one of: joined, open, unpaired. A second half is joined or unpaired; by
+      ``key``, it is ignored if no first half is open. Two halves are both unpaired if they span a loss, or if
+      the second is the older one.
+    - No duration is negative, and none spans a moment at which a reported loss happened.
+    - By ``stack``, with the right distance, a pair is wrong only if two events went missing without a
+      reported loss: the return of a call (or its thread exited in it), and the entry of a later call of the
+      thread at exactly the same depth. With a wrong distance, only calls within 64 bytes of stack are paired.
+    - By ``depth``, a pair is wrong only if an event of its thread went missing without a reported loss, such
+      as returns beyond maxactive (kernel/kprobes.c) or beyond 64 nested ones (kernel/events/uprobes.c).
+    - By ``key``, a pair is a first half and the next second half, with no first half in between.
 
-    At most ``most_open`` first halves are open, over all joins. Over it whole lists go (a thread's calls on
-    one stack, or a key's event), those that were begun first, a 64th of the room at once.
+    At most ``most_open`` first halves are open, over all joins. Beyond that, whole lists are dropped (a
+    thread's calls on one stack, or the event of a key), the oldest first, a 64th of the limit at once.
 
-    ``nested``: somebody wants to be told of calls as they end, and what they were in.
+    ``nested``: keep track of enclosing calls, which ``ended`` and ``watch`` need.
 
-    Costs about 1.1 µs a call (its two events), 0.03 µs a record that is no half. ``nested`` adds 0.4 µs
-    a call, and 0.5 µs more to one with ``ended``.
+    Costs about 1.1 µs a call (its two events), 0.03 µs a record that is not a half. ``nested`` adds 0.4 µs a
+    call, and another 0.5 µs to a call with ``ended``.
     """
 
     def __init__(self, joins: Iterable[Join] = (), most_open: int = 65_536, *, nested: bool = False) -> None:
@@ -66,19 +66,19 @@ class Pairing:
 
     @property
     def open(self) -> int:
-        """The number of first halves that wait for their second one."""
+        """The number of first halves that wait for their second half."""
         return self._opened.number
 
     def add(
         self, join: Join, *, counted: bool = False, ended: Told | None = None, system_call: bool = False
     ) -> None:
-        """Join its halves from now on; ``counted``: tell in ``Batch.arrived`` how many first ones came.
+        """Start joining; ``counted``: report the number of first halves in ``Batch.arrived``.
 
-        ``ended`` is called at each join, in its place in the stream, and from then on the join's calls are
-        among those that others lie in; but pairs by key lie in none, unless a thread is their key. A thread
-        is in one ``system_call`` at a time.
+        ``ended`` is called at each join, in stream order, and from then on the join's calls are among those
+        that enclose others. Pairs by key have no enclosing calls and enclose none, unless a thread is their
+        key. A thread is in one ``system_call`` at a time.
 
-        Raises ValueError if one of them is another join's too, or lacks what it is to be paired by.
+        Raises ValueError if a half belongs to another join too, or lacks a field to be paired by.
         """
         make = _joiner(join, self._opened)
         if ended is not None:
@@ -94,9 +94,9 @@ class Pairing:
             self._counted |= {begin.slot for begin in join.begins}
 
     def watch(self, layout: Layout, seen: Told) -> None:
-        """Have ``seen`` called at each record of a single event, in its place in the stream.
+        """Call ``seen`` with each record of a single event, in stream order.
 
-        Raises ValueError if it is a half of a join.
+        Raises ValueError if the layout is a half of a join.
         """
         if layout.slot in self._takes:
             raise ValueError(f"slot {layout.slot} is a half of a join")
@@ -109,13 +109,13 @@ class Pairing:
         self._takes[layout.slot] = take
 
     def reset(self, join: Join) -> None:
-        """Its probe was disabled in between: what is open is unpaired."""
+        """Count the open first halves of a join as unpaired: its probe was disabled in between."""
         lists = self._opened.lists
         for key in [key for key in lists if key[0] == join.layout.slot]:
             self._opened.drop(key)
 
     def remove(self, join: Join) -> None:
-        """What is open is unpaired, and its halves are plain records: they have to be off, and read."""
+        """Stop joining: open halves are unpaired, later ones unchanged. Its events must be off, and read."""
         self.reset(join)
         for layout in (*join.begins, join.end):
             self.unwatch(layout)
@@ -123,12 +123,12 @@ class Pairing:
             self._nested.hide(join)
 
     def unwatch(self, layout: Layout) -> None:
-        """Do nothing with its records any more."""
+        """Pass the records of this layout on unchanged from now on."""
         self._takes.pop(layout.slot, None)
         self._counted.discard(layout.slot)
 
     def pair(self, batch: Batch) -> Batch:
-        """The same batch with joined records, each in the place of its second half."""
+        """Return the same batch with joined records, each in the place of its second half."""
         opened, take_of = self._opened, self._takes.get
         for loss in batch.losses:
             opened.tell(loss)
@@ -171,10 +171,10 @@ class Pairing:
 class _ByStack:
     """Calls, proved by the stack pointer.
 
-    A return reads it at the same distance above its entry in all calls of a join: 8, until returns say
-    otherwise. One that misses its entry votes for the distance to the innermost open call, if nothing was
-    lost in between, and a distance with more votes than returns have matched takes over. Who sets its
-    stack pointer as it likes may win a vote: then calls are unpaired until others outvote it.
+    A return's stack pointer is at the same distance above its entry's in all calls of a join: 8 bytes, until
+    returns show another. A return without an entry there votes for the distance to the innermost open call,
+    if nothing was lost in between. A distance with more votes than matched returns takes over. A program that
+    sets its stack pointer at will may win a vote; then calls are unpaired until others outvote it.
     """
 
     def __init__(self, join: Join, opened: Opened, make: Make) -> None:
@@ -201,7 +201,7 @@ class _ByStack:
             opened.unpaired += 1
             return None
         if len(calls) > 1 and calls[-2][0] < read:
-            # The caller lies below the stack pointer too, so it has returned: the distance is wrong.
+            # The enclosing call lies below the stack pointer too, so it has returned: the distance is wrong.
             opened.unpaired += 1
             opened.drop(key, above(calls, read - 1))
             return None
@@ -209,9 +209,9 @@ class _ByStack:
         return self._make(opened.pop(key), second)
 
     def _uncover(self, key: Key, read: int, now: int) -> bool:
-        """Drop the dead from the end of a list; tell whether the call that returns is the last one then.
+        """Drop ended calls from the end of a list; return whether its last one is the returning call then.
 
-        If it is not there, all that lies up to where the stack pointer is now has returned too.
+        If the returning call is not in the list, all calls up to the current stack pointer have ended too.
         """
         calls, place = self._opened.lists[key], read - self._distance
         left = above(calls, place - 1)
@@ -224,7 +224,7 @@ class _ByStack:
         return found
 
     def _outvoted(self, distance: int, begun: int, now: int) -> bool:
-        """Take a vote; tell whether it is the one by which its distance takes over."""
+        """Take a vote; return whether it is the one by which its distance takes over."""
         self._opened.advance(now)
         if 0 <= distance <= FARTHEST and distance % 8 == 0 and self._opened.broken_until <= begun <= now:
             self._votes[distance] += 1
@@ -236,7 +236,7 @@ class _ByStack:
 
 
 class _ByValue:
-    """Calls of one thread, the innermost first, or events of one key, the latest."""
+    """Pairs the innermost open call of a thread (``depth``), or the latest event of a key (``key``)."""
 
     def __init__(self, join: Join, opened: Opened, make: Make) -> None:
         self._slot, self._opened, self._make = join.layout.slot, opened, make
@@ -259,7 +259,7 @@ class _ByValue:
 
 def _of(join: Join, layout: Layout) -> Of:
     if join.by == "depth":
-        # Thread 0 is another one on each CPU (init_idle() in kernel/sched/core.c).
+        # Thread 0 is a different thread on each CPU (init_idle() in kernel/sched/core.c).
         return lambda record: (record[TID] or ~record[CPU],)
     places = []
     for name in (values.STACK_POINTER,) if join.by == "stack" else join.key:
@@ -273,7 +273,7 @@ def _of(join: Join, layout: Layout) -> Of:
 
 
 def _joiner(join: Join, opened: Opened) -> Make:
-    """The function that makes one record of two, or counts them if there is a doubt."""
+    """Return the function that joins two halves, or counts both as unpaired if the pair is in doubt."""
     slot = join.layout.slot
     picks = {begin.slot: _picker(join, begin) for begin in join.begins}
 
@@ -290,7 +290,7 @@ def _joiner(join: Join, opened: Opened) -> Make:
 
 
 def _picker(join: Join, begin: Layout) -> Callable[[Record], Record]:
-    """Takes the joined record out of both halves, its slot, the duration, and None for what is nowhere."""
+    """Return the function that picks a joined record out of both halves, slot, duration and None in a row."""
     second = VALUES + len(begin.args)
     slot = second + VALUES + len(join.end.args)
     places = [slot, *range(TIME, CALLER), second + CALLER]

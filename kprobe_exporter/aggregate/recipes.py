@@ -1,7 +1,7 @@
-"""What a layout's records are wanted for, written down so that a source can add them up by itself.
+"""What a layout's records are needed for, written as data, so that a source can add them up itself.
 
-The same that `updates` compiles into functions, one record at a time; tests hold the one against the
-other.
+The functions that `updates` compiles do the same for one record at a time. Tests hold both ways to the same
+results.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from kprobe_exporter.model.aggregation import Condition, Group, Recipe, Refused,
 from kprobe_exporter.model.values import Layout, MetricSpec, ProbeMetrics, ReturnType, Where
 
 SMALLEST, LARGEST = -(1 << 63), (1 << 64) - 1
-"""Of the numbers that a field can hold, signed or not."""
+"""The limits of the numbers that a field can hold, signed or not."""
 
 Take = Callable[[Tally], None]
 
@@ -21,17 +21,17 @@ VALUES: Condition = ("number", "return", ">=", 0)
 
 
 def recipe(layout: Layout, metrics: ProbeMetrics, only: Where | None) -> Recipe | None:
-    """All that the records of ``layout`` are wanted for; None where records themselves are needed.
+    """Return all that the records of ``layout`` are needed for; None if the records themselves are needed.
 
-    That is for patterns of strings, stacks, arrays and cgroups in labels, and conditions on what is not
-    in the record.
+    Records are needed for patterns of strings; for stacks, arrays and cgroups in labels; and for conditions
+    on values that the record does not hold.
     """
     wheres = [spec.where for spec in metrics.metrics if spec.where is not None] + ([only] if only else [])
     groups = [_group(spec) for spec in metrics.metrics]
     if layout.returns is not None and layout.place("return") is not None:
         groups += return_groups(layout.returns, metrics.return_buckets)
     if any(label.of_thread for spec in metrics.metrics for label in spec.labels):
-        return None  # a thread's cgroup is known at its place in the stream only
+        return None  # a thread's cgroup is known only at the event's place in the stream
     if layout.stack or not all(_writable(where, layout) for where in wheres):
         return None
     kinds = {arg.name: arg.type or arg.kind for arg in layout.args}
@@ -43,29 +43,29 @@ def recipe(layout: Layout, metrics: ProbeMetrics, only: Where | None) -> Recipe 
 
 
 def _writable(where: Where, layout: Layout) -> bool:
-    """Whether a condition is one on plain numbers and strings of the record."""
+    """Return whether a condition is one on plain numbers and strings of the record."""
     plain = {arg.name for arg in layout.args if arg.kind in ("int", "hex", "str", "bare") and not arg.type}
     looked_up = {arg.name for arg in layout.args} | {"pid", "caller", "symbol", "comm"}
     return where.condition is not None and not looked_up.difference(plain).intersection(where.fields)
 
 
 def return_groups(returns: ReturnType, bounds: tuple[float, ...]) -> Iterator[Group]:
-    """The built-in metrics of a return value: the errors, then the histogram of what is not negative."""
+    """Yield the built-in groups of a return value: errors, then the histogram of values from 0 on."""
     yield Group(keys=("return",), where=ERRORS)
     if not returns.pointer:
         yield Group(value="return", bounds=thresholds(bounds, 1), where=VALUES)
 
 
 def thresholds(bounds: tuple[float, ...], scale: float) -> tuple[int, ...]:
-    """For each bucket the greatest whole number whose multiple by ``scale`` falls into it or below.
+    """Return for each bucket the greatest whole number whose product with ``scale`` is within the bound.
 
-    By the same multiplication that a single value goes through, so that rounding changes no bucket.
+    The multiplication is the same as that of a single value, so that rounding changes no bucket.
     """
     return tuple(_greatest(bound, scale) for bound in bounds)
 
 
 def _greatest(bound: float, scale: float) -> int:
-    """The greatest whole number whose multiple is no more than ``bound``; one below them all if none is."""
+    """Return the greatest number whose product is at most ``bound``; SMALLEST - 1 if there is none."""
     low, high = SMALLEST - 1, LARGEST
     while low < high:
         middle = (low + high + 1) // 2
@@ -88,7 +88,7 @@ def _group(spec: MetricSpec) -> Group:
 
 
 def counter_take(spec: MetricSpec, series: Series[list[float]]) -> Take:
-    """Add what many events came to."""
+    """Return the function that adds a tally to a counter."""
     scale, counts = whole_scale(spec), spec.value is None
 
     def add(tally: Tally) -> None:
@@ -99,7 +99,7 @@ def counter_take(spec: MetricSpec, series: Series[list[float]]) -> Take:
 
 
 def gauge_take(spec: MetricSpec, series: Series[list[float]]) -> Take:
-    """Keep the value of the last of many events."""
+    """Return the function that sets a gauge to the last value of a tally."""
     scale = whole_scale(spec)
 
     def keep(tally: Tally) -> None:
@@ -109,7 +109,7 @@ def gauge_take(spec: MetricSpec, series: Series[list[float]]) -> Take:
 
 
 def histogram_take(spec: MetricSpec, series: Series[HistogramCell]) -> Take:
-    """Add the buckets of many events."""
+    """Return the function that adds the buckets of a tally to a histogram."""
     scale = whole_scale(spec)
 
     def observe(tally: Tally) -> None:
@@ -120,7 +120,7 @@ def histogram_take(spec: MetricSpec, series: Series[HistogramCell]) -> Take:
 
 
 def return_takes(values: HistogramCell, errors: dict[int, int]) -> list[Take]:
-    """What the groups of ``return_groups`` add to."""
+    """Return the functions that take the tallies of ``return_groups``."""
 
     def count(tally: Tally) -> None:
         (number,) = tally.key
@@ -135,7 +135,7 @@ def return_takes(values: HistogramCell, errors: dict[int, int]) -> list[Take]:
 
 
 def refuse_many(refused: Refused, refuse: Callable[[str, int], None]) -> None:
-    """Tell of values that could not be taken."""
+    """Report the values that could not be taken."""
     if refused.negative:
         refuse("negative", refused.negative)
     if refused.unreadable:

@@ -1,4 +1,4 @@
-"""The label sets of one metric, each with its cell of numbers, capped."""
+"""The label sets of one metric, limited in number, each with the cell that holds its value."""
 
 import time
 from collections.abc import Callable
@@ -7,10 +7,10 @@ from typing import Generic, TypeVar
 from kprobe_exporter.model.values import Decoder, LabelSpec, LabelValues, Value
 
 OVERFLOW = "__overflow__"
-"""The value of every label in the set that takes what is over the cap."""
+"""The value of every label in the label set that counts the events beyond the limit."""
 
 UNKNOWN = "unknown"
-"""A label whose value could not be read or decoded."""
+"""The value of a label that could not be read or decoded."""
 
 LABEL_BYTES = 128
 
@@ -19,9 +19,9 @@ RawKey = tuple[Value, ...]
 
 
 class Limits:
-    """How many label sets there may be: of each metric, of all together, and for how long (seconds).
+    """The limits of label sets: of each metric, of all metrics together, and their time to live in seconds.
 
-    One is shared by all metrics, and may change: what is there already stays. Not thread-safe: the
+    All metrics share one object. It may change: label sets that exist already stay. Not thread-safe: the
     aggregator's lock guards it.
     """
 
@@ -40,12 +40,12 @@ class Limits:
 
 
 class Series(Generic[Cell]):
-    """The cells of one metric by label set, within the limits, and one for what is over them.
+    """The cells of one metric by label set, within the limits, and one cell for the events beyond them.
 
-    Raw field values lead to their cell through a cache, so that an event of a known label set costs
-    one lookup and nothing is decoded twice; the cache is bounded too, since many raw values may
-    decode to one label set. A label set's age costs the event nothing either: ``expire`` empties the
-    cache, so that whoever is still seen comes through ``_look_up`` again, which notes the time.
+    A cache leads from raw field values to their cell, so that an event of a known label set costs one lookup
+    and decodes nothing. The cache is bounded too, since many raw values may decode to one label set. The age
+    of a label set costs the event nothing either: ``expire`` empties the cache, so that a label set still in
+    use goes through ``_look_up`` again, which notes the time.
     Not thread-safe: the aggregator's lock guards it.
     """
 
@@ -70,14 +70,14 @@ class Series(Generic[Cell]):
             self.cells[()] = make()
 
     def cell(self, raw: RawKey, events: int = 1) -> Cell:
-        """The cell of these raw values, one for each label, for so many events."""
+        """Return the cell of these raw values, one for each label, for so many events."""
         found = self._cache.get(raw)
         return self._look_up(raw, events) if found is None else found
 
     def expire(self) -> None:
-        """Forget the label sets that were not seen for the limits' ``ttl``.
+        """Remove the label sets that were not seen for the limits' ``ttl``.
 
-        Called every quarter of it, so that one goes after 1 to 1.25 times that long.
+        It runs every quarter of the ``ttl``, so that a label set goes after 1 to 1.25 times that time.
         """
         self._expired = self._limits.clock()
         self._cache.clear()
@@ -87,7 +87,7 @@ class Series(Generic[Cell]):
             self._limits.used -= 1
 
     def close(self) -> None:
-        """The metric is gone: its label sets count for the limits no longer."""
+        """Stop counting the label sets of a removed metric against the limits."""
         self._limits.used -= len(self._seen)
         self._seen.clear()
 
@@ -99,7 +99,7 @@ class Series(Generic[Cell]):
             failures = failures or text is None
             texts.append(UNKNOWN if text is None else text)
         key = tuple(texts)
-        bounded = key not in ((), self._overflow)  # a process may be called __overflow__
+        bounded = key not in ((), self._overflow)  # a process may be named __overflow__
         found = self.cells.get(key)
         if found is None:
             if bounded and not self._has_room():
@@ -109,16 +109,16 @@ class Series(Generic[Cell]):
             self._limits.used += bounded
         if bounded:
             self._seen[key] = self._limits.clock()
-        if not failures:  # a failure is counted at every event, so it may not be cached
+        if not failures:  # a failure is counted at every event, so it must not be cached
             if len(self._cache) >= 4 * self._limits.max_series:
                 self._cache.clear()
             self._cache[raw] = found
         return found
 
     def _has_room(self) -> bool:
-        """Whether a label set may be added, after those that are over their time have gone.
+        """Return whether a label set may be added, after the expired ones were removed.
 
-        That is looked at once a second at the most: a flood of new names must not make it dear.
+        Expired label sets are searched for once a second at most, so that a flood of new ones stays cheap.
         """
         limits = self._limits
         if len(self._seen) < limits.max_series and limits.used < limits.max_series_total:
@@ -149,7 +149,7 @@ def _attempt(decode: Decoder, value: Value) -> str | None:
 
 
 def plain(value: Value) -> str:
-    """A field's value as label text: bytes that are no UTF-8 become ``\\xNN``, cut at 128 bytes."""
+    """Return a value as label text: bytes that are not UTF-8 become ``\\xNN``, and it is cut at 128 bytes."""
     if isinstance(value, bytes):
         text = value.decode(errors="backslashreplace")
         if len(text) * 4 > LABEL_BYTES:

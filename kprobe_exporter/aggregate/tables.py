@@ -1,4 +1,4 @@
-"""From hist tables, which only grow, to what happened since they were last read."""
+"""Turns readings of hist tables, which only grow, into the increases since the last reading."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,11 +10,11 @@ from kprobe_exporter.model.values import Batch, Layout, ProbeMetrics, Value
 
 Key = tuple[int | bytes, ...]
 Row = tuple[tuple[Value, ...], int, int]
-"""The values of a row's keys, and by how much its hits and its sum have grown."""
+"""The values of a row's keys, and the increases of its hits and of its sum."""
 
 
 class Tables:
-    """The hist tables of one installed probe, and how they read the last time.
+    """The hist tables of one installed probe, and their last readings.
 
     Not thread-safe: the poller's thread, which reads them, owns it.
     """
@@ -24,9 +24,9 @@ class Tables:
         self._tables = [_Table(layout, metrics, table) for table in tables]
 
     def since(self, readings: Sequence[HistReading]) -> Batch:
-        """What happened since the last reading, as a source of events would tell it.
+        """Return what happened since the last reading, in the form in which a source of events reports it.
 
-        What passed the filter is what those tables saw that see everything, with a row or without.
+        Events that passed the filter are counted by the tables that see all of them, with a row or without.
         """
         batch = Batch()
         passed = 0
@@ -44,7 +44,7 @@ class Tables:
 
 
 class _Table:
-    """One table: its last reading, and what its rows are to the metrics."""
+    """One table: its last reading, and how its rows feed the metrics."""
 
     def __init__(self, layout: Layout, metrics: ProbeMetrics, table: HistTable) -> None:
         self.feeds = [_feed(layout.slot, metrics, table, feed) for feed in table.feeds]
@@ -54,7 +54,7 @@ class _Table:
         self._last: Mapping[Key, tuple[int, int]] = {}
 
     def passed(self, reading: HistReading) -> int:
-        """Events that passed the filter since the last time; a table that started again has no past."""
+        """Return how many events passed the filter since the last reading, or since the table restarted."""
         seen = reading.hits + reading.dropped
         if seen < self._seen:
             self._seen, self._last = 0, {}
@@ -62,7 +62,7 @@ class _Table:
         return more if self._counts_passed else 0
 
     def grown(self, reading: HistReading) -> Iterator[Row]:
-        """The rows that grew. A sum is one of 64 bits, and may run over."""
+        """Yield the rows that grew. A sum has 64 bits and may overflow."""
         last, self._last = self._last, reading.rows
         for key, (hits, total) in reading.rows.items():
             hits_before, sum_before = last.get(key, (0, 0))
@@ -74,7 +74,7 @@ class _Table:
 
 
 def _reader(layout: Layout, key: HistKey) -> Callable[[int | bytes], Value]:
-    """How a key is read: the kernel prints the number's bits, padded with zeros or with the sign."""
+    """Return the reader of a key: the kernel prints a number's bits, extended with zeros or the sign."""
     if key.log2 or not key.bits:
         return lambda raw: raw
     mask, sign = (1 << key.bits) - 1, 1 << (key.bits - 1)
@@ -108,7 +108,7 @@ def _feed(
         value = values[place]
         assert isinstance(value, int)
         if log2:
-            # Whatever lies in (2^(k-1), 2^k] falls into one bucket; 0.75 * 2^k does, free of rounding.
+            # All values in (2^(k-1), 2^k] fall into one bucket; 0.75 * 2^k does so without rounding.
             place_of = 0.75 * 2.0**value * scale
         else:
             if built_in and value < 0:

@@ -1,4 +1,4 @@
-"""Compiling what one event does to one metric: a function from a record to the cell that it changes."""
+"""Compiles a metric into an update: a function that applies one record to the metric's cells."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ Update = Callable[[Record], None]
 Getter = Callable[[Record], Value]
 
 Refuse = Callable[[str], None]
-"""Told the reason why an event's value could not be taken."""
+"""Called with the reason why an event's value could not be taken."""
 
 MAX_ERRNO = 4095
 """include/linux/err.h: a return value from -MAX_ERRNO to -1 is an error."""
@@ -50,12 +50,12 @@ class HistogramCell:
         self.sum += value
 
     def add(self, counts: Sequence[int], total: float) -> None:
-        """Take what many values came to."""
+        """Add the bucket counts and the sum of many values."""
         self.counts = [*map(int.__add__, self.counts, counts)]
         self.sum += total
 
     def exemplify(self, bounds: Sequence[float], exemplar: Exemplar) -> None:
-        """Keep the last one of its bucket."""
+        """Keep the exemplar as the last one of its bucket."""
         self.exemplars[bisect_left(bounds, exemplar.value)] = exemplar
 
     def value(self, bounds: tuple[float, ...]) -> HistogramValue:
@@ -63,10 +63,10 @@ class HistogramCell:
 
 
 def normal_return(returns: ReturnType) -> Callable[[Value], Value]:
-    """How a return value is to be read where its width is a guess: errors become negative.
+    """Return the function that makes errors negative, in a return value that is too wide or a pointer.
 
-    The upper half of the register is garbage for a C ``int``, so 2**32-4095 … 2**32-1 is an error
-    read too wide; of a pointer, the last 4095 addresses are ERR_PTRs.
+    The upper half of the register is garbage for a C ``int``, so 2**32-4095 … 2**32-1 is an error that was
+    read too wide. As pointers, the last 4095 addresses are ERR_PTRs.
     """
     wrap = 1 << 32 if returns.wide else 1 << 64 if returns.pointer else 0
     if not wrap:
@@ -82,7 +82,7 @@ def normal_return(returns: ReturnType) -> Callable[[Value], Value]:
 
 
 def getter(layout: Layout, field: str) -> Getter:
-    """The function that takes ``field`` out of a record of this layout; None where it is not recorded."""
+    """Return the function that takes ``field`` out of a record; it gives None where it is not recorded."""
     if field == "symbol":
         symbol = layout.symbol.encode()
         return lambda record: symbol
@@ -99,7 +99,7 @@ def getter(layout: Layout, field: str) -> Getter:
 def key_getter(
     layout: Layout, labels: Sequence[LabelSpec], cgroup: CgroupOf | None = None
 ) -> Callable[[Record], tuple[Value, ...]]:
-    """The function that takes the fields of all labels out of a record at once."""
+    """Return the function that takes the fields of all labels out of a record at once."""
     if not labels:
         return lambda record: ()
     fields = [label.field for label in labels]
@@ -114,7 +114,7 @@ def key_getter(
 
 
 def _label_getter(layout: Layout, label: LabelSpec, cgroup: CgroupOf | None) -> Getter:
-    """A label's field, or the cgroup of the thread that it names."""
+    """Return the getter of a label's field, or of the cgroup of the thread that the field names."""
     take = getter(layout, label.field)
     if not label.of_thread:
         return take
@@ -127,14 +127,14 @@ def _label_getter(layout: Layout, label: LabelSpec, cgroup: CgroupOf | None) -> 
 
 
 def passes(layout: Layout, where: Where) -> Callable[[Record], bool]:
-    """The function that tells whether a record passes a filter. Costs about 1 µs an event."""
+    """Return the function that tells whether a record passes a filter. It costs about 1 µs an event."""
     getters = [(field, getter(layout, field)) for field in where.fields]
     test = where.test
     return lambda record: test({field: take(record) for field, take in getters})
 
 
 def guarded(test: Callable[[Record], bool], update: Update) -> Update:
-    """The update, for the records that pass."""
+    """Return the update for only those records that pass the test."""
 
     def guard(record: Record) -> None:
         if test(record):
@@ -150,7 +150,7 @@ def counter_update(
     refuse: Refuse,
     cgroup: CgroupOf | None = None,
 ) -> Update:
-    """Add 1, or the value; a negative or unreadable one is refused."""
+    """Return the update that adds 1, or the value; a negative or unreadable value is refused."""
     key, cell = key_getter(layout, spec.labels, cgroup), series.cell
     if spec.value is None:
 
@@ -177,7 +177,7 @@ def gauge_update(
     refuse: Refuse,
     cgroup: CgroupOf | None = None,
 ) -> Update:
-    """Keep the last value."""
+    """Return the update that keeps the last value."""
     key, cell = key_getter(layout, spec.labels, cgroup), series.cell
     take, scale = getter(layout, spec.value or ""), whole_scale(spec)
 
@@ -198,7 +198,7 @@ def histogram_update(
     refuse: Refuse,
     cgroup: CgroupOf | None = None,
 ) -> Update:
-    """Put the value into its bucket."""
+    """Return the update that puts the value into its bucket."""
     key, cell = key_getter(layout, spec.labels, cgroup), series.cell
     take, scale, bounds = getter(layout, spec.value or ""), whole_scale(spec), spec.buckets
 
@@ -213,7 +213,7 @@ def histogram_update(
 
 
 class _Part(float):
-    """One part of a whole number, as 1e-9: 1000 / 1e9 is 1e-06, and 1000 * 1e-9 is a bit more."""
+    """The reciprocal of a whole number, to divide by: 1000 / 1e9 is 1e-06, and 1000 * 1e-9 is a bit more."""
 
     whole: int
 
@@ -222,8 +222,8 @@ class _Part(float):
 
 
 def whole_scale(spec: MetricSpec) -> float:
-    """The factor, which is multiplied from the right; a whole one stays whole, so that large counts stay
-    exact, and by its parts a value is divided, so that it meets a bound that is written in decimals."""
+    """Return the factor, to be used as the right operand. A whole factor stays an int, so that large counts
+    stay exact. A reciprocal divides the value, so that it equals a bound that is written in decimals."""
     if spec.scale.is_integer():
         return int(spec.scale)
     whole = round(1 / spec.scale) if 1e-18 <= spec.scale < 1 else 0
@@ -235,7 +235,7 @@ def whole_scale(spec: MetricSpec) -> float:
 
 
 def duration_update(layout: Layout, bounds: tuple[float, ...], durations: HistogramCell) -> Update:
-    """The built-in histogram of durations, in seconds; records have nanoseconds."""
+    """Return the update of the built-in histogram of durations: seconds, from the record's nanoseconds."""
     take = getter(layout, "duration")
 
     def observe(record: Record) -> None:
@@ -253,7 +253,7 @@ def return_update(
     values: HistogramCell,
     error: Callable[[int], None],
 ) -> Update:
-    """The built-in metrics of a return value: a histogram of what is not negative, errors by number."""
+    """Return the update of the built-in metrics: a histogram of values from 0 on, and errors by number."""
     take = getter(layout, "return")
 
     def classify(record: Record) -> None:

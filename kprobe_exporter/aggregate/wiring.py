@@ -1,4 +1,4 @@
-"""What the records of one layout feed: its probe's built-in numbers, and its metrics'."""
+"""Connects the records of one layout to its probe's built-in numbers and its metrics."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -42,7 +42,7 @@ def updates(
     refuse: Refuse,
     cgroup: CgroupOf | None,
 ) -> list[Update]:
-    """What one record does."""
+    """Return the functions that each record goes through."""
     made = []
     for spec in probe.metrics.metrics:
         update = UPDATES[spec.kind](layout, spec, metrics[spec.name].series, refuse, cgroup)
@@ -58,7 +58,7 @@ def updates(
 
 
 def filtered(layout: Layout, only: Where, made: list[Update], passed: Counter[int]) -> Update:
-    """The same for records that pass a filter of ours, which are counted in ``passed`` by slot."""
+    """Return one update for the records that pass the agent's filter; ``passed`` counts them by slot."""
 
     def update(record: Record) -> None:
         passed[layout.slot] += 1
@@ -69,19 +69,19 @@ def filtered(layout: Layout, only: Where, made: list[Update], passed: Counter[in
 
 
 def takes(probe: ProbeNumbers, metrics: Mapping[str, MetricNumbers]) -> list[Take]:
-    """What tallies of many records do, in the order of the recipe's groups."""
+    """Return the functions that take tallies, in the order of the recipe's groups."""
     made = [TAKES[spec.kind](spec, metrics[spec.name].series) for spec in probe.metrics.metrics]
     return made + return_takes(probe.returned, probe.errors)
 
 
 def metric_numbers(spec: MetricSpec, limits: Limits, failed: Callable[[str, int], None]) -> MetricNumbers:
-    """A metric's numbers at 0. ``failed`` is told of the decoder that could not decode, and how often."""
+    """Return a metric's numbers at 0; ``failed`` gets a failed decoder's name and the number of events."""
     make = partial(HistogramCell, len(spec.buckets)) if spec.kind == "histogram" else _number
     return MetricNumbers(spec, Series(spec.labels, make, limits, failed))
 
 
 def _number() -> list[float]:
-    """A counter's or gauge's cell."""
+    """Return the cell of a counter or gauge."""
     return [0]
 
 

@@ -1,4 +1,4 @@
-"""What OpenTelemetry is told of the container and the pod that a thread was in at an event."""
+"""OpenTelemetry attributes for the container and the pod that a thread was in at an event."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from kprobe_exporter.model.values import TID, TIME, Record
 CONTAINER = "container.id"
 NAMESPACE, POD, POD_UID = "k8s.namespace.name", "k8s.pod.name", "k8s.pod.uid"
 KUBERNETES_CONTAINER = "k8s.container.name"
-"""The names of OpenTelemetry's semantic conventions, copied."""
+"""Names from OpenTelemetry's semantic conventions, copied."""
 
 MOST_NOTED = 65_536
 
@@ -18,7 +18,7 @@ MOST_NOTED = 65_536
 class Whereabouts:
     """Notes where the threads of events were, when the stream is at them; the reader's thread owns it.
 
-    By the end of a batch a thread may be elsewhere, and its id another's.
+    By the end of a batch, a thread may have moved, or another thread may have its id.
     """
 
     def __init__(self, cgroups: Cgroups, pods: Pods) -> None:
@@ -27,17 +27,17 @@ class Whereabouts:
         self._noted: dict[tuple[int, int], Mapping[str, str]] = {}
 
     def note(self, record: Record) -> None:
-        """Remember it for this record, which is told by its thread and time."""
+        """Note the attributes for this record, which its thread and time identify."""
         found = self._attributes(self._cgroups.path(record[TID], record[TIME]))
         if found and len(self._noted) < MOST_NOTED:
             self._noted[record[TID], record[TIME]] = found
 
     def take(self, tid: int, time: int) -> Mapping[str, str] | None:
-        """What was noted; None if that was nothing."""
+        """Return the noted attributes; None if there are none."""
         return self._noted.get((tid, time))
 
     def forget(self) -> None:
-        """All records that were noted have gone on."""
+        """Forget all notes, when their records have been passed on."""
         self._noted.clear()
 
     def _attributes(self, path: bytes | None) -> dict[str, str]:

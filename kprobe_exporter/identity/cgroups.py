@@ -1,6 +1,6 @@
 """The cgroup of a thread at the time of an event: from the kernel's own events, else from /proc.
 
-Facts about the events: kernel/fork.c, kernel/exit.c, fs/exec.c, kernel/cgroup/cgroup.c.
+The kernel emits these events in kernel/fork.c, kernel/exit.c, fs/exec.c and kernel/cgroup/cgroup.c.
 """
 
 import os
@@ -16,24 +16,24 @@ from kprobe_exporter.identity.containers import OUTSIDE, container
 from kprobe_exporter.identity.threads import TGID, _is_initial
 
 CLONE_THREAD, CLONE_INTO_CGROUP = 0x1_0000, 0x2_0000_0000  # include/uapi/linux/sched.h
-PF_EXITING = 0x4  # include/linux/sched.h; on v1, /proc shows such a thread in "/", whatever it was in
+PF_EXITING = 0x4  # include/linux/sched.h; on v1, /proc shows an exiting thread in "/", not in its cgroup
 
 INITIAL_CGROUPS = "cgroup:[4026531835]"
 """The initial cgroup namespace (PROC_CGROUP_INIT_INO, include/linux/proc_ns.h)."""
 
 Paths: TypeAlias = tuple[tuple[int, bytes], ...]
-"""Where a thread is in each hierarchy: its id, 0 for the one of v2, and the cgroup's path."""
+"""A thread's cgroup paths, each with the id of its hierarchy, which is 0 for v2."""
 
 ROOT = b"/"
 MOST_THREADS, MOST_EXITED, MOST_TOLD = 32_768, 4096, 1024
 KEPT = 5_000_000_000
-"""Nanoseconds of the stream for which a thread is remembered after its exit was told: do_exit() goes on."""
+"""Nanoseconds of the stream for which a thread is kept after its exit event, as do_exit() continues."""
 
 LONGEST = 1023
-"""Bytes: a path as long as this in an event may have been cut (TRACE_CGROUP_PATH_LEN, cgroup-internal.h)."""
+"""Bytes; a path of this length in an event may have been cut (TRACE_CGROUP_PATH_LEN, cgroup-internal.h)."""
 
 PREFERRED = (b"", b"name=systemd", b"memory", b"cpu", b"pids")
-"""By their controllers, the hierarchies whose paths tell most, the unified one of v2 first."""
+"""The controllers of the most informative hierarchies, the best first: the unified one of v2."""
 
 TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _STAT = re.compile(rb" \S(?: \S+){5} (\d{1,10})(?: \S+){12} (\d{1,20})\s")
@@ -42,17 +42,17 @@ _LINE = re.compile(rb"^(\d{1,10}):([^:\n]*):(/.*)$", re.MULTILINE)
 
 
 def boot_time(time_ns: int) -> int:
-    """CLOCK_MONOTONIC, the events' clock, as time since boot, which also goes on while suspended."""
+    """Convert CLOCK_MONOTONIC, the events' clock, to time since boot, which includes suspended time."""
     return time_ns - time.clock_gettime_ns(time.CLOCK_MONOTONIC) + time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 @dataclass(slots=True)
 class _Thread:
-    """What is known of a thread; ``path`` is the telling one of its ``paths``, None if unknown.
+    """What is known of a thread; ``path`` is the most informative of its ``paths``, None if unknown.
 
-    They are as at ``since``, in the events' time, and as later events changed them. What /proc told is
-    ahead of the stream, and about who lives since ``start``, nanoseconds after boot. ``looked`` is when
-    /proc was asked; ``tgid`` 0 if unknown. ``stayed`` are its paths if only its process's leader moved.
+    The paths are those at ``since``, in the events' time, as later events changed them. Paths from /proc are
+    ahead of the stream, and of the thread that lives since ``start``, nanoseconds after boot. ``looked`` is
+    when /proc was read; ``tgid`` 0 if unknown. ``stayed`` are its paths if only its process's leader moved.
     """
 
     since: int
@@ -67,17 +67,17 @@ class _Thread:
 class Cgroups:
     """Follows threads through their cgroups; the reader's thread owns it.
 
-    It is told the kernel's events in the order of their time, and asked in between. A child inherits
-    its parent's cgroups, so what began and moved before our eyes is known exactly, also after its end
-    (but for a move in the microsecond between a fork and its event, which no event tells). Of any other
-    thread /proc is asked, once, while it lives: about the same thread, for the holder of its id may not
-    have started after the event; but some 0.1 s late: who moved in between is said to be where it went.
-    ``scan`` spares that: call it when the events of cgroups are on, and those to be labelled not yet.
+    It gets the kernel's events in time order, and is queried in between. A child inherits its parent's
+    cgroups, so threads that began and moved during the recording are known exactly, also after their end
+    (except a move in the microsecond between a fork and its event, which no event reports). Any other thread
+    is looked up in /proc, once, while it lives. A thread that started after the event is rejected: it has
+    reused the id. /proc is read some 0.1 s late: a thread that moved in between gets its new cgroup.
+    ``scan`` avoids this: call it when the cgroup events are on, and the events to be labelled not yet.
 
-    ``clock`` is the events' clock in nanoseconds, ``since_boot`` turns its time into time since boot.
-    In another pid namespace than the initial one our /proc is about other threads, and never asked about
-    any: then only what moves before our eyes is known, and its children. In a cgroup namespace of our
-    own its paths begin with ``/..``, and what it tells from inside our own container is not enough.
+    ``clock`` is the events' clock in nanoseconds, ``since_boot`` converts its time to time since boot.
+    Outside the initial pid namespace, /proc has other threads under these ids and is never read for them:
+    then only threads that move during the recording are known, and their children. In a cgroup namespace of
+    the agent's own, only paths that begin with ``/..`` are used: those inside its container lack its name.
     """
 
     def __init__(
@@ -99,10 +99,10 @@ class Cgroups:
         self._learn_hierarchies()
 
     def path(self, tid: int, time_ns: int) -> bytes | None:
-        """The cgroup's path in the hierarchy that tells most; None: unknown.
+        """Return the cgroup's path in the most informative hierarchy; None if unknown.
 
-        That is one whose path names a container, else one where the thread is not in the root, and
-        of these the first of PREFERRED, then the one of the lowest id.
+        A path that names a container comes first, then one that is not the root; among these the first
+        hierarchy of PREFERRED, then the one with the lowest id.
         """
         if tid <= 0:
             return ROOT if tid == 0 else None  # a CPU's idle thread
@@ -112,13 +112,13 @@ class Cgroups:
         return thread.path
 
     def started(self, parent: int, child: int, clone_flags: int, time_ns: int) -> None:
-        """``task:task_newtask``: a thread or a process, in its parent's cgroups unless the flags say else."""
+        """``task:task_newtask``: a new task, in its parent's cgroups unless the flags say otherwise."""
         if child <= 0:
             return
         known = self._known(parent, time_ns)
-        paths = known.paths if known.since <= time_ns else ()  # not where its parent was only later
+        paths = known.paths if known.since <= time_ns else ()  # not the parent's later cgroups
         if clone_flags & CLONE_INTO_CGROUP:
-            paths = _with(paths, 0, b"")  # no event says which
+            paths = _with(paths, 0, b"")  # no event names this cgroup
         tgid = known.tgid if clone_flags & CLONE_THREAD else child
         self._keep(child, _Thread(time_ns, tgid, paths, self._telling(paths)))
         if clone_flags & CLONE_INTO_CGROUP:
@@ -127,9 +127,9 @@ class Cgroups:
     def attached(self, tid: int, hierarchy: int, path: bytes, time_ns: int) -> None:
         """``cgroup:cgroup_attach_task``: a thread, or a whole process by its leader, is in another cgroup.
 
-        The event of a leader does not say whether all its threads moved (a write to cgroup.procs) or
-        it alone (cgroup.threads, or ``tasks`` on v1). Moving all is the rule, so all are taken to have
-        moved; one that /proc still shows in its old place when it is next asked for has stayed.
+        The event of a leader does not say whether all its threads moved (a write to cgroup.procs) or only the
+        leader (cgroup.threads, or ``tasks`` on v1). Usually all move, so all are taken to have moved. A
+        thread that /proc still shows in its old cgroup when it is next looked up has stayed.
         """
         if tid <= 0:
             return
@@ -137,7 +137,7 @@ class Cgroups:
             self._learn_hierarchies()
             self._hierarchies.setdefault(hierarchy, b"?")
             self._told.clear()
-        if not self._known(tid, time_ns).tgid and self._proc is None:  # nearly all that move are leaders
+        if not self._known(tid, time_ns).tgid and self._proc is None:  # nearly all are leaders
             self._keep(tid, _Thread(time_ns, tid, (), None))
         self._move(tid, hierarchy, path, time_ns, certain=True)
         for other in self._processes.get(tid, ()):
@@ -145,7 +145,7 @@ class Cgroups:
                 self._move(other, hierarchy, path, time_ns, certain=False)
 
     def exited(self, tid: int, time_ns: int) -> None:
-        """``sched:sched_process_exit``: the last events of the thread may still come."""
+        """``sched:sched_process_exit``: the last events of the thread may still follow."""
         thread = self._threads.get(tid)
         if thread is not None and thread.since <= time_ns:
             self._exited[tid] = time_ns
@@ -156,7 +156,7 @@ class Cgroups:
             self._forget(first)
 
     def executed(self, old_tid: int, tid: int) -> None:
-        """``sched:sched_process_exec``: de_thread() gives a thread its leader's id, whose exit was told."""
+        """``sched:sched_process_exec``: de_thread() gives a thread the id of its leader, which has exited."""
         if old_tid != tid:
             thread = self._threads.get(old_tid)
             self._forget(old_tid)
@@ -165,14 +165,14 @@ class Cgroups:
                 self._keep(tid, thread)
 
     def lost(self, time_ns: int | None = None) -> None:
-        """Some events before this time, or before now, may be missing: any thread may have moved, or its id
-        be another's. So all are strangers again, except those of whom /proc told after that time."""
+        """Forget the threads that are known from before ``time_ns``, or before now: events up to then may be
+        missing, so any of these threads may have moved, and its id may be another thread's."""
         before = self._clock() if time_ns is None else time_ns
         for tid in [tid for tid, thread in self._threads.items() if thread.since < before]:
             self._forget(tid)
 
     def scan(self) -> None:
-        """Ask /proc about every thread, some 30 µs each, so that all are known before their first event."""
+        """Read every thread from /proc, about 30 µs each, so that all are known before their first event."""
         for process in _numbered(self._proc) if self._proc is not None else ():
             for tid in _numbered(f"{self._proc}/{process}/task"):
                 if len(self._threads) < MOST_THREADS and (found := self._read(f"{process}/task/{tid}")):
@@ -190,7 +190,7 @@ class Cgroups:
         return thread
 
     def _look(self, tid: int, time_ns: int) -> _Thread:
-        """Ask /proc about a thread of an event; what is not found is not looked for again at once."""
+        """Look up a thread of an event in /proc; one that is not found is not looked up again at once."""
         looked = self._clock()
         found = self._read(str(tid))
         if found is None or self._too_late(found.start, time_ns):
@@ -201,14 +201,14 @@ class Cgroups:
         return found
 
     def _too_late(self, start: int, time_ns: int) -> bool:
-        """Whether who began so long after boot cannot have caused an event of this time."""
+        """Return whether a thread with this start after boot is too young for an event of this time."""
         return start > self._since_boot(time_ns) + TICK
 
     def _move(self, tid: int, hierarchy: int, path: bytes, time_ns: int, *, certain: bool) -> None:
         thread = self._threads[tid]
         if not thread.tgid or tid in self._exited or not (certain or thread.paths):
-            return  # the dead stay where they are, and of strangers nothing is guessed
-        if time_ns < thread.since:  # what /proc told holds this move; still, now it is exact from here on
+            return  # exited threads do not move, and nothing is guessed about unknown threads
+        if time_ns < thread.since:  # /proc had this move already; the event gives its exact time
             if not certain or len(thread.paths) > 1 or self._too_late(thread.start, time_ns):
                 return
             thread.since = time_ns
@@ -218,7 +218,8 @@ class Cgroups:
         thread.path = self._telling(thread.paths)
 
     def _telling(self, paths: Paths) -> bytes | None:
-        """The path that tells most; None if hierarchies are missing, and /proc is there to be asked."""
+        """Return the most informative path; None if hierarchies are missing, except a container's without
+        /proc."""
         if paths not in self._told:
             if len(self._told) >= MOST_TOLD:
                 self._told.clear()
@@ -236,7 +237,7 @@ class Cgroups:
 
     def _keep(self, tid: int, thread: _Thread) -> None:
         self._forget(tid)
-        # Of the others, the oldest go first: they live long, and /proc can tell about them again.
+        # After exited threads, the oldest go first: they live long, and /proc can be read again for them.
         while len(self._threads) >= MOST_THREADS:
             self._forget(next(iter(self._exited or self._threads)))
         self._threads[tid] = thread
@@ -252,12 +253,12 @@ class Cgroups:
                 del self._processes[thread.tgid]
 
     def _read(self, thread: str) -> _Thread | None:
-        """What /proc tells about a thread that lives and is not exiting."""
+        """Return what /proc has about a thread that lives and is not exiting."""
         if self._proc is None:
             return None
         now = self._clock()
         try:
-            # Files that are opened through a directory are all of the thread that it was opened for.
+            # Files opened through this descriptor all belong to the thread for which it was opened.
             directory = os.open(self._proc / thread, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 cgroup, stat, status = (_text(directory, file) for file in ("cgroup", "stat", "status"))
@@ -272,7 +273,7 @@ class Cgroups:
         return _Thread(now, int(tgid[1]), paths, self._telling(paths), start=int(fields[2]) * TICK)
 
     def _parse(self, cgroup: bytes) -> Paths:
-        """The lines ``ID:CONTROLLERS:/PATH`` of a thread (cgroups(7)); no path has a line end in it."""
+        """Parse the lines ``ID:CONTROLLERS:/PATH`` of a thread (cgroups(7)); no path has a line end in it."""
         lines = [(int(number), names, path) for number, names, path in _LINE.findall(cgroup)]
         hierarchies = {number: names for number, names, _ in lines}
         if hierarchies != self._hierarchies:
@@ -282,7 +283,7 @@ class Cgroups:
         return tuple(p for p in places if not self._namespaced or p[1].split(b"/")[1] == OUTSIDE)
 
     def _learn_hierarchies(self) -> None:
-        """Which hierarchies there are: our own file tells it in any namespace."""
+        """Learn which hierarchies there are; the agent's own file lists them in any namespace."""
         with suppress(OSError):
             self._parse(self._own.read_bytes())
 
@@ -298,7 +299,7 @@ def _text(directory: int, name: str) -> bytes:
 
 
 def _numbered(directory: Path | str) -> list[str]:
-    """The entries that are numbers: those found before it was gone, or could not be opened."""
+    """Return the numeric entries that were found before the directory disappeared or failed to open."""
     found: list[str] = []
     with suppress(OSError), os.scandir(directory) as entries:
         found.extend(entry.name for entry in entries if entry.name.isdecimal())

@@ -1,4 +1,4 @@
-"""Which container a cgroup is of, by its path alone: the names that runtimes give their cgroups."""
+"""Which container a cgroup belongs to, by its path alone: the names that runtimes give their cgroups."""
 
 import re
 from functools import lru_cache
@@ -6,17 +6,17 @@ from typing import NamedTuple
 
 _ID = rb"([0-9a-f]{64})"
 _UID = rb"([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})"
-"""A pod's UID, with underscores where a unit's name has it; a static pod's is the hash of its manifest."""
+"""A pod's UID, with underscores in the name of a unit; a static pod's is the hash of its manifest."""
 
 _SCOPE = re.compile(rb"(cri-containerd|crio|docker|libpod|nerdctl)-" + _ID + rb"\.scope")
 _DIRECTORY = re.compile(rb"(crio|libpod|libpod-payload)-" + _ID)
-"""What CRI-O and podman without systemd call a container's cgroup. ``crio-conmon-…`` and
+"""The cgroup name of a container of CRI-O or podman without systemd. ``crio-conmon-…`` and
 ``libpod-conmon-…`` hold the container's monitor, which runs on the host."""
 
 _POD = re.compile(rb"(?:(?:[\w-]+-)?kubepods(?:-burstable|-besteffort)?-)?pod" + _UID + rb"(?:\.slice)?")
 _BARE = re.compile(_ID)
 _MIXED = re.compile(rb"(?:[\w-]+-)?kubepods[\w-]*-pod" + _UID + rb"\.slice:cri-containerd:" + _ID)
-"""kubelet counts on systemd, containerd does not: one directory of both names."""
+"""kubelet expects systemd's cgroup driver and containerd does not: one directory has both names."""
 
 _POD_PARENTS = (b"kubepods", b"burstable", b"besteffort")
 
@@ -32,13 +32,13 @@ RUNTIMES = {
 }
 
 OUTSIDE = b".."
-"""How /proc writes what is not below the reader's own cgroup namespace (kernfs_path_from_node() of
+"""How /proc writes a path outside the reader's own cgroup namespace (kernfs_path_from_node() of
 fs/kernfs/dir.c). No directory can have this name."""
 
 
 class Container(NamedTuple):
-    """``id`` is 64 hexadecimal digits; ``pod`` the UID of the pod as Kubernetes writes it, None if the
-    path names none."""
+    """A container. ``id`` is 64 hexadecimal digits; ``pod`` is the pod's UID as Kubernetes writes it, None if
+    the path names no pod."""
 
     runtime: str
     id: str
@@ -47,13 +47,13 @@ class Container(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def container(path: bytes) -> Container | None:
-    """The container whose processes are in the cgroup of this path; None on the host.
+    """Return the container whose processes are in the cgroup of this path; None on the host.
 
-    The innermost one that the path names, such as the container in a node of kind; cgroups that a
-    container makes inside itself (``init.scope``, ``container``) are still its own. Below a pod's
-    container nothing is believed any more: it may be allowed to make cgroups, and could name them
-    after another pod's. Neither is anything below a user's slice, where the user may make any
-    cgroup: a rootless container counts as none. Other trees that root delegated are trusted.
+    It is the innermost container that the path names, such as one in a node of kind. Cgroups that a container
+    makes inside itself (``init.scope``, ``container``) still belong to it. Names below a pod's container are
+    ignored: it may be allowed to make cgroups, and could name them after another pod's. Names below a user's
+    slice are ignored too, because the user may make any cgroup there: a rootless container counts as none.
+    Other trees that root delegated are trusted.
     """
     found: Container | None = None
     pod: str | None = None
@@ -76,14 +76,14 @@ def container(path: bytes) -> Container | None:
 
 
 def _bare(found: str, pod: str | None, before: bytes) -> Container | None:
-    """A container that is called by nothing but its id, which only certain parents make one."""
+    """Return a container whose cgroup's name is only its id, which counts only below certain parents."""
     if before == b"docker":
         return Container("docker", found, pod)
     return Container("containerd", found, pod) if pod is not None or before == OUTSIDE else None
 
 
 def _may_hold_pods(name: bytes, before: bytes) -> bool:
-    """Whether ``pod<UID>`` is where kubelet makes it; a slice says so by its own name."""
+    """Return whether ``pod<UID>`` is where kubelet makes it; a slice shows that by its own name."""
     return not name.startswith(b"pod") or before in _POD_PARENTS or before == OUTSIDE
 
 

@@ -1,4 +1,4 @@
-"""Which pod a container is of: by the names that kubelet gives to logs, without reading one.
+"""Which pod a container belongs to, by the names that kubelet gives to logs, without reading a log.
 
 ``pods/NAMESPACE_POD_UID/`` (BuildPodLogsDirectory) and ``containers/POD_NAMESPACE_CONTAINER-ID.log``
 (logSymlink), both of kubelet's pkg/kubelet/kuberuntime. No name of Kubernetes has an underscore in it.
@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 MOST_NAMES = 20_000
-"""Of one directory; a node has some hundred pods."""
+"""The most names that are read from one directory; a node has some hundred pods."""
 
 MOST_UNKNOWN = 4096
 SCAN_PAUSE = 0.125
-"""Seconds between two looks, whoever asks."""
+"""The least number of seconds between two looks, over all callers and containers."""
 
 LONGEST_PAUSE = 60.0
-"""Seconds after which a container that is not found is looked for again, after 0.125, 0.25, … seconds."""
+"""Seconds; a container that is not found is looked for after pauses of 0.125, 0.25, … up to this."""
 
 KEEP = 600.0
 
@@ -31,13 +31,13 @@ _UID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}"
 
 _DIRECTORY = re.compile(rf"({_LABEL})_({_NAME})_({_UID})")
 _LINK = re.compile(rf"({_NAME})_({_LABEL})_({_LABEL})-([0-9a-f]{{64}})\.log")
-"""A pod's name may have dots in it, a static pod's often has: it ends in the node's name."""
+"""A pod's name may have dots in it, and a static pod's often has: it ends in the node's name."""
 
 
 class Pod(NamedTuple):
-    """A pod, and which container of it was asked for; None for what is not known.
+    """A pod, and the container of it that was asked for; what is unknown is None.
 
-    ``uid`` is a static pod's hash of its manifest where that is what its cgroup is called after.
+    ``uid`` is the hash of a static pod's manifest if its cgroup is named after that.
     """
 
     namespace: str
@@ -50,12 +50,12 @@ T = TypeVar("T")
 
 
 class Pods:
-    """Looks pods up; the thread that asks owns it.
+    """Looks pods up; the thread that calls it owns it.
 
-    A container that is not known is looked for when it is asked for, at most once in SCAN_PAUSE and
-    with growing pauses: two listings of names, about a millisecond. What has gone is remembered for
-    ``keep`` seconds after it was missed. Neither ids nor UIDs are used again, and both are compared as
-    a whole, so no pod gets the events of another.
+    A container that is not known is looked for when it is asked for, at most once in SCAN_PAUSE and with
+    growing pauses. This lists two directories, which takes about a millisecond. A name that disappears is
+    kept for ``keep`` seconds after it was first missed. Neither ids nor UIDs are reused, and both are
+    compared as a whole, so no pod gets the events of another.
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class Pods:
         self._pauses: dict[tuple[str, str | None], tuple[float, float]] = {}
 
     def find(self, container: str, uid: str | None) -> Pod | None:
-        """The pod of a container by its id, and by the pod's UID where the cgroup tells it.
+        """Return the pod of a container by its id, and by the pod's UID if the cgroup's path has it.
 
-        The UID decides. ``container`` of the answer is None as long as its log has no link: just after
-        its start, and for ever in a pod's sandbox.
+        The UID decides. ``container`` of the result is None as long as the container's log has no link: just
+        after its start, and always in a pod's sandbox.
         """
         found = self._known(container, uid)
         if (found is None or found.container is None) and self._may_look((container, uid)):
@@ -94,7 +94,7 @@ class Pods:
         return Pod(*pod, link[2] if link is not None and named else None, uid)
 
     def _may_look(self, asked: tuple[str, str | None]) -> bool:
-        """Whether it is time to look for this container again; then the next pause is a longer one."""
+        """Return whether it is time to look for this container again; if so, lengthen the next pause."""
         now = self._clock()
         due, pause = self._pauses.get(asked, (now, SCAN_PAUSE))
         if now < due or now - self._scanned < SCAN_PAUSE:
@@ -122,7 +122,7 @@ class _Entry(Generic[T]):
 
 
 class _Seen(Generic[T]):
-    """What was there, and what was there until not long ago."""
+    """Names that are there now, and names that were there until recently."""
 
     def __init__(self, keep: float) -> None:
         self._keep = keep
@@ -133,7 +133,7 @@ class _Seen(Generic[T]):
         return None if entry is None else entry.value
 
     def update(self, there: dict[str, T], now: float) -> None:
-        """Take in what is there now; the rest has ``keep`` seconds left, as long as there is room."""
+        """Take in the names that are there now; others stay for ``keep`` seconds, if there is room."""
         gone = {key: entry for key, entry in self._entries.items() if key not in there}
         for key, entry in gone.items():
             entry.missed = now if entry.missed is None else entry.missed
@@ -146,7 +146,7 @@ class _Seen(Generic[T]):
 
 
 def _names(directory: Path) -> Iterator[str]:
-    """Names in a directory; none if there is no such directory, as on a machine without Kubernetes."""
+    """Yield the names in a directory; none if it does not exist, as on a machine without Kubernetes."""
     try:
         with os.scandir(directory) as entries:
             yield from (entry.name for entry in islice(entries, MOST_NAMES))

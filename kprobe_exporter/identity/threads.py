@@ -1,4 +1,4 @@
-"""The name and the process of a thread, by its id: from /proc while it lives, else what the kernel saved."""
+"""A thread's name and process by its id: from /proc while it lives, else from what the kernel saved."""
 
 import re
 import time
@@ -11,17 +11,17 @@ INITIAL = "pid:[4026531836]"
 
 MOST_THREADS = 16_384
 FRESH = 5.0
-"""Seconds for which an answer is kept: ids are reused, names change."""
+"""Seconds for which an answer is cached, because ids are reused and names change."""
 
 SCAN_PAUSE = 0.1
 """Seconds between two readings of a saved file, which lists all threads."""
 
 COMM_BYTES = 15
 UNKNOWN = b"<...>"
-"""What the kernel writes for a saved thread whose name it has no more."""
+"""What the kernel writes for a saved thread whose name it no longer has."""
 
 WORKER = re.compile(rb"kworker/(?:R-[^+]*|[^+-]*)")
-"""/proc adds to a worker's own name what it works for: ``kworker/0:1-events`` (wq_worker_comm() of
+"""/proc adds to a worker's name what it works for, ``kworker/0:1-events`` (wq_worker_comm() of
 kernel/workqueue.c), and shows a kernel thread's whole name (proc_task_name() of fs/proc/array.c)."""
 
 T = TypeVar("T")
@@ -32,10 +32,9 @@ TGID = re.compile(rb"^Tgid:\t(\d{1,10})$", re.MULTILINE)
 class Threads:
     """Looks threads up; the reader's thread owns it.
 
-    ``read`` gives a top-level file of tracefs. A look-up costs some 20 µs, once in FRESH seconds a
-    thread. In another pid namespace than the initial one our /proc tells of other threads, so only
-    what the kernel saved serves: saved_cmdlines, of the last 128 threads, and saved_tgids, while the
-    option record-tgid is on.
+    ``read`` returns a top-level file of tracefs. A look-up costs about 20 µs, once in FRESH seconds a thread.
+    Outside the initial pid namespace, /proc has other threads under these ids, so only the kernel's saved
+    files serve: saved_cmdlines, of the last 128 threads, and saved_tgids, while option record-tgid is on.
     """
 
     def __init__(
@@ -49,11 +48,11 @@ class Threads:
         self._tgids: _Answers[int] = _Answers(clock, lambda: parse_tgids(_read(read, "saved_tgids")))
 
     def comm(self, tid: int) -> bytes | None:
-        """The thread's name as it is now, or was at last; None if nobody knows."""
+        """Return the thread's present or last name; None if unknown."""
         return b"<idle>" if tid == 0 else self._comms.get(tid, self._living_comm)
 
     def tgid(self, tid: int) -> int | None:
-        """The id of the thread's process; None if nobody knows."""
+        """Return the id of the thread's process; None if unknown."""
         return 0 if tid == 0 else self._tgids.get(tid, self._living_tgid)
 
     def _living_comm(self, tid: int) -> bytes | None:
@@ -74,7 +73,7 @@ class Threads:
 
 
 class _Answers(Generic[T]):
-    """A bounded cache over two sources: one thread alone, and a file of all that were saved."""
+    """A bounded cache over two sources: one for a single living thread, and a file of all saved threads."""
 
     def __init__(self, clock: Callable[[], float], scan: Callable[[], Mapping[int, T]]) -> None:
         self._clock = clock
@@ -102,25 +101,25 @@ class _Answers(Generic[T]):
 
 
 def own_name(shown: bytes) -> bytes:
-    """A thread's name as events have it, of what /proc shows."""
+    """Return a thread's name as events have it, from the name that /proc shows."""
     worker = WORKER.match(shown)
     return (worker[0] if worker else shown)[:COMM_BYTES]
 
 
 def parse_tgids(text: bytes) -> dict[int, int]:
-    """``saved_tgids``: a thread and its process a line (kernel/trace/trace_sched_switch.c)."""
+    """Parse ``saved_tgids``: a thread and its process a line (kernel/trace/trace_sched_switch.c)."""
     return {int(tid): int(tgid) for tid, tgid in re.findall(rb"^(\d{1,10}) (\d{1,10})$", text, re.MULTILINE)}
 
 
 def parse_comms(text: bytes) -> dict[int, bytes]:
-    """``saved_cmdlines``: a thread and its name a line, of the names that cannot have been forged.
+    """Parse ``saved_cmdlines``, a thread and its name a line; return the names that cannot be forged.
 
-    A name is up to 15 bytes of whatever its thread wished, line ends and other threads' ids too. So a
-    line that could be the rest of a name before it is left out, and the thread of that name as well.
+    A thread chooses its name freely, up to 15 bytes, line ends and other threads' ids included. So a line
+    that may be the rest of an earlier name is left out, and so is the thread with that name.
     """
     names: dict[int, bytes] = {}
     doubtful: set[int] = set()
-    reaching: list[tuple[int, int]] = []  # threads whose names may go on, and for how many bytes
+    reaching: list[tuple[int, int]] = []  # threads whose names may continue, and by how many bytes
     for line in text.removesuffix(b"\n").split(b"\n") if text else ():
         reaching = [(tid, left - len(line) - 1) for tid, left in reaching if left > len(line)]
         doubtful.update(tid for tid, _ in reaching)

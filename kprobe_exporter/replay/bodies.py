@@ -1,6 +1,6 @@
-"""The text after the prefix of an event's line, read without knowing the event's definition.
+"""Reads the text after the prefix of an event's line, without knowing the event's definition.
 
-Every form that kernels have printed since 2.6.33, and the one before that:
+It knows every form that kernels have printed since 2.6.33, and the one before that:
 
     ev: (vfs_read+0x0/0x1a0) a=1 b="x"             probes, trace_probe.c
     ev: (ksys_read+0x75/0x100 <- vfs_read) ret=0x1
@@ -21,11 +21,11 @@ MAX_ARGS = 128
 """MAX_TRACE_ARGS of kernel/trace/trace_probe.h."""
 
 TEXT = "text"
-"""The argument that holds the whole text of a tracepoint."""
+"""The name of the argument that holds the whole text of a tracepoint."""
 
 NAME = rb"[A-Za-z_]\w{0,127}+"
 SYMBOL_LENGTH = rb"{1,511}+"
-"""KSYM_NAME_LEN of include/linux/kallsyms.h. Names are kept, so they are bounded; values are not."""
+"""KSYM_NAME_LEN of include/linux/kallsyms.h. Names are stored, so they are bounded; values are not."""
 
 EVENT = re.compile(rb"(" + NAME + rb")(: |:\Z|\(| -> )")
 PLACE = rb"0x[0-9a-f]+/0x[0-9a-f]+(?: \[[^\]\s]+\])?"
@@ -75,7 +75,7 @@ Form: TypeAlias = Literal["entry", "return", "eprobe", "tracepoint"]
 
 
 class Head(NamedTuple):
-    """What an event's text starts with, the place where its arguments do, and how they are written."""
+    """The start of an event's text, where its arguments start, and how they are written."""
 
     event: str
     form: Form
@@ -86,7 +86,7 @@ class Head(NamedTuple):
 
 
 def read_head(text: bytes) -> Head | None:
-    """Which event this is, None if the text is none."""
+    """Return which event this is; None if the text is not an event."""
     if nameless := NAMELESS.match(text):
         return _nameless(nameless)
     named = EVENT.match(text)
@@ -119,7 +119,7 @@ def _named_event(event: str, text: bytes, at: int) -> Head:
 
 
 def _call(name: str, kind: str) -> str:
-    """The tracepoint of a system call, which names itself after the function."""
+    """Return the tracepoint of a system call, whose text names the function instead."""
     return kind + name.removeprefix("sys_") if name.startswith("sys_") else name
 
 
@@ -136,9 +136,9 @@ def _probe(event: str, found: re.Match[bytes]) -> Head:
 
 
 def read_arguments(text: bytes, head: Head, decimal: bool) -> tuple[list[Argument], bool]:
-    """The arguments, and whether the text ends within one: those before it are given then.
+    """Return the arguments, and whether the text ends within one; then only those before it are returned.
 
-    ``decimal``: digits alone are a decimal number on the kernel that wrote this.
+    ``decimal``: the kernel that wrote this prints decimal numbers as digits alone.
     """
     if head.arguments == "probe":
         return _probe_arguments(text, head.at, decimal)
@@ -155,10 +155,10 @@ def read_arguments(text: bytes, head: Head, decimal: bool) -> tuple[list[Argumen
 
 
 def number(token: bytes, decimal: bool) -> Value:
-    """A value as a number where it can only be this one, else the text that it is.
+    """Return a value as a number if it can only be this number, else as text; None for ``(fault)``.
 
-    Before 3.14 ``10`` may be 0x10, before 4.9 nothing but a signed type prints decimals. A minus is a
-    signed type's in every era.
+    Before 3.14, ``10`` may be 0x10; before 4.9, only signed types print decimals. A minus sign is always that
+    of a signed type.
     """
     if HEX.fullmatch(token):
         return int(token, 16)
@@ -172,7 +172,7 @@ def _probe_arguments(text: bytes, at: int, decimal: bool) -> tuple[list[Argument
     names: set[bytes] = set()
     while len(found) < MAX_ARGS and (match := ARGUMENT.match(text, at)):
         name, string, strings, plain = match.groups()
-        if name in names:  # the kernel refuses such a definition: this is out of a string
+        if name in names:  # the kernel refuses such a definition: this text is part of a string
             return _trusted(found), True
         names.add(name)
         at = match.end()
@@ -183,18 +183,18 @@ def _probe_arguments(text: bytes, at: int, decimal: bool) -> tuple[list[Argument
         else:
             kind: ArgKind = "str" if plain == b"(fault)" else "bare"
             found.append(Argument(name.decode(), kind, number(plain, decimal)))
-    if STRING_STARTS.match(text, at):  # cut in a string, the one before may hold what looks like its start
+    if STRING_STARTS.match(text, at):  # cut in a string; one before it may hold what looks like its start
         return _trusted(found), True
     return found, bool(text[at:].strip())
 
 
 def _trusted(arguments: list[Argument]) -> list[Argument]:
-    """Those before the first string."""
+    """Return the arguments before the first string."""
     return list(takewhile(lambda arg: arg.kind == "bare", arguments))
 
 
 def _hex_arguments(text: bytes, at: int) -> tuple[list[Argument], bool]:
-    """Of a nameless event: all are printed with ``%lx``."""
+    """Return the arguments of a nameless event, which are all printed with ``%lx``."""
     found: list[Argument] = []
     while len(found) < MAX_ARGS and (match := HEX_ARGUMENT.match(text, at)):
         at = match.end()
@@ -203,7 +203,7 @@ def _hex_arguments(text: bytes, at: int) -> tuple[list[Argument], bool]:
 
 
 def _parameters(text: bytes) -> tuple[list[Argument], bool]:
-    """Of a system call: print_syscall_enter() prints all with ``%lx``, newer ones a string behind it."""
+    """Read a system call: print_syscall_enter() prints ``%lx``, on newer kernels with a string after it."""
     whole = text.rstrip().endswith(b")")
     text = text.rstrip().removesuffix(b")")
     named = _named(text, PARAMETER)
@@ -215,9 +215,9 @@ def _parameters(text: bytes) -> tuple[list[Argument], bool]:
 
 
 def _fields(text: bytes) -> list[Argument]:
-    """Of a tracepoint: the text, and what in it has the form ``name=value``, up to the next one.
+    """Return the text of a tracepoint, and its parts of the form ``name=value``, each up to the next one.
 
-    A value with a blank in it is None: what of it is the value, only the print fmt knows.
+    A value with a blank in it is None: only the print fmt says how much of it is the value.
     """
     fields = [
         Argument(name, "bare", None if value is None or b" " in value else number(value, decimal=False))
@@ -228,11 +228,11 @@ def _fields(text: bytes) -> list[Argument]:
 
 
 def _named(text: bytes, pattern: re.Pattern[bytes]) -> list[tuple[str, bytes | None]]:
-    """What stands between one name and the next; None where a name is there twice."""
+    """Return the text between each name and the next; None for a name that occurs twice."""
     found: dict[str, bytes | None] = {}
     matches = list(pattern.finditer(text))[:MAX_ARGS]
     ends = [match.start() for match in matches[1:]] + [len(text)]
-    for match, end in zip(matches, ends, strict=False):  # without a match there is but the last end
+    for match, end in zip(matches, ends, strict=False):  # without a match, there is only the last end
         name = match[1].decode()
         found[name] = None if name in found else text[match.end() : end].rstrip()
     return list(found.items())

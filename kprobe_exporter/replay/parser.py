@@ -1,4 +1,4 @@
-"""Saved trace text, read without knowing the definitions: a file, a terminal's copy, a document."""
+"""Reads saved trace text without knowing the definitions: a file, a copy from a terminal, a document."""
 
 import re
 from collections.abc import Callable
@@ -19,10 +19,10 @@ PREFIX = (
     rb"(\d{1,12}\.\d{6}|\d{1,20}): "  # seconds; the clocks counter, uptime, x86-tsc are bare numbers
 )
 COLUMNS = re.compile(rb" (?s:.{15})" + PREFIX)
-"""As the kernel writes it: the name takes 16 columns, the first is blank, and the rest may be anything."""
+"""The kernel's own form: the name takes 16 columns, of which the first is blank and the rest any bytes."""
 
 LOOSE = re.compile(rb"[ \t]*+[^\n]{0,15}" + PREFIX)
-"""As it looks after a copy: leading blanks gone, or more of them."""
+"""The form after a copy: leading blanks are missing, or there are more of them."""
 
 STACK = re.compile(rb"<(?:user )?stack trace>[ \t]*\n")
 LOST = re.compile(rb"[ \t]*CPU:(\d{1,10}) \[LOST (?:(\d{1,20}) )?EVENTS\][ \t]*\n")
@@ -33,7 +33,7 @@ CONTINUED = re.compile(rb"[\w.+/]*+(?: [A-Za-z_]\w*=[^\s\"]+)+[ \t]*\n")
 """The rest of an event that a terminal wrapped within a value."""
 
 RETURN_NAMES = ("return", "ret", "retval", "rval")
-"""Arguments that are taken for the return value, of an event that has one."""
+"""Arguments that are taken for the return value of an event that has one."""
 
 NAMELESS_RETURN = "rv"
 """The same before 2.6.33, when the kernel itself gave the name."""
@@ -41,7 +41,7 @@ NAMELESS_RETURN = "rv"
 LAYOUTS = 1000
 LAYOUTS_OF_AN_EVENT = 8
 OVERFLOW = "__overflow__"
-"""The event that all become when there are more layouts than that: the text is somebody's, memory is ours."""
+"""The event that takes all events beyond LAYOUTS, because the text is untrusted and memory is limited."""
 
 
 LayoutKey: TypeAlias = tuple[str, Form, str, tuple[Arg, ...]]
@@ -49,8 +49,8 @@ LayoutKey: TypeAlias = tuple[str, Form, str, tuple[Arg, ...]]
 
 @dataclass(slots=True)
 class SavedBatch(Batch):
-    """A batch, and what else there was: ``cut`` are the records whose line ends before its end, by
-    number; ``ambiguous`` counts return values that may be decimal or hexadecimal."""
+    """A batch, and what else the text held: ``cut`` are the indices of the records whose line ends too early;
+    ``ambiguous`` counts return values that may be decimal or hexadecimal."""
 
     lines: int = 0
     cut: list[int] = field(default_factory=list)
@@ -58,21 +58,21 @@ class SavedBatch(Batch):
 
 
 class _Known(NamedTuple):
-    """A list of arguments that an event has had, and the pattern that reads them."""
+    """The arguments that an event has had once, and the pattern that reads them."""
 
     args: tuple[Arg, ...]
     pattern: re.Pattern[bytes]
 
 
 class SavedParser:
-    """Turns saved text of any kernel since 2.6.33 into batches of records, learning the layouts from it.
+    """Turns saved text of any kernel since 2.6.33 into batches of records, and learns the layouts from it.
 
-    An event's first line teaches its arguments; what follows is read by them, as LineParser does,
-    so that a string with ``" x=`` in it is one string. A line that cannot be read so teaches anew:
-    documents define one name again and again. ``learnt`` is told of each layout before its first
-    record. Numbers are numbers where they can be only that (``bodies.number``), else text. Whatever
-    the bytes, there are records or a counted rejection; linear in the length of a line; what is
-    kept is bounded. About 100,000 lines a second. Not thread-safe.
+    An event's first line defines its arguments. Later lines are read by them, as LineParser does, so that a
+    string with ``" x=`` in it is one string. A line that cannot be read by them redefines the arguments,
+    because documents define one name again and again. ``learnt`` is called with each layout before its first
+    record. A value is a number only if it can be nothing else (``bodies.number``), else text. Any bytes give
+    records or a counted rejection, in time linear in the length of a line, and what is kept is bounded. Reads
+    about 100,000 lines a second. Not thread-safe.
     """
 
     def __init__(self, learnt: Callable[[Layout], None] = lambda _: None) -> None:
@@ -84,11 +84,11 @@ class SavedParser:
         self._rest = b""
 
     def feed(self, data: bytes) -> SavedBatch:
-        """The records that end in ``data``; a line waits until the one after it is there."""
+        """Return the records that end in ``data``; a line waits until the next line is there."""
         return self._parse(self._rest + data, last=False)
 
     def finish(self) -> SavedBatch:
-        """The records of what still waits."""
+        """Return the records of the text that still waits."""
         whole = self._rest if self._rest.endswith(b"\n") else self._rest + b"\n"
         batch = self._parse(whole if self._rest else b"", last=True)
         self._stacks.hand_over(batch)
@@ -97,7 +97,7 @@ class SavedParser:
     def _parse(self, data: bytes, last: bool) -> SavedBatch:
         batch = SavedBatch()
         at, end = 0, data.rfind(b"\n") + 1
-        # A name with newlines in it takes some columns of the next line.
+        # A name with newlines in it takes columns of the next line.
         settled = end if last else data.rfind(b"\n", 0, max(0, end - 1)) - NAME_COLUMNS
         while at < settled:
             after = self._line(data, at, end, batch)
@@ -108,7 +108,7 @@ class SavedParser:
         return batch
 
     def _line(self, data: bytes, at: int, end: int, batch: SavedBatch) -> int:
-        """Take in one line; returns where the next one starts."""
+        """Take in one line; return where the next one starts."""
         found = COLUMNS.match(data, at, end)
         if found is None:
             if after := self._stacks.frame(data, at, end):
@@ -131,7 +131,7 @@ class SavedParser:
             batch.unparsed += 1
 
     def _event(self, prefix: re.Match[bytes], after: int, continued: bool, batch: SavedBatch) -> bool:
-        """Make a record of an event; False if it is none."""
+        """Make a record of an event; return False if the text is not an event."""
         text = prefix.string[prefix.end() : after - 1]
         head = read_head(text)
         if head is None:
@@ -155,7 +155,7 @@ class SavedParser:
     def _arguments(
         self, text: bytes, head: Head, decimal: bool, continued: bool
     ) -> tuple[list[Argument], bool]:
-        """The arguments, by what was learnt of this event, and whether the line is cut."""
+        """Return the arguments, by what was learnt of this event, and whether the line is cut."""
         if head.arguments != "probe":
             return read_arguments(text, head, decimal)
         known = self._known.get((head.event, head.form), [])
@@ -167,7 +167,7 @@ class SavedParser:
                         for arg, value in zip(args, found.groups(), strict=True)
                     ], False
         arguments, cut = read_arguments(text, head, decimal)
-        if continued and not cut:  # the last value goes on in the next line
+        if continued and not cut:  # the last value continues in the next line
             return arguments[:-1], True
         if not cut and len(known) < LAYOUTS_OF_AN_EVENT and self._taught < LAYOUTS:
             self._taught += 1
@@ -193,7 +193,7 @@ def _value(arg: Arg, token: bytes | None, decimal: bool) -> Value:
 
 
 def _returned(head: Head, arguments: list[Argument]) -> Argument | None:
-    """The return value under our name for it, signed as the kernel's register is."""
+    """Return the return value under the agent's name for it, signed as the kernel's register is."""
     if head.form == "entry" or (head.form == "tracepoint" and head.arguments != "value"):
         return None
     names = (NAMELESS_RETURN, *RETURN_NAMES) if head.arguments == "hex" else RETURN_NAMES
@@ -209,5 +209,5 @@ def _returned(head: Head, arguments: list[Argument]) -> Argument | None:
 
 
 def _time(text: bytes) -> int:
-    """Nanoseconds, or the number that a clock without seconds counts."""
+    """Return nanoseconds, or the number of a clock that does not count seconds."""
     return int(text.replace(b".", b"")) * 1000 if b"." in text else int(text)

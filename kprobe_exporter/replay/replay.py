@@ -1,4 +1,4 @@
-"""Saved trace text through the stages of the agent, without a kernel.
+"""Runs saved trace text through the stages of the agent, without a kernel.
 
 file ──► source (saved) ──► aggregate ──► export
 """
@@ -28,12 +28,12 @@ from kprobe_exporter.replay.parser import SavedBatch, SavedParser
 OWN = tuple(
     f"{PREFIX}_{name}_total" for name in ("events", "events_lost", "series_overflow", "decode_failures")
 )
-"""The agent's own metrics that say something of a file."""
+"""The agent's own metrics that say something about a file."""
 
 
 @dataclass(slots=True)
 class Summary:
-    """What there was in the text. ``unclear`` are return values that only the definition could tell."""
+    """What the text held. ``unclear`` counts return values that only the definition could explain."""
 
     lines: int = 0
     events: Counter[str] = field(default_factory=Counter)
@@ -47,15 +47,15 @@ class Summary:
 class Replay:
     """Counts the events of saved text by their names.
 
-    The probes of a configuration are fed by events of their name, of all others the return values
-    and errors are counted. Neither hits nor misses: the text has what was delivered. Not thread-safe.
+    Events feed the configured probe of their name; of all other events, return values and errors are counted.
+    There are no hits and misses, because the text holds only delivered events. Not thread-safe.
     """
 
     def __init__(self, config: Config | None = None) -> None:
         settings = config.settings if config else Settings()
         self.summary = Summary()
         self._namespace = settings.namespace
-        # What is replayed is of one time: nothing expires.
+        # A replay covers one period: nothing expires.
         limits = Limits(settings.max_series, settings.max_series_total)
         self._aggregator = Aggregator(settings.namespace, limits, name_of)
         self._names: list[str] = []
@@ -70,11 +70,11 @@ class Replay:
         self._count(self._parser.feed(data))
 
     def finish(self) -> None:
-        """The text has ended."""
+        """Take in what is left when the text has ended."""
         self._count(self._parser.finish())
 
     def metrics(self) -> bytes:
-        """The metrics in Prometheus' text format."""
+        """Return the metrics in Prometheus' text format."""
         numbers = self._aggregator.copy()
         own = (family for family in agent_families(numbers, {}, 0, 0) if family.name in OWN)
         families = [f for f in map(self._seen, (*numbers.families, *own)) if f.samples]
@@ -89,7 +89,7 @@ class Replay:
         self._aggregator.declare(ProbeMetrics(probe.name, specs, probe.return_buckets, returns))
 
     def _learnt(self, layout: Layout) -> None:
-        """Get ready for a layout that the parser has met."""
+        """Prepare for a layout that the parser has met."""
         if layout.event not in self._returns:
             returns = self._returns[layout.event] = RETURN_TYPES["long"]
             self._aggregator.declare(ProbeMetrics(layout.event, (), RETURN_BUCKETS, returns))
@@ -106,11 +106,11 @@ class Replay:
         summary.unclear += batch.ambiguous
         summary.lost += batch.lost
         self._aggregator.consume(batch)
-        # LOST lines and overrun tell the same loss; of a file there is only the former.
+        # LOST lines and overrun report the same loss; a file has only the former.
         self._aggregator.update_kernel(KernelCounts(lost={"overrun": summary.lost}))
 
     def _seen(self, family: Family) -> Family:
-        """Without the empty histograms of return values that nobody asked for."""
+        """Return the metric without the empty return-value histograms of probes that are not configured."""
         if family.name != f"{self._namespace}_return_value":
             return family
         samples = {

@@ -1,4 +1,4 @@
-"""trace_pipe_raw: the ring buffer's own pages of every CPU, read into a parser, in time order."""
+"""Reads trace_pipe_raw, the ring-buffer pages of every CPU, and delivers their records in time order."""
 
 import os
 import time
@@ -14,20 +14,20 @@ from kprobe_exporter.model.values import TIME, Batch, Loss, Record
 from kprobe_exporter.source.values import Names
 
 PULL_BYTES = 256 * 1024
-"""Read at once of one CPU: some thousand events, of which other CPUs' may have to wait."""
+"""Read at once from one CPU: some thousand events, which may have to wait for other CPUs' events."""
 
 MOST_PAGES = 64
-"""What a parser takes at once."""
+"""The most pages that a parser takes at once."""
 
 MANY = 8192
-"""Records or label sets after which they are handed on, a bound for memory."""
+"""Records or label sets after which a batch is delivered. It bounds memory."""
 
 MOST_HELD = 65_536
-"""Records that may wait for those of other CPUs; with more, order has to go."""
+"""Records that may wait for those of other CPUs. Beyond it, records may be delivered out of order."""
 
 
 class PagesParser(Protocol):
-    """What reads and walks pages: compiled (_pages) or not (pages)."""
+    """Reads and walks pages: compiled (_pages) or in Python (pages)."""
 
     compiled: bool
 
@@ -50,16 +50,16 @@ class PagesParser(Protocol):
 
 
 class BinaryPipe:
-    """The trace_pipe_raw of every CPU and their parser; ``deliver`` gets what came since it last did.
+    """The trace_pipe_raw of every CPU and their parser; ``deliver`` gets what arrived since its last call.
 
-    The CPU whose last record is the oldest is read next, and records are delivered in the order of
-    time up to the last moment of which no CPU can have anything more: then, and MOST_HELD records,
-    is the window in which they are ordered. Losses do not wait, so no record of a later moment than
-    their start went out before. ``clock`` is the instance's, in nanoseconds; ``budget``
-    the pages that a CPU's buffer holds, and so the most of it that may have been there; ``page`` their bytes.
+    The CPU whose last record is the oldest is read next. Records are delivered in time order, up to the
+    latest moment before which no CPU can have an unread record. That moment, and MOST_HELD records, bound the
+    window in which they are ordered. Losses do not wait, so no record later than the start of a loss is
+    delivered before it. ``clock`` is the instance's, in nanoseconds. ``budget`` is the number of pages that a
+    CPU's buffer holds, so the most that a round reads of it. ``page`` is the size of a page in bytes.
     """
 
-    pause = 0  # the kernel wakes us for half a buffer only
+    pause = 0  # the kernel wakes the reader only when a buffer is half full
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class BinaryPipe:
         self._until = 0
 
     def empty(self, *, last: bool) -> None:
-        """Read of each CPU what was there. Costs a system call a CPU, and two thirds of one a page."""
+        """Read what each CPU had at the call. Costs a system call per CPU, and two thirds of one per page."""
         started = self._clock()
         left = dict.fromkeys(self._pipes, self._budget)
         next_up = [(0, cpu) for cpu in self._pipes]
@@ -96,8 +96,7 @@ class BinaryPipe:
         self._hand_over(None if last else started)
 
     def adopt(self, parser: PagesParser) -> None:
-        """Go on with another parser, between two rounds: of other layouts, else the same. What waits, for
-        the order of time, stays."""
+        """Continue with a parser for other layouts, between two rounds. Records that wait are kept."""
         self._hand_over(0)
         parser.succeed(self._parser)
         self._parser = parser
@@ -115,7 +114,7 @@ class BinaryPipe:
             ) from error
 
     def _hand_over(self, until: int | None) -> None:
-        """Deliver what is there; records only up to a moment, if one is given."""
+        """Deliver what the parser has; records only up to the moment ``until``, if it is given."""
         batch = self._parser.take()
         if batch.losses:
             batch.losses = self._narrowed(batch.losses)
@@ -131,7 +130,7 @@ class BinaryPipe:
             self._deliver(batch)
 
     def _narrowed(self, losses: list[Loss]) -> list[Loss]:
-        """All up to the last hand-over's moment was read of every CPU, and nothing is later than now."""
+        """Narrow the losses: every CPU was read up to ``_until``, and no event is later than now."""
         now = self._clock()
         starts = [max(loss.start, self._until) for loss in losses]
         return [
@@ -141,7 +140,7 @@ class BinaryPipe:
 
 
 def _older(records: list[Record], until: int) -> int:
-    """How many of the sorted records are of no later moment."""
+    """Return how many of the sorted records are not later than ``until``."""
     count = len(records)
     while count and records[count - 1][TIME] > until:
         count -= 1

@@ -1,7 +1,7 @@
-"""The text of trace_pipe, parsed: bytes in, records out; no files, no clock, no logging.
+"""Parses the text of trace_pipe: bytes in, records out; no files, no clock, no logging.
 
-The lines are those of kernel/trace/trace_output.c (the prefix) and trace_probe.c (the body of probe
-events) of Linux 5.10 to 6.18.
+The lines are those of kernel/trace/trace_output.c (the prefix) and trace_probe.c (the body of probe events)
+of Linux 5.10 to 6.18.
 """
 
 import re
@@ -16,14 +16,14 @@ from kprobe_exporter.source.walk import Walk, text_key
 NAME_COLUMNS = 16
 
 PREFIX = (
-    rb"(?s:.{16})-(\d{1,10}) +"  # the name takes 16 columns whatever it holds, a newline too; thread id
+    rb"(?s:.{16})-(\d{1,10}) +"  # the name: 16 columns of any bytes, newlines too; thread id
     rb"(?:\( *(?:(\d{1,10})|-+)\) )?"  # thread group, with option record-tgid
     rb"\[(\d{1,10})\] "  # CPU
     rb"(?:[^\s\d]\S{3,4} )?"  # irqs-off, need-resched, …: 4 columns, 5 since 5.14
     rb" *(\d{1,12})\.(\d{6}): "  # seconds
 )
 HEAD = re.compile(PREFIX + rb"([A-Za-z_]\w*(?:: |\(| -> ))")
-"""What every event's line starts with; a system call prints ``sys_NAME(`` and ``sys_NAME ->``."""
+"""The start of every event's line; a system call prints ``sys_NAME(`` and ``sys_NAME ->``."""
 
 STACK = re.compile(PREFIX + rb"<stack trace>\n")
 
@@ -33,30 +33,30 @@ COMMENT = b"#"
 SPACE = ord(" ")
 
 LONGEST = 65536
-"""Bytes of a line; the kernel prints 8 KiB at the most (struct trace_seq). What is longer is unparsed."""
+"""Bytes of a line. The kernel prints at most 8 KiB (struct trace_seq); a longer line is unparsed."""
 
 MOST_CPUS = 8192
-"""Of which is kept when their last event was (NR_CPUS of x86): the text could name any number."""
+"""CPUs whose last event's time is kept (NR_CPUS of x86), because the text may name any number."""
 
 
 class LineParser:
-    """Turns the bytes of trace_pipe, however they are cut, into batches of records.
+    """Turns the bytes of trace_pipe, cut at any place, into batches of records.
 
-    The kernel prints strings unescaped. Arguments are walked in the order of the definition, and
-    the last possible end of a string is taken for its end: what follows it are values that cannot
-    hold a quote, so a name with ``" x=`` in it does not derail the walk. Where several strings could
-    be cut in two ways, or a newline is in one, the event counts and they are None: never guessed.
-    (What follows the newline is a line of its own, and most often unparsed.)
+    The kernel prints strings unescaped. Arguments are walked in the order of the definition, and a string
+    ends at its last possible end: the values that follow it cannot hold a quote, so a name with ``" x=`` in
+    it does not derail the walk. If several strings can be cut in two ways, or a string holds a newline, the
+    event counts and the strings are None: they are never guessed. (The text after the newline is a line of
+    its own, and usually unparsed.)
 
-    Several layouts may have the same text, two probes on one tracepoint: each makes a record of its
-    own. Stacks are read where a layout asks for them; to others such lines are as strange as any.
+    Several layouts may have the same text, such as two probes on one tracepoint: each makes its own record.
+    Stacks are read if any layout asks for them; otherwise their lines are unparsed.
 
-    A loss reaches from the last record of its CPU, 0 if there is none, to the next record of any, for
-    the kernel prints in the order of time, and LOST right before the CPU's next event. Only records
-    have a say in when. A line of one of our events that cannot be read is such a loss too: with a text
-    of more than the kernel's buffer it has no end, and has swallowed the line that follows.
+    A loss reaches from the last record of its CPU, or 0 if there is none, to the next record of any CPU,
+    because the kernel prints in time order, and LOST right before the CPU's next event. Only records set
+    these times. An unreadable line of a known event is such a loss too: if its text exceeds the kernel's
+    buffer, it has no line end and has swallowed the next line.
 
-    Every pattern is linear in the length of a line, whatever it holds. Costs about 2 µs an event with
+    Every pattern takes time linear in the length of a line, for any content. Costs about 2 µs an event with
     two arguments. Not thread-safe.
     """
 
@@ -64,7 +64,7 @@ class LineParser:
         shared: defaultdict[bytes, list[Layout]] = defaultdict(list)
         for layout in layouts:
             shared[text_key(layout)].append(layout)
-        self._walks = {  # the usual ones: one layout, no stack
+        self._walks = {  # the usual case: one layout, no stack
             key: Walk.of(one) for key, (one, *more) in shared.items() if not more and not one.stack
         }
         self._others = {key: [*map(Walk.of, same)] for key, same in shared.items() if key not in self._walks}
@@ -76,12 +76,12 @@ class LineParser:
         self._gaps_at = 0
 
     def succeed(self, before: "LineParser") -> None:
-        """Go on where another one stopped, in the middle of a line."""
+        """Continue where another parser stopped, possibly in the middle of a line."""
         self._rest, self._stacks = before._rest, before._stacks
         self._last, self._gaps = before._last, before._gaps
 
     def feed(self, data: bytes) -> Batch:
-        """The records that end in ``data``; an unfinished line waits for the next call."""
+        """Return the records that end in ``data``; an unfinished line waits for the next call."""
         batch = Batch()
         data = self._rest + data
         at = self._parse(data, batch)
@@ -95,14 +95,14 @@ class LineParser:
         return batch
 
     def _parse(self, data: bytes, batch: Batch) -> int:
-        """Parse the finished lines; returns where the unfinished one starts."""
+        """Parse the finished lines; return where the unfinished one starts."""
         append, walks, match_head, last = batch.records.append, self._walks, HEAD.match, self._last
         at, end = 0, data.rfind(b"\n") + 1
         while at < end:
             head = match_head(data, at, end)
             if head is None:
                 if data[at] == SPACE and data.find(b"\n", at + NAME_COLUMNS, end) < 0:
-                    break  # the newline may be a name's
+                    break  # the newline may be part of a name
                 at = self._no_event(data, at, end, batch)
                 continue
             tid, tgid, cpu, seconds, micros, key = head.groups()
@@ -120,7 +120,7 @@ class LineParser:
         return at
 
     def _other_event(self, head: re.Match[bytes], batch: Batch) -> int:
-        """Take in an event of several layouts, with a stack, or of none; returns where its line ends."""
+        """Take in any event but a readable one with one layout and no stack; return where its line ends."""
         data, start = head.string, head.end()
         after = data.index(b"\n", start) + 1
         tid, tgid, cpu, seconds, micros, key = head.groups()
@@ -142,7 +142,7 @@ class LineParser:
         return after
 
     def _no_event(self, data: bytes, at: int, end: int, batch: Batch) -> int:
-        """Take in a line that is no event's; returns where the next one starts."""
+        """Take in a line without an event; return where the next line starts."""
         if self._stacked:
             if found := STACK.match(data, at, end):
                 self._stacks.begin(int(found[3]), int(found[1]), found.end(), batch)
@@ -158,14 +158,14 @@ class LineParser:
         return data.index(b"\n", at) + 1
 
     def _lost(self, cpu: int, batch: Batch) -> None:
-        """Of this CPU something is missing here."""
+        """Note that events of this CPU are missing at this point of the text."""
         self._close_gaps(batch)
         if len(self._gaps) < MOST_CPUS:
             self._gaps.setdefault(cpu, self._last.get(cpu, 0))
         self._gaps_at = len(batch.records)
 
     def _close_gaps(self, batch: Batch) -> None:
-        """Tell the losses after which a record has come."""
+        """Report the losses after which a record has arrived."""
         if not self._gaps or len(batch.records) == self._gaps_at:
             return
         end = batch.records[self._gaps_at][TIME]

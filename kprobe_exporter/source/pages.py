@@ -1,6 +1,6 @@
-"""Pages of trace_pipe_raw, parsed in plain Python: what runs where the compiled walk was not built.
+"""Parses pages of trace_pipe_raw in plain Python, for installations without the compiled walk.
 
-A page is a header and records, each a word of length and time and then the event (kernel/trace/
+A page is a header and records. A record is a word of length and time, and then the event (kernel/trace/
 ring_buffer.c, include/linux/ring_buffer.h; tools/lib/traceevent/kbuffer-parse.c reads the same).
 """
 
@@ -17,18 +17,18 @@ from kprobe_exporter.source.values import Buffer, Names, Read, reader
 
 PADDING, TIME_EXTEND, TIME_STAMP = 29, 30, 31
 LONG = 0
-"""The length is in the next word."""
+"""The record's length is in the next word."""
 
 MISSED, COUNTED = 1 << 31, 1 << 30
-"""Flags in a page's commit: records before it were lost; how many stands behind the last record."""
+"""Flags in a page's commit: events before it were lost; their number stands behind the last record."""
 
 STAMP_BITS = 59
-"""Of an absolute time; the five above are those of the last one (rb_fix_abs_ts)."""
+"""Bits of an absolute time; the upper 5 are those of the last time (rb_fix_abs_ts)."""
 
 WORD = struct.Struct("=I")
 LONG_WORD = struct.Struct("=Q")
 HEAD = struct.Struct("=HBBi")
-"""Of an event: its id, flags, preemption count, thread id."""
+"""The head of an event: its id, flags, preemption count, thread id."""
 
 LITTLE = sys.byteorder == "little"
 TRAMPOLINE = (1 << 31) - 1
@@ -38,18 +38,18 @@ ULONG_MAX = (1 << 64) - 1
 """Ends a stack that is shorter than its record."""
 
 UNKNOWN = ULONG_MAX
-"""The end of a loss after which no event has been read: it is not later than the reading."""
+"""The end of a loss after which no event was read yet; the true end is not later than the reading."""
 
 
 class PageParser:
-    """Turns pages into batches of records. ``take`` gives what came since the last call.
+    """Turns pages into batches of records. ``take`` returns what arrived since its last call.
 
-    A damaged page is left at the place where it makes no sense, and counted as unparsed, once. Every
-    access is checked against what the page says it holds, and that against its size. Costs about 1 µs
-    a record and half a microsecond a field. Not thread-safe.
+    A damaged page is abandoned where it makes no sense, and counted as unparsed once. Every access is checked
+    against the length that the page states, and that length against the page's size. Costs about 1 µs a
+    record and 0.5 µs a field. Not thread-safe.
 
-    What is missing of a CPU, since the kernel overwrote it or a page was damaged, is a loss from the
-    last event that was read of that CPU, 0 if none, to the next one; UNKNOWN where ``take`` comes first.
+    Missing events of a CPU, which the kernel overwrote or a damaged page held, are a loss from the last event
+    that was read of that CPU, or 0 if none, to the next one. It ends at UNKNOWN if ``take`` comes first.
     """
 
     compiled = False
@@ -78,7 +78,7 @@ class PageParser:
         self.time = 0
 
     def feed(self, page: Buffer, cpu: int) -> None:
-        """Take in one page that was read of ``cpu``; ``time`` is its last record's then."""
+        """Take in one page that was read from ``cpu``; ``time`` is then that of its last record."""
         try:
             self._walk(page, cpu)
         except (struct.error, IndexError, _DamagedError):
@@ -86,7 +86,7 @@ class PageParser:
             self._gaps.add(cpu)
 
     def pull(self, fd: int, cpu: int, pages: int) -> int:
-        """Read and take in up to ``pages`` of a trace_pipe_raw; how many there were. Raises OSError."""
+        """Read and take in up to ``pages`` of a trace_pipe_raw; return their number. Raises OSError."""
         for got in range(pages):
             try:
                 page = os.read(fd, self._geometry.page)
@@ -100,24 +100,23 @@ class PageParser:
         return pages
 
     def take(self) -> Batch:
-        """What came since the last call."""
+        """Return what arrived since the last call."""
         batch, self._batch = self._batch, Batch()
         batch.losses += untold(self._gaps, self._last)
         return batch
 
     def succeed(self, before: "PageParser") -> None:
-        """Go on where another one stopped, of which everything was taken: it may have left off between an
-        event and its stack."""
+        """Continue after the last ``take`` of another parser, perhaps between an event and its stack."""
         self._stacked, self._last, self._gaps = before._stacked, before._last, before._gaps
         self.time = before.time
 
     @property
     def waiting(self) -> int:
-        """How many records, losses and tallies ``take`` would give."""
+        """The number of records and losses that ``take`` would return."""
         return len(self._batch.records) + len(self._batch.losses)
 
     def _part(self, page: Buffer) -> bool:
-        """Whether it was the page that is being written: there is hardly more, and it comes in crumbs."""
+        """Return whether the page is still being written: hardly anything follows, and in small pieces."""
         (commit,) = WORD.unpack_from(page, _low_word(self._geometry))
         return bool((commit & ~(MISSED | COUNTED)) < self._geometry.page // 2)
 
@@ -162,7 +161,7 @@ class PageParser:
             self.time = time
 
     def _seen(self, cpu: int, time: int) -> None:
-        """An event was read: what is missing before it lies after the one before."""
+        """Note an event; missing events before it were lost after the previous one."""
         if cpu in self._gaps:
             self._gaps.remove(cpu)
             self._batch.losses.append(loss(cpu, self._last.get(cpu, 0), time))
@@ -197,7 +196,7 @@ class PageParser:
             self._stacked[cpu] = tid, expecting
 
     def _stack(self, page: Buffer, start: int, end: int, cpu: int, tid: int) -> None:
-        """A stack belongs to the record before it: same CPU, same thread."""
+        """Give a stack to the record before it, which has the same CPU and thread."""
         assert self._stacks is not None
         expected, records = self._stacked.pop(cpu, (0, []))
         frames = []
@@ -211,26 +210,26 @@ class PageParser:
 
 
 def frame(names: Names, address: int) -> bytes:
-    """A return address of a stack, as the kernel prints it."""
+    """Return the kernel's text for a return address of a stack."""
     if address == TRAMPOLINE:
         return b"[FTRACE TRAMPOLINE]"
     return names.function(address) or b"0x%x" % address
 
 
 def loss(cpu: int, start: int, end: int) -> Loss:
-    """A loss between two events. Where times do not rise, one is wrong: then it is all before both."""
+    """Return a loss between two events. If times fall, one is wrong: the loss reaches from 0 to ``start``."""
     return Loss(cpu, start, end) if start <= end else Loss(cpu, 0, start)
 
 
 def untold(gaps: set[int], last: Mapping[int, int]) -> list[Loss]:
-    """Losses of which no end is known yet, of those CPUs; they are no gaps any more."""
+    """Return the losses of these CPUs whose end is not known yet, and clear ``gaps``."""
     losses = [loss(cpu, last.get(cpu, 0), UNKNOWN) for cpu in sorted(gaps)]
     gaps.clear()
     return losses
 
 
 class _DamagedError(Exception):
-    """This page makes no sense."""
+    """A part of the page makes no sense."""
 
 
 def _word(page: Buffer, at: int, end: int) -> int:
@@ -241,7 +240,7 @@ def _word(page: Buffer, at: int, end: int) -> int:
 
 
 def _low_word(geometry: Geometry) -> int:
-    """Where the half of the commit is that holds the length and the flags."""
+    """Return the offset of the half of the commit that holds the length and the flags."""
     return geometry.commit if LITTLE else geometry.commit + geometry.commit_size - 4
 
 

@@ -1,4 +1,4 @@
-"""The background thread that reads the ring buffer, whatever the form, and hands batches on."""
+"""The background thread that reads the ring buffer, as pages or text, and hands batches on."""
 
 import logging
 import os
@@ -18,15 +18,15 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 TIMER_MS = 100
-"""Look again at the latest: poll of trace_pipe_raw waits for a filling level, half of the buffer."""
+"""The longest wait for events: poll of trace_pipe_raw returns only when the buffer is half full."""
 
 
 class Pipe(Protocol):
     """What is read: its descriptors, and the work of emptying it. The reader's thread owns it.
 
-    ``empty`` reads and delivers all that was there when it was called, in bounded time, however much
-    comes meanwhile; with ``last`` what it kept back as well. ``pause`` in milliseconds after that,
-    before anything new is looked at.
+    ``empty`` reads and delivers all that was there when it was called, in bounded time, however much arrives
+    meanwhile. With ``last``, it also delivers what it held back. ``pause`` is the time in milliseconds after
+    that, before the thread looks for new events.
     """
 
     @property
@@ -40,11 +40,11 @@ class Pipe(Protocol):
 class Reader:
     """Empties one pipe in a background thread until closed.
 
-    The thread alone touches the pipe. ``_round`` (under ``_progress``, as ``_calls`` are) counts how often
-    it was emptied; ``drain`` waits on it. ``call`` has something done by the thread between two rounds, so
-    that it may change what the thread owns. Both may be called from any other thread, and so may
-    ``close``, more than once; it unblocks the thread at once. An error of the thread ends it and is
-    handed to ``on_error``, once.
+    Only the thread touches the pipe. ``_progress`` guards ``_calls`` and ``_round``, which counts how often
+    the pipe was emptied. ``drain`` waits on it. ``call`` has the thread run a function between two rounds, so
+    that the function may change what the thread owns. Other threads may call both, and ``close``, which may
+    be called more than once and unblocks the thread at once. An error of the thread ends it and is handed to
+    ``on_error``, once.
     """
 
     def __init__(self, pipe: Pipe, on_error: Callable[[BaseException], None]) -> None:
@@ -64,9 +64,9 @@ class Reader:
         self._thread.start()
 
     def drain(self, timeout: float) -> bool:
-        """Wait until what is in the pipe now was delivered, ``timeout`` seconds at the most.
+        """Wait until the pipe's present content was delivered; return whether ``timeout`` seconds sufficed.
 
-        True if so. Two rounds have to pass: the one under way may have looked before the call.
+        Two rounds have to pass, because the current one may have looked before the call.
         """
         deadline = time.monotonic() + timeout
         for _ in range(2):
@@ -79,13 +79,13 @@ class Reader:
         return True
 
     def progress(self) -> int:
-        """Rises with every round of the thread, every TIMER_MS at the latest."""
+        """Return a number that rises with every round of the thread, every TIMER_MS at the latest."""
         return self._round
 
     def call(self, do: Callable[[], T]) -> T:
-        """Have it done between two rounds, and wait for that: what it returns or raises is handed on.
+        """Run ``do`` between two rounds and wait for it; return what it returns, or raise what it raises.
 
-        Raises SourceError if nothing is read any more.
+        Raises SourceError if the thread no longer reads.
         """
         done: Future[T] = Future()
         with self._progress:
@@ -105,7 +105,7 @@ class Reader:
             self._nudge()
             if self._thread.is_alive():
                 self._thread.join()
-            with self._progress:  # no drain may nudge a number that is another file's by now
+            with self._progress:  # no drain may write to a number that another file has by now
                 os.close(self._wake)
                 self._wake = -1
             self._pipe.close()
@@ -116,7 +116,7 @@ class Reader:
     def _nudge(self) -> None:
         try:
             os.eventfd_write(self._wake, 1)
-        except OSError:  # closed meanwhile: nobody is left to be woken
+        except OSError:  # closed meanwhile: no thread is left to be woken
             return
 
     def _run(self) -> None:
@@ -160,7 +160,7 @@ class Reader:
                 done.set_exception(error)
 
     def _woken(self, poll: select.epoll, milliseconds: int) -> bool:
-        """Wait; True if somebody nudged."""
+        """Wait; return whether ``_nudge`` ended the wait."""
         if any(fd == self._wake for fd, _ in poll.poll(milliseconds / 1000)):
             os.eventfd_read(self._wake)
             return True

@@ -1,4 +1,4 @@
-"""Stacks: the lines that follow an event, and which event that is."""
+"""Assigns the stacks that the text prints below events to these events."""
 
 import re
 
@@ -9,16 +9,16 @@ FRAME = re.compile(rb"[ \t]*=> ([^\n]*)\n")
 (seq_print_ip_sym() of kernel/trace/trace_output.c)."""
 
 WAITING = 1024
-"""Events that wait for their stack, of all CPUs: in truth one a CPU and level of interrupt."""
+"""The most events that wait for their stack; in practice one per CPU and level of interrupt."""
 
 
 class Stacks:
     """Gives each stack to its event: the last one of its CPU and thread that has none yet.
 
     The kernel writes an event and then its stack (a post trigger, kernel/trace/trace_events_trigger.c).
-    In between may come what other CPUs wrote, and on this one what an interrupt's probes did, each
-    with a stack of its own before ours: so the last that waits is the right one. What comes to nobody
-    is swallowed, and was counted with the event that was lost. Not thread-safe.
+    Events of other CPUs may come in between, and on the same CPU those of an interrupt's probes, each with
+    its own stack before this one: so the last event that waits is the right one. A stack without such an
+    event is dropped; the loss of its event was counted. Not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -28,22 +28,22 @@ class Stacks:
         self._next = -1
 
     def expect(self, cpu: int, tid: int, records: list[Record]) -> None:
-        """An event whose stack will follow; no record where it could not be read."""
+        """Note an event whose stack will follow; ``records`` is empty if the event could not be read."""
         self._waiting.append((cpu, tid, records))
         if len(self._waiting) > WAITING:
             del self._waiting[: WAITING // 2]
 
     def forget(self, cpu: int) -> None:
-        """The kernel lost what came next on this CPU: nothing of it is to be expected."""
+        """Expect no stacks of this CPU any more, because the kernel lost what came next."""
         self._waiting = [waiting for waiting in self._waiting if waiting[0] != cpu]
 
     def begin(self, cpu: int, tid: int, frames_at: int, batch: Batch) -> None:
-        """A stack starts, its first frame at this place of the text."""
+        """Start a stack whose first frame is at this position of the text."""
         self.hand_over(batch)
         self._owners, self._next = self._take(cpu, tid), frames_at
 
     def frame(self, data: bytes, at: int, end: int) -> int:
-        """Where the line after this one starts, if this is a frame of the stack; else 0."""
+        """Return where the next line starts if this line is a frame of the stack, else 0."""
         if at != self._next or not (found := FRAME.match(data, at, end)):
             return 0
         if self._owners:
@@ -52,11 +52,11 @@ class Stacks:
         return self._next
 
     def shift(self, at: int) -> None:
-        """The text that follows starts with what was at this place."""
+        """Adjust positions: the text that follows starts with what was at this position."""
         self._next -= at
 
     def hand_over(self, batch: Batch) -> None:
-        """Put what was read of a stack into a batch."""
+        """Put the frames that were read so far into a batch."""
         if self._frames:
             batch.stacks += [(record, tuple(self._frames)) for record in self._owners]
             self._frames = []

@@ -1,4 +1,4 @@
-"""trace_pipe: the kernel's text, read into a parser of lines."""
+"""Reads trace_pipe, the kernel's text, into a parser of lines."""
 
 import os
 from collections.abc import Callable
@@ -8,14 +8,14 @@ from kprobe_exporter.errors import SourceError
 from kprobe_exporter.model.values import Batch
 
 READ_BYTES = 65536
-"""More than a read ever gives: one trace_seq, 4 KiB on 6.1 and 8 KiB on 6.12."""
+"""More than a read ever returns: one trace_seq, 4 KiB on 6.1 and 8 KiB on 6.12."""
 
 MOST_READS = 20_000
-"""In one go: 80 MB of text, more than the ring buffers hold, so that a flood cannot hold anybody up."""
+"""Reads in one round: 80 MB of text, more than the ring buffers hold. It ends a round during a flood."""
 
 
 class LinesParser(Protocol):
-    """What turns the bytes into batches; keeps what is unfinished to itself."""
+    """Turns the bytes into batches, and keeps what is unfinished."""
 
     def feed(self, data: bytes) -> Batch: ...
     def succeed(self, before: Any) -> None: ...
@@ -24,7 +24,7 @@ class LinesParser(Protocol):
 class TextPipe:
     """One trace_pipe and its parser; ``deliver`` gets a batch for each read."""
 
-    pause = 20  # ms; waking for each event would cost the kernel and us more than the event
+    pause = 20  # ms; waking for each event would cost the kernel and the agent more than the event
 
     def __init__(self, pipe: int, parser: LinesParser, deliver: Callable[[Batch], None]) -> None:
         self.descriptors = [pipe]
@@ -33,7 +33,7 @@ class TextPipe:
         self._deliver = deliver
 
     def empty(self, *, last: bool) -> None:
-        """Read until there is nothing more. End of file is no end: tracing_on is 0, and may be 1 again."""
+        """Read until nothing is left. End of file is not the end: tracing_on is 0, and may become 1 again."""
         for _ in range(MOST_READS):
             try:
                 data = os.read(self._pipe, READ_BYTES)
@@ -46,7 +46,7 @@ class TextPipe:
             self._deliver(self._parser.feed(data))
 
     def adopt(self, parser: LinesParser) -> None:
-        """Go on with another parser, of other layouts, between two rounds."""
+        """Continue with a parser for other layouts, between two rounds."""
         parser.succeed(self._parser)
         self._parser = parser
 

@@ -1,4 +1,4 @@
-"""The values of a binary record's fields, one by one: what the compiled walk leaves to Python."""
+"""Reads single fields of a binary record, where the compiled walk is not built or leaves them to Python."""
 
 import struct
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ from kprobe_exporter.model.values import Value
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Read: TypeAlias = Callable[[Buffer, int, int, int], Value]
-"""Of a page, where the record starts and ends in it, and its thread's id."""
+"""Takes a page, where the record starts and ends in it, and its thread's id."""
 
 CODES = {
     ("unsigned", 1): "B",
@@ -21,18 +21,18 @@ CODES = {
     ("signed", 4): "i",
     ("signed", 8): "q",
 }
-"""Numbers as the module struct spells them."""
+"""Formats of numbers in the module struct."""
 
 NUMBER = struct.Struct("=I")
 ADDRESS = struct.Struct("=Q")
 
 
 class Names(Protocol):
-    """Who knows what the records have but numbers of. Asked by the reader's thread alone.
+    """Looks up names that records hold only numbers for. Only the reader's thread calls it.
 
-    ``tgid`` and ``comm`` are a thread's; ``function`` is the one that an address lies in, ``caller`` the
-    same of an address that a function returns to, None where that cannot be told; ``symbol`` an address
-    as the kernel prints it, ``vfs_read+0x10/0x1a0``, None where no addresses may be seen.
+    ``tgid`` and ``comm`` are a thread's. ``function`` is the function at an address, and ``caller`` the one
+    at an address that a function returns to; None if unknown. ``symbol`` is an address as the kernel prints
+    it, ``vfs_read+0x10/0x1a0``; None where addresses may not be seen.
     """
 
     def tgid(self, tid: int) -> int | None: ...
@@ -43,7 +43,7 @@ class Names(Protocol):
 
 
 def reader(field: Field, names: Names) -> Read:
-    """The function that reads this field; None for what could not be read, or leads outside the record."""
+    """Return the function that reads this field; None for an unreadable value or one outside the record."""
     return _READERS[field.kind](field, names)
 
 
@@ -76,7 +76,7 @@ def _located(field: Field, names: Names) -> Read:
 
 
 def _texts(field: Field, names: Names) -> Read:
-    """An array of strings as the kernel's text has it."""
+    """Return the reader of an array of strings, in the form of the kernel's text."""
 
     def read(data: Buffer, start: int, end: int, tid: int) -> bytes:
         first = start + field.offset
@@ -88,7 +88,7 @@ def _texts(field: Field, names: Names) -> Read:
 
 
 def _array(field: Field, names: Names) -> Read:
-    """An array as the kernel's text has it (trace_probe.c: print_type_*)."""
+    """Return the reader of an array, in the form of the kernel's text (trace_probe.c: print_type_*)."""
     size, element = field.size // field.length, field.element
     code = CODES["signed" if element in ("s8", "s16", "s32", "s64") else "unsigned", size]
     numbers = struct.Struct(f"={field.length}{code}")
@@ -115,7 +115,7 @@ _READERS: Mapping[str, Callable[[Field, Names], Read]] = {
 
 
 def located(field: Field, data: Buffer, start: int, at: int, end: int) -> bytes | None:
-    """The string that the place and length at ``at`` lead to (trace_probe.h: make_data_loc)."""
+    """Return the string at the offset and length that stand at ``at`` (trace_probe.h: make_data_loc)."""
     (place,) = NUMBER.unpack_from(data, at)
     length, offset = place >> 16, place & 0xFFFF
     first = at + 4 + offset if field.kind == "relative" else start + offset

@@ -1,4 +1,4 @@
-"""One layout of an event, compiled: the pattern of its text, and how its groups become a record."""
+"""The text of one layout, compiled: its pattern, and how the pattern's groups become a record."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ VALUE_PATTERNS = {
     "texts": rb"(\{%s\})",
 }
 UNTRUSTED = ("str", "texts")
-"""Kinds whose text is whatever a process wished."""
+"""Kinds of arguments whose text a process controls."""
 
 Groups: TypeAlias = tuple[bytes | None, ...]
 Recorder: TypeAlias = Callable[[Groups, int, int, int, int | None], Record]
@@ -38,7 +38,7 @@ class Walk(NamedTuple):
 
 
 def text_key(layout: Layout) -> bytes:
-    """How a line of this layout names itself: the event, or the system call's own spelling."""
+    """Return how a line of this layout names itself: the event, or the system call's own spelling."""
     if layout.form == "tracepoint":
         if layout.event.startswith("sys_enter_"):
             return b"sys_" + layout.event.removeprefix("sys_enter_").encode() + b"("
@@ -48,7 +48,7 @@ def text_key(layout: Layout) -> bytes:
 
 
 def _probe_pattern(layout: Layout) -> bytes:
-    """What kernel/trace/trace_probe.c prints: an address, then ``NAME=VALUE`` for each argument."""
+    """Return the pattern of kernel/trace/trace_probe.c: an address, then ``NAME=VALUE`` per argument."""
     address = RETURN_ADDRESS if _tells_caller(layout) else ADDRESS
     trusted, rest = arguments_pattern(layout.args)
     if not rest:
@@ -59,18 +59,18 @@ def _probe_pattern(layout: Layout) -> bytes:
 
 
 def _tells_caller(layout: Layout) -> bool:
-    """A program's return prints bare addresses, ``(0x40117d <- 0x401136)`` (kernel/trace/trace_uprobe.c)."""
+    """A program's return names no caller: ``(0x40117d <- 0x401136)`` (kernel/trace/trace_uprobe.c)."""
     return layout.form == "return" and not layout.user
 
 
 def arguments_pattern(args: Sequence[Arg]) -> tuple[bytes, bytes]:
-    """The pattern of the arguments up to the first untrusted string, and of the others."""
+    """Return the patterns of the arguments before the first untrusted string, and of the others."""
     untrusted = [number for number, arg in enumerate(args) if arg.kind in UNTRUSTED]
     if not untrusted:
         return b"".join(_shown(arg, b"") for arg in args), b""
     first, last = untrusted[0], untrusted[-1]
     text = rb"[^\n]*"
-    if first != last:  # none may hold what ends another
+    if first != last:  # no string may hold what ends another
         ends = "|".join(args[number + 1].name for number in untrusted[:-1]).encode()
         text = rb'(?!@)[^"}\n]*+(?:["}](?!@)[^"}\n]*+)*'.replace(b"@", rb" (?:" + ends + rb")=")
     rest = b"".join(
@@ -82,14 +82,14 @@ def arguments_pattern(args: Sequence[Arg]) -> tuple[bytes, bytes]:
 
 
 def _shown(arg: Arg, text: bytes) -> bytes:
-    """The pattern of one argument; ``text`` is that of an untrusted string."""
+    """Return the pattern of one argument; ``text`` is the pattern of an untrusted string."""
     value = VALUE_PATTERNS[arg.kind]
     return b" " + arg.name.encode() + b"=" + (value % text if arg.kind in UNTRUSTED else value)
 
 
 def _recorder(layout: Layout) -> Recorder:
     slot = layout.slot
-    caller = () if _tells_caller(layout) else (None,)  # it is the first group
+    caller = () if _tells_caller(layout) else (None,)  # the caller is the first group
     numbers = [
         (place, _hexadecimal(arg.bits) if arg.kind == "hex" else _number)
         for place, arg in enumerate(layout.args, VALUES)
@@ -112,7 +112,7 @@ def _number(text: bytes | None) -> Value:
 
 
 def _hexadecimal(bits: int) -> Callable[[bytes | None], Value]:
-    """Of a number that is printed in hexadecimal, signed ones by their lower ``bits``."""
+    """Return the reader of hexadecimal numbers; ``bits`` is the width of signed ones, else 0."""
     if not bits:
         return lambda text: None if text is None else int(text, 16)
     wrap, sign = 1 << bits, 1 << (bits - 1)
