@@ -25,7 +25,7 @@ from kprobe_exporter.agent.repairs import exchanges
 from kprobe_exporter.agent.supervisor import Look, Watch
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.own import agent_families, fault_families, off_families, probe_families
-from kprobe_exporter.aggregate.series import Limits
+from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.errors import KprobeExporterError, StartError, TracefsError
 from kprobe_exporter.labels.errno import name_of
@@ -82,7 +82,7 @@ class Agent:
         self._ended = False
         self._read = _Read(True, time.time())
         settings = config.settings
-        limits = Limits(settings.max_series, settings.max_series_total, settings.series_ttl)
+        limits = SeriesLimits(settings.max_series, settings.max_series_total, settings.series_ttl)
         self._identities = Identities()
         self._aggregator = Aggregator(settings.namespace, limits, name_of, self._identities.cgroups.path)
         self._watch = Watch(self._look, lambda trip: self.disable(trip.probe, str(trip)), self.enable)

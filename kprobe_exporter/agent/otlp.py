@@ -13,13 +13,13 @@ from kprobe_exporter.aggregate.updates import getter, passes
 from kprobe_exporter.config.values import Export, Otlp
 from kprobe_exporter.export.otlp.attributes import Described
 from kprobe_exporter.export.otlp.build import SCOPE, Builder
-from kprobe_exporter.export.otlp.channel import Channel, Counts
+from kprobe_exporter.export.otlp.channel import Channel, SignalCounts
 from kprobe_exporter.export.otlp.clock import WallClock
 from kprobe_exporter.export.otlp.metrics import Conversion, pack, size
 from kprobe_exporter.export.otlp.pusher import Pusher
 from kprobe_exporter.export.otlp.resource import resource
 from kprobe_exporter.export.otlp.select import Exported, Identity, Outlet, Selector
-from kprobe_exporter.export.otlp.settings import Settings
+from kprobe_exporter.export.otlp.settings import OtlpSettings
 from kprobe_exporter.export.otlp.transport import connect
 from kprobe_exporter.export.otlp.turns import short_turns
 from kprobe_exporter.grammar.filter import parse_filter
@@ -75,7 +75,7 @@ class Telemetry:
         exemplify: Callable[[str, Exemplar], None],
     ) -> None:
         self._otlp = otlp
-        self._settings = Settings(
+        self._settings = OtlpSettings(
             otlp.endpoint,
             otlp.protocol,
             otlp.headers,
@@ -187,7 +187,7 @@ class Telemetry:
 
     def families(self) -> tuple[Family, ...]:
         """Return how many items were exported, dropped or failed, by signal."""
-        counts: dict[str, Counts] = {name: self._counts(signal) for signal, name in NAMES.items()}
+        counts: dict[str, SignalCounts] = {name: self._counts(signal) for signal, name in NAMES.items()}
         if self._pusher is not None:
             counts["metrics"] = self._pusher.counts()
         return tuple(_family(what, counts) for what in HELP)
@@ -216,9 +216,9 @@ class Telemetry:
         self._clock.refresh()
         self._selector.tick()
 
-    def _counts(self, signal: Signal) -> Counts:
+    def _counts(self, signal: Signal) -> SignalCounts:
         channel = self._channels.get(signal)
-        return (channel.counts() if channel else Counts()).plus(dropped=self._limited[signal])
+        return (channel.counts() if channel else SignalCounts()).plus(dropped=self._limited[signal])
 
 
 class _Ticking:
@@ -249,7 +249,7 @@ def _passes(attached: Attached, export: Export) -> Callable[[Record], bool] | No
     return lambda record: all(test(record) for test in tests)
 
 
-def _family(what: str, counts: Mapping[str, Counts]) -> Family:
+def _family(what: str, counts: Mapping[str, SignalCounts]) -> Family:
     samples: dict[LabelValues, float] = {(signal,): getattr(count, what) for signal, count in counts.items()}
     name = f"kprobe_exporter_otlp_{what}_total"
     return Family(name, "counter", HELP[what], ("signal",), dict(samples))

@@ -25,7 +25,7 @@ from kprobe_exporter.web.server import WebServer
 log = logging.getLogger(__name__)
 
 
-class Options(NamedTuple):
+class ServeOptions(NamedTuple):
     """The options of the command line that the configuration does not contain."""
 
     listen: Sequence[str] = (":10435",)
@@ -47,7 +47,7 @@ def this_kernel(path: Path | None) -> Iterator[Tracefs]:
 
 def serve(
     read: Callable[[], Config],
-    options: Options,
+    options: ServeOptions,
     stop: Stop,
     kernel: Callable[[Path | None], AbstractContextManager[Tracefs]] = this_kernel,
 ) -> None:

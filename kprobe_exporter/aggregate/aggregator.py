@@ -9,7 +9,7 @@ from kprobe_exporter.aggregate import wiring
 from kprobe_exporter.aggregate.accumulator import Accumulator
 from kprobe_exporter.aggregate.numbers import Ledger, MetricNumbers, Numbers, ProbeNumbers, built_in, family
 from kprobe_exporter.aggregate.recipes import Take, refuse_many
-from kprobe_exporter.aggregate.series import Limits
+from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.aggregate.tables import Tables
 from kprobe_exporter.aggregate.updates import HistogramCell, Update
 from kprobe_exporter.aggregate.wiring import count
@@ -40,7 +40,7 @@ class Aggregator:
     def __init__(
         self,
         namespace: str,
-        limits: Limits,
+        limits: SeriesLimits,
         errno_name: Callable[[int], str | None],
         cgroup: CgroupOf | None = None,
     ) -> None:

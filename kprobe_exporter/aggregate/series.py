@@ -18,7 +18,7 @@ Cell = TypeVar("Cell")
 RawKey = tuple[Value, ...]
 
 
-class Limits:
+class SeriesLimits:
     """The limits of label sets: of each metric, of all metrics together, and their time to live in seconds.
 
     All metrics share one object. It may change: label sets that exist already stay. Not thread-safe: the
@@ -53,7 +53,7 @@ class Series(Generic[Cell]):
         self,
         labels: tuple[LabelSpec, ...],
         make: Callable[[], Cell],
-        limits: Limits,
+        limits: SeriesLimits,
         failed: Callable[[str, int], None],
     ) -> None:
         self.labels = labels

@@ -7,7 +7,7 @@ from typing import Any
 
 from kprobe_exporter.aggregate.numbers import MetricNumbers, ProbeNumbers
 from kprobe_exporter.aggregate.recipes import Take, counter_take, gauge_take, histogram_take, return_takes
-from kprobe_exporter.aggregate.series import Limits, Series
+from kprobe_exporter.aggregate.series import Series, SeriesLimits
 from kprobe_exporter.aggregate.updates import (
     HistogramCell,
     Refuse,
@@ -74,7 +74,9 @@ def takes(probe: ProbeNumbers, metrics: Mapping[str, MetricNumbers]) -> list[Tak
     return made + return_takes(probe.returned, probe.errors)
 
 
-def metric_numbers(spec: MetricSpec, limits: Limits, failed: Callable[[str, int], None]) -> MetricNumbers:
+def metric_numbers(
+    spec: MetricSpec, limits: SeriesLimits, failed: Callable[[str, int], None]
+) -> MetricNumbers:
     """Return a metric's numbers at 0; ``failed`` gets a failed decoder's name and the number of events."""
     make = partial(HistogramCell, len(spec.buckets)) if spec.kind == "histogram" else _number
     return MetricNumbers(spec, Series(spec.labels, make, limits, failed))

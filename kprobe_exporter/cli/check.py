@@ -12,7 +12,7 @@ import click
 from kprobe_exporter.cli.options import tracefs_option
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Config
-from kprobe_exporter.diagnose.dry_run import Row, look
+from kprobe_exporter.diagnose.dry_run import DryRunRow, look
 from kprobe_exporter.errors import UsageError, one_line
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.service import logs
@@ -77,7 +77,7 @@ def _show(config: Config, tracefs: Path | None, as_json: bool) -> None:
         sys.exit(1)
 
 
-def table(rows: list[Row]) -> str:
+def table(rows: list[DryRunRow]) -> str:
     """Return the probes in columns, further reasons below the first, and a summary line."""
     cells = [
         [*(one_line(text) for text in (row.probe, SHOWN[row.state][0], row.kind, row.target, row.plan))]

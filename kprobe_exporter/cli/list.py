@@ -10,7 +10,7 @@ from kprobe_exporter.cli.options import tracefs_option
 from kprobe_exporter.errors import TracefsError, UsageError, one_line
 from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.service import logs
-from kprobe_exporter.symbols.listing import Details, KernelPlaces, Place, Wish, file_places, parse_wish
+from kprobe_exporter.symbols.listing import Details, KernelPlaces, Place, Query, file_places, parse_wish
 from kprobe_exporter.tracefs.mount import mounted
 
 
@@ -65,7 +65,7 @@ def list(glob: str, verbose: bool, path: str | None, tracefs: Path | None) -> No
     if path is not None:
         if wish.kind or wish.owner:
             raise UsageError("-x takes the names of functions alone: write GLOB without a colon.")
-        wish = Wish(glob, Kind.UPROBE, path, wish.name)
+        wish = Query(glob, Kind.UPROBE, path, wish.name)
     if wish.kind and wish.kind.in_file:
         if verbose:
             raise UsageError(

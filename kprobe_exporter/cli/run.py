@@ -8,7 +8,7 @@ from types import FrameType
 
 import click
 
-from kprobe_exporter.agent.serve import Options, serve
+from kprobe_exporter.agent.serve import ServeOptions, serve
 from kprobe_exporter.cli import WRONG_USAGE
 from kprobe_exporter.cli.options import config_option, tracefs_option
 from kprobe_exporter.config.files import DEFAULT
@@ -90,7 +90,7 @@ def run(
             log.warning("%s", warning)
         return config
 
-    options = Options(addresses, telemetry_path, tracefs, fail_fast, web_config, lifecycle)
+    options = ServeOptions(addresses, telemetry_path, tracefs, fail_fast, web_config, lifecycle)
     try:
         serve(read, options, stop)
     except KprobeExporterError as error:

@@ -17,8 +17,8 @@ from kprobe_exporter.trace.emit import configuration, read_back
 from kprobe_exporter.trace.interrupt import Interrupt
 from kprobe_exporter.trace.known import placed
 from kprobe_exporter.trace.output import Output
-from kprobe_exporter.trace.session import Threads, own_instance, text_specs
-from kprobe_exporter.trace.text import Wish, show_format
+from kprobe_exporter.trace.session import TracedThreads, own_instance, text_specs
+from kprobe_exporter.trace.text import TextOptions, show_format
 from kprobe_exporter.trace.text import trace as trace_text
 from kprobe_exporter.trace.watch import show_counts, wants_color, write_objects
 from kprobe_exporter.tracefs.files import MountedTracefs
@@ -26,7 +26,7 @@ from kprobe_exporter.tracefs.mount import mounted
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class TraceOptions:
     """The values of the command line's options, by their parameter names in click."""
 
     force: bool
@@ -85,7 +85,7 @@ def trace(definition: str, filter_text: str | None, **given: object) -> None:
     uprobe:PATH:FUNCTION, tracepoint:SYSTEM:EVENT or only SYSTEM:EVENT, call:FUNCTION. FILTER is the
     kernel's, on the event's fields, which -v shows.
     """
-    options = Options(**given)  # type: ignore[arg-type]
+    options = TraceOptions(**given)  # type: ignore[arg-type]
     asked = _parsed(definition)
     _check(asked, options, filter_text)
     if options.emit:
@@ -107,7 +107,7 @@ def _trace(
     files: MountedTracefs,
     asked: Asked,
     filter_text: str | None,
-    options: Options,
+    options: TraceOptions,
     out: Output,
     stop: Interrupt,
 ) -> None:
@@ -121,7 +121,7 @@ def _trace(
     asked = found.asked
     held = options.seconds is not None and not (options.as_json or options.count)
     with own_instance(files, held=held, tgid=options.as_json) as (instance, kib):
-        threads = Threads(instance, options.pid, options.tid)
+        threads = TracedThreads(instance, options.pid, options.tid)
         lost = 0
         if options.as_json or options.count:
             probes = read_back(configuration(asked, filter_text, stacks=False)).probes
@@ -158,7 +158,7 @@ def _trace(
             if options.view:
                 show_format(instance, specs, out)
             else:
-                wish = Wish(asked.title, options.seconds, options.headers, options.stacks)
+                wish = TextOptions(asked.title, options.seconds, options.headers, options.stacks)
                 lost = trace_text(instance, specs, threads, wish, out, stop)
     if lost:
         _warn(f"{lost:,} events were lost, for the ring buffer was full: a filter, -p or --count needs less.")
@@ -177,7 +177,7 @@ def _parsed(definition: str) -> Asked:
         raise UsageError(f"{error.message}, at ^ in '{text[:at]}^{text[at:]}'.") from None
 
 
-def _check(asked: Asked, options: Options, filter_text: str | None) -> None:
+def _check(asked: Asked, options: TraceOptions, filter_text: str | None) -> None:
     """Refuse options that do not go together."""
     ways = {
         "-v": options.view,

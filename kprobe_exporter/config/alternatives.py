@@ -4,7 +4,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from kprobe_exporter.config.schema import AttachModel, HalfModel, PairModel, ProbeModel
-from kprobe_exporter.config.sites import AGENT_NAMES, BUILT_IN, Alternative, Refuse, Site, no_field
+from kprobe_exporter.config.sites import (
+    AGENT_NAMES,
+    BUILT_IN,
+    Alternative,
+    AlternativeBuilder,
+    Refuse,
+    no_field,
+)
 from kprobe_exporter.config.values import Attach
 from kprobe_exporter.config.wording import Path, quote
 from kprobe_exporter.errors import GrammarError
@@ -36,7 +43,7 @@ def alternatives(probe: ProbeModel, refuse: Refuse, defined: Target | None = Non
 def _alternatives(probe: ProbeModel, refuse: Refuse, defined: Target | None) -> Iterator[Alternative]:
     if defined:
         own = AttachModel.model_construct({"to"}, to=str(defined))
-        yield Site(probe, defined, own, ("definition",), refuse).alternative()
+        yield AlternativeBuilder(probe, defined, own, ("definition",), refuse).alternative()
         return
     entries = probe.attach if isinstance(probe.attach, list) else [probe.attach]
     for index, entry in enumerate(entries):
@@ -47,7 +54,7 @@ def _alternatives(probe: ProbeModel, refuse: Refuse, defined: Target | None) -> 
         if own.pair is not None:
             yield _Pair(probe, own, own.pair, path, refuse).alternative()
         elif own.to is not None:
-            yield Site(probe, parse_target(own.to), own, path, refuse).alternative()
+            yield AlternativeBuilder(probe, parse_target(own.to), own, path, refuse).alternative()
 
 
 def _refuse_idle_keys(probe: ProbeModel, found: tuple[Alternative, ...], refuse: Refuse) -> None:
@@ -170,7 +177,7 @@ class _Pair:
             own = own.model_copy(update={"fetch": fetched})
         probe = self.probe.model_copy(update={"fetch": fetched, "filter": None, "returns": returns})
         written = {"fetch": self._written("fetch")}
-        return Site(probe, target, own, path, self.refuse, written).alternative()
+        return AlternativeBuilder(probe, target, own, path, self.refuse, written).alternative()
 
     def _written(self, key: str) -> Path:
         """Return the path of a key that applies to the whole pair."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kprobe_exporter.config.wording import Path
-from kprobe_exporter.config.yaml_source import Source
+from kprobe_exporter.config.yaml_source import YamlSource
 from kprobe_exporter.errors import Problem
 
 # `$$` stands for one `$`, as in OpenTelemetry's own configuration files.
@@ -14,7 +14,7 @@ _DOLLAR = re.compile(r"\$(?:\$|\{(?P<name>[A-Za-z_][A-Za-z0-9_]{0,127})\})?")
 LONE = "a $ begins ${NAME}, a variable of the environment: write $$ for the character itself"
 
 
-def fill_in(source: Source, top: str, environ: Mapping[str, str]) -> list[Problem]:
+def fill_in(source: YamlSource, top: str, environ: Mapping[str, str]) -> list[Problem]:
     """Replace every ``${NAME}`` in the strings below the key ``top``, and ``$$`` by ``$``.
 
     A string that cannot be filled in is removed and reported. No problem quotes a value of ``environ``.
@@ -26,7 +26,7 @@ def fill_in(source: Source, top: str, environ: Mapping[str, str]) -> list[Proble
 
 
 def _filled(
-    source: Source,
+    source: YamlSource,
     path: Path,
     written: Mapping[Any, object],
     environ: Mapping[str, str],

@@ -19,7 +19,7 @@ from kprobe_exporter.config.schema import (
     ProbeModel,
 )
 from kprobe_exporter.config.wording import Path, nearest, quote
-from kprobe_exporter.config.yaml_source import Source
+from kprobe_exporter.config.yaml_source import YamlSource
 from kprobe_exporter.errors import Problem
 
 # The model behind a key, whose fields are the keys that are valid there.
@@ -71,13 +71,13 @@ _SENTENCES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 }
 
 
-def explain(source: Source, error: ValidationError) -> Iterator[Problem]:
+def explain(source: YamlSource, error: ValidationError) -> Iterator[Problem]:
     """Yield the problems behind a failed validation of a source's document."""
     for found in error.errors(include_url=False):
         yield _explain(source, found)
 
 
-def _explain(source: Source, found: ErrorDetails) -> Problem:
+def _explain(source: YamlSource, found: ErrorDetails) -> Problem:
     loc, kind, value = found["loc"], found["type"], found["input"]
     details = found.get("ctx", {})
     if kind == "missing":
@@ -113,7 +113,7 @@ def _described(value: object, *, secret: bool) -> str:
     return "text" if secret else f"the text {quote(value)}"
 
 
-def _missing(source: Source, path: Path, key: str) -> Problem:
+def _missing(source: YamlSource, path: Path, key: str) -> Problem:
     return source.problem((*path, key), f"the key {key!r} is missing")
 
 

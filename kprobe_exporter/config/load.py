@@ -24,7 +24,7 @@ from kprobe_exporter.config.sites import Alternative
 from kprobe_exporter.config.values import MAXACTIVE, Config, Export, Metric, Otlp, Probe, Settings
 from kprobe_exporter.config.wording import Path as Place
 from kprobe_exporter.config.wording import quote
-from kprobe_exporter.config.yaml_source import Source
+from kprobe_exporter.config.yaml_source import YamlSource
 from kprobe_exporter.errors import ConfigError, Problem
 
 MAX_PROBLEMS = 100
@@ -46,7 +46,7 @@ def load(paths: Sequence[Path], decoders: Decoders, environ: Mapping[str, str] =
 class _Refuse:
     """Collects the problems and warnings of one probe or metric, by their paths within it."""
 
-    source: Source
+    source: YamlSource
     place: Place
     problems: list[Problem]
     warnings: list[Problem]
@@ -102,12 +102,12 @@ class _Loading:
             otlp,
         )
 
-    def _sources(self, paths: Sequence[Path]) -> Iterator[Source]:
+    def _sources(self, paths: Sequence[Path]) -> Iterator[YamlSource]:
         for path in paths:
             current = path
             try:
                 for current in expand(path):
-                    source = Source(str(current), read(current))
+                    source = YamlSource(str(current), read(current))
                     self.problems += fill_in(source, "otlp", self.environ)
                     yield source
             except Unusable as error:
@@ -115,7 +115,7 @@ class _Loading:
             except ConfigError as error:
                 self.problems += error.problems
 
-    def _check_shape(self, source: Source) -> None:
+    def _check_shape(self, source: YamlSource) -> None:
         self.problems += source.duplicates
         try:
             Document.model_validate(source.data, context=self.context)
@@ -125,7 +125,7 @@ class _Loading:
             for key, sentence in wrong_keys(probe) if isinstance(probe, dict) else ():
                 self._refuse(source, ("probes", index, key), sentence)
 
-    def _settings(self, sources: list[Source]) -> Settings:
+    def _settings(self, sources: list[YamlSource]) -> Settings:
         """Return the settings below ``global`` in all files, without the invalid ones."""
         written = [(source, _mapping(source, "global")) for source in sources]
         merged = self._merged(written, "global", GlobalModel)
@@ -135,7 +135,7 @@ class _Loading:
         self._check_settings(found, sources)
         return found
 
-    def _otlp(self, sources: list[Source]) -> Otlp | None:
+    def _otlp(self, sources: list[YamlSource]) -> Otlp | None:
         """Return the valid settings below ``otlp`` in all files, or None if no file has this key."""
         if not any("otlp" in _whole(source) for source in sources):
             return None
@@ -146,7 +146,7 @@ class _Loading:
         return found
 
     def _merged(
-        self, written: Sequence[tuple[Source, Mapping[str, object]]], top: str, kind: type[BaseModel]
+        self, written: Sequence[tuple[YamlSource, Mapping[str, object]]], top: str, kind: type[BaseModel]
     ) -> dict[str, object]:
         """Merge the well-formed keys below ``top``. Files that share a key must agree on its value."""
         merged: dict[str, object] = {}
@@ -160,7 +160,7 @@ class _Loading:
                     merged[key], first[key] = value, source.where((top, key))
         return merged
 
-    def _check_settings(self, found: Settings, sources: list[Source]) -> None:
+    def _check_settings(self, found: Settings, sources: list[YamlSource]) -> None:
         for sentence in wrong_with_space(found.namespace):
             self._refuse_setting(sources, "namespace", sentence)
         if found.buffer_total < found.buffer_size:
@@ -172,17 +172,19 @@ class _Loading:
             self._refuse_setting(sources, "max_series_total", sentence)
             self._refuse_setting(sources, "max_series", sentence)
 
-    def _refuse_setting(self, sources: list[Source], key: str, sentence: str, top: str = "global") -> None:
+    def _refuse_setting(
+        self, sources: list[YamlSource], key: str, sentence: str, top: str = "global"
+    ) -> None:
         for source in sources:
             if key in _mapping(source, top):
                 self._refuse(source, (top, key), sentence)
                 return
 
-    def _warn_of_otlp(self, sources: list[Source]) -> None:
+    def _warn_of_otlp(self, sources: list[YamlSource]) -> None:
         source = next(source for source in sources if "otlp" in _whole(source))
         self.warnings.append(source.problem(("otlp",), f"warning: {IDLE}", at_key=True))
 
-    def _check_probe_names(self, sources: list[Source]) -> None:
+    def _check_probe_names(self, sources: list[YamlSource]) -> None:
         """Refuse a name that two probes have, including probes with other problems."""
         first: dict[str, str] = {}
         for source in sources:
@@ -201,7 +203,7 @@ class _Loading:
                 else:
                     first[name] = source.where(place)
 
-    def _probes(self, source: Source, taken: Taken) -> Iterator[Probe]:
+    def _probes(self, source: YamlSource, taken: Taken) -> Iterator[Probe]:
         """Check and yield the well-formed probes of one source."""
         for index, data in enumerate(_list(source, "probes")):
             if not isinstance(data, dict):
@@ -271,20 +273,20 @@ class _Loading:
         except ValidationError:
             return None
 
-    def _refuse(self, source: Source, place: Place, message: str) -> None:
+    def _refuse(self, source: YamlSource, place: Place, message: str) -> None:
         self.problems.append(source.problem(place, message))
 
 
-def _whole(source: Source) -> dict[str, object]:
+def _whole(source: YamlSource) -> dict[str, object]:
     return source.data if isinstance(source.data, dict) else {}
 
 
-def _mapping(source: Source, key: str) -> dict[str, object]:
+def _mapping(source: YamlSource, key: str) -> dict[str, object]:
     found = _whole(source).get(key)
     return found if isinstance(found, dict) else {}
 
 
-def _list(source: Source, key: str) -> list[object]:
+def _list(source: YamlSource, key: str) -> list[object]:
     found = _whole(source).get(key)
     return found if isinstance(found, list) else []
 

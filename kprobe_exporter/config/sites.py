@@ -18,8 +18,7 @@ from kprobe_exporter.grammar.evaluate import (
     check_fields,
     field_type,
 )
-from kprobe_exporter.grammar.expression import KPROBE, KRETPROBE
-from kprobe_exporter.grammar.expression import Site as FetchSite
+from kprobe_exporter.grammar.expression import KPROBE, KRETPROBE, FetchSite
 from kprobe_exporter.grammar.fetch import FetchArg, check_name, parse_fetch
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.lexis import NAME, closest
@@ -61,7 +60,7 @@ class Alternative(NamedTuple):
     fields: Mapping[str, FieldType | None]
 
 
-class Site:
+class AlternativeBuilder:
     """Builds the alternative of one attach target: a single event, or a call with its entry and return."""
 
     def __init__(

@@ -38,7 +38,7 @@ _HINTS = {
 }
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """A position in the text, counted from 0. ``text`` is the column of a scalar's first character.
 
     It is None for lists and mappings, and for scalars whose escapes or line breaks shift the columns.
@@ -49,7 +49,7 @@ class Place(NamedTuple):
     text: int | None = None
 
 
-class Source:
+class YamlSource:
     """One parsed file: ``data`` holds the values, and the methods give each value's position in the text.
 
     ``duplicates`` are the problems that leave the rest readable: keys that occur twice.
@@ -60,8 +60,8 @@ class Source:
         self.file = file
         self.duplicates: list[Problem] = []
         self._refused: list[Problem] = []
-        self._values: dict[Path, Place] = {}
-        self._keys: dict[Path, Place] = {}
+        self._values: dict[Path, Position] = {}
+        self._keys: dict[Path, Position] = {}
         self.data = self._document(self._decode(content))
         if self._refused:
             raise ConfigError(self._refused + self.duplicates)
@@ -82,11 +82,11 @@ class Source:
         near = path
         while near and near not in self._values:
             near = near[:-1]
-        place = self._values.get(near, Place(0, 0))
+        place = self._values.get(near, Position(0, 0))
         if at_key:
             place = self._keys.get(near, place)
         elif column and place.text is not None:
-            place = Place(place.line, place.text + column)
+            place = Position(place.line, place.text + column)
         return self._problem(place, path, message)
 
     def at(self, path: Path) -> Any:
@@ -100,10 +100,10 @@ class Source:
         """Return ``FILE:LINE`` of a path, to refer to it in a sentence."""
         return f"{self.file}:{self.problem(path, '').line}"
 
-    def _problem(self, place: Place, path: Path, message: str) -> Problem:
+    def _problem(self, place: Position, path: Path, message: str) -> Problem:
         return Problem(self.file, place.line + 1, place.column + 1, path_text(path), message)
 
-    def _fatal(self, place: Place, message: str, path: Path = ()) -> ConfigError:
+    def _fatal(self, place: Position, message: str, path: Path = ()) -> ConfigError:
         return ConfigError([*self._refused, *self.duplicates, self._problem(place, path, message)])
 
     def _decode(self, content: bytes) -> str:
@@ -120,7 +120,7 @@ class Source:
         try:
             next(events)  # the stream's start
             if isinstance(next(events), yaml.StreamEndEvent):
-                raise self._fatal(Place(0, 0), "the file is empty: it needs `probes:`")
+                raise self._fatal(Position(0, 0), "the file is empty: it needs `probes:`")
             data = self._value(next(events), events, ())
             next(events)  # the document's end
             if not isinstance(event := next(events), yaml.StreamEndEvent):
@@ -139,7 +139,7 @@ class Source:
         except (ValueError, OverflowError):
             # chr() or int() refused an escape or a version, an error that PyYAML does not handle.
             raise self._fatal(
-                Place(0, 0), r"not valid YAML: a \U escape or a directive holds too large a number"
+                Position(0, 0), r"not valid YAML: a \U escape or a directive holds too large a number"
             ) from None
         return data
 
@@ -149,7 +149,7 @@ class Source:
         start = _place(event.start_mark)
         if isinstance(event, yaml.ScalarEvent):
             text, quotes = event.value, 0 if event.style is None else 1
-            end = Place(start.line, start.column + len(text) + 2 * quotes)
+            end = Position(start.line, start.column + len(text) + 2 * quotes)
             countable = _place(event.end_mark) == end
             self._values[path] = start._replace(text=start.column + quotes if countable else None)
             return self._scalar(event, path)
@@ -214,7 +214,7 @@ class Source:
                 return
             event = next(events)
 
-    def _refuse(self, place: Place, message: str, path: Path) -> None:
+    def _refuse(self, place: Position, message: str, path: Path) -> None:
         self._refused.append(self._problem(place, path, message))
 
 
@@ -238,12 +238,12 @@ def _resolve(text: str) -> object:
     return float("nan") if text in _NAN else text
 
 
-def _place(mark: Any) -> Place:
-    return Place(mark.line, mark.column) if mark else Place(0, 0)
+def _place(mark: Any) -> Position:
+    return Position(mark.line, mark.column) if mark else Position(0, 0)
 
 
-def _end_of(text: str) -> Place:
-    return Place(text.count("\n"), len(text) - text.rfind("\n") - 1)
+def _end_of(text: str) -> Position:
+    return Position(text.count("\n"), len(text) - text.rfind("\n") - 1)
 
 
 def _syntax(error: yaml.MarkedYAMLError) -> str:

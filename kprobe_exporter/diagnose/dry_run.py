@@ -12,7 +12,7 @@ from kprobe_exporter.errors import ProbeRefused, TracefsError
 from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.grammar.target import Kind, Target, parse_target
 from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.model.values import ProbeSpec, Unfit
+from kprobe_exporter.model.values import ProbeSpec, Unsupported
 from kprobe_exporter.plan import JoinedSpec, Kernel, ProbePlan, plan_probe
 from kprobe_exporter.plan.sharing import cannot_share
 from kprobe_exporter.probing.event_source import choose
@@ -29,7 +29,7 @@ State: TypeAlias = Literal["up", "down", "unsure", "disabled", "absent"]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DryRunRow:
     """How one probe would be attached. ``plan`` is empty for one that would not be."""
 
     probe: str
@@ -54,7 +54,7 @@ class Known:
     near: Callable[[Target], str]
 
 
-def look(config: Config, tracefs: Path, root: Path = Path("/")) -> list[Row]:
+def look(config: Config, tracefs: Path, root: Path = Path("/")) -> list[DryRunRow]:
     """Resolve a configuration against this kernel. Raises TracefsError if no agent could start on it."""
     files = ReadOnlyTracefs(tracefs)
     try:
@@ -67,7 +67,7 @@ def look(config: Config, tracefs: Path, root: Path = Path("/")) -> list[Row]:
         raise TracefsError(f"the kernel gave an answer that nobody expected: {error}.") from error
 
 
-def resolve(config: Config, known: Known) -> list[Row]:
+def resolve(config: Config, known: Known) -> list[DryRunRow]:
     """Return a row for each probe, in the order in which the agent would install them."""
     slots = itertools.count()
     taken: list[ProbeSpec] = []
@@ -78,7 +78,7 @@ def resolve(config: Config, known: Known) -> list[Row]:
     return rows
 
 
-def _settle(plan: ProbePlan, known: Known, taken: list[ProbeSpec]) -> Row:
+def _settle(plan: ProbePlan, known: Known, taken: list[ProbeSpec]) -> DryRunRow:
     """Choose the first alternative that is sure to work, or an earlier one that only an attempt can decide.
 
     ``taken`` are the sure alternatives of the previous probes; that of this probe is added.
@@ -86,7 +86,7 @@ def _settle(plan: ProbePlan, known: Known, taken: list[ProbeSpec]) -> Row:
     refused: dict[str, str] = {}
     unsure: tuple[ProbeSpec | JoinedSpec, str] | None = None
     for spec in plan.alternatives:
-        if isinstance(spec, Unfit):
+        if isinstance(spec, Unsupported):
             refused[spec.target] = spec.reason + _near(spec.target, known)
             continue
         (can, why), chosen = _judge(spec, known, taken)
@@ -149,17 +149,17 @@ def _judge_one(spec: ProbeSpec, known: Known, taken: Iterable[ProbeSpec]) -> Ans
 
 def _row(
     plan: ProbePlan, state: State, spec: ProbeSpec | JoinedSpec | None, note: str, refused: dict[str, str]
-) -> Row:
+) -> DryRunRow:
     first = plan.probe.attach[0].target
     kind, target = (spec.kind, spec.target) if spec else (first.kind.value, str(first))
     others = (
         ("" if other == target else f"{other}: ") + reason.rstrip(".") for other, reason in refused.items()
     )
     why = tuple(text for text in (spec.because if spec else "", note, *others) if text)
-    return Row(plan.probe.name, state, kind, target, spec.plan if spec else "", why)
+    return DryRunRow(plan.probe.name, state, kind, target, spec.plan if spec else "", why)
 
 
-def _disabled(plan: ProbePlan) -> Row:
+def _disabled(plan: ProbePlan) -> DryRunRow:
     return _row(plan, "disabled", None, "'enabled: false' in the configuration", {})
 
 

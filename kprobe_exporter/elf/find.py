@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from kprobe_exporter.elf.code import Code
-from kprobe_exporter.elf.reader import IFUNC, LOCAL, UNDEFINED, ElfFile, Symbol, opened
+from kprobe_exporter.elf.reader import IFUNC, LOCAL, UNDEFINED, ElfFile, ElfSymbol, opened
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.grammar.target import Target
@@ -69,7 +69,7 @@ def _offset(file: ElfFile, symbol: str, offset: int) -> int:
     return place
 
 
-def _symbol(file: ElfFile, symbol: str) -> Symbol:
+def _symbol(file: ElfFile, symbol: str) -> ElfSymbol:
     name, _, version = symbol.partition("@")
     named = file.named(name)
     matching = [one for one in named if one.default] if not version else _of_version(named, version)
@@ -87,13 +87,13 @@ def _symbol(file: ElfFile, symbol: str) -> Symbol:
     return next(iter(places.values()))
 
 
-def _of_version(named: list[Symbol], version: str) -> list[Symbol]:
+def _of_version(named: list[ElfSymbol], version: str) -> list[ElfSymbol]:
     """Return the symbols of one version. The linker writes ``@@`` before the default version."""
     wanted = version.removeprefix("@")
     return [one for one in named if one.version == wanted and (one.default or wanted == version)]
 
 
-def _why_not(file: ElfFile, symbol: str, named: list[Symbol], matching: list[Symbol]) -> str:
+def _why_not(file: ElfFile, symbol: str, named: list[ElfSymbol], matching: list[ElfSymbol]) -> str:
     """Return why there is no function to probe under this name."""
     here = [one for one in named if one.section != UNDEFINED]
     if any(one.type == IFUNC for one in matching):

@@ -47,7 +47,7 @@ Row: TypeAlias = tuple[int, int, int, int, int, int]
 """A symbol as the file has it: number, offset of the name, info, section, value, size."""
 
 
-class Symbol(NamedTuple):
+class ElfSymbol(NamedTuple):
     """A symbol of a file. ``value`` is an address; ``version`` is empty if there is none."""
 
     value: int
@@ -122,7 +122,7 @@ class ElfFile:
                 return address - part.address + part.offset
         return None
 
-    def named(self, name: str) -> list[Symbol]:
+    def named(self, name: str) -> list[ElfSymbol]:
         """Return all symbols of this name, of any version."""
         return [one for table in self.tables for one in table.named(name.encode())]
 
@@ -235,17 +235,17 @@ class SymbolTable:
                 yield number, name, info, section, value, length
                 number += 1
 
-    def named(self, name: bytes) -> list[Symbol]:
+    def named(self, name: bytes) -> list[ElfSymbol]:
         """Return the symbols of this name, of any version."""
         strings, whole = self.strings, name + b"\0"
         return [self.symbol(row) for row in self.rows() if strings.startswith(whole, row[1])]
 
-    def symbol(self, row: Row) -> Symbol:
+    def symbol(self, row: Row) -> ElfSymbol:
         """Return the symbol of a row, with its version."""
         number, _, info, section, value, size = row
         mark = self._marks[number] if number < len(self._marks) else 1
         version = self._versions.get(mark & ~HIDDEN, "") if mark & ~HIDDEN > 1 else ""
-        return Symbol(value, size, info & 15, info >> 4, section, version, default=not mark & HIDDEN)
+        return ElfSymbol(value, size, info & 15, info >> 4, section, version, default=not mark & HIDDEN)
 
     @cached_property
     def _marks(self) -> tuple[int, ...]:

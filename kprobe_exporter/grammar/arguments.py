@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kprobe_exporter.grammar.expression import Site
+from kprobe_exporter.grammar.expression import FetchSite
 from kprobe_exporter.grammar.fetch import (
     LONGEST_NAME,
     RESERVED,
@@ -28,7 +28,9 @@ class Word(NamedTuple):
     column: int
 
 
-def parse_arguments(words: list[Word], site: Site, text: str) -> tuple[tuple[FetchArg, ...], tuple[str, ...]]:
+def parse_arguments(
+    words: list[Word], site: FetchSite, text: str
+) -> tuple[tuple[FetchArg, ...], tuple[str, ...]]:
     """Return the arguments and the warnings about translated ones; raises GrammarError for ``text``."""
     args: list[FetchArg] = []
     warnings: list[str] = []
@@ -45,7 +47,7 @@ def parse_arguments(words: list[Word], site: Site, text: str) -> tuple[tuple[Fet
     return tuple(args), tuple(warnings)
 
 
-def _parse_argument(word: str, number: int, site: Site) -> FetchArg:
+def _parse_argument(word: str, number: int, site: FetchSite) -> FetchArg:
     name, equals, body = word.partition("=")
     if not equals:
         arg = parse_fetch(word, site)

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from kprobe_exporter.grammar.arguments import Word, check_arguments, parse_arguments
-from kprobe_exporter.grammar.expression import Need, Site
+from kprobe_exporter.grammar.expression import FetchSite, Need
 from kprobe_exporter.grammar.fetch import FetchArg
 from kprobe_exporter.grammar.filter import Filter, parse_filter
 from kprobe_exporter.grammar.lexis import (
@@ -269,7 +269,7 @@ _SITES = {
 }
 
 
-def _site(kind: ProbeKind, place: Place, returns: bool) -> Site:
+def _site(kind: ProbeKind, place: Place, returns: bool) -> FetchSite:
     """Return the site of a probe. At an address it has neither arguments nor a return value.
 
     An offset of 4 bytes is still an entry: it skips the endbr64 of x86-64 (arch_adjust_kprobe_addr()).
@@ -277,7 +277,7 @@ def _site(kind: ProbeKind, place: Place, returns: bool) -> Site:
     entry = not isinstance(place, Address)
     if isinstance(place, Symbol) and not returns:
         entry = place.offset in (0, 4) or place.name in BASES
-    return Site(_SITES[kind], returns and entry, entry)  # type: ignore[arg-type]
+    return FetchSite(_SITES[kind], returns and entry, entry)  # type: ignore[arg-type]
 
 
 def _split_filter(kind: ProbeKind, words: list[Word], text: str) -> tuple[list[Word], Filter | None]:

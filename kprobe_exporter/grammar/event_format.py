@@ -34,7 +34,7 @@ NUMBER = {
 """The pattern of a printed number, by conversion. One bounded run of digits bounds the matching time."""
 
 
-class Field(NamedTuple):
+class FormatField(NamedTuple):
     """One field of an event's record. ``offset`` and ``size`` are in bytes; ``text`` marks a string in it.
 
     ``length`` is the length of an array; 0 if the field is no array or if each record holds the length.
@@ -64,8 +64,8 @@ class EventFormat(NamedTuple):
 
     name: str
     id: int
-    common: dict[str, Field]
-    fields: dict[str, Field]
+    common: dict[str, FormatField]
+    fields: dict[str, FormatField]
     print_text: str
     print_args: tuple[str, ...]
 
@@ -76,13 +76,13 @@ def parse_format(text: str) -> EventFormat:
     if name is None:
         raise GrammarError("this is not an event's format: it does not start with 'name:'", text)
     number = ID.search(text)
-    common: dict[str, Field] = {}
-    fields: dict[str, Field] = {}
+    common: dict[str, FormatField] = {}
+    fields: dict[str, FormatField] = {}
     for found in FIELD.finditer(text):
         kind, array = found["type"].strip(), found["array"] is not None or "[" in found["type"]
         kept = common if found["name"].startswith("common_") else fields
         length = re.search(r"\[(\d{1,9})\]$", found["array"] or kind)
-        kept[found["name"]] = Field(
+        kept[found["name"]] = FormatField(
             found["name"],
             kind,
             int(found["offset"]),
@@ -207,7 +207,7 @@ def _parts(form: EventFormat, wanted: Collection[str]) -> tuple[list[_Part], byt
     return parts, before + re.escape(form.print_text[at:].encode())
 
 
-def _shown(field: Field, kind: str) -> Arg | None:
+def _shown(field: FormatField, kind: str) -> Arg | None:
     """Return the argument of a field, or None if the conversion does not print the field's plain value."""
     if kind == "s":
         return Arg(field.name, "bare") if field.text else None
@@ -218,13 +218,13 @@ def _or_unread(certain: bytes) -> bytes:
     return b"(?:" + certain + rb"|[^\n]*+)"
 
 
-def _arg(field: Field, kind: str) -> Arg:
+def _arg(field: FormatField, kind: str) -> Arg:
     if kind in "xX":
         return Arg(field.name, "hex", field.size * 8 if field.signed else 0)
     return Arg(field.name, "int")
 
 
-def _plain_field(form: EventFormat, expression: str) -> Field | None:
+def _plain_field(form: EventFormat, expression: str) -> FormatField | None:
     """Return the field that an argument of the print fmt consists of; None for any other expression."""
     text = expression.strip()
     while len(text) <= LONGEST_USE:

@@ -49,7 +49,7 @@ class Op(StrEnum):
     USER_MEMORY = "user memory"
 
 
-class Site(NamedTuple):
+class FetchSite(NamedTuple):
     """The properties of a probe's location that decide what its arguments can fetch.
 
     ``kind`` is ``kernel`` for a kprobe, ``function`` for an fprobe or a tracepoint probe, ``user`` for a
@@ -62,10 +62,10 @@ class Site(NamedTuple):
     entry: bool = True
 
 
-ANYWHERE = Site("any")
-KPROBE = Site("kernel")
-KRETPROBE = Site("kernel", returns=True)
-EVENT = Site("event")
+ANYWHERE = FetchSite("any")
+KPROBE = FetchSite("kernel")
+KRETPROBE = FetchSite("kernel", returns=True)
+EVENT = FetchSite("event")
 
 
 class Scan(NamedTuple):
@@ -89,7 +89,7 @@ _OLD = re.compile(r"a([0-9]+)|s([0-9]+)|sa|rv")
 _X86 = re.compile(r"%[re]([abcd]x|[sd]i|[sb]p|ip|flags)")
 
 
-def scan(text: str, site: Site) -> Scan:
+def scan(text: str, site: FetchSite) -> Scan:
     """Parse an expression without its type, as parse_probe_arg() does; raises GrammarError."""
     match text[:1]:
         case "+" | "-":
@@ -109,7 +109,7 @@ def scan(text: str, site: Site) -> Scan:
     return _parameter(text, site)
 
 
-def _memory(text: str, site: Site) -> Scan:
+def _memory(text: str, site: FetchSite) -> Scan:
     """``+OFFSET(ARG)`` or ``-OFFSET(ARG)``; a ``u`` before the offset reads user memory.
 
     The kernel ignores text after the last ``)`` and truncates the offset to an int. This parser refuses both.
@@ -136,7 +136,7 @@ _ANYWHERE = {"$comm": Op.COMM, "$COMM": Op.COMM, "$stack": Op.STACK_POINTER}
 _VARIABLES = ("$retval", "$comm", "$stack", "$arg1", "$arg*")
 
 
-def _variable(text: str, site: Site) -> Scan:
+def _variable(text: str, site: FetchSite) -> Scan:
     """Parse a ``$`` variable as parse_probe_vars() does."""
     if site.kind == "event" and text not in _ANYWHERE:
         if not NAME.fullmatch(text[1:]):
@@ -155,7 +155,7 @@ def _variable(text: str, site: Site) -> Scan:
     return _function_argument(text, site)
 
 
-def _function_argument(text: str, site: Site) -> Scan:
+def _function_argument(text: str, site: FetchSite) -> Scan:
     needs = _entry_needs(text, site)
     if text == "$arg*":
         return Scan(text, Op.ALL_ARGUMENTS, needs=needs | {Need.BTF})
@@ -165,7 +165,7 @@ def _function_argument(text: str, site: Site) -> Scan:
     return Scan(text, Op.ENTRY_ARGUMENT if needs else Op.ARGUMENT, needs=needs)
 
 
-def _return_value(text: str, site: Site) -> Scan:
+def _return_value(text: str, site: FetchSite) -> Scan:
     if not (site.returns or site.kind == "any"):
         fail("$retval is there only when a named function returns, probe that", text)
     members = text.removeprefix("$retval")
@@ -177,7 +177,7 @@ def _return_value(text: str, site: Site) -> Scan:
     return Scan(text, Op.MEMORY, steps, frozenset({Need.BTF}))
 
 
-def _entry_needs(text: str, site: Site) -> frozenset[Need]:
+def _entry_needs(text: str, site: FetchSite) -> frozenset[Need]:
     """What an argument needs at this site: a return probe must keep the arguments from the entry."""
     if site.kind == "user":
         fail(f"{text} is for kernel functions, read a register such as %di", text)
@@ -186,7 +186,7 @@ def _entry_needs(text: str, site: Site) -> frozenset[Need]:
     return frozenset({Need.ENTRY_ARGUMENTS} if site.returns else ())
 
 
-def _register(text: str, site: Site) -> Scan:
+def _register(text: str, site: FetchSite) -> Scan:
     """A register by its name in struct pt_regs. The names depend on the machine and are not checked."""
     if site.kind in ("event", "function"):
         fail("registers are not kept for this kind of probe", text)
@@ -197,7 +197,7 @@ def _register(text: str, site: Site) -> Scan:
     return Scan(text, Op.REGISTER)
 
 
-def _address(text: str, site: Site) -> Scan:
+def _address(text: str, site: FetchSite) -> Scan:
     """``@ADDRESS``, ``@SYMBOL+OFFSET``, or ``@+OFFSET`` in the file of a uprobe."""
     if text[1:2] == "+":
         if site.kind not in ("user", "any"):
@@ -234,7 +234,7 @@ def _immediate(text: str) -> Scan:
     return Scan(text, Op.IMMEDIATE)
 
 
-def _parameter(text: str, site: Site) -> Scan:
+def _parameter(text: str, site: FetchSite) -> Scan:
     """A parameter's name and members, which need BTF, or a spelling from before Linux 2.6.33."""
     if found := _OLD.fullmatch(text):
         if found[1]:

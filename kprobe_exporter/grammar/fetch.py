@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from kprobe_exporter.grammar.expression import ANYWHERE, MOST_STEPS, Need, Op, Scan, Site, scan
+from kprobe_exporter.grammar.expression import ANYWHERE, MOST_STEPS, FetchSite, Need, Op, Scan, scan
 from kprobe_exporter.grammar.lexis import (
     NAME,
     closest,
@@ -137,7 +137,7 @@ def check_name(name: str) -> None:
         fail(f"every event has a field {name!r} of its own, take another name", name)
 
 
-def parse_fetch(text: str, site: Site = ANYWHERE, *, name: str = "") -> FetchArg:
+def parse_fetch(text: str, site: FetchSite = ANYWHERE, *, name: str = "") -> FetchArg:
     """Parse an argument that is written without its name; raises GrammarError.
 
     ``site`` describes the probe's location. An expression that cannot be fetched there is refused.
@@ -192,7 +192,7 @@ _VALUES = frozenset({Op.REGISTER, Op.STACK, Op.STACK_POINTER, Op.RETURN, Op.ARGU
 _SYMBOLIC = frozenset({Op.REGISTER, Op.STACK, Op.RETURN, Op.ARGUMENT, Op.PARAMETER, Op.FIELD, Op.MEMORY})
 
 
-def _check_type(scanned: Scan, name: str | None, count: int | None, site: Site, text: str) -> None:
+def _check_type(scanned: Scan, name: str | None, count: int | None, site: FetchSite, text: str) -> None:
     """Refuse what finalize_fetch_insn() and parse_probe_arg_type() of kernel/trace/trace_probe.c refuse.
 
     Linux 6.12 accepts ``$arg1:string`` where BTF says ``char *``. Older kernels do not, so it is refused too.

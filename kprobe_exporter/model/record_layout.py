@@ -42,7 +42,7 @@ class Shape(NamedTuple):
     size: int
 
 
-class Stacks(NamedTuple):
+class StackLayout(NamedTuple):
     """The records of ``ftrace/kernel_stack``: their event id, and the offset of the return addresses."""
 
     id: int

@@ -166,7 +166,7 @@ Plan: TypeAlias = Literal["count", "events", "kernel"]
 ``kernel``: hist triggers aggregate in the kernel."""
 
 
-class Unfit(NamedTuple):
+class Unsupported(NamedTuple):
     """An alternative that this kernel cannot provide, as known before any attempt to install it."""
 
     target: str

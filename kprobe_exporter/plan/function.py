@@ -5,7 +5,7 @@ from dataclasses import replace
 from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.grammar.fetch import FetchArg, parse_fetch
 from kprobe_exporter.grammar.target import Kind, Target
-from kprobe_exporter.model.values import STACK_POINTER, Arg, ArgKind, Layout, ProbeSpec, Unfit
+from kprobe_exporter.model.values import STACK_POINTER, Arg, ArgKind, Layout, ProbeSpec, Unsupported
 from kprobe_exporter.plan.kernel import NO_HIST, aggregated, argument_keys
 from kprobe_exporter.plan.metric import COUNTED, events_for, filter_fields
 
@@ -22,7 +22,7 @@ def function_spec(
     *,
     hist: bool,
     no_fprobes: str | None = None,
-) -> ProbeSpec | Unfit:
+) -> ProbeSpec | Unsupported:
     """Return the probe definition and the layout of its events.
 
     ``wanted`` are the fields that metrics and the export use. ``max_series`` is how many label sets a
@@ -32,9 +32,9 @@ def function_spec(
     target = attach.target
     fprobe = target.kind in (Kind.FENTRY, Kind.FEXIT)
     if fprobe and no_fprobes is not None:
-        return Unfit(str(target), f"{no_fprobes}: {_instead(target)}")
+        return Unsupported(str(target), f"{no_fprobes}: {_instead(target)}")
     if probe.aggregate == "kernel" and not hist:
-        return Unfit(str(target), NO_HIST)
+        return Unsupported(str(target), NO_HIST)
     is_return = target.kind.is_return
     args = [parse_fetch(text, name=name) for name, text in attach.fetch.items()]
     args = event_args(args, probe, attach, wanted, is_return=is_return)

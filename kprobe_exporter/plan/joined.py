@@ -14,14 +14,14 @@ from kprobe_exporter.model.values import (
     Layout,
     Plan,
     ProbeSpec,
-    Unfit,
+    Unsupported,
     Where,
 )
 from kprobe_exporter.plan.metric import filter_fields, in_nanoseconds, where
 
 MEASURED = "the time between its two events is measured"
 
-Ways = tuple[ProbeSpec | Unfit, ...]
+Ways = tuple[ProbeSpec | Unsupported, ...]
 """The alternatives for one event, in the order in which they are tried."""
 
 
@@ -67,8 +67,8 @@ def joined_spec(
     attach: Attach,
     wanted: set[str],
     slots: Iterator[int],
-    single: Callable[[Probe, Attach, set[str]], list[ProbeSpec | Unfit]],
-) -> JoinedSpec | Unfit:
+    single: Callable[[Probe, Attach, set[str]], list[ProbeSpec | Unsupported]],
+) -> JoinedSpec | Unsupported:
     """Plan the begin events, the end event and how they are joined. ``single`` plans one event."""
     assert attach.end is not None
     kind = attach.target.kind
@@ -80,9 +80,9 @@ def joined_spec(
     ended = single(last, _half(attach.end, by_stack), wanted - {"comm"})  # wanted has the key's fields
     ways.append(_ways(ended, "end", f"{probe.name}_{suffix}"))
     for half in ways:
-        if all(isinstance(way, Unfit) for way in half):
-            reasons = dict.fromkeys(way.reason.rstrip(".") for way in half if isinstance(way, Unfit))
-            return Unfit(str(attach.target), "; ".join(reasons))
+        if all(isinstance(way, Unsupported) for way in half):
+            reasons = dict.fromkeys(way.reason.rstrip(".") for way in half if isinstance(way, Unsupported))
+            return Unsupported(str(attach.target), "; ".join(reasons))
     return JoinedSpec(
         probe.name,
         kind.value,
@@ -108,27 +108,29 @@ def _half(attach: Attach, by_stack: bool) -> Attach:
     return replace(attach, fetch={**attach.fetch, STACK_POINTER: "$stack:u64"})
 
 
-def _ways(found: list[ProbeSpec | Unfit], role: Literal["begin", "end"], event: str = "") -> Ways:
+def _ways(found: list[ProbeSpec | Unsupported], role: Literal["begin", "end"], event: str = "") -> Ways:
     """Return the ways that leave no filter to the agent, with their role set, the cheaper ones first."""
-    ways: list[ProbeSpec | Unfit] = []
+    ways: list[ProbeSpec | Unsupported] = []
     for way in found:
-        if isinstance(way, Unfit):
+        if isinstance(way, Unsupported):
             ways.append(way)
         elif way.only is not None:
-            ways.append(Unfit(way.target, "this kernel cannot filter it for a pair: leave its filter out"))
+            ways.append(
+                Unsupported(way.target, "this kernel cannot filter it for a pair: leave its filter out")
+            )
         else:
             layout = replace(way.layout, event=event) if event and way.file else way.layout
             ways.append(replace(way, role=role, layout=layout, because=MEASURED))
     return tuple(sorted(ways, key=lambda way: not _is_plain(way)))
 
 
-def _is_plain(way: ProbeSpec | Unfit) -> bool:
+def _is_plain(way: ProbeSpec | Unsupported) -> bool:
     """Whether it is a tracepoint's own event, and records no less than an eprobe on it.
 
     An eprobe costs the call a quarter more, because the kernel fills in the tracepoint's event before the
     eprobe copies from it (kernel/trace/trace_eprobe.c). Only an eprobe has a filter of its own, the
     thread's name at that moment, and quotes around strings in text.
     """
-    if isinstance(way, Unfit) or way.file is not None or way.filter is not None or way.stack:
+    if isinstance(way, Unsupported) or way.file is not None or way.filter is not None or way.stack:
         return False
     return not way.layout.pattern and all(arg.kind != "comm" for arg in way.layout.args)

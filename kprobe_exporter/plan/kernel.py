@@ -9,7 +9,7 @@ from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.fetch import FetchArg
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.model.hist import HistFeed, HistKey, HistTable, HistUse
-from kprobe_exporter.model.values import ProbeSpec, ReturnType, Unfit
+from kprobe_exporter.model.values import ProbeSpec, ReturnType, Unsupported
 
 NO_HIST = "this kernel was built without CONFIG_HIST_TRIGGERS (its events have no hist)"
 
@@ -50,12 +50,12 @@ def aggregated(
     known: Mapping[str, HistKey],
     names: Mapping[str, str],
     max_series: int,
-) -> ProbeSpec | Unfit:
+) -> ProbeSpec | Unsupported:
     """Return the same probe with hist tables in place of events; their conditions contain its filter."""
     try:
         tables = hist_tables(probe, spec.layout.returns, only, known, names, max_series)
     except GrammarError as error:
-        return Unfit(spec.target, error.message)
+        return Unsupported(spec.target, error.message)
     return replace(spec, filter=None, plan="kernel", because="aggregate: kernel", tables=tables)
 
 

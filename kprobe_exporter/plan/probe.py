@@ -9,7 +9,7 @@ from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.elf import Code, locate
 from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.target import Kind, Target
-from kprobe_exporter.model.values import ProbeMetrics, ProbeSpec, ReturnType, Unfit
+from kprobe_exporter.model.values import ProbeMetrics, ProbeSpec, ReturnType, Unsupported
 from kprobe_exporter.plan.function import function_spec
 from kprobe_exporter.plan.joined import JoinedSpec, joined_spec
 from kprobe_exporter.plan.metric import Decoders, fields_used, metric_spec
@@ -41,7 +41,7 @@ class Kernel:
     machine: str | None = None
 
 
-Alternative: TypeAlias = ProbeSpec | JoinedSpec | Unfit
+Alternative: TypeAlias = ProbeSpec | JoinedSpec | Unsupported
 
 
 class ProbePlan(NamedTuple):
@@ -90,7 +90,7 @@ def _returns(alternatives: Iterable[Alternative]) -> ReturnType | None:
 
 def _single(
     kernel: Kernel, slots: Iterator[int], max_series: int, probe: Probe, attach: Attach, wanted: set[str]
-) -> list[ProbeSpec | Unfit]:
+) -> list[ProbeSpec | Unsupported]:
     """Return what to try for one event, in order."""
     note = ""
     try:
@@ -98,9 +98,9 @@ def _single(
             target, note = kernel.place(attach.target)
             attach = typed(probe, replace(attach, target=target), kernel.prototypes, kernel.machine)
     except ProbeRefused as error:
-        return [Unfit(str(attach.target), str(error))]
+        return [Unsupported(str(attach.target), str(error))]
     except GrammarError as error:
-        return [Unfit(str(attach.target), error.message)]
+        return [Unsupported(str(attach.target), error.message)]
     if attach.target.kind is Kind.TRACEPOINT:
         text = kernel.event_format(attach.target.system, attach.target.event)
         return tracepoint_specs(

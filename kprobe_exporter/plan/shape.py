@@ -3,9 +3,8 @@
 import re
 
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.event_format import Field as FormatField
-from kprobe_exporter.grammar.event_format import parse_format
-from kprobe_exporter.model.record_layout import Field, FieldKind, Geometry, Shape, Stacks
+from kprobe_exporter.grammar.event_format import FormatField, parse_format
+from kprobe_exporter.model.record_layout import Field, FieldKind, Geometry, Shape, StackLayout
 from kprobe_exporter.model.values import Arg, Layout
 
 ARRAY_TYPE = re.compile(r"(\w+)\[(\d+)\]")
@@ -38,12 +37,12 @@ def geometry(header_page: str, header_event: str) -> Geometry:
     return Geometry(commit, commit_size, data, data + size)
 
 
-def stacks(text: str) -> Stacks:
+def stacks(text: str) -> StackLayout:
     """Parse events/ftrace/kernel_stack/format: where the return addresses start. Raises GrammarError."""
     form = parse_format(text)
     if "caller" not in form.fields:
         raise GrammarError("the format of ftrace:kernel_stack has no field 'caller'", text)
-    return Stacks(form.id, form.fields["caller"].offset)
+    return StackLayout(form.id, form.fields["caller"].offset)
 
 
 def shape(layout: Layout, text: str) -> Shape:

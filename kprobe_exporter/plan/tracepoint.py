@@ -6,10 +6,10 @@ from functools import partial
 
 from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.event_format import EventFormat, Field, parse_format, text_pattern
+from kprobe_exporter.grammar.event_format import EventFormat, FormatField, parse_format, text_pattern
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.model.hist import HistKey
-from kprobe_exporter.model.values import Arg, ArgKind, Layout, ProbeSpec, Unfit
+from kprobe_exporter.model.values import Arg, ArgKind, Layout, ProbeSpec, Unsupported
 from kprobe_exporter.plan.kernel import NO_HIST, aggregated
 from kprobe_exporter.plan.metric import COUNTED, events_for, filter_fields, where
 
@@ -27,7 +27,7 @@ def tracepoint_specs(
     *,
     counted: bool,
     binary: bool,
-) -> list[ProbeSpec | Unfit]:
+) -> list[ProbeSpec | Unsupported]:
     """Return what to try, in order. ``text`` is the event's ``format``, None if there is no such event.
 
     ``counted`` says whether the kernel counts firings regardless of the filter. An eprobe records the
@@ -37,15 +37,15 @@ def tracepoint_specs(
     """
     target = attach.target
     if text is None:
-        return [Unfit(str(target), f"this kernel has no tracepoint {target.system}:{target.event}")]
+        return [Unsupported(str(target), f"this kernel has no tracepoint {target.system}:{target.event}")]
     try:
         form = parse_format(text)
         used = _fields(attach, form)
     except GrammarError as error:
-        return [Unfit(str(target), error.message)]
+        return [Unsupported(str(target), error.message)]
     if probe.aggregate == "kernel":
         if not counted:
-            return [Unfit(str(target), NO_HIST)]
+            return [Unsupported(str(target), NO_HIST)]
         return _in_kernel(probe, attach, wanted, form, used, slots, max_series)
     because = events_for(probe, attach, wanted)
     first = [_counted(probe, attach, next(slots))] if counted and because is None else []
@@ -62,10 +62,10 @@ def tracepoint_specs(
     return _because(ways, because)
 
 
-def _because(ways: list[ProbeSpec | Unfit], reason: str | None) -> list[ProbeSpec | Unfit]:
+def _because(ways: list[ProbeSpec | Unsupported], reason: str | None) -> list[ProbeSpec | Unsupported]:
     """Return the ways to read every event, with the reason for reading them."""
     told = reason or "this kernel counts a tracepoint in no other way"
-    return [way if isinstance(way, Unfit) else replace(way, because=told) for way in ways]
+    return [way if isinstance(way, Unsupported) else replace(way, because=told) for way in ways]
 
 
 def _in_kernel(
@@ -76,7 +76,7 @@ def _in_kernel(
     used: dict[str, str],
     slots: Iterator[int],
     max_series: int,
-) -> list[ProbeSpec | Unfit]:
+) -> list[ProbeSpec | Unsupported]:
     """Plan hist triggers on the tracepoint itself, which costs least, and then on an eprobe: for the
     thread's name, which only an eprobe records, or if another probe has the same triggers there."""
     keys = {
@@ -138,13 +138,15 @@ def _counted(probe: Probe, attach: Attach, slot: int) -> ProbeSpec:
 
 def _eprobe(
     probe: Probe, attach: Attach, form: EventFormat, used: dict[str, str], comm: bool, slot: int
-) -> ProbeSpec | Unfit:
+) -> ProbeSpec | Unsupported:
     target = attach.target
     args: list[tuple[str, str, ArgKind]] = []
     for name, field in used.items():
         kind = form.fields[field].fetch_type
         if kind is None:
-            return Unfit(str(target), f"its field '{field}' is an array, which this version cannot read.")
+            return Unsupported(
+                str(target), f"its field '{field}' is an array, which this version cannot read."
+            )
         args.append((name, f"{name}=${field}:{kind}", "str" if kind == "string" else "int"))
     if comm:
         args.append(("comm", "comm=$comm:string", "str"))
@@ -181,14 +183,14 @@ def _own(
     slot: int,
     *,
     binary: bool,
-) -> ProbeSpec | Unfit:
+) -> ProbeSpec | Unsupported:
     """Return the tracepoint's own event, still without a filter. Only the fields in use are read."""
     target = attach.target
     shown = {name: field for name, field in used.items() if name in wanted | {"return"}}
     try:
         pattern, args = _page_args(form, shown, wanted) if binary else _text_args(form, shown)
     except GrammarError as error:
-        return Unfit(str(target), error.message)
+        return Unsupported(str(target), error.message)
     return ProbeSpec(
         probe=probe.name,
         kind=target.kind.value,
@@ -243,22 +245,22 @@ def _is_pointer(form: EventFormat, field: str | None) -> bool:
     return found is not None and not found.text and "*" in found.type
 
 
-def _element(found: Field) -> str:
+def _element(found: FormatField) -> str:
     """Return the fetch type of an array's elements."""
     return f"{'s' if found.signed else 'u'}{found.size * 8 // max(1, found.length)}"
 
 
-def _kernel_filters(attach: Attach, text: str, spec: ProbeSpec | Unfit) -> ProbeSpec | Unfit:
-    if isinstance(spec, Unfit):
+def _kernel_filters(attach: Attach, text: str, spec: ProbeSpec | Unsupported) -> ProbeSpec | Unsupported:
+    if isinstance(spec, Unsupported):
         return spec
     return replace(spec, filter=parse_filter(text).rename(attach.fetch).render())
 
 
-def _agent_filters(text: str, spec: ProbeSpec | Unfit) -> ProbeSpec | Unfit:
-    if isinstance(spec, Unfit):
+def _agent_filters(text: str, spec: ProbeSpec | Unsupported) -> ProbeSpec | Unsupported:
+    if isinstance(spec, Unsupported):
         return spec
     ours = parse_filter(text).rename(COMMON_FIELDS)
     known = {arg.name for arg in spec.layout.args} | set(COMMON_FIELDS.values())
     if unknown := ours.fields - known:
-        return Unfit(spec.target, f"its filter names '{min(unknown)}', which only the kernel knows")
+        return Unsupported(spec.target, f"its filter names '{min(unknown)}', which only the kernel knows")
     return replace(spec, only=where(ours))

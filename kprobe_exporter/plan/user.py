@@ -18,10 +18,10 @@ from dataclasses import replace
 from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.elf import Code
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.expression import Site
+from kprobe_exporter.grammar.expression import FetchSite
 from kprobe_exporter.grammar.fetch import FetchArg, parse_fetch
 from kprobe_exporter.grammar.target import Kind, Target
-from kprobe_exporter.model.values import Layout, ProbeSpec, Unfit
+from kprobe_exporter.model.values import Layout, ProbeSpec, Unsupported
 from kprobe_exporter.plan.function import event_args, layout_args
 from kprobe_exporter.plan.kernel import NO_HIST, aggregated, argument_keys
 from kprobe_exporter.plan.metric import COUNTED, events_for
@@ -37,16 +37,16 @@ def user_spec(
     *,
     hist: bool,
     locate: Callable[[Target], Code],
-) -> ProbeSpec | Unfit:
+) -> ProbeSpec | Unsupported:
     """Return the probe definition and the layout of its events, as ``function_spec`` does.
 
     ``locate`` finds the place in the file, and raises GrammarError where there is none.
     """
     target = attach.target
     if probe.aggregate == "kernel" and not hist:
-        return Unfit(str(target), NO_HIST)
+        return Unsupported(str(target), NO_HIST)
     if probe.stack:
-        return Unfit(
+        return Unsupported(
             str(target), "stack: true is the kernel's stack, and there is none behind a program's code"
         )
     is_return = target.kind is Kind.URETPROBE
@@ -54,7 +54,7 @@ def user_spec(
         code = locate(target)
         args = [_fetched(name, text, target, code.machine) for name, text in attach.fetch.items()]
     except GrammarError as error:
-        return Unfit(str(target), error.message)
+        return Unsupported(str(target), error.message)
     args = event_args(args, probe, attach, wanted, is_return=is_return)
     because = events_for(probe, attach, wanted)
     symbol = target.symbol or f"{target.offset:#x}"
@@ -93,7 +93,7 @@ def _fetched(name: str, text: str, target: Target, machine: str) -> FetchArg:
     found = parse_fetch(text, name=name)
     if not found.is_text and ARGUMENT.search(found.expression):
         found = replace(found, expression=_in_registers(found.expression, target, machine))
-    return parse_fetch(found.body, Site("user", returns=target.kind is Kind.URETPROBE), name=name)
+    return parse_fetch(found.body, FetchSite("user", returns=target.kind is Kind.URETPROBE), name=name)
 
 
 def _in_registers(expression: str, target: Target, machine: str) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 from kprobe_exporter.model.values import Arg, Batch, Layout, Record, Value
 from kprobe_exporter.replay.bodies import Argument, Form, Head, number, read_arguments, read_head
 from kprobe_exporter.source.lines import LONGEST, NAME_COLUMNS
-from kprobe_exporter.source.stacks import Stacks
+from kprobe_exporter.source.stacks import StackAssembler
 from kprobe_exporter.source.walk import arguments_pattern
 
 PREFIX = (
@@ -80,7 +80,7 @@ class SavedParser:
         self._layouts: dict[LayoutKey, Layout] = {}
         self._known: dict[tuple[str, str], list[_Known]] = {}
         self._taught = 0
-        self._stacks = Stacks()
+        self._stacks = StackAssembler()
         self._rest = b""
 
     def feed(self, data: bytes) -> SavedBatch:

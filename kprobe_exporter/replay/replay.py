@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.own import PREFIX, agent_families
-from kprobe_exporter.aggregate.series import Limits
+from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.config.values import RETURN_BUCKETS, RETURN_TYPES, Config, Probe, Settings
 from kprobe_exporter.export.prometheus import Exposition
 from kprobe_exporter.labels import DECODERS
@@ -56,7 +56,7 @@ class Replay:
         self.summary = Summary()
         self._namespace = settings.namespace
         # A replay covers one period: nothing expires.
-        limits = Limits(settings.max_series, settings.max_series_total)
+        limits = SeriesLimits(settings.max_series, settings.max_series_total)
         self._aggregator = Aggregator(settings.namespace, limits, name_of)
         self._names: list[str] = []
         self._returns: dict[str, ReturnType | None] = {}

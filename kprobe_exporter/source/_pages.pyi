@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from kprobe_exporter.model.aggregation import Recipe
-from kprobe_exporter.model.record_layout import Geometry, Shape, Stacks
+from kprobe_exporter.model.record_layout import Geometry, Shape, StackLayout
 from kprobe_exporter.model.values import Batch
 from kprobe_exporter.source.values import Buffer, Names
 
@@ -15,7 +15,7 @@ class PageParser:
         geometry: Geometry,
         shapes: Iterable[Shape],
         names: Names,
-        stacks: Stacks | None = None,
+        stacks: StackLayout | None = None,
         tgid: bool = False,
         recipes: Mapping[int, Recipe] | None = None,
     ) -> None: ...

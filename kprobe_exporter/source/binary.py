@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from kprobe_exporter.errors import SourceError
 from kprobe_exporter.model.aggregation import Recipe
-from kprobe_exporter.model.record_layout import Geometry, Shape, Stacks
+from kprobe_exporter.model.record_layout import Geometry, Shape, StackLayout
 from kprobe_exporter.model.values import TIME, Batch, Loss, Record
 from kprobe_exporter.source.values import Names
 
@@ -36,7 +36,7 @@ class PagesParser(Protocol):
         geometry: Geometry,
         shapes: Iterable[Shape],
         names: Names,
-        stacks: Stacks | None = None,
+        stacks: StackLayout | None = None,
         tgid: bool = False,
         recipes: Mapping[int, Recipe] | None = None,
     ) -> None: ...

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from kprobe_exporter.model.values import TIME, Batch, Layout
 from kprobe_exporter.source.pages import loss
-from kprobe_exporter.source.stacks import Stacks
+from kprobe_exporter.source.stacks import StackAssembler
 from kprobe_exporter.source.walk import Walk, text_key
 
 NAME_COLUMNS = 16
@@ -69,7 +69,7 @@ class LineParser:
         }
         self._others = {key: [*map(Walk.of, same)] for key, same in shared.items() if key not in self._walks}
         self._stacked = {key for key, same in shared.items() if any(layout.stack for layout in same)}
-        self._stacks = Stacks()
+        self._stacks = StackAssembler()
         self._rest = b""
         self._last: dict[int, int] = {}
         self._gaps: dict[int, int] = {}

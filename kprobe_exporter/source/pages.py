@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from kprobe_exporter.model.aggregation import Recipe
-from kprobe_exporter.model.record_layout import Geometry, Shape, Stacks
+from kprobe_exporter.model.record_layout import Geometry, Shape, StackLayout
 from kprobe_exporter.model.values import Batch, Loss, Record
 from kprobe_exporter.source.values import Buffer, Names, Read, reader
 
@@ -59,7 +59,7 @@ class PageParser:
         geometry: Geometry,
         shapes: Iterable[Shape],
         names: Names,
-        stacks: Stacks | None = None,
+        stacks: StackLayout | None = None,
         tgid: bool = False,
         recipes: Mapping[int, Recipe] | None = None,
     ) -> None:

@@ -12,7 +12,7 @@ WAITING = 1024
 """The most events that wait for their stack; in practice one per CPU and level of interrupt."""
 
 
-class Stacks:
+class StackAssembler:
     """Gives each stack to its event: the last one of its CPU and thread that has none yet.
 
     The kernel writes an event and then its stack (a post trigger, kernel/trace/trace_events_trigger.c).

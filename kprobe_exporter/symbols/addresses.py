@@ -45,7 +45,7 @@ class Found(NamedTuple):
         return b"%s+0x%x/0x%x%s" % (self.name, self.offset, self.size, module)
 
 
-class Table:
+class AddressTable:
     """Symbols in the order of their addresses: 12 bytes each, and their names in one string.
 
     Filled row by row, because a list of all rows would take five times the memory while it exists.
@@ -124,7 +124,7 @@ class Symbols:
         self._files = files
         self._kallsyms = kallsyms
         self._clock = clock
-        self._table: Table | None = None
+        self._table: AddressTable | None = None
         self._modules: frozenset[bytes] = frozenset()
         self._looked = float("-inf")
         self._cache: dict[int, Found | None] = {}
@@ -162,7 +162,7 @@ class Symbols:
         self._cache.clear()
         self._table = None  # frees its memory before the next table is built
         try:
-            self._table = Table(self._read())
+            self._table = AddressTable(self._read())
         except OSError as error:
             log.debug("the kernel's symbols cannot be read: %s", error)
 

@@ -10,8 +10,8 @@ from kprobe_exporter.grammar.place import BASES
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.symbols.lists import (
     TEXT,
+    ListedSymbol,
     Lists,
-    Symbol,
     attempt,
     blacklisted,
     modules,
@@ -107,7 +107,7 @@ class Functions:
             return Answer(True, self._silent(symbol))
         return self._not_traceable(symbol, known[0])
 
-    def _not_traceable(self, symbol: str, found: Symbol) -> Answer:
+    def _not_traceable(self, symbol: str, found: ListedSymbol) -> Answer:
         """Answer for a symbol that is not in the list of traceable functions, or if there is no such list."""
         if found.kind not in TEXT:
             return Answer(False, "it is data of the kernel, and no function")

@@ -36,7 +36,7 @@ class Lists(NamedTuple):
         )
 
 
-class Symbol(NamedTuple):
+class ListedSymbol(NamedTuple):
     """One line of kallsyms; the address is 0 if this process may not see it."""
 
     address: int
@@ -67,13 +67,13 @@ def traceable(lines: Iterable[bytes], wanted: set[bytes] | None = None) -> dict[
     return found
 
 
-def symbols(lines: Iterable[bytes], wanted: set[bytes]) -> dict[str, list[Symbol]]:
+def symbols(lines: Iterable[bytes], wanted: set[bytes]) -> dict[str, list[ListedSymbol]]:
     """Parse lines of kallsyms: ``address type name``, and ``[mod]`` after a tab."""
-    found: dict[str, list[Symbol]] = {}
+    found: dict[str, list[ListedSymbol]] = {}
     for line in lines:
         fields = line.split()
         if len(fields) > 2 and fields[2] in wanted:
-            made = Symbol(_number(fields[0]), text(fields[1]), _module(fields, 3))
+            made = ListedSymbol(_number(fields[0]), text(fields[1]), _module(fields, 3))
             found.setdefault(text(fields[2]), []).append(made)
     return found
 

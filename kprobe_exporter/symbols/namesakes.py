@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.symbols.kallsyms import SITE, Row, parse_functions
-from kprobe_exporter.symbols.lists import TEXT, Lists, Symbol, attempt, symbols
+from kprobe_exporter.symbols.lists import TEXT, ListedSymbol, Lists, attempt, symbols
 
 BASE = "_text"
 """The symbol at which the kernel begins. A function's distance from it is the same after each boot."""
@@ -65,16 +65,16 @@ def _those_with(name: bytes, lines: list[bytes]) -> bytes:
     return b"\n".join(line for line in lines if name in line)
 
 
-def _is_alone(row: Row, known: dict[str, list[Symbol]]) -> bool:
+def _is_alone(row: Row, known: dict[str, list[ListedSymbol]]) -> bool:
     return len(known.get(row[1].decode(errors="replace"), ())) == 1
 
 
-def _own(found: list[Symbol], known: dict[str, list[Symbol]]) -> list[int]:
+def _own(found: list[ListedSymbol], known: dict[str, list[ListedSymbol]]) -> list[int]:
     """Return the sorted addresses of the functions of the kernel itself, without its boot code."""
     first, last = (_address(known, word) for word in INIT)
     functions = (one.address for one in found if not one.module and one.kind in TEXT)
     return sorted(address for address in functions if not first <= address < last)
 
 
-def _address(known: dict[str, list[Symbol]], name: str) -> int:
+def _address(known: dict[str, list[ListedSymbol]], name: str) -> int:
     return known[name][0].address if name in known else 0

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.config.values import Attach, Label, Metric, Probe, Settings
 from kprobe_exporter.errors import GrammarError, ProbeRefused, TracefsError
-from kprobe_exporter.grammar.event_format import Field, parse_format
+from kprobe_exporter.grammar.event_format import FormatField, parse_format
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.aggregation import Recipe
@@ -203,7 +203,7 @@ def _fetching(attach: Attach, kernel: Kernel) -> Attach:
     return replace(attach, fetch={own_name(name): name for name, field in fields.items() if _readable(field)})
 
 
-def _readable(field: Field) -> bool:
+def _readable(field: FormatField) -> bool:
     """Whether the field is a number, a string, or an array of numbers inside the record."""
     if field.fetch_type is not None:
         return True

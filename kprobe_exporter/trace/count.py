@@ -8,7 +8,7 @@ from typing import NamedTuple
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.aggregate.recipes import recipe
-from kprobe_exporter.aggregate.series import Limits
+from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.config.values import Probe
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.aggregation import Recipe
@@ -25,7 +25,7 @@ HISTORY = 60
 """Rates that are kept for the sparkline."""
 
 
-class Row(NamedTuple):
+class CountRow(NamedTuple):
     """One probe: recent events per second, all events, errors by name, and misses (None if unknown)."""
 
     probe: str
@@ -36,7 +36,7 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class CountTable:
     """The content of the screen at one moment.
 
     ``rows`` begin with the most frequent probe. ``rates`` are events per second over all probes, the
@@ -45,7 +45,7 @@ class Table:
 
     title: str
     seconds: float
-    rows: tuple[Row, ...]
+    rows: tuple[CountRow, ...]
     rates: tuple[float, ...]
     histogram: HistogramValue | None
     what: str
@@ -59,13 +59,13 @@ def counting(probe: Probe, *, narrowed: bool, stacks: bool) -> Probe:
 
 
 @dataclass(slots=True)
-class Counts:
+class TraceCounts:
     """The numbers of a trace: of each hit, or if ``narrowed``, of events that pass. Not thread-safe."""
 
     title: str
     narrowed: bool
     _aggregator: Aggregator = field(
-        default_factory=lambda: Aggregator(NAMESPACE, Limits(MOST, MOST), name_of), init=False
+        default_factory=lambda: Aggregator(NAMESPACE, SeriesLimits(MOST, MOST), name_of), init=False
     )
     _last: Counter[str] = field(default_factory=Counter, init=False)
     _last_at: float = field(default=0, init=False)
@@ -97,7 +97,7 @@ class Counts:
         """Take over the kernel's counts."""
         self._aggregator.update_kernel(counts)
 
-    def table(self, seconds: float, *, last: bool = False) -> Table:
+    def table(self, seconds: float, *, last: bool = False) -> CountTable:
         """Return the numbers ``seconds`` after the start; with ``last``, rates are over the whole trace."""
         numbers = self._aggregator.copy()
         counted = self._counted(numbers)
@@ -110,7 +110,7 @@ class Counts:
             self._rates.append(sum(rates.values()))
         probes = sorted(counted, key=lambda probe: (-counted[probe], probe))
         rows = [
-            Row(
+            CountRow(
                 self._shown[probe],
                 rates[probe],
                 counted[probe],
@@ -121,7 +121,7 @@ class Counts:
         ]
         what, histogram = _histogram(numbers, probes[0])
         lost = {reason: count for reason, count in numbers.lost.items() if count}
-        return Table(self.title, seconds, tuple(rows), tuple(self._rates), histogram, what, lost)
+        return CountTable(self.title, seconds, tuple(rows), tuple(self._rates), histogram, what, lost)
 
     def _counted(self, numbers: Numbers) -> dict[str, int]:
         if self.narrowed:

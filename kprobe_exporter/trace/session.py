@@ -24,7 +24,7 @@ FILES = {ProbeKind.KPROBE: "kprobe_events", ProbeKind.UPROBE: "uprobe_events"}
 """The file for a definition of this kind; all other kinds go to dynamic_events."""
 
 
-class Threads:
+class TracedThreads:
     """The threads that the instance records: one, or those of a process; ``look`` adds new ones.
 
     They are in set_event_pid, which the kernel applies to every event of the instance before its filter.

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from kprobe_exporter.model.values import HistogramValue
-from kprobe_exporter.trace.count import Row, Table
+from kprobe_exporter.trace.count import CountRow, CountTable
 from kprobe_exporter.trace.output import escaped
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -24,7 +24,7 @@ BOLD, RED, RESET = "\x1b[1m", "\x1b[31m", "\x1b[0m"
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
-def draw(table: Table, width: int, height: int, *, color: bool) -> list[str]:
+def draw(table: CountTable, width: int, height: int, *, color: bool) -> list[str]:
     """Return the lines of a table: at most ``height``, each at most ``width`` long."""
     lines = [(_title(table, width), BOLD), ("", "")]
     rows = enumerate(_rows(table.rows, width, height))
@@ -41,7 +41,7 @@ def draw(table: Table, width: int, height: int, *, color: bool) -> list[str]:
     return [_colored(line[:width], style if color else "") for line, style in lines]
 
 
-def columns(table: Table) -> int:
+def columns(table: CountTable) -> int:
     """The width at which no name is shortened."""
     return FIGURES + max((len(_name(row)) for row in table.rows), default=0)
 
@@ -50,7 +50,7 @@ def _colored(line: str, style: str) -> str:
     return f"{style}{line}{RESET}" if style and line else line
 
 
-def _title(table: Table, width: int) -> str:
+def _title(table: CountTable, width: int) -> str:
     """The trace's title, the sparkline of its rates, and the seconds since the start."""
     left, right = escaped(table.title).replace("\n", "\\n"), f"{table.seconds:.0f} s"
     room = max(0, width - len(left) - len(right) - 4)
@@ -63,7 +63,7 @@ def _sparkline(rates: Sequence[float]) -> str:
     return "".join(HEIGHTS[min(7, int(rate / most * 8))] if most else HEIGHTS[0] for rate in rates)
 
 
-def _rows(rows: Sequence[Row], width: int, height: int) -> Iterator[str]:
+def _rows(rows: Sequence[CountRow], width: int, height: int) -> Iterator[str]:
     """A line for each probe: its name, shortened if there is no room, and its figures."""
     room = max(5, width - FIGURES)
     names = [_shortened(_name(row), room) for row in rows]
@@ -78,7 +78,7 @@ def _rows(rows: Sequence[Row], width: int, height: int) -> Iterator[str]:
         yield f"and {len(rows) - most} more"
 
 
-def _name(row: Row) -> str:
+def _name(row: CountRow) -> str:
     return escaped(row.probe).replace("\n", "\\n")
 
 
@@ -90,7 +90,7 @@ def _shortened(name: str, room: int) -> str:
     return f"{name[: room - 1 - end]}…{name[len(name) - end :]}"
 
 
-def _errors(rows: Sequence[Row]) -> str:
+def _errors(rows: Sequence[CountRow]) -> str:
     """The first row's errors by name."""
     return f"errors: {_listed(rows[0].errors)}" if rows and rows[0].errors else ""
 

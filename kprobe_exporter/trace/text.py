@@ -14,7 +14,7 @@ from kprobe_exporter.errors import TracefsError
 from kprobe_exporter.model.values import ProbeSpec
 from kprobe_exporter.trace.interrupt import Interrupt
 from kprobe_exporter.trace.output import Gone, Output
-from kprobe_exporter.trace.session import Threads
+from kprobe_exporter.trace.session import TracedThreads
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed, install
 from kprobe_exporter.tracefs.profile import buffer_stats
@@ -37,7 +37,7 @@ AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class TextOptions:
     """Options of the output. ``seconds``: buffer in the kernel for so long, and write at the end."""
 
     title: str
@@ -56,8 +56,8 @@ def show_format(instance: Instance, specs: Sequence[ProbeSpec], out: Output) -> 
 def trace(
     instance: Instance,
     specs: Sequence[ProbeSpec],
-    threads: Threads,
-    wish: Wish,
+    threads: TracedThreads,
+    wish: TextOptions,
     out: Output,
     stop: Interrupt,
 ) -> int:

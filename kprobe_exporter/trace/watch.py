@@ -9,11 +9,11 @@ from contextlib import suppress
 from kprobe_exporter.config.values import Probe
 from kprobe_exporter.errors import TracefsError
 from kprobe_exporter.trace.collect import Collected, collected, each_event
-from kprobe_exporter.trace.count import Counts, Table, counting
+from kprobe_exporter.trace.count import CountTable, TraceCounts, counting
 from kprobe_exporter.trace.interrupt import Interrupt
 from kprobe_exporter.trace.objects import Objects
 from kprobe_exporter.trace.output import Gone, Output
-from kprobe_exporter.trace.session import Threads
+from kprobe_exporter.trace.session import TracedThreads
 from kprobe_exporter.trace.table import columns, draw
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.poller import read_counts
@@ -28,7 +28,7 @@ REDRAW = 1.0
 def write_objects(
     instance: Instance,
     probes: Sequence[Probe],
-    threads: Threads,
+    threads: TracedThreads,
     out: Output,
     stop: Interrupt,
     *,
@@ -62,7 +62,7 @@ def write_objects(
 def show_counts(
     instance: Instance,
     probes: Sequence[Probe],
-    threads: Threads,
+    threads: TracedThreads,
     out: Output,
     stop: Interrupt,
     *,
@@ -79,7 +79,7 @@ def show_counts(
     ``narrowed``: count the events that pass a filter, not each hit. ``each``: only some threads are
     traced, so every event has to be recorded.
     """
-    counts = Counts(title, narrowed)
+    counts = TraceCounts(title, narrowed)
     wanted = [counting(probe, narrowed=each, stacks=False) for probe in probes]
     screen = _Screen(out, color=color)
     with collected(
@@ -107,7 +107,7 @@ class _Screen:
         self._out, self._color = out, color
         self._lines = 0
 
-    def draw(self, table: Table) -> None:
+    def draw(self, table: CountTable) -> None:
         size = (max(100, columns(table) + 1), 1000)
         width, height = shutil.get_terminal_size() if self._out.terminal else size
         lines = draw(table, max(20, width - 1), max(4, height - 1), color=self._color)
@@ -119,7 +119,7 @@ class _Screen:
 
 def _run(
     made: Collected,
-    threads: Threads,
+    threads: TracedThreads,
     stop: Interrupt,
     out: Output,
     seconds: float | None,

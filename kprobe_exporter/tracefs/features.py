@@ -29,7 +29,7 @@ class Check(NamedTuple):
     required: bool = False
 
 
-class Kind(NamedTuple):
+class EventKind(NamedTuple):
     """A kind of dynamic event, and a definition that every kernel with this kind accepts."""
 
     name: str
@@ -49,14 +49,14 @@ FALLBACK = "until then let 'attach' name a tracepoint as well"
 FPROBE_SYNTAX = b"f[:[<group>/][<event>]]"
 
 KINDS = (
-    Kind(
+    EventKind(
         "kprobe",
         "kprobe_events",
         "p",
         FUNCTION,
         f"Boot a kernel with CONFIG_KPROBE_EVENTS; {FALLBACK}.",
     ),
-    Kind(
+    EventKind(
         "kretprobe",
         "kprobe_events",
         "r16",
@@ -64,7 +64,7 @@ KINDS = (
         f"Boot a kernel with CONFIG_KPROBE_EVENTS and CONFIG_KRETPROBES; {FALLBACK}.",
     ),
     # The kernel resolves the path at once, so it stands for the program of this process, wherever that is.
-    Kind(
+    EventKind(
         "uprobe",
         "uprobe_events",
         "p",
@@ -72,7 +72,7 @@ KINDS = (
         "Boot a kernel with CONFIG_UPROBE_EVENTS; until then no program or library can be probed.",
     ),
     # The README of tracefs is no evidence: that of 6.18 lists eprobes even with CONFIG_EPROBE_EVENTS off.
-    Kind(
+    EventKind(
         "eprobe",
         "dynamic_events",
         "e",
@@ -148,7 +148,7 @@ def instance_checks(instance: Instance) -> list[Check]:
     ]
 
 
-def try_kind(instance: Instance, kind: Kind) -> Check:
+def try_kind(instance: Instance, kind: EventKind) -> Check:
     """Define an event of this kind and delete it again.
 
     The event is never enabled, so deleting it clears no buffer. If the deletion fails, or the process

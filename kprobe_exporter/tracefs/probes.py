@@ -14,7 +14,7 @@ from kprobe_exporter.tracefs.hist_tables import HistTables
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.profile import PROFILES, Counts
 from kprobe_exporter.tracefs.refusal import IN_FILE, MEANING, refused, why
-from kprobe_exporter.tracefs.retired import Definition
+from kprobe_exporter.tracefs.retired import RetiredDefinition
 
 log = logging.getLogger(__name__)
 
@@ -189,7 +189,7 @@ class Installed:
         wipes = self._used and self._instance.recording
         if not wipes and delete(self._instance.files, self.system, self.event) is None:
             return True
-        self._instance.retired.put(self.event, Definition.of(self.spec))
+        self._instance.retired.put(self.event, RetiredDefinition.of(self.spec))
         return False
 
 
@@ -245,7 +245,7 @@ def _take_up(instance: Instance, spec: ProbeSpec) -> Installed | None:
     assert spec.file is not None
     if spec.verb.startswith("f") and parse_target(spec.target).module:
         return None
-    definition = Definition.of(spec)
+    definition = RetiredDefinition.of(spec)
     event = instance.retired.take(definition)
     directory = f"events/{instance.group}/{event}"
     if event is None or not instance.files.exists(f"{instance.path}/{directory}/enable"):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from kprobe_exporter.model.values import ProbeSpec
 
 
-class Definition(NamedTuple):
+class RetiredDefinition(NamedTuple):
     """What makes two definitions the same: the line without its names, and the requested event name."""
 
     file: str
@@ -20,7 +20,7 @@ class Definition(NamedTuple):
     wish: str
 
     @classmethod
-    def of(cls, spec: ProbeSpec) -> "Definition":
+    def of(cls, spec: ProbeSpec) -> "RetiredDefinition":
         assert spec.file is not None
         return cls(spec.file, spec.verb, spec.body, spec.layout.event)
 
@@ -29,16 +29,16 @@ class Retired:
     """The events of retired definitions, oldest first. Not thread-safe; the instance's owner uses it."""
 
     def __init__(self) -> None:
-        self._definitions: dict[str, Definition] = {}
+        self._definitions: dict[str, RetiredDefinition] = {}
 
     def __len__(self) -> int:
         return len(self._definitions)
 
-    def put(self, event: str, definition: Definition) -> None:
+    def put(self, event: str, definition: RetiredDefinition) -> None:
         """Add an event that no probe uses any more."""
         self._definitions[event] = definition
 
-    def take(self, definition: Definition) -> str | None:
+    def take(self, definition: RetiredDefinition) -> str | None:
         """Remove and return an event with this very definition, to be used again; None if there is none."""
         same = (event for event, one in self._definitions.items() if one == definition)
         event = next(same, None)

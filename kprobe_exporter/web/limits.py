@@ -15,7 +15,7 @@ MAX_BODY_BYTES = 1024
 _CLOSE = {"Connection": "close"}
 
 
-class Limits:
+class RequestLimits:
     """ASGI middleware that refuses requests that are too large."""
 
     def __init__(self, app: ASGIApp) -> None:

@@ -21,7 +21,7 @@ from kprobe_exporter.export.prometheus import Exposition
 from kprobe_exporter.model.values import Snapshot
 from kprobe_exporter.web.answers import NOSNIFF, line
 from kprobe_exporter.web.auth import Access
-from kprobe_exporter.web.limits import Limits
+from kprobe_exporter.web.limits import RequestLimits
 from kprobe_exporter.web.page import CONTENT_SECURITY_POLICY
 from kprobe_exporter.web.settings import WebSettings
 from kprobe_exporter.web.status import render_status
@@ -104,7 +104,7 @@ def create_app(
     )
     # /metrics/ is an unknown path and is not redirected.
     app.router.redirect_slashes = False
-    return Limits(Access(app, settings))
+    return RequestLimits(Access(app, settings))
 
 
 def _reloading(

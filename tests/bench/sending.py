@@ -31,7 +31,7 @@ from kprobe_exporter.export.otlp.build import SCOPE, Builder
 from kprobe_exporter.export.otlp.channel import BATCH, Channel, Sender
 from kprobe_exporter.export.otlp.clock import WallClock
 from kprobe_exporter.export.otlp.resource import resource
-from kprobe_exporter.export.otlp.settings import Protocol, Settings
+from kprobe_exporter.export.otlp.settings import OtlpSettings, Protocol
 from kprobe_exporter.export.otlp.transport import connect
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.values import TIME, Arg, Emission, Layout, ReturnType
@@ -199,7 +199,7 @@ def built(exporter: Any) -> Way:
 def opened(way: str, signal: Signal, protocol: Protocol, endpoint: str) -> Way:
     """A way to a collector; the SDK's exporters are as it makes them."""
     if way == OURS:
-        return ours(signal, connect(NAMES[signal], Settings(endpoint, protocol)))
+        return ours(signal, connect(NAMES[signal], OtlpSettings(endpoint, protocol)))
     make: Callable[..., Any]
     if protocol == "grpc":
         make = GrpcSpans if signal == "span" else GrpcLogs

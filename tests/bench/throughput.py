@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.recipes import recipe
-from kprobe_exporter.aggregate.series import Limits
+from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.aggregation import Recipe
@@ -147,7 +147,7 @@ def _pipeline(full: Full) -> float:
     settings, probe = full.config.settings, full.probe
     layout, only = probe.installed.layout, probe.installed.spec.only
     aggregator = Aggregator(
-        settings.namespace, Limits(settings.max_series, settings.max_series_total), name_of
+        settings.namespace, SeriesLimits(settings.max_series, settings.max_series_total), name_of
     )
     aggregator.declare(probe.metrics)
     aggregator.attach(layout, only=only)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kprobe_exporter.agent.serve import Options, serve
+from kprobe_exporter.agent.serve import ServeOptions, serve
 from kprobe_exporter.cli.run import heed_signals
 from kprobe_exporter.config.load import load
 from kprobe_exporter.labels import DECODERS
@@ -58,7 +58,7 @@ def play_back(tmp_path: Path) -> Iterator[PlayBack]:
                     root.mkdir()
                     yield Playback(root, texts, {"do_sys_openat2"})
 
-                serve(lambda: load([path], DECODERS), Options(listen=["127.0.0.1:0"]), stop, kernel)
+                serve(lambda: load([path], DECODERS), ServeOptions(listen=["127.0.0.1:0"]), stop, kernel)
 
             agent = AgentProcess(tmp_path / "agent.log", main, [])
             stack.enter_context(running(agent))

@@ -15,7 +15,7 @@ from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 from kprobe_exporter.export.otlp.channel import Channel
 from kprobe_exporter.export.otlp.metrics import Conversion, pack, size
 from kprobe_exporter.export.otlp.pusher import Pusher
-from kprobe_exporter.export.otlp.settings import Settings, Signal
+from kprobe_exporter.export.otlp.settings import OtlpSettings, Signal
 from kprobe_exporter.export.otlp.transport import connect
 from kprobe_exporter.model.values import Family, HistogramValue, Snapshot
 from tests.receivers import MockServer, Rotel, attributes, mock_server, needs_mock_server, rotel
@@ -123,7 +123,9 @@ BUILD: dict[Signal, Any] = {"traces": spans, "logs": records}
 
 def send(signal: Signal, server: MockServer | Rotel, protocol: Any, compression: Any = None) -> None:
     """COUNT items through a channel, and all of them taken."""
-    settings = Settings(server.endpoints[protocol], protocol, compression=compression, timeout=patience(10))
+    settings = OtlpSettings(
+        server.endpoints[protocol], protocol, compression=compression, timeout=patience(10)
+    )
     channel: Channel[int] = Channel(signal, BUILD[signal], connect(signal, settings), capacity=10_000)
     channel.start()
     for number in range(COUNT):
@@ -136,7 +138,7 @@ def push(server: MockServer | Rotel, protocol: Any) -> None:
     """The snapshot, once, at the end."""
     transport = connect(
         "metrics",
-        Settings(server.endpoints[protocol], protocol, timeout=patience(10)),
+        OtlpSettings(server.endpoints[protocol], protocol, timeout=patience(10)),
         pack(RESOURCE, SCOPE),
         size,
     )

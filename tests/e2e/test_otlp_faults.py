@@ -14,7 +14,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, TraceFlags
 
 from kprobe_exporter.export.otlp.channel import BATCH, Channel
-from kprobe_exporter.export.otlp.settings import Settings
+from kprobe_exporter.export.otlp.settings import OtlpSettings
 from kprobe_exporter.export.otlp.transport import connect
 from tests.otlp_faults import OK, Collector, Fault, Pair, collector
 from tests.support.patience import eventually, patience, within
@@ -43,7 +43,7 @@ def spans(numbers: list[int]) -> list[ReadableSpan]:
 def sending(
     seen: Collector, protocol: Any, timeout: float = 5, capacity: int = 10_000, linger: float = 0.05
 ) -> Iterator[Channel[int]]:
-    transport = connect("traces", Settings(seen.endpoint, protocol, timeout=patience(timeout)))
+    transport = connect("traces", OtlpSettings(seen.endpoint, protocol, timeout=patience(timeout)))
     channel: Channel[int] = Channel("traces", spans, transport, capacity, linger=linger)
     channel.start()
     try:
@@ -225,7 +225,7 @@ def test_closing_sends_what_waits(protocol: str) -> None:
 @BOTH
 def test_one_that_cannot_be_encoded_costs_no_other(protocol: str) -> None:
     with collector(protocol, OK) as seen:
-        transport = connect("traces", Settings(seen.endpoint, protocol))  # type: ignore[arg-type]
+        transport = connect("traces", OtlpSettings(seen.endpoint, protocol))  # type: ignore[arg-type]
         made = spans([*range(1, 101)])
         made[41]._name = "\ud800"
         assert transport.export(made) == 99
@@ -236,7 +236,7 @@ def test_one_that_cannot_be_encoded_costs_no_other(protocol: str) -> None:
 @BOTH
 def test_large_batches_go_in_parts_that_servers_accept(protocol: str) -> None:
     with collector(protocol, OK) as seen:
-        transport = connect("traces", Settings(seen.endpoint, protocol))  # type: ignore[arg-type]
+        transport = connect("traces", OtlpSettings(seen.endpoint, protocol))  # type: ignore[arg-type]
         made = spans([*range(1, 101)])
         for one in made:
             one._name = "x" * 100_000
@@ -265,7 +265,7 @@ def test_tls_with_certificates_of_both(
             ({"certificate": pair.certificate}, 0),  # the collector does not know us
             ({}, 0),  # we do not know the collector
         ):
-            settings = Settings(seen.endpoint, protocol, timeout=patience(1), **files)  # type: ignore[arg-type]
+            settings = OtlpSettings(seen.endpoint, protocol, timeout=patience(1), **files)  # type: ignore[arg-type]
             transport = connect("traces", settings)
             assert transport.export(spans([1, 2, 3])) == taken
             transport.close()
@@ -278,7 +278,7 @@ def test_the_header_that_was_set_is_sent(netrc: str, tmp_path: Path, monkeypatch
     file.write_text(netrc)
     monkeypatch.setenv("NETRC", str(file))
     with collector(HTTP, OK) as seen:
-        transport = connect("traces", Settings(seen.endpoint, HTTP, {"Authorization": "Bearer token"}))
+        transport = connect("traces", OtlpSettings(seen.endpoint, HTTP, {"Authorization": "Bearer token"}))
         assert transport.export([span(1)]) == 1
         transport.close()
         assert [headers["authorization"] for headers in seen.headers] == ["Bearer token"]
@@ -292,7 +292,7 @@ def test_the_log_has_one_line_for_the_trouble_and_one_for_its_end(
     caplog.set_level(logging.DEBUG)
     caplog.set_level(logging.DEBUG, "kprobe_exporter")  # a command that ran in this process set another
     with collector(protocol, *[refusal] * 5, OK) as seen:
-        transport = connect("traces", Settings(seen.endpoint, protocol))  # type: ignore[arg-type]
+        transport = connect("traces", OtlpSettings(seen.endpoint, protocol))  # type: ignore[arg-type]
         for _ in range(8):
             transport.export([span(1), span(2)])
         transport.close()

@@ -16,7 +16,7 @@ from kprobe_exporter.cli import main
 from kprobe_exporter.config.values import Attach, Probe, return_type
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.target import Kind, Target, parse_target
-from kprobe_exporter.model.values import ProbeSpec, Unfit
+from kprobe_exporter.model.values import ProbeSpec, Unsupported
 from kprobe_exporter.plan.function import function_spec
 from kprobe_exporter.symbols.functions import Functions, Lists
 from kprobe_exporter.symbols.namesakes import named_alone
@@ -60,7 +60,7 @@ def planned(
     way = Attach(target, fetch, only, return_type(returns) if returns else None)
     reason = no_fprobes(instance.files)
     made = function_spec(Probe("p", "help", (way,)), way, set(), 0, 1000, hist=True, no_fprobes=reason)
-    if isinstance(made, Unfit):
+    if isinstance(made, Unsupported):
         raise ProbeRefused(f"{made.reason}.")
     return made
 

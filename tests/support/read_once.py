@@ -15,7 +15,7 @@ import pytest
 
 from kprobe_exporter.btf.types import FUNC, MANY, Types
 from kprobe_exporter.symbols import lists
-from kprobe_exporter.symbols.addresses import Symbols, Table
+from kprobe_exporter.symbols.addresses import AddressTable, Symbols
 from kprobe_exporter.symbols.resolve import Resolver
 from kprobe_exporter.tracefs.files import TRACEABLE, MountedTracefs
 
@@ -84,7 +84,7 @@ def _functions(patch: pytest.MonkeyPatch, kernel: MountedTracefs) -> None:
 
 def _symbols(patch: pytest.MonkeyPatch, kernel: MountedTracefs) -> None:
     look: Callable[[Symbols], None] = vars(Symbols)["_look_again"]
-    tables: dict[frozenset[bytes], Table | None] = {}
+    tables: dict[frozenset[bytes], AddressTable | None] = {}
 
     def look_again(symbols: Symbols) -> None:
         modules = symbols._loaded_modules()

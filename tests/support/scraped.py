@@ -11,7 +11,7 @@ from pathlib import Path
 
 import bcrypt
 
-from kprobe_exporter.agent.serve import Options, serve
+from kprobe_exporter.agent.serve import ServeOptions, serve
 from kprobe_exporter.cli.run import heed_signals
 from kprobe_exporter.config.load import load
 from kprobe_exporter.labels import DECODERS
@@ -113,7 +113,7 @@ def scraped(
             root.mkdir()
             yield Playback(root, {"open": EVENTS}, {"do_sys_openat2"})
 
-        options = Options(listen=[f"127.0.0.1:{port}"], web_config=web)
+        options = ServeOptions(listen=[f"127.0.0.1:{port}"], web_config=web)
         serve(lambda: load([config], DECODERS), options, stop, kernel)
 
     agent = AgentProcess(directory / "agent.log", main, [])

@@ -7,7 +7,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from kprobe_exporter.export.otlp.attempts import Answer
+from kprobe_exporter.export.otlp.attempts import RequestOutcome
 from kprobe_exporter.export.otlp.settings import Signal
 
 MAX_REQUEST = 4 << 20
@@ -20,13 +20,13 @@ RESPONSES: Mapping[Signal, tuple[Any, str]] = {
 }
 
 
-def partial(signal: Signal, response: Any) -> Answer:
+def partial(signal: Signal, response: Any) -> RequestOutcome:
     """Return the answer for an accepted request, from its response or the response's bytes."""
     kind, rejected = RESPONSES[signal]
     if isinstance(response, bytes):
         try:
             response = kind.FromString(response)
         except Exception:  # not an OTLP response: only the status is known, and it means success
-            return Answer(True)
+            return RequestOutcome(True)
     told = response.partial_success
-    return Answer(True, told.error_message, rejected=max(0, getattr(told, rejected)))
+    return RequestOutcome(True, told.error_message, rejected=max(0, getattr(told, rejected)))

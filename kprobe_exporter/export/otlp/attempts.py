@@ -10,7 +10,7 @@ MAX_PAUSE = 300.0
 """Seconds: the longest pause that a collector can request."""
 
 
-class Answer(NamedTuple):
+class RequestOutcome(NamedTuple):
     """The outcome of one request.
 
     ``taken`` says that the collector accepted the request, except for ``rejected`` of its items. Otherwise
@@ -29,7 +29,7 @@ class NotTaken(Exception):
     """Raised through the SDK's exporter when all attempts failed, so that the exporter does not retry."""
 
 
-TIMED_OUT = Answer(False, "no answer within the timeout")
+TIMED_OUT = RequestOutcome(False, "no answer within the timeout")
 
 
 def root_of(error: BaseException) -> str:
@@ -52,7 +52,7 @@ class Attempts:
         wait: Callable[[float], bool] | None = None,
         jitter: Callable[[float, float], float] = random.uniform,
     ) -> None:
-        self.answer: Answer | None = None
+        self.answer: RequestOutcome | None = None
         self._clock = clock
         self._jitter = jitter
         self._stopped = threading.Event()
@@ -63,7 +63,7 @@ class Attempts:
     def clear(self) -> None:
         self.answer = None
 
-    def run(self, once: Callable[[float], Answer], timeout: float) -> bool:
+    def run(self, once: Callable[[float], RequestOutcome], timeout: float) -> bool:
         """Call ``once`` with the remaining seconds until it returns a final answer; True if it is ``taken``.
 
         All attempts and the pauses between them take at most ``timeout`` seconds. If a pause that the
@@ -76,7 +76,7 @@ class Attempts:
             try:
                 answer = once(left)
             except Exception as error:  # any error of a library means that it was not accepted
-                answer = Answer(False, root_of(error))
+                answer = RequestOutcome(False, root_of(error))
             self.answer = answer
             if not answer.retry:
                 break

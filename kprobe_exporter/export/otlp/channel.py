@@ -18,7 +18,7 @@ LINGER = 1.0
 Item = TypeVar("Item")
 
 
-class Counts(NamedTuple):
+class SignalCounts(NamedTuple):
     """The outcome of the items; each item is counted once.
 
     ``exported``: the collector accepted the item. ``dropped``: the item was never handed to the sender.
@@ -29,8 +29,8 @@ class Counts(NamedTuple):
     dropped: int = 0
     failed: int = 0
 
-    def plus(self, exported: int = 0, dropped: int = 0, failed: int = 0) -> "Counts":
-        return Counts(self.exported + exported, self.dropped + dropped, self.failed + failed)
+    def plus(self, exported: int = 0, dropped: int = 0, failed: int = 0) -> "SignalCounts":
+        return SignalCounts(self.exported + exported, self.dropped + dropped, self.failed + failed)
 
 
 class Sender(Protocol):
@@ -71,7 +71,7 @@ class Channel(Generic[Item]):
         self._arrived = arrived
         self._lock = threading.Lock()
         self._queue: deque[Item] = deque()
-        self._counts = Counts()
+        self._counts = SignalCounts()
         self._under_way = 0
         self._complained = False
         self._closed = threading.Event()
@@ -96,7 +96,7 @@ class Channel(Generic[Item]):
             self._wake.set()
         return True
 
-    def counts(self) -> Counts:
+    def counts(self) -> SignalCounts:
         """The outcome of the items so far, without those that wait or are being sent."""
         with self._lock:
             return self._counts

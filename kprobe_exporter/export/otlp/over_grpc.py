@@ -16,8 +16,8 @@ from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExp
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 
 from kprobe_exporter.export.otlp.answers import MAX_REQUEST, partial
-from kprobe_exporter.export.otlp.attempts import Answer, Attempts, NotTaken
-from kprobe_exporter.export.otlp.settings import Settings, Signal, variable
+from kprobe_exporter.export.otlp.attempts import Attempts, NotTaken, RequestOutcome
+from kprobe_exporter.export.otlp.settings import OtlpSettings, Signal, variable
 
 EXPORTERS: Mapping[Signal, Callable[..., Any]] = {
     "logs": OTLPLogExporter,
@@ -49,7 +49,7 @@ class TooLarge(Exception):
     """A request that is larger than servers accept; nothing was sent."""
 
 
-def exporter(signal: Signal, settings: Settings, attempts: Attempts) -> Any:
+def exporter(signal: Signal, settings: OtlpSettings, attempts: Attempts) -> Any:
     """Create the SDK's exporter of one signal, which takes missing settings from the environment."""
     made = EXPORTERS[signal](
         endpoint=settings.endpoint,
@@ -61,11 +61,11 @@ def exporter(signal: Signal, settings: Settings, attempts: Attempts) -> Any:
         compression=COMPRESSION[settings.compression],
         channel_options=OPTIONS,
     )
-    made._client = Client(signal, made._client, attempts)
+    made._client = GrpcClient(signal, made._client, attempts)
     return made
 
 
-class Client:
+class GrpcClient:
     """Replaces the stub in the SDK's exporter, and retries each request as needed.
 
     Raises NotTaken, which passes through the exporter: the exporter retries only after a grpc.RpcError.
@@ -80,7 +80,7 @@ class Client:
         if request.ByteSize() > MAX_REQUEST:
             raise TooLarge
 
-        def once(left: float) -> Answer:
+        def once(left: float) -> RequestOutcome:
             try:
                 response = self._export(request, metadata=metadata, timeout=left)
             except grpc.RpcError as error:
@@ -91,13 +91,13 @@ class Client:
             raise NotTaken
 
 
-def _refusal(error: Any) -> Answer:
+def _refusal(error: Any) -> RequestOutcome:
     """Convert a gRPC error to an answer. ``error`` is both a grpc.RpcError and a grpc.Call."""
     code, details = error.code(), error.details() or ""
     after = _retry_delay(dict(error.trailing_metadata() or ()))
     asked = code is grpc.StatusCode.RESOURCE_EXHAUSTED and after is not None
     reason = f"{code.name}: {details}" if details else code.name
-    return Answer(False, reason, retry=asked or code in RETRYABLE, after=after)
+    return RequestOutcome(False, reason, retry=asked or code in RETRYABLE, after=after)
 
 
 def _retry_delay(trailers: Mapping[str, str | bytes]) -> float | None:
@@ -112,7 +112,7 @@ def _retry_delay(trailers: Mapping[str, str | bytes]) -> float | None:
     return max(0.0, delay) if found else None
 
 
-def _credentials(signal: Signal, settings: Settings) -> grpc.ChannelCredentials | None:
+def _credentials(signal: Signal, settings: OtlpSettings) -> grpc.ChannelCredentials | None:
     """TLS with the configured files; None if the settings name none. OSError if one cannot be read."""
     written = (settings.certificate, settings.client_key, settings.client_certificate)
     if not any(written):

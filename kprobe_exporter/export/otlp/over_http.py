@@ -19,8 +19,8 @@ from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExp
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
 from kprobe_exporter.export.otlp.answers import MAX_REQUEST, partial
-from kprobe_exporter.export.otlp.attempts import Answer, Attempts, NotTaken, root_of
-from kprobe_exporter.export.otlp.settings import Settings, Signal
+from kprobe_exporter.export.otlp.attempts import Attempts, NotTaken, RequestOutcome, root_of
+from kprobe_exporter.export.otlp.settings import OtlpSettings, Signal
 
 EXPORTERS: Mapping[Signal, Callable[..., Any]] = {
     "logs": OTLPLogExporter,
@@ -36,7 +36,7 @@ MAX_BODY = 64 << 10
 """Bytes of an answer that are read: a valid answer holds a count and a sentence."""
 
 
-def exporter(signal: Signal, settings: Settings, attempts: Attempts) -> Any:
+def exporter(signal: Signal, settings: OtlpSettings, attempts: Attempts) -> Any:
     """Create the SDK's exporter of one signal, which takes missing settings from the environment."""
     endpoint = settings.endpoint and f"{settings.endpoint.rstrip('/')}/v1/{signal}"
     return EXPORTERS[signal](
@@ -70,7 +70,7 @@ class Session(requests.Session):
         try:
             return super().request(*args, **options)
         except (requests.RequestException, ValueError) as error:  # nothing was sent yet
-            self._attempts.answer = Answer(False, root_of(error))
+            self._attempts.answer = RequestOutcome(False, root_of(error))
             raise NotTaken from error
 
     def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
@@ -80,7 +80,7 @@ class Session(requests.Session):
             options["verify"] = self.verify  # requests would prefer REQUESTS_CA_BUNDLE
         response = requests.Response()
 
-        def once(left: float) -> Answer:
+        def once(left: float) -> RequestOutcome:
             nonlocal response
             try:
                 with requests.Session.send(self, request, timeout=left, **options) as response:
@@ -88,13 +88,13 @@ class Session(requests.Session):
             except requests.RequestException as error:
                 broken = isinstance(error, (requests.ConnectionError, requests.Timeout))
                 of_tls = isinstance(error, requests.exceptions.SSLError)
-                return Answer(False, root_of(error), retry=broken and not of_tls)
+                return RequestOutcome(False, root_of(error), retry=broken and not of_tls)
 
         if not self._attempts.run(once, timeout):
             raise NotTaken
         return response
 
-    def _answer(self, response: requests.Response) -> Answer:
+    def _answer(self, response: requests.Response) -> RequestOutcome:
         status, body = response.status_code, _body(response)
         if 200 <= status < 300:
             return partial(self._signal, body)
@@ -102,7 +102,7 @@ class Session(requests.Session):
         if said := _message(response.headers.get("content-type", ""), body):
             reason += f": {said}"
         after = _seconds(response.headers.get("retry-after"))
-        return Answer(False, reason, retry=status in RETRYABLE, after=after)
+        return RequestOutcome(False, reason, retry=status in RETRYABLE, after=after)
 
 
 def _body(response: requests.Response) -> bytes:

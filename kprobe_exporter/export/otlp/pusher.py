@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from opentelemetry.sdk.metrics.export import Metric
 
-from kprobe_exporter.export.otlp.channel import Counts, Sender
+from kprobe_exporter.export.otlp.channel import Sender, SignalCounts
 from kprobe_exporter.export.otlp.metrics import Conversion, batches, size
 from kprobe_exporter.model.values import Snapshot
 
@@ -39,7 +39,7 @@ class Pusher:
         self._conversion = conversion
         self._clock = clock
         self._lock = threading.Lock()
-        self._counts = Counts()
+        self._counts = SignalCounts()
         self._under_way = self._waiting = 0
         self._closed = threading.Event()
         self._ended = False
@@ -50,7 +50,7 @@ class Pusher:
     def start(self) -> None:
         self._thread.start()
 
-    def counts(self) -> Counts:
+    def counts(self) -> SignalCounts:
         """The outcome of the data points so far."""
         with self._lock:
             return self._counts

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from kprobe_exporter.export.otlp.traces import Limit, Source, Traces
+from kprobe_exporter.export.otlp.traces import Limit, SpanPolicy, Traces
 from kprobe_exporter.model.values import SLOT, TID, TIME, Batch, Emission, Join, Layout, Record
 
 Signal: TypeAlias = Literal["log", "span"]
@@ -127,7 +127,7 @@ class Selector:
         limits = list(self._together)
         if exported.max_per_second is not None:
             limits.append(Limit(exported.max_per_second, self._clock))
-        source = Source(exported.sample, limits)
+        source = SpanPolicy(exported.sample, limits)
         if join is not None:
             stacks = {begin.slot for begin in join.begins if begin.stack}
             self._calls_with_stack |= stacks
@@ -179,7 +179,7 @@ class Selector:
         for waiting in list(self._waiting.values()):
             self._release(waiting)
 
-    def _span(self, exported: Exported, source: Source, *, stack: bool) -> Told:
+    def _span(self, exported: Exported, source: SpanPolicy, *, stack: bool) -> Told:
         ended, passes = self._traces.ended, exported.passes
         outlet = self._outlets["span"]
 
@@ -201,7 +201,7 @@ class Selector:
 
         return span
 
-    def _log(self, exported: Exported, source: Source, *, stack: bool) -> Told:
+    def _log(self, exported: Exported, source: SpanPolicy, *, stack: bool) -> Told:
         around, passes, sample, chance = self._traces.around, exported.passes, exported.sample, self._chance
         outlet = self._outlets["log"]
 

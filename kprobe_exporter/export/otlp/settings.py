@@ -12,7 +12,7 @@ Protocol: TypeAlias = Literal["http/protobuf", "grpc"]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class OtlpSettings:
     """How the collector is reached. Values that are None come from the OTEL_EXPORTER_OTLP_* environment.
 
     All signals share ``endpoint``, which for HTTP does not include ``/v1/logs`` and the like. ``timeout`` is
@@ -29,7 +29,7 @@ class Settings:
     client_key: str | None = None
 
 
-def protocol_of(signal: Signal, settings: Settings) -> Protocol:
+def protocol_of(signal: Signal, settings: OtlpSettings) -> Protocol:
     """The protocol of a signal; the default is what the specification recommends. Raises StartError.
 
     Each of the SDK's exporters has one protocol, so the code that chooses one must read this variable.
@@ -53,7 +53,7 @@ def variable(signal: Signal, name: str) -> str | None:
     )
 
 
-def check(signal: Signal, settings: Settings) -> None:
+def check(signal: Signal, settings: OtlpSettings) -> None:
     """Raise StartError for mistakes that can be found before anything is sent."""
     if settings.endpoint and protocol_of(signal, settings) != "grpc" and "://" not in settings.endpoint:
         raise StartError(

@@ -38,7 +38,7 @@ class Limit:
         self._left = max(self._left - 1, -self._most)
 
 
-class Source:
+class SpanPolicy:
     """The share and the limits of the traces whose outermost call is one probe's."""
 
     __slots__ = ("limits", "share")
@@ -60,7 +60,7 @@ class Trace:
 
     __slots__ = ("admitted", "id", "sampled", "source")
 
-    def __init__(self, number: int, source: Source) -> None:
+    def __init__(self, number: int, source: SpanPolicy) -> None:
         self.id = number
         self.sampled = number % ALL < source.share
         self.source = source
@@ -96,10 +96,10 @@ class Traces:
 
     def __init__(self, key: bytes) -> None:
         self._hash = blake2b(key=key, digest_size=24)
-        self._sources: dict[int, tuple[Source, int | None]] = {}
+        self._sources: dict[int, tuple[SpanPolicy, int | None]] = {}
         self._calls: dict[int, Call] = {}
 
-    def add(self, begin: Layout, source: Source) -> None:
+    def add(self, begin: Layout, source: SpanPolicy) -> None:
         """Make spans of the calls that begin with this event."""
         self._sources[begin.slot] = source, begin.place(STACK_POINTER)
 

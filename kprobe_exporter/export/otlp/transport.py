@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kprobe_exporter.errors import StartError
-from kprobe_exporter.export.otlp.attempts import Answer, Attempts, NotTaken
-from kprobe_exporter.export.otlp.settings import Settings, Signal, check, protocol_of
+from kprobe_exporter.export.otlp.attempts import Attempts, NotTaken, RequestOutcome
+from kprobe_exporter.export.otlp.settings import OtlpSettings, Signal, check, protocol_of
 
 log = logging.getLogger(__name__)
 
@@ -17,7 +17,7 @@ QUIET = 60.0
 
 MAX_REASON = 300
 
-UNENCODABLE = Answer(False, "it cannot be encoded")
+UNENCODABLE = RequestOutcome(False, "it cannot be encoded")
 
 NOISY = ("opentelemetry", "grpc", "urllib3")
 """Libraries that log every failed request, some with a traceback; ``Transport`` logs a failure once."""
@@ -98,7 +98,7 @@ class Transport:
 
 def connect(
     signal: Signal,
-    settings: Settings,
+    settings: OtlpSettings,
     pack: Callable[[Sequence[Any]], Any] = list,
     size: Callable[[Sequence[Any]], int] = len,
 ) -> Transport:
@@ -113,7 +113,7 @@ def connect(
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     check(signal, settings)
     attempts = Attempts()
-    make: Callable[[Signal, Settings, Attempts], Any]
+    make: Callable[[Signal, OtlpSettings, Attempts], Any]
     if protocol_of(signal, settings) == "grpc":
         from kprobe_exporter.export.otlp.over_grpc import exporter as make  # noqa: PLC0415
     else:

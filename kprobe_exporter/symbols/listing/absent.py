@@ -8,7 +8,7 @@ from pathlib import Path
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.grammar.target import Kind
-from kprobe_exporter.symbols.listing.query import KINDS, Wish
+from kprobe_exporter.symbols.listing.query import KINDS, Query
 from kprobe_exporter.symbols.lists import text
 from kprobe_exporter.symbols.patterns import begin_alike
 
@@ -23,14 +23,14 @@ def refusal(sentence: str) -> ProbeRefused:
     return ProbeRefused(sentence if sentence.endswith(("?", ".", "…")) else f"{sentence}.")
 
 
-def no_tracepoint(wish: Wish, events: Collection[str]) -> ProbeRefused:
+def no_tracepoint(wish: Query, events: Collection[str]) -> ProbeRefused:
     """Return the error for an unknown tracepoint. ``events`` are all tracepoints, as ``SYSTEM:EVENT``."""
     if not wish.owner and wish.name in _systems(events):
         return refusal(f"'{wish.text}' is a system of tracepoints: write 'tracepoint:{wish.name}:*'")
     return refusal(f"'{wish.text}' matches no tracepoint of this kernel{_near(wish, events)}")
 
 
-def no_syscall(wish: Wish, calls: Collection[str]) -> ProbeRefused:
+def no_syscall(wish: Query, calls: Collection[str]) -> ProbeRefused:
     """Return the error for a system call that is not among ``calls``, which can be probed."""
     if not calls:
         return refusal(
@@ -40,7 +40,7 @@ def no_syscall(wish: Wish, calls: Collection[str]) -> ProbeRefused:
     return refusal(f"'{wish.text}' matches no system call that can be probed{near}")
 
 
-def no_owner(wish: Wish, events: Collection[str], modules: Collection[str]) -> ProbeRefused:
+def no_owner(wish: Query, events: Collection[str], modules: Collection[str]) -> ProbeRefused:
     """Return the error for an owner that is no loaded module and has no such tracepoint."""
     systems = _systems(events)
     if wish.owner in systems:
@@ -54,7 +54,7 @@ def no_owner(wish: Wish, events: Collection[str], modules: Collection[str]) -> P
 
 
 def neither(
-    wish: Wish, events: Collection[str], functions: Iterable[str], error: ProbeRefused
+    wish: Query, events: Collection[str], functions: Iterable[str], error: ProbeRefused
 ) -> ProbeRefused:
     """Return the error for a name that is no tracepoint, and as a function is refused with ``error``."""
     if wish.is_exact:
@@ -85,7 +85,7 @@ def _systems(events: Iterable[str]) -> set[str]:
     return {event.partition(":")[0] for event in events}
 
 
-def _near(wish: Wish, events: Collection[str]) -> str:
+def _near(wish: Query, events: Collection[str]) -> str:
     """Suggest a tracepoint of this name in another system, or of a similar name."""
     there = next((event for event in events if event.partition(":")[2] == wish.name), None)
     if there:

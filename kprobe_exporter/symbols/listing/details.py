@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kprobe_exporter.btf import Btf, Param, Prototype
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.event_format import Field, parse_format
+from kprobe_exporter.grammar.event_format import FormatField, parse_format
 from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.symbols.listing.query import Place
 from kprobe_exporter.symbols.resolve import FUNCTIONS
@@ -64,7 +64,7 @@ def signature(prototype: Prototype) -> str:
     return _named(prototype.returns.name, f"{prototype.name}({params})")
 
 
-def declaration(field: Field) -> str:
+def declaration(field: FormatField) -> str:
     """Format a field as in the kernel's ``format`` file: ``char prev_comm[16]``."""
     size = f"[{field.length}]" if field.length and not field.type.endswith("]") else ""
     return f"{field.type} {field.name}{size}"

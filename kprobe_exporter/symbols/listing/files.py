@@ -7,11 +7,11 @@ from kprobe_exporter.elf import functions, locate
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.target import Kind, parse_target
 from kprobe_exporter.symbols.listing.absent import refusal
-from kprobe_exporter.symbols.listing.query import Place, Wish
+from kprobe_exporter.symbols.listing.query import Place, Query
 from kprobe_exporter.symbols.patterns import begin_alike
 
 
-def file_places(wish: Wish) -> list[Place]:
+def file_places(wish: Query) -> list[Place]:
     """Return the matching functions of the file ``wish.owner``, sorted.
 
     Names that no attach string can hold, such as those of Go, are left out. Raises GrammarError if the

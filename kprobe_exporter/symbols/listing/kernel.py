@@ -18,7 +18,7 @@ from kprobe_exporter.symbols.listing.absent import (
     no_tracepoint,
     refusal,
 )
-from kprobe_exporter.symbols.listing.query import Place, Wish, is_pattern
+from kprobe_exporter.symbols.listing.query import Place, Query, is_pattern
 from kprobe_exporter.symbols.lists import Lists, attempt, modules, symbols, traceable
 from kprobe_exporter.symbols.resolve import FPROBES, FUNCTIONS, Resolver, event_names
 from kprobe_exporter.tracefs.definitions import list_definitions
@@ -57,7 +57,7 @@ class KernelPlaces:
         self._resolver = Resolver(self._lists, lambda system: event_names(self._files, system))
         self._notes: list[str] = []
 
-    def find(self, wish: Wish) -> Listed:
+    def find(self, wish: Query) -> Listed:
         """Return the places that match. Raises ProbeRefused, with a sentence why not, and GrammarError."""
         self._notes = []
         if wish.kind in FUNCTIONS:
@@ -84,7 +84,7 @@ class KernelPlaces:
             every = chain(prefixes, self._function_names(), self._events)
             yield from (name for name in every if name.startswith(text))
 
-    def _any(self, wish: Wish) -> list[Place]:
+    def _any(self, wish: Query) -> list[Place]:
         """Return the matching tracepoints and functions. Raises ProbeRefused only if there are neither."""
         events = self._tracepoints(wish)
         try:
@@ -100,7 +100,7 @@ class KernelPlaces:
                 raise no_owner(wish, self._events, self._modules) from None
             raise neither(wish, self._events, self._places, error) from None
 
-    def _functions(self, wish: Wish) -> list[Place]:
+    def _functions(self, wish: Query) -> list[Place]:
         """Return the functions for a probe of this kind, or for a kprobe if no kind was given."""
         kind = wish.kind or Kind.KPROBE
         if kind in FPROBES and (reason := no_fprobes(self._files, self._root)):
@@ -120,7 +120,7 @@ class KernelPlaces:
             self._notes.append(BLACKLIST)
         return [Place(one.kind, one.module, one.symbol) for one in alone]
 
-    def _function(self, wish: Wish, kind: Kind) -> Place:
+    def _function(self, wish: Query, kind: Kind) -> Place:
         """Return the one function of this name and add notes on it. Raises ProbeRefused with the reason."""
         target = parse_target(f"{kind}:{wish.owner}{':' if wish.owner else ''}{wish.name}")
         if wish.kind is None and wish.owner and wish.owner not in self._modules:
@@ -162,12 +162,12 @@ class KernelPlaces:
         there = Target(target.kind, module, target.symbol)
         return f"; the module '{module}' has one and is not loaded, '{there}' is armed when it is"
 
-    def _tracepoints(self, wish: Wish) -> list[Place]:
+    def _tracepoints(self, wish: Query) -> list[Place]:
         matches = wish.matcher()
         pairs = (event.split(":", 1) for event in self._events)
         return [Place(Kind.TRACEPOINT, system, name) for system, name in pairs if matches(system, name)]
 
-    def _syscalls(self, wish: Wish) -> list[Place]:
+    def _syscalls(self, wish: Query) -> list[Place]:
         """Return the matching system calls, which are probed by their tracepoints."""
         matches = wish.matcher()
         calls = [event.removeprefix(EXITS) for event in self._events if event.startswith(EXITS)]

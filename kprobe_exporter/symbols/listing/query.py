@@ -25,7 +25,7 @@ class Place(NamedTuple):
         return f"{self.kind}:{self.owner}:{self.name}" if self.owner else f"{self.kind}:{self.name}"
 
 
-class Wish(NamedTuple):
+class Query(NamedTuple):
     """A shell pattern over places. ``kind`` is None for any kind, ``owner`` empty for any owner."""
 
     text: str
@@ -50,7 +50,7 @@ def is_pattern(text: str) -> bool:
     return re.search(r"[*?\[]", text) is not None
 
 
-def parse_wish(text: str) -> Wish:
+def parse_wish(text: str) -> Query:
     """Parse a pattern, ``[KIND:][OWNER:]NAME``; an empty part matches all.
 
     The owner of a function in a file is its path, which begins with ``/``.
@@ -59,6 +59,6 @@ def parse_wish(text: str) -> Wish:
     kind = Kind(word) if colon and word in KINDS else None
     rest = rest if kind else text
     if kind and kind.in_file and ":" not in rest:
-        return Wish(text, kind, rest, "*")
+        return Query(text, kind, rest, "*")
     owner, _, name = rest.rpartition(":")
-    return Wish(text, kind, owner, name or "*")
+    return Query(text, kind, owner, name or "*")

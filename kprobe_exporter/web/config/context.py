@@ -55,7 +55,7 @@ CIPHERS = frozenset(_OPENSSL_CIPHERS) | _TLS13_CIPHERS
 _MFD_NOEXEC_SEAL = 8
 
 
-class Unfit(Exception):
+class RefusedSetting(Exception):
     """OpenSSL does not accept a setting; the text is a sentence for a person."""
 
     def __init__(self, part: Part, sentence: str) -> None:
@@ -75,7 +75,7 @@ def make_context(
     prefer_ours: bool = True,
     curve: str | None = None,
 ) -> ssl.SSLContext:
-    """Return a server's context. ``certificate``, ``key`` and ``client_ca`` are PEM. Raises Unfit, and
+    """Return a server's context. ``certificate``, ``key`` and ``client_ca`` are PEM. Raises RefusedSetting, and
     OSError if the PEM data cannot be passed to OpenSSL now, for example because no descriptor is free."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version, context.maximum_version = lowest, highest
@@ -103,20 +103,28 @@ def _set_ciphers(context: ssl.SSLContext, ciphers: Sequence[str], *, prefer_ours
         try:
             context.set_ciphers(":".join(names))
         except ssl.SSLError:
-            raise Unfit("cipher_suites", "this machine's OpenSSL has none of these: choose others") from None
+            raise RefusedSetting(
+                "cipher_suites", "this machine's OpenSSL has none of these: choose others"
+            ) from None
     elif context.maximum_version is ssl.TLSVersion.TLSv1_3:
         context.minimum_version = ssl.TLSVersion.TLSv1_3  # as in Go, no suite is left for TLS 1.2
     else:
-        raise Unfit("cipher_suites", "these are all of TLS 1.3, and max_version is TLS12: add one of TLS 1.2")
+        raise RefusedSetting(
+            "cipher_suites", "these are all of TLS 1.3, and max_version is TLS12: add one of TLS 1.2"
+        )
 
 
 def _load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
     if b"-----BEGIN CERTIFICATE-----" not in certificate:
-        raise Unfit("certificate", "there is no certificate in PEM here (-----BEGIN CERTIFICATE-----)")
+        raise RefusedSetting(
+            "certificate", "there is no certificate in PEM here (-----BEGIN CERTIFICATE-----)"
+        )
     if b"PRIVATE KEY-----" not in key:
-        raise Unfit("key", "there is no private key in PEM here (-----BEGIN PRIVATE KEY-----)")
+        raise RefusedSetting("key", "there is no private key in PEM here (-----BEGIN PRIVATE KEY-----)")
     if b"ENCRYPTED" in key:
-        raise Unfit("key", "the key is encrypted, and nobody is there to type its password: decrypt it")
+        raise RefusedSetting(
+            "key", "the key is encrypted, and nobody is there to type its password: decrypt it"
+        )
     with ExitStack() as stack:
         certificate_file, key_file = (stack.enter_context(_file_of(pem)) for pem in (certificate, key))
         try:
@@ -124,10 +132,14 @@ def _load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -
             context.load_cert_chain(certificate_file, key_file, password="")
         except ssl.SSLError as error:
             if error.reason == "KEY_VALUES_MISMATCH":
-                raise Unfit("key", "this is the key of another certificate") from None
-            raise Unfit("certificate", f"OpenSSL refuses the certificate or its key: {_why(error)}") from None
+                raise RefusedSetting("key", "this is the key of another certificate") from None
+            raise RefusedSetting(
+                "certificate", f"OpenSSL refuses the certificate or its key: {_why(error)}"
+            ) from None
         except ValueError as error:
-            raise Unfit("certificate", f"OpenSSL refuses the certificate or its key: {error}") from None
+            raise RefusedSetting(
+                "certificate", f"OpenSSL refuses the certificate or its key: {error}"
+            ) from None
 
 
 def _load_client_ca(context: ssl.SSLContext, client_ca: bytes) -> None:
@@ -136,7 +148,7 @@ def _load_client_ca(context: ssl.SSLContext, client_ca: bytes) -> None:
             context.load_verify_locations(cafile=file)
         except (ssl.SSLError, ValueError) as error:
             why = _why(error) if isinstance(error, ssl.SSLError) else str(error)
-            raise Unfit("client_ca", f"OpenSSL finds no certificate in PEM here: {why}") from None
+            raise RefusedSetting("client_ca", f"OpenSSL finds no certificate in PEM here: {why}") from None
 
 
 def _why(error: ssl.SSLError) -> str:

@@ -4,17 +4,17 @@ from collections.abc import Iterable
 from typing import Any
 
 from kprobe_exporter.config.wording import Path, nearest, quote
-from kprobe_exporter.config.yaml_source import Source
+from kprobe_exporter.config.yaml_source import YamlSource
 
 # YAML 1.1, which the exporter-toolkit reads, has more words for booleans than our YAML reader.
 _YES = frozenset("y yes on".split())
 _NO = frozenset("n no off".split())
 
 
-class Document:
+class WebDocument:
     """One file. Problems are collected in ``problems`` with their positions, and reading goes on."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: YamlSource) -> None:
         self._source = source
         self.problems = list(source.duplicates)
 

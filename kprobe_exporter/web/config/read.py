@@ -11,9 +11,9 @@ from pathlib import Path as FilePath
 
 from kprobe_exporter.config.files import Unusable, read
 from kprobe_exporter.config.wording import Path, listed
-from kprobe_exporter.config.yaml_source import Source
+from kprobe_exporter.config.yaml_source import YamlSource
 from kprobe_exporter.errors import ConfigError, Problem
-from kprobe_exporter.web.config.document import Document
+from kprobe_exporter.web.config.document import WebDocument
 from kprobe_exporter.web.config.tls import TLS, TlsSection
 from kprobe_exporter.web.settings import Rate, WebSettings
 
@@ -58,12 +58,12 @@ def read_web_config(path: FilePath) -> Outcome:
     """Read the file and the files that it names; relative paths in it start at its own directory."""
     try:
         content = read(path)
-        source = Source(str(path), b"{}" if _is_blank(content) else content)
+        source = YamlSource(str(path), b"{}" if _is_blank(content) else content)
     except Unusable as error:
         return Outcome(None, (path,), (Problem(str(path), 1, 1, "(file)", str(error)),), unread=True)
     except ConfigError as error:
         return Outcome(None, (path,), error.problems)
-    document = Document(source)
+    document = WebDocument(source)
     document.mapping((), (TLS, HTTP, USERS, RATE))
     section = TlsSection(document, path.parent)
     settings = WebSettings(section.tls(), _users(document), _headers(document), _rate(document))
@@ -74,7 +74,7 @@ def read_web_config(path: FilePath) -> Outcome:
     return Outcome(None if problems else settings, files, problems, notes, section.unread)
 
 
-def _headers(document: Document) -> dict[str, str]:
+def _headers(document: WebDocument) -> dict[str, str]:
     path = (HTTP, "headers")
     found: dict[str, str] = {}
     for name, value in document.mapping(path, _HEADERS).items():
@@ -91,7 +91,7 @@ def _headers(document: Document) -> dict[str, str]:
     return found
 
 
-def _users(document: Document) -> dict[bytes, bytes]:
+def _users(document: WebDocument) -> dict[bytes, bytes]:
     found: dict[bytes, bytes] = {}
     users = document.mapping((USERS,), None)
     if len(users) > MAX_USERS:
@@ -109,7 +109,7 @@ def _users(document: Document) -> dict[bytes, bytes]:
     return found
 
 
-def _rate(document: Document) -> Rate | None:
+def _rate(document: WebDocument) -> Rate | None:
     section = document.mapping((RATE,), ("interval", "burst"))
     interval = _duration(section.get("interval") or 0)
     if interval is None:

@@ -16,10 +16,10 @@ from kprobe_exporter.web.config.context import (
     OLD_VERSIONS,
     UNVERIFIED,
     VERSIONS,
-    Unfit,
+    RefusedSetting,
     make_context,
 )
-from kprobe_exporter.web.config.document import Document
+from kprobe_exporter.web.config.document import WebDocument
 from kprobe_exporter.web.settings import Tls
 
 TLS = "tls_server_config"
@@ -35,7 +35,7 @@ class TlsSection:
     ``unread``: something could not be read, so reading the unchanged files again may succeed.
     """
 
-    def __init__(self, document: Document, directory: FilePath) -> None:
+    def __init__(self, document: WebDocument, directory: FilePath) -> None:
         self._document = document
         self._directory = directory
         self.files: list[FilePath] = []
@@ -78,7 +78,7 @@ class TlsSection:
                 prefer_ours=prefer_ours,
                 curve=curve,
             )
-        except Unfit as error:
+        except RefusedSetting as error:
             name = {"certificate": "cert"}.get(error.part, error.part)
             self._document.refuse((TLS, self._written(section, name)), str(error))
             return None

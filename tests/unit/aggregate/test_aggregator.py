@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.numbers import Numbers
-from kprobe_exporter.aggregate.series import Limits
+from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.grammar.evaluate import compile_filter
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.labels import DECODERS
@@ -54,7 +54,7 @@ def record(returned: object, comm: object = b"bash", slot: int = 7) -> Record:
 
 
 def aggregator(*metrics: MetricSpec, count_hits: bool = False, max_series: int = 1000) -> Aggregator:
-    made = Aggregator("kprobe", Limits(max_series, 20_000), name_of)
+    made = Aggregator("kprobe", SeriesLimits(max_series, 20_000), name_of)
     made.declare(probe("open", *metrics))
     made.attach(OPEN, count_hits=count_hits)
     return made
@@ -69,7 +69,7 @@ def samples(numbers: Numbers, name: str) -> dict[tuple[str, ...], Any]:
 
 
 def test_what_is_there_from_the_start() -> None:
-    made = Aggregator("ns", Limits(1000, 20_000), name_of)
+    made = Aggregator("ns", SeriesLimits(1000, 20_000), name_of)
     made.declare(probe("open", ERRORS, TOTAL, SIZES, LAST))
     numbers = made.copy()
     assert {name: family.samples for name, family in families(numbers).items()} == {
@@ -111,13 +111,13 @@ def test_errors_without_a_name_are_one_label_set() -> None:
 
 @pytest.mark.parametrize(("returns", "shown"), [(LONG, True), (PTR, False), (VOID, False), (None, False)])
 def test_who_has_a_histogram_of_return_values(returns: ReturnType | None, shown: bool) -> None:
-    made = Aggregator("kprobe", Limits(10, 20_000), name_of)
+    made = Aggregator("kprobe", SeriesLimits(10, 20_000), name_of)
     made.declare(probe("open", returns=returns))
     assert (("open",) in samples(made.copy(), "kprobe_return_value")) == shown
 
 
 def test_an_error_pointer_counts_though_pointers_have_no_histogram() -> None:
-    made = Aggregator("kprobe", Limits(10, 20_000), name_of)
+    made = Aggregator("kprobe", SeriesLimits(10, 20_000), name_of)
     made.declare(probe("open", returns=PTR))
     made.attach(Layout(7, "open", "open", "return", "f", OPEN.args, PTR), count_hits=False)
     made.consume(Batch([record(2**64 - 12), record(0xFFFF888000000000)]))
@@ -263,7 +263,7 @@ def only(text: str) -> Where:
 
 
 def test_where_the_agent_filters_hits_are_firings_and_events_what_passed() -> None:
-    made = Aggregator("kprobe", Limits(10, 20_000), name_of)
+    made = Aggregator("kprobe", SeriesLimits(10, 20_000), name_of)
     made.declare(probe("open", TOTAL))
     made.attach(OPEN, count_hits=True, only=only("return < 0"))
     made.consume(Batch([record(-2), record(3), record(-2)]))
@@ -286,7 +286,7 @@ def test_a_metrics_own_filter_narrows_that_metric_alone() -> None:
 
 def test_label_sets_expire_as_time_goes_by() -> None:
     now = [0.0]
-    made = Aggregator("kprobe", Limits(10, 20_000, 60, lambda: now[0]), name_of)
+    made = Aggregator("kprobe", SeriesLimits(10, 20_000, 60, lambda: now[0]), name_of)
     made.declare(probe("open", ERRORS))
     made.attach(OPEN)
     made.consume(Batch([record(-2, b"gone"), record(-2, b"there")]))
@@ -334,7 +334,7 @@ def test_the_kernels_counts_go_on_from_0() -> None:
 
 
 def test_what_nobody_declares_is_gone_and_makes_room() -> None:
-    limits = Limits(2, 2)
+    limits = SeriesLimits(2, 2)
     made = Aggregator("kprobe", limits, name_of)
     made.declare(probe("open", ERRORS))
     made.attach(OPEN)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.numbers import Numbers
-from kprobe_exporter.aggregate.series import Limits
+from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.aggregate.updates import whole_scale
 from kprobe_exporter.config.values import DURATION_BUCKETS, Metric
 from kprobe_exporter.grammar.filter import parse_filter
@@ -56,7 +56,7 @@ def aggregator(
     count_hits: bool = False,
     only: Where | None = None,
 ) -> Aggregator:
-    made = Aggregator("kprobe", Limits(1000, 20_000), name_of)
+    made = Aggregator("kprobe", SeriesLimits(1000, 20_000), name_of)
     made.declare(ProbeMetrics("read", metrics, (1.0, 4.0), LONG, buckets))
     made.attach(JOINED, count_hits=count_hits, only=only, begins=begins)
     return made
@@ -128,7 +128,7 @@ def test_the_built_in_histogram() -> None:
 
 
 def test_it_is_there_from_the_start() -> None:
-    made = Aggregator("kprobe", Limits(1000, 20_000), name_of)
+    made = Aggregator("kprobe", SeriesLimits(1000, 20_000), name_of)
     made.declare(ProbeMetrics("read", (), (), None, (1.0,)))
     made.declare(ProbeMetrics("exec", (), (), None))
     family = families(made.copy())["kprobe_duration_seconds"]
@@ -136,7 +136,7 @@ def test_it_is_there_from_the_start() -> None:
 
 
 def test_where_nothing_takes_time_there_is_none() -> None:
-    made = Aggregator("kprobe", Limits(1000, 20_000), name_of)
+    made = Aggregator("kprobe", SeriesLimits(1000, 20_000), name_of)
     made.declare(ProbeMetrics("exec", (), (1.0,), LONG))
     assert "kprobe_duration_seconds" not in families(made.copy())
 

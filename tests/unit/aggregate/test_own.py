@@ -2,7 +2,7 @@
 
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.own import LOSSES, agent_families, probe_families
-from kprobe_exporter.aggregate.series import Limits
+from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.values import Batch, Family, KernelCounts, ProbeStatus
 
@@ -25,12 +25,12 @@ def own(aggregator: Aggregator) -> dict[str, Family]:
 
 
 def test_every_loss_is_there_from_the_start() -> None:
-    lost = own(Aggregator("ns", Limits(10, 20_000), name_of))["kprobe_exporter_events_lost_total"]
+    lost = own(Aggregator("ns", SeriesLimits(10, 20_000), name_of))["kprobe_exporter_events_lost_total"]
     assert lost.samples == {(reason,): 0 for reason in LOSSES}
 
 
 def test_what_the_agent_says_of_itself() -> None:
-    aggregator = Aggregator("ns", Limits(10, 20_000), name_of)
+    aggregator = Aggregator("ns", SeriesLimits(10, 20_000), name_of)
     aggregator.update_kernel(KernelCounts(lost={"overrun": 7}, buffer_bytes=4096))
     aggregator.consume(Batch(unparsed=2))
     families = own(aggregator)
@@ -50,7 +50,7 @@ def test_what_the_agent_says_of_itself() -> None:
 
 
 def test_names_are_the_agents_and_end_as_their_kind_does() -> None:
-    for family in own(Aggregator("ns", Limits(10, 20_000), name_of)).values():
+    for family in own(Aggregator("ns", SeriesLimits(10, 20_000), name_of)).values():
         assert family.name.startswith("kprobe_exporter_")
         assert family.name.endswith("_total") == (family.type == "counter")
         assert family.help.endswith(".")

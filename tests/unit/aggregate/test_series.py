@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.aggregate.series import LABEL_BYTES, OVERFLOW, UNKNOWN, Limits, RawKey, Series, plain
+from kprobe_exporter.aggregate.series import (
+    LABEL_BYTES,
+    OVERFLOW,
+    UNKNOWN,
+    RawKey,
+    Series,
+    SeriesLimits,
+    plain,
+)
 from kprobe_exporter.model.values import Decoder, LabelSpec, Value
 
 COMM = LabelSpec("comm", "comm")
@@ -17,7 +25,7 @@ class Metric:
 
     def __init__(self, *labels: LabelSpec, cap: int = 1000) -> None:
         self.failures: Counter[str] = Counter()
-        self.series: Series[list[int]] = Series(labels, lambda: [0], Limits(cap, 20_000), self._failed)
+        self.series: Series[list[int]] = Series(labels, lambda: [0], SeriesLimits(cap, 20_000), self._failed)
 
     def _failed(self, decoder: str, events: int) -> None:
         self.failures[decoder] += events
@@ -198,11 +206,11 @@ class Clock:
         return self.now
 
 
-def limited(clock: Clock, cap: int = 10, total: int = 1000, ttl: float = 60) -> Limits:
-    return Limits(cap, total, ttl, clock)
+def limited(clock: Clock, cap: int = 10, total: int = 1000, ttl: float = 60) -> SeriesLimits:
+    return SeriesLimits(cap, total, ttl, clock)
 
 
-def with_limits(limits: Limits) -> Metric:
+def with_limits(limits: SeriesLimits) -> Metric:
     metric = Metric(COMM)
     metric.series = Series((COMM,), lambda: [0], limits, metric._failed)
     return metric

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.numbers import Numbers
-from kprobe_exporter.aggregate.series import Limits
+from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.aggregate.tables import Tables
 from kprobe_exporter.config.values import Attach, Decode, Label, Metric, Probe, return_type
 from kprobe_exporter.grammar.evaluate import compile_filter
@@ -137,7 +137,7 @@ def numbers(aggregate: str, events: list[tuple[int, int, bytes]], returns: str) 
     )
     spec = plan.alternatives[0]
     assert isinstance(spec, ProbeSpec)
-    aggregator = Aggregator("ns", Limits(1000, 20_000), name_of)
+    aggregator = Aggregator("ns", SeriesLimits(1000, 20_000), name_of)
     aggregator.declare(plan.metrics)
     aggregator.attach(spec.layout, tables=spec.tables)
     kernel = [Table(table) for table in spec.tables]
@@ -189,6 +189,6 @@ def rounded(samples: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def test_an_update_of_a_probe_that_is_not_attached() -> None:
-    aggregator = Aggregator("ns", Limits(1, 1), name_of)
+    aggregator = Aggregator("ns", SeriesLimits(1, 1), name_of)
     aggregator.update_kernel(KernelCounts(tables={9: ()}))
     assert aggregator.copy().events == {}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.aggregate.series import Limits, Series
+from kprobe_exporter.aggregate.series import Series, SeriesLimits
 from kprobe_exporter.aggregate.updates import (
     MAX_ERRNO,
     HistogramCell,
@@ -128,7 +128,7 @@ class Metric:
         labels = (LabelSpec("comm", "comm"),)
         spec = MetricSpec("m", kind, "help", value, labels, buckets)
         make = (lambda: HistogramCell(len(buckets))) if kind == "histogram" else (lambda: [0])
-        self.series: Series[Any] = Series(labels, make, Limits(10, 20_000), lambda _, __: None)
+        self.series: Series[Any] = Series(labels, make, SeriesLimits(10, 20_000), lambda _, __: None)
         self.update = UPDATES[kind](layout(returns), spec, self.series, self.refused.append, None)
 
     @property
@@ -225,7 +225,7 @@ def test_return_values(returns: ReturnType, value: object, counts: list[int], er
 )
 def test_a_scale_multiplies_the_value(kind: Any, cell: object) -> None:
     series: Series[Any] = Series(
-        (), (lambda: HistogramCell(1)) if kind == "histogram" else (lambda: [0]), Limits(10, 10), print
+        (), (lambda: HistogramCell(1)) if kind == "histogram" else (lambda: [0]), SeriesLimits(10, 10), print
     )
     spec = MetricSpec("m", kind, "help", "count", (), (0.1,), scale=0.25)
     update = UPDATES[kind](layout(LONG), spec, series, lambda _: None, None)
@@ -236,7 +236,7 @@ def test_a_scale_multiplies_the_value(kind: Any, cell: object) -> None:
 
 
 def test_a_whole_scale_keeps_large_counts_exact() -> None:
-    series: Series[list[float]] = Series((), lambda: [0], Limits(10, 10), print)
+    series: Series[list[float]] = Series((), lambda: [0], SeriesLimits(10, 10), print)
     spec = MetricSpec("m", "counter", "help", "count", (), scale=512.0)
     counter_update(layout(LONG), spec, series, lambda _: None)(record(count=2**60 + 1))
     assert series.cells[()] == [(2**60 + 1) * 512]

@@ -12,7 +12,7 @@ from kprobe_exporter.cli import check as module
 from kprobe_exporter.cli import main
 from kprobe_exporter.cli.check import table
 from kprobe_exporter.config.files import DEFAULT
-from kprobe_exporter.diagnose.dry_run import Row
+from kprobe_exporter.diagnose.dry_run import DryRunRow
 
 
 def test_a_right_file() -> None:
@@ -58,11 +58,11 @@ def test_no_file() -> None:
 
 
 ROWS = [
-    Row("open", "up", "kretprobe", "kretprobe:do_sys_openat2", "events", ("its events are read",)),
-    Row("x", "down", "kprobe", "kprobe:f", "", ("kprobe:f: \x1b[31mno", "tracepoint:a:b: no")),
-    Row("gone", "absent", "kprobe", "kprobe:g", "", ("kprobe:g: no",)),
-    Row("off", "disabled", "kprobe", "kprobe:h", ""),
-    Row("at", "unsure", "kprobe", "kprobe:i+4", "count", ("only trying tells",)),
+    DryRunRow("open", "up", "kretprobe", "kretprobe:do_sys_openat2", "events", ("its events are read",)),
+    DryRunRow("x", "down", "kprobe", "kprobe:f", "", ("kprobe:f: \x1b[31mno", "tracepoint:a:b: no")),
+    DryRunRow("gone", "absent", "kprobe", "kprobe:g", "", ("kprobe:g: no",)),
+    DryRunRow("off", "disabled", "kprobe", "kprobe:h", ""),
+    DryRunRow("at", "unsure", "kprobe", "kprobe:i+4", "count", ("only trying tells",)),
 ]
 
 
@@ -74,7 +74,7 @@ def live(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Resul
     def mounted(asked: Path | None) -> Iterator[Path]:
         yield tmp_path
 
-    def run(rows: list[Row], *arguments: str) -> Result:
+    def run(rows: list[DryRunRow], *arguments: str) -> Result:
         monkeypatch.setattr(module, "mounted", mounted)
         monkeypatch.setattr(module, "look", lambda config, root: rows)
         return CliRunner().invoke(main, ["check", "--live", str(DEFAULT), *arguments])

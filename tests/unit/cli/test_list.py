@@ -13,7 +13,7 @@ from kprobe_exporter.cli import list as module
 from kprobe_exporter.cli import main
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.target import Kind
-from kprobe_exporter.symbols.listing import Details, KernelPlaces, Listed, Place, Wish
+from kprobe_exporter.symbols.listing import Details, KernelPlaces, Listed, Place, Query
 
 PLACES = [Place(Kind.KPROBE, "ext4", "ext4_open"), Place(Kind.TRACEPOINT, "sched", "sched_switch")]
 
@@ -32,9 +32,9 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
         *arguments: str,
         notes: tuple[str, ...] = (),
         error: Exception | None = None,
-        asked: list[Wish] | None = None,
+        asked: list[Query] | None = None,
     ) -> Result:
-        def find(self: object, wish: Wish) -> Listed:
+        def find(self: object, wish: Query) -> Listed:
             if asked is not None:
                 asked.append(wish)
             if error:
@@ -61,10 +61,10 @@ def test_notes_are_told_beside_the_list_and_escaped(run: Run) -> None:
 
 
 def test_the_pattern_is_passed_on(run: Run) -> None:
-    asked: list[Wish] = []
+    asked: list[Query] = []
     run(asked=asked)
     run("kprobe:tcp_*", asked=asked)
-    assert asked == [Wish("*", None, "", "*"), Wish("kprobe:tcp_*", Kind.KPROBE, "", "tcp_*")]
+    assert asked == [Query("*", None, "", "*"), Query("kprobe:tcp_*", Kind.KPROBE, "", "tcp_*")]
 
 
 def test_details_are_below_their_place(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,9 +91,9 @@ def test_what_cannot_be_probed(run: Run, error: Exception) -> None:
 
 
 def test_a_program_needs_no_tracefs(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Wish] = []
+    asked: list[Query] = []
 
-    def file_places(wish: Wish) -> list[Place]:
+    def file_places(wish: Query) -> list[Place]:
         asked.append(wish)
         return [Place(Kind.UPROBE, "/bin/x", "main")]
 

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from kprobe_exporter.config.schema import Document, json_schema
-from kprobe_exporter.config.yaml_source import Source
+from kprobe_exporter.config.yaml_source import YamlSource
 from kprobe_exporter.labels import DECODERS
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").rglob("*.yaml"))
@@ -116,7 +116,7 @@ def test_its_example_is_valid() -> None:
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
 def test_it_takes_the_examples(file: Path) -> None:
-    data = Source(file.name, file.read_bytes()).data
+    data = YamlSource(file.name, file.read_bytes()).data
     assert holds(SCHEMA, data)
     assert ours(data)
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.config.yaml_source import MAX_DEPTH, Source
+from kprobe_exporter.config.yaml_source import MAX_DEPTH, YamlSource
 from kprobe_exporter.errors import ConfigError
 
 
 def refused(content: bytes) -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        Source("f", content)
+        YamlSource("f", content)
     return [str(problem) for problem in caught.value.problems]
 
 
@@ -49,17 +49,17 @@ def refused(content: bytes) -> list[str]:
     ],
 )
 def test_scalars_of_yaml_1_2(text: str, value: object) -> None:
-    found = Source("f", f"a: {text}".encode()).data["a"]
+    found = YamlSource("f", f"a: {text}".encode()).data["a"]
     assert found == value
     assert type(found) is type(value)
 
 
 def test_nan() -> None:
-    assert math.isnan(Source("f", b"a: .nan").data["a"])
+    assert math.isnan(YamlSource("f", b"a: .nan").data["a"])
 
 
 def test_keys_keep_their_types() -> None:
-    assert Source("f", b"{0: a, x: b, 1.5: c}").data == {0: "a", "x": "b", 1.5: "c"}
+    assert YamlSource("f", b"{0: a, x: b, 1.5: c}").data == {0: "a", "x": "b", 1.5: "c"}
 
 
 TEXT = b"""\
@@ -91,22 +91,22 @@ probes:
     ],
 )
 def test_places(path: tuple[str | int, ...], column: int, at_key: bool, expected: str) -> None:
-    problem = Source("f", TEXT).problem(path, "m", column=column, at_key=at_key)
+    problem = YamlSource("f", TEXT).problem(path, "m", column=column, at_key=at_key)
     assert str(problem) == f"f:{expected}: m"
 
 
 def test_columns_are_not_counted_through_escapes_and_folds() -> None:
-    source = Source("f", b'a: "x\\ty"\nb: >-\n  abc\n')
+    source = YamlSource("f", b'a: "x\\ty"\nb: >-\n  abc\n')
     assert str(source.problem(("a",), "m", column=2)) == "f:1:4: a: m"
     assert str(source.problem(("b",), "m", column=2)) == "f:2:4: b: m"
 
 
 def test_columns_count_characters() -> None:
-    assert Source("f", "{é: ü, b: [1]}".encode()).problem(("b", 0), "m").column == 12
+    assert YamlSource("f", "{é: ü, b: [1]}".encode()).problem(("b", 0), "m").column == 12
 
 
 def test_resolve_leaves_out_what_is_not_in_the_text() -> None:
-    source = Source("f", TEXT)
+    source = YamlSource("f", TEXT)
     loc = ("probes", 0, "attach", "<list>", 1, "<mapping>", "to")
     assert source.resolve(loc) == ("probes", 0, "attach", 1, "to")
     assert source.at(("probes", 0, "attach", 1, "to")) == "two"
@@ -114,7 +114,7 @@ def test_resolve_leaves_out_what_is_not_in_the_text() -> None:
 
 
 def test_the_first_of_a_duplicate_key_counts() -> None:
-    source = Source("f", b"a: 1\nb: 2\na: {x: [3]}\n'b': 4\n")
+    source = YamlSource("f", b"a: 1\nb: 2\na: {x: [3]}\n'b': 4\n")
     assert source.data == {"a": 1, "b": 2}
     assert [str(problem) for problem in source.duplicates] == [
         "f:3:1: a: this key is there already, in line 1: keep one",
@@ -171,7 +171,7 @@ def test_depth_is_bounded(opening: bytes) -> None:
 
 
 def test_what_is_deep_enough_is_read() -> None:
-    found = Source("f", b"[" * MAX_DEPTH + b"]" * MAX_DEPTH).data
+    found = YamlSource("f", b"[" * MAX_DEPTH + b"]" * MAX_DEPTH).data
     for _ in range(MAX_DEPTH - 1):
         [found] = found
     assert found == []
@@ -185,7 +185,7 @@ def test_all_that_is_refused_is_told_at_once() -> None:
 @given(st.binary(max_size=200) | st.text("ab:-[]{}&*!#|>'\"%@`\n\t ,?1", max_size=60).map(str.encode))
 def test_any_bytes_are_parsed_or_refused(content: bytes) -> None:
     try:
-        Source("f", content)
+        YamlSource("f", content)
     except ConfigError as error:
         for problem in error.problems:
             assert problem.line >= 1

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kprobe_exporter.config.values import Attach, Config, Label, Metric, Probe, Settings
-from kprobe_exporter.diagnose.dry_run import Known, Row, near_tracepoint, resolve
+from kprobe_exporter.diagnose.dry_run import DryRunRow, Known, near_tracepoint, resolve
 from kprobe_exporter.elf import Code
 from kprobe_exporter.grammar.target import Kind, Target, parse_target
 from kprobe_exporter.plan import Kernel
@@ -48,19 +48,19 @@ def probe(name: str, *to: str, only: str | None = None, **more: Any) -> Probe:
     return Probe(name, "help", ways, **more)
 
 
-def rows(kernel: Known, *probes: Probe) -> list[Row]:
+def rows(kernel: Known, *probes: Probe) -> list[DryRunRow]:
     return resolve(Config(Settings(), probes), kernel)
 
 
-def row(kernel: Known, made: Probe) -> Row:
+def row(kernel: Known, made: Probe) -> DryRunRow:
     (found,) = rows(kernel, made)
     return found
 
 
 def test_the_first_that_works() -> None:
     made = probe("p", "kprobe:a", "kprobe:b", EXEC)
-    assert row(known({"a": YES}), made) == Row("p", "up", "kprobe", "kprobe:a", "count", (HITS,))
-    assert row(known({"b": YES}), made) == Row(
+    assert row(known({"a": YES}), made) == DryRunRow("p", "up", "kprobe", "kprobe:a", "count", (HITS,))
+    assert row(known({"b": YES}), made) == DryRunRow(
         "p", "up", "kprobe", "kprobe:b", "count", (HITS, "kprobe:a: it cannot")
     )
     found = row(known(lacks=("kprobe_events",)), made)
@@ -74,14 +74,14 @@ def test_none_that_works() -> None:
         "it cannot",
         "tracepoint:sched:no: this kernel has no tracepoint sched:no, did you mean 'no_2'?",
     )
-    assert row(known(), made) == Row("p", "down", "kretprobe", "kretprobe:a", "", why)
+    assert row(known(), made) == DryRunRow("p", "down", "kretprobe", "kretprobe:a", "", why)
     optional = probe("p", "kretprobe:a", optional=True)
     assert row(known(), optional).state == "absent"
 
 
 def test_one_that_is_disabled_is_not_judged() -> None:
     made = probe("p", "kprobe:a", enabled=False)
-    assert row(known(), made) == Row(
+    assert row(known(), made) == DryRunRow(
         "p", "disabled", "kprobe", "kprobe:a", "", ("'enabled: false' in the configuration",)
     )
 
@@ -89,7 +89,7 @@ def test_one_that_is_disabled_is_not_judged() -> None:
 def test_what_only_trying_tells() -> None:
     made = probe("p", "kprobe:a+4", "kprobe:b")
     alone = row(known({"a": TRY}), made)
-    assert alone == Row(
+    assert alone == DryRunRow(
         "p", "unsure", "kprobe", "kprobe:a+4", "count", (HITS, "only trying tells", "kprobe:b: it cannot")
     )
     sure = row(known({"a": TRY, "b": YES}), made)
@@ -156,10 +156,10 @@ def pair(name: str, *to: str, only: tuple[str | None, ...] = (None, None), **mor
 
 def test_a_call() -> None:
     made = call("p", "call:a")
-    assert row(known({"a": YES}), made) == Row("p", "up", "call", "call:a", "events", (MEASURED,))
-    assert row(known(), made) == Row("p", "down", "call", "call:a", "", ("it cannot",))
+    assert row(known({"a": YES}), made) == DryRunRow("p", "up", "call", "call:a", "events", (MEASURED,))
+    assert row(known(), made) == DryRunRow("p", "down", "call", "call:a", "", ("it cannot",))
     unsure = row(known({"a": TRY}), made)
-    assert unsure == Row("p", "unsure", "call", "call:a", "events", (MEASURED, "only trying tells"))
+    assert unsure == DryRunRow("p", "unsure", "call", "call:a", "events", (MEASURED, "only trying tells"))
     noted = row(known({"a": Answer(True, "it never fires")}), made)
     assert (noted.state, noted.why) == ("up", (MEASURED, "it never fires"))
     without = row(known({"a": YES}, lacks=("kprobe_events",)), made)
@@ -186,14 +186,14 @@ def test_a_pair_is_as_sure_as_the_least_sure_of_its_events(
     made = pair("p", "kprobe:a", "kprobe:b", "kretprobe:c", only=(None, None, None))
     found = row(known(dict(zip("abc", answers, strict=True))), made)
     target = "kprobe:a | kprobe:b -> kretprobe:c"
-    assert found == Row("p", state, "pair", target, "" if state == "down" else "events", why)  # type: ignore[arg-type]
+    assert found == DryRunRow("p", state, "pair", target, "" if state == "down" else "events", why)  # type: ignore[arg-type]
 
 
 def test_what_comes_after_a_call_in_the_list() -> None:
     single = Attach(parse_target("kprobe:b"), {}, None, None)
     made = call("p", "call:a", others=(single,))
     found = row(known({"b": YES}), made)
-    assert found == Row("p", "up", "kprobe", "kprobe:b", "count", (HITS, "call:a: it cannot"))
+    assert found == DryRunRow("p", "up", "kprobe", "kprobe:b", "count", (HITS, "call:a: it cannot"))
     found = row(known({"a": TRY, "b": YES}), made)
     assert (found.state, found.target) == ("up", "call:a")
     assert found.why == (MEASURED, "only trying tells; else kprobe:b")
@@ -203,7 +203,7 @@ def test_what_comes_after_a_call_in_the_list() -> None:
 @pytest.mark.parametrize("hist", [True, False])
 def test_a_pair_of_tracepoints_is_had_with_eprobes_or_without(eprobes: Answer, hist: bool) -> None:
     found = row(known({"a": YES}, eprobes=eprobes, hist=hist), pair("p", EXEC, "kprobe:a"))
-    assert found == Row("p", "up", "pair", f"{EXEC} -> kprobe:a", "events", (MEASURED,))
+    assert found == DryRunRow("p", "up", "pair", f"{EXEC} -> kprobe:a", "events", (MEASURED,))
 
 
 @pytest.mark.parametrize(("eprobes", "state"), [(YES, "up"), (NO, "down"), (TRY, "unsure")])
@@ -227,7 +227,7 @@ def test_a_probe_beside_a_pair_on_its_tracepoint() -> None:
 def test_a_system_call_that_is_not_there() -> None:
     found = row(known(), call("p", "syscall:nope"))
     why = ("this kernel has no tracepoint syscalls:sys_enter_nope",)
-    assert found == Row("p", "down", "syscall", "syscall:nope", "", why)
+    assert found == DryRunRow("p", "down", "syscall", "syscall:nope", "", why)
 
 
 def test_a_tracepoint_of_a_pair_that_is_not_there() -> None:

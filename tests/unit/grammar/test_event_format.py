@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.event_format import EventFormat, Field, parse_format, text_pattern
+from kprobe_exporter.grammar.event_format import EventFormat, FormatField, parse_format, text_pattern
 from kprobe_exporter.model.values import Arg
 from tests.unit.captured import Captured, captured
 
@@ -96,26 +96,31 @@ def test_the_formats_of_real_kernels(file: Captured) -> None:
         (
             "sched/sched_switch",
             "prev_comm",
-            Field("prev_comm", "char", 8, 16, False, True, True, 16),
+            FormatField("prev_comm", "char", 8, 16, False, True, True, 16),
             "string",
         ),
-        ("sched/sched_switch", "next_pid", Field("next_pid", "pid_t", 56, 4, True, False, False), "s32"),
+        (
+            "sched/sched_switch",
+            "next_pid",
+            FormatField("next_pid", "pid_t", 56, 4, True, False, False),
+            "s32",
+        ),
         (
             "sched/sched_process_exec",
             "filename",
-            Field("filename", "__data_loc char[]", 8, 4, False, True, True),
+            FormatField("filename", "__data_loc char[]", 8, 4, False, True, True),
             "string",
         ),
-        ("syscalls/sys_exit_openat", "ret", Field("ret", "long", 16, 8, True, False, False), "s64"),
+        ("syscalls/sys_exit_openat", "ret", FormatField("ret", "long", 16, 8, True, False, False), "s64"),
         (
             "syscalls/sys_enter_openat",
             "filename",
-            Field("filename", "const char *", 24, 8, False, False, False),
+            FormatField("filename", "const char *", 24, 8, False, False, False),
             "u64",
         ),
     ],
 )
-def test_fields_of_real_kernels(file: str, name: str, field: Field, fetch_type: str) -> None:
+def test_fields_of_real_kernels(file: str, name: str, field: FormatField, fetch_type: str) -> None:
     for found in captured(f"format/{file}"):
         read_field = parse_format(found.text).fields[name]
         assert read_field.type == field.type

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.expression import EVENT, KPROBE, KRETPROBE, Need, Site
+from kprobe_exporter.grammar.expression import EVENT, KPROBE, KRETPROBE, FetchSite, Need
 from kprobe_exporter.grammar.fetch import FetchArg, ValueKind, parse_fetch
 from tests.unit.grammar.corpus import assert_points_into
 
@@ -61,20 +61,20 @@ def test_bad_names(name: str) -> None:
     ("text", "site", "message"),
     [
         ("$retval", KPROBE, "when a named function returns"),
-        ("$arg1", Site("kernel", entry=False), "first instruction"),
-        ("count", Site("kernel", entry=False), "first instruction"),
-        ("$arg1", Site("user"), "read a register"),
+        ("$arg1", FetchSite("kernel", entry=False), "first instruction"),
+        ("count", FetchSite("kernel", entry=False), "first instruction"),
+        ("$arg1", FetchSite("user"), "read a register"),
         ("%di", EVENT, "registers are not kept"),
         ("field", EVENT, r"write \$field"),
         ("$fi-eld", EVENT, "cannot be the name of a field"),
         ("$comm", EVENT, r"write \$comm:string"),
         ("@+8", KPROBE, "for uprobes only"),
-        ("@jiffies", Site("user"), "does not know a program's symbols"),
-        ("%di:symbol", Site("user"), "of kernel probes only"),
-        ("$retval->f", Site("user", returns=True), "of a kernel function"),
+        ("@jiffies", FetchSite("user"), "does not know a program's symbols"),
+        ("%di:symbol", FetchSite("user"), "of kernel probes only"),
+        ("$retval->f", FetchSite("user", returns=True), "of a kernel function"),
     ],
 )
-def test_sites(text: str, site: Site, message: str) -> None:
+def test_sites(text: str, site: FetchSite, message: str) -> None:
     with pytest.raises(GrammarError, match=message):
         parse_fetch(text, site)
 
@@ -120,7 +120,7 @@ def test_errors_point(text: str, at: int, message: str) -> None:
 
 @given(st.text(alphabet="+-u08(%dix)$argretvl*stack@:[]4\\\"#>._bs/'", max_size=70))
 def test_noise(text: str) -> None:
-    for site in (Site("any"), KPROBE, KRETPROBE, EVENT, Site("user")):
+    for site in (FetchSite("any"), KPROBE, KRETPROBE, EVENT, FetchSite("user")):
         try:
             arg = parse_fetch(text, site)
         except GrammarError as error:

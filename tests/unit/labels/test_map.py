@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.aggregate.series import Limits, Series
+from kprobe_exporter.aggregate.series import Series, SeriesLimits
 from kprobe_exporter.config.load import load
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.values import Value
@@ -70,7 +70,7 @@ def test_behind_another_decoder(tmp_path: Path, chain: str, value: Value, text: 
     )
     [probe] = load([file], DECODERS).probes
     labels = metric_spec(probe.metrics[0], "ns", DECODERS).labels
-    series = Series(labels, object, Limits(9, 9), lambda decoder, events: None)
+    series = Series(labels, object, SeriesLimits(9, 9), lambda decoder, events: None)
     series.cell((value,))
     assert list(series.cells) == [(text,)]
 

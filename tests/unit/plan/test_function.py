@@ -7,7 +7,7 @@ import pytest
 from kprobe_exporter.config.values import Attach, Metric, Probe, return_type
 from kprobe_exporter.grammar.definition import ProbeKind, parse_definition
 from kprobe_exporter.grammar.target import parse_target
-from kprobe_exporter.model.values import Arg, ProbeSpec, Unfit
+from kprobe_exporter.model.values import Arg, ProbeSpec, Unsupported
 from kprobe_exporter.plan.function import UNCOUNTED, function_spec
 
 METRIC = Metric("counter", "x_total", "help")
@@ -19,7 +19,7 @@ def attach(to: str, returns: str | None = None, only: str | None = None, **fetch
 
 def plan(
     way: Attach, wanted: frozenset[str] = frozenset(), no_fprobes: str | None = None, **more: Any
-) -> ProbeSpec | Unfit:
+) -> ProbeSpec | Unsupported:
     hist = more.pop("hist", True)
     made = Probe("p", "help", (way,), **more)
     return function_spec(made, way, set(wanted), 0, 1000, hist=hist, no_fprobes=no_fprobes)
@@ -96,5 +96,5 @@ def test_how_it_is_collected(way: Attach, more: dict[str, Any], how: str, becaus
 def test_a_kernel_without_fprobes(to: str, instead: str) -> None:
     why = "this kernel has no fprobe events (since 6.5)"
     reason = f"{why}: use {instead}, or list it as an alternative"
-    assert plan(attach(to), no_fprobes=why) == Unfit(to, reason)
+    assert plan(attach(to), no_fprobes=why) == Unsupported(to, reason)
     assert isinstance(plan(attach(instead), no_fprobes=why), ProbeSpec)

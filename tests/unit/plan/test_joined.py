@@ -17,7 +17,7 @@ from kprobe_exporter.grammar.definition import parse_definition
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.target import Target
 from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.model.values import Arg, Layout, MetricSpec, ProbeSpec, Unfit, Where
+from kprobe_exporter.model.values import Arg, Layout, MetricSpec, ProbeSpec, Unsupported, Where
 from kprobe_exporter.plan import JoinedSpec, Kernel, ProbePlan, plan_probe, wants_tgid
 from kprobe_exporter.plan.joined import MEASURED
 from kprobe_exporter.plan.metric import in_nanoseconds, where
@@ -361,7 +361,7 @@ def cannot(target: Target) -> tuple[Target, str]:
 )
 def test_without_one_of_its_events_there_is_none(plan: Plans, rest: str, target: str, reason: str) -> None:
     [unfit] = plan(rest).alternatives
-    assert isinstance(unfit, Unfit)
+    assert isinstance(unfit, Unsupported)
     assert unfit.target == target
     assert unfit.reason.startswith(reason)
 
@@ -369,7 +369,7 @@ def test_without_one_of_its_events_there_is_none(plan: Plans, rest: str, target:
 def test_a_function_that_is_not_there(plan: Plans) -> None:
     kernel = replace(REAL, place=cannot)
     [unfit] = plan("attach: 'call:f'", kernel).alternatives
-    assert unfit == Unfit("call:f", "there is no function 'f'")
+    assert unfit == Unsupported("call:f", "there is no function 'f'")
 
 
 def test_the_reasons_of_all_ways_are_one_sentence(plan: Plans) -> None:
@@ -378,7 +378,7 @@ def test_the_reasons_of_all_ways_are_one_sentence(plan: Plans) -> None:
     [unfit] = plan(
         "attach: {pair: {from: 'tracepoint:s:e', to: 'tracepoint:s:f', key: x}}", kernel
     ).alternatives
-    assert isinstance(unfit, Unfit)
+    assert isinstance(unfit, Unsupported)
     assert unfit.reason.startswith("its field 'x' is an array, which this version cannot read; ")
     assert not unfit.reason.endswith(".")
 
@@ -392,8 +392,8 @@ def test_what_only_the_agent_could_filter_is_no_half(joined: Callable[..., Joine
         bare,
     )
     ways = spec.ways[0]
-    assert [type(way) for way in ways] == [ProbeSpec, Unfit, ProbeSpec]
-    assert isinstance(ways[1], Unfit)
+    assert [type(way) for way in ways] == [ProbeSpec, Unsupported, ProbeSpec]
+    assert isinstance(ways[1], Unsupported)
     assert ways[1].reason == "this kernel cannot filter it for a pair: leave its filter out"
     assert [way.only for way in ways if isinstance(way, ProbeSpec)] == [None, None]
 

@@ -9,7 +9,7 @@ from kprobe_exporter.config.values import Attach, Label, Metric, Probe
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.hist import HistFeed, HistTable
-from kprobe_exporter.model.values import ProbeSpec, Unfit
+from kprobe_exporter.model.values import ProbeSpec, Unsupported
 from kprobe_exporter.plan import JoinedSpec, Kernel, plan_probe
 from tests.unit.plan.test_probe import EXEC, EXIT, attach, counter, formats, probe
 
@@ -17,7 +17,7 @@ WIDE = "return >= 4294963201 && return <= 4294967295"
 NOT_WIDE = "(return < 4294963201 || return > 4294967295)"
 
 
-def plans(made: Probe, *, hist: bool = True, max_series: int = 1000) -> tuple[ProbeSpec | Unfit, ...]:
+def plans(made: Probe, *, hist: bool = True, max_series: int = 1000) -> tuple[ProbeSpec | Unsupported, ...]:
     kernel = Kernel(formats, counts_tracepoints=hist)
     found = plan_probe(made, "ns", DECODERS, kernel, itertools.count(), max_series).alternatives
     return tuple(way for way in found if not isinstance(way, JoinedSpec))
@@ -187,14 +187,14 @@ def test_only_an_eprobe_knows_a_threads_name() -> None:
 def test_a_text_is_no_key() -> None:
     way = attach(f"tracepoint:{EXEC}", file="filename")
     for found in plans(kernel_probe(way, metrics=(counter("file"),))):
-        assert isinstance(found, Unfit)
+        assert isinstance(found, Unsupported)
         assert "'file' is no plain number" in found.reason
 
 
 @pytest.mark.parametrize("to", ["kprobe:f", f"tracepoint:{EXEC}"])
 def test_a_kernel_without_hist_triggers(to: str) -> None:
     (found,) = plans(kernel_probe(attach(to)), hist=False)
-    assert isinstance(found, Unfit)
+    assert isinstance(found, Unsupported)
     assert "CONFIG_HIST_TRIGGERS" in found.reason
 
 

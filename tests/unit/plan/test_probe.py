@@ -10,7 +10,7 @@ from kprobe_exporter.config.values import Attach, Decode, Label, Metric, Probe, 
 from kprobe_exporter.grammar.definition import parse_definition
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.model.values import Arg, LabelSpec, MetricSpec, ProbeMetrics, ProbeSpec, Unfit
+from kprobe_exporter.model.values import Arg, LabelSpec, MetricSpec, ProbeMetrics, ProbeSpec, Unsupported
 from kprobe_exporter.plan import Kernel, ProbePlan, fields_used, metric_spec, plan_probe, wants_tgid
 from tests.unit.captured import KERNELS, Captured, captured
 
@@ -46,7 +46,7 @@ def plan(made: Probe, slots: Iterator[int] | None = None, kernel: Kernel = REAL)
 
 def specs(made: Probe) -> list[ProbeSpec]:
     found = plan(made).alternatives
-    assert not [way for way in found if isinstance(way, Unfit)]
+    assert not [way for way in found if isinstance(way, Unsupported)]
     return [way for way in found if isinstance(way, ProbeSpec)]
 
 
@@ -165,7 +165,7 @@ def test_what_a_filter_names_is_recorded_by_an_eprobe_alone() -> None:
     eprobe, static, unfit = plan(made).alternatives
     assert isinstance(eprobe, ProbeSpec)
     assert isinstance(static, ProbeSpec)
-    assert isinstance(unfit, Unfit)
+    assert isinstance(unfit, Unsupported)
     assert set(eprobe.line("g", "e").split()[2:]) == {"prev_state=$prev_state:s64", "who=$next_pid:s32"}
     assert static.filter == "prev_state == 0 && next_pid == 7"
     assert static.layout.args == ()
@@ -183,7 +183,7 @@ def test_what_a_filter_names_is_recorded_by_an_eprobe_alone() -> None:
     ],
 )
 def test_what_this_kernel_cannot_do_is_known_before_it_is_tried(way: Attach, reason: str) -> None:
-    assert plan(probe(way, metrics=(counter("x"),))).alternatives == (Unfit(str(way.target), reason),)
+    assert plan(probe(way, metrics=(counter("x"),))).alternatives == (Unsupported(str(way.target), reason),)
 
 
 def test_a_field_that_is_an_array_is_read_by_nobody() -> None:
@@ -192,14 +192,14 @@ def test_a_field_that_is_an_array_is_read_by_nobody() -> None:
     ways = plan_probe(
         made, "ns", DECODERS, Kernel(lambda *_: text, counts_tracepoints=True), itertools.count()
     ).alternatives
-    assert [type(way) for way in ways] == [Unfit, Unfit]
+    assert [type(way) for way in ways] == [Unsupported, Unsupported]
 
 
 def test_what_the_text_does_not_show_takes_an_eprobe() -> None:
     made = probe(attach(f"tracepoint:{SWITCH}", state="prev_state"), metrics=(counter("state"),))
     eprobe, static = plan(made).alternatives
     assert isinstance(eprobe, ProbeSpec)
-    assert isinstance(static, Unfit)
+    assert isinstance(static, Unsupported)
     assert "does not show the field 'prev_state'" in static.reason
 
 
@@ -209,7 +209,7 @@ def test_one_field_under_two_names_takes_an_eprobe() -> None:
     eprobe, static = plan(made).alternatives
     assert isinstance(eprobe, ProbeSpec)
     assert [arg.name for arg in eprobe.layout.args] == ["a", "b"]
-    assert isinstance(static, Unfit)
+    assert isinstance(static, Unsupported)
 
 
 def test_every_alternative_has_a_slot_of_its_own() -> None:

@@ -10,7 +10,7 @@ from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.definition import parse_definition
 from kprobe_exporter.grammar.target import Target, parse_target
 from kprobe_exporter.model.record_layout import Field
-from kprobe_exporter.model.values import CALLER, Arg, ProbeSpec, Unfit
+from kprobe_exporter.model.values import CALLER, Arg, ProbeSpec, Unsupported
 from kprobe_exporter.plan.shape import shape
 from kprobe_exporter.plan.user import user_spec
 from kprobe_exporter.source.lines import LineParser
@@ -43,7 +43,7 @@ def plan(
     hist: bool = True,
     fetch: dict[str, str] | None = None,
     **more: Any,
-) -> ProbeSpec | Unfit:
+) -> ProbeSpec | Unsupported:
     kind, _, place = to.partition(":")
     target = parse_target(f"{kind}:{PROGRAM}:{place}")
     attach = Attach(target, fetch or {}, only, return_type(returns) if returns else None)
@@ -66,7 +66,7 @@ def spec(to: str, **more: Any) -> ProbeSpec:
 
 def reason(to: str, **more: Any) -> str:
     found = plan(to, **more)
-    assert isinstance(found, Unfit), found
+    assert isinstance(found, Unsupported), found
     assert found.target == f"{to.partition(':')[0]}:{PROGRAM}:{to.partition(':')[2]}"
     return found.reason
 
@@ -173,7 +173,7 @@ def test_what_the_file_does_not_have_is_known_before_it_is_tried() -> None:
 
     attach = Attach(parse_target(f"uprobe:{PROGRAM}:mian"), {}, None, None)
     found = user_spec(Probe("p", "help", (attach,)), attach, set(), 0, 1000, hist=True, locate=absent)
-    assert found == Unfit(str(attach.target), f"{PROGRAM} has no function 'mian', did you mean 'main'?")
+    assert found == Unsupported(str(attach.target), f"{PROGRAM} has no function 'mian', did you mean 'main'?")
 
 
 def test_plans() -> None:

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.aggregate.recipes import recipe
-from kprobe_exporter.aggregate.series import Limits
+from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.config.values import return_type
 from kprobe_exporter.grammar.filter import parse_filter
-from kprobe_exporter.model.record_layout import Field, Geometry, Shape, Stacks
+from kprobe_exporter.model.record_layout import Field, Geometry, Shape, StackLayout
 from kprobe_exporter.model.values import (
     Arg,
     Batch,
@@ -123,7 +123,7 @@ RETURN = Shape(
 )
 STACKED = Shape(11, Layout(2, "deep", "deep", "entry", "h", stack=True), (), TID, None, 8)
 SHAPES = [ENTRY, RETURN, STACKED]
-STACKS = Stacks(4, 16)
+STACKS = StackLayout(4, 16)
 
 
 def entry(tid: int, path: bytes | None = b"/etc/passwd\0", **wrong: int) -> bytes:
@@ -544,7 +544,7 @@ PROBES = {
 
 def numbers(rendered: list[bytes], kind: Any, filtered: Where | None, *, recipes: bool) -> Numbers:
     """What an aggregator shows after these pages."""
-    aggregator = Aggregator("ns", Limits(6, 40), lambda number: f"E{number}")
+    aggregator = Aggregator("ns", SeriesLimits(6, 40), lambda number: f"E{number}")
     made = {}
     for shape in SHAPES[:2]:
         aggregator.declare(PROBES[shape.layout.slot])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.model.values import CPU, SLOT, TID, VALUES, Arg, Batch, Layout, Record
 from kprobe_exporter.source.lines import LineParser
-from kprobe_exporter.source.stacks import WAITING, Stacks
+from kprobe_exporter.source.stacks import WAITING, StackAssembler
 from tests.unit.captured import Captured, captured
 
 STACKED = Layout(0, "p", "p", "entry", "f", (Arg("n", "int"),), stack=True)
@@ -149,7 +149,7 @@ def test_no_event_waits_for_its_stack() -> None:
 
 
 def test_what_waits_for_a_stack_is_bounded() -> None:
-    stacks = Stacks()
+    stacks = StackAssembler()
     for number in range(10 * WAITING):
         stacks.expect(number, 7, [(number,)])
         assert len(stacks._waiting) <= WAITING

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.symbols.addresses import FARTHEST, FUNCTIONS, RELOAD_PAUSE, Symbols, Table
+from kprobe_exporter.symbols.addresses import FARTHEST, FUNCTIONS, RELOAD_PAUSE, AddressTable, Symbols
 from kprobe_exporter.symbols.kallsyms import (
     LEAST,
     MOST,
@@ -126,7 +126,7 @@ def test_anything_may_be_in_the_file(lines: list[bytes]) -> None:
 
 @given(st.dictionaries(st.integers(0, 5000), st.integers(0, 99), min_size=1), st.integers(0, 6000))
 def test_finding_is_looking_for_the_greatest_at_or_before(rows: dict[int, int], address: int) -> None:
-    table = Table((start, b"f%d" % name, None) for start, name in rows.items())
+    table = AddressTable((start, b"f%d" % name, None) for start, name in rows.items())
     found = table.find(address)
     before = [start for start in rows if start <= address]
     if not before:
@@ -139,7 +139,7 @@ def test_finding_is_looking_for_the_greatest_at_or_before(rows: dict[int, int], 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.sampled_from([None, b"m"])), max_size=60))
 def test_of_aliases_the_first_listed_is_taken(rows: list[tuple[int, bytes | None]]) -> None:
-    table = Table((start, b"f%d" % at, module) for at, (start, module) in enumerate(rows))
+    table = AddressTable((start, b"f%d" % at, module) for at, (start, module) in enumerate(rows))
     for start in {start for start, _ in rows}:
         first = next(at for at, row in enumerate(rows) if row[0] == start)
         found = table.find(start)
@@ -148,7 +148,7 @@ def test_of_aliases_the_first_listed_is_taken(rows: list[tuple[int, bytes | None
 
 
 def test_what_lies_behind_the_kernel_is_not_its_last_symbol() -> None:
-    table = Table([(0x1000, b"last", None), (0x2000, b"_end", None), (0x2000, b"__brk_limit", None)])
+    table = AddressTable([(0x1000, b"last", None), (0x2000, b"_end", None), (0x2000, b"__brk_limit", None)])
     assert table.find(0x1FFF) is not None
     assert table.find(0x2000) is table.find(0x2001) is None
 
@@ -240,13 +240,13 @@ ORDER = b"""0000000000000000 T first
     ],
 )
 def test_a_function_has_the_name_only_where_no_other_can_be(address: int, name: bytes | None) -> None:
-    table = Table(certain(parse_functions(LISTED), parse_order(ORDER.splitlines())))
+    table = AddressTable(certain(parse_functions(LISTED), parse_order(ORDER.splitlines())))
     found = table.find(address)
     assert (None if found is None else found.name) == name
 
 
 def test_without_the_order_little_is_certain() -> None:
-    table = Table(certain(parse_functions(LISTED), ()))
+    table = AddressTable(certain(parse_functions(LISTED), ()))
     assert table.find(0xFFFFFFFF81000100) is not None
     assert table.find(0xFFFFFFFF81000100 + LEAST) is None
 
@@ -259,7 +259,7 @@ def test_whatever_cannot_be_traced_no_name_is_wrong(data: st.DataObject) -> None
     starts = [2**63 + 16 * sum(sizes[:at]) for at in range(len(traced) + 1)]
     names = [b"f%d" % at for at in range(len(traced))]
     listed: list[Row] = [(starts[at], names[at], None) for at, shown in enumerate(traced) if shown]
-    table = Table(certain(listed, names))
+    table = AddressTable(certain(listed, names))
     for at, name in enumerate(names):
         for address in (starts[at], starts[at] + 15, starts[at + 1] - 1):
             found = table.find(address)
@@ -271,13 +271,13 @@ def test_whatever_cannot_be_traced_no_name_is_wrong(data: st.DataObject) -> None
 def test_anything_may_be_in_the_lists(text: bytes, lines: list[bytes]) -> None:
     functions = parse_functions(text + b"\n" + LISTED)
     assert functions == sorted(functions, key=lambda row: row[0])
-    assert len(Table(certain(functions, parse_order([*lines, *ORDER.splitlines()])))) >= 6
+    assert len(AddressTable(certain(functions, parse_order([*lines, *ORDER.splitlines()])))) >= 6
 
 
 def test_the_last_function_of_a_module_ends_in_its_page() -> None:
     """Behind it may lie code that came after the symbols were read."""
     start = 0xFFFFFFFFC0000E00
-    table = Table([(start, b"last", b"one"), (start + 0x9000, b"first", b"other")])
+    table = AddressTable([(start, b"last", b"one"), (start + 0x9000, b"first", b"other")])
     assert [table.find(start + offset) is not None for offset in (0, 0x1FF, 0x200, 0x5000)] == [
         True,
         True,

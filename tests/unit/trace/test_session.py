@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.errors import StartError
 from kprobe_exporter.trace.asked import parse_asked
-from kprobe_exporter.trace.session import Threads, batched, text_specs
+from kprobe_exporter.trace.session import TracedThreads, batched, text_specs
 from kprobe_exporter.tracefs.instance import Instance
 
 
@@ -33,7 +33,7 @@ def test_a_process_with_later_threads(
     tmp_path: Path, instance: Instance, told: list[tuple[str, str]]
 ) -> None:
     start(tmp_path, 7, 7, 8)
-    threads = Threads(instance, 7, None, tmp_path)
+    threads = TracedThreads(instance, 7, None, tmp_path)
     threads.look()
     start(tmp_path, 7, 9)
     threads.look()
@@ -42,7 +42,7 @@ def test_a_process_with_later_threads(
 
 def test_a_process_that_ends(tmp_path: Path, instance: Instance, told: list[tuple[str, str]]) -> None:
     start(tmp_path, 7, 7)
-    threads = Threads(instance, 7, None, tmp_path)
+    threads = TracedThreads(instance, 7, None, tmp_path)
     (tmp_path / "7/task/7").rmdir()
     (tmp_path / "7/task").rmdir()
     threads.look()
@@ -51,7 +51,7 @@ def test_a_process_that_ends(tmp_path: Path, instance: Instance, told: list[tupl
 
 def test_a_thread(tmp_path: Path, instance: Instance, told: list[tuple[str, str]]) -> None:
     (tmp_path / "8").mkdir()  # which has no entry of its own in a listing of /proc
-    threads = Threads(instance, None, 8, tmp_path)
+    threads = TracedThreads(instance, None, 8, tmp_path)
     threads.look()
     assert told == [("set_event_pid", "8\n")]
 
@@ -66,7 +66,7 @@ def test_nobody(
     what: str,
 ) -> None:
     with pytest.raises(StartError, match=f"there is no {what}"):
-        Threads(instance, pid, tid, tmp_path)
+        TracedThreads(instance, pid, tid, tmp_path)
     assert told == []
 
 

@@ -7,26 +7,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.model.values import HistogramValue
-from kprobe_exporter.trace.count import DURATIONS, RETURNS, Row, Table
+from kprobe_exporter.trace.count import DURATIONS, RETURNS, CountRow, CountTable
 from kprobe_exporter.trace.output import escaped
 from kprobe_exporter.trace.table import columns, draw
 
 COLOR = re.compile("\x1b\\[[0-9;]*m")
 
 
-def table(**changed: object) -> Table:
+def table(**changed: object) -> CountTable:
     counts = [0] * (len(DURATIONS) + 1)
     counts[3:6] = [4, 8, 1]
     given: dict[str, object] = {
         "title": "call:vfs_read",
         "seconds": 3.2,
-        "rows": (Row("vfs_read", 12.4, 1234, {"EBADF": 3, "EIO": 1}, 2),),
+        "rows": (CountRow("vfs_read", 12.4, 1234, {"EBADF": 3, "EIO": 1}, 2),),
         "rates": (1.0, 4.0, 8.0),
         "histogram": HistogramValue(DURATIONS, tuple(counts), 1.0),
         "what": "duration",
         "lost": {},
     }
-    return Table(**(given | changed))  # type: ignore[arg-type]
+    return CountTable(**(given | changed))  # type: ignore[arg-type]
 
 
 def test_all_of_it() -> None:
@@ -61,14 +61,14 @@ def test_return_values() -> None:
 
 def test_what_was_lost_and_what_nobody_knows() -> None:
     lines = draw(
-        table(lost={"overrun": 7}, histogram=None, rows=(Row("x", 0, 0, {}, None),)), 60, 20, color=False
+        table(lost={"overrun": 7}, histogram=None, rows=(CountRow("x", 0, 0, {}, None),)), 60, 20, color=False
     )
     assert "lost: overrun 7" in lines
     assert lines[3] == "x               0             0           0"
 
 
 def test_rows_for_which_there_is_no_room() -> None:
-    rows = tuple(Row(f"f{number}", 1, 1, {}, 0) for number in range(30))
+    rows = tuple(CountRow(f"f{number}", 1, 1, {}, 0) for number in range(30))
     assert "and 26 more" in draw(table(rows=rows), 60, 10, color=False)
 
 
@@ -80,7 +80,7 @@ FIGURES = ["1,234", "123,456", "7", "12"]
 def test_a_long_name_leaves_room_for_the_figures(length: int, width: int) -> None:
     """The functions of one pattern begin alike, or end so: both ends stay."""
     name = f"{'a' * (length // 2)}{'z' * (length - length // 2)}"
-    rows = (Row(name, 1234, 123456, {"EIO": 7}, 12), Row("x", 0, 0, {}, 0))
+    rows = (CountRow(name, 1234, 123456, {"EIO": 7}, 12), CountRow("x", 0, 0, {}, 0))
     _, _, header, first, second, *_ = draw(table(rows=rows), width, 20, color=False)
     assert header.split() == ["probe", "hits/s", "hits", "errors", "missed"]
     shown, *figures = first.split()
@@ -98,7 +98,7 @@ def test_a_long_name_leaves_room_for_the_figures(length: int, width: int) -> Non
 
 @given(st.text(min_size=1))
 def test_the_width_at_which_a_name_is_whole(name: str) -> None:
-    shown = table(rows=(Row(name, 1, 1, {}, 0), Row("x", 1, 1, {}, 0)))
+    shown = table(rows=(CountRow(name, 1, 1, {}, 0), CountRow("x", 1, 1, {}, 0)))
     rows = draw(shown, max(53, columns(shown)), 20, color=False)[3:5]
     assert rows[0].startswith(escaped(name).replace("\n", "\\n"))
     assert rows[0].split()[-4:] == ["1", "1", "0", "0"]
@@ -128,7 +128,7 @@ def test_it_fits_and_steers_nothing(
 ) -> None:
     shown = table(
         title=title,
-        rows=(Row(name, 1.0, 1, {}, None),) * 3,
+        rows=(CountRow(name, 1.0, 1, {}, None),) * 3,
         rates=rates,
         histogram=HistogramValue(DURATIONS, counts, 1.0),
         lost=lost,

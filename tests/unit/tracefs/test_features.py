@@ -9,7 +9,7 @@ from kprobe_exporter.tracefs.features import (
     KINDS,
     TRIAL,
     Check,
-    Kind,
+    EventKind,
     instance_checks,
     kernel_checks,
     try_kind,
@@ -45,7 +45,7 @@ def by_name(checks: list[Check]) -> dict[str, Check]:
     return found
 
 
-def kind(name: str) -> Kind:
+def kind(name: str) -> EventKind:
     return next(kind for kind in KINDS if kind.name == name)
 
 

@@ -13,14 +13,14 @@ from kprobe_exporter.model.values import Layout, ProbeSpec
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.poller import read_counts
 from kprobe_exporter.tracefs.probes import install, names_in_use
-from kprobe_exporter.tracefs.retired import Definition, Retired
+from kprobe_exporter.tracefs.retired import Retired, RetiredDefinition
 from tests.fake_tracefs import FakeTracefs
 
 NAME = "retired_test"
 SPEC = ProbeSpec(
     "p", "kprobe", "kprobe:f", "f", "kprobe_events", "p", "f", None, Layout(0, "p", "p", "entry", "f")
 )
-DEFINITION = Definition.of(SPEC)
+DEFINITION = RetiredDefinition.of(SPEC)
 
 
 def test_the_same_definition_is_taken_once() -> None:
@@ -33,7 +33,7 @@ def test_the_same_definition_is_taken_once() -> None:
 
 def test_slots_and_filters_make_no_other_definition() -> None:
     other = replace(SPEC, filter="common_pid > 1", layout=replace(SPEC.layout, slot=9))
-    assert Definition.of(other) == DEFINITION
+    assert RetiredDefinition.of(other) == DEFINITION
 
 
 def test_the_oldest_are_surplus() -> None:

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.export.otlp.attempts import MAX_PAUSE, Answer, Attempts, root_of
+from kprobe_exporter.export.otlp.attempts import MAX_PAUSE, Attempts, RequestOutcome, root_of
 
-TAKEN = Answer(True)
-BUSY = Answer(False, "busy", retry=True)
-REFUSED = Answer(False, "refused")
+TAKEN = RequestOutcome(True)
+BUSY = RequestOutcome(False, "busy", retry=True)
+REFUSED = RequestOutcome(False, "refused")
 
 
 class Time:
@@ -29,11 +29,11 @@ class Time:
         self.now = min(self.now + seconds, max(self.now, self.stopped_at))
         return self.now >= self.stopped_at
 
-    def answering(self, *answers: Answer, takes: float = 0.0) -> Callable[[float], Answer]:
+    def answering(self, *answers: RequestOutcome, takes: float = 0.0) -> Callable[[float], RequestOutcome]:
         """An attempt that takes so many seconds; its last answer is given again and again."""
         given = iter([*answers, *repeat(answers[-1], 100)])
 
-        def once(left: float) -> Answer:
+        def once(left: float) -> RequestOutcome:
             self.made.append(self.now - 1000)
             self.left.append(left)
             self.now += min(takes, left)
@@ -59,7 +59,9 @@ class Time:
         ([REFUSED._replace(after=1)], 0, False, [0]),
     ],
 )
-def test_within_ten_seconds(answers: list[Answer], takes: float, taken: bool, made: list[float]) -> None:
+def test_within_ten_seconds(
+    answers: list[RequestOutcome], takes: float, taken: bool, made: list[float]
+) -> None:
     time = Time()
     assert time.attempts.run(time.answering(*answers, takes=takes), 10) is taken
     assert time.made == made
@@ -68,12 +70,15 @@ def test_within_ten_seconds(answers: list[Answer], takes: float, taken: bool, ma
 
 @given(
     st.lists(
-        st.builds(Answer, st.booleans(), retry=st.booleans(), after=st.none() | st.floats(0, 1e9)), min_size=1
+        st.builds(RequestOutcome, st.booleans(), retry=st.booleans(), after=st.none() | st.floats(0, 1e9)),
+        min_size=1,
     ),
     st.floats(0, 100),
     st.floats(0.01, 3600),
 )
-def test_it_is_bounded_whatever_the_answers(answers: list[Answer], takes: float, timeout: float) -> None:
+def test_it_is_bounded_whatever_the_answers(
+    answers: list[RequestOutcome], takes: float, timeout: float
+) -> None:
     time = Time()
     # One that asks to be tried again at once does so for ever, but an answer takes its time.
     time.attempts.run(time.answering(*answers, BUSY, takes=takes + 0.1), timeout)
@@ -115,12 +120,12 @@ def test_once_stopped_each_is_tried_once_and_in_time() -> None:
 
 
 def test_an_exception_is_an_answer() -> None:
-    def once(left: float) -> Answer:
+    def once(left: float) -> RequestOutcome:
         raise ValueError("metadata was invalid")
 
     attempts = Attempts()
     assert not attempts.run(once, 10)
-    assert attempts.answer == Answer(False, "metadata was invalid")
+    assert attempts.answer == RequestOutcome(False, "metadata was invalid")
     attempts.clear()
     assert attempts.answer is None
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.export.otlp.channel import BATCH, Channel, Counts
+from kprobe_exporter.export.otlp.channel import BATCH, Channel, SignalCounts
 from tests.support.patience import patience
 
 SOON = patience(10)
@@ -66,7 +66,7 @@ def test_all_is_sent_in_order_and_in_batches() -> None:
         assert all(channel.put(n) for n in range(2000))
     assert [n for batch in sender.batches for n in batch] == list(range(2000))
     assert max(map(len, sender.batches)) <= BATCH
-    assert channel.counts() == Counts(exported=2000)
+    assert channel.counts() == SignalCounts(exported=2000)
     assert sender.stopped == [SOON]
     assert sender.closed == 1
 
@@ -130,7 +130,7 @@ def test_who_asks_is_told_of_what_arrived() -> None:
                 assert channel.put(10 * batch + n)
             assert sender.arrived.acquire(timeout=SOON)
     assert told == [list(range(10)), list(range(30, 40))]
-    assert channel.counts() == Counts(exported=29, failed=11)
+    assert channel.counts() == SignalCounts(exported=29, failed=11)
 
 
 def test_a_full_queue_drops_and_says_so() -> None:
@@ -141,8 +141,8 @@ def test_a_full_queue_drops_and_says_so() -> None:
         channel.put(0)
         assert sender.arrived.acquire(timeout=SOON)
         assert [channel.put(n) for n in range(1, 16)] == [True] * 10 + [False] * 5
-        assert channel.counts() == Counts(dropped=5)
-    assert channel.counts() == Counts(exported=11, dropped=5)
+        assert channel.counts() == SignalCounts(dropped=5)
+    assert channel.counts() == SignalCounts(exported=11, dropped=5)
 
 
 def test_closing_gives_up_a_request_without_an_answer() -> None:
@@ -155,11 +155,11 @@ def test_closing_gives_up_a_request_without_an_answer() -> None:
     for n in range(1, 6):
         channel.put(n)
     channel.close(0.01)
-    assert channel.counts() == Counts(dropped=5, failed=1)
+    assert channel.counts() == SignalCounts(dropped=5, failed=1)
     sender.gate.set()
     channel._thread.join(SOON)
     assert not channel._thread.is_alive()
-    assert channel.counts() == Counts(dropped=5, failed=1), "a late answer counts no more"
+    assert channel.counts() == SignalCounts(dropped=5, failed=1), "a late answer counts no more"
     assert len(sender.batches) == 1
 
 
@@ -170,7 +170,7 @@ def test_closing_twice_and_using_it_afterwards() -> None:
     channel.close(SOON)
     channel.close(SOON)
     assert not channel.put(1)
-    assert channel.counts() == Counts(dropped=1)
+    assert channel.counts() == SignalCounts(dropped=1)
     assert (sender.stopped, sender.closed) == ([SOON], 1)
 
 
@@ -179,7 +179,7 @@ def test_closing_one_that_was_never_started() -> None:
     channel: Channel[int] = Channel("logs", same, sender, 10)
     channel.put(1)
     channel.close(SOON)
-    assert channel.counts() == Counts(dropped=1)
+    assert channel.counts() == SignalCounts(dropped=1)
 
 
 def test_silence_that_the_collector_asked_for_outlasts_the_channel() -> None:
@@ -189,7 +189,7 @@ def test_silence_that_the_collector_asked_for_outlasts_the_channel() -> None:
     channel.start()
     channel.put(1)
     channel.close(SOON)
-    assert channel.counts() == Counts(dropped=1)
+    assert channel.counts() == SignalCounts(dropped=1)
     assert sender.batches == []
 
 
@@ -199,7 +199,7 @@ def test_what_cannot_be_built_has_failed() -> None:
     with running(channel, sender):
         for n in range(300):
             channel.put(n)
-    assert channel.counts() == Counts(exported=200, failed=100)
+    assert channel.counts() == SignalCounts(exported=200, failed=100)
 
 
 def test_a_mistake_in_building_costs_its_item_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -213,7 +213,7 @@ def test_a_mistake_in_building_costs_its_item_alone(caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.INFO, "kprobe_exporter"), running(channel, sender):
         for n in range(1000):
             channel.put(n)
-    assert channel.counts() == Counts(exported=990, failed=10)
+    assert channel.counts() == SignalCounts(exported=990, failed=10)
     assert [r.getMessage() for r in caplog.records] == ["one of the logs cannot be built: KeyError('slot')"]
 
 
@@ -229,7 +229,7 @@ def test_a_sender_that_raises_does_not_end_the_thread(caplog: pytest.LogCaptureF
         for n in (1, 2):
             channel.put(n)
             assert sender.arrived.acquire(timeout=SOON)
-    assert channel.counts() == Counts(exported=1, failed=1)
+    assert channel.counts() == SignalCounts(exported=1, failed=1)
     assert len(caplog.records) == 1
 
 

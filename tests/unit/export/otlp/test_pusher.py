@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 from opentelemetry.sdk.metrics.export import Metric
 
-from kprobe_exporter.export.otlp.channel import Counts
+from kprobe_exporter.export.otlp.channel import SignalCounts
 from kprobe_exporter.export.otlp.metrics import Conversion, size
 from kprobe_exporter.export.otlp.pusher import POINTS, Pusher
 from kprobe_exporter.model.values import Family, Snapshot
@@ -60,7 +60,7 @@ def test_closing_pushes_a_last_time() -> None:
     made.close(SOON)
     made.close(SOON)
     assert sender.sizes == [POINTS] * 3
-    assert made.counts() == Counts(exported=3 * POINTS - 6, failed=6)
+    assert made.counts() == SignalCounts(exported=3 * POINTS - 6, failed=6)
     assert sender.closed == 1
 
 
@@ -71,7 +71,7 @@ def test_again_and_again() -> None:
     for _ in range(4):
         assert sender.arrived.acquire(timeout=SOON)
     made.close(SOON)
-    assert made.counts() == Counts(exported=len(sender.sizes) * POINTS)
+    assert made.counts() == SignalCounts(exported=len(sender.sizes) * POINTS)
     assert len(sender.sizes) % 3 == 0
 
 
@@ -91,7 +91,7 @@ def test_what_is_late_is_dropped() -> None:
     made = Pusher(lambda: SNAPSHOT, Slow(), 3600, Conversion(0), clock)
     made.start()
     made.close(SOON)
-    assert made.counts() == Counts(exported=POINTS, dropped=2 * POINTS)
+    assert made.counts() == SignalCounts(exported=POINTS, dropped=2 * POINTS)
 
 
 def test_silence_that_was_asked_for() -> None:
@@ -100,7 +100,7 @@ def test_silence_that_was_asked_for() -> None:
     made = pusher(sender)
     made.start()
     made.close(SOON)
-    assert made.counts() == Counts(dropped=3 * POINTS)
+    assert made.counts() == SignalCounts(dropped=3 * POINTS)
 
 
 def test_closing_gives_up_a_request_without_an_answer() -> None:
@@ -110,10 +110,10 @@ def test_closing_gives_up_a_request_without_an_answer() -> None:
     made.start()
     assert sender.arrived.acquire(timeout=SOON)
     made.close(0.01)
-    assert made.counts() == Counts(dropped=2 * POINTS, failed=POINTS)
+    assert made.counts() == SignalCounts(dropped=2 * POINTS, failed=POINTS)
     sender.gate.set()
     made._thread.join(SOON)
-    assert made.counts() == Counts(dropped=2 * POINTS, failed=POINTS)
+    assert made.counts() == SignalCounts(dropped=2 * POINTS, failed=POINTS)
 
 
 def test_who_has_ended_asks_nobody(caplog: pytest.LogCaptureFixture) -> None:
@@ -143,7 +143,7 @@ def test_closing_one_that_was_never_started() -> None:
     sender = FakeSender()
     made = pusher(sender)
     made.close(SOON)
-    assert made.counts() == Counts()
+    assert made.counts() == SignalCounts()
     assert sender.closed == 1
 
 

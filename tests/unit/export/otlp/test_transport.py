@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from kprobe_exporter.errors import StartError
 from kprobe_exporter.export.otlp import over_grpc, over_http
 from kprobe_exporter.export.otlp.answers import partial
-from kprobe_exporter.export.otlp.attempts import Answer, Attempts, NotTaken
-from kprobe_exporter.export.otlp.settings import Settings, Signal, protocol_of
+from kprobe_exporter.export.otlp.attempts import Attempts, NotTaken, RequestOutcome
+from kprobe_exporter.export.otlp.settings import OtlpSettings, Signal, protocol_of
 from kprobe_exporter.export.otlp.transport import QUIET, Transport, connect
 
 SIGNALS: tuple[Signal, ...] = ("logs", "traces", "metrics")
@@ -37,7 +37,7 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 class FakeExporter:
     """Gets an answer for each request as ``answer`` says; None for one that cannot be encoded."""
 
-    def __init__(self, answer: Callable[[Sequence[int]], Answer | None]) -> None:
+    def __init__(self, answer: Callable[[Sequence[int]], RequestOutcome | None]) -> None:
         self.answer = answer
         self.attempts = Attempts()
         self.requests: list[list[int]] = []
@@ -55,7 +55,7 @@ class FakeExporter:
 
 @given(st.sets(st.integers(0, 99)))
 def test_what_cannot_be_encoded_is_told_from_what_can(bad: set[int]) -> None:
-    exporter = FakeExporter(lambda items: None if bad & set(items) else Answer(True))
+    exporter = FakeExporter(lambda items: None if bad & set(items) else RequestOutcome(True))
     assert exporter.transport().export(range(100)) == 100 - len(bad)
     assert sorted(n for request in exporter.requests for n in request) == sorted(set(range(100)) - bad)
 
@@ -63,13 +63,13 @@ def test_what_cannot_be_encoded_is_told_from_what_can(bad: set[int]) -> None:
 @pytest.mark.parametrize(
     ("answer", "taken"),
     [
-        (Answer(True), 10),
-        (Answer(True, "two of them", rejected=2), 8),
-        (Answer(True, rejected=11), 0),
-        (Answer(False, "no"), 0),
+        (RequestOutcome(True), 10),
+        (RequestOutcome(True, "two of them", rejected=2), 8),
+        (RequestOutcome(True, rejected=11), 0),
+        (RequestOutcome(False, "no"), 0),
     ],
 )
-def test_how_many_were_taken(answer: Answer, taken: int) -> None:
+def test_how_many_were_taken(answer: RequestOutcome, taken: int) -> None:
     exporter = FakeExporter(lambda _: answer)
     assert exporter.transport().export(range(10)) == taken
     assert len(exporter.requests) == 1
@@ -78,7 +78,7 @@ def test_how_many_were_taken(answer: Answer, taken: int) -> None:
 def test_the_log_stays_short(caplog: pytest.LogCaptureFixture) -> None:
     """A collector that fails every other time for an hour."""
     now = 0.0
-    answers = iter([Answer(False, "x" * 10_000), Answer(True)] * 1800)
+    answers = iter([RequestOutcome(False, "x" * 10_000), RequestOutcome(True)] * 1800)
     transport = FakeExporter(lambda _: next(answers)).transport(lambda: now)
     with caplog.at_level(logging.INFO, "kprobe_exporter"):
         for _ in range(3600):
@@ -91,14 +91,14 @@ def test_the_log_stays_short(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize("signal", SIGNALS)
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
 def test_settings_reach_the_exporter(signal: Signal, protocol: Any) -> None:
-    settings = Settings("http://collector:1234/", protocol, {"X-Token": "t"}, 2.5, "gzip")
+    settings = OtlpSettings("http://collector:1234/", protocol, {"X-Token": "t"}, 2.5, "gzip")
     exporter = connect(signal, settings)._exporter
     if protocol == "grpc":
         assert exporter._endpoint == "collector:1234"
         assert exporter._headers == (("x-token", "t"),)
         assert exporter._timeout == 2.5
         assert exporter._compression is grpc.Compression.Gzip
-        assert isinstance(exporter._client, over_grpc.Client)
+        assert isinstance(exporter._client, over_grpc.GrpcClient)
     else:
         assert exporter._client._endpoint == f"http://collector:1234/v1/{signal}"
         assert exporter._client._headers["x-token"] == "t"
@@ -118,7 +118,7 @@ def test_the_environment_says_the_rest(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "7")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")
     monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL", protocol)
-    exporter = connect(signal, Settings())._exporter
+    exporter = connect(signal, OtlpSettings())._exporter
     if protocol == "grpc":
         assert exporter._endpoint == "general:1"
         assert exporter._headers == (("a", "b"),)
@@ -131,27 +131,31 @@ def test_the_environment_says_the_rest(
 
 
 def test_http_is_the_default() -> None:
-    assert protocol_of("logs", Settings()) == "http/protobuf"
+    assert protocol_of("logs", OtlpSettings()) == "http/protobuf"
 
 
 @pytest.mark.parametrize(
     ("settings", "environment", "sentence"),
     [
-        (Settings("collector:4317"), {}, "write http:// or https:// before it"),
+        (OtlpSettings("collector:4317"), {}, "write http:// or https:// before it"),
         (
-            Settings(certificate="/nowhere/ca.pem"),
+            OtlpSettings(certificate="/nowhere/ca.pem"),
             {},
             "otlp.certificate: /nowhere/ca.pem cannot be read: No such",
         ),
-        (Settings(protocol="grpc", client_key="/nowhere/key"), {}, "otlp.client_key: /nowhere/key cannot be"),
-        (Settings(), {"OTEL_EXPORTER_OTLP_CERTIFICATE": "/nowhere/ca"}, "/nowhere/ca cannot be read"),
-        (Settings(), {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}, "set it to http/protobuf or grpc"),
-        (Settings(protocol="grpc"), {"OTEL_EXPORTER_OTLP_TIMEOUT": "soon"}, "cannot be set up"),
-        (Settings(protocol="grpc"), {"OTEL_EXPORTER_OTLP_COMPRESSION": "zip"}, "cannot be set up"),
+        (
+            OtlpSettings(protocol="grpc", client_key="/nowhere/key"),
+            {},
+            "otlp.client_key: /nowhere/key cannot be",
+        ),
+        (OtlpSettings(), {"OTEL_EXPORTER_OTLP_CERTIFICATE": "/nowhere/ca"}, "/nowhere/ca cannot be read"),
+        (OtlpSettings(), {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}, "set it to http/protobuf or grpc"),
+        (OtlpSettings(protocol="grpc"), {"OTEL_EXPORTER_OTLP_TIMEOUT": "soon"}, "cannot be set up"),
+        (OtlpSettings(protocol="grpc"), {"OTEL_EXPORTER_OTLP_COMPRESSION": "zip"}, "cannot be set up"),
     ],
 )
 def test_what_can_never_work(
-    settings: Settings, environment: dict[str, str], sentence: str, monkeypatch: pytest.MonkeyPatch
+    settings: OtlpSettings, environment: dict[str, str], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -165,7 +169,7 @@ def test_files_of_certificates_may_be_anything(tmp_path: Path) -> None:
     file.write_bytes(b"\xff\x00 no certificate")
     name = str(file)
     for protocol in ("http/protobuf", "grpc"):
-        settings = Settings("https://127.0.0.1:1", protocol, None, 0.2, None, name, name, name)
+        settings = OtlpSettings("https://127.0.0.1:1", protocol, None, 0.2, None, name, name, name)
         transport = connect("logs", settings)
         assert transport.export([]) == 0
         transport.close()
@@ -175,7 +179,7 @@ def test_files_of_certificates_may_be_anything(tmp_path: Path) -> None:
 def test_a_header_that_cannot_be_sent(header: str) -> None:
     """It takes no batch apart."""
     for protocol in ("http/protobuf", "grpc"):
-        settings = Settings("http://127.0.0.1:1", protocol, {"x": header}, 0.2)
+        settings = OtlpSettings("http://127.0.0.1:1", protocol, {"x": header}, 0.2)
         transport = connect("logs", settings)
         assert transport.export([]) == 0
         assert transport._attempts.answer is not None

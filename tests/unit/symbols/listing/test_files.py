@@ -9,7 +9,7 @@ import pytest
 
 from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.target import Kind, parse_target
-from kprobe_exporter.symbols.listing import Wish, file_places, parse_wish
+from kprobe_exporter.symbols.listing import Query, file_places, parse_wish
 from tests.compiling import compiled
 
 SOURCE = """
@@ -26,12 +26,12 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled(tmp_path_factory.mktemp("elf") / "lib.so", SOURCE, "-shared", "-fPIC")
 
 
-def names(wish: Wish) -> list[str]:
+def names(wish: Query) -> list[str]:
     return [place.name for place in file_places(wish)]
 
 
 def test_all_that_an_attach_string_can_hold(library: Path) -> None:
-    places = file_places(Wish("*", Kind.UPROBE, str(library), "*"))
+    places = file_places(Query("*", Kind.UPROBE, str(library), "*"))
     assert {"shared", "alone"} <= {place.name for place in places}
     assert [str(place) for place in places] == sorted(str(parse_target(str(place))) for place in places)
     assert not any(re.search(r"[()]", place.name) for place in places)
@@ -45,7 +45,7 @@ def test_a_pattern(library: Path) -> None:
 
 def test_one_function_of_a_relative_path(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(library.parent)
-    [place] = file_places(Wish("alone", Kind.UCALL, "lib.so", "alone"))
+    [place] = file_places(Query("alone", Kind.UCALL, "lib.so", "alone"))
     assert str(place) == f"ucall:{library}:alone"
 
 
@@ -60,7 +60,7 @@ def test_one_function_of_a_relative_path(library: Path, monkeypatch: pytest.Monk
 )
 def test_why_not(library: Path, name: str, said: str) -> None:
     with pytest.raises(ProbeRefused) as error:
-        file_places(Wish(name, Kind.UPROBE, str(library), name))
+        file_places(Query(name, Kind.UPROBE, str(library), name))
     assert said in str(error.value)
 
 
@@ -73,11 +73,11 @@ def test_no_program(tmp_path: Path) -> None:
         (Path("/a b"), "blank"),
     ):
         with pytest.raises(GrammarError, match=said):
-            file_places(Wish("*", Kind.UPROBE, str(path), "*"))
+            file_places(Query("*", Kind.UPROBE, str(path), "*"))
 
 
 def test_this_interpreter() -> None:
     """Whatever its symbols are called, what is listed can be attached."""
     path = os.path.realpath(sys.executable)
-    for place in file_places(Wish("*", Kind.UPROBE, path, "*")):
+    for place in file_places(Query("*", Kind.UPROBE, path, "*")):
         assert parse_target(str(place)).path == path

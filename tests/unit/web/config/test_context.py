@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kprobe_exporter.web.config.context import CIPHERS, CURVES, Unfit, make_context
+from kprobe_exporter.web.config.context import CIPHERS, CURVES, RefusedSetting, make_context
 from kprobe_exporter.web.settings import Tls
 from tests.certificates import Authority, Pair
 
@@ -127,7 +127,9 @@ def test_kinds_of_keys(authority: Authority, client: ssl.SSLContext, key: tuple[
 
 
 def test_a_weak_key_is_refused(authority: Authority) -> None:
-    with pytest.raises(Unfit, match=r"^OpenSSL refuses the certificate or its key: ee key too small$"):
+    with pytest.raises(
+        RefusedSetting, match=r"^OpenSSL refuses the certificate or its key: ee key too small$"
+    ):
         context(authority.issue("weak", key=("rsa:1024",)))
 
 
@@ -219,6 +221,6 @@ def test_no_file_is_left_open(server: Pair) -> None:
 
     before = files()
     context(server)
-    with pytest.raises(Unfit):
+    with pytest.raises(RefusedSetting):
         make_context(server.certificate.read_bytes(), b"-----BEGIN PRIVATE KEY-----\n")
     assert files() == before
