@@ -147,7 +147,8 @@ def _be_the_agent(log: Path, main: Callable[[list[str]], object], arguments: lis
         os.dup2(fd, 2)
         sys.stdout = os.fdopen(1, "w", closefd=False)
         sys.stderr = os.fdopen(2, "w", closefd=False)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
         try:
             main(arguments)
             status = 0

@@ -12,6 +12,7 @@ lacks: any other skip there is a failure.
 import logging
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from tests.support.private_tracefs import TRACEFS, provide
 
 
 def pytest_configure() -> None:
+    # Asked to end, pytest ends what its fixtures have started, such as VMs; SIGTERM would not let it.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     provide()
 
 

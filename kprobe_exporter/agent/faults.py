@@ -19,15 +19,15 @@ Fault: TypeAlias = Literal[
 
 MEANING: Mapping[Fault, str] = {
     "tracefs_gone": "tracefs is not where it was mounted: the last counts stay until it is mounted again",
-    "instance_gone": "somebody removed the agent's tracefs instance: restart the agent",
+    "instance_gone": "the agent's tracefs instance was removed from outside: restart the agent",
     "locked_down": "the kernel was locked down, which forbids all tracing: the last counts stay",
     "descriptors_exhausted": "no file descriptor is left (EMFILE): raise the limit of open files",
-    "tracing_off": "somebody wrote 0 to the instance's tracing_on: it is 1 again",
+    "tracing_off": "another process wrote 0 to the instance's tracing_on: it is 1 again",
     "ftrace_off": "kernel.ftrace_enabled is 0: probes at the start of functions do not fire until it is 1",
     "kprobes_off": "all kprobes are off (debug/kprobes/enabled is 0): none fires until it is 1",
     "module_gone": "the module of the function was unloaded: it fires when that is loaded again",
-    "probe_disabled": "somebody else disabled it in the agent's instance: it is enabled again",
-    "probe_gone": "somebody else deleted its definition: it is installed again",
+    "probe_disabled": "another process disabled it in the agent's instance: it is enabled again",
+    "probe_gone": "another process deleted its definition: it is installed again",
 }
 
 SWITCHES: Mapping[Fault, Path] = {

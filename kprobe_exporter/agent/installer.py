@@ -22,7 +22,7 @@ from kprobe_exporter.tracefs.probes import names_in_use
 
 log = logging.getLogger(__name__)
 
-UNEXPECTED = "the kernel gave an answer that nobody expected"
+UNEXPECTED = "unexpected error from the kernel"
 
 
 class Installation:

@@ -99,7 +99,7 @@ class Watch:
             log.info("the kernel's counts are read again")
         elif not self._stale and STALE <= age < float("inf"):
             self._stale = True
-            log.warning("the kernel's counts are %d s old: something holds up whoever reads tracefs", age)
+            log.warning("the kernel's counts are %d s old: something holds up all reads of tracefs", age)
 
     def _is_news(self, read_at: float) -> bool:
         """Return whether this is a new reading of the counts, whose time is known well enough for a rate."""

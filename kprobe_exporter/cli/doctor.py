@@ -46,7 +46,7 @@ def doctor(as_json: bool, tracefs: Path | None) -> None:
     try:
         checks = examine(tracefs, Path("/"))
     except OSError as error:
-        raise TracefsError(f"the kernel gave an answer that nobody expected: {error}.") from error
+        raise TracefsError(f"unexpected error from the kernel: {error}.") from error
     missing = [check.name for check in checks if check.required and check.state == "no"]
     if as_json:
         click.echo(json.dumps([check._asdict() for check in checks], indent=2))

@@ -78,5 +78,5 @@ def list(glob: str, verbose: bool, path: str | None, tracefs: Path | None) -> No
             places, notes = KernelPlaces(root).find(wish)
             details, unread = Details(root).of(places) if verbose else ({}, [])
         except OSError as error:
-            raise TracefsError(f"the kernel gave an answer that nobody expected: {error}.") from error
+            raise TracefsError(f"unexpected error from the kernel: {error}.") from error
     _show(places, details, (*notes, *unread))

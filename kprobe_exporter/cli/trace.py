@@ -224,4 +224,4 @@ def _expected() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise TracefsError(f"the kernel gave an answer that nobody expected: {error}.") from error
+        raise TracefsError(f"unexpected error from the kernel: {error}.") from error

@@ -64,7 +64,7 @@ def look(config: Config, tracefs: Path, root: Path = Path("/")) -> list[DryRunRo
         config = replace(config, probes=tuple(probes))
         return resolve(config, _known(config, files, lists, resolver, root))
     except OSError as error:
-        raise TracefsError(f"the kernel gave an answer that nobody expected: {error}.") from error
+        raise TracefsError(f"unexpected error from the kernel: {error}.") from error
 
 
 def resolve(config: Config, known: Known) -> list[DryRunRow]:

@@ -89,7 +89,7 @@ def _users(root: Path) -> Check:
     if link in (None, INITIAL_USERS):
         return _namespace(root, "user_namespace", INITIAL_USERS, "")
     lines = [line.split() for line in (_text(root / "proc/self/uid_map") or "").split("\n")]
-    outside = next((line[1] for line in lines if len(line) == 3 and line[0] == "0"), "nobody")
+    outside = next((line[1] for line in lines if len(line) == 3 and line[0] == "0"), "unmapped")
     seen = f"/proc/self/ns/user is {link}, not the host's, and uid 0 is uid {outside} outside"
     if outside == "0":
         return Check("user_namespace", "ok", seen)

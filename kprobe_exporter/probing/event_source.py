@@ -168,10 +168,10 @@ class Intake:
         page = self._geometry.page
         stack_format = instance.event_format("ftrace", "kernel_stack")
         self._stacks = stacks(stack_format) if stack_format else None
-        nobody = page_parser()(self._geometry, (), KernelNames(self._threads, Symbols(instance.files)))
+        empty_parser = page_parser()(self._geometry, (), KernelNames(self._threads, Symbols(instance.files)))
         pipes = _open(instance, instance.open_raw)
         budget = 2 + 2 * buffer_kib * 1024 // page
-        self.pipe = self._pages = BinaryPipe(pipes, nobody, deliver, budget, page)
+        self.pipe = self._pages = BinaryPipe(pipes, empty_parser, deliver, budget, page)
 
     def prepare(
         self,

@@ -70,7 +70,7 @@ cdef class PageParser:
 
     A layout with a recipe never becomes a record: its records are added up in C, by the raw values of
     each metric's labels, and ``take`` gives the sums. ``pull`` reads and walks without the
-    interpreter's lock; ``feed`` does so for a page that somebody else read. Not thread-safe.
+    interpreter's lock; ``feed`` does so for a page that the caller has read. Not thread-safe.
     """
 
     compiled = True

@@ -53,7 +53,7 @@ def delete(files: Tracefs, group: str, event: str) -> str | None:
             if error.errno == errno.ENOENT:
                 continue
             reason = (
-                "somebody else has it enabled (EBUSY)"
+                "another user of tracefs has it enabled (EBUSY)"
                 if error.errno == errno.EBUSY
                 else f"the kernel answers {errno.errorcode.get(error.errno or 0, error)}"
             )

@@ -166,7 +166,7 @@ class Instance:
     def cannot_read(self, error: OSError) -> str:
         """Return a sentence that says why our trace_pipe could not be opened."""
         if error.errno == errno.EBUSY:
-            return f"somebody else is reading {self.path}/trace_pipe: end that reader."
+            return f"another process is reading {self.path}/trace_pipe: end that reader."
         return f"{self.path}/trace_pipe cannot be read: {error.strerror}."
 
     def counts_tracepoints(self) -> bool:
@@ -216,7 +216,7 @@ class Instance:
                 self.path,
             )
         elif not self._rmdir():
-            log.warning("%s is still in use by somebody and stays.", self.path)
+            log.warning("%s is still in use by another process and stays.", self.path)
         try:
             self._sweep()
         except OSError as error:
@@ -247,7 +247,7 @@ class Instance:
             self._lock = None
         if not removed:
             raise TracefsError(
-                f"{self.path} was left by a killed agent and cannot be removed, because somebody has "
+                f"{self.path} was left by a killed agent and cannot be removed, because another process has "
                 "a file in it open (EBUSY): end that reader (fuser -v finds it)."
             )
 

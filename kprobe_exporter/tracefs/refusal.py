@@ -15,7 +15,7 @@ MEANING = {
     errno.EILSEQ: "the offset is not the start of an instruction",
     errno.EEXIST: "the name is taken",
     errno.EADDRNOTAVAIL: "the name stands for more than one function",
-    errno.EBUSY: "somebody else uses it",
+    errno.EBUSY: "another user of tracefs uses it",
     errno.EPERM: "the kernel is locked down (confidentiality), or a security module forbids it",
     errno.EACCES: "no permission: run as root",
     errno.EROFS: "tracefs is mounted read-only",

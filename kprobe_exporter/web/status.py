@@ -31,7 +31,7 @@ _MEANING = {
 _NOTE = (
     "<b>Lost</b> A hit is no event where it is the agent's own, still on its way, kept out by a filter, or"
     " lost. The probes share the ring buffers, which do not say whose events they lost: ≤ is the most that a"
-    f" probe can have lost, {NONE} is where it makes no events, or where nobody can tell."
+    f" probe can have lost, {NONE} is where it makes no events, or where it is unknown."
 )
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 QUIET = 20.0  # seconds without output after which a line says that it still runs
-GRACE = 10.0  # seconds between asking a process to end and ending it
+GRACE = 30.0  # seconds between asking a process to end and ending it
 PROGRESS = re.compile(rb" (PASSED|FAILED|SKIPPED|ERROR|XFAIL|XPASS)\b")  # a line of `pytest --verbose`
 
 

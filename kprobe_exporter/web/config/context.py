@@ -75,8 +75,10 @@ def make_context(
     prefer_ours: bool = True,
     curve: str | None = None,
 ) -> ssl.SSLContext:
-    """Return a server's context. ``certificate``, ``key`` and ``client_ca`` are PEM. Raises RefusedSetting, and
-    OSError if the PEM data cannot be passed to OpenSSL now, for example because no descriptor is free."""
+    """Return a server's context. ``certificate``, ``key`` and ``client_ca`` are PEM.
+
+    Raises RefusedSetting, and OSError if the PEM data cannot be passed to OpenSSL now, for example because
+    no descriptor is free."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version, context.maximum_version = lowest, highest
     context.options |= ssl.OP_NO_RENEGOTIATION
@@ -123,7 +125,7 @@ def _load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -
         raise RefusedSetting("key", "there is no private key in PEM here (-----BEGIN PRIVATE KEY-----)")
     if b"ENCRYPTED" in key:
         raise RefusedSetting(
-            "key", "the key is encrypted, and nobody is there to type its password: decrypt it"
+            "key", "the key is encrypted, and the agent cannot ask for its password: decrypt it"
         )
     with ExitStack() as stack:
         certificate_file, key_file = (stack.enter_context(_file_of(pem)) for pem in (certificate, key))

@@ -54,7 +54,7 @@ class TlsSection:
                 sentence = f"{name}_file is missing: there is no TLS without cert_file and key_file"
                 self._document.refuse((TLS,), sentence)
         if client_ca is not None and client_auth is ssl.CERT_NONE:
-            sentence = "nobody is asked for a certificate: add client_auth_type: RequireAndVerifyClientCert"
+            sentence = "clients are not asked for one: add client_auth_type: RequireAndVerifyClientCert"
             self._document.refuse((TLS, self._written(section, "client_ca")), sentence)
         lowest, highest = self._version(section, "min_version"), self._version(section, "max_version")
         if lowest and highest and lowest > highest:
@@ -115,7 +115,7 @@ class TlsSection:
         path = (TLS, "client_auth_type")
         name = self._document.text(path) or "NoClientCert"
         if name in UNVERIFIED:
-            sentence = "a certificate that nobody verifies proves nothing: write RequireAndVerifyClientCert"
+            sentence = "an unverified certificate proves nothing: write RequireAndVerifyClientCert"
             self._document.refuse(path, sentence)
         elif name not in CLIENT_AUTH:
             self._document.refuse(path, f"must be {listed(CLIENT_AUTH)}")

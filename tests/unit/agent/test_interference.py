@@ -138,7 +138,7 @@ def test_who_insists_is_left_for_a_while(machine: Watched, caplog: pytest.LogCap
     [status] = [s for s in machine.agent.snapshot().probes if s.name == "open"]
     assert status.state == "contested"
     assert status.reason == (
-        "somebody else disabled it in the agent's instance, 4 times within 60 s: it is left alone for 10 s"
+        "another process disabled it in the agent's instance, 4 times within 60 s: it is left alone for 10 s"
     )
     for _ in range(9):
         machine.look()

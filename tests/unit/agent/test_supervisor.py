@@ -172,6 +172,6 @@ def test_counts_that_are_old_are_told_once_and_when_that_is_over(
         agent.second(0)
     told = [record.message for record in caplog.records if "counts" in record.message]
     assert told == [
-        "the kernel's counts are 10 s old: something holds up whoever reads tracefs",
+        "the kernel's counts are 10 s old: something holds up all reads of tracefs",
         "the kernel's counts are read again",
     ]

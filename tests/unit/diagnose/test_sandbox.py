@@ -79,8 +79,8 @@ def test_another_namespace(tmp_path: Path, name: str, links: dict[str, str], fix
         ("0 1000 1\n", "warn", "1000"),
         ("1 1 1\n0 100000 65536\n", "warn", "100000"),
         ("0 0 1\n", "ok", "0"),
-        ("", "warn", "nobody"),
-        ("nonsense\n", "warn", "nobody"),
+        ("", "warn", "unmapped"),
+        ("nonsense\n", "warn", "unmapped"),
     ],
 )
 def test_another_user_namespace(tmp_path: Path, uid_map: str, state: str, outside: str) -> None:

@@ -91,7 +91,7 @@ def test_one_of_a_pattern_that_cannot_be_enabled(tmp_path: Path) -> None:
     assert targets == ["kprobe:vfs_a", "kprobe:vfs_b"]
     assert said == (
         "2 match the pattern, and 1 of them are refused, such as kprobe:vfs_a: it cannot be enabled: "
-        "somebody else uses it (EBUSY)."
+        "another user of tracefs uses it (EBUSY)."
     )
 
 

@@ -78,7 +78,7 @@ def test_what_is_gone_is_as_good_as_deleted(table: Table) -> None:
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
-        (errno.EBUSY, "somebody else has it enabled (EBUSY)"),
+        (errno.EBUSY, "another user of tracefs has it enabled (EBUSY)"),
         (errno.EPERM, "the kernel answers EPERM"),
     ],
 )

@@ -144,7 +144,7 @@ NO_TLS = "cert_file is missing: there is no TLS without cert_file and key_file"
         ),
         (
             f"tls_server_config: {{{PAIR}, client_ca_file: authority.pem}}",
-            "nobody is asked for a certificate",
+            "clients are not asked for one",
         ),
         (
             f"tls_server_config: {{{PAIR}, client_auth_type: RequireAndVerifyClientCert}}",
