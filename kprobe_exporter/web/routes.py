@@ -10,7 +10,7 @@ from http import HTTPStatus
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
@@ -62,13 +62,13 @@ def create_app(
 ) -> ASGIApp:
     """Return the application. ``ready`` returns None, or why not; without ``reload``, reloading is forbidden.
 
-    ``snapshot``, ``ready`` and ``reload`` are called in 4 worker threads, ``reload`` by one at a time, so the
-    event loop answers other requests while they wait. An exception becomes one line for the client and one
-    in the log. ``settings`` is called in the event loop, at each request.
+    ``snapshot`` and ``reload`` are called in 4 worker threads, ``reload`` by one at a time, and ``ready`` in
+    one of its own, so the event loop answers other requests while they wait. An exception becomes one line
+    for the client and one in the log. ``settings`` is called in the event loop, at each request.
     """
     check_telemetry_path(telemetry_path)
     exposition = Exposition(snapshot)
-    workers = ThreadPoolExecutor(_WORKERS, "web")
+    workers, watcher = _Workers(_WORKERS, "web"), _Workers(1, "ready")
 
     def metrics(request: Request) -> Response:
         accept = ",".join(request.headers.getlist("accept"))
@@ -94,10 +94,10 @@ def create_app(
 
     app = Starlette(
         routes=[
-            Route("/", _off_loop(workers, status)),
-            Route(telemetry_path, _off_loop(workers, metrics)),
+            Route("/", workers.endpoint(status)),
+            Route(telemetry_path, workers.endpoint(metrics)),
             Route("/-/healthy", healthy),
-            Route("/-/ready", _off_loop(workers, readiness)),
+            Route("/-/ready", watcher.endpoint(readiness)),
             Route("/-/reload", _reloading(workers, reload), methods=["POST"]),
         ],
         exception_handlers={HTTPException: _refuse},
@@ -107,9 +107,7 @@ def create_app(
     return RequestLimits(Access(app, settings))
 
 
-def _reloading(
-    workers: ThreadPoolExecutor, reload: Reload | None
-) -> Callable[[Request], Awaitable[Response]]:
+def _reloading(workers: "_Workers", reload: Reload | None) -> Callable[[Request], Awaitable[Response]]:
     turn = asyncio.Lock()
 
     def respond(_: Request) -> Response:
@@ -117,7 +115,7 @@ def _reloading(
         reason = reload()
         return line("reloaded") if reason is None else line(reason, HTTPStatus.INTERNAL_SERVER_ERROR)
 
-    off_loop = _off_loop(workers, respond)
+    off_loop = workers.endpoint(respond, without_client=True)
 
     async def endpoint(request: Request) -> Response:
         if reload is None:
@@ -141,23 +139,40 @@ def _is_from_a_page(request: Request) -> bool:
     return "origin" in request.headers or site != "none"
 
 
-def _off_loop(
-    workers: ThreadPoolExecutor, respond: Callable[[Request], Response]
-) -> Callable[[Request], Awaitable[Response]]:
-    async def endpoint(request: Request) -> Response:
-        loop = asyncio.get_running_loop()
-        try:
-            return await loop.run_in_executor(workers, respond, request)
-        except asyncio.CancelledError:
-            # The server stops and does not wait any longer; the worker's response is discarded.
-            return line("the agent stops", HTTPStatus.SERVICE_UNAVAILABLE)
-        except Exception as error:
-            # %r keeps the message on one line.
-            debug = log.isEnabledFor(logging.DEBUG)
-            log.error("cannot answer %s: %r", request.url.path, error, exc_info=debug)
-            return line("something went wrong: see the agent's log", HTTPStatus.INTERNAL_SERVER_ERROR)
+class _Workers:
+    """Threads that compute responses.
 
-    return endpoint
+    A request waits for a thread in the event loop. If its client has given up by then, as Prometheus does
+    after its scrape timeout, no thread computes a response: otherwise an agent that is slower than its
+    clients would work for those that have gone, and never again answer one in time.
+    """
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._threads = ThreadPoolExecutor(threads, name)
+        self._free = asyncio.Semaphore(threads)
+
+    def endpoint(
+        self, respond: Callable[[Request], Response], *, without_client: bool = False
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """Return what answers a request with ``respond``; ``without_client``: also if its client has gone."""
+
+        async def endpoint(request: Request) -> Response:
+            try:
+                await request.body()  # Only after the body does the server tell that the client has gone.
+                async with self._free:
+                    if not without_client and await request.is_disconnected():
+                        return line("the client has gone", HTTPStatus.SERVICE_UNAVAILABLE)
+                    return await asyncio.get_running_loop().run_in_executor(self._threads, respond, request)
+            except (asyncio.CancelledError, ClientDisconnect):
+                # The server stops and does not wait any longer, or the client has gone.
+                return line("the agent stops", HTTPStatus.SERVICE_UNAVAILABLE)
+            except Exception as error:
+                # %r keeps the message on one line.
+                debug = log.isEnabledFor(logging.DEBUG)
+                log.error("cannot answer %s: %r", request.url.path, error, exc_info=debug)
+                return line("something went wrong: see the agent's log", HTTPStatus.INTERNAL_SERVER_ERROR)
+
+        return endpoint
 
 
 async def _refuse(_: Request, error: Exception) -> Response:

@@ -111,7 +111,7 @@ def everything(kernels: Sequence[Kernel], host_suites: Sequence[str], stop: thre
     suites = {name: partial(host_suite, name, stop) for name in HOST_SUITES}
     whole, own = suites.pop("whole"), list(suites.values())
     *guests, last = _guests(kernels, (), stop, shared=True)
-    return _side_by_side([[last, whole], [*own, *guests]], stop)
+    return _side_by_side([[whole, last], [*own, *guests]], stop)
 
 
 def host_suite(name: str, stop: threading.Event) -> Result:

@@ -31,6 +31,8 @@ KERNELS = {
             "6.1",
             absent=frozenset({"available_filter_functions_addrs", "buffer_subbuf_size_kb"}),
             elsewhere=(
+                "tests/kernel/test_documented.py",
+                "tests/kernel/test_otlp.py",
                 "tests/kernel/test_trace_end.py",
                 "tests/kernel/test_trace_examples.py",
                 "tests/kernel/test_trace_records.py",
@@ -42,8 +44,13 @@ KERNELS = {
             also=("tests/faults/test_soak.py",),
             elsewhere=(
                 "tests/faults/test_budget.py",
+                "tests/faults/test_flooded.py",
+                "tests/faults/test_logs.py",
                 "tests/faults/test_machine.py",
+                "tests/faults/test_stuck.py",
                 "tests/faults/test_systemd.py",
+                "tests/kernel/test_configured.py",
+                "tests/kernel/test_containers.py",
                 "tests/kernel/test_doctor.py",
                 "tests/kernel/test_list.py",
                 "tests/kernel/test_otlp_examples.py",

@@ -2,6 +2,7 @@
 
 import gzip
 import logging
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -306,3 +307,48 @@ def test_telemetry_paths(path: str) -> None:
 def test_bad_telemetry_paths(path: str) -> None:
     with pytest.raises(StartError, match=r"^the telemetry path .*such as /metrics$"):
         create_app(lambda: SNAPSHOT, lambda: None, path)
+
+
+def test_no_work_is_done_for_clients_that_have_gone() -> None:
+    """More scrapes than threads, all given up while the first ones wait: then the next one is answered."""
+    going_on, begun = threading.Event(), threading.Semaphore(0)
+    snapshots = 0
+
+    def snapshot() -> Snapshot:
+        nonlocal snapshots
+        snapshots += 1
+        begun.release()
+        assert going_on.wait(patience(10))
+        return SNAPSHOT
+
+    def is_ready() -> None:
+        connection = HTTPConnection("127.0.0.1", port, timeout=patience(10))
+        connection.request("GET", "/-/ready")
+        assert connection.getresponse().status == 200
+        connection.close()
+
+    errors: list[BaseException] = []
+    app = create_app(snapshot, lambda: None)
+    web = WebServer(app, listen(["127.0.0.1:0"]), errors.append)
+    port = int(web.addresses[0].rpartition(":")[2])
+    web.start()
+    try:
+        clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
+        for client in clients:
+            client.sendall(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")
+        assert all(begun.acquire(timeout=patience(10)) for _ in range(4))
+        # When the event loop answers what came later, it has read all requests, and then seen all ends.
+        is_ready()
+        for client in clients:
+            client.close()
+        is_ready()
+        answer = HTTPConnection("127.0.0.1", port, timeout=patience(10))
+        answer.request("GET", "/metrics")
+        going_on.set()
+        assert answer.getresponse().status == 200
+        answer.close()
+    finally:
+        going_on.set()
+        web.close()
+    assert snapshots == 5
+    assert errors == []
