@@ -69,7 +69,7 @@ def test_an_abandoned_one_that_somebody_reads_is_told(kernel: Kernel) -> None:
     killed = Instance.acquire(kernel.files, NAME)
     pipe = killed.open_pipe()
     abandon(killed)
-    with pytest.raises(TracefsError, match=r"somebody has a file in it open \(EBUSY\)"):
+    with pytest.raises(TracefsError, match=r"another process has a file in it open \(EBUSY\)"):
         Instance.acquire(kernel.files, NAME)
     os.close(pipe)
     Instance.acquire(kernel.files, NAME).close()
@@ -85,7 +85,7 @@ def test_a_second_reader_is_told(kernel: Kernel) -> None:
         else:
             told = instance.cannot_read(OSError(errno.EBUSY, "busy"))
         os.close(pipe)
-    assert "somebody else is reading" in told
+    assert "another process is reading" in told
 
 
 def test_own_threads_are_kept_out_and_those_they_start(kernel: Kernel) -> None:

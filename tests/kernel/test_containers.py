@@ -184,5 +184,5 @@ def test_threads_are_followed_again_when_somebody_stopped_it(start_agent: StartA
     (events / "enable").write_text("0")
     eventually(lambda: [path.read_text() for path in followed] == ["1\n", "1\n"])
     eventually(lambda: (events / "kprobe_exporter/open/enable").read_text() == "1\n")
-    assert "the probe 'task:task_newtask': somebody else disabled it" in agent.output()
+    assert "the probe 'task:task_newtask': another process disabled it" in agent.output()
     assert agent.scrape().value("kprobe_exporter_faults_total", fault="probe_disabled") >= 3

@@ -188,7 +188,7 @@ def test_a_reader_of_our_pipe_is_told(start_agent: StartAgent, files: MountedTra
     try:
         successor = start_agent(PROBES, serving=False)
         assert successor.wait() == 1
-        assert "somebody has a file in it open (EBUSY)" in successor.output()
+        assert "another process has a file in it open (EBUSY)" in successor.output()
     finally:
         os.close(pipe)
     assert CliRunner().invoke(main, ["cleanup"]).exit_code == 0

@@ -266,7 +266,7 @@ import sys
 from kprobe_exporter.export.otlp import channel, settings, transport
 def there(): return sorted({"opentelemetry", "requests", "grpc"} & set(sys.modules))
 print(there())
-transport.connect("logs", settings.Settings(protocol="http/protobuf"))
+transport.connect("logs", settings.OtlpSettings(protocol="http/protobuf"))
 print(there())
 """
 
