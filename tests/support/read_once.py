@@ -19,6 +19,9 @@ from kprobe_exporter.symbols.addresses import AddressTable, Symbols
 from kprobe_exporter.symbols.resolve import Resolver
 from kprobe_exporter.tracefs.files import TRACEABLE, MountedTracefs
 
+MODULES = Path("/proc/modules")
+"""Not there where the kernel was built without modules."""
+
 
 @contextmanager
 def read_once(kernel: MountedTracefs) -> Iterator[None]:
@@ -52,7 +55,7 @@ def _lists(patch: pytest.MonkeyPatch, kernel: MountedTracefs) -> None:
         if path.name not in ("kallsyms", TRACEABLE):
             yield from read(path)
             return
-        place = path, frozenset(lists.modules(read(Path("/proc/modules"))))
+        place = path, frozenset(lists.modules(read(MODULES)) if MODULES.exists() else ())
         with path.open("rb") as file:  # which a process may not be allowed to, or see without addresses
             first = file.readline()
         if place not in known:
@@ -67,11 +70,10 @@ def _lists(patch: pytest.MonkeyPatch, kernel: MountedTracefs) -> None:
 
 def _functions(patch: pytest.MonkeyPatch, kernel: MountedTracefs) -> None:
     read: Callable[[Resolver], dict[str, list[str]] | None] = vars(Resolver)["_places"].func
-    modules_file = Path("/proc/modules")
     known: dict[tuple[str, ...], dict[str, list[str]] | None] = {}
 
     def places(resolver: Resolver) -> dict[str, list[str]] | None:
-        lines = modules_file.read_text().splitlines() if modules_file.exists() else ()
+        lines = MODULES.read_text().splitlines() if MODULES.exists() else ()
         modules = tuple(sorted(line.partition(" ")[0] for line in lines))
         if modules not in known:
             known.clear()
