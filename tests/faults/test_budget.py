@@ -37,6 +37,12 @@ def short_pause(monkeypatch: pytest.MonkeyPatch) -> int:
     return pause
 
 
+@pytest.fixture
+def long_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probe that is off stays off until the test has ended."""
+    monkeypatch.setattr(rate_limit, "FIRST_PAUSE", 3600)
+
+
 @contextmanager
 def flood(call: Callable[[], object] = os.getppid) -> Iterator[None]:
     """A child that makes this call as often as it can."""
@@ -148,6 +154,7 @@ def test_the_pause_grows_while_the_flood_lasts(start_agent: StartAgent, short_pa
     assert pauses == [str(short_pause), str(2 * short_pause)]
 
 
+@pytest.mark.usefixtures("long_pause")
 def test_all_together_trip_the_loudest(start_agent: StartAgent) -> None:  # noqa: F811
     """The one that fires most goes; ``limit: none`` is for a probe's own limit, not for all together."""
     agent = start_agent(
@@ -168,6 +175,7 @@ def test_all_together_trip_the_loudest(start_agent: StartAgent) -> None:  # noqa
     eventually(lambda: agent.scrape().value(HITS, probe="quiet") == 23)
 
 
+@pytest.mark.usefixtures("long_pause")
 def test_none_is_no_limit(start_agent: StartAgent) -> None:  # noqa: F811
     """Beside one on the same function whose limit is kept; and what it costs rises with its hits."""
     free = f"{{name: free, {GETPPID}, limit: none}}"

@@ -208,6 +208,7 @@ probes:
     with interruptible():
         asleep = other.submit(sleep_until_interrupted)
         eventually(lambda: "nanosleep" in Path(f"/proc/self/task/{own}/wchan").read_text())
+        agent.scrape()  # it has read the beginning
         recording.write_text("0")
         eventually(lambda: recording.read_text() == "1\n")
         signal.pthread_kill(thread, signal.SIGUSR1)

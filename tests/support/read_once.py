@@ -8,7 +8,7 @@ reading is kept.
 import gc
 from array import array
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -64,7 +64,7 @@ def _lists(patch: pytest.MonkeyPatch, kernel: MountedTracefs) -> None:
 
     patch.setattr(lists, "_lines", lines)
     for path in (kernel.root / TRACEABLE, Path("/proc/kallsyms")):
-        if path.exists():
+        with suppress(OSError):  # tests that need a list which is not there say so themselves
             next(lines(path), b"")
 
 
