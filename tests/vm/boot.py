@@ -52,6 +52,7 @@ class Guest:
     timeout: int
     port: int | None = None  # of this machine's loopback, forwarded to the guest's GUEST_PORT
     writable: Path | None = None
+    cpus: int = 2  # more than one, since tracing is per CPU; one thread of this machine emulates all
 
     @property
     def shared(self) -> Path:
@@ -64,7 +65,7 @@ def command(guest: Guest) -> list[str]:
     script.write_text(_script(guest))
     vng = ["vng", "--run", str(image(guest.kernel).vmlinuz), "--force-9p", "--user", "root"]
     # Emulation works everywhere; KVM within a VM often does not.
-    vng += ["--disable-kvm", "--cpus", "2", "--memory", "2G"]
+    vng += ["--disable-kvm", "--cpus", str(guest.cpus), "--memory", "2G"]
     # The kernel's own words go to a file: the serial console is virtme-ng's, which drops them.
     vng += ["--append", "console=hvc0", "--append", "loglevel=5"]
     # As real machines do, events take their time from the TSC: not believed that both CPUs' are one

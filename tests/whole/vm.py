@@ -45,7 +45,9 @@ def whole(directory: Path, ready: Callable[[Prometheus], bool]) -> Iterator[Prom
     machine.mkdir()
     command = [sys.executable, "-m", "tests.whole.guest"]
     limit = round(patience(LIMIT))
-    guest = boot.Guest(KERNELS["6.12"], command, machine, limit, port=port)
+    # One CPU: on two that one thread emulates in turns, each wait for the interpreter's lock takes a turn,
+    # and a scrape of an agent with all packs 20 s.
+    guest = boot.Guest(KERNELS["6.12"], command, machine, limit, port=port, cpus=1)
     stop = threading.Event()
     child = Child("whole", boot.command(guest), machine / "log", limit + 30, boot.environment(), stop)
     running = threading.Thread(target=child.run)
