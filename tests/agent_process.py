@@ -20,6 +20,8 @@ DRAIN_TIME = 0.2
 """Seconds that a scrape waits for the reader, as in service. Tests let it wait as much longer as the machine
 is slower, since they rely on a scrape to have what the kernel recorded before it."""
 
+ENDING = {signal.SIGINT, signal.SIGTERM}
+
 START_TIME = 20
 """Seconds that an idle machine takes at most to start an agent."""
 
@@ -72,10 +74,16 @@ class AgentProcess:
         self._status: int | None = None
         log.touch()
         drain_time = patience(DRAIN_TIME) if complete else DRAIN_TIME
+        # The child has pytest's handlers until it has set its own: a signal in between waits.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         self.pid = os.fork()
         if self.pid == 0:
+            for number in ENDING:
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             agent_module.DRAIN_TIME = drain_time
             _be_the_agent(log, main, list(arguments))
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def output(self) -> str:
         return self.log.read_text(errors="surrogateescape")
@@ -147,8 +155,6 @@ def _be_the_agent(log: Path, main: Callable[[list[str]], object], arguments: lis
         os.dup2(fd, 2)
         sys.stdout = os.fdopen(1, "w", closefd=False)
         sys.stderr = os.fdopen(2, "w", closefd=False)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
         try:
             main(arguments)
             status = 0
