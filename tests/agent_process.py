@@ -1,4 +1,4 @@
-"""A running agent, for tests: a real process with its own log, metrics read over HTTP."""
+"""A running agent for tests: a real process with a log of its own, whose metrics are read over HTTP."""
 
 import os
 import re
@@ -17,13 +17,13 @@ from tests.support.patience import eventually, patience
 SERVING = re.compile(r"serving metrics at (http://\S+?)/metrics")
 
 DRAIN_TIME = 0.2
-"""Seconds that a scrape waits for the reader, as in service. Tests let it wait as much longer as the machine
-is slower, since they rely on a scrape to have what the kernel recorded before it."""
+"""Seconds that a scrape waits for the reader, as in service. Tests multiply it by the machine's slowness,
+since they rely on a scrape to include all that the kernel recorded before it."""
 
 ENDING = {signal.SIGINT, signal.SIGTERM}
 
 START_TIME = 20
-"""Seconds that an idle machine takes at most to start an agent."""
+"""Seconds that an agent needs at most to start on an idle machine."""
 
 
 class Metrics(Mapping[tuple[str, frozenset[tuple[str, str]]], float]):
@@ -47,7 +47,7 @@ class Metrics(Mapping[tuple[str, frozenset[tuple[str, str]]], float]):
         return len(self._values)
 
     def value(self, name: str, **labels: str) -> float:
-        """The value of one sample; 0 where there is none, as PromQL's sum() would have it."""
+        """Return the value of one sample, or 0 if there is none, as PromQL's sum() counts it."""
         return self._values.get((name, frozenset(labels.items())), 0.0)
 
     def labels(self, name: str) -> list[dict[str, str]]:
@@ -56,9 +56,9 @@ class Metrics(Mapping[tuple[str, frozenset[tuple[str, str]]], float]):
 
 
 class AgentProcess:
-    """The command line in a child that is forked, not executed: imports are slow under emulation.
+    """The command line in a forked child. It is not executed, because imports are slow under emulation.
 
-    Without `complete`, a scrape waits for the reader no longer than in service, and may miss the last events.
+    Unless ``complete``, a scrape waits for the reader as long as in service, and may miss the last events.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class AgentProcess:
         return self.log.read_text(errors="surrogateescape")
 
     def wait_until_serving(self) -> None:
-        """Wait until it says that it serves; AssertionError with its output if it ends instead."""
+        """Wait until the agent logs that it serves; AssertionError with its output if it ends first."""
 
         def serving() -> bool:
             assert self.poll() is None, f"the agent ended with {self._status}: {self.output()}"
@@ -108,7 +108,7 @@ class AgentProcess:
         return Metrics(self.get())
 
     def poll(self) -> int | None:
-        """Its exit status if it has ended; -N if by signal N."""
+        """Return the exit status, -N if signal N ended the process, or None while it runs."""
         if self._status is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -116,7 +116,7 @@ class AgentProcess:
         return self._status
 
     def wait(self, seconds: float = 30) -> int:
-        """Its exit status."""
+        """Wait for the process to end, and return its exit status."""
         eventually(lambda: self.poll() is not None, seconds)
         assert self._status is not None
         return self._status
@@ -126,14 +126,14 @@ class AgentProcess:
             os.kill(self.pid, number)
 
     def end(self) -> int:
-        """SIGTERM, then its exit status."""
+        """Send SIGTERM, wait, and return the exit status."""
         self.signal(signal.SIGTERM)
         return self.wait()
 
 
 @contextmanager
 def running(agent: AgentProcess) -> Iterator[AgentProcess]:
-    """The agent, ended at the latest when the context is left."""
+    """Yield the agent, and end it by SIGTERM when the context is left; by SIGKILL if it does not end."""
     try:
         yield agent
     finally:
@@ -146,7 +146,7 @@ def running(agent: AgentProcess) -> Iterator[AgentProcess]:
 
 
 def _be_the_agent(log: Path, main: Callable[[list[str]], object], arguments: list[str]) -> None:
-    """Run the command line as a process of its own would, and never come back."""
+    """Run the command line as the main program of this forked child, and exit instead of returning."""
     status = 70
     try:
         fd = os.open(log, os.O_WRONLY | os.O_APPEND)

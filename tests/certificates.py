@@ -1,4 +1,4 @@
-"""Certificates for tests, made by openssl: an authority, and what it signs."""
+"""Certificates for tests, made by openssl: an authority, and the certificates that it signs."""
 
 import subprocess
 from pathlib import Path
@@ -15,7 +15,7 @@ class Pair:
 
 
 class Authority(Pair):
-    """A certificate that signs others, in a directory of its own."""
+    """A certificate that signs others, with a directory of its own."""
 
     def __init__(self, directory: Path, name: str = "authority") -> None:
         super().__init__(directory, name)
@@ -26,7 +26,7 @@ class Authority(Pair):
     def issue(
         self, name: str, names: str = "DNS:localhost,IP:127.0.0.1,IP:::1", key: tuple[str, ...] = EC
     ) -> Pair:
-        """A certificate for these alternative names, and a new key."""
+        """Issue a certificate for these alternative names, with a new key."""
         pair = Pair(self._directory, name)
         signed = ["-CA", str(self.certificate), "-CAkey", str(self.key)]
         options = ["-addext", f"subjectAltName={names}", "-addext", "basicConstraints=CA:FALSE"]

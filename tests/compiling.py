@@ -1,4 +1,4 @@
-"""C programs for the tests, made by the compiler that building the package takes anyway."""
+"""C programs for the tests, built with the compiler that the package itself needs for its build."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ import pytest
 
 
 def compiled(output: Path, source: str, *flags: str) -> Path:
-    """Compile and link one file; a test that needs it is skipped where no compiler is."""
+    """Compile and link one file. Without a compiler the test is skipped, or fails under CI."""
     compiler = shutil.which("cc")
     if compiler is None:
         if os.environ.get("CI"):

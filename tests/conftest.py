@@ -1,12 +1,12 @@
-"""What every suite shares: a tracefs, the marker `needs`, and promtool.
+"""What all suites share: a tracefs, the marker `needs`, and promtool.
 
-The tracefs is in a mount namespace of pytest's own: no suite depends on what this machine has mounted, or
-leaves anything mounted.
+The tracefs is mounted in a mount namespace of pytest's own. No suite depends on what this machine has
+mounted, and no suite leaves a mount behind.
 
-`@pytest.mark.needs("kprobe_events")` skips a test where the kernel has no such file below its
-tracefs, and no such word in its README; `needs("initial_pid_namespace")`, where events name threads by other
-ids than getpid(2). The harness (tests/vm) knows what each kernel under test
-lacks: any other skip there is a failure.
+`@pytest.mark.needs("kprobe_events")` skips a test if the kernel has neither a file of that name below its
+tracefs nor that word in the README there. `needs("initial_pid_namespace")` skips a test where the thread ids
+of events differ from those of getpid(2). The harness (tests/vm) knows what each kernel under test lacks: any
+other skip there is a failure.
 """
 
 import logging
@@ -23,14 +23,14 @@ from tests.support.private_tracefs import TRACEFS, provide
 
 
 def pytest_configure() -> None:
-    # Asked to end, pytest ends what its fixtures have started, such as VMs; SIGTERM would not let it.
+    # SIGTERM is handled as SIGINT: pytest then finalizes its fixtures, which end the VMs that they started.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     provide()
 
 
 @pytest.fixture(autouse=True)
 def own_log() -> Iterator[None]:
-    """A command that ran in this process has set up the package's log: the next test finds it as it was."""
+    """Restore the package's logger, which a command that ran in this process may have set up."""
     log = logging.getLogger("kprobe_exporter")
     before = log.level, log.propagate, log.handlers[:]
     yield
@@ -47,13 +47,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def needs_tracefs() -> None:
-    """Skip a test where there is no tracefs for it."""
+    """Skip the test if it has no tracefs."""
     if why := provide():
         pytest.skip(why)
 
 
 def has(feature: str) -> bool:
-    """Whether this machine's tracefs has the file or names the word in its README, or has the namespace."""
+    """Whether tracefs has this file, or its README this word; or whether the PID namespace is the first."""
     if feature == "initial_pid_namespace":
         return in_the_first_namespace()
     readme = TRACEFS / "README"
@@ -62,7 +62,7 @@ def has(feature: str) -> bool:
 
 @pytest.fixture
 def promtool() -> str:
-    """Prometheus' own judge of metrics; where tests run for the record it must be there."""
+    """Return the path of promtool, Prometheus' checker of metrics. Its absence fails a test under CI."""
     unpacked = Path(__file__).parents[1] / "build/prometheus/usr/bin/promtool"
     found = shutil.which("promtool") or shutil.which(unpacked)
     if found:

@@ -1,7 +1,7 @@
-"""JSON Schemas of dashboards and of each sort of panel, made of the types that Grafana itself publishes.
+"""JSON Schemas of dashboards and of each type of panel, generated from the types that Grafana publishes.
 
-Its schema of a dashboard leaves a panel's ``options`` and ``custom`` open, since they are the plugin's: these
-have schemas of their own here.
+Grafana's schema of a dashboard leaves a panel's ``options`` and ``custom`` open, since plugins define them.
+They have schemas of their own here.
 """
 
 import json
@@ -16,16 +16,16 @@ from tests.vm.debian import PackageError
 SOURCE = Path(__file__).parent / "grafana_schema"
 RAW = "node_modules/@grafana/schema/dist/esm/raw"
 PLUGINS = {"heatmap": "Heatmap", "stat": "Stat", "table": "Table", "timeseries": "TimeSeries"}
-"""The panels that have a schema, and how their file of types begins."""
+"""The panels that have a schema, and the prefix of the file that declares their types."""
 
 Parts = dict[tuple[str, str], list[Any]]
-"""What is to be judged by which schema: by (plugin, type), see ``parts``."""
+"""The values to validate, by schema: (plugin, type), see ``parts``."""
 
 
 def schema(plugin: str, kind: str) -> Path:
-    """The file of a schema, made once; raises PackageError.
+    """Return the file of a schema, generated at the first call. Raises PackageError.
 
-    Of ``dashboard`` the ``kind`` is ``Dashboard``, of any other plugin ``Options`` or ``FieldConfig``.
+    The ``kind`` is ``Dashboard`` for the plugin ``dashboard``, and ``Options`` or ``FieldConfig`` otherwise.
     """
     installed = npm.install(SOURCE)
     made = installed / f"{plugin}.{kind}.json"
@@ -55,7 +55,7 @@ def _generate(installed: Path, plugin: str, kind: str) -> str:
 
 
 def parts(dashboard: Any) -> Parts:
-    """The dashboard, and what its panels have that is their plugins'."""
+    """Return the dashboard and those values in its panels that their plugins define."""
     found: Parts = {("dashboard", "Dashboard"): [dashboard]}
     for panel in panels(dashboard):
         config = panel["fieldConfig"]
@@ -74,5 +74,5 @@ def parts(dashboard: Any) -> Parts:
 
 
 def panels(dashboard: Any) -> Iterator[Any]:
-    """All panels but the rows."""
+    """All panels except the rows."""
     return (panel for panel in dashboard["panels"] if panel["type"] != "row")

@@ -1,6 +1,6 @@
-"""A tracefs in memory that answers as a kernel does; the contract tests hold it against the real one.
+"""A tracefs in memory that answers as a kernel does; the contract tests compare it with the real one.
 
-It knows what the tracefs layer uses: instances with their lock, definitions with the kernel's errnos,
+It has what the tracefs layer uses: instances with their lock, definitions with the kernel's errnos,
 enabling, filters, hist triggers, profiles, statistics, and a trace_pipe with the kernel's text.
 """
 
@@ -48,7 +48,7 @@ DEFINITION_FILES = ("kprobe_events", "uprobe_events", "dynamic_events")
 
 @dataclass
 class FakeEvent:
-    """A dynamic event: its definition, its counts, the instances in which it is enabled."""
+    """A dynamic event: its definition, its counts, and the instances in which it is enabled."""
 
     group: str
     name: str
@@ -62,7 +62,7 @@ class FakeEvent:
 
 @dataclass
 class FakeInstance:
-    """One instance: its buffer, as text that waits, and what was written to its files."""
+    """One instance: the unread text of its ring buffer, and what was written to its files."""
 
     unread: bytes = b""
     entries: int = 0
@@ -74,7 +74,7 @@ class FakeInstance:
 
 
 class FakeTracefs:
-    """See the module. ``root`` holds real, empty directories, so that locks are the kernel's own."""
+    """The fake. ``root`` holds real, empty directories, so that the kernel provides the locks."""
 
     def __init__(self, root: Path, functions: set[str], kprobes: bool = True, eprobes: bool = True) -> None:
         self.root = root
@@ -91,7 +91,7 @@ class FakeTracefs:
         self.writes: list[tuple[str, str]] = []
         (root / "instances").mkdir()
 
-    # The seam.
+    # The interface that the tracefs layer uses.
 
     def exists(self, path: str) -> bool:
         if path in DEFINITION_FILES:
@@ -172,10 +172,10 @@ class FakeTracefs:
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         self._write_instance(instance, path, rest, text.rstrip("\n"))
 
-    # What a test does to it.
+    # The actions of a test.
 
     def fire(self, symbol: str, body: str = "", tid: int | None = None) -> None:
-        """A function is called and returns, or a tracepoint fires, in this thread or another."""
+        """Call a function that returns, or fire a tracepoint, in this thread or in the thread ``tid``."""
         tid = threading.get_native_id() if tid is None else tid
         for event in [e for e in self.events if e.symbol == symbol and (e.enabled or self._soft(e))]:
             event.hits += 1
@@ -189,13 +189,13 @@ class FakeTracefs:
                     hist[trigger] += 1
 
     def _soft(self, event: FakeEvent) -> bool:
-        """Whether a trigger keeps it counting in some instance: one that never acts, or a hist trigger."""
+        """Whether a trigger keeps the event counting in some instance: `traceon` or a hist trigger."""
         key = f"events/{event.group}/{event.name}"
         every = self.instances.values()
         return any("traceon" in one.soft.get(key, set()) or one.triggers.get(key) for one in every)
 
     def feed(self, instance: str, text: bytes) -> None:
-        """Captured text appears in an instance's trace_pipe."""
+        """Make captured text appear in an instance's trace_pipe."""
         self.instances[instance].unread += text
         self._flush(self.instances[instance])
 
@@ -221,9 +221,9 @@ class FakeTracefs:
 
     @staticmethod
     def _live_pipes(instance: FakeInstance) -> list[int]:
-        """The read ends that are still open: closing one is how a reader says goodbye."""
+        """The read ends that are still open. A reader stops by closing its read end."""
         for read, write in list(instance.open_pipes.items()):
-            try:  # its number may be another file's by now; both ends of a pipe have one inode
+            try:  # the number may be reused for another file; both ends of a pipe share one inode
                 live = os.fstat(read).st_ino == os.fstat(write).st_ino
             except OSError:
                 live = False
@@ -350,7 +350,7 @@ class FakeTracefs:
 
 
 def hist_table(trigger: str, hits: int) -> str:
-    """The table of a trigger that has one key, a number, which was always 0."""
+    """Return the table of a trigger with one key, a number, that was 0 at every hit."""
     words, _, condition = trigger.partition(" if ")
     attributes = dict(pair.split("=") for pair in words.removeprefix("hist:").split(":"))
     keys, size = attributes["keys"], attributes.get("size", "2048")

@@ -1,4 +1,4 @@
-"""The tables of docs/kinds.md row by row, and each row as a probe of a configuration."""
+"""The rows of the tables in docs/kinds.md, and each row as a probe of a configuration."""
 
 import re
 from pathlib import Path
@@ -21,26 +21,26 @@ class Row(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The first cell, which no other row of the table has."""
+        """The first cell, which is unique in the table."""
         return next(iter(self.cells.values())).replace("`", "")
 
     @property
     def metric(self) -> str:
-        """The probe's name, and that of its metric without ``_total``."""
+        """The name of the probe, and the name of its metric without ``_total``."""
         return f"row{self.number}"
 
     def codes(self, heading: str) -> list[str]:
-        """What a cell has in backticks."""
+        """The texts that a cell has in backticks."""
         return _CODE.findall(self.cells[heading])
 
     def code(self, heading: str) -> str:
-        """The same of a cell that has one."""
+        """The text in backticks of a cell that has exactly one."""
         (found,) = self.codes(heading)
         return found
 
 
 def rows(section: str) -> list[Row]:
-    """The table of a section."""
+    """The rows of the table in a section."""
     tables = dict(_TABLE.findall(DOCUMENT.read_text()))
     lines = ([cell.strip() for cell in line[1:-1].split("|")] for line in tables[section].splitlines())
     headings, _, *found = lines
@@ -56,13 +56,13 @@ def decoders() -> list[Row]:
 
 
 def probe_of_kind(row: Row, only: str | None = None) -> str:
-    """A probe as the row attaches it, with a label for each of its fields but the duration."""
+    """Return a probe as the row attaches it, with a label for each of its fields except the duration."""
     labels = ", ".join([*COMMON, *(field for field in row.codes("more fields") if field != "duration")])
     return _probe(row, f"attach: {row.code('`attach:`')}", f"[{labels}]", only)
 
 
 def probe_of_decoder(row: Row, only: str | None = None) -> str:
-    """A probe with the label that the row has."""
+    """Return a probe with the row's label."""
     return _probe(row, row.code("the probe"), f"{{{row.code('the label')}}}", only)
 
 

@@ -1,4 +1,4 @@
-"""Packages of npm below build/, in the versions of a lock file: nothing is installed for anybody else."""
+"""npm packages below build/, in the versions of a lock file; nothing is installed system-wide."""
 
 import fcntl
 import filecmp
@@ -13,7 +13,7 @@ QUIET = ("--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", 
 
 
 def install(source: Path) -> Path:
-    """build/NAME with the packages that ``source``, the directory tests/NAME, names; fetched once.
+    """Return build/NAME with the packages that ``source``, the directory tests/NAME, lists; fetched once.
 
     Raises PackageError.
     """
@@ -36,7 +36,7 @@ def install(source: Path) -> Path:
 
 
 def is_installed(source: Path) -> bool:
-    """Whether these packages are there, in the versions of the lock file."""
+    """Whether these packages are installed in the versions of the lock file."""
     installed = BUILD / source.name
     lock = "package-lock.json"
     return (installed / "complete").exists() and filecmp.cmp(source / lock, installed / lock, shallow=False)

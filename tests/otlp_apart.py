@@ -1,6 +1,6 @@
-"""A collector of tests/otlp_faults.py in a process of its own, for tests that fork agents or measure time.
+"""A collector of tests/otlp_faults.py in a separate process, for tests that fork agents or measure time.
 
-A process in which gRPC runs cannot be forked, and its threads would be in the way of whoever measures.
+A process in which gRPC runs cannot be forked, and gRPC's threads would disturb a test that measures time.
 """
 
 import multiprocessing
@@ -15,14 +15,14 @@ from tests.support.patience import patience
 
 
 class Saw(NamedTuple):
-    """What a Collector saw so far: how many requests, and how much it took of each signal."""
+    """What a Collector got so far: the number of requests, and how many items of each signal it accepted."""
 
     requests: int
     size: Counter[str]
 
 
 class Apart:
-    """A collector elsewhere; ``saw`` asks it."""
+    """A collector in another process; ``saw`` queries it."""
 
     def __init__(self, endpoint: str, pipe: "Connection[Any, Any]") -> None:
         self.endpoint = endpoint
@@ -36,7 +36,7 @@ class Apart:
 
 @contextmanager
 def collector_apart(protocol: str, *faults: Fault) -> Iterator[Apart]:
-    """The same as ``collector``."""
+    """Run ``collector`` in a process of its own until the context is left."""
     ours, theirs = multiprocessing.Pipe()
 
     def be_the_collector() -> None:

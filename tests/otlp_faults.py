@@ -1,4 +1,4 @@
-"""Collectors that misbehave, on real sockets: OTLP over HTTP and over gRPC, each request as scripted."""
+"""Faulty collectors on real sockets: OTLP over HTTP and over gRPC, with a scripted answer to each request."""
 
 import gzip
 import socket
@@ -24,15 +24,15 @@ from tests.otlp_services import SERVICES, Service
 from tests.receivers import free_port
 
 RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER of 0 s: close() sends RST."""
+"""SO_LINGER with a timeout of 0 s: close() sends RST."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What is done with one request. ``status`` of HTTP, ``code`` of gRPC; None of it: it is taken.
+    """The answer to one request: an HTTP ``status``, a gRPC ``code``; with neither, the request is accepted.
 
-    ``hang``: no answer before the test is over. ``reset``: the connection is. ``rejected`` of the items
-    are not taken. ``retry_after`` in seconds, told as the protocol tells it.
+    ``hang``: no answer before the test ends. ``reset``: the connection is reset. ``rejected``: the number of
+    items that are not accepted. ``retry_after``: seconds, sent in the form that the protocol has for it.
     """
 
     status: int | None = None
@@ -49,7 +49,7 @@ OK = Fault()
 
 
 class Pair:
-    """A certificate for the loopback, signed by itself, and its key, as PEM files."""
+    """A self-signed certificate for the loopback, and its key, as PEM files."""
 
     def __init__(self, directory: Path) -> None:
         self.certificate, self.key = str(directory / "certificate.pem"), str(directory / "key.pem")
@@ -60,11 +60,11 @@ class Pair:
 
 
 class Collector:
-    """What a faulty collector saw; each signal meets all faults in turn, and the last one is repeated.
+    """What a faulty collector got. Each signal goes through the list of faults, and repeats the last one.
 
-    ``taken`` are the ids of the spans in the requests that it took; ``size`` is how much it took of each
-    signal, without what it rejected: spans, log records or data points. ``headers`` are each request's, with
-    their names in lower case.
+    ``taken`` are the ids of the spans in the requests that it accepted. ``size`` counts, by signal, what it
+    accepted without what it rejected: spans, log records or data points. ``headers`` holds those of each
+    request, with names in lower case.
     """
 
     def __init__(self, faults: Sequence[Fault]) -> None:
@@ -78,7 +78,7 @@ class Collector:
         self._lock = threading.Lock()
 
     def next(self, signal: str = "traces", headers: Mapping[str, str] | None = None) -> Fault:
-        """What to do with a request that came."""
+        """Record a request, and return the fault to answer it with."""
         with self._lock:
             self.times.append(time.monotonic())
             self.headers.append({name.lower(): value for name, value in (headers or {}).items()})
@@ -96,9 +96,9 @@ class Collector:
 
 @contextmanager
 def collector(protocol: str, *faults: Fault, pair: Pair | None = None) -> Iterator[Collector]:
-    """A collector of this protocol until the context is left; without faults it is down.
+    """Run a collector of this protocol until the context is left. Without faults, nothing listens.
 
-    With ``pair`` it speaks TLS by it, and wants the client to have the same.
+    With ``pair`` it serves TLS with this certificate, and requires the client to present the same one.
     """
     made = Collector(faults)
     if not faults:
@@ -117,7 +117,7 @@ def collector(protocol: str, *faults: Fault, pair: Pair | None = None) -> Iterat
 def _http(seen: Collector, pair: Pair | None) -> Iterator[None]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        wbufsize = -1  # one answer, one segment
+        wbufsize = -1  # buffered: an answer is one segment
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
@@ -148,13 +148,13 @@ def _http(seen: Collector, pair: Pair | None) -> Iterator[None]:
             self.wfile.write(answer)
 
         def log_message(self, *_: Any) -> None:
-            """Nothing: the test knows."""
+            """Log nothing."""
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
 
         def handle_error(self, *_: Any) -> None:
-            """A client that is gone is what these tests are about."""
+            """Ignore clients that closed the connection, as these tests make them do."""
 
     with Server(("127.0.0.1", 0), Handler) as server:
         seen.endpoint = f"{'https' if pair else 'http'}://127.0.0.1:{server.server_port}"
@@ -215,7 +215,7 @@ def _grpc(seen: Collector, pair: Pair | None) -> Iterator[None]:
 
 @contextmanager
 def _resets(seen: Collector, _: Pair | None) -> Iterator[None]:
-    """Accepts a connection, reads what comes first, and resets it."""
+    """Accept connections, read the first byte of each, and reset it."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def run() -> None:

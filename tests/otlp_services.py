@@ -1,4 +1,4 @@
-"""The three services of an OTLP collector: their messages, and how much is in a request."""
+"""The three services of an OTLP collector: their messages, and the number of items in a request."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_serv
 
 
 class Service(NamedTuple):
-    """One signal's: its messages, how its items lie in them, what counts the rejected, its server of gRPC."""
+    """One signal: its messages, the path to its items, the field that counts rejects, its registration."""
 
     request: Any
     response: Any
@@ -28,14 +28,14 @@ class Service(NamedTuple):
         ]
 
     def size(self, request: Any) -> int:
-        """How much it is, as OTLP counts: log records, spans or data points."""
+        """The number of items by OTLP's count: log records, spans or data points."""
         items = self.items(request)
         if self.path[2] != "metrics":
             return len(items)
         return sum(len(getattr(item, item.WhichOneof("data")).data_points) for item in items)
 
     def partial(self, rejected: int) -> Any:
-        """The response of who took a request, but for so much of it."""
+        """The response to a request that was accepted except for this many items."""
         if not rejected:
             return self.response()
         return self.response(partial_success={self.rejected: rejected, "error_message": "no room"})

@@ -1,6 +1,6 @@
-"""perf-tools' examples of `kprobe` as rows: what they say, what we do, and what has to come of it.
+"""The examples of perf-tools' `kprobe` as rows: their command, ours, and the output that is expected.
 
-tests/kernel/test_trace_examples.py runs each on a real kernel; docs/perf-tools.md shows them.
+tests/kernel/test_trace_examples.py runs each row on a real kernel; docs/perf-tools.md shows them.
 """
 
 import os
@@ -20,7 +20,7 @@ from tests.support.patience import eventually
 from tests.trace_process import TraceProcess, traces
 
 PREFIX = rb"^ *[^\n]{1,16}-\d+ +\[\d{3}\] [^ ]{4,5} +\d+\.\d{6}: "
-"""Of the kernel's line: the thread's name and id, the CPU, flags, the time."""
+"""The start of the kernel's line: thread name and id, CPU, flags, time."""
 
 OPENAT = rb"\(do_sys_openat2\+0x[04]/0x[0-9a-f]+\)"
 RETURN = rb"\(\w[\w.]*\+0x[0-9a-f]+/0x[0-9a-f]+ <- do_sys_openat2\)"
@@ -34,8 +34,8 @@ STACK = rb"\)\n" + PREFIX[1:] + rb"<stack trace>\n(?: => \w[\w.]*\n)* => "
 class Row:
     """One example: ``theirs`` as perf-tools' documents have it, ``ours`` the arguments of `trace`.
 
-    ``work`` makes the events; None where nothing is traced. ``line`` is what the output has to have,
-    after the kernel's prefix where ``prefixed``. ``why`` says how and why it differs.
+    ``work`` causes the events; it is None where nothing is traced. ``line`` is what the output must contain,
+    after the kernel's prefix if ``prefixed``. ``why`` explains how and why the output differs.
     """
 
     theirs: str
@@ -47,12 +47,12 @@ class Row:
 
     @property
     def command(self) -> str:
-        """As it is typed."""
+        """The command as typed."""
         return f"kprobe-exporter trace {' '.join(map(_quoted, self.ours))}"
 
     @property
     def returns_of(self) -> str:
-        """The function whose return is probed, if it is."""
+        """The function whose return is probed, or an empty string."""
         found = re.match(r"r:(?:\w+ )?(\w+)", self.ours[0])
         return found[1] if found else ""
 
@@ -63,7 +63,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Came:
-    """What came of a row's command."""
+    """The result of a row's command."""
 
     status: int | None
     output: bytes
@@ -75,7 +75,7 @@ def _quoted(word: str) -> str:
 
 
 def opens() -> None:
-    """A file, one that is not there, one whose name ends in "stat", a new one."""
+    """Open a file, a missing file, a file whose name ends in "stat", and a new file."""
     for path in ("/etc/hostname", "/nonexistent", "/proc/self/stat"):
         with suppress(OSError):
             os.close(os.open(path, os.O_RDONLY))
@@ -84,7 +84,7 @@ def opens() -> None:
 
 
 def block_io() -> None:
-    """Reads of a block device without a disk, which null_blk makes."""
+    """Read from a block device that null_blk provides without a disk."""
     subprocess.run(["modprobe", "null_blk"], check=True)
     try:
         descriptor = os.open("/dev/nullb0", os.O_RDONLY)
@@ -95,7 +95,7 @@ def block_io() -> None:
 
 
 def idle_connection() -> None:
-    """A connection that was idle for longer than its retransmission timeout starts slowly again."""
+    """Send on a connection that was idle for longer than its retransmission timeout: it slow-starts again."""
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname()) as client,
@@ -109,7 +109,7 @@ def idle_connection() -> None:
 
 
 def retransmission() -> None:
-    """Connections that nobody accepts: the queue is full, so the next SYN is dropped and sent again."""
+    """Make the kernel retransmit SYNs: the server does not accept, so its full queue drops the next SYN."""
     with ExitStack() as stack:
         server = stack.enter_context(socket.socket())
         server.bind(("127.0.0.1", 0))
@@ -294,9 +294,9 @@ ROWS = (
 
 
 def run(rows: Sequence[Row], directory: Path) -> dict[Row, Came]:
-    """What comes of the rows' commands: until a line is as it has to be, then ended by Ctrl-C.
+    """Run each row's command until its expected line appears, end it by Ctrl-C, and return the results.
 
-    As many at once as can be, for one by one their starts would take minutes under emulation.
+    As many commands as possible run at once: under emulation, starting them one by one takes minutes.
     """
     came: dict[Row, Came] = {}
     for number, some in enumerate(_together(rows)):
@@ -307,7 +307,7 @@ def run(rows: Sequence[Row], directory: Path) -> dict[Row, Came]:
 
 
 def _together(rows: Iterable[Row]) -> list[list[Row]]:
-    """Rows that do not disturb each other: of several return probes on a function one knows the caller."""
+    """Batches with at most one return probe on a function, since only one of several knows the caller."""
     batches: list[list[Row]] = []
     for row in rows:
         function = row.returns_of
@@ -324,13 +324,13 @@ def _run_at_once(rows: Iterable[Row], directory: Path) -> dict[Row, Came]:
     with traces(directory) as start:
         running: dict[Row, TraceProcess] = {}
         for row in sorted(rows, key=_has_duration):
-            if _has_duration(row):  # which begins when the others have started
+            if _has_duration(row):  # its time starts when the other commands are running
                 _wait_for_start(running)
             running[row] = start(*_arguments(row))
         _wait_for_start(running)
         for work in dict.fromkeys(row.work for row in running if row.work):
             work()
-        with suppress(AssertionError):  # that of the row says so
+        with suppress(AssertionError):  # the test's assertion on the row reports it
             eventually(lambda: all(row.pattern.search(trace.output) for row, trace in running.items()))
         for row, trace in running.items():
             if row.work and not _has_duration(row):
@@ -343,7 +343,7 @@ def _has_duration(row: Row) -> bool:
 
 
 def _arguments(row: Row) -> list[str]:
-    """With a shorter duration, and this process for PID."""
+    """The row's arguments with a shorter duration, and with this process for PID."""
     shorter = {"PID": str(os.getpid()), "10": "3"}
     return [shorter.get(word, word) for word in row.ours]
 

@@ -1,6 +1,6 @@
-"""docs/perf-tools.md: the table of perf-tools' examples, read, and printed anew.
+"""The table of perf-tools' examples in docs/perf-tools.md: read it, and print it again.
 
-``python -m tests.perf_tools_document``, as root on a kernel with kprobes, prints its rows.
+``python -m tests.perf_tools_document``, as root on a kernel with kprobes, prints the rows.
 """
 
 import re
@@ -16,7 +16,7 @@ LINE_END = "<br>"
 
 
 class Shown(NamedTuple):
-    """One row as the document has it; ``output`` in lines."""
+    """One row as the document has it, with the ``output`` as lines."""
 
     theirs: str
     command: str
@@ -25,13 +25,13 @@ class Shown(NamedTuple):
 
 
 def shown() -> list[Shown]:
-    """The rows of the document, of which each has a line."""
+    """The rows of the document, one a line."""
     rows = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("| `kprobe ")]
     return [_read(re.split(r"(?<!\\)\|", row.strip().strip("|"))) for row in rows]
 
 
 def written(row: Row, came: Came) -> str:
-    """The line of a row, with the part of its output that it is about."""
+    """Return the line of a row, with the part of its output that the example is about."""
     found = row.pattern.search(came.output)
     if found is None or came.errors:
         raise AssertionError(f"{row.theirs}: {came}")

@@ -1,4 +1,4 @@
-"""Panels of a dashboard drawn as SVG, from what a Prometheus answered: for the README, and to look at."""
+"""Panels of a dashboard drawn as SVG from a Prometheus' answers, for the README and for review."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,34 +7,34 @@ from statistics import pstdev
 from typing import NamedTuple
 
 WIDTH, HEIGHT = 480, 264
-"""Of a panel."""
+"""Size of a panel in pixels."""
 
 GAP = 12
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 36, 76
-"""Of a panel's plot, what is left for axes, title and legend."""
+"""Margins of a panel's plot in pixels: room for axes, title and legend."""
 
 LEGEND, ROW = 3, 14
-"""Rows of a legend, and how high each is."""
+"""Rows of a legend, and the height of a row in pixels."""
 
 LONGEST, MORE = 40, 60
-"""Characters of a name that are shown; pixels for how many lines there are beside those."""
+"""Characters of a name that are shown, and pixels for the text that counts the lines left out."""
 
 COLOURS = ("#73bf69", "#f2cc0c", "#5794f2", "#ff9830", "#f2495c", "#b877d9", "#5fd8d8", "#e4e4ec")
-"""No two that look alike: what is drawn beyond them nobody could tell apart."""
+"""Colours that are easy to tell apart; the number of lines in a graph is limited to them."""
 
 HOT = ("#181b1f", "#4a2a12", "#7f3b08", "#b35806", "#e08214", "#fdb863", "#fee0b6")
 Points = Sequence[tuple[float, float]]
 
 
 class Line(NamedTuple):
-    """A name, and pairs of a time in seconds and a value."""
+    """A name, and points: pairs of a time in seconds and a value."""
 
     name: str
     points: Points
 
 
 class Name(NamedTuple):
-    """What the legend says at a place of the panel, in pixels."""
+    """A text of the legend, and its position in the panel in pixels."""
 
     x: float
     y: float
@@ -42,7 +42,7 @@ class Name(NamedTuple):
 
 
 def graph(title: str, unit: str, lines: Sequence[Line], *, logarithmic: bool = False) -> str:
-    """Lines over time: as many of the largest as the legend has colours and room for, the others counted."""
+    """Lines over time: the largest ones that fit the legend and its colours; the rest is only counted."""
     lines = sorted(lines, key=lambda line: -max(value for _, value in line.points))
     legend, others = _legend([line.name for line in lines])
     lines = lines[: len(legend)]
@@ -66,7 +66,7 @@ def graph(title: str, unit: str, lines: Sequence[Line], *, logarithmic: bool = F
 
 
 def lively(lines: Sequence[Line], *, logarithmic: bool = False) -> float:
-    """How much happens in a graph: how far its lines stray from their means, by its height, all together."""
+    """How much happens in a graph: the sum of its lines' standard deviations, divided by its height."""
     scale = math.log10 if logarithmic else float
     drawn = [[scale(value) for _, value in line.points] for line in lines]
     values = [value for line in drawn for value in line]
@@ -75,7 +75,7 @@ def lively(lines: Sequence[Line], *, logarithmic: bool = False) -> float:
 
 
 def heatmap(title: str, unit: str, buckets: Sequence[Line]) -> str:
-    """A histogram over time: ``buckets`` are cumulated, each named by its upper bound."""
+    """A histogram over time. ``buckets`` are cumulative, each named by its upper bound."""
     rows = sorted(buckets, key=lambda line: float(line.name))
     times = sorted({at for row in rows for at, _ in row.points})
     counts: list[dict[float, float]] = []
@@ -84,7 +84,7 @@ def heatmap(title: str, unit: str, buckets: Sequence[Line]) -> str:
         here = dict(row.points)
         counts.append({at: here.get(at, 0.0) - below.get(at, 0.0) for at in times})
         below = here
-    # Of the empty rows at both ends one is enough.
+    # Keep one of the empty rows at each end.
     full = [number for number, row in enumerate(counts) if max(row.values()) > 0]
     first, last = max(min(full, default=0) - 1, 0), min(max(full, default=0) + 2, len(rows))
     most = max((count for row in counts for count in row.values()), default=0) or 1
@@ -111,13 +111,13 @@ def heatmap(title: str, unit: str, buckets: Sequence[Line]) -> str:
 
 
 def number(title: str, text: str, width: float, colour: str) -> str:
-    """A panel of one number, ``width`` wide."""
+    """A panel with one number, ``width`` pixels wide."""
     frame = f'<rect width="{width:.0f}" height="70" rx="3" fill="#181b1f"/>'
     return frame + _text(10, 20, title, 11) + _text(width / 2, 54, text, 26, "middle", colour)
 
 
 def page(title: str, numbers: Sequence[tuple[str, str, str]], panels: Sequence[str]) -> str:
-    """A whole picture: numbers as (title, text, colour) above, panels below, two in a line."""
+    """A whole picture: numbers as (title, text, colour) at the top, panels below, two in a row."""
     wide = 2 * WIDTH + 3 * GAP
     high = 42 + 70 + GAP + -(-len(panels) // 2) * (HEIGHT + GAP)
     drawn = [
@@ -135,7 +135,7 @@ def page(title: str, numbers: Sequence[tuple[str, str, str]], panels: Sequence[s
 
 
 def readable(value: float, unit: str) -> str:
-    """A value as an axis has it; ``unit`` is one of Grafana's names."""
+    """A value as an axis shows it; ``unit`` is one of Grafana's names."""
     if math.isinf(value):
         return "∞"
     if unit == "percentunit":
@@ -152,7 +152,7 @@ def readable(value: float, unit: str) -> str:
 
 
 def _legend(names: Sequence[str]) -> tuple[list[Name], list[Name]]:
-    """As many names as there are colours and room for; and how many more there are, if there are."""
+    """The names that fit the legend and its colours, and a text that counts the others, if any."""
     room = WIDTH - RIGHT
     found: list[Name] = []
     left, row = float(GAP), 0
@@ -180,7 +180,7 @@ def _scale(low: float, high: float, start: float, end: float) -> Callable[[float
 
 
 def _rounded(value: float, steps: Sequence[int] = (1, 2, 5)) -> float:
-    """The next one of these steps of its power of ten."""
+    """The smallest number of the form step * 10^n that is not below the value."""
     if value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
@@ -188,7 +188,7 @@ def _rounded(value: float, steps: Sequence[int] = (1, 2, 5)) -> float:
 
 
 def _upper(value: float) -> float:
-    """Where an axis from 0 ends: little above the value, and a quarter of it is a round number, too."""
+    """The end of an axis from 0: just above the value, and such that a quarter of it is round."""
     return _rounded(value, (1, 2, 3, 4, 5, 6, 8))
 
 
@@ -211,7 +211,7 @@ def _grid(y: float, label: str) -> str:
 
 
 def _seconds(x: Callable[[float], float], first: float, last: float, bottom: float = HEIGHT - BOTTOM) -> str:
-    """Marks at round distances from the last moment."""
+    """Marks at round distances from the last point in time."""
     step = max(_rounded((last - first) / 6), 1.0)
     drawn = []
     for number in range(int((last - first) / step) + 1):

@@ -1,4 +1,4 @@
-"""A real Prometheus for tests, asked in PromQL over its API."""
+"""A real Prometheus for tests, queried in PromQL over its API."""
 
 import json
 import math
@@ -19,7 +19,7 @@ Labels = dict[str, str]
 
 
 class Series:
-    """What one label set was: pairs of a time in seconds since the epoch and a value, oldest first."""
+    """The samples of one label set: pairs of a time in seconds since the epoch and a value, oldest first."""
 
     def __init__(self, labels: Labels, samples: Sequence[tuple[float, str]]) -> None:
         self.labels = labels
@@ -27,7 +27,7 @@ class Series:
 
     @property
     def finite(self) -> list[tuple[float, float]]:
-        """The samples that are numbers: a quantile of nothing is NaN."""
+        """The samples with finite values: a quantile of no observations is NaN."""
         return [(at, value) for at, value in self.samples if math.isfinite(value)]
 
 
@@ -62,7 +62,7 @@ class Prometheus:
         return found
 
     def rules(self) -> list[Any]:
-        """All rules with what came of them."""
+        """All rules with their states."""
         return [rule for group in self.get("rules")["groups"] for rule in group["rules"]]
 
     def firing(self) -> set[str]:
@@ -72,7 +72,7 @@ class Prometheus:
         }
 
     def get(self, path: str, **parameters: object) -> Any:
-        """The data of an answer; AssertionError with the server's words for a query that it refuses."""
+        """The data of an answer; AssertionError with the server's message for a query that it refuses."""
         url = f"{self.address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         try:
             with urllib.request.urlopen(url, timeout=patience(30)) as answer:

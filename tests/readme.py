@@ -1,7 +1,7 @@
-"""The commands that the README shows, as its text has them, and which of them tests run.
+"""The commands in the README's text, and which of them the tests run.
 
-A test takes its commands by `reads`, which counts them as run; tests/unit/test_documents.py fails on one that
-no test takes.
+A test gets its commands by `reads`, which counts them as run. tests/unit/test_documents.py fails for a
+command that no test takes.
 """
 
 import functools
@@ -27,23 +27,23 @@ _DIRECTORY = re.compile(r"^[\w./-]+/")
 _IN_COMMENT = re.compile(rf"(?:^|: )({_COMMAND})$")
 
 STARTS: list[str] = []
-"""How the commands begin that tests take."""
+"""The beginnings of the commands that tests take."""
 
 
 def blocks(text: str = README) -> list[str]:
-    """What is between fences."""
+    """The contents of all fenced blocks."""
     return _FENCED.findall(text)
 
 
 def block(word: str, text: str = README) -> str:
-    """The one fenced block in which a word is. Raises LookupError unless it is in exactly one."""
+    """The one fenced block that contains a word. Raises LookupError unless exactly one block does."""
     return _only(word, [block for block in blocks(text) if word in block])
 
 
 def commands(text: str | None = None) -> list[str]:
-    """Each command once: lines of fenced blocks, put together, and their comments; the table; inline code.
+    """Each command once: the lines of fenced blocks, joined, and their comments; the table; inline code.
 
-    A block that begins with a command holds nothing else; in others they are known by the program.
+    A block that begins with a command holds only commands. In other blocks the program identifies a command.
     """
     text = README if text is None else text
     found: list[str] = []
@@ -62,9 +62,9 @@ def commands(text: str | None = None) -> list[str]:
 
 
 def command(start: str) -> str:
-    """The one command that is this text or else begins with it, in whatever directory its program is.
+    """The one command that equals this text or else begins with it; the program's directory is ignored.
 
-    Raises LookupError if there is none, or several.
+    Raises LookupError if there is none, or if there are several.
     """
     programs = {line: _DIRECTORY.sub("", line) for line in commands()}
     found = [line for line, program in programs.items() if program == start]
@@ -72,7 +72,7 @@ def command(start: str) -> str:
 
 
 def reads(**starts: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a test arguments: each is the one command of the README that begins so, and counts as run."""
+    """Give a test arguments: each is the README's one command that begins so, and counts as run."""
     STARTS.extend(starts.values())
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""Real OTLP receivers of other people's make, for tests: Elastic's mockotlpserver, and rotel."""
+"""Real OTLP receivers from other projects, for tests: Elastic's mockotlpserver, and rotel."""
 
 import importlib.util
 import json
@@ -23,12 +23,12 @@ INSTALLED = Path(__file__).parents[1] / "build/mockotlpserver"
 
 
 def install() -> None:
-    """mockotlpserver below build/. Raises PackageError."""
+    """Install mockotlpserver below build/. Raises PackageError."""
     npm.install(SOURCE)
 
 
 def needs_mock_server() -> None:
-    """Skip a test without mockotlpserver; where tests run for the record it must be there."""
+    """Skip a test without mockotlpserver; under CI it fails instead."""
     if shutil.which("node") and npm.is_installed(SOURCE):
         return
     if os.environ.get("CI"):
@@ -37,14 +37,14 @@ def needs_mock_server() -> None:
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens on."""
+    """Return a port of the loopback on which nothing listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
         return port
 
 
 class MockServer:
-    """A running mockotlpserver. ``endpoints`` by protocol; what it got is kept, in order."""
+    """A running mockotlpserver. ``endpoints`` are by protocol; it keeps the requests in order."""
 
     def __init__(self, endpoints: Mapping[str, str]) -> None:
         self.endpoints = endpoints
@@ -85,10 +85,10 @@ class MockServer:
 
 
 def attributes(thing: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes of a resource, span, log record or data point; integers are text, as OTLP's JSON."""
+    """The attributes of a resource, span, log record or data point; integers are text, as in OTLP's JSON."""
     found: dict[str, Any] = {}
     for pair in thing.get("attributes", ()):
-        # An empty AnyValue has none; gRPC's loader tells a oneof's name as another key.
+        # An empty AnyValue has no value. gRPC's loader adds the name of the oneof as another key.
         values = [value for key, value in pair["value"].items() if key != "value"]
         found[pair["key"]] = values[0] if values else None
     return found
@@ -96,7 +96,7 @@ def attributes(thing: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def mock_server() -> Iterator[MockServer]:
-    """Runs mockotlpserver until the context is left."""
+    """Run mockotlpserver until the context is left."""
     command = ["node", str(SOURCE / "server.js")]
     environment = {**os.environ, "NODE_PATH": str(INSTALLED / "node_modules")}
     process = subprocess.Popen(
@@ -124,7 +124,7 @@ def mock_server() -> Iterator[MockServer]:
 
 
 class Rotel:
-    """A running rotel that prints what it gets and keeps nothing. ``endpoints`` by protocol."""
+    """A running rotel that prints what it gets and stores nothing. ``endpoints`` are by protocol."""
 
     def __init__(self, endpoints: Mapping[str, str], log: Path) -> None:
         self.endpoints = endpoints
@@ -134,13 +134,13 @@ class Rotel:
         return self._log.read_text(errors="replace")
 
     def found(self, pattern: str) -> list[str]:
-        """What the one group of this pattern is, in every line that it is but for blanks at its ends."""
+        """The text of the pattern's one group, for each line that matches except for blanks at its ends."""
         return re.findall(rf"(?m)^\s*{pattern}\s*$", self.output())
 
 
 @contextmanager
 def rotel(directory: Path, *, verbose: bool = True) -> Iterator[Rotel]:
-    """Runs rotel until the context is left; not ``verbose``, it throws all away in silence."""
+    """Run rotel until the context is left; unless ``verbose``, it prints nothing of what it gets."""
     package = importlib.util.find_spec("rotel")
     assert package
     assert package.origin

@@ -1,4 +1,4 @@
-"""Pages of trace_pipe_raw, built as kernel/trace/ring_buffer.c builds them: the parsers' other side."""
+"""Builds pages of trace_pipe_raw as kernel/trace/ring_buffer.c does, as input for the page parsers."""
 
 import struct
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ def event(number: int, tid: int, *fields: bytes) -> bytes:
 
 
 def located(offset: int, text: bytes) -> bytes:
-    """A ``__data_loc``: where a string stands in its record, and how long it is."""
+    """A ``__data_loc``: the offset of a string in its record, and its length."""
     return struct.pack("=I", len(text) << 16 | offset)
 
 
@@ -35,7 +35,7 @@ class Page:
         self._now = self.time
 
     def add(self, time: int, payload: bytes, *, long: bool = False) -> "Page":
-        """A record; with a time extend before it where its time does not fit into 27 bits."""
+        """Append a record, after a time extend if the time delta does not fit into 27 bits."""
         delta = time - self._now
         if delta >= 1 << 27:
             self.body += struct.pack("=II", 30 | (delta & 0x7FFFFFF) << 5, delta >> 27)
@@ -49,14 +49,14 @@ class Page:
         return self
 
     def stamp(self, time: int) -> "Page":
-        """An absolute time, of which 59 bits are kept."""
+        """Append an absolute timestamp, of which 59 bits are kept."""
         kept = time & ((1 << 59) - 1)
         self.body += struct.pack("=II", 31 | (kept & 0x7FFFFFF) << 5, kept >> 27)
         self._now = time
         return self
 
     def discard(self, size: int) -> "Page":
-        """A record that the writer took back."""
+        """Append a record that the writer discarded."""
         self.body += struct.pack("=II", 29 | 1 << 5, size + 4) + bytes(size)
         self._now += 1
         return self

@@ -1,4 +1,4 @@
-"""A running `trace`, for tests: a real process with its own stdout and stderr, perhaps on a terminal."""
+"""A running `trace` for tests: a real process with stdout and stderr of its own, optionally on a terminal."""
 
 import faulthandler
 import fcntl
@@ -25,16 +25,16 @@ SIZE = (40, 100)
 """Lines and columns of the terminal."""
 
 START = 20
-"""Seconds that several traces may take to start at once on an idle machine."""
+"""Seconds that several traces need at most to start at once on an idle machine."""
 
 DEADLY = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class TraceProcess:
-    """The command line in a child that is forked, not executed: imports are slow under emulation.
+    """The command line in a forked child. It is not executed, because imports are slow under emulation.
 
-    ``stdout`` is a file, or with ``terminal`` the other end of a pty, of which ``output`` has all that
-    came so far; or a descriptor of the test's own.
+    ``stdout`` is a file, or a descriptor that the test provides. With ``terminal`` it is a pty: ``output`` is
+    then all that was read from the other end.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class TraceProcess:
     ) -> None:
         self._status: int | None = None
         self._read = b""
-        # Kept open: a test that looks again and again makes no events of its own in do_sys_openat2.
+        # The files stay open: opening them at each look would cause events of the test in do_sys_openat2.
         self._out, self._err = (_file(directory / name) for name in ("stdout", "stderr"))
         self._master = -1
         mine = stdout if stdout is not None else self._out
@@ -50,7 +50,7 @@ class TraceProcess:
             self._master, mine = pty.openpty()
             fcntl.ioctl(mine, termios.TIOCSWINSZ, struct.pack("HHHH", *SIZE, 0, 0))
             os.set_blocking(self._master, False)
-        # Python forgets in a forked child which signals came so far: they wait until it has its handlers.
+        # Python drops pending signals in a forked child. They stay blocked until it has its handlers.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, set(DEADLY))
         self.pid = os.fork()
         if self.pid == 0:
@@ -64,7 +64,7 @@ class TraceProcess:
         """All of stdout so far."""
         if self._master < 0:
             return _all_of(self._out)
-        with suppress(BlockingIOError, OSError):  # EIO: it has ended
+        with suppress(BlockingIOError, OSError):  # EIO: the process has ended
             while data := os.read(self._master, 65536):
                 self._read += data
         return self._read
@@ -75,11 +75,11 @@ class TraceProcess:
         return _all_of(self._err).decode(errors="surrogateescape")
 
     def type(self, keys: bytes) -> None:
-        """On its terminal."""
+        """Type these keys on its terminal."""
         os.write(self._master, keys)
 
     def wait_for(self, text: bytes, seconds: float = START) -> None:
-        """Wait until this was written; AssertionError with all that was if it ends instead."""
+        """Wait until this text was written; AssertionError with the output if the process ends first."""
 
         def there() -> bool:
             ended = self.poll() is not None
@@ -98,9 +98,9 @@ class TraceProcess:
         return TRACEFS / f"instances/kprobe_exporter_trace_{self.pid}"
 
     def wait_until_enabled(self, states: tuple[str, ...] = ("1\n", "1*\n")) -> None:
-        """Wait until it records: with --json and --count it says nothing of itself.
+        """Wait until it records: with --json and --count it prints nothing at its start.
 
-        A trigger enables softly, "0*", which is all there will be where the kernel only counts.
+        A trigger enables an event softly ("0*"), which is the only state where the kernel only counts.
         """
 
         def enabled() -> bool:
@@ -121,7 +121,7 @@ class TraceProcess:
             raise AssertionError(f"{error}: {self._state()}") from None
 
     def poll(self) -> int | None:
-        """Its exit status if it has ended; -N if by signal N."""
+        """Return the exit status, -N if signal N ended the process, or None while it runs."""
         if self._status is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -129,7 +129,7 @@ class TraceProcess:
         return self._status
 
     def wait(self, seconds: float = 20) -> int:
-        """Its exit status. What it writes to a terminal is read meanwhile, or it would wait for ever."""
+        """Wait for the end and return the exit status. The terminal is read meanwhile, lest writes block."""
 
         def ended() -> bool:
             _ = self.output
@@ -147,19 +147,19 @@ class TraceProcess:
             os.kill(self.pid, number)
 
     def end(self, number: int = signal.SIGINT) -> int:
-        """As Ctrl-C does, then its exit status."""
+        """Interrupt it as Ctrl-C does, and return its exit status."""
         self.kill(number)
         return self.wait()
 
     def _state(self) -> str:
-        """What it has written, and where it is."""
+        """Its output so far, and the stacks of its threads."""
         self.kill(signal.SIGUSR1)
         with suppress(AssertionError):
             eventually(lambda: "most recent call first" in self.errors or self.poll() is not None, 2)
         return f"{self.output!r} {self.errors}"
 
     def close(self) -> None:
-        """At the latest now it ends."""
+        """End it if it still runs, and close its files."""
         try:
             if self.poll() is None:
                 self.end()
@@ -178,7 +178,7 @@ StartTrace: TypeAlias = Callable[..., TraceProcess]
 
 @contextmanager
 def traces(directory: Path) -> Iterator[StartTrace]:
-    """Gives what starts a trace with arguments, each in a directory of its own; all end at the latest now."""
+    """Yield a function that starts a trace in a directory of its own. On exit, all traces are ended."""
     started: list[TraceProcess] = []
 
     def start(*arguments: str, **how: Any) -> TraceProcess:
@@ -198,7 +198,7 @@ def traces(directory: Path) -> Iterator[StartTrace]:
 
 @cache
 def getppid() -> str:
-    """A definition of this system call by its address: looking up a name takes seconds under emulation."""
+    """A probe definition of this system call by address: looking up names takes seconds under emulation."""
     symbols = Path("/proc/kallsyms").read_bytes()
     found = re.search(rb"^([0-9a-f]+) T __x64_sys_getppid$", symbols, re.MULTILINE)
     assert found
@@ -210,12 +210,12 @@ def _file(path: Path) -> int:
 
 
 def _all_of(descriptor: int) -> bytes:
-    """All that is in a file, read without moving where its writer stands."""
+    """All bytes of a file, read without moving its writer's file position."""
     return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
 
 
 def _be_it(arguments: list[str], out: int, err: int, *, terminal: bool) -> None:
-    """Run the command line as a process of its own would, and never come back."""
+    """Run the command line as the main program of this forked child, and exit instead of returning."""
     status = 70
     try:
         if terminal:
@@ -224,7 +224,7 @@ def _be_it(arguments: list[str], out: int, err: int, *, terminal: bool) -> None:
         os.dup2(out, 1)
         os.dup2(err, 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.closerange(3, 256)  # such as the other end of its pipe
+        os.closerange(3, 256)  # among them the other ends of the pipes
         faulthandler.register(signal.SIGUSR1, 2)
         sys.stdout = os.fdopen(1, "w", closefd=False)
         sys.stderr = os.fdopen(2, "w", closefd=False)
@@ -238,7 +238,7 @@ def _be_it(arguments: list[str], out: int, err: int, *, terminal: bool) -> None:
             status = 0
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else 1
-        except KeyboardInterrupt:  # before the command line had begun
+        except KeyboardInterrupt:  # before the command line had started
             status = 1
         except BaseException:
             sys.excepthook(*sys.exc_info())

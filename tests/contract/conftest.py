@@ -1,4 +1,4 @@
-"""The same contract against the fake tracefs and the real one."""
+"""The contract's kernels: each test runs on the fake tracefs and on the real one."""
 
 import os
 import threading
@@ -18,7 +18,7 @@ from tests.support.private_tracefs import TRACEFS
 
 @dataclass
 class Kernel:
-    """A tracefs, and how a test makes something happen in its kernel."""
+    """A tracefs, and functions by which a test makes probes fire in its kernel."""
 
     files: Tracefs
     symbol: str
@@ -37,7 +37,7 @@ def open_missing() -> None:
 
 @pytest.fixture(params=["fake", "real"])
 def kernel(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kernel]:
-    """Left as it was found: no definition or instance more than before."""
+    """Yield a kernel, and assert that its definitions and instances are the same afterwards."""
     if request.param == "fake":
         fake = FakeTracefs(tmp_path, {"__x64_sys_getppid", "do_sys_openat2"})
         tid = threading.get_native_id()

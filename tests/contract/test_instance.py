@@ -1,4 +1,4 @@
-"""The instance: ours alone, set up before it records, gone without a trace."""
+"""An instance is held by one agent, is set up before it records, and is removed completely."""
 
 import errno
 import os
@@ -18,7 +18,7 @@ NAME = "contract_test"
 
 
 def abandon(instance: Instance) -> None:
-    """What SIGKILL does: the lock goes, everything else stays."""
+    """Release the lock and leave everything else, as SIGKILL does."""
     assert instance._lock is not None
     os.close(instance._lock)
     instance._lock = None
@@ -79,7 +79,7 @@ def test_a_second_reader_is_told(kernel: Kernel) -> None:
     with Instance.acquire(kernel.files, NAME) as instance:
         pipe = instance.open_pipe()
         try:
-            os.close(instance.open_pipe())  # before 6.6 a second reader steals events
+            os.close(instance.open_pipe())  # before 6.6 a second reader takes events from the first
         except OSError as error:
             told = instance.cannot_read(error)
         else:
@@ -89,9 +89,9 @@ def test_a_second_reader_is_told(kernel: Kernel) -> None:
 
 
 def test_own_threads_are_kept_out_and_those_they_start(kernel: Kernel) -> None:
-    """Called in the thread that sets up and in one started later: neither leaves an event."""
+    """The thread that sets up leaves no event; a thread that was started earlier leaves one."""
     with Instance.acquire(kernel.files, NAME) as instance, ThreadPoolExecutor(1) as others:
-        foreign = others.submit(threading.get_native_id).result()  # started before: not one of ours
+        foreign = others.submit(threading.get_native_id).result()  # started earlier, so not excluded
         instance.set_up(64, record_tgid=False)
         assert instance.keep_own_threads_out()
         kernel.files.write(
@@ -107,4 +107,4 @@ def test_own_threads_are_kept_out_and_those_they_start(kernel: Kernel) -> None:
         os.close(pipe)
         assert text.count(b"\n") == 1
         assert f"-{foreign}".encode() in text
-        assert LineParser([layout]).feed(text).unparsed == 1  # with arguments this layout has not
+        assert LineParser([layout]).feed(text).unparsed == 1  # the event has arguments that this layout lacks

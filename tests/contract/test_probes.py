@@ -1,4 +1,4 @@
-"""Probes: installed under a name of their own, counted, refused with a sentence, removed."""
+"""Probes are installed under unique names, counted, refused with one sentence, and removed."""
 
 import os
 from dataclasses import replace
@@ -93,7 +93,7 @@ def test_names_taken_by_others_are_left_to_them(kernel: Kernel) -> None:
 
 
 def test_a_name_that_was_taken_since_is_passed_over(kernel: Kernel) -> None:
-    """Somebody was faster after the list of names was read."""
+    """Another process took the name after the list of names was read."""
     with Instance.acquire(kernel.files, NAME) as instance:
         kernel.files.write("kprobe_events", f"p:{NAME}/call {kernel.symbol}")
         probe = install(instance, entry(kernel.symbol), set())
@@ -147,7 +147,7 @@ def test_a_tracepoint_has_no_probe_that_is_not_there(kernel: Kernel) -> None:
 
 
 def test_an_eprobe_counts_by_a_trigger(kernel: Kernel) -> None:
-    """Its hit counter is there before it is enabled, and gone before it is removed."""
+    """Its hit counter exists before the eprobe is enabled, and ends before the eprobe is removed."""
     with Instance.acquire(kernel.files, NAME) as instance:
         probe = install(instance, exec_eprobe(), names_in_use(instance))
         assert probe.hits is not None
@@ -159,7 +159,7 @@ def test_an_eprobe_counts_by_a_trigger(kernel: Kernel) -> None:
 
 
 def test_one_that_somebody_else_uses_stays(kernel: Kernel) -> None:
-    """EBUSY is another's right: told at the end, not forced."""
+    """A definition that another instance has enabled (EBUSY) is not forced away when the agent ends."""
     kernel.files.mkdir("instances/foreign")
     try:
         with Instance.acquire(kernel.files, NAME) as instance:
@@ -182,7 +182,7 @@ def _read(pipe: int) -> bytes:
 
 
 def entries(kernel: Kernel) -> list[int]:
-    """The events that each ring buffer of our instance holds."""
+    """The number of events in each ring buffer of the instance."""
     per_cpu = f"instances/{NAME}/per_cpu"
     return [
         parse_stats(kernel.files.read(f"{per_cpu}/{cpu}/stats").decode()).entries

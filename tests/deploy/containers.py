@@ -1,8 +1,8 @@
 """The image, built by buildah and run by podman, as root and without a registry.
 
-Registries are out of reach of a test, so both bases are made of Debian's packages: the first stage's by
-debootstrap, with a compiler; the last one's of Python and what it links to, without so much as a shell. They
-are made once and kept below build/, as are the wheels that a build otherwise takes from PyPI.
+Tests cannot reach registries, so both base images are made of Debian's packages. The first stage's is made
+by debootstrap, with a compiler. The last stage's has Python and the libraries that it links to, and no shell.
+They are made once and kept below build/, as are the wheels that a build otherwise takes from PyPI.
 """
 
 import fcntl
@@ -38,16 +38,16 @@ RUNTIME = (
     *("libncursesw6", "libnsl2", "libreadline8", "libsqlite3-0", "libssl3", "libstdc++6", "libtinfo6"),
     *("libuuid1", "zlib1g"),
 )
-"""Packages whose files are the last stage's base: what python3 depends on, less dpkg and perl."""
+"""Packages whose files are the last stage's base: the dependencies of python3, without dpkg and perl."""
 
 MERGED = ("bin", "lib", "lib64", "sbin")
-"""Links into /usr in Debian since bookworm; packages still name files by them."""
+"""Links into /usr in Debian since bookworm; file lists of packages still use them."""
 
 UNWANTED = ("/usr/share/doc", "/usr/share/man", "/usr/share/lintian", "/usr/share/locale")
 
 
 def needs_containers() -> None:
-    """Skip a test where no image can be built; where tests run for the record it must be possible."""
+    """Skip a test if no image can be built; under CI it fails instead."""
     missing = [tool for tool in TOOLS if not shutil.which(tool, path=_path())]
     why = f"missing: {', '.join(missing)}" if missing else ""
     if os.geteuid() != 0:
@@ -60,7 +60,7 @@ def needs_containers() -> None:
 
 @functools.cache
 def build() -> str:
-    """The image's name, after it was built of this tree; takes 15 s, and a minute more the first time."""
+    """Build the image of this tree, in 15 s and a minute more the first time; return its name."""
     STORE.mkdir(parents=True, exist_ok=True)
     with STORE.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -76,7 +76,7 @@ def build() -> str:
 
 
 def tool(*command: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run buildah or podman over our own store; AssertionError with what it said if it fails."""
+    """Run buildah or podman over a store below build/; AssertionError with its stderr if it fails."""
     environment = {
         **os.environ,
         "PATH": _path(),
@@ -91,12 +91,12 @@ def tool(*command: str | Path, check: bool = True) -> subprocess.CompletedProces
 
 
 def inspect(name: str) -> Any:
-    """What podman knows of an image or a container."""
+    """podman's data on an image or a container."""
     return json.loads(tool("podman", "inspect", name).stdout)[0]
 
 
 def get(container: str, path: str) -> str | None:
-    """What the agent in a container answers; None if it does not, or an error."""
+    """The answer of the agent in a container, or None if there is none, or an error."""
     run = tool("podman", "exec", container, "python3", "-c", _GET, path, check=False)
     return run.stdout if run.returncode == 0 else None
 
@@ -108,7 +108,7 @@ print(urllib.request.urlopen("http://127.0.0.1:10435" + sys.argv[1]).read().deco
 
 
 def _configure() -> None:
-    """podman without systemd, overlayfs or CAP_SYS_RESOURCE; pip without a network."""
+    """Configure podman without systemd, overlayfs or CAP_SYS_RESOURCE, and pip without a network."""
     limits = [f"{name}=1024:1024" for name in ("nofile", "nproc")]
     engine = {"runtime": "runc", "cgroup_manager": "cgroupfs", "events_logger": "file"}
     storage = {"driver": "vfs", "graphroot": f"{STORE}/storage", "runroot": f"{STORE}/run"}
@@ -118,7 +118,7 @@ def _configure() -> None:
 
 
 def _write(name: str, sections: Mapping[str, Mapping[str, Any]]) -> None:
-    """A file of TOML; JSON's texts and lists are TOML's as well."""
+    """Write a TOML file; strings and lists of JSON are valid TOML."""
     lines = []
     for section, values in sections.items():
         lines += [f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
@@ -126,12 +126,12 @@ def _write(name: str, sections: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _path() -> str:
-    """debootstrap is in a directory of administrators."""
+    """The PATH with the directories of administration tools, where debootstrap is."""
     return f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin:/sbin"
 
 
 def _bases() -> tuple[str, str]:
-    """The names of both bases; made when this recipe changed, or was never followed."""
+    """The names of both bases; they are made if missing, and again when this recipe changes."""
     recipe = hashlib.sha256(repr((SUITE, BUILDER, RUNTIME, UNWANTED)).encode()).hexdigest()[:12]
     names = f"localhost/kprobe-exporter-builder:{recipe}", f"localhost/kprobe-exporter-base:{recipe}"
     if all(tool("podman", "image", "exists", name, check=False).returncode == 0 for name in names):
@@ -150,7 +150,7 @@ def _bases() -> tuple[str, str]:
 
 
 def _pack(tree: Path, archive: Path) -> None:
-    """The files of the RUNTIME packages, and of /etc what names users."""
+    """Pack the files of the RUNTIME packages, and those in /etc that name users."""
     lists = tree / "var/lib/dpkg/info"
     names = {"/etc/passwd", "/etc/group"}
     for package in RUNTIME:
@@ -164,7 +164,7 @@ def _pack(tree: Path, archive: Path) -> None:
 
 
 def _lists(package: str) -> Sequence[str]:
-    """How dpkg calls the list of a package's files, of this architecture or of all."""
+    """The names that dpkg's list of a package's files may have: with the architecture or without."""
     architecture = subprocess.run(
         ["dpkg", "--print-architecture"], capture_output=True, text=True, check=True
     ).stdout.strip()
@@ -172,7 +172,7 @@ def _lists(package: str) -> Sequence[str]:
 
 
 def _wheelhouse() -> Path:
-    """What the image's pip installs, downloaded by ours for its Python."""
+    """A directory with the packages that pip installs in the image, downloaded for the image's Python."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wanted = [*project["project"]["dependencies"], *project["build-system"]["requires"], "wheel"]
     digest = hashlib.sha256(repr((PYTHON, wanted)).encode()).hexdigest()[:12]

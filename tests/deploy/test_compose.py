@@ -1,7 +1,7 @@
 """The Compose file is valid, and names ports, files and settings that exist.
 
-No test starts it: there is neither a Docker engine nor an image of Grafana or of the collector to be had. The
-agent's own image is run in test_image.py, its configuration is judged here.
+No test starts it, since a Docker engine and the images of Grafana and of the collector are unavailable.
+test_image.py runs the agent's own image; its configuration is checked here.
 """
 
 import re
@@ -46,7 +46,7 @@ def test_there_are_the_agent_prometheus_grafana_and_a_collector() -> None:
     for name, service in SERVICES.items():
         assert re.search(r":v?\d+\.\d+\.\d+$", service["image"]), name
         assert not service.get("privileged")
-        # Nothing is reachable from another machine.
+        # No port is reachable from another machine.
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
 
 
@@ -71,7 +71,7 @@ def test_the_agent_has_no_capability_and_its_configuration_passes_check(tmp_path
     assert own == agent["configs"][0]["target"]
     assert packaged == "/etc/kprobe_exporter/default.yaml"
     text = COMPOSE["configs"]["agent"]["content"]
-    assert "$" not in text  # which Compose would replace
+    assert "$" not in text  # Compose would replace it
     file = tmp_path / "otlp.yaml"
     file.write_text(text)
     file.chmod(0o600)
@@ -122,7 +122,7 @@ def test_the_collector_takes_each_signal_through_parts_that_are_there(signal: st
     for kind in ("receivers", "processors", "exporters"):
         assert pipelines[signal][kind]
         assert set(pipelines[signal][kind]) <= set(COLLECTOR[kind])
-    # The limiter first, so that what it refuses was not taken in yet.
+    # The limiter is first, so that refused data is not processed.
     assert pipelines[signal]["processors"][0] == "memory_limiter"
     endpoint = COLLECTOR["receivers"]["otlp"]["protocols"]["http"]["endpoint"]
     assert endpoint == "0.0.0.0:4318"

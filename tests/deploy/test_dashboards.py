@@ -1,4 +1,4 @@
-"""The dashboards are what their sources say, what Grafana's schema allows, and what a reader needs."""
+"""The dashboards equal their sources' output, satisfy Grafana's schema, and are usable by a reader."""
 
 import copy
 import json
@@ -36,7 +36,7 @@ def test_they_are_what_their_sources_write() -> None:
 
 
 def test_the_command_writes_the_same(tmp_path: Path) -> None:
-    """In another process, with another order of hashes."""
+    """Another process, with other hash values, writes the same files."""
     program = "import grafana.__main__ as g, pathlib, sys; g.DIRECTORY = pathlib.Path(sys.argv[1]); g.main()"
     subprocess.run([sys.executable, "-c", program, tmp_path], cwd=DIRECTORY.parents[1], check=True)
     assert {p.name: p.read_text() for p in tmp_path.iterdir()} == texts()
@@ -70,7 +70,7 @@ class TestSchema:
 
 
 def judge(schema_file: Path, found: list[Any], directory: Path) -> subprocess.CompletedProcess[str]:
-    """check-jsonschema's verdict on each of what was found."""
+    """The result of check-jsonschema for all of these values."""
     files: list[Path] = []
     for number, one in enumerate(found):
         files.append(directory / f"{schema_file.stem}-{number}.json")
@@ -112,7 +112,7 @@ class TestDashboard:
     def test_links_to_a_probe_lead_to_its_dashboard(self, dashboard: Any) -> None:
         targets = re.findall(r"/d/([a-z-]+)\?", json.dumps(dashboard))
         assert set(targets) <= set(DASHBOARDS)
-        # Of its own probe it has nothing to say that would need a link.
+        # A probe's own dashboard has no links to probes.
         assert bool(targets) == (dashboard["uid"] != "kprobe-exporter-probe")
 
     def test_no_two_panels_overlap_and_none_hangs_over(self, dashboard: Any) -> None:
@@ -155,12 +155,12 @@ class TestDashboard:
         for target in queries(dashboard):
             expr = target["expr"]
             for selector in re.findall(r"\w+{([^}]*)}", expr):
-                # An alert on there being no agent has neither label.
+                # An alert on absent agents has neither label.
                 none = "|" if "alertname" in selector else ""
                 assert f'job=~"$job{none}",instance=~"$instance{none}"' in selector, expr
             ranges = set(re.findall(r"\[([^]]+)\]", expr))
             assert ranges <= {"$__rate_interval", "1h"}, expr
-            # A counter by itself says nothing.
+            # A raw counter is not informative.
             for metric in re.findall(r"\w+_(?:total|bucket)", expr):
                 for before in re.findall(rf"(\w*)\(?{metric}{{", expr):
                     assert before in ("rate", "increase"), expr

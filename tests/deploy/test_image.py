@@ -1,7 +1,7 @@
-"""The image is small, needs no shell and no capability, and leaves the kernel as it was.
+"""The image is small, needs no shell and no capability, and leaves the kernel unchanged.
 
-It is built by buildah and run by podman as the README's `docker run` says, with the host's tracefs, and once
-more with kprobes: its files as the root of the agent in a VM.
+buildah builds it, and podman runs it as the README's `docker run` does, with the host's tracefs. A VM runs it
+on a kernel with kprobes, with the image's files as the agent's root.
 """
 
 import itertools
@@ -80,7 +80,7 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tracefs() -> Iterator[Path]:
-    """The host's, in which nothing of ours is left."""
+    """The host's tracefs; no instance or definition of the test's agent exists before and after."""
     needs_tracefs()
     assert left(TRACEFS) == []
     yield TRACEFS
@@ -98,7 +98,7 @@ def left(tracefs: Path) -> list[str]:
 
 @contextmanager
 def container(*options: str, arguments: tuple[str, ...] = ()) -> Iterator[str]:
-    """A container that runs, by its name. Without a network: it has a port 10435 of its own."""
+    """Run a container, and yield its name. It has no network, so its port 10435 is its own."""
     name = f"kprobe-exporter-{os.getpid()}-{next(numbers)}"
     tool("podman", "run", "--detach", "--name", name, "--network=none", *options, IMAGE, *arguments)
     try:
@@ -109,7 +109,7 @@ def container(*options: str, arguments: tuple[str, ...] = ()) -> Iterator[str]:
 
 @contextmanager
 def agent(config: Path, *options: str) -> Iterator[str]:
-    """A container whose agent is ready."""
+    """Run a container until its agent is ready, and yield its name."""
     volumes = (f"--volume={TRACEFS}:/tracefs", f"--volume={config}:/etc/kprobe_exporter/config.yaml:ro")
     arguments = ("run", "--config=/etc/kprobe_exporter/config.yaml")
     with container(*SAFE, *volumes, *options, arguments=arguments) as name:
@@ -142,7 +142,7 @@ def test_it_runs_one_program_as_uid_0_and_is_stopped_by_sigterm(image: str) -> N
 
 
 def test_it_is_small(image: str) -> None:
-    """Bytes unpacked: all of it on a base of Python alone, and what the Dockerfile adds to a base."""
+    """Bytes of the unpacked image: in total on a base of Python alone, and without the base."""
     size = inspect(image)["Size"]
     base = next(found for found in _images() if "kprobe-exporter-base" in found["Names"][0])
     print(f"{size:,} bytes, {size - base['Size']:,} of them ours")
@@ -167,7 +167,7 @@ def test_there_is_nothing_in_it_but_the_agent(files: Path) -> None:
 
 
 def test_a_start_compiles_nothing(files: Path) -> None:
-    """Each module has bytecode, and it is taken without a look at the source (PEP 552)."""
+    """Each module has bytecode that is used without a check of its source (PEP 552)."""
     ours = files / "opt/kprobe_exporter"
     sources = [path for path in ours.rglob("*.py") if "lib2to3" not in path.parts]
     assert len(sources) > 500
@@ -218,7 +218,7 @@ def test_as_the_readme_says_it_serves_without_a_capability_and_stops_cleanly(
         began = time.monotonic()
         tool("podman", "stop", f"--time={patience(10):.0f}", name)
         print(f"stopped after {time.monotonic() - began:.1f} s")
-        assert inspect(name)["State"]["ExitCode"] == 0  # which podman's SIGKILL after that time would not be
+        assert inspect(name)["State"]["ExitCode"] == 0  # not the status of podman's SIGKILL
         assert left(tracefs) == []
 
 
@@ -250,14 +250,14 @@ def test_without_tracefs_one_sentence_says_what_to_mount(image: str) -> None:
 def test_the_health_check_fails_without_an_agent_and_imports_none_of_it(image: str) -> None:
     test = inspect(image)["Healthcheck"]["Test"]
     assert test[:2] == ["CMD", "python3"]
-    assert "I" in test[2]  # isolated: PYTHONPATH, where the agent is, does not count
+    assert "I" in test[2]  # isolated mode: PYTHONPATH, where the agent is, is ignored
     sleeping = container("--entrypoint=python3", arguments=("-c", "import time; time.sleep(60)"))
-    with sleeping as name, within(5):  # seconds that the image gives the check
+    with sleeping as name, within(5):  # the time-out of the image's check
         assert tool("podman", "exec", name, *test[1:], check=False).returncode == 1
 
 
 def test_on_a_kernel_with_kprobes(image: str, files: Path) -> None:
-    """The image's files as the root of the agent in a VM, with no capability, by the image's own command."""
+    """The image's command works in a VM, with the image's files as its root and no capability."""
     vm = [sys.executable, "-m", "tests.vm", "exec", "--kernel", "6.12", "--"]
     told = json.dumps(inspect(image)["Config"])
     run = subprocess.run(

@@ -1,4 +1,4 @@
-"""The manifests are valid, ask for no more than the agent needs, and name what there is."""
+"""The manifests are valid, request no more privilege than the agent needs, and use names that exist."""
 
 import os
 import re
@@ -21,7 +21,7 @@ from tests.vm import ROOT
 
 DEPLOYED = ["base", *(f"overlays/{name}" for name in OVERLAYS)]
 OLDEST, NEWEST = "1.25", "1.37"
-"""The oldest Kubernetes that is supported, and the newest whose schema there is."""
+"""The oldest supported Kubernetes, and the newest that has a schema."""
 
 CUSTOM = "monitoring.coreos.com/v1"
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
@@ -80,7 +80,7 @@ def test_the_overlay_for_production_does_without_the_operator_where_its_comment_
 def test_each_object_is_valid_in_the_strict_schema(directory: str, version: str) -> None:
     """A kind without a schema is an error, and so is an unknown field."""
     if directory.endswith("apparmor"):
-        version = max(version, "1.30")  # which has the field
+        version = max(version, "1.30")  # the first with this field
     objects = [item for item in rendered(KUBERNETES / directory) if item["apiVersion"] != CUSTOM]
     assert len(objects) >= 7
     for item in objects:
@@ -153,7 +153,7 @@ def test_no_right_is_granted_and_the_namespace_admits_the_pod(directory: str) ->
     assert not [item["kind"] for item in objects if "Role" in item["kind"]]
     assert only(objects, "ServiceAccount")["automountServiceAccountToken"] is False
     labels = only(objects, "Namespace")["metadata"]["labels"]
-    # A hostPath volume is refused at the levels baseline and restricted.
+    # The levels baseline and restricted refuse a hostPath volume.
     assert labels["pod-security.kubernetes.io/enforce"] == "privileged"
 
 
@@ -193,7 +193,7 @@ def test_service_monitor_and_policy_select_the_pods_and_their_port(directory: st
         assert monitor["selector"]["matchLabels"] == labels
         (endpoint,) = monitor["podMetricsEndpoints"]
         assert (endpoint["port"], endpoint["honorLabels"]) == (port["name"], True)
-        # The rules and dashboards know the agents by job="kprobe-exporter".
+        # The rules and dashboards select the agents by job="kprobe-exporter".
         assert labels[monitor["jobLabel"]] == "kprobe-exporter"
 
 
@@ -202,7 +202,7 @@ def test_it_reaches_every_node_and_is_replaced_a_few_at_a_time(directory: str) -
     spec = daemonset(directory)["spec"]
     assert spec["template"]["spec"]["tolerations"] == [{"operator": "Exists"}]
     assert spec["template"]["spec"]["nodeSelector"] == {"kubernetes.io/os": "linux"}
-    # On a full node as well.
+    # The pod is scheduled on a full node as well.
     assert "preemptionPolicy" not in only(rendered(KUBERNETES / directory), "PriorityClass")
     assert spec["updateStrategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}}
 
@@ -285,7 +285,7 @@ def test_tls_reaches_the_agent_and_its_scraper(tmp_path: Path) -> None:
         assert volumes[mounts[str(place.parent)]]["secret"]["secretName"] == "kprobe-exporter-tls"
     (endpoint,) = only(objects, "PodMonitor")["spec"]["podMetricsEndpoints"]
     assert endpoint["scheme"] == "https"
-    # By the command that is given to make it, the secret has every key that is asked for.
+    # The documented command that creates the secret gives it every key that is used.
     text = (KUBERNETES / "components/tls/kustomization.yaml").read_text()
     command = re.search(r"create secret generic kprobe-exporter-tls((?: |\\\n#|--from-file=[\w.]+)+)", text)
     assert command
@@ -308,7 +308,7 @@ def test_otlp_opens_the_way_to_the_collector_and_to_nobody_else() -> None:
     ports = [{port["port"] for port in rule["ports"]} for rule in policies["overlays/otlp"]["egress"]]
     assert ports == [{53, 5353}, {4317, 4318}]
     dns, collector = policies["overlays/otlp"]["egress"]
-    assert "to" not in dns  # wherever a cluster's DNS is
+    assert "to" not in dns  # a cluster's DNS may be anywhere
     assert len(collector["to"]) == 1
     names = {item["name"] for item in agent("overlays/otlp")["env"]}
     assert {"NODE_NAME", "OTEL_EXPORTER_OTLP_HEADERS"} <= names
@@ -320,7 +320,7 @@ def test_the_readme_names_each_component() -> None:
 
 
 def test_components_can_be_added_to_one_another(tmp_path: Path) -> None:
-    """A team's own overlay, but with all that goes together."""
+    """An overlay of a team's own is valid with all components that can be combined."""
     combined = [name for name in COMPONENTS if name != "without-operator"]
     (tmp_path / "probes.yaml").write_text((ROOT / "examples/getting_started.yaml").read_text())
     (documented,) = re.findall(r"```yaml\n(.*?)```", (KUBERNETES / "README.md").read_text(), re.DOTALL)

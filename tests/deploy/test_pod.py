@@ -1,7 +1,7 @@
-"""The DaemonSet's pod runs as it is written: podman plays the manifests that kubectl renders, with the image.
+"""The DaemonSet's pod runs as written: podman plays the manifests that kubectl renders, with the image.
 
-What podman 4.3 does not know is taken out: the kubelet's probes, ports without a network, and a field of the
-API server. And the volume of the configuration gets the mode that the kubelet gives it.
+What podman 4.3 does not support is removed: the kubelet's probes, ports without a network, and a field of the
+API server. The configuration's volume gets the mode that the kubelet gives it.
 """
 
 import os
@@ -33,10 +33,10 @@ def image() -> str:
 
 @contextmanager
 def played(objects: list[Any], image: str, directory: Path) -> Iterator[str]:
-    """The pod of a DaemonSet, by the name of its container; ended by SIGTERM."""
+    """Run a DaemonSet's pod. Yields the name of its container; on exit, SIGTERM ends it."""
     template = only(objects, "DaemonSet")["spec"]["template"]
     config = only(objects, "ConfigMap")
-    # The agents of other tests on this machine have the usual name.
+    # The agents of other tests on this machine use the default instance name.
     (file,) = config["data"]
     config["data"][file] = f"global: {{tracefs_instance: {INSTANCE}}}\n{config['data'][file]}"
     (container,) = template["spec"]["containers"]
@@ -54,7 +54,7 @@ def played(objects: list[Any], image: str, directory: Path) -> Iterator[str]:
     volume = config["metadata"]["name"]
     try:
         tool("podman", "play", "kube", "--start=false", "--network=none", played)
-        # Whoever is in the container may write the directory of a volume, by its mode.
+        # The volume's mode lets every user of the container write to the directory.
         Path(tool("podman", "volume", "inspect", "--format={{.Mountpoint}}", volume).stdout.strip()).chmod(
             0o777
         )
@@ -92,9 +92,9 @@ def test_the_pod_serves_with_its_probes_up_and_stops_within_its_grace_period(
         ):
             assert line in status
         resident = metrics.value("process_resident_memory_bytes")
-        assert resident < 64 * 2**20  # the request
+        assert resident < 64 * 2**20  # the memory request
 
-        # As the runbook has it for Kubernetes.
+        # The runbook's commands for Kubernetes.
         ours = ("podman", "exec", name, "python3", "-m", "kprobe_exporter")
         assert tool(*ours, "check", "/etc/kprobe_exporter").stdout.endswith("metrics\n")
         assert "/tracefs" in tool(*ours, "doctor").stdout
@@ -132,7 +132,7 @@ def test_an_unmount_on_the_node_does_not_reach_the_tracefs_of_a_running_pod(tmp_
     command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", NODE, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=patience(60))
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.split() in (["0", "0"], ["0", "1"])  # nothing is left there, tracing_on is here
+    assert done.stdout.split() in (["0", "0"], ["0", "1"])  # entries on the node; tracing_on in the pod
 
 
 def container_mounts() -> list[Any]:

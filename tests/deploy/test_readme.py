@@ -1,6 +1,6 @@
-"""The README's `make run`, docker and kubectl, as it shows them, or in what stands for these programs here.
+"""The README's commands with `make run`, docker and kubectl work as printed, or by equivalent tools here.
 
-What listens does so in a network namespace of the test's, in which the ports of the README are free.
+Servers listen in a network namespace of the test, in which the README's ports are free.
 """
 
 import os
@@ -29,14 +29,14 @@ from tests.support.private_tracefs import TRACEFS
 INSTANCE = TRACEFS / "instances/kprobe_exporter"
 ASK = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode())"
 OF_MAKE = ("ARGS", "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS")
-"""What an outer make tells an inner one."""
+"""Variables by which an outer make influences an inner one."""
 
 Network = tuple[str, ...]
 
 
 @pytest.fixture
 def network() -> Iterator[Network]:
-    """What runs a command in a network of its own, which has a loopback interface and nothing else."""
+    """Yield the prefix that runs a command in a network namespace whose only interface is the loopback."""
     if os.geteuid() != 0:
         if os.environ.get("CI"):
             pytest.fail("the README's commands are run as root")
@@ -53,7 +53,7 @@ def network() -> Iterator[Network]:
 
 @pytest.fixture
 def tracefs() -> Iterator[None]:
-    """Without an agent's instance before and after."""
+    """Assert that no agent's instance exists before the test and after it."""
     needs_tracefs()
     assert not INSTANCE.exists(), "an agent runs on this machine already: end it"
     yield
@@ -61,7 +61,7 @@ def tracefs() -> Iterator[None]:
 
 
 def ask(network: Network, command: str) -> str:
-    """What curl answers, or Python for it where it is not installed; nothing if nobody does."""
+    """The answer that curl gets, or Python if curl is not installed; empty if there is none."""
     program, url = shlex.split(command)
     assert program == "curl"
     curl = ["curl", "--silent", "--fail", url]
@@ -70,7 +70,7 @@ def ask(network: Network, command: str) -> str:
 
 
 def working(metrics: Metrics) -> int:
-    """How many probes are up."""
+    """The number of probes that are up."""
     return sum(metrics.value("kprobe_up", **labels) == 1 for labels in metrics.labels("kprobe_up"))
 
 
@@ -97,7 +97,7 @@ def test_make_run(network: Network, tracefs: None, tmp_path: Path, command: str,
         eventually(answers, 120)
         metrics = Metrics(ask(network, then))
         assert working(metrics) >= 4, log.read_text()
-        # make itself would end with the signal.
+        # The agent gets the signal, since make itself would end by it.
         (agent,) = Path(f"/proc/{make.pid}/task/{make.pid}/children").read_text().split()
         os.kill(int(agent), signal.SIGTERM)
         assert make.wait(patience(30)) == 0, log.read_text()
@@ -110,7 +110,7 @@ def test_make_run(network: Network, tracefs: None, tmp_path: Path, command: str,
 
 @reads(building="docker build", running="docker run", asking="curl ")
 def test_docker(network: Network, tracefs: None, building: str, running: str, asking: str) -> None:
-    """buildah's image by the README's name, and podman with the README's options."""
+    """buildah builds the image under the README's name, and podman runs it with the README's options."""
     needs_containers()
     *_, tag_option, tag, context = shlex.split(building)
     assert shlex.split(building) == ["docker", "build", tag_option, tag, context]
@@ -121,7 +121,7 @@ def test_docker(network: Network, tracefs: None, building: str, running: str, as
     outside, _ = published.split(":")
     assert f":{outside}/" in asking
     (name,) = [options[at + 1] for at, word in enumerate(options) if word == "--name"]
-    # A port of the network of the test's instead of one that is passed on, for which podman needs more.
+    # The port is opened in the test's network namespace, since publishing it would require more of podman.
     at = options.index("--publish")
     options[at : at + 2] = ["--network=host"]
 
@@ -144,7 +144,7 @@ def test_docker(network: Network, tracefs: None, building: str, running: str, as
 
 @reads(applying="kubectl apply", waiting="kubectl -n")
 def test_kubectl(applying: str, waiting: str) -> None:
-    """What would be applied is valid, and the DaemonSet that is waited for is in it."""
+    """The objects to apply are valid, and contain the DaemonSet that the next command waits for."""
     *apply, directory = shlex.split(applying)
     assert apply == ["kubectl", "apply", "-k"]
     objects = rendered(ROOT / directory)

@@ -1,4 +1,4 @@
-"""The alerts fire when they should and not before, tell what to do, and are the operator's as well."""
+"""The alerts fire when they should and not before, state what to do, and equal the operator's rules."""
 
 import json
 import re
@@ -26,12 +26,12 @@ RECORDS = [rule["record"] for group in GROUPS for rule in group["rules"] if "rec
 
 
 def judged(promtool: str, directory: Path, *tests: dict[str, Any]) -> None:
-    """Have promtool run these tests of the rules."""
+    """Run these tests of the rules with promtool."""
     file = directory / "test.yaml"
     given = {
         "rule_files": [str(RULES)],
         "evaluation_interval": "1m",
-        # Prometheus runs groups side by side: an alert may come an interval after what is recorded.
+        # Prometheus runs groups concurrently: an alert may be one interval later than what is recorded.
         "group_eval_order": [group["name"] for group in GROUPS],
         "tests": list(tests),
     }
@@ -41,7 +41,7 @@ def judged(promtool: str, directory: Path, *tests: dict[str, Any]) -> None:
 
 
 def samples(series: Series) -> list[dict[str, str]]:
-    """The series as promtool reads them, each with NODE; one that names its job is of another target."""
+    """The series as promtool reads them, with NODE's labels; a series with a job is another target's."""
     return [
         {"series": key if "job=" in key else selector(key, NODE), "values": values}
         for key, values in series.items()
@@ -59,7 +59,7 @@ def quiet(alert: str, series: Series, *minutes: int) -> dict[str, Any]:
 
 
 def firing(case: Case) -> dict[str, Any]:
-    """At its minute, with all its labels and texts; not one minute earlier."""
+    """The alert fires at its minute, with all its labels and texts, and not one minute earlier."""
     rule = ALERTS[case.alert]
     node = {"job": "kprobe-exporter", "instance": "node-1"} if case.of_node else {}
     labels = {**node, **case.labels}
@@ -152,7 +152,7 @@ def sections() -> dict[str, str]:
 
 
 def queries() -> Iterator[str]:
-    """The queries of the runbook, a line each."""
+    """The queries of the runbook, one a line."""
     for block in re.findall(r"```promql\n(.*?)```", RUNBOOK, re.DOTALL):
         yield from (line for line in block.splitlines() if line and not line.startswith("#"))
 
@@ -183,7 +183,7 @@ class TestFiles:
         assert "1 rule files found" in run.stdout
 
     def test_promtool_accepts_the_one_for_kubernetes(self, promtool: str, tmp_path: Path) -> None:
-        """Debian builds Prometheus without this discovery: it alone is judged here, the rest by promtool."""
+        """Debian's promtool lacks the Kubernetes discovery. It is compared here; promtool checks the rest."""
         config = yaml.safe_load((DEPLOY / "prometheus/prometheus-kubernetes.yml").read_text())
         (job,) = config["scrape_configs"]
         assert job["honor_labels"] is True

@@ -1,6 +1,6 @@
-"""The runbook's commands name what there is: the unit, namespace, paths and ports of deploy/, our options.
+"""The runbook's commands use existing names: the unit, namespace, paths and ports of deploy/, our options.
 
-What they trace is run in tests/kernel/test_runbook.py, and those for the agent's pod in test_pod.py.
+tests/kernel/test_runbook.py runs the traces among them, and test_pod.py the commands in the agent's pod.
 """
 
 import re
@@ -19,7 +19,7 @@ RUNBOOK = (ROOT / "docs/runbook.md").read_text()
 BLOCKS = re.findall(r"^```sh\n(.*?)^```", RUNBOOK, re.MULTILINE | re.DOTALL)
 LINES = [line for block in BLOCKS for line in block.splitlines()]
 CODE = [*LINES, *re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", RUNBOOK, flags=re.DOTALL))]
-"""Every command, also those in the middle of a sentence."""
+"""Every command, including those within sentences."""
 
 UNIT = "kprobe_exporter"
 DEFAULTS = (ROOT / "deploy/systemd/kprobe_exporter.default").read_text()
@@ -28,12 +28,12 @@ PORT = "10435"
 
 
 def found(pattern: str) -> list[str]:
-    """What a pattern's one group matches, in all of it."""
+    """The matches of a pattern's one group in all commands."""
     return [match for code in CODE for match in re.findall(pattern, code)]
 
 
 def commands() -> list[list[str]]:
-    """The words after ``kprobe-exporter``, or after what stands for it in a container."""
+    """The words after ``kprobe-exporter``, or after the command that replaces it in a container."""
     texts = found(r"(?:^|; |^(?:kubectl|docker) .*python3 -m )kprobe[-_]exporter (.*)$")
     return [shlex.split(text, comments=True) for text in texts if text != "…"]
 
@@ -52,7 +52,7 @@ def test_the_unit_is_the_one_that_is_installed() -> None:
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
 def test_a_command_and_its_options_exist(words: list[str]) -> None:
-    """And its arguments are as many as it takes."""
+    """Each command of the program exists, and accepts these options and this number of arguments."""
     name, *arguments = words
     command = main.get_command(click.Context(main), name)
     assert command, name
@@ -87,7 +87,7 @@ def test_kubectl_finds_the_namespace_and_the_pods() -> None:
 
 
 def test_in_a_container_only_what_its_image_has_is_run() -> None:
-    """No shell, no curl, and no script of ours."""
+    """In a container, only the image's entry point is run: no shell, no curl, and no script of ours."""
     [entry] = re.findall(r"^ENTRYPOINT (.*)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     program = " ".join(re.findall(r'"(.*?)"', entry))
     inside = [

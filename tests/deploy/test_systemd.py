@@ -1,7 +1,7 @@
-"""The unit under a real systemd: told what it has to know, confined, watched, ended.
+"""The unit under a real systemd, which learns the agent's state, and confines, watches and ends it.
 
-Its probes are uprobes of the C library, which kernels without kprobes have too: under emulation each start
-takes a minute. tests/faults/test_systemd.py has it on a kernel with kprobes.
+Its probes are uprobes of the C library, which kernels without kprobes support too: under emulation each
+start takes a minute. tests/faults/test_systemd.py runs it on a kernel with kprobes.
 """
 
 import os
@@ -39,7 +39,7 @@ probes:
 
 @pytest.fixture
 def config() -> str:
-    """Two probes of the library that this process runs, and one of a function that it lacks."""
+    """Two probes of the C library that this process uses, and one of a function that the library lacks."""
     maps = Path("/proc/self/maps").read_text()
     libc = re.search(r"/\S+/libc\.so\.6$", maps, re.MULTILINE)
     assert libc, maps
@@ -53,17 +53,17 @@ def port() -> int:
 
 @pytest.fixture
 def systemd(tmp_path: Path, tracefs: Path, port: int) -> Iterator[Systemd]:  # noqa: F811
-    """A manager that knows the unit, and has started nothing yet."""
+    """Yield a manager that has loaded the unit and started nothing."""
     files = tmp_path / "units"
     lay_out(files, port)
     with running_manager(tmp_path, files) as manager:
         yield manager
-        manager.inside("systemctl", "stop", UNIT)  # of a test that failed
+        manager.inside("systemctl", "stop", UNIT)  # in case the test failed
 
 
 def test_a_life(systemd: Systemd, port: int, config: str) -> None:
     configure(systemd, config)
-    systemd.ctl("start", UNIT)  # returns when the agent says that it is ready
+    systemd.ctl("start", UNIT)  # returns when the agent has sent READY=1
     assert systemd.shows("StatusText") == "2 of 3 probes are up; down: absent"
     before = scrape(port)
     for _ in range(NUMBER):
@@ -95,17 +95,17 @@ def test_a_life(systemd: Systemd, port: int, config: str) -> None:
 
 
 def assert_hardened(process: Path) -> None:
-    """As the kernel tells it, whatever systemd means by its words."""
+    """The kernel shows these restrictions, whatever systemd understands by the unit's settings."""
     status = dict(line.split(":\t", 1) for line in (process / "status").read_text().splitlines())
     assert {status[name] for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {"0" * 16}
     assert (status["NoNewPrivs"], status["Seccomp"], status["Uid"].split()[0]) == ("1", "2", "0")
     mounts = [line.split() for line in (process / "mountinfo").read_text().splitlines()]
-    states = {fields[4]: fields[5].split(",")[0] for fields in mounts}  # of one path the last counts
+    states = {fields[4]: fields[5].split(",")[0] for fields in mounts}  # the last mount at a path counts
     assert states["/run/kprobe_exporter"] == "rw"
     for path in ("/", "/sys", "/sys/kernel/tracing", "/proc/sys", "/sys/fs/cgroup"):
         assert states[path] == "ro", path
     environment = (process / "environ").read_bytes()
-    assert b"NOTIFY_SOCKET=" in environment  # as it was executed; children do not inherit it
+    assert b"NOTIFY_SOCKET=" in environment  # the environment at exec; children do not inherit it
 
 
 def has_heard_since(systemd: Systemd, heard: str) -> bool:
@@ -113,7 +113,7 @@ def has_heard_since(systemd: Systemd, heard: str) -> bool:
 
 
 def watched(systemd: Systemd, config: str, seconds: int) -> int:
-    """Start it with a watchdog of so many seconds: its process."""
+    """Start the unit with a watchdog of ``seconds``, and return the id of its process."""
     drop_in = Path(f"/proc/{systemd.pid}/root/run/systemd/system/{UNIT}.d/watchdog.conf")
     drop_in.write_text(f"[Service]\nWatchdogSec={seconds}s\nRestartSec=100ms\n")
     systemd.ctl("daemon-reload")
@@ -123,7 +123,7 @@ def watched(systemd: Systemd, config: str, seconds: int) -> int:
 
 
 def test_the_watchdog(systemd: Systemd, port: int, config: str) -> None:
-    """A living agent outlives its time again and again; of one that hangs the successor serves."""
+    """A working agent keeps meeting the watchdog's deadline; systemd replaces one that hangs."""
     pid = watched(systemd, config, 6)
 
     for _ in range(3):
@@ -141,17 +141,17 @@ def test_the_watchdog(systemd: Systemd, port: int, config: str) -> None:
 
 
 def test_the_watchdog_of_a_thread_that_hangs(systemd: Systemd, port: int, config: str) -> None:
-    """All others go on, so that scrapes are answered; what hangs is told, and then the successor serves."""
+    """Scrapes are still answered; the stuck thread is reported, and then systemd replaces the agent."""
     pid = watched(systemd, config, 8)
 
-    # Over what the poller reads, where this process alone sees it: to open it waits for a writer.
+    # A FIFO over the file that the poller reads, visible to this process alone: opening it blocks.
     os.mkfifo(f"/proc/{systemd.pid}/root/run/fifo")
     mount = ["mount", "--bind", "/run/fifo", "/run/kprobe_exporter/uprobe_profile"]
     subprocess.run(["nsenter", f"--target={pid}", "--mount", "--", *mount], check=True)
     eventually(lambda: scrape(port)["kprobe_exporter_kernel_read_age_seconds", frozenset()] > 4)
     assert scrape(port).value("kprobe_up", probe="hits") == 1
     assert systemd.main_pid() == pid
-    # systemd shows it for as long as the watchdog waits, then it ends the agent.
+    # The status is visible until the watchdog's deadline, when systemd ends the agent.
     eventually(lambda: systemd.shows("StatusText") == "no progress of the poller", 60)
     eventually(lambda: systemd.shows("NRestarts") == "1", 60)
     assert "the poller makes no progress: the watchdog will end this" in systemd.log()

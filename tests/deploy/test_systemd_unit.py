@@ -1,4 +1,4 @@
-"""The systemd unit: nothing wrong in it by systemd's own judgement, and as confined as its README says."""
+"""The systemd unit: systemd-analyze finds no error, and it is as confined as its README states."""
 
 import os
 import re
@@ -22,7 +22,7 @@ DROP_INS = sorted(path.name for path in (HERE / "drop-ins").glob("*.conf"))
 
 
 def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """systemd-analyze; where tests run for the record it must be there."""
+    """Run systemd-analyze. Without it the test is skipped, or fails under CI."""
     if shutil.which("systemd-analyze") is None:
         if os.environ.get("CI"):
             pytest.fail("there is no systemd-analyze")
@@ -33,7 +33,7 @@ def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(params=["", *DROP_INS])
 def unit(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """The unit alone and with each drop-in, of a program that is there."""
+    """The unit, alone and with each drop-in; its program is replaced by one that exists."""
     unit = tmp_path / UNIT
     unit.write_text((HERE / UNIT).read_text().replace(PROGRAM, sys.executable))
     if request.param:
@@ -48,7 +48,7 @@ def test_verify(unit: Path) -> None:
 
 
 def test_exposure(tmp_path: Path) -> None:
-    """The figure of the README is the one of the systemd that it names, or of another one a bound."""
+    """The README's figure is exact for the version of systemd that it names; its bound holds for any."""
     found = re.search(r"systemd (\d+): exposure (\d\.\d), .*at most (\d\.\d)", README)
     assert found
     version, exposure, bound = found[1], float(found[2]), float(found[3])
@@ -62,7 +62,7 @@ def test_exposure(tmp_path: Path) -> None:
 
 
 def options() -> list[str]:
-    """What the unit and its environment file, with what is commented out there, may put into $OPTIONS."""
+    """The values of $OPTIONS in the unit and in its environment file, including those commented out there."""
     texts = (HERE / UNIT).read_text(), (HERE / "kprobe_exporter.default").read_text()
     return [
         *re.findall(r'"OPTIONS=(.*)"', texts[0]),
@@ -87,11 +87,11 @@ def test_there_are_options() -> None:
 def test_what_is_bound_is_what_is_named() -> None:
     text = (HERE / UNIT).read_text()
     assert "BindPaths=/sys/kernel/tracing:/run/kprobe_exporter\n" in text
-    assert "RuntimeDirectory=kprobe_exporter\n" in text  # so that nothing of it stays at the end
+    assert "RuntimeDirectory=kprobe_exporter\n" in text  # so that systemd removes the directory at the end
 
 
 def test_the_files_that_the_readme_installs(tmp_path: Path) -> None:
-    """Each command of its that puts a file somewhere, with another root."""
+    """Each of its commands that installs a file is run with another root."""
     commands = re.findall(r"^install (.*) (\S+) (/\S+)$", README, re.MULTILINE)
     assert len(commands) == 3
     for how, source, target in commands:
@@ -104,7 +104,7 @@ def test_the_files_that_the_readme_installs(tmp_path: Path) -> None:
 
 
 def test_the_readme_puts_the_command_where_shells_look_for_it() -> None:
-    """After pip has installed it where the unit starts it."""
+    """It links the command after pip has installed it where the unit starts it."""
     [environment] = re.findall(r"^python3 -m venv (\S+)$", README, re.MULTILINE)
     assert PROGRAM.startswith(f"{environment}/bin/")
     lines = README.splitlines()

@@ -1,4 +1,4 @@
-"""A whole agent on a kernel that plays back what real ones wrote."""
+"""A whole agent on a fake kernel that plays back what real kernels wrote."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ PlayBack = Callable[..., AgentProcess]
 
 
 class Playback(FakeTracefs):
-    """Puts captured text into the agent's trace_pipe as soon as the event that it is of is enabled."""
+    """Puts captured text into the agent's trace_pipe when the text's event is enabled."""
 
     def __init__(self, root: Path, texts: dict[str, bytes], symbols: set[str]) -> None:
         super().__init__(root, symbols)
@@ -38,7 +38,7 @@ class Playback(FakeTracefs):
 
 @pytest.fixture
 def play_back(tmp_path: Path) -> Iterator[PlayBack]:
-    """Starts an agent that reads captured streams: ``play_back(config, {event: file, …})``."""
+    """Yield a function that starts an agent on captured streams: ``play_back(config, {event: file, …})``."""
     with ExitStack() as stack:
 
         def start(config: str, streams: dict[str, Path]) -> AgentProcess:

@@ -1,4 +1,4 @@
-"""What runs in the VM whose status page is photographed: the agent, and work that comes and goes."""
+"""The program of the VM whose status page is photographed: the agent, and varying work."""
 
 import math
 import mmap
@@ -19,7 +19,7 @@ PAUSE = 0.5
 
 
 def work_for_ever(agent: AgentProcess) -> None:
-    """Until the VM ends; ends if the agent does."""
+    """Work until the VM ends; exit if the agent ends."""
     for turn in count():
         if agent.poll() is not None:
             sys.exit(f"the agent ended: {agent.output()}")
@@ -66,7 +66,7 @@ def resolutions(times: int) -> None:
 
 
 def touches(pages: int) -> None:
-    """Of memory that is new, so each is a page fault."""
+    """Touch new memory, so that each page is a page fault."""
     with mmap.mmap(-1, pages * mmap.PAGESIZE) as memory:
         for page in range(pages):
             memory[page * mmap.PAGESIZE] = 1

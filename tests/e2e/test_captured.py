@@ -1,6 +1,6 @@
-"""The real process over captured input: golden metrics, judged by promtool too.
+"""The real process over captured input: its metrics are the golden ones, and promtool accepts them.
 
-UPDATE_GOLDEN=1 writes the golden files anew; look at what changed before committing it.
+UPDATE_GOLDEN=1 rewrites the golden files; review the changes before committing them.
 """
 
 import os
@@ -50,7 +50,7 @@ STREAMS = {"cap_open": "kprobe.txt", "cap_open_ret": "kretprobe.txt"}
 
 
 def text_of(agent: AgentProcess) -> str:
-    """The metrics that the captured events made, without those that differ from run to run."""
+    """The metrics that the captured events caused, without those that vary from run to run."""
     own = ("kprobe_up", "kprobe_info", "kprobe_exporter_build", "kprobe_exporter_config")
     lines = agent.get().splitlines()
     wanted = (line for line in lines if "kprobe_" in line and "_age_" not in line and "duration" not in line)

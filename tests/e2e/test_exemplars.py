@@ -1,4 +1,4 @@
-"""From a call in the kernel to an exemplar of a real Prometheus: the trace that a receiver has as well."""
+"""From a kernel function call to an exemplar in a real Prometheus: a receiver has the same trace."""
 
 import json
 import os
@@ -19,14 +19,14 @@ SCRAPE = {"scrape_interval": "1s", "scrape_timeout": "1s"}
 
 
 def seeks() -> None:
-    """Calls of lseek."""
+    """Call lseek a few times."""
     zero = os.open("/dev/zero", os.O_RDONLY)
     for _ in range(CALLS):
         os.lseek(zero, 0, os.SEEK_SET)
 
 
 def configuration(endpoint: str, thread: Child) -> str:
-    """A call is made of two tracepoints, which every kernel has: this needs no probe."""
+    """Calls are paired from two tracepoints, which every kernel has, so that no kprobe is needed."""
     probe = {
         "name": "seek",
         "attach": "syscall:lseek",
@@ -38,8 +38,8 @@ def configuration(endpoint: str, thread: Child) -> str:
 
 
 def spans(receiver: Rotel) -> dict[tuple[str, str], tuple[int, int]]:
-    """When each span that came began and ended, by its trace's id and its own."""
-    # What the receiver has not written to its end yet is left out.
+    """The start and end of each received span, by trace id and span id."""
+    # Spans that the receiver has not written completely are left out.
     ids = zip(receiver.found(r"Trace ID +: (\w+)"), receiver.found(r"ID +: (\w+)"), strict=False)
     ends = zip(receiver.found(r"Start time: (\d+)"), receiver.found(r"End time: (\d+)"), strict=False)
     return {both: (int(start), int(end)) for both, (start, end) in zip(ids, ends, strict=False)}

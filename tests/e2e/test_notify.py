@@ -1,4 +1,4 @@
-"""What a service manager hears of a whole agent, from its start to its end."""
+"""The messages that a service manager gets from a whole agent, from its start to its end."""
 
 import signal
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_a_life(play_back: PlayBack, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_reload_that_fails(play_back: PlayBack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The old configuration stays, so it is ready again; the status says why."""
+    """The agent keeps its configuration, reports READY=1 again, and its status gives the reason."""
     manager = Manager(str(tmp_path / "notify"))
     with manager.socket:
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
@@ -68,7 +68,7 @@ def test_a_manager_that_went_away(
 
 
 def but_for_the_watchdog(manager: Manager) -> list[str]:
-    """The next message that is no sign of life."""
+    """The next message other than WATCHDOG=1."""
     while (heard := manager.heard()) == ["WATCHDOG=1"]:
         pass
     return heard

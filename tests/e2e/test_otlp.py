@@ -1,4 +1,4 @@
-"""What is sent arrives at receivers of others' make, once and whole, by both protocols."""
+"""Exported data arrives complete and once at receivers of other projects, over both protocols."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,7 +122,7 @@ BUILD: dict[Signal, Any] = {"traces": spans, "logs": records}
 
 
 def send(signal: Signal, server: MockServer | Rotel, protocol: Any, compression: Any = None) -> None:
-    """COUNT items through a channel, and all of them taken."""
+    """Send COUNT items through a channel, and assert that all were accepted."""
     settings = OtlpSettings(
         server.endpoints[protocol], protocol, compression=compression, timeout=patience(10)
     )
@@ -135,7 +135,7 @@ def send(signal: Signal, server: MockServer | Rotel, protocol: Any, compression:
 
 
 def push(server: MockServer | Rotel, protocol: Any) -> None:
-    """The snapshot, once, at the end."""
+    """Send the snapshot once, at the end."""
     transport = connect(
         "metrics",
         OtlpSettings(server.endpoints[protocol], protocol, timeout=patience(10)),

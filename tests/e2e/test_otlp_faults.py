@@ -1,4 +1,4 @@
-"""Whatever a collector does, each item is counted once, nobody waits for it, and the log stays short."""
+"""Whatever a collector does, each item is counted once, no caller blocks, and the log stays short."""
 
 import logging
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ RESOURCE = Resource({"service.name": "kprobe_exporter"})
 SCOPE = InstrumentationScope("kprobe_exporter", "1")
 
 LINGER = 3600
-"""Seconds that a batch waits to be full, so that its size does not depend on how fast it is filled."""
+"""Seconds for which a batch waits to be full, so that its size does not depend on how fast it fills."""
 
 
 def span(number: int) -> ReadableSpan:
@@ -58,7 +58,7 @@ def emit(channel: Channel[int], numbers: range) -> None:
 
 
 def settled(channel: Channel[int], emitted: int) -> tuple[int, int, int]:
-    """Wait until all is counted; how much was exported, dropped and failed."""
+    """Wait until all items are counted; return the numbers exported, dropped and failed."""
     eventually(lambda: sum(channel.counts()) >= emitted)
     assert sum(channel.counts()) == emitted
     return channel.counts()
@@ -112,7 +112,7 @@ def test_an_answer_after_the_timeout_comes_too_late(protocol: str) -> None:
     ):
         emit(channel, range(1, 2 * BATCH + 1))
         assert settled(channel, 2 * BATCH) == (0, 0, 2 * BATCH)
-        assert len(seen.times) <= 2  # no time is left for a second attempt
+        assert len(seen.times) <= 2  # too little time is left for a second attempt
 
 
 RETRIED = [
@@ -145,7 +145,7 @@ def test_a_passing_trouble_costs_nothing(protocol: str, fault: Fault, pause: flo
     ],
 )
 def test_a_collector_that_asks_for_silence_gets_it(protocol: str, fault: Fault) -> None:
-    """What it refused has failed; the rest waits, and was never handed over when all is closed."""
+    """The refused batch has failed. The rest waits, and is dropped unsent when the channel closes."""
     with collector(protocol, fault) as seen, sending(seen, protocol, timeout=1, linger=LINGER) as channel:
         emit(channel, range(1, BATCH + 1))
         assert settled(channel, BATCH) == (0, 0, BATCH)
@@ -194,7 +194,7 @@ def test_a_status_of_success_stands_whatever_follows(fault: Fault) -> None:
 
 @BOTH
 def test_a_queue_that_is_full(protocol: str) -> None:
-    """put() waits for no request: it drops what has no room while one is without an answer."""
+    """put() does not wait for a request: while one is unanswered, it drops what does not fit the queue."""
     with (
         collector(protocol, Fault(hang=True)) as seen,
         sending(seen, protocol, timeout=60, capacity=100, linger=LINGER) as channel,
@@ -202,7 +202,7 @@ def test_a_queue_that_is_full(protocol: str) -> None:
         emit(channel, range(1, 101))
         eventually(lambda: seen.times)
         emit(channel, range(101, 1001))
-        assert channel.counts() == (0, 800, 0)  # 100 are under way, 100 wait
+        assert channel.counts() == (0, 800, 0)  # 100 are being sent, 100 wait
         assert close(channel, 0.3, 1000) == (0, 900, 100)
 
 
@@ -251,7 +251,7 @@ def test_tls_with_certificates_of_both(
     protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "other").mkdir()
-    # It is for whoever set no certificate.
+    # This variable applies only if no certificate is configured.
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", Pair(tmp_path / "other").certificate)
     pair = Pair(tmp_path)
     mine: Any = {
@@ -262,8 +262,8 @@ def test_tls_with_certificates_of_both(
     with collector(protocol, OK, pair=pair) as seen:
         for files, taken in (
             (mine, 3),
-            ({"certificate": pair.certificate}, 0),  # the collector does not know us
-            ({}, 0),  # we do not know the collector
+            ({"certificate": pair.certificate}, 0),  # the collector does not trust us
+            ({}, 0),  # we do not trust the collector
         ):
             settings = OtlpSettings(seen.endpoint, protocol, timeout=patience(1), **files)  # type: ignore[arg-type]
             transport = connect("traces", settings)
@@ -290,7 +290,7 @@ def test_the_log_has_one_line_for_the_trouble_and_one_for_its_end(
 ) -> None:
     refusal = Fault(status=400, code=grpc.StatusCode.INVALID_ARGUMENT)
     caplog.set_level(logging.DEBUG)
-    caplog.set_level(logging.DEBUG, "kprobe_exporter")  # a command that ran in this process set another
+    caplog.set_level(logging.DEBUG, "kprobe_exporter")  # earlier tests may have set it
     with collector(protocol, *[refusal] * 5, OK) as seen:
         transport = connect("traces", OtlpSettings(seen.endpoint, protocol))  # type: ignore[arg-type]
         for _ in range(8):

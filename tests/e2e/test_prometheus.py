@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes the real process: what it stores is what the agent counted."""
+"""A real Prometheus scrapes the real process, and stores what the agent counted."""
 
 import json
 import socket
@@ -21,13 +21,13 @@ def free_port() -> int:
 
 
 class Prometheus:
-    """A running server, asked in PromQL."""
+    """A running server, queried in PromQL."""
 
     def __init__(self, address: str) -> None:
         self.address = address
 
     def query(self, text: str) -> dict[str, float]:
-        """The samples of an instant query, by the label ``errno`` ('' without one)."""
+        """The values of an instant query, by the label ``errno`` ('' without one)."""
         url = f"{self.address}/api/v1/query?{urllib.parse.urlencode({'query': text})}"
         with urllib.request.urlopen(url, timeout=patience(5)) as answer:
             found = json.load(answer)["data"]["result"]
@@ -43,7 +43,7 @@ class Prometheus:
 
 @contextmanager
 def prometheus(binary: str, target: str, directory: Path) -> Iterator[Prometheus]:
-    """Scrapes ``target`` every second until the context is left."""
+    """Scrape ``target`` every second until the context is left."""
     config = directory / "prometheus.yml"
     job = {"job_name": "kernel", "static_configs": [{"targets": [target.removeprefix("http://")]}]}
     config.write_text(json.dumps({"global": {"scrape_interval": "1s"}, "scrape_configs": [job]}))

@@ -1,4 +1,4 @@
-"""`replay` as a person runs it: saved text in, metrics on stdout, a summary on stderr, an exit status."""
+"""The command `replay`: saved text in, metrics on stdout, a summary on stderr, an exit status."""
 
 import os
 import pty
@@ -24,7 +24,7 @@ def replay(*arguments: str | Path, text: bytes | None = None) -> subprocess.Comp
 
 
 def metrics(*arguments: str | Path, text: bytes | None = None) -> Metrics:
-    """Those of a replay that works."""
+    """The metrics of a replay that succeeds."""
     result = replay(*arguments, text=text)
     assert result.returncode == 0, result.stderr.decode()
     return Metrics(result.stdout.decode())
@@ -40,7 +40,7 @@ def test_the_examples_of_perf_tools(promtool: str) -> None:
     for name in set(events):
         assert found.value("kprobe_exporter_events_total", probe=name.decode()) == events.count(name)
     assert found.value("kprobe_exporter_events_lost_total", reason="unparsed") == 114
-    # 0x3 and 0x9, as arg1 and as rval; of myprobe it is text.
+    # 0x3 and 0x9, as arg1 and as rval; the values of myprobe are text.
     assert found.value("kprobe_return_value_count", probe="myopen") == 17 + 9
     assert {labels["probe"] for labels in found.labels("kprobe_return_value_count")} == {"myopen"}
     assert not found.labels("process_cpu_seconds_total")
@@ -139,7 +139,7 @@ def test_a_wrong_configuration(tmp_path: Path) -> None:
 
 
 def test_progress_on_a_terminal_while_the_text_is_long_in_coming() -> None:
-    """After two seconds; whoever redirects stderr sees none."""
+    """Progress appears after 2 s, on stderr and only if that is a terminal."""
     line = b"            bash-1234    [001] .....    12.345678: ev: (f+0x0/0x1) a=1\n"
     master, slave = pty.openpty()
     shown = b""
@@ -172,7 +172,7 @@ def _available(fd: int) -> bytes:
 
 
 def _read(fd: int) -> bytes:
-    """What comes next of a terminal; nothing when the other side has gone, which is EIO."""
+    """The next bytes from a terminal; none after the other side has closed it, which is EIO."""
     os.set_blocking(fd, True)
     try:
         return os.read(fd, 65536)

@@ -1,4 +1,4 @@
-"""Signals, one upon the other, end the agent in order."""
+"""A burst of signals ends the agent in order, and SIGHUP reloads its configuration."""
 
 import signal
 from pathlib import Path
@@ -13,8 +13,8 @@ CONFIG = "probes: [{name: exec, attach: 'tracepoint:sched:sched_process_exec'}]"
 
 @pytest.mark.parametrize("attempt", range(10))
 def test_a_burst_of_signals(play_back: PlayBack, attempt: int) -> None:
-    """As from a terminal whose Ctrl-C reaches make and the agent, and make passes it on."""
-    agent = play_back(CONFIG, {})  # it is about to wait, which is when a signal can go unnoticed
+    """Signals repeat, as when a terminal's Ctrl-C reaches make and the agent, and make passes it on."""
+    agent = play_back(CONFIG, {})  # it is about to wait, when a signal may get lost
     for _ in range(100):
         agent.signal(signal.SIGTERM)
         agent.signal(signal.SIGINT)

@@ -1,6 +1,6 @@
-"""The status page in a real browser: at a desk, on a phone, in the dark, without scripts, with odd names.
+"""The status page in a real browser: desktop and phone, light and dark, without scripts, hostile names.
 
-UPDATE_IMAGES=1 makes the picture in the README anew: of an agent with real probes, in a VM, in some minutes.
+UPDATE_IMAGES=1 makes the README's picture, in some minutes, of an agent with real probes in a VM.
 """
 
 import compileall
@@ -37,10 +37,10 @@ COURSE = tuple(900 + 600 * math.sin(step / 5) + step for step in range(60))
 
 WIDTH = 1000
 RATES = 30
-"""So many points has the line of a probe that was there from the start: two and a half minutes."""
+"""Points in the line of a probe that was there from the start, after two and a half minutes."""
 
 LIMIT = 480
-"""Seconds, emulated, for the picture."""
+"""Seconds for the picture, under emulation."""
 
 POINTS = "return Math.max(0, ...[...document.querySelectorAll('polyline')].map(line => line.points.length))"
 CLIPPED = "return [...document.querySelectorAll('main *')].filter(e => e.clientWidth < e.scrollWidth - 1)"
@@ -52,7 +52,7 @@ return [...arguments].map(selector =>
     return [...range.getClientRects()].map(box => [box.left, box.bottom])
   }).filter(boxes => boxes.length))
 """
-"""For each selector: where the lines of each text are, their left and lower edges; all at one moment."""
+"""For each selector, the left and bottom edges of the lines of each text, all read at one moment."""
 
 TRIPPED = "it fired 412,000 times a second, and its limit is 100,000: it is off for 40 s"
 
@@ -94,7 +94,7 @@ FAMILIES = (
 
 @pytest.fixture
 def address() -> Iterator[str]:
-    """An agent's page, on which every look finds more hits."""
+    """The address of an agent's page; each request finds more hits."""
     hits = 1_204_113
 
     def snapshot() -> Snapshot:
@@ -112,7 +112,7 @@ def address() -> Iterator[str]:
 
 @pytest.fixture
 def browser(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Chrome]:
-    """Chromium without a screen; the marker `scripts(False)` switches JavaScript off."""
+    """Headless Chromium; the parameter "no scripts" switches JavaScript off."""
     options = ChromeOptions()
     for argument in (
         "headless=new",
@@ -140,7 +140,7 @@ def hits(browser: Chrome) -> int:
 def picture(
     browser: Chrome, name: str, width: int, height: int, *, dark: bool = False, phone: bool = False
 ) -> None:
-    """The page as it looks there; nothing is wider than the screen."""
+    """Save a screenshot, and assert that the page is no wider than the screen."""
     prefer(browser, "dark" if dark else "light")
     show(browser, width, height, phone=phone)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
@@ -154,7 +154,7 @@ def prefer(browser: Chrome, scheme: str) -> None:
 
 
 def show(browser: Chrome, width: int, height: int, *, phone: bool = False) -> None:
-    """On a screen of that size, in pixels; it is that wide when this returns."""
+    """Emulate a screen of this size in pixels, and wait until it has this width."""
     size = {"width": width, "height": height, "deviceScaleFactor": 2 if phone else 1, "mobile": phone}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     WebDriverWait(browser, 20).until(lambda _: browser.execute_script("return innerWidth") == width)
@@ -219,7 +219,7 @@ def test_the_numbers_are_live_and_the_page_stays(address: str, browser: Chrome) 
 def test_hostile_names_stay_text(address: str, browser: Chrome) -> None:
     browser.get(address)
     first = hits(browser)
-    WebDriverWait(browser, 20).until(lambda _: hits(browser) > first)  # in what the script put in, too
+    WebDriverWait(browser, 20).until(lambda _: hits(browser) > first)  # now the script has filled the table
     assert browser.find_element(By.CSS_SELECTOR, "tbody:last-of-type td").text == HOSTILE
     assert browser.find_elements(By.TAG_NAME, "img") == []
     assert "owned" not in browser.title
@@ -228,7 +228,7 @@ def test_hostile_names_stay_text(address: str, browser: Chrome) -> None:
 
 @pytest.mark.parametrize("browser", ["no scripts"], indirect=True)
 def test_without_javascript(address: str, browser: Chrome) -> None:
-    """All is there, and the page loads itself again."""
+    """The page shows everything, and reloads itself."""
     browser.get(address)
     first = hits(browser)
     assert browser.find_element(By.TAG_NAME, "polyline").is_displayed()
@@ -253,7 +253,7 @@ def test_a_picture_for_the_documents(browser: Chrome, tmp_path: Path) -> None:
 
 @contextmanager
 def real_agent(directory: Path) -> Iterator[str]:
-    """Where its page is; it runs in a VM until the context is left."""
+    """Yield the address of its page; the agent runs in a VM until the context is left."""
     needs_a_vm()
     for package in ("kprobe_exporter", "tests"):
         compileall.compile_dir(ROOT / package, quiet=2)  # the guest cannot write bytecode

@@ -1,4 +1,4 @@
-"""What container runtimes do to a process, done to a test's own child, which stays so: ctypes and /proc."""
+"""Confinement of container runtimes, applied for good to a test's own child, by ctypes and /proc."""
 
 import ctypes
 import errno
@@ -25,8 +25,8 @@ MOUNT_ATTR_RDONLY, AT_RECURSIVE, AT_FDCWD = 1, 0x8000, -100
 SYS_MOUNT_SETATTR = 442
 CAPABILITY_VERSION_3 = 0x20080522
 
-# Rules of seccomp.h; what Docker's default profile refuses without capabilities and podman's leaves to the
-# kernel (moby, profiles/seccomp/default.json, beside containers/common, pkg/seccomp/seccomp.json).
+# From seccomp.h, and the calls that Docker's default profile refuses without capabilities while podman's
+# leaves them to the kernel (moby, profiles/seccomp/default.json; containers/common, pkg/seccomp).
 SCMP_ACT_ALLOW, SCMP_ACT_ERRNO = 0x7FFF0000, 0x00050000
 DOCKER_REFUSES = (
     "fsconfig fsmount fsopen fspick get_mempolicy keyctl mbind mount mount_setattr move_mount open_tree "
@@ -34,16 +34,16 @@ DOCKER_REFUSES = (
 ).split()
 
 PROFILE = "kprobe_exporter_test_container"
-"""AppArmor's profile of a container, as containerd, Docker and podman make it, by their rules on files."""
+"""An AppArmor profile with the file rules that containerd, Docker and podman give a container."""
 
 
 def parser() -> str:
-    """AppArmor's parser, which the harness has unpacked or this machine has."""
+    """The path of AppArmor's parser: this machine's, or the one that the harness has unpacked."""
     return shutil.which("apparmor_parser") or str(BUILD / "apparmor/sbin/apparmor_parser")
 
 
 def no_capabilities() -> None:
-    """None, and none to be had: neither by exec nor by a file."""
+    """Drop all capabilities, such that neither exec nor a file's capabilities can bring them back."""
     for capability in range(int(Path("/proc/sys/kernel/cap_last_cap").read_text()) + 1):
         _checked(LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0))
     _checked(LIBC.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0))
@@ -56,7 +56,7 @@ def no_new_privileges() -> None:
 
 
 def read_only(*writable: Path) -> Step:
-    """Every file system read-only, but those mounted at ``writable``."""
+    """Make every file system read-only, except those mounted at ``writable``."""
 
     def step() -> None:
         _own_mounts()
@@ -68,7 +68,7 @@ def read_only(*writable: Path) -> Step:
 
 
 def mounted_at(source: Path, target: Path) -> Step:
-    """What is at ``source`` also at ``target``, as a bind mount of a container has it."""
+    """Mount ``source`` at ``target`` as well, as a container's bind mount."""
 
     def step() -> None:
         _own_mounts()
@@ -79,7 +79,7 @@ def mounted_at(source: Path, target: Path) -> Step:
 
 
 def default_seccomp() -> None:
-    """The system calls that Docker leaves to a container without capabilities; of the others EPERM."""
+    """Allow the system calls that Docker allows a container without capabilities; others get EPERM."""
     path = BUILD / "containers/usr/share/containers/seccomp.json"
     library = ctypes.CDLL("libseccomp.so.2")
     library.seccomp_init.restype = ctypes.c_void_p
@@ -88,13 +88,13 @@ def default_seccomp() -> None:
         number = library.seccomp_syscall_resolve_name(name.encode())
         if number >= 0:  # of this architecture
             assert library.seccomp_rule_add(context, SCMP_ACT_ALLOW, number, 0) == 0
-    number = library.seccomp_syscall_resolve_name(b"clone3")  # "not there", so that glibc takes clone
+    number = library.seccomp_syscall_resolve_name(b"clone3")  # ENOSYS, so that glibc falls back to clone
     assert library.seccomp_rule_add(context, SCMP_ACT_ERRNO | errno.ENOSYS, number, 0) == 0
     assert library.seccomp_load(context) == 0
 
 
 def allowed(profile: dict[str, list[dict[str, object]]]) -> set[str]:
-    """What a profile's rules allow without any capability; rules for arguments count as allowing."""
+    """The calls that a profile allows without any capability; a call allowed for some arguments counts."""
     names: set[str] = set()
     for rule in profile["syscalls"]:
         includes = rule.get("includes") or {}
@@ -108,7 +108,7 @@ def allowed(profile: dict[str, list[dict[str, object]]]) -> set[str]:
 
 @contextmanager
 def apparmor() -> Iterator[Step]:
-    """The profile loaded into this kernel; the step puts a process under it."""
+    """Load the profile into this kernel; yield the step that puts a process under it."""
     command = [parser(), "--skip-cache", "--config-file=/dev/null", "--base=/nonexistent"]
     subprocess.run([*command, "--replace"], input=RULES, text=True, check=True, capture_output=True)
 
@@ -121,7 +121,7 @@ def apparmor() -> Iterator[Step]:
         subprocess.run([*command, "--remove"], input=RULES, text=True, check=True, capture_output=True)
 
 
-# What the runtimes' template refuses below /sys and /proc: nothing there may be written but cgroups.
+# What the runtimes' template denies below /sys and /proc: all writes, except to cgroups.
 RULES = f"""
 profile {PROFILE} flags=(attach_disconnected, mediate_deleted) {{
   network,
@@ -148,7 +148,7 @@ profile {PROFILE} flags=(attach_disconnected, mediate_deleted) {{
 
 
 def confined(main: Callable[[list[str]], object], *steps: Step) -> Callable[[list[str]], object]:
-    """The command line of a process that first takes these steps."""
+    """A command line that first takes these steps."""
 
     def run(arguments: list[str]) -> object:
         for step in steps:
@@ -162,7 +162,7 @@ _HAS_OWN_MOUNTS: set[int] = set()
 
 
 def _own_mounts() -> None:
-    """Once a process: its steps share one namespace."""
+    """Give the process a mount namespace, once: its steps share it."""
     if os.getpid() not in _HAS_OWN_MOUNTS:
         _checked(LIBC.unshare(CLONE_NEWNS))
         _checked(LIBC.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None))
@@ -170,7 +170,7 @@ def _own_mounts() -> None:
 
 
 def _set_attributes(path: Path, *, recursive: bool = False, on: int = 0, off: int = 0) -> None:
-    """mount_setattr(2), which glibc 2.36 has and older ones lack; its number is the same everywhere."""
+    """mount_setattr(2). glibc before 2.36 lacks it; its number is the same on all architectures."""
     assert platform.machine() in ("x86_64", "aarch64")
     attributes = (ctypes.c_uint64 * 4)(on, off, 0, 0)
     flags = AT_RECURSIVE if recursive else 0

@@ -1,4 +1,4 @@
-"""Options of the fault tests, and what agents read of the kernel, once, where they run in a VM."""
+"""Options of the fault tests, and in a VM the fixture by which agents read kernel data once."""
 
 import os
 from pathlib import Path

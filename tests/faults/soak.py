@@ -1,8 +1,8 @@
-"""What a soak consists of: its probes, the process that fires them, and the one eye on the agent.
+"""The parts of a soak: its probes, the process that fires them, and the observer of the agent.
 
-Some system calls are made loudly, in bursts that overrun the ring buffer, others quietly, when there is room
-for all. Of the loud ones only single events are recorded, each its own firing: so what is missing of them
-is what was lost. Nobody else makes these calls, the agent included.
+Some system calls are loud: they come in bursts that overrun the ring buffer. Others are quiet: they are made
+when the buffer has room for all. Loud calls are only recorded as single events, one for each hit, so that
+missing events are lost events. No other process makes these calls, nor does the agent.
 """
 
 import json
@@ -20,7 +20,7 @@ from tests.agent_process import AgentProcess
 
 BUFFER = "64KiB"
 CPU = 0
-"""On which all firings happen."""
+"""The CPU on which all calls are made."""
 
 LOUD: Mapping[str, Callable[[], object]] = {
     "getppid": os.getppid,
@@ -37,7 +37,7 @@ QUIET_ROUNDS = 20
 
 
 def probes(libc: str, *, other: bool) -> list[str]:
-    """The 50 probes of the one configuration or of the other, each as YAML."""
+    """The 50 probes of one of the two configurations, each as YAML."""
     return [*_loud(libc), *_counted(libc), *_quiet(libc), *_changing(libc, other=other), *_in_one(other)]
 
 
@@ -53,17 +53,17 @@ RECORDED = tuple(
     + [f"t_{name}" for name in ("getppid", "getpgrp", "getsid", "getpgid")]
     + ["u_getppid", "u_getpgrp", "ur_getppid", "f_getresuid", "fe_getresgid"]
 )
-"""Loud, unfiltered, the same in both configurations: each firing is an event."""
+"""Loud probes, unfiltered and the same in both configurations: each hit is an event."""
 
 COUNTED = tuple([f"c_{name}" for name in LOUD] + ["ct_getppid", "ct_getsid", "cu_getpgrp"])
 TABLES = ("table_getppid", "table_getsid", "table_getpgid")
-"""Counted by the kernel alone: by a profile, by hist triggers."""
+"""Probes that only the kernel counts: in its profile, or in hist triggers."""
 
 JOINED = ("call_getpriority", "call_umask", "syscall_max", "ucall_getpriority", "pair_mkdir")
-"""Quiet, the same in both: each beginning is a joined event."""
+"""Quiet probes, the same in both configurations: each beginning becomes a joined event."""
 
 VICTIMS = ("victim", "another")
-"""Whose definitions are deleted by hand."""
+"""The probes whose definitions are deleted by hand."""
 
 
 def _loud(libc: str) -> Iterator[str]:
@@ -114,7 +114,7 @@ def _quiet(libc: str) -> Iterator[str]:
 
 
 def _changing(libc: str, *, other: bool) -> Iterator[str]:
-    """The same names, otherwise collected."""
+    """Probes of the same names in both configurations, collected in different ways."""
     fetch = "fetch: {sp: '$stack:u64'}" if other else "fetch: {flags: '%flags:u32'}"
     number = "fetch: {fd: fd}" if other else "fetch: {number: __syscall_nr}"
     fsync, returns = "kprobe:__x64_sys_fsync", "int" if other else "long"
@@ -130,7 +130,7 @@ def _changing(libc: str, *, other: bool) -> Iterator[str]:
 
 
 def _in_one(other: bool) -> Iterator[str]:
-    """What only this one has."""
+    """The probes that only one of the configurations has."""
     which = "second" if other else "first"
     yield _counting(f"only_{which}", "kprobe:__x64_sys_umask", "cpu")
     yield (
@@ -146,7 +146,7 @@ def _counting(name: str, attach: str, labels: str, more: str = "") -> str:
 
 
 class Load:
-    """A child that fires the probes when it is told to, on one CPU."""
+    """A child process that fires the probes on request, on one CPU."""
 
     def __init__(self) -> None:
         told, self._tell = os.pipe()
@@ -162,19 +162,19 @@ class Load:
         os.close(answer)
 
     def burst(self, rounds: int) -> None:
-        """Ask for so many rounds of the loud calls."""
+        """Request this many rounds of the loud calls."""
         os.write(self._tell, rounds.to_bytes(4))
 
     def quiet(self) -> None:
-        """Ask for the quiet ones."""
+        """Request the quiet calls."""
         os.write(self._tell, bytes(4))
 
     def done(self) -> int:
-        """Wait until what was asked for is done; the rounds of loud calls so far."""
+        """Wait until the request is done; return the rounds of loud calls so far."""
         return int.from_bytes(os.read(self._answer, 8))
 
     def close(self) -> None:
-        os.write(self._tell, b"end")  # an agent that was forked later has the pipe as well
+        os.write(self._tell, b"end")  # a close would not do: agents forked later hold the pipe as well
         os.close(self._tell)
         os.waitpid(self.pid, 0)
         os.close(self._answer)
@@ -208,15 +208,15 @@ def _quiet_calls(pipe: int) -> None:
 
 @dataclass
 class Eye:
-    """Scrapes once a second, and looks at the process: who ever falls, how much memory it has when."""
+    """Scrapes once a second; records counters that fall, resident memory, and the number of definitions."""
 
     agent: AgentProcess
     begun: float = field(default_factory=time.monotonic)
     fell: list[str] = field(default_factory=list)
     resident: list[tuple[float, int]] = field(default_factory=list)
-    """When, in seconds since the beginning, and bytes."""
+    """Pairs of the seconds since the beginning, and bytes."""
     times: list[float] = field(default_factory=list)
-    """Seconds that the scrapes took."""
+    """Seconds that each scrape took."""
     most_definitions: int = 0
 
     @contextmanager
@@ -231,7 +231,7 @@ class Eye:
             thread.join()
 
     def mean_resident(self, start: float, end: float) -> float:
-        """Bytes, in the mean between these seconds."""
+        """Mean of the resident bytes between these seconds."""
         found = [size for when, size in self.resident if start <= when <= end]
         return sum(found) / len(found)
 
@@ -252,7 +252,7 @@ class Eye:
 
 
 def _counters(lines: Iterable[str]) -> Iterator[tuple[str, float]]:
-    """Of a scrape, whatever may never go down; a whole parser would take longer than a second here."""
+    """The values of a scrape that must never fall. A full parser would take longer than a second here."""
     for line in lines:
         name, _, value = line.rpartition(" ")
         if name.partition("{")[0].endswith(("_total", "_count", "_bucket")) and not name.startswith("#"):
@@ -260,12 +260,12 @@ def _counters(lines: Iterable[str]) -> Iterator[tuple[str, float]]:
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory that a process has."""
+    """Bytes of a process' resident memory."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
 def descriptors(pid: int) -> tuple[str, ...]:
-    """What each open one is of, without the numbers that sockets and pipes have."""
+    """The target of each open descriptor, without the numbers of sockets and pipes."""
     links = []
     for path in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):
@@ -274,7 +274,7 @@ def descriptors(pid: int) -> tuple[str, ...]:
 
 
 def threads(pid: int) -> tuple[str, ...]:
-    """Their names."""
+    """The names of a process' threads."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return tuple(sorted((path / "comm").read_text().strip() for path in tasks))
 

@@ -21,7 +21,7 @@ START, END = "<!-- what `make soak` wrote -->", "<!-- the end of the soak -->"
 TITLE = "# Reliability\n\nWhat was done to the agent, and what came of it.\n"
 SECTION = f"\n## Soak\n\n{START}\n{END}\n"
 REST = 15 * 60
-"""Seconds for booting, importing and counting up, beside the soak itself; emulated, on a busy machine."""
+"""Seconds for booting, importing and the last counts, beside the soak itself, in a VM on a busy machine."""
 
 ABOUT = (
     "Probes of all kinds; each 5 s some quiet calls and a burst, of which every third is too much for a ring"
@@ -32,7 +32,7 @@ ABOUT = (
 
 
 def table(figures: Mapping[str, Any], day: str) -> Table:
-    """What one soak measured, a line each."""
+    """What one soak measured, one row for each figure."""
     minutes, before, after = (figures[name] for name in ("minutes", "resident_before", "resident_after"))
     told = {reason: count for reason, count in figures["lost"].items() if count}
     rows = (
@@ -65,7 +65,7 @@ def table(figures: Mapping[str, Any], day: str) -> Table:
 
 
 def merged(document: str, body: str) -> str:
-    """The document with this between the markers; what is outside of them stays as it is."""
+    """The document with this body between the markers; the rest is unchanged."""
     whole = document if START in document else (document or TITLE) + SECTION
     pattern = re.escape(START) + ".*?" + re.escape(END)
     return re.sub(pattern, lambda _: f"{START}\n\n{body}\n\n{END}", whole, count=1, flags=re.DOTALL)
@@ -95,7 +95,7 @@ def main() -> int:
 
 
 def _recorded(told: Mapping[str, float]) -> float:
-    """The losses of single events that nobody changed: a half without its other one is told beside them."""
+    """The lost events of unchanged probes: all losses except ``unpaired``, ``disabled`` and ``wiped``."""
     return sum(count for reason, count in told.items() if reason not in ("unpaired", "disabled", "wiped"))
 
 

@@ -1,4 +1,4 @@
-"""Limits are kept on a real kernel: who fires too often is off for a while, and nobody else notices."""
+"""Limits hold on a real kernel: a probe that fires too often is off for a while, others are unaffected."""
 
 import os
 import re
@@ -31,7 +31,7 @@ AGAIN = re.compile(r"the probe '(\w+)' is tried again")
 
 @pytest.fixture
 def short_pause(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Seconds in which this machine answers a few scrapes; the agent is forked, so it has what is patched."""
+    """Seconds in which this machine answers a few scrapes. The patch works, since the agent is forked."""
     pause = round(patience(1))
     monkeypatch.setattr(rate_limit, "FIRST_PAUSE", pause)
     return pause
@@ -45,7 +45,7 @@ def long_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def flood(call: Callable[[], object] = os.getppid) -> Iterator[None]:
-    """A child that makes this call as often as it can."""
+    """Run a child that makes this call as often as it can."""
     pid = os.fork()
     if pid == 0:
         while True:
@@ -62,7 +62,7 @@ def probes(*wanted: str, settings: str = "") -> str:
 
 
 def tripped(agent: AgentProcess) -> list[str]:
-    """The names of those that were, by the log: nobody scrapes for it."""
+    """The names of the probes that were tripped, from the log, so that no scrape is needed."""
     return [found[1] for found in TRIP.finditer(agent.output())]
 
 
@@ -71,7 +71,7 @@ def tried(agent: AgentProcess) -> list[str]:
 
 
 def once_down(agent: AgentProcess, probe: str) -> Metrics:
-    """A scrape when the probe is off: the log tells it first, then the kernel is asked."""
+    """A scrape when the probe is off. The log reports that before the kernel is told."""
     found: list[Metrics] = []
 
     def look() -> bool:
@@ -83,7 +83,7 @@ def once_down(agent: AgentProcess, probe: str) -> Metrics:
 
 
 def fallen(before: Metrics, after: Metrics) -> list[str]:
-    """The counters that went down."""
+    """The counters that fell."""
     return [
         f"{key}: {value} to {after.get(key)}"
         for key, value in before.items()
@@ -139,10 +139,10 @@ def test_too_loud_a_probe_is_off_for_a_while(
     if "metrics" in loud:
         told = {labels["reason"]: after.value(LOST, **labels) for labels in after.labels(LOST)}
         untold = after.value(HITS, probe="loud") - after.value(EVENTS, probe="loud") - sum(told.values())
-        # Where the ring buffer lost events as well, less may be told than there was.
+        # If the ring buffer lost events as well, fewer may be reported than were lost.
         assert 0 <= untold <= sum(count for reason, count in told.items() if reason != "disabled"), told
         assert after.value(EVENTS, probe="loud") == before.value(EVENTS, probe="loud") + 23
-    assert tripped(agent) == ["loud"]  # once, and it stays up
+    assert tripped(agent) == ["loud"]  # once only, and the probe stays up
     assert after.value("kprobe_up", probe="loud") == 1
 
 
@@ -156,7 +156,7 @@ def test_the_pause_grows_while_the_flood_lasts(start_agent: StartAgent, short_pa
 
 @pytest.mark.usefixtures("long_pause")
 def test_all_together_trip_the_loudest(start_agent: StartAgent) -> None:  # noqa: F811
-    """The one that fires most goes; ``limit: none`` is for a probe's own limit, not for all together."""
+    """The probe that fires most trips. ``limit: none`` lifts a probe's own limit, not the common one."""
     agent = start_agent(
         probes(
             '{name: quiet, attach: "kprobe:__x64_sys_getpgrp", limit: {hits_per_second: 100000}}',
@@ -177,7 +177,7 @@ def test_all_together_trip_the_loudest(start_agent: StartAgent) -> None:  # noqa
 
 @pytest.mark.usefixtures("long_pause")
 def test_none_is_no_limit(start_agent: StartAgent) -> None:  # noqa: F811
-    """Beside one on the same function whose limit is kept; and what it costs rises with its hits."""
+    """The probe's estimated overhead rises with its hits, beside a limited probe on the same function."""
     free = f"{{name: free, {GETPPID}, limit: none}}"
     agent = start_agent(probes(free, f"{{name: kept, {GETPPID}, {LIMITED}}}", settings="limit: none"))
     with flood():

@@ -1,4 +1,4 @@
-"""What others do to tracing on a real kernel is noticed, told once, and mended where it can be."""
+"""Interference with tracing on a real kernel is noticed, logged once, and repaired where possible."""
 
 import errno
 import os
@@ -50,7 +50,7 @@ probes:
 
 
 class Suffering:
-    """An agent, and what it says of what is done to it."""
+    """An agent, and what its metrics and its log say about interference."""
 
     def __init__(self, agent: AgentProcess) -> None:
         self.agent = agent
@@ -62,11 +62,11 @@ class Suffering:
         return self.agent.scrape().value("kprobe_exporter_faults_total", fault=fault)
 
     def told(self, fault: Fault) -> int:
-        """In how many lines of its log."""
+        """The number of log lines about this fault."""
         return self.agent.output().count(f"[{fault}]")
 
     def counts(self, *probes: str, events: bool = True) -> bool:
-        """Whether these count a few calls now, each one, as hits and, unless told otherwise, as events."""
+        """Whether these probes count each of a few calls, as hits and, with ``events``, as events."""
         before = self.agent.scrape()
         for _ in range(TIMES):
             os.getppid()
@@ -108,9 +108,9 @@ def switched_off(path: Path) -> Iterator[None]:
 
 
 def wrote_0(suffering: Suffering, files: MountedTracefs, file: str, fault: Fault) -> None:  # noqa: F811
-    """Somebody writes 0 to a file of the instance, which is 1 again without a restart.
+    """Another process writes 0 to a file of the instance, and the agent restores the 1 without a restart.
 
-    What fires meanwhile is no event of the probe, and no more hits than it was; then all goes on.
+    Calls in between give no event, and no more hits than calls; then the probes count again.
     """
     path, before = f"{INSTANCE}/{file}", suffering.agent.scrape()
     told = suffering.told(fault)
@@ -126,7 +126,7 @@ def wrote_0(suffering: Suffering, files: MountedTracefs, file: str, fault: Fault
         for _ in range(TIMES):
             os.getppid()
         if not files.read(path).startswith(b"1"):
-            break  # it was off all the time, unless the agent was quicker
+            break  # it was off all the time, or the agent was faster
         probes = []
     eventually(lambda: files.read(path).startswith(b"1"))
     eventually(lambda: not suffering.holds(fault))
@@ -151,7 +151,7 @@ def test_deleted(
     files: MountedTracefs,  # noqa: F811
     tracefs: Path,  # noqa: F811
 ) -> None:
-    """Counters go on from where they were. An enabled one cannot be deleted, nor the instance removed."""
+    """A deleted probe is reinstalled, its counters continue. Enabled ones and the instance give EBUSY."""
     suffering.is_well()
     before = suffering.agent.scrape().value("kprobe_ppid_total")
     with pytest.raises(OSError, match="busy") as refusal:
@@ -174,7 +174,7 @@ def test_somebody_insists(
     files: MountedTracefs,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # The agent is forked, so it has what is patched here.
+    # The agent is forked, so it inherits the patch.
     monkeypatch.setattr(interference, "FIRST_PAUSE", 4.0)
     suffering = Suffering(start_agent(CONFIG))
 
@@ -201,7 +201,7 @@ def test_somebody_insists(
     ],
 )
 def test_the_machines_switches(suffering: Suffering, fault: Fault, path: str) -> None:
-    """They are the machine's: told, not changed; tracepoints go on."""
+    """The machine's global switches are reported, not changed; tracepoints keep counting."""
     if not Path(path).exists():
         subprocess.run(["mount", "-t", "debugfs", "nodev", "/sys/kernel/debug"], check=True)
     with switched_off(Path(path)):
@@ -218,7 +218,7 @@ def test_the_machines_switches(suffering: Suffering, fault: Fault, path: str) ->
 
 
 def test_tracefs_is_unmounted_under_it(suffering: Suffering, tracefs: Path) -> None:  # noqa: F811
-    """The last counts stay, their age grows; when it is mounted again, everything goes on."""
+    """The last counts stay, their age grows, and after the next mount all probes count again."""
     suffering.is_well()
     before = suffering.agent.scrape()
     subprocess.run(["umount", "--lazy", tracefs], check=True)
@@ -232,14 +232,14 @@ def test_tracefs_is_unmounted_under_it(suffering: Suffering, tracefs: Path) -> N
     finally:
         subprocess.run(["mount", "-t", "tracefs", "nodev", tracefs], check=True)
     eventually(lambda: not suffering.holds("tracefs_gone"))
-    assert suffering.told("tracefs_gone") == 2  # when it began, and when it was over
+    assert suffering.told("tracefs_gone") == 2  # at its beginning and at its end
     suffering.is_well()
     assert suffering.agent.scrape()[AGE, frozenset()] < 3
 
 
 MODULE = "zram"
 OTHERS = ("dummy", "loop")
-"""Loaded where it was, so that it comes back at another address."""
+"""Modules that take the place of the unloaded one, so that it returns at another address."""
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_a_module_that_goes_and_comes_back(
 
     eventually(lambda: counted(0))
     before = suffering.agent.scrape().value(HITS, probe="shown")
-    looks_around()  # it has to be seen loaded once
+    looks_around()  # the agent must have seen the module loaded once
     subprocess.run(["rmmod", MODULE], check=True)
     subprocess.run(["modprobe", "-a", *OTHERS], check=True)
     eventually(lambda: suffering.holds("module_gone"))

@@ -1,4 +1,4 @@
-"""Of a flooded probe of any kind everything is told: what fired is what was delivered and what was lost."""
+"""When a probe of any kind is flooded, all hits are accounted for: as events delivered or events lost."""
 
 from concurrent.futures import ProcessPoolExecutor
 
@@ -28,9 +28,9 @@ def test_what_fired_is_delivered_or_told_as_lost(
     attach: str,
     of: str,
 ) -> None:
-    """Of two halves each is an event of the buffer, and what misses the other is ``unpaired``; but by a key,
-    which is a system call's thread, an end is ignored whose beginning was lost. The last call of a thread
-    whose return was lost is still open."""
+    """Each half is an event in the ring buffer, and a half without the other one is ``unpaired``. With a key
+    (for a system call, its thread) an end is ignored if its beginning was lost. The last call of a thread
+    whose return was lost stays open."""
     agent = start_agent(f"""
 global: {{buffer_size: 16KiB, limit: none}}
 probes:

@@ -1,4 +1,4 @@
-"""Killed after any write, mkdir or rmdir below tracefs: the next start removes all that is ours, no more."""
+"""After a kill at any write, mkdir or rmdir below tracefs, the next start removes the leftovers, no more."""
 
 import os
 import signal
@@ -44,7 +44,7 @@ probes:
 
 
 class Killing(MountedTracefs):
-    """Ends this process as SIGKILL does, once so many changes are made."""
+    """Kills this process by SIGKILL after a number of changes."""
 
     def __init__(self, root: Path, after: int) -> None:
         super().__init__(root)
@@ -74,7 +74,7 @@ def read(path: Path, text: str) -> Config:
 
 
 def life(kernel: MountedTracefs, path: Path) -> None:
-    """Install, run, reload, run, teardown."""
+    """Install, run, reload, run, tear down."""
     with Agent(read(path, FIRST), kernel, Stop()) as agent:
         os.getppid()
         agent.snapshot()
@@ -85,7 +85,7 @@ def life(kernel: MountedTracefs, path: Path) -> None:
 
 
 def led(tracefs: Path, config: Path, after: int) -> int:  # noqa: F811
-    """How the process ended that led a life: -9 if it was killed, else how many changes it made, 1 to 254."""
+    """Live in a child process. Return -9 if it was killed, else the number of its changes, 1 to 254."""
     pid = os.fork()
     if pid == 0:
         status = 255
@@ -105,7 +105,7 @@ def test_killed_after_any_change(
     tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> None:
-    """At every twelfth change, and on 6.1 at those in the middle between these; `--every=1` is for all."""
+    """The agent is killed at every twelfth change, on 6.1 offset by half of that; `--every=1` takes all."""
     every: int = request.config.getoption("--every")
     config = tmp_path / "config.yaml"
     with foreign_things(files):
@@ -120,7 +120,7 @@ def test_killed_after_any_change(
             assert led(tracefs, config, after) == -signal.SIGKILL, after
             left += NAME in instances(tracefs)
             if number % 4 == 0:
-                assert changes <= led(tracefs, config, -1) < 255  # and what it takes to remove the dead one's
+                assert changes <= led(tracefs, config, -1) < 255  # it removes the dead agent's leftovers, too
             else:
                 Instance.acquire(files, NAME).close()  # as cleanup does
             assert (definitions(tracefs), instances(tracefs)) == before, after

@@ -1,4 +1,4 @@
-"""A whole agent's log in JSON: an object a line, hostile bytes escaped, and a flood of lines summed up."""
+"""A whole agent's log in JSON: one object a line, hostile bytes escaped, repeated lines summarised."""
 
 import json
 import logging
@@ -21,7 +21,7 @@ from tests.support.patience import patience
 TIMES = 23
 HOSTILE = os.fsdecode(b'\x1b[2J\r\n{"level": "error"}\x9b\xe2\x80\xae\xff')
 ESCAPED = r'config\x1b[2J\r\n{"level": "error"}\udc9b\u202e\udcff.yaml:1:1'
-"""It moves no cursor, begins no line of the log, turns no text around, and every parser of JSON takes it."""
+"""The escaped form moves no cursor, starts no log line, reverses no text, and is valid JSON everywhere."""
 
 CONFIG = """
 global: {tracefs_instance: hostile_logs}
@@ -30,7 +30,7 @@ probes: [{name: exec, attach: "tracepoint:sched:sched_process_exec"}]
 
 
 def whole(arguments: list[str]) -> None:
-    """The command line, and what the interpreter does at its end."""
+    """Run the command line, then what the interpreter does when it exits."""
     try:
         main(arguments)
     finally:
@@ -38,7 +38,7 @@ def whole(arguments: list[str]) -> None:
 
 
 def entries(agent: AgentProcess) -> list[dict[str, Any]]:
-    """Its log; each line of it is to be an object."""
+    """Return its log records; each line must be a JSON object."""
     found = []
     for line in agent.log.read_bytes().decode("ascii").splitlines():
         assert line.isprintable()
@@ -52,8 +52,8 @@ def test_a_log_in_json(
     as_found: None,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Many reloads of a file that is wrong and has an odd name: told a few times, and then how often."""
-    monkeypatch.setattr(log_limit, "WINDOW", 3600)  # of the agent, which is forked: all reloads are in one
+    """Many failed reloads of a file with an odd name are logged a few times, and then as a number."""
+    monkeypatch.setattr(log_limit, "WINDOW", 3600)  # the agent inherits it: all reloads are in one window
     config = tmp_path / f"config{HOSTILE}.yaml"
     config.write_text(CONFIG)
     config.chmod(0o600)

@@ -1,4 +1,4 @@
-"""CPUs go, the clock steps, descriptors and memory run out: the agent goes on."""
+"""An agent keeps working when CPUs go offline, the clock steps, descriptors run out or memory is short."""
 
 import os
 import resource
@@ -51,7 +51,7 @@ def lost(metrics: Metrics) -> float:
 
 
 def on_cpu(cpu: int, call: Callable[[], object]) -> None:
-    """A child that is bound to this CPU makes the calls."""
+    """A child that is bound to this CPU makes MANY calls."""
     pid = os.fork()
     if pid == 0:
         os.sched_setaffinity(0, {cpu})
@@ -62,13 +62,13 @@ def on_cpu(cpu: int, call: Callable[[], object]) -> None:
 
 
 def hits(agent: AgentProcess, times: int) -> Callable[[], bool]:
-    """Or a few more: a CPU that comes back has programs started."""
+    """A condition: so many hits, or up to 99 more, since a CPU that comes online starts programs."""
     return lambda: times <= agent.scrape().value(HITS, probe="ppid") < times + 100
 
 
 @pytest.mark.skipif(not CPU1.exists(), reason="one CPU, or one that cannot go")
 def test_a_cpu_goes_offline_and_comes_back(start_agent: StartAgent) -> None:  # noqa: F811
-    """What is in the buffer of a CPU when it goes is read; nothing is lost that is not counted."""
+    """The events in the buffer of a CPU that goes offline are read, and no event is lost."""
     agent = start_agent(CONFIG)
     try:
         on_cpu(1, os.getppid)
@@ -95,7 +95,7 @@ def test_a_cpu_goes_offline_and_comes_back(start_agent: StartAgent) -> None:  # 
 
 @contextmanager
 def stepped(seconds: float) -> Iterator[None]:
-    """The time of day is another one, as date(1) would set it."""
+    """Change the time of day, as date(1) does; restore it on exit."""
     time.clock_settime(time.CLOCK_REALTIME, time.time() + seconds)
     try:
         yield
@@ -109,7 +109,7 @@ def test_the_clock_is_stepped(
     looks_around: Callable[[], None],  # noqa: F811
     seconds: int,
 ) -> None:
-    """No series goes because of it, none falls, and durations are of another clock."""
+    """No series disappears or falls because of the step, and durations come from another clock."""
     begun = time.monotonic()
     agent = start_agent(
         CONFIG.replace(
@@ -140,7 +140,7 @@ def test_what_is_exported_has_the_time_of_day_of_its_moment(
     tmp_path: Path,
     seconds: int,
 ) -> None:
-    """An hour forward, a day back: log records of before and after each lie within what the clock showed."""
+    """After a step by +1 h or -1 day, log records carry the clock's time before and after, respectively."""
     with rotel(tmp_path) as server:
         export = f"otlp: {{endpoint: '{server.endpoints['http/protobuf']}'}}\n"
         filtered = f"filter: 'common_pid == {os.getpid()}', export: log"
@@ -160,7 +160,7 @@ def test_what_is_exported_has_the_time_of_day_of_its_moment(
         first, number = fire(0), TIMES
 
         def follows() -> bool:
-            """The agent compares the clocks once a second; a record in between has the time of before."""
+            """Whether a new record follows the clock: the agent compares the clocks only once a second."""
             nonlocal number
             begun = time.time_ns()
             os.getppid()
@@ -177,7 +177,7 @@ def test_what_is_exported_has_the_time_of_day_of_its_moment(
 
 
 def test_no_descriptor_is_left(start_agent: StartAgent) -> None:  # noqa: F811
-    """Scrapes fail or wait, the log is not flooded, events are counted; then everything is as before."""
+    """Scrapes fail or wait, the log is not flooded, events are counted; afterwards all works again."""
     agent = start_agent(CONFIG)
     on_cpu(0, os.getppid)
     eventually(hits(agent, MANY))
@@ -205,8 +205,8 @@ def test_no_descriptor_is_left(start_agent: StartAgent) -> None:  # noqa: F811
 
 SWAP = 256 << 20
 SPARE, STEP = 6 << 20, 1 << 20
-"""Bytes that the agent may have at first beyond what it needs to serve, and those that it has to give back
-each time until memory is short."""
+"""Bytes that the agent may have at first beyond what it needs to serve, and by which its limit is then
+lowered until memory is short."""
 
 FLOOD = 40_000
 SEEKS = """
@@ -222,7 +222,7 @@ probes:
 
 @pytest.fixture
 def swap() -> Iterator[None]:
-    """Somewhere for pages to go: of a program's own ones none can be had back without that."""
+    """Swap space on zram; without it, the kernel cannot reclaim a program's own pages."""
     zram = Path("/sys/block/zram0")
     subprocess.run(["modprobe", "zram"], check=True)
     try:
@@ -237,7 +237,7 @@ def swap() -> Iterator[None]:
 
 
 def patient(agent: AgentProcess) -> Metrics:
-    """A scrape, however long its pages take to come back."""
+    """A scrape, however long it takes to read the pages back."""
     found: list[Metrics] = []
 
     def answered() -> bool:
@@ -256,16 +256,16 @@ def seek(times: int) -> None:
 
 
 def restrict(group: Path, more: int) -> int:
-    """Let the group have so many bytes more than it has now: the limit."""
+    """Limit the group to its current use plus ``more`` bytes; return the limit."""
     limit = int((group / "memory.current").read_text()) + more
     (group / "memory.max").write_text(str(limit))
     return limit
 
 
 def test_memory_is_short(tmp_path: Path, as_found: None, swap: None) -> None:  # noqa: F811
-    """A flood of labels, one value each, in a cgroup with little room for them, and with less until the
-    kernel says that it took pages away: the agent counts and serves. How much the labels need depends on how
-    many events come at once, and so on the machine."""
+    """A flood of label values, in a cgroup with little room for them, and with less until the kernel reports
+    that it reclaimed pages: the agent counts and serves. The room that the labels need depends on how many
+    events come at once, and so on the machine."""
     (CGROUPS / "cgroup.subtree_control").write_text("+memory")
     group = CGROUPS / "kprobe_exporter_test"
     group.mkdir()

@@ -1,4 +1,4 @@
-"""No privilege beyond uid 0: the agent does all of its work under whatever a container runtime takes away."""
+"""The agent needs no privilege except uid 0: it does all of its work confined as container runtimes do."""
 
 import json
 import os
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.needs("kprobe_events")
 NUMBER = 23
 
 PROC = Path("/proc")
-"""A container has one of its own, of which the runtime masks parts."""
+"""A container has a /proc of its own, of which the runtime masks parts."""
 
 CONFIG = """
 probes:
@@ -73,21 +73,21 @@ CONFINED = {
     "seccomp": {"Seccomp": "2"},
     "AppArmor": {},
 }
-"""What is taken away, and how /proc/PID/status shows it."""
+"""The confinements, and how /proc/PID/status shows them."""
 
 Confine = Callable[..., AgentProcess]
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """Where a container has the host's tracefs: not below /sys."""
+    """The directory of the host's tracefs in a container: outside /sys."""
     (tmp_path / "tracefs").mkdir()
     return tmp_path / "tracefs"
 
 
 @pytest.fixture
 def confine(tmp_path: Path, tracefs: Path, place: Path, as_found: None) -> Iterator[Confine]:  # noqa: F811
-    """Starts a command line from which the named things are taken, its log in a file."""
+    """Yield a function that starts a command line with the named confinements and its log in a file."""
     with ExitStack() as stack:
 
         def start(names: set[str], *arguments: str) -> AgentProcess:
@@ -144,7 +144,7 @@ def test_below_sys_apparmor_refuses_and_the_agent_says_so(
     run_arguments: list[str],
     tracefs: Path,  # noqa: F811
 ) -> None:
-    """The profile is not a mere name: with tracefs where hosts have it, nothing can be written."""
+    """AppArmor's profile takes effect: below /sys, where hosts have tracefs, writes are denied."""
     agent = confine({"AppArmor"}, *run_arguments, "--tracefs", str(tracefs))
     assert agent.wait() == 1
     [line] = agent.output().splitlines()
@@ -153,10 +153,10 @@ def test_below_sys_apparmor_refuses_and_the_agent_says_so(
 
 
 def test_doctor_lists_what_is_lost(confine: Confine, place: Path) -> None:
-    """Beside a process that has everything: two capabilities and what hangs on them, no more.
+    """Compared with an unconfined process, two capabilities and what depends on them are missing, no more.
 
-    Without CAP_SYS_PTRACE the first process's network namespace cannot be seen. What tells of lockdown is
-    below /sys/kernel/security, which AppArmor hides.
+    Without CAP_SYS_PTRACE the network namespace of process 1 cannot be read. The state of lockdown is below
+    /sys/kernel/security, which AppArmor hides.
     """
 
     def examined(names: set[str]) -> dict[str, str]:
@@ -176,12 +176,12 @@ def test_doctor_lists_what_is_lost(confine: Confine, place: Path) -> None:
 
 
 def counted(metrics: Metrics) -> dict[str, float]:
-    """The sum of each of COUNTS over its label sets."""
+    """For each of COUNTS, the sum over its label sets."""
     return {name: sum(metrics.value(name, **labels) for labels in metrics.labels(name)) for name in COUNTS}
 
 
 def has_addresses() -> bool:
-    """Whether tracefs tells the addresses of functions (since 6.5)."""
+    """Whether tracefs has the addresses of functions (since 6.5)."""
     return Path("/sys/kernel/tracing/available_filter_functions_addrs").exists()
 
 
@@ -192,7 +192,7 @@ def own_libc() -> str:
 
 
 def assert_confined(pid: int, place: Path, names: list[str]) -> None:
-    """As the kernel itself tells it of the process."""
+    """Assert that /proc shows the process confined as named."""
     process = Path(f"/proc/{pid}")
     status = dict(line.split(":\t", 1) for line in (process / "status").read_text().splitlines())
     for name in names:

@@ -1,6 +1,6 @@
-"""Beside idle, slow and guessing clients an agent answers every scrape, about as fast as one without them.
+"""Beside idle, slow and guessing clients an agent answers every scrape, about as fast as without them.
 
-How fast that is on a real machine is a row of the benchmarks (tests/bench/clients.py).
+A benchmark measures the speed on a real machine (tests/bench/clients.py).
 """
 
 import time
@@ -15,21 +15,21 @@ from tests.support.scraped import SAMPLES, Scraped, guessing_clients, idle_and_s
 WARM_UP = 10
 SCRAPES = 100
 MOST_TIMES = 5
-"""So many times as long as beside no such clients may a scrape take, for half and for nine tenths of them. It
-was 0.6 to 1.2 times as long on two busy CPUs. One that waited for a client that sends nothing would take the
-10 s after which such a client is cut off, which is hundreds of times as long."""
+"""The factor by which half and nine tenths of the scrapes may be slower than without such clients. It was
+0.6 to 1.2 on two busy CPUs. A scrape that waits for a silent client would take the 10 s after which such a
+client is cut off, a factor of hundreds."""
 
 
 @pytest.fixture(params=["plain", "TLS"])
 def agents(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Scraped, Scraped]]:
-    """Two that are the same: one for the clients, and one that only the test scrapes."""
+    """Two equal agents: one that has the clients, and one that only the test scrapes."""
     tls = request.param == "TLS"
     with protected(tmp_path / "beside", tls=tls) as agent, protected(tmp_path / "alone", tls=tls) as alone:
         yield agent, alone
 
 
 def compare(agent: Scraped, alone: Scraped, between: Callable[[int], None]) -> None:
-    """Scrape both in turns, so that whatever else the machine does holds up both."""
+    """Scrape both in turns, so that other load on the machine delays both."""
     times: dict[Scraped, list[float]] = {agent: [], alone: []}
     for number in range(WARM_UP + SCRAPES):
         between(number)

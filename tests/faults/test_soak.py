@@ -1,4 +1,4 @@
-"""Under load, reloads and the hands of others an agent neither grows nor loses a count, in the long run."""
+"""Under long load, reloads and outside interference, an agent neither grows nor loses a count."""
 
 import json
 import os
@@ -26,14 +26,14 @@ pytestmark = [pytest.mark.needs("kprobe_events"), pytest.mark.needs("uprobe_even
 CYCLE = 5.0
 RELOAD_EVERY = 2
 DELETE_EVERY = 6
-"""Cycles of so many seconds: a reload each 10 s, a probe deleted by hand each 30 s."""
+"""In cycles of 5 s: a reload each 10 s, and a probe deleted by hand each 30 s."""
 
 WARM_UP = 8
-"""Cycles before anything is measured."""
+"""Cycles before measuring starts."""
 
 HITS, EVENTS, LOST = "kprobe_hits_total", "kprobe_exporter_events_total", "kprobe_exporter_events_lost_total"
 SCRAPERS = 8
-"""At once: more than the agent has threads for them."""
+"""Concurrent scrapes: more than the agent has threads for."""
 
 RELOADED = "kprobe_exporter_config_last_reload_success_timestamp_seconds"
 TOLD = ("overrun", "commit_overrun", "dropped", "unparsed")
@@ -41,7 +41,7 @@ TOLD = ("overrun", "commit_overrun", "dropped", "unparsed")
 
 @dataclass
 class Soak:
-    """An agent, its load, and what is done to it."""
+    """An agent, its load, and the counts of what was done to it."""
 
     agent: AgentProcess
     config: Path
@@ -53,11 +53,11 @@ class Soak:
     quiet: int = 0
 
     def applied(self) -> float:
-        """When the last reload was; the log leaves out what it has said over and over."""
+        """The time of the last reload. The log does not have it, since it leaves out repeated messages."""
         return _value(self.agent.get(f"/metrics?name[]={RELOADED}"), RELOADED)
 
     def cycle(self, number: int) -> None:
-        """Some quiet calls and a burst; in every other one a reload during one of them."""
+        """Make some quiet calls and a burst. Every second cycle reloads during one of the two."""
         reload_at = {0: "quiet", RELOAD_EVERY: "burst"}.get(number % (2 * RELOAD_EVERY))
         before = self.applied()
         for work in ("quiet", "burst"):
@@ -71,7 +71,7 @@ class Soak:
                 self.config.write_text(soak.text(own_libc(), other=bool(self.reloads % 2)))
                 self.agent.signal(signal.SIGHUP)
             self.rounds = self.load.done()
-            self.applied()  # a scrape: the quiet ones are read before a burst may overrun them
+            self.applied()  # a scrape reads the quiet calls' events before a burst may overrun them
         if reload_at is not None:
             eventually(lambda: self.applied() > before, 60)
         if number % DELETE_EVERY == DELETE_EVERY - 1:
@@ -79,15 +79,15 @@ class Soak:
             self.delete(soak.VICTIMS[self.deleted % len(soak.VICTIMS)])
 
     def counted(self) -> bool:
-        """Whether all hits have been read: deleting an event empties the ring buffer and its counts."""
+        """Whether all hits were read; deleting an event discards the ring buffer's events and its counts."""
         text = self.agent.get(f"/metrics?name[]={HITS}")
         names = (*soak.RECORDED, *soak.COUNTED)
         return {_value(text, f'{HITS}{{probe="{name}"}}') for name in names} == {self.rounds}
 
     def delete(self, probe: str) -> None:
-        """As somebody would who takes it for a leftover: disable it, and delete its definition."""
+        """Disable a probe and delete its definition, as an administrator does who takes it for a leftover."""
         for event in (self.tracefs / "instances/kprobe_exporter/events/kprobe_exporter").glob(f"{probe}*"):
-            with suppress(OSError):  # the agent may have it enabled again in between
+            with suppress(OSError):  # the agent may have re-enabled it in between
                 if (event / "enable").read_text().startswith("1"):
                     _write(event / "enable", "0")
                     _write(self.tracefs / "kprobe_events", f"-:kprobe_exporter/{event.name}")
@@ -95,7 +95,7 @@ class Soak:
                     return
 
     def missing(self, metrics: Metrics, names: tuple[str, ...]) -> dict[str, float]:
-        """How many firings are in no event."""
+        """The hits that have no event, by probe, of the probes that have any."""
         return {
             name: metrics.value(HITS, probe=name) - metrics.value(EVENTS, probe=name)
             for name in names
@@ -125,7 +125,7 @@ def soaked(start_agent: StartAgent, tracefs: Path, tmp_path: Path) -> Iterator[S
 def test_it_neither_grows_nor_loses_a_count(soaked: Soak, request: pytest.FixtureRequest) -> None:
     agent, span = soaked.agent, 60 * request.config.getoption("--minutes")
     soaked.cycle(0)
-    soaked.cycle(RELOAD_EVERY)  # both configurations have been there
+    soaked.cycle(RELOAD_EVERY)  # by now, both configurations were active
     begun = settled(agent)
     ours = number_of_definitions(soaked.tracefs)
     for number in range(WARM_UP):
@@ -136,8 +136,8 @@ def test_it_neither_grows_nor_loses_a_count(soaked: Soak, request: pytest.Fixtur
             number += 1
             soaked.cycle(number)
             time.sleep(max(0, number * CYCLE - (time.monotonic() - eye.begun)))
-    soaked.cycle(0)  # whoever was deleted is there again
-    with suppress(AssertionError):  # the log has a thread as long as it has something to sum up
+    soaked.cycle(0)  # reinstalls a deleted probe
+    with suppress(AssertionError):  # the log has a thread while it has lines to summarise
         eventually(lambda: settled(agent) == begun, 120)
     ended = settled(agent)
     metrics = balanced(soaked)
@@ -170,7 +170,7 @@ def test_it_neither_grows_nor_loses_a_count(soaked: Soak, request: pytest.Fixtur
     assert eye.fell == []
     assert soaked.missing(metrics, soak.JOINED) == {}
     assert sum(soaked.missing(metrics, soak.RECORDED).values()) == sum(lost[reason] for reason in TOLD)
-    assert lost["overrun"] > 0  # or it was no load
+    assert lost["overrun"] > 0  # otherwise the load is too small
     for name in (*soak.RECORDED, *soak.COUNTED, *soak.TABLES):
         assert metrics.value(HITS, probe=name) == soaked.rounds, name
     assert {metrics.value(f"kprobe_{name}_total") for name in soak.TABLES} == {soaked.rounds}
@@ -185,7 +185,7 @@ def test_it_neither_grows_nor_loses_a_count(soaked: Soak, request: pytest.Fixtur
 
 
 def settled(agent: AgentProcess) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Descriptors and threads once no connection is open, and all threads that serve have started."""
+    """Descriptors and threads when no connection is open and all serving threads have started."""
     with ThreadPoolExecutor(SCRAPERS) as pool:
         list(pool.map(lambda _: agent.get(), range(2 * SCRAPERS)))
     found: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
@@ -199,7 +199,7 @@ def settled(agent: AgentProcess) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def balanced(soaked: Soak) -> Metrics:
-    """A scrape in which all is counted; the last one, if it never comes to that."""
+    """A scrape in which all hits are accounted for, or the last scrape if none comes to that."""
     found: list[Metrics] = []
 
     def look() -> bool:

@@ -1,4 +1,4 @@
-"""A read of the kernel's counts that does not come back holds up neither scrapes, nor events, nor the end."""
+"""A read of the kernel's counts that blocks delays neither scrapes, nor events, nor the shutdown."""
 
 import os
 import subprocess
@@ -19,17 +19,17 @@ pytestmark = [
 ]
 
 WITHIN = 1.5
-"""Seconds for a scrape: it waits a bounded time for the reader and for the poller."""
+"""Seconds for a scrape: its wait for the reader and for the poller is bounded."""
 
 END = 5
-"""Seconds."""
+"""Seconds for the shutdown."""
 
 
 @contextmanager
 def stuck(file: Path, directory: Path) -> Iterator[None]:
-    """Whoever opens the file waits for a writer that does not come: a FIFO is mounted over it.
+    """Mount a FIFO over the file: a process that opens it blocks, since it has no writer.
 
-    Who waits then gets what is in the file, as from a kernel that was busy.
+    On exit, a blocked process gets the file's content, as from a kernel that was busy.
     """
     fifo = directory / "fifo"
     os.mkfifo(fifo)
@@ -38,7 +38,7 @@ def stuck(file: Path, directory: Path) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["umount", "--lazy", file], check=True)
-        with suppress(OSError):  # ENXIO: nobody waits
+        with suppress(OSError):  # ENXIO: no process waits
             writer = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
             os.write(writer, file.read_bytes())
             os.close(writer)
@@ -58,7 +58,7 @@ def test_a_poller_stuck_in_the_kernel(
     tracefs: Path,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    """The last counts stay, their age grows, events are counted; then all is as if nothing had been."""
+    """The last counts stay, their age grows, and events are counted; afterwards all counts are complete."""
     suffering = Suffering(start_agent(CONFIG))
     agent = suffering.agent
     suffering.is_well()

@@ -1,4 +1,4 @@
-"""The unit under a real systemd on a kernel with kprobes; tests/deploy/test_systemd.py has the rest of it."""
+"""The unit under a real systemd on a kernel with kprobes; the rest is in tests/deploy/test_systemd.py."""
 
 import os
 import shutil
@@ -32,16 +32,16 @@ def port() -> int:
 
 @pytest.fixture
 def systemd(tmp_path: Path, tracefs: Path, port: int) -> Iterator[Systemd]:  # noqa: F811
-    """A manager that knows the unit, and has started nothing yet."""
+    """Yield a manager that has loaded the unit and started nothing."""
     files = tmp_path / "units"
     lay_out(files, port)
     with running_manager(tmp_path, files) as manager:
         yield manager
-        manager.inside("systemctl", "stop", UNIT)  # of a test that failed
+        manager.inside("systemctl", "stop", UNIT)  # in case the test failed
 
 
 def test_with_names_of_addresses(systemd: Systemd, port: int) -> None:
-    """The drop-in gives CAP_SYSLOG and no more; on Linux 6.1 `caller` is unknown without it."""
+    """The drop-in adds CAP_SYSLOG only; without it, `caller` is unknown on Linux 6.1."""
     files = Path(f"/proc/{systemd.pid}/root/run/systemd/system/{UNIT}.d")
     shutil.copy(UNITS / "drop-ins/symbols.conf", files / "symbols.conf")
     systemd.ctl("daemon-reload")

@@ -1,4 +1,4 @@
-"""What reaches the port of a whole agent, or its web configuration, changes what it should and no more."""
+"""Input at a whole agent's port, and changes of its web configuration, have only the intended effects."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def web_config(password: str) -> str:
 
 
 def replace(path: Path, data: bytes) -> None:
-    """In one step, as whoever renews certificates does it."""
+    """Replace a file atomically, as programs that renew certificates do."""
     new = path.with_suffix(".new")
     new.write_bytes(data)
     new.rename(path)
@@ -83,7 +83,7 @@ def ask(agent: Scraped, method: str, path: str, **headers: str) -> tuple[HTTPRes
 
 
 def status_on(connection: HTTPConnection) -> int:
-    """Of one more request on it."""
+    """The status of one more request on this connection."""
     connection.request("GET", "/metrics", headers={"Authorization": basic("secret")})
     response = connection.getresponse()
     response.read()
@@ -91,7 +91,7 @@ def status_on(connection: HTTPConnection) -> int:
 
 
 def shown_certificate(agent: Scraped) -> str:
-    """What a new client is shown, trusted or not."""
+    """The certificate that the agent presents to a new client, trusted or not."""
     return ssl.get_server_certificate(("127.0.0.1", agent.port), timeout=patience(10))
 
 
@@ -107,7 +107,7 @@ def test_new_certificates_and_passwords_are_taken_over(authority: Authority, tmp
         kept = HTTPConnection("localhost", agent.port)
         kept.sock = agent.secure()
         assert status_on(kept) == 200
-        # Another pair of the same authority.
+        # Another certificate and key of the same authority.
         renewed = authority.issue("renewed")
         for file, source in (("server.pem", renewed.certificate), ("server.key", renewed.key)):
             replace(tmp_path / file, source.read_bytes())
@@ -118,11 +118,11 @@ def test_new_certificates_and_passwords_are_taken_over(authority: Authority, tmp
         replace(tmp_path / "web.yml", web_config("another").encode())
         eventually(lambda: agent.ask("another")[0] == 200)
         assert agent.ask("secret")[0] == 401
-        # Who was connected before goes on, with the certificate of then and the passwords of now.
+        # An open connection keeps its certificate, but its next request needs the new password.
         assert status_on(kept) == 401
         kept.close()
 
-        # What is wrong is told in one line, and changes nothing.
+        # A wrong file is reported in one log line, and changes nothing.
         replace(tmp_path / "web.yml", b"basic_auth_user: {scraper: x}\n")
         eventually(lambda: "the old one holds" in agent.agent.output())
         [line] = [line for line in agent.agent.output().splitlines() if "the old one holds" in line]
@@ -142,7 +142,7 @@ def test_new_certificates_and_passwords_are_taken_over(authority: Authority, tmp
     ],
 )
 def test_an_unsupported_key_refuses_the_start(authority: Authority, tmp_path: Path, text: str) -> None:
-    """Before the kernel is touched, in one sentence with its place."""
+    """The agent refuses it before it touches tracefs, in one sentence with file, line and column."""
     config, web = tmp_path / "config.yaml", tmp_path / "web.yml"
     config.write_text(CONFIG)
     config.chmod(0o600)
@@ -172,7 +172,7 @@ def test_requests_that_are_too_large(agent: Scraped) -> None:
 
 
 def test_a_request_that_never_ends(agent: Scraped) -> None:
-    """Its sender is told, or dropped, long before what it sends is kept."""
+    """The server answers 400 or 431, or disconnects, long before it has stored all that is sent."""
     with agent.secure() as endless:
         endless.sendall(b"GET /metrics HTTP/1.1\r\n")
         with pytest.raises(OSError, match=r"reset|pipe|EOF|closed|violation"):  # noqa: PT012
@@ -186,7 +186,7 @@ def test_a_request_that_never_ends(agent: Scraped) -> None:
 
 
 def test_too_many_connections(agent: Scraped) -> None:
-    """A scrape is answered all the same, and the agent has no more of them open than it wants."""
+    """A scrape is answered nevertheless, and the agent keeps at most MAX_CONNECTIONS of them open."""
     descriptors = Path(f"/proc/{agent.agent.pid}/fd")
     agent.ask()
     own = len(os.listdir(descriptors))
@@ -200,12 +200,12 @@ def test_too_many_connections(agent: Scraped) -> None:
 
 @pytest.mark.parametrize("path", ["/", "/metrics", "/-/healthy", "/-/ready", "/nowhere"])
 def test_head(agent: Scraped, path: str) -> None:
-    """As GET, but for the body."""
+    """HEAD gives the status and headers of GET, without a body."""
     whole, text = ask(agent, "GET", path)
     head, nothing = ask(agent, "HEAD", path)
     assert (head.status, nothing) == (whole.status, b"")
     assert text
-    varying = {"content-length", "date"}  # numbers grow between the two
+    varying = {"content-length", "date"}  # the numbers of the page grow between both requests
     assert {k: v for k, v in head.headers.items() if k not in varying} == {
         k: v for k, v in whole.headers.items() if k not in varying
     }
@@ -213,7 +213,7 @@ def test_head(agent: Scraped, path: str) -> None:
 
 
 def test_hostile_text_on_the_status_page(agent: Scraped) -> None:
-    """A help text, a file's name in a reason, and a path that does not exist."""
+    """A help text, a file name in a reason and a missing path are escaped or served as plain text."""
     response, body = ask(agent, "GET", "/")
     page = body.decode()
     assert response.status == 200

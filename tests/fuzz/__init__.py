@@ -1,1 +1,1 @@
-"""What reads somebody else's bytes, fed with bytes that nobody meant."""
+"""Fuzzing of all code that reads bytes from outside the agent."""

@@ -19,7 +19,7 @@ TARGETS: Mapping[str, Target] = {
     module.TARGET.name: module.TARGET
     for module in (configuration, trace_text, pages, http, web_configuration, proc_texts)
 }
-"""By the name on the command line."""
+"""All targets by their names on the command line."""
 
 SECONDS = 180.0
 

@@ -1,4 +1,4 @@
-"""Fuzzes the configuration: the examples' and the packaged one's text, and their values."""
+"""Fuzzes the configuration: the text and the values of the examples and of the packaged one."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -86,7 +86,7 @@ ENVIRONMENT = {"TOKEN": "secret", "EMPTY": ""}
 
 @cache
 def texts() -> Mutator:
-    """Of whole files and of single probes."""
+    """Mutates whole files, and single probes."""
     files = [file.read_bytes() for file in _files()]
     probes = [b"probes:\n  - " + part for file in files for part in file.split(b"\n  - ")[1:]]
     return Mutator([*files, *probes], YAML)
@@ -94,7 +94,7 @@ def texts() -> Mutator:
 
 @cache
 def trees() -> Trees:
-    """Of documents with a probe or two, which are read quickly."""
+    """Mutates documents of one or two probes, which load quickly."""
     whole = [yaml.safe_load(file.read_bytes()) for file in _files()]
     small = [
         {**document, "probes": document["probes"][at : at + 2]}

@@ -1,4 +1,4 @@
-"""The table of what was fuzzed: for a terminal, and between its markers in docs/reliability.md."""
+"""The table of fuzzing results, for a terminal and between its markers in docs/reliability.md."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ SECTION = f"\n## Fuzzing\n\n{START}\n{END}\n"
 
 
 def row(result: Result, day: str) -> tuple[str, ...]:
-    """A target's line."""
+    """The row of one target."""
     return (
         result.target,
         f"{result.inputs:,}",
@@ -41,9 +41,9 @@ def table(rows: Iterable[tuple[str, ...]]) -> Table:
 
 
 def merged(document: str, fresh: Sequence[tuple[str, ...]], order: Sequence[str]) -> str:
-    """The document with these rows in its table; those of targets that were not fed now stay.
+    """The document with these rows in its table; rows of targets that were not fuzzed now are kept.
 
-    What is outside the markers stays as it is. A document without them gets a section with them.
+    The rest of the document is unchanged. A document without markers gets a section with them.
     """
     whole = document if START in document else (document or TITLE) + SECTION
     before, _, rest = whole.partition(START)

@@ -1,4 +1,4 @@
-"""Fuzzes the server on loopback: what is said instead of HTTP, inside TLS, and instead of TLS."""
+"""Fuzzes the server on loopback: wrong HTTP, plain and inside TLS, and wrong TLS handshakes."""
 
 import logging
 import socket
@@ -19,10 +19,10 @@ from tests.unit.web.test_bytes import Target as Server
 
 END = b"\r\n\r\n"
 PATIENCE = 0.03
-"""Seconds for which an answer is awaited where a request may be complete, before nothing more is said."""
+"""Seconds to wait for an answer where a request may be complete, before the client stops sending."""
 
 LOOK = 50
-"""Inputs between two looks at whether all servers still answer."""
+"""Inputs between two checks that all servers still answer."""
 
 GET = b" HTTP/1.1\r\nHost: x\r\n"
 REQUESTS = (
@@ -81,7 +81,7 @@ def make(random: Random) -> Input:
 
 
 class Noticed(logging.Handler):
-    """Whatever is logged, or dies in a thread, and should not be."""
+    """Collects unexpected log records, and exceptions that end a thread."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -102,7 +102,7 @@ def taking() -> Iterator[Take]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pairs / "server.pem", pairs / "server.key")
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE  # those that are kept have expired
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE  # the kept certificates have expired
     servers = {
         "plain": Server(WebSettings(None, {}), None),
         "passwords": Server(WebSettings(None, {b"scraper": HASH}), None),
@@ -134,7 +134,7 @@ def taking() -> Iterator[Take]:
 
 
 def _answer(sock: socket.socket, data: bytes) -> bytes:
-    """Say it in one go or in two, and hear all that is answered."""
+    """Send the bytes in one part or in two, and return all of the answer."""
     middle = zlib.crc32(data) % (2 * len(data) + 1)
     heard = b""
     with suppress(OSError):
@@ -143,7 +143,7 @@ def _answer(sock: socket.socket, data: bytes) -> bytes:
         if END in data:
             heard = _soon(sock)
         if isinstance(sock, ssl.SSLSocket):
-            sock.unwrap()  # TLS knows no half-closed connection: what is unread is lost
+            sock.unwrap()  # TLS cannot be half-closed: unread bytes are lost
         else:
             sock.shutdown(socket.SHUT_WR)
     return heard + read_all(sock)

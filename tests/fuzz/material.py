@@ -13,28 +13,28 @@ from tests.unit.elf.test_find import GO, LIBRARY, PROGRAM, VERSIONS
 
 
 def certificates() -> Path:
-    """A directory with ``authority``, ``server`` and ``client``, of each a ``.pem`` and a ``.key``."""
+    """A directory with a ``.pem`` and a ``.key`` of each of ``authority``, ``server`` and ``client``."""
     return _once("certificates", _sign)
 
 
 def programs() -> list[bytes]:
-    """Programs and a library, of all kinds."""
+    """The bytes of programs and of a library, in several forms."""
     return [file.read_bytes() for file in sorted(_once("programs", _compile).iterdir())]
 
 
 def hello() -> bytes:
-    """What a TLS client says first, random numbers included."""
+    """The first message of a TLS client, random numbers included."""
     return (_once("hello", _greet) / "hello").read_bytes()
 
 
 def _once(name: str, make: Callable[[Path], None]) -> Path:
-    """A directory that ``make`` fills, unless it is there."""
+    """Return a directory that ``make`` fills if it does not exist yet."""
     kept = KEPT / name
     if not kept.exists():
         KEPT.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=KEPT))
         make(made)
-        with suppress(OSError):  # somebody else was faster
+        with suppress(OSError):  # another process was faster
             made.rename(kept)
     return kept
 

@@ -1,4 +1,4 @@
-"""Inputs for fuzzing: real material, changed a little or a lot, by a random number generator with a seed."""
+"""Inputs for fuzzing: real material, changed a little or a lot by a seeded random number generator."""
 
 import re
 import struct
@@ -7,16 +7,16 @@ from random import Random
 from typing import TypeAlias
 
 CHANGES = (0, 1, 1, 1, 2, 2, 4, 8, 32)
-"""How many an input gets: most get few, so that they come far."""
+"""Numbers of changes of an input; most are small, so that inputs get far into a parser."""
 
 LONGEST = 1 << 16
-"""Bytes of an input."""
+"""Most bytes of an input."""
 
 NOISE = 0.03
-"""The part of inputs that are random bytes."""
+"""The fraction of inputs that are only random bytes."""
 
 HEAD = 64
-"""Bytes at the start, where a binary format says what follows; every other change of place is there."""
+"""Bytes at the start, where binary formats have their headers; half of all positions are chosen there."""
 
 EXTREMES = tuple(
     struct.pack(order + form, number & (1 << 8 * size) - 1)
@@ -32,7 +32,7 @@ NUMBERS = (
     *(b"1e999", b"nan", b"inf", b"0x", b"1_0", b"+5", b"1.5", b"", b"00000000000000000007"),
     *(b"9" * 400, b"9" * 5000, "٣".encode(), "²".encode()),
 )
-"""What stands where digits were; Python converts at most 4,300 of them, and takes those of any script."""
+"""Replacements of digits. Python converts at most 4,300 digits, and accepts those of any script."""
 
 ODD = (
     *(b"\0", b"\n", b"\r\n", b"\t", b" ", b"\x0b", b"\x0c", b"\x1c", b"\x7f", b"\x85", b"\xff", b"\xc0\x80"),
@@ -45,9 +45,9 @@ Change: TypeAlias = Callable[[Random, bytearray, "Mutator"], None]
 
 
 class Mutator:
-    """Makes inputs of ``material``; what it makes depends on nothing but the generator.
+    """Makes inputs from ``material``; they depend on the random number generator alone.
 
-    ``words`` are put in between: what has a meaning in the format, and does not occur in the material.
+    ``words`` are inserted: they have a meaning in the format, and the material lacks them.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Mutator:
         self._longest = longest
 
     def __call__(self, random: Random) -> bytes:
-        """One input."""
+        """Return one input."""
         if random.random() < NOISE:
             return random.randbytes(random.randrange(300))
         data = bytearray(random.choice(self.material))
@@ -69,19 +69,19 @@ class Mutator:
         return bytes(data)
 
     def change(self, random: Random, data: bytes) -> bytes:
-        """The same bytes, changed once."""
+        """Return the bytes with one change."""
         changed = bytearray(data)
         random.choice(KINDS)(random, changed, self)
         return bytes(changed[: self._longest])
 
 
 def _place(random: Random, data: bytearray) -> int:
-    """A place, the end included."""
+    """A random position, the end included."""
     return random.randrange(min(len(data), HEAD if random.random() < 0.5 else len(data)) + 1)
 
 
 def _slice(random: Random, data: bytes | bytearray) -> slice:
-    """A part, most often a short one."""
+    """A random slice, usually a short one."""
     start = random.randrange(len(data) + 1)
     return slice(start, start + random.randrange(1 << random.randrange(1, 11)))
 
@@ -139,7 +139,7 @@ def _move(random: Random, data: bytearray, _: Mutator) -> None:
 
 
 def _splice(random: Random, data: bytearray, mutator: Mutator) -> None:
-    """Something of another piece, instead of as much or in between."""
+    """Insert a slice of another piece of material, or overwrite as many bytes with it."""
     other = random.choice(mutator.material)
     taken = other[_slice(random, other)]
     at = _place(random, data)

@@ -1,4 +1,4 @@
-"""Fuzzes the two parsers of ring-buffer pages, compiled and plain, which have to agree on what they say."""
+"""Fuzzes both parsers of ring-buffer pages, compiled and plain, whose results must be equal."""
 
 import fcntl
 import os
@@ -16,10 +16,10 @@ from tests.sanitizer.fuzz import damaged_page
 from tests.unit.source.test_pages import PROBES, SHAPES, STACKS, Names, compiled
 
 MOST = 3
-"""Pages of an input: what is kept from one to the next is tried as well."""
+"""Pages of one input; several, so that state kept between pages is tested as well."""
 
 SHORT_COMMIT = Geometry(8, 4, 12, 4096)
-"""Of a 32-bit machine."""
+"""The layout of a 32-bit machine."""
 
 RECIPES = {
     shape.layout.slot: made

@@ -1,4 +1,4 @@
-"""Fuzzes what reads /proc, the files of tracefs, BTF, ELF files, and names of containers and pods."""
+"""Fuzzes what reads /proc, tracefs' files, BTF, ELF files, and names of containers and pods."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ READERS: Mapping[str, Reader] = {
     **readers_of_proc.READERS,
     **readers_of_files.READERS,
 }
-"""By the kind of text."""
+"""All readers by the kind of text."""
 
 
 @cache

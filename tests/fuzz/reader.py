@@ -1,4 +1,4 @@
-"""One of many parsers: what it is fed with, and how it answers wrong bytes."""
+"""The type of a parser to fuzz: its material, and its answers to wrong bytes."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Reader(NamedTuple):
-    """``read`` gets the bytes and a directory for files, and gives whether something was found in them.
+    """``read`` gets the bytes and a directory for files, and returns whether it found something in the bytes.
 
     ``refusals`` are the exceptions that the parser documents.
     """

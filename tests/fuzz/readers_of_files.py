@@ -1,4 +1,4 @@
-"""BTF of a kernel and of a module, and ELF files: what is read of binaries."""
+"""Readers of binaries: BTF of a kernel and of a module, and ELF files."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,14 +14,14 @@ from tests.fuzz.reader import Reader
 from tests.unit.btf.test_prototypes import SAMPLE, UNKNOWN, TestNewerForms, sample
 
 MANY = [*"fg", *(f"name{number}" for number in range(100))]
-"""Of many names each is looked up in another way than of a few."""
+"""Enough names for the lookup that read_prototypes uses for many."""
 
 SYMBOLS = ("main", "twice", "answer", "answer@VERS_1", "forgotten", "puts", "late", "table", "nobody", "")
 MOST = 1000
 
 
 def _with_layout() -> Sequence[bytes]:
-    """Files that say how long a type of each kind is."""
+    """Blobs with a table of the sizes of each kind of type."""
     layout = [(0, 0)] * UNKNOWN + [(4, 8)]
     return [TestNewerForms.blob().data(layout=layout), sample().data(layout=layout)]
 

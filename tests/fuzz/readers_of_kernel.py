@@ -1,4 +1,4 @@
-"""The kernel's lists and tracefs' files: each text with the functions of ours that read it."""
+"""The kernel's lists and the files of tracefs: each kind of text with our functions that read it."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ def _fixtures(start: str) -> list[bytes]:
 
 
 def _lists(data: bytes, which: str) -> Lists:
-    """The kernel's lists, one of which is ``data``."""
+    """The kernel's lists, with ``data`` as one of them."""
     known = {"traceable": TRACEABLE, "symbols": SYMBOLS, "blacklist": BLACKLIST, "modules": MODULES}
     addresses = test_addresses.ADDRESSES
     texts = {**known, "addresses": addresses, which: data}
@@ -57,7 +57,7 @@ def _lists(data: bytes, which: str) -> Lists:
 
 
 def _told(data: bytes, which: str) -> list[object]:
-    """All that is said of functions by the lists."""
+    """All answers about functions by these lists."""
     lists = _lists(data, which)
     known = Functions(lists, NAMES)
     said: list[object] = [known.answer(module, name, 0) for name in NAMES for module in ("", "ext4")]
@@ -76,12 +76,12 @@ def _told_without(which: str) -> list[object]:
 
 
 def _functions(data: bytes, which: str) -> bool:
-    """Whether one of the lists makes a difference to what is said."""
+    """Whether this list changes any of the answers."""
     return _told(data, which) != _told_without(which)
 
 
 def _symbols(directory: Path, kallsyms: bytes | None, functions: bytes | None, modules: bytes = b"") -> bool:
-    """Names of addresses, by one list or the other."""
+    """Resolve addresses to names by kallsyms or by tracefs' list."""
     machine = test_addresses.Machine(directory, kallsyms, functions)
     machine.modules.write_bytes(modules)
     if kallsyms is None:

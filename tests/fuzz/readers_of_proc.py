@@ -1,4 +1,4 @@
-"""What /proc tells of threads and mounts, and the names of cgroups, containers and pods."""
+"""What /proc shows of threads and mounts, and the names of cgroups, containers and pods."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -66,7 +66,7 @@ def _machine(directory: Path) -> test_cgroups.Machine:
 
 
 def _thread(name: str) -> Callable[[bytes, Path], bool]:
-    """Where a thread is, with one of its files as given."""
+    """Find a thread's cgroup, with these bytes in one of the thread's files."""
 
     def read(data: bytes, directory: Path) -> bool:
         machine = _machine(directory)
@@ -114,7 +114,7 @@ def _mounts(data: bytes, _: Path) -> bool:
 
 
 def _pods(data: bytes, directory: Path) -> bool:
-    """Names of files, one a line, in both of kubelet's directories."""
+    """Find pods by file names, one a line, in both of the kubelet's directories."""
     made = []
     for folder in ("pods", "containers"):
         (directory / folder).mkdir(exist_ok=True)

@@ -1,6 +1,6 @@
-"""Fuzzes one target, in a child process: a crash or a hang of it is caught, its input kept, and it goes on.
+"""Fuzzes one target in a child process. After a crash or a hang the input is kept, and the run continues.
 
-Each input is made of its own number, so any of them can be made again by itself.
+Each input is made from its number alone, so that any input can be made again.
 """
 
 import multiprocessing
@@ -22,25 +22,24 @@ from typing import Any, NamedTuple
 from tests.fuzz.target import KEPT, ROOT, Target
 
 HANG = 30.0
-"""Seconds of one input after which it is taken for endless; none takes a hundredth of that."""
+"""Seconds for one input, after which it counts as endless; none takes a hundredth of that."""
 
 MEMORY = 4 << 30
-"""Bytes of address space of the child."""
+"""Bytes of the child's address space."""
 
 MOST_CRASHES = 20
-"""Different ones, after which a target is given up."""
+"""Different crashes after which a target is given up."""
 
 PROGRESS = 10.0
 NUMBER, INPUTS, ACCEPTED, CRASHED, SLOWEST, READY = range(6)
-"""Places in the memory that parent and child share: the number of the input that is being taken, how many
-were, how many of them were accepted and how many crashed, the longest time that one took, in nanoseconds,
-and whether the child has prepared all."""
+"""Indexes in the memory that parent and child share: the number of the current input, the counts of inputs
+read, accepted and crashed, the longest time of an input in nanoseconds, and whether the child is prepared."""
 
 PACKAGE = f"{ROOT}/kprobe_exporter/"
 
 
 class Limit(NamedTuple):
-    """When a target is done: after so many seconds, or inputs."""
+    """A target ends after this many seconds, or inputs."""
 
     seconds: float
     inputs: int | None = None
@@ -48,7 +47,7 @@ class Limit(NamedTuple):
 
 @dataclass(frozen=True)
 class Crash:
-    """``number`` is the input's; ``sentence`` what happened and where, the same for the same fault."""
+    """``number`` is the input's; ``sentence`` says what happened and where, and is equal for equal faults."""
 
     number: int
     sentence: str
@@ -57,7 +56,7 @@ class Crash:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a target: ``crashed`` inputs, and the different ``crashes``. ``slowest`` in seconds."""
+    """The result of a target: ``crashed`` counts inputs, ``crashes`` are the different ones; in seconds."""
 
     target: str
     first: int
@@ -81,7 +80,7 @@ def fuzz(
     kept: Path = KEPT,
     hang: float = HANG,
 ) -> Result:
-    """Feed the target with the inputs from the number ``first`` on; those that crash are kept in ``kept``."""
+    """Feed the target with the inputs from number ``first`` on, and keep those that crash in ``kept``."""
     began = time.monotonic()
     shared = multiprocessing.sharedctypes.RawArray(c_uint64, 6)
     crashes: dict[str, Crash] = {}
@@ -123,10 +122,10 @@ def fuzz(
 
 
 class _Watch:
-    """One child, from its start to its end. ``ended`` is whether it did all that it was to do."""
+    """One child, from its start to its end. ``ended`` tells whether it completed its work."""
 
     def __init__(self, target: Target, first: int, limit: Limit, shared: Any, hang: float) -> None:
-        # Forked: a target may hold what cannot be sent to another process.
+        # Forked, since a target may hold objects that cannot be sent to another process.
         context = multiprocessing.get_context("fork")
         self._pipe, theirs = context.Pipe(duplex=False)
         shared[NUMBER] = first
@@ -136,7 +135,7 @@ class _Watch:
         theirs.close()
 
     def crashes(self) -> Iterator[Crash | None]:
-        """Each crash as it comes, and None now and then."""
+        """Yield each crash when it happens, and None from time to time."""
         seen, since = -1, time.monotonic()
         try:
             while True:
@@ -154,7 +153,7 @@ class _Watch:
                     yield self._died(f"it did not end within {self._hang:g} s")
                     return
                 yield None
-        except EOFError:  # without having said that it is done
+        except EOFError:  # the child did not send the None that ends its work
             self._process.join()
             yield self._died(_ending(self._process.exitcode))
         finally:
@@ -162,7 +161,7 @@ class _Watch:
             self._pipe.close()
 
     def stop(self) -> None:
-        """End it now."""
+        """Kill the child."""
         self._process.kill()
 
     def _died(self, sentence: str) -> Crash:
@@ -199,7 +198,7 @@ def _child(target: Target, first: int, limit: Limit, shared: Any, pipe: Connecti
 
 
 def where(error: BaseException) -> str:
-    """The kind of an error, and the innermost place of ours that it came through."""
+    """The type of an error, and the innermost line of the package in its traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if frame.filename.startswith(PACKAGE)] or frames
     place = f"{os.path.relpath(ours[-1].filename, ROOT)}:{ours[-1].lineno}" if ours else "nowhere"
@@ -213,7 +212,7 @@ def _ending(code: int | None) -> str:
 
 
 def _told(target: Target, crash: Crash, kept: Path) -> str:
-    """Keep the input, and say what happened and how to have it again."""
+    """Keep the input; return what happened and the command that repeats it."""
     made = target.make(Random(crash.number))
     kept.mkdir(parents=True, exist_ok=True)
     file = kept / f"{target.name}-{made.what}-{crash.number}"

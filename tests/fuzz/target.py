@@ -1,4 +1,4 @@
-"""What is fuzzed: how an input is made, and what takes it."""
+"""The type of a fuzz target: how its inputs are made, and what reads them."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -9,25 +9,25 @@ from typing import NamedTuple, TypeAlias
 
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "build/fuzz"
-"""Where inputs that crashed are kept, and material that is made anew where it is missing."""
+"""The directory of inputs that crashed, and of material, which is made again if missing."""
 
 
 class Input(NamedTuple):
-    """``what`` of a target is to read it, a word; and the bytes."""
+    """One input: a word that names the reader in the target, and the bytes."""
 
     what: str
     data: bytes
 
 
 Take: TypeAlias = Callable[[Input], bool]
-"""Reads an input: whether it was accepted. What it raises is a crash."""
+"""Reads an input and returns whether it was accepted. An exception is a crash."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """Something that reads bytes of others. ``make`` depends on the generator alone.
+    """Code that reads bytes from outside. ``make`` depends on the random number generator alone.
 
-    ``taking`` prepares what is needed, and is entered in a process of its own.
+    ``taking`` prepares the reader; it is entered in a separate process.
     """
 
     name: str

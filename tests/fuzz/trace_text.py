@@ -1,4 +1,4 @@
-"""Fuzzes the two parsers of trace text, the agent's and the one of saved text, with what kernels wrote."""
+"""Fuzzes both parsers of trace text, the agent's and that of saved text, with what kernels wrote."""
 
 import zlib
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from tests.unit.captured import FIXTURES, captured
 from tests.unit.source.test_lines import LAYOUTS, captured_layout, line
 
 LINES = 12
-"""Of a piece of material."""
+"""Lines in a piece of material."""
 
 WORDS = (
     *(
@@ -56,14 +56,14 @@ def texts() -> Mutator:
 
 @cache
 def layouts() -> tuple[Layout, ...]:
-    """Those of the unit tests, and of each event that was captured."""
+    """The layouts of the unit tests, and of each captured event."""
     known = {one.event: one for one in (*LAYOUTS, *map(captured_layout, captured("trace_pipe/")))}
     return tuple(replace(one, slot=slot) for slot, one in enumerate(known.values()))
 
 
 @cache
 def stacked() -> tuple[Layout, ...]:
-    """The same with a stack after each event, and twice."""
+    """The same layouts with a stack after each event, twice."""
     known = [replace(one, stack=True) for one in layouts()]
     return (*known, *(replace(one, slot=one.slot + len(known)) for one in known))
 
@@ -73,7 +73,7 @@ def make(random: Random) -> Input:
 
 
 def pieces(data: bytes) -> Iterator[bytes]:
-    """The bytes as reads of a pipe may cut them; told by the bytes alone."""
+    """The bytes as reads of a pipe may split them, which depends on the bytes alone."""
     random = Random(zlib.crc32(data))
     edges = sorted([0, len(data), *(random.randrange(len(data) + 1) for _ in range(random.randrange(4)))])
     yield from (data[start:end] for start, end in pairwise(edges))

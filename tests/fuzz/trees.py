@@ -1,4 +1,4 @@
-"""Documents for fuzzing: real ones as trees of values, which are exchanged, doubled and left out."""
+"""Documents for fuzzing: real ones as trees, whose values are replaced, duplicated and removed."""
 
 import copy
 import json
@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from tests.fuzz.mutate import CHANGES, NUMBERS, Mutator
 
 Spot: TypeAlias = tuple[Any, Any]
-"""A mapping or a list, and the key or the index of a value in it."""
+"""A mapping or list, and the key or index of a value in it."""
 
 VALUES: tuple[object, ...] = (
     *(None, True, False, 0, -1, 1, 1.5, 1e308, float("inf"), float("nan"), 1 << 64, -(1 << 70), 10**300),
@@ -33,11 +33,11 @@ VALUES: tuple[object, ...] = (
     *([], {}, [[]], [{}], {"": {}}, {"a": [None]}, {1: 1}, [1, "a", None], ["a", "a"]),
 )
 DEEP = 30
-"""Levels of lists that a value is put into: more than a document may have."""
+"""Levels of nesting around a value, more than a document may have."""
 
 
 class Trees:
-    """Makes JSON, which is YAML as well, of changed ``documents``. ``values`` are put in, as are VALUES."""
+    """Makes JSON, which is valid YAML, of changed ``documents``; inserts ``values`` and VALUES."""
 
     def __init__(self, documents: Sequence[object], values: Sequence[object] = ()) -> None:
         self._documents = tuple(documents)
@@ -46,7 +46,7 @@ class Trees:
         self._texts = Mutator([text.encode() for text in texts] or [b""], NUMBERS, longest=6000)
 
     def __call__(self, random: Random) -> bytes:
-        """One document."""
+        """Return one document."""
         root = [copy.deepcopy(random.choice(self._documents))]
         for _ in range(random.choice(CHANGES)):
             self._change(random, root)

@@ -1,8 +1,8 @@
 """Captures what this kernel really writes, as fixtures: `python -m tests.kernel.capture DIRECTORY`.
 
-Everything happens in a tracefs instance and an event group of its own, and is taken away again.
-scripts/capture-fixtures runs this on every kernel under test and on the machine's own; what a
-kernel cannot do is named in meta.json. tests/fixtures/README.md says what the files are.
+It works in its own tracefs instance and event group, and removes both at the end. scripts/capture-fixtures
+runs it on every kernel under test and on the machine's own. meta.json names what a kernel cannot do;
+tests/fixtures/README.md describes the files.
 """
 
 import argparse
@@ -25,7 +25,7 @@ LIMIT = 40_000  # bytes of one fixture
 
 
 def _entry(program: Path) -> int:
-    """Where in the file (64-bit ELF) the program's first instruction is."""
+    """Return the file offset of the program's entry point; the file is 64-bit ELF."""
     header = program.read_bytes()[:8192]
     entry, table = struct.unpack_from("<QQ", header, 24)
     size, count = struct.unpack_from("<HH", header, 54)
@@ -38,7 +38,7 @@ def _entry(program: Path) -> int:
 
 @dataclass(frozen=True)
 class Probe:
-    """An event to capture: a definition of ours, or a tracepoint that is there already."""
+    """An event to capture: one that ``definition`` creates, or an existing tracepoint."""
 
     event: str
     definition: str | None = None
@@ -110,12 +110,12 @@ class Capture:
         self.made[name] = how
 
     def stream(self, name: str, probe: Probe, works: list[Work], *options: str) -> None:
-        """What trace_pipe prints of `probe` while one child after the other does its work.
+        """Save what trace_pipe prints of `probe` while one child after another does its work.
 
-        It is read after each: the name in front of a line is the one that the thread has then.
+        The pipe is read after each child: a line begins with the name that its thread has at the read.
         """
         chunks = []
-        # Opened first, the children forked first and named in set_event_pid: no other's events.
+        # The pipe and set_event_pid are ready before the event is enabled: only the children are recorded.
         with children(works) as ready, _opened(self.instance / "trace_pipe") as pipe:
             for child in ready:
                 _write(self.instance / "set_event_pid", str(child.pid))
@@ -190,7 +190,7 @@ def _instance() -> Iterator[Path]:
     instance = TRACEFS / "instances" / f"{GROUP}_{os.getpid()}"
     instance.mkdir()
     try:
-        # First of all: writing the clock empties the buffer.
+        # The clock is set first, because writing it empties the buffer.
         _write(instance / "trace_clock", "mono")
         _write(instance / "options/event-fork", "1")
         yield instance
@@ -200,7 +200,7 @@ def _instance() -> Iterator[Path]:
 
 @contextmanager
 def _installed(absent: dict[str, str]) -> Iterator[list[Probe]]:
-    """Those of the probes that this kernel takes; removed when the instance is drained."""
+    """Yield the probes that this kernel accepts; delete them at the end, when the instance is drained."""
     installed = []
     try:
         for name, probe in STREAMS.items():
@@ -219,7 +219,7 @@ def _installed(absent: dict[str, str]) -> Iterator[list[Probe]]:
 
 
 def _mistake(taken: Capture, name: str, definition: str) -> None:
-    """The entry that a refused definition leaves in error_log: the last one."""
+    """Save the entry that a refused definition leaves in error_log, which is its last entry."""
     try:
         _define(definition)
     except OSError as error:
@@ -253,12 +253,12 @@ def _drain(pipe: int) -> bytes:
 
 
 def _head(text: bytes) -> bytes:
-    """Whole lines, and no more of them than a fixture may have."""
+    """Return as many whole lines as fit into LIMIT bytes."""
     return text if len(text) <= LIMIT else text[: text.rindex(b"\n", 0, LIMIT) + 1]
 
 
 def _define(line: str) -> None:
-    """One command. Never opened for truncation, which would delete everybody's probes."""
+    """Write one command, without O_TRUNC, which would delete the probes of all processes."""
     descriptor = os.open(TRACEFS / "dynamic_events", os.O_WRONLY | os.O_APPEND)
     try:
         os.write(descriptor, line.encode())
@@ -267,7 +267,7 @@ def _define(line: str) -> None:
 
 
 def _write(path: Path, value: str) -> None:
-    """A control file. Not truncated either: for a moment an empty set_event_pid means everybody."""
+    """Write a control file, without O_TRUNC: an empty set_event_pid would record every process."""
     descriptor = os.open(path, os.O_WRONLY)
     try:
         os.write(descriptor, value.encode())

@@ -1,4 +1,4 @@
-"""What the kernel tests share: a real tracefs, agents on it, and the machine left as it was found."""
+"""Fixtures of the kernel tests: a real tracefs, agents on it, and a check that each test cleans up."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ import pytest
 
 from kprobe_exporter.cli import main
 
-# What `run` imports, imported once here and inherited by every forked agent.
+# This loads the modules of `run` once; every forked agent inherits them.
 from kprobe_exporter.cli import run as run  # noqa: PLC0414
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.profile import parse_stats
@@ -34,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def random(request: pytest.FixtureRequest) -> Random:
-    """The same sequence in every run, so that a failure is news; ``--seed 0`` looks for new ones."""
+    """A generator with a fixed seed, so that only a change makes a test fail; ``--seed 0`` draws one."""
     seed = request.config.getoption("--seed") or randrange(1, 2**32)
     print(f"to repeat this: --seed {seed}")
     return Random(seed)
@@ -42,7 +42,7 @@ def random(request: pytest.FixtureRequest) -> Random:
 
 @pytest.fixture
 def events(request: pytest.FixtureRequest) -> int:
-    """How many events are compared: a million takes seconds here, and minutes under emulation."""
+    """The number of events to compare: a million takes seconds natively, and minutes under emulation."""
     number: int = request.config.getoption("--events")
     return number
 
@@ -56,14 +56,14 @@ def tracefs() -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def kernel_read_once(tracefs: Path) -> Iterator[None]:
-    """What every agent reads of the kernel, read once: forked agents inherit it."""
+    """Read the kernel's functions, symbols and types once; forked agents inherit them."""
     with read_once(MountedTracefs(tracefs)):
         yield
 
 
 @pytest.fixture
 def files(tracefs: Path) -> MountedTracefs:
-    """The seam that the agent itself uses."""
+    """The interface to tracefs that the agent itself uses."""
     return MountedTracefs(tracefs)
 
 
@@ -77,7 +77,7 @@ def as_found(tracefs: Path) -> Iterator[None]:
 
 @pytest.fixture
 def start_agent(tmp_path: Path, tracefs: Path, as_found: None) -> Iterator[StartAgent]:
-    """Starts agents with a configuration, and ends those that still run."""
+    """A function that starts an agent with a configuration; agents that still run are ended at teardown."""
     numbers = itertools.count()
     with ExitStack() as stack:
 
@@ -104,16 +104,16 @@ def start_agent(tmp_path: Path, tracefs: Path, as_found: None) -> Iterator[Start
 
 @pytest.fixture
 def trace(tmp_path: Path, as_found: None) -> Iterator[StartTrace]:
-    """Starts traces with arguments, and ends those that still run."""
+    """A function that starts a trace with arguments; traces that still run are ended at teardown."""
     with traces(tmp_path) as start:
         yield start
 
 
 @pytest.fixture
 def looks_around(files: MountedTracefs) -> Callable[[], None]:
-    """Waits until the agent has looked twice for what others did: recording, stopped here, goes on then.
+    """A function that waits until the agent has completed a check for interference.
 
-    Twice, since all that it looks at has been looked at when the second look begins.
+    Each check resumes recording, which is stopped here twice: at the second time, a whole check is over.
     """
 
     def wait() -> None:
@@ -127,7 +127,7 @@ def looks_around(files: MountedTracefs) -> Callable[[], None]:
 
 @pytest.fixture
 def entries(files: MountedTracefs) -> Callable[[], list[int]]:
-    """The events in each ring buffer of the agent's instance."""
+    """A function that returns the number of events in each per-CPU buffer of the agent's instance."""
 
     def read() -> list[int]:
         per_cpu = "instances/kprobe_exporter/per_cpu"

@@ -1,4 +1,4 @@
-"""What fires the probes of examples/packs: a context manager a pack, the machine as before at its end."""
+"""Context managers that fire the probes of examples/packs, one per pack, and undo their changes."""
 
 import ctypes
 import fcntl
@@ -20,7 +20,7 @@ from tests.kernel.provoked import TIMES, resolutions
 from tests.support.patience import eventually
 
 BYTES = 1000
-"""Of each write."""
+"""The size of each write."""
 
 UDP_PORT = 9125
 CGROUP = "example-packs"
@@ -29,10 +29,10 @@ LIBC = ctypes.CDLL(None)
 LIBC.malloc.restype = ctypes.c_void_p
 PTRACE_TRACEME, PTRACE_ATTACH, PTRACE_SEIZE = 0, 16, 0x4206
 NO_PROCESS = 2**22 + 1
-"""Above what kernel/pid.c gives on any machine (PID_MAX_LIMIT)."""
+"""A process id above PID_MAX_LIMIT: kernel/pid.c gives it on no machine."""
 MOVE_MOUNT = 429
 BLKFLSBUF = 0x1261
-"""include/uapi/linux/fs.h: forget what is cached of a block device."""
+"""The ioctl that drops what is cached of a block device (include/uapi/linux/fs.h)."""
 
 MIB = 1 << 20
 
@@ -41,13 +41,13 @@ MIB = 1 << 20
 def network() -> Iterator[None]:
     before = _sent_again()
     with ExitStack() as stack:
-        # A full queue: what is not answered is sent again after a second.
+        # The accept queue is full: the kernel retransmits the unanswered SYN after 1 s.
         full = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         stack.enter_context(socket.create_connection(full.getsockname()))
         waiting = stack.enter_context(socket.socket())
         waiting.setblocking(False)
         assert waiting.connect_ex(full.getsockname()) != 0
-        # A server that takes no connection before there is data, and answers again after a second.
+        # This server accepts a connection only when data arrives, and retransmits its SYN-ACK after 1 s.
         lazy = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         lazy.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
         for _ in range(TIMES):
@@ -55,19 +55,19 @@ def network() -> Iterator[None]:
         _connections()
         _refused_connections()
         _datagrams()
-        # While the agent rests: what interrupts its threads is not recorded.
+        # The agent is idle meanwhile: events in interrupts of its threads are not recorded.
         eventually(lambda: _sent_again() >= before + 1 + TIMES)
         yield
 
 
 def _sent_again() -> int:
-    """Connection requests, and answers to them."""
+    """Return how many SYNs and SYN-ACKs the kernel has retransmitted."""
     names, values = Path("/proc/net/netstat").read_text().splitlines()[:2]
     return int(values.split()[names.split().index("TCPSynRetrans")])
 
 
 def _connections() -> None:
-    """Made, written to, and broken off."""
+    """Open TIMES connections, write to each, and reset it."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         for _ in range(TIMES):
             with socket.create_connection(server.getsockname()) as client, server.accept()[0] as accepted:
@@ -77,7 +77,7 @@ def _connections() -> None:
 
 
 def sends_after_a_second() -> None:
-    """Of a connection that was idle: longer than it waits for an answer."""
+    """Send on a connection after it was idle for 1 s, longer than its retransmission timeout."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         client = socket.create_connection(server.getsockname(), timeout=1)
         with client, server.accept()[0] as accepted:
@@ -97,10 +97,10 @@ def _refused_connections() -> None:
 
 
 def _datagrams() -> None:
-    """To a port that nobody reads, and more than fit to one that has room for few."""
+    """Send more datagrams than a small receive buffer holds, and then TIMES to the closed port."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as small:
-            small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)  # the least that there is
+            small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)  # the kernel raises it to its minimum
             small.bind(("127.0.0.1", UDP_PORT))
             for _ in range(2 * TIMES):
                 sender.sendto(bytes(BYTES), ("127.0.0.1", UDP_PORT))
@@ -129,7 +129,7 @@ def _write_everywhere(fd: int, page: mmap.mmap) -> None:
 
 
 def _files() -> None:
-    """What succeeds, and what does not."""
+    """Read, write, sync and open files, with success and with errors."""
     read, write = os.pipe()
     with open("/dev/zero", "rb", buffering=0) as zero, open("/dev/null", "wb", buffering=0) as null:
         for _ in range(TIMES):
@@ -155,7 +155,7 @@ def _files() -> None:
 
 @contextmanager
 def _small_device() -> Iterator[str]:
-    """The first loop device: 4 MiB, on a file system that has room for a quarter."""
+    """Yield the first loop device, of 4 MiB, whose image is on a file system of 1 MiB."""
     was_there = Path("/sys/module/loop").exists()
     subprocess.run(["modprobe", "loop"], check=True)
     with _mounted_tmpfs(Path("/run/pack"), MIB) as where:
@@ -211,7 +211,7 @@ def _major_faults() -> None:
 
 @contextmanager
 def _page_cache(size: int) -> Iterator[None]:
-    """The device's first bytes in memory, until the last who has it open closes it."""
+    """Hold the device's first bytes in the page cache, until the last descriptor of it is closed."""
     fd = os.open("/dev/nullb0", os.O_RDONLY)
     for number in range(size // MIB):
         os.pread(fd, MIB, number * MIB)
@@ -220,7 +220,7 @@ def _page_cache(size: int) -> Iterator[None]:
 
 
 def _use_up_a_cgroup() -> None:
-    """First of what can be given back, then of what cannot."""
+    """Fill a cgroup's memory with page cache, which can be reclaimed, then with memory that cannot."""
     root = Path("/sys/fs/cgroup")
     (root / "cgroup.subtree_control").write_text("+memory")
     group = root / CGROUP
@@ -239,7 +239,7 @@ def _use_up_a_cgroup() -> None:
 
 
 def _use_up_the_machine() -> None:
-    """By asking it to keep more free than it has, while there is a page cache to free."""
+    """Demand more free memory than the machine has, while it has page cache to reclaim."""
     keep = Path("/proc/sys/vm/min_free_kbytes")
     before = keep.read_text()
     with _page_cache(256 * MIB):
@@ -296,7 +296,7 @@ def userspace() -> Iterator[None]:
 
 
 def _tls_write_without_a_peer() -> None:
-    """By the older function; each says that it is not connected."""
+    """Call the older SSL_write, which fails because the TLS connection has no peer."""
     libssl = ctypes.CDLL("libssl.so.3")
     for function in (libssl.TLS_method, libssl.SSL_CTX_new, libssl.SSL_new):
         function.restype = ctypes.c_void_p
@@ -309,7 +309,7 @@ def _tls_write_without_a_peer() -> None:
 
 
 def _tls_writes() -> None:
-    """Between two ends in this process, which need no certificates."""
+    """Write between two ends in this process, which need no certificates."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = []
     for side, incoming, outgoing in (

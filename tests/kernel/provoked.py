@@ -1,4 +1,4 @@
-"""What fires the probes of docs/kinds.md: each of these a known number of times, or once of each sort."""
+"""Functions that fire the probes of docs/kinds.md: a known number of times, or once for each case."""
 
 import ctypes
 import mmap
@@ -28,7 +28,7 @@ def unlinks() -> None:
 
 
 def mkdirs() -> None:
-    """Both by mkdir(2) and by mkdirat(2)."""
+    """Call both mkdir(2) and mkdirat(2)."""
     root = os.open("/", os.O_PATH)
     for at in (None, root):
         for _ in range(TIMES):
@@ -47,7 +47,7 @@ def syncs() -> None:
 
 
 def loads_of_a_module() -> None:
-    """Each time that it comes back."""
+    """Load a module twice, and call its function each time."""
     for _ in range(2):
         subprocess.run(["modprobe", "zram"], check=True)
         for _ in range(TIMES):
@@ -67,7 +67,7 @@ def serves() -> None:
 
 
 def block_reads() -> None:
-    """Past the page cache, one request each."""
+    """Read past the page cache, one request a read."""
     device = os.open("/dev/loop0", os.O_RDONLY | os.O_DIRECT)
     with mmap.mmap(-1, mmap.PAGESIZE) as page:
         for _ in range(TIMES):

@@ -1,4 +1,4 @@
-"""An agent that reads pages: every lost event is told, and no name can forge one."""
+"""An agent that reads raw pages reports every lost event, and no name can forge an event."""
 
 import ctypes
 import mmap
@@ -53,12 +53,12 @@ def losses(metrics: Metrics) -> float:
 
 
 def settled(agent: AgentProcess) -> Metrics:
-    """A scrape after which nothing more comes: the flood is over when this is called.
+    """Scrape until nothing more comes; the flood must be over when this is called.
 
-    Of two reads of the kernel's counts, both after the flood, what is shown is the same. A scrape may show
-    counts that were read before, since the agent reads them at most once a second, and on a busy machine
-    later yet. The buffer is empty; or all stays the same for a while, since the kernel's count of bytes may
-    stay above 0 (seen once, on 6.12).
+    Two reads of the kernel's counts, both after the flood, must agree. A scrape may show counts from before,
+    because the agent reads them at most once a second, and less often on a busy machine. The buffer must be
+    empty, or nothing changes for QUIET seconds: the kernel's count of bytes may stay above 0 (seen once, on
+    6.12).
     """
     read = changed = time.monotonic()
     found: list[Metrics] = []
@@ -69,7 +69,7 @@ def settled(agent: AgentProcess) -> Metrics:
         metrics = agent.scrape()
         age = metrics.value(AGE)
         if asked - age <= read:
-            return False  # the read may be the one before, or have begun during the flood
+            return False  # it may be the same read as before, or have begun during the flood
         read = time.monotonic() - age
         found.append(metrics)
         last_two = found[-2:]
@@ -84,7 +84,7 @@ def settled(agent: AgentProcess) -> Metrics:
 
 
 def _counts(metrics: Metrics) -> tuple[float, ...]:
-    """All that a flood changes."""
+    """Return the values that a flood changes."""
     names = ("kprobe_hits_total", "kprobe_exporter_events_total")
     counts = (metrics.value(name, probe="flood") for name in names)
     return (*counts, losses(metrics), metrics.value("kprobe_exporter_events_lost_total", reason="unpaired"))
@@ -92,7 +92,7 @@ def _counts(metrics: Metrics) -> tuple[float, ...]:
 
 AGE = "kprobe_exporter_kernel_read_age_seconds"
 QUIET = 5.0
-"""Seconds."""
+"""Seconds without a change, after which the flood is taken to be read."""
 
 
 @pytest.mark.needs("kprobe_events")
@@ -124,7 +124,7 @@ probes:
 
 
 SEEKS = 6000
-"""Of each CPU in a flood: some times what its buffer holds."""
+"""Seeks on each CPU in a flood, several times what its buffer holds."""
 
 SEEKING = """
 probes:
@@ -144,9 +144,9 @@ def small(files: MountedTracefs) -> Iterator[Instance]:
 
 
 class Flood:
-    """Seeks on every CPU, each to a higher place than the one before, and when that was.
+    """Children that seek on every CPU, each time to the next higher offset, and note the time before it.
 
-    The n-th seek of a CPU lies between the times n and n + 1.
+    Seek n of a CPU, counted from 0, lies between its times n and n + 1.
     """
 
     def __init__(self) -> None:
@@ -178,7 +178,7 @@ FINISHED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
 def opened(instance: Instance, probe: Installed, kind: Any, deliver: Callable[[Batch], None]) -> Pipe:
-    """The instance's pages with this parser, or its text."""
+    """Open the instance's raw pages with this parser, or its text for ``LineParser``."""
     if kind is LineParser:
         return TextPipe(instance.open_pipe(), LineParser([probe.layout]), deliver)
     header = geometry(*(instance.read(f"events/header_{name}").decode() for name in ("page", "event")))
@@ -194,7 +194,7 @@ def opened(instance: Instance, probe: Installed, kind: Any, deliver: Callable[[B
     "kind", [pages.PageParser, compiled.PageParser, LineParser], ids=["python", "compiled", "text"]
 )
 def test_every_event_that_is_missing_lies_in_a_loss(small: Instance, tmp_path: Path, kind: Any) -> None:
-    """First nobody reads while the events come, twice; then somebody does."""
+    """Two floods are read only when they are over, and the third one also while it runs."""
     batches: list[Batch] = []
     floods = []
     with installed(small, tmp_path, SEEKING, own=True) as (probe,):
@@ -276,7 +276,7 @@ probes:
 
 @pytest.mark.needs("kprobe_events")
 def test_the_caller_and_the_process_are_known_at_once(start_agent: StartAgent) -> None:
-    """As pages have no names: the caller from the kernel's symbols, the process from its thread."""
+    """Pages have no names: the caller comes from the kernel's symbols, the process from the thread's id."""
     agent = start_agent("""
 probes:
   - name: read
@@ -293,7 +293,7 @@ probes:
 
     with ThreadPoolExecutor(1) as other:
         other.submit(read).result()
-        # The kernel's symbols are loaded at the first address, which takes a while under emulation.
+        # The first address loads the kernel's symbols, which takes a while under emulation.
         eventually(lambda: agent.scrape().labels("kprobe_reads_total"))
     (labels,) = agent.scrape().labels("kprobe_reads_total")
     assert labels["caller"] == "ksys_read"
@@ -301,7 +301,7 @@ probes:
 
 
 def without_capabilities(arguments: list[str]) -> None:
-    """The command line as uid 0 with no capability at all."""
+    """Run the command line as uid 0 without any capability."""
     libc = ctypes.CDLL(None, use_errno=True)
     header, none = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
     assert libc.capset(header, none) == 0
@@ -310,7 +310,7 @@ def without_capabilities(arguments: list[str]) -> None:
 
 @pytest.fixture
 def powerless(tmp_path: Path, as_found: None) -> Iterator[Callable[[str], AgentProcess]]:
-    """Starts an agent that has no capability."""
+    """A function that starts an agent without any capability."""
     with ExitStack() as stack:
 
         def start(config: str) -> AgentProcess:
@@ -328,7 +328,7 @@ def powerless(tmp_path: Path, as_found: None) -> Iterator[Callable[[str], AgentP
 
 @pytest.mark.needs("kprobe_events")
 def test_without_any_capability(powerless: Callable[[str], AgentProcess], files: MountedTracefs) -> None:
-    """Addresses are seen by tracefs' own list, where it has one; else the caller is unknown."""
+    """The caller is known by the addresses that tracefs lists; where it lists none, the caller is unknown."""
     agent = powerless("""
 probes:
   - name: read
@@ -350,7 +350,7 @@ probes:
 def test_stacks_without_the_right_to_see_addresses(
     powerless: Callable[[str], AgentProcess], files: MountedTracefs
 ) -> None:
-    """Then the kernel's text has the names."""
+    """Where addresses are hidden, the agent reads the kernel's text, which has the names."""
     agent = powerless("""
 probes:
   - name: parent

@@ -1,4 +1,4 @@
-"""Prototypes from BTF: those of the kernel's sources, what the kernel itself reads there, and real calls."""
+"""Prototypes from BTF agree with the kernel's sources, the kernel's own reading of BTF, and real calls."""
 
 import os
 import re
@@ -30,7 +30,7 @@ KNOWN = {
     "schedule": "void()",
     "_printk": "int(const char *, ...)",
 }
-"""As the sources of all kernels under test declare them."""
+"""Prototypes as the sources of all kernels under test declare them."""
 
 COMPARED = [
     "vfs_read",
@@ -62,20 +62,20 @@ def btf() -> Btf:
 
 @pytest.fixture
 def cleaned(files: MountedTracefs, as_found: None) -> Iterator[MountedTracefs]:
-    """Whatever a test defined in our group goes again."""
+    """The kernel's tracefs; all definitions in GROUP are deleted at teardown."""
     yield files
     delete_group(files, GROUP)
 
 
 def as_shown(fetch: str) -> tuple[str, str]:
-    """How a fetch type shows in the ``format`` of an event: the field's type, and how it is printed."""
+    """Return the field type and the print format that an event's ``format`` file shows for a fetch type."""
     kind, bits = fetch[0], int(fetch[1:])
     long = "L" if bits == 64 else ""
     return fetch.replace("x", "u"), {"s": f"%{long}d", "u": f"%{long}u", "x": f"0x%{long}x"}[kind]
 
 
 def shown(files: MountedTracefs, event: str) -> dict[str, tuple[str, str]]:
-    """The same of each argument of an event, from the kernel."""
+    """Return these two for each argument of an event, as the kernel shows them."""
     text = files.read(f"events/{GROUP}/{event}/format").decode()
     fields = re.findall(r"field:(\w+) (\w+);", text)
     formats = dict(re.findall(r'(\w+)=([^\s"]+)', text.partition("print fmt:")[2]))
@@ -103,7 +103,7 @@ def test_what_is_read_of_them(btf: Btf) -> None:
 
 
 def test_the_kernel_reads_the_same_types(cleaned: MountedTracefs, btf: Btf) -> None:
-    """It takes the parameters by name where it can, else their numbers and types."""
+    """The kernel gives parameters the same types: by name where it knows names, else by number and type."""
     found = btf.prototypes(COMPARED)
     assert set(found) == set(COMPARED)
     by_name = has("<argname>")
@@ -131,7 +131,7 @@ def test_the_kernel_returns_the_same_types(cleaned: MountedTracefs, btf: Btf) ->
 
 
 def test_a_real_call(cleaned: MountedTracefs, btf: Btf, tmp_path: Path) -> None:
-    """What was asked for arrives in the parameter of that name, and what it gave in the return value."""
+    """The requested size arrives in the parameter ``count``, and the bytes read in the return value."""
     prototype = btf.prototypes(["vfs_read"])["vfs_read"]
     place = parameter(prototype, "count")
     assert place
@@ -155,7 +155,7 @@ def test_a_real_call(cleaned: MountedTracefs, btf: Btf, tmp_path: Path) -> None:
 
 
 def test_a_module(btf: Btf) -> None:
-    """The module by which a VM sees this tree; anywhere else, any that has functions."""
+    """The prototypes of 9pnet, by which a VM sees this tree, are known; unknown names have none."""
     modules = sorted(path.name for path in Path("/sys/kernel/btf").iterdir() if path.name != "vmlinux")
     if "9pnet" in modules:
         found = btf.prototypes(["p9_client_walk", "vfs_read"], "9pnet")
@@ -170,7 +170,7 @@ def test_a_module(btf: Btf) -> None:
 
 
 def test_what_it_costs() -> None:
-    """How long it takes is printed for the record; what it may need is memory, which no load changes."""
+    """The memory of a parse, which no load changes, is bounded; its time is only printed for the record."""
     before = time.perf_counter()
     found = Btf(read).prototypes(COMPARED[:10])
     took = time.perf_counter() - before

@@ -1,4 +1,4 @@
-"""Calls and pairs: what begins and what ends are one, and how long it took is right."""
+"""Calls and pairs: each entry is joined with its return, and the duration is right."""
 
 import ctypes
 import errno
@@ -34,7 +34,7 @@ class TimeSpec(ctypes.Structure):
 
 
 def nap(seconds: float) -> tuple[float, float]:
-    """Sleep in the kernel, not until a moment but for so long: how long that took at least and at most."""
+    """Sleep for a relative time in the kernel; return the least and the most seconds that it took."""
     wanted = TimeSpec(int(seconds), round(seconds % 1 * 1e9))
     began = time.monotonic()
     assert LIBC.clock_nanosleep(time.CLOCK_MONOTONIC, 0, ctypes.byref(wanted), None) == 0
@@ -42,7 +42,7 @@ def nap(seconds: float) -> tuple[float, float]:
 
 
 def sleep_until_interrupted() -> int:
-    """Sleep in the same system call until a signal ends it: the error that it then returns."""
+    """Sleep in the same system call until a signal ends it; return the error that the call returns."""
     hour = TimeSpec(3600, 0)
     error: int = LIBC.clock_nanosleep(time.CLOCK_MONOTONIC, 0, ctypes.byref(hour), None)
     return error
@@ -50,7 +50,7 @@ def sleep_until_interrupted() -> int:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGUSR1 ends the system call of the thread that gets it, and does nothing else."""
+    """While the context lasts, SIGUSR1 only ends the system call of the thread that receives it."""
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
     try:
         yield
@@ -59,7 +59,7 @@ def interruptible() -> Iterator[None]:
 
 
 def check(metrics: Metrics, name: str, naps: Sequence[tuple[float, float]], **labels: str) -> None:
-    """Each is in its bucket. Where a loaded machine woke us late, it may be in those of longer ones."""
+    """Assert that each nap is in its bucket, or in a longer one if a loaded machine woke the thread late."""
     for bound in BOUNDS:
         count = metrics.value(f"{name}_bucket", le=str(bound), **labels)
         assert sum(most <= bound for _, most in naps) <= count <= sum(least <= bound for least, _ in naps)
@@ -69,7 +69,7 @@ def check(metrics: Metrics, name: str, naps: Sequence[tuple[float, float]], **la
 
 
 def lost(agent: AgentProcess) -> dict[str, float]:
-    """What was lost, by reason, without what was not."""
+    """Return the counts of lost events by reason, without those that are 0."""
     metrics = agent.scrape()
     every = metrics.labels("kprobe_exporter_events_lost_total")
     counts = {one["reason"]: metrics.value("kprobe_exporter_events_lost_total", **one) for one in every}
@@ -78,8 +78,8 @@ def lost(agent: AgentProcess) -> dict[str, float]:
 
 @pytest.fixture
 def other() -> Iterator[ThreadPoolExecutor]:
-    """A thread that does what it is told to, and nothing else, also while the agent starts: a call that
-    runs while its probe is switched on may leave but one half."""
+    """A thread that does only what a test submits, also while the agent starts: a call that runs while its
+    probe is enabled may leave only one of its two events."""
     with ThreadPoolExecutor(1) as pool:
         yield pool
 
@@ -149,7 +149,7 @@ probes:
 
 @pytest.mark.needs("kprobe_events")
 def test_a_function_that_calls_itself(start_agent: StartAgent) -> None:
-    """Adding an epoll set to another looks through all those that wait for it, in a recursion."""
+    """Each level of a recursion is a call: adding an epoll set to another searches the sets nested in it."""
     agent = start_agent(f"""
 probes:
   - name: loop
@@ -195,7 +195,7 @@ probes:
 def test_no_call_spans_what_somebody_stopped(
     start_agent: StartAgent, other: ThreadPoolExecutor, tracefs: Path
 ) -> None:
-    """Another one could have begun meanwhile; and the next one is measured."""
+    """A call during which recording stopped is unpaired, as another may have begun; the next is measured."""
     tid = other.submit(kernel_tid).result()
     agent = start_agent(f"""
 probes:
@@ -244,7 +244,7 @@ probes:
 
 @pytest.mark.needs("kprobe_events")
 def test_a_thread_that_ends_inside(start_agent: StartAgent) -> None:
-    """do_exit never returns: nothing is paired, and a thread of the same id later is another one."""
+    """do_exit never returns, so none of its calls is paired, not even by a later thread with the same id."""
     agent = start_agent("""
 probes:
   - name: exit

@@ -1,4 +1,4 @@
-"""`check --live` says beforehand what `run` settles on, and leaves no trace of having looked."""
+"""`check --live` foretells what `run` chooses, and changes nothing in the kernel."""
 
 import json
 from pathlib import Path
@@ -42,7 +42,7 @@ probes:
 
 
 def look(*paths: Path) -> list[dict[str, Any]]:
-    """The rows, from a run that exits as they say."""
+    """Return the rows of `check --live`, and assert that its exit status agrees with them."""
     result = CliRunner().invoke(main, ["check", "--live", "--json", *map(str, paths)])
     rows: list[dict[str, Any]] = json.loads(result.stdout)
     assert result.exit_code == int(any(row["state"] == "down" for row in rows)), result.output
@@ -50,7 +50,7 @@ def look(*paths: Path) -> list[dict[str, Any]]:
 
 
 def compare(rows: list[dict[str, Any]], metrics: Metrics) -> None:
-    """What was foretold, and what is."""
+    """Assert that the agent's metrics show what the rows foretold."""
     info = {labels["probe"]: labels for labels in metrics.labels("kprobe_info")}
     for row in rows:
         found = info.get(row["probe"])
@@ -65,7 +65,7 @@ def compare(rows: list[dict[str, Any]], metrics: Metrics) -> None:
 
 
 def errors(tracefs: Path) -> str:
-    """What the kernel refused, should something have been tried."""
+    """Return the kernel's log of refusals, which would show that a definition was tried."""
     log = tracefs / "error_log"
     return log.read_text() if log.exists() else ""
 
@@ -104,7 +104,7 @@ def test_what_is_hard_to_foretell(start_agent: StartAgent, tracefs: Path, tmp_pa
 
 @pytest.mark.needs("kprobe_events")
 def test_any_symbol(tracefs: Path, files: MountedTracefs, random: Random) -> None:
-    """Each is defined, never enabled, and deleted: the kernel says what was foretold."""
+    """The kernel accepts or refuses any symbol as foretold; each is defined, never enabled, and deleted."""
     symbols = {line.split()[2] for line in Path("/proc/kallsyms").read_text().splitlines()}
     some = random.sample(sorted(symbols), 300)
     functions = Functions(Lists.of(tracefs, Path("/")), some)

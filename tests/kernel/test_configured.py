@@ -1,4 +1,4 @@
-"""What a configuration can say beyond counts: definitions, filters of metrics, scales, chains of decoders."""
+"""Configurations with more than counts: definitions, filters of metrics, scales, chains of decoders."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +29,7 @@ probes:
 
 @pytest.mark.needs("kprobe_events")
 def test_the_spelling_of_old_documents(start_agent: StartAgent) -> None:
-    """`a0` is what was called so before there was `$arg1`; it is translated, and told."""
+    """The old spelling `a0` is translated to `$arg1`, with a warning."""
     with ThreadPoolExecutor(1) as other:  # a thread that opens nothing else
         agent = start_agent(f"""
 probes:
@@ -42,7 +42,7 @@ probes:
         other.submit(opens_of_a_missing_file).result()
     metrics = agent.scrape()
     (labels,) = metrics.labels("kprobe_old_total")
-    assert labels["dfd"].endswith("ffffff9c")  # AT_FDCWD, of which only 32 bits are its own
+    assert labels["dfd"].endswith("ffffff9c")  # AT_FDCWD, of which only the lower 32 bits are defined
     assert metrics.value("kprobe_old_total", **labels) == TIMES
     assert "warning" in agent.output()
     assert "$arg1" in agent.output()
@@ -73,13 +73,13 @@ probes:
         os.close(fd)
     assert metrics.value("kprobe_failed_total") == TIMES
     assert metrics.value("kprobe_by_first_letter_total", letter="N") == TIMES
-    # The agent's own log and its answer are opened by this thread too, so it is a bound.
+    # This thread also opens other files, such as the agent's log, so the sum is a lower bound.
     assert metrics.value("kprobe_descriptors_total") >= sum(opened) / 2
     assert metrics.value("kprobe_exporter_decode_failures_total", decoder="regexp") == 0
 
 
 def test_two_probes_on_one_tracepoint_and_unfiltered_hits(start_agent: StartAgent) -> None:
-    """Also where there are no eprobes and nobody but the agent counts."""
+    """Two probes share a tracepoint, also without eprobes and where only the agent counts the hits."""
     tid = kernel_tid()
     agent = start_agent(f"""
 probes:
@@ -127,7 +127,7 @@ probes:
 
 @pytest.mark.needs("kprobe_events")
 def test_names_that_fill_the_cap_give_way_to_others(start_agent: StartAgent) -> None:
-    """A thread that renames itself over and over cannot keep the others out for good."""
+    """A thread that renames itself over and over cannot keep other threads out of the series for good."""
     tid = kernel_tid()
     comm = "/proc/thread-self/comm"
     agent = start_agent(f"""

@@ -1,4 +1,4 @@
-"""Containers and pods: short-lived processes in real cgroups get the labels of theirs, and of no other."""
+"""Short-lived processes in real cgroups get the labels of their container and pod, and of no other."""
 
 import subprocess
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from tests.compiling import compiled
 from tests.kernel.conftest import StartAgent
 from tests.support.patience import eventually
 
-# The machine's own /var/log is not to be covered, so only where the machine is the test's.
+# The tests mount over /var/log, so they may run only on a machine of their own, a VM.
 pytestmark = pytest.mark.needs("kprobe_events")
 
 TIMES = 23
@@ -27,8 +27,8 @@ PATHS = {
     "docker, cgroupfs": "docker/{id}",
 }
 
-# Each child moves itself where it is told to, opens a file that is not there, and lives 5 ms. Nothing
-# else is opened but the file of where to, once, on the host.
+# Each child moves itself to the given cgroup, opens a file that is not there, and lives 5 ms. The only other
+# open is that of the cgroup's file, once, on the host.
 PROGRAM = """
 #include <fcntl.h>
 #include <stdlib.h>
@@ -69,7 +69,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=MOUNTS)
 def hierarchy(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """A hierarchy of cgroups, mounted for the test; the cgroups are taken away again."""
+    """A hierarchy of cgroups, mounted for the test; the test's cgroups are removed at teardown."""
     where = tmp_path / "cgroups"
     where.mkdir()
     subprocess.run(["mount", *MOUNTS[request.param], "none", where], check=True)
@@ -85,7 +85,7 @@ def hierarchy(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def logs() -> Iterator[Path]:
-    """A /var/log of its own, with the directories that a kubelet keeps in it."""
+    """A new /var/log with the directories that a kubelet keeps in it."""
     where = Path("/var/log")
     subprocess.run(["mount", "-t", "tmpfs", "none", where], check=True)
     try:
@@ -101,7 +101,7 @@ def container_id(number: int) -> str:
 
 
 def group(hierarchy: Path, path: str, number: int) -> Path:
-    """Make the cgroup of a container."""
+    """Create the cgroup of a container, and return its directory."""
     uid = UID.format(number)
     made = hierarchy / path.format(uid=uid, uid_=uid.replace("-", "_"), id=container_id(number))
     made.mkdir(parents=True)
@@ -109,7 +109,7 @@ def group(hierarchy: Path, path: str, number: int) -> Path:
 
 
 def write_logs(logs: Path, number: int, pod: str, namespace: str) -> None:
-    """What a kubelet makes for a container."""
+    """Create the log directory and link that a kubelet makes for a container."""
     directory = logs / "pods" / f"{namespace}_{pod}_{UID.format(number)}" / "app"
     directory.mkdir(parents=True)
     (logs / "containers" / f"{pod}_{namespace}_app-{container_id(number)}.log").symlink_to(
@@ -118,7 +118,7 @@ def write_logs(logs: Path, number: int, pod: str, namespace: str) -> None:
 
 
 def opened(agent: AgentProcess) -> dict[tuple[str, str, str], float]:
-    """By container, namespace and pod."""
+    """Return the opens by container, namespace and pod."""
     metrics = agent.scrape()
     return {
         (one["container"], one["namespace"], one["pod"]): metrics.value("kprobe_opened_total", **one)
@@ -127,7 +127,7 @@ def opened(agent: AgentProcess) -> dict[tuple[str, str, str], float]:
 
 
 def test_short_lived_processes(start_agent: StartAgent, program: Path, hierarchy: Path, logs: Path) -> None:
-    """They move into their container themselves, as a runtime does, and live 5 ms."""
+    """Processes that move themselves into a container, as a runtime does, and live 5 ms get its labels."""
     pods = [number for number, runtime in enumerate(PATHS, 1) if not runtime.startswith("docker")]
     for number in pods:
         write_logs(logs, number, f"web-{number}", "shop")
@@ -144,13 +144,13 @@ def test_short_lived_processes(start_agent: StartAgent, program: Path, hierarchy
 def test_children_of_what_ran_before(
     start_agent: StartAgent, program: Path, hierarchy: Path, logs: Path
 ) -> None:
-    """A container that is older than the agent: its children are gone before anybody could ask for them."""
+    """In a container that is older than the agent, children that end before a look-up get its labels."""
     write_logs(logs, 7, "old", "shop")
     procs = group(hierarchy, PATHS["containerd"], 7) / "cgroup.procs"
     shell = subprocess.Popen(["/bin/sh"], stdin=subprocess.PIPE, text=True)
     procs.write_text(str(shell.pid))
     agent = start_agent(CONFIG)
-    shell.communicate(f"{program} '' {TIMES}\nexit\n")  # the agent, forked, has its pipe open too
+    shell.communicate(f"{program} '' {TIMES}\nexit\n")  # the forked agent also holds the pipe open
     subprocess.run([program, "", str(TIMES)], check=True)  # on the host
     assert opened(agent) == {(container_id(7)[:12], "shop", "old"): TIMES, HOST: TIMES}
 
@@ -158,7 +158,7 @@ def test_children_of_what_ran_before(
 def test_a_pod_that_is_not_known_yet(
     start_agent: StartAgent, program: Path, hierarchy: Path, logs: Path
 ) -> None:
-    """It has no name until the kubelet gives it one, and never another pod's."""
+    """A pod has no name until the kubelet gives it one, and never gets another pod's."""
     write_logs(logs, 1, "other", "shop")
     agent = start_agent(CONFIG)
     procs = group(hierarchy, PATHS["cri-o"], 2) / "cgroup.procs"

@@ -1,4 +1,4 @@
-"""The numbers are right: 23 calls, provoked by one thread, are 23 wherever they are counted."""
+"""The numbers are right: 23 calls of one thread are 23 wherever they are counted."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ def fsyncs_of_a_pipe(times: int = TIMES) -> None:
 
 
 def plan_target(agent: AgentProcess, probe: str) -> str:
-    """What the probe settled on."""
+    """Return the target that the probe chose."""
     (info,) = [labels for labels in agent.scrape().labels("kprobe_info") if labels["probe"] == probe]
     return info["target"]
 
@@ -123,7 +123,7 @@ def reads_of_known_sizes() -> None:
 
 @pytest.mark.needs("kprobe_events")
 def test_return_values_fall_into_their_buckets(start_agent: StartAgent) -> None:
-    with ThreadPoolExecutor(1) as other:  # a thread that reads nothing but what it is told to
+    with ThreadPoolExecutor(1) as other:  # a thread that reads only what the test submits
         agent = start_agent(f"""
 probes:
   - name: read
@@ -164,7 +164,7 @@ def test_the_agent_does_not_feed_itself(start_agent: StartAgent) -> None:
 
 @pytest.mark.needs("initial_pid_namespace")
 def test_names_and_fields_of_a_tracepoint(start_agent: StartAgent) -> None:
-    """Numbers and strings, by an eprobe where there are any, else from the tracepoint's own text."""
+    """Numbers and strings come from an eprobe, or from the tracepoint itself if there are no eprobes."""
     agent = start_agent("""
 probes:
   - name: exec
@@ -212,7 +212,7 @@ probes:
 @pytest.mark.needs("kprobe_events")
 @pytest.mark.parametrize(("source", "torn"), [("binary", "a\nb-1 [000] d"), ("text", "unknown")])
 def test_the_name_recorded_is_the_one_at_the_event(start_agent: StartAgent, source: str, torn: str) -> None:
-    """A thread that renames itself afterwards changes the text's prefix, not the label."""
+    """A thread that renames itself afterwards changes the prefix of the text, but not the label."""
     tid = kernel_tid()
     agent = start_agent(f"""
 global: {{source: {source}}}
@@ -226,7 +226,7 @@ probes:
     with open(comm) as file:
         own = file.read().removesuffix("\n")
     names = [b"before", b'" ret=-1 x="', b"a\nb-1 [000] d", b"\xff\xfe"]
-    shown = ["before", '" ret=-1 x="', torn, "\\xff\\xfe"]  # a newline tears its line of text
+    shown = ["before", '" ret=-1 x="', torn, "\\xff\\xfe"]  # a newline splits its line of text
     try:
         for name in names:
             with open(comm, "wb") as file:
@@ -245,7 +245,7 @@ probes:
 
 @pytest.mark.needs("kprobe_events")
 def test_what_the_buffer_cannot_hold_is_counted(start_agent: StartAgent) -> None:
-    """Hits are what was delivered and what was lost, exactly, over a flood."""
+    """Over a flood, hits are exactly the sum of delivered and lost events."""
     agent = start_agent("""
 global: {buffer_size: 4KiB}
 probes:

@@ -1,4 +1,4 @@
-"""The packaged configuration, as a newcomer starts it: it comes up, and promtool has nothing to say."""
+"""The packaged configuration, without options: its probes come up, and promtool finds no fault."""
 
 import os
 import signal
@@ -36,11 +36,11 @@ def test_the_packaged_configuration(start_agent: StartAgent) -> None:
 
 
 def test_each_default_metric_moves(start_agent: StartAgent) -> None:
-    """Provoke what can be provoked without harm, and see the metric of the default move."""
+    """Each metric of the default configuration that can be provoked without harm moves."""
     agent = start_agent(None)
 
     def moves() -> bool:
-        # Again until seen: on a busy machine whose kernel cannot filter for us, events may be lost.
+        # Repeated until seen: a busy machine may lose events if its kernel cannot filter them.
         with ThreadPoolExecutor(1) as other:
             other.submit(_fail_to_open_and_sync).result()
         for number in (signal.SIGKILL, signal.SIGSEGV):
@@ -69,7 +69,7 @@ def test_promtool_has_nothing_to_say(start_agent: StartAgent, promtool: str) -> 
 
 
 def total(metrics: Metrics, name: str, **labels: str) -> float:
-    """The sum over the label sets that have these labels."""
+    """Return the sum over the label sets that have these labels."""
     return sum(
         value for (found, key), value in metrics.items() if found == name and key >= set(labels.items())
     )

@@ -1,4 +1,4 @@
-"""Definitions: a kernel takes what we take and refuses what we refuse, less what is explained here."""
+"""The kernel and our parser accept the same definitions, except for the DIFFERENCES explained here."""
 
 import re
 from collections import Counter
@@ -25,7 +25,7 @@ NAME = "|".join(["vfs_read", "@jiffies", *REGISTERS, *(name.partition("->")[0] f
 
 
 class Difference(NamedTuple):
-    """A class of random definitions that we take and the kernel does not, or the other way round."""
+    """A class of random definitions that we accept and the kernel refuses (``ours``), or the reverse."""
 
     ours: bool
     looks: str
@@ -44,14 +44,14 @@ DIFFERENCES = (
     Difference(True, r"\b(file|count|f_pos|d_flags):string", "BTF tells that this is no char *"),
     Difference(True, r"^vfs_read\+1 ", "no instruction begins there"),
 )
-"""Explained in docs/definitions.md. ``looks`` is searched in the line where we refuse it; where we
-take it, in its place and its arguments without their names."""
+"""docs/definitions.md explains them. ``looks`` is searched in the whole line if we refuse it,
+else in the place and in the arguments without their names."""
 
 
 def ask(files: MountedTracefs, text: str) -> tuple[Definition | None, bool, list[str]]:
-    """What we make of a definition, whether the kernel takes it, and what that lists then.
+    """Return our parse of a definition, whether the kernel accepts it, and the lines that it then lists.
 
-    It is written in a group of ours if it names none, and is gone again; as it is where we refuse it.
+    A definition without a group gets GROUP; one that we refuse is written unchanged. It is deleted again.
     """
     try:
         parsed = parse_definition(text)
@@ -76,15 +76,15 @@ def definitions_file(text: str) -> str:
 
 
 def possible(parsed: Definition | None) -> bool:
-    """Whether this kernel has to take it."""
+    """Return whether this kernel has to accept the definition."""
     return parsed is not None and all(has(need) for need in parsed.needs)
 
 
 def assert_listed(parsed: Definition, lines: list[str]) -> None:
-    """The kernel lists what it was given, and it parses back to itself.
+    """Assert that the kernel lists the definition it was given, and that it parses back to itself.
 
-    It chooses the name and MAXACTIVE where there are none, lists no filter, and spells out what
-    ``$arg*`` and ``%pd`` stand for.
+    The kernel chooses the name and MAXACTIVE if they are missing, lists no filter, and expands ``$arg*``
+    and ``%pd``.
     """
     assert parse_definition(parsed.render()) == parsed
     (listed,) = map(parse_definition, lines)
@@ -125,7 +125,7 @@ def test_random_definitions(files: MountedTracefs, random: Random) -> None:
 
 
 def agreed(files: MountedTracefs, text: str) -> str:
-    """What we and the kernel agree about, or why we differ; with a question mark if nobody knows."""
+    """Return what we and the kernel agree on, or why we differ; it begins with ? if that is unexplained."""
     parsed, taken, listed = ask(files, text)
     if parsed and taken:
         assert_listed(parsed, listed)

@@ -1,4 +1,4 @@
-"""doctor on a real kernel: what it says is so, and it leaves everything as it was."""
+"""`doctor` on a real kernel: its findings are true, and it leaves everything as it was."""
 
 import json
 import os
@@ -57,7 +57,7 @@ def test_the_table_holds_the_same(tracefs: Path) -> None:
 
 
 def test_beside_a_live_agent(start_agent: StartAgent, tracefs: Path, files: MountedTracefs) -> None:
-    """The agent's probes, its unread events and another tool's things stay as they are."""
+    """`doctor` leaves the agent's probes, its unread events and another tool's instance and probe alone."""
     with foreign_things(files):
         agent = start_agent(PROBES)
         before = definitions(tracefs), instances(tracefs)
@@ -129,7 +129,7 @@ def test_a_tracefs_that_is_read_only(tracefs: Path, tmp_path: Path) -> None:
 
 @pytest.mark.needs("initial_pid_namespace")
 def test_namespaces_and_capabilities_of_a_container(tracefs: Path) -> None:
-    """Without any of them the agent can work, and each that is missing is told."""
+    """The agent can work without these namespaces and capabilities, and `doctor` names each missing one."""
     before = definitions(tracefs), instances(tracefs)
     command = ["unshare", "--pid", "--fork", "--mount-proc", "--cgroup", "--net"]
     command += [
@@ -154,7 +154,7 @@ def test_namespaces_and_capabilities_of_a_container(tracefs: Path) -> None:
 
 
 def test_a_user_who_may_not(tracefs: Path, tmp_path: Path) -> None:
-    """Without uid 0 the verdict names tracefs; nothing else happens."""
+    """Without uid 0, `doctor` exits with 1 and names tracefs in its verdict."""
     report = tmp_path / "report"
     pid = os.fork()
     if pid == 0:

@@ -1,4 +1,4 @@
-"""Each row of the tables in docs/kinds.md, attached as it stands: it sees and gives what it says."""
+"""Each row of the tables in docs/kinds.md, attached as written, sees and gives what the row says."""
 
 import os
 import re
@@ -55,7 +55,7 @@ void _start(void) {{
 
 @contextmanager
 def mounted(where: Path, *what: str) -> Iterator[Path]:
-    """A mount while the context lasts."""
+    """Mount a file system while the context lasts."""
     subprocess.run(["mount", *what, "none", where], check=True)
     try:
         yield where
@@ -65,7 +65,7 @@ def mounted(where: Path, *what: str) -> Iterator[Path]:
 
 @pytest.fixture
 def server() -> Iterator[None]:
-    """A program whose code begins with a function, at 0x1000 of its file."""
+    """A program whose code begins with a function, at offset 0x1000 of the file."""
     with mounted(SHOP.parent, "-t", "tmpfs") as where:
         (where / "shop").mkdir()
         compiled(SHOP / "server", SERVER, "-static", "-no-pie", "-nostdlib")
@@ -90,7 +90,7 @@ def loop_device(tmp_path: Path) -> Iterator[None]:
 
 @pytest.fixture
 def shop() -> Iterator[None]:
-    """The cgroups of a service and of a pod's container, with the links that a kubelet makes for it."""
+    """The cgroups of a service and of a pod's container, with the log link that a kubelet makes for it."""
     GROUPS.mkdir()
     with mounted(GROUPS, "-t", "cgroup2"), mounted(Path("/var/log"), "-t", "tmpfs") as logs:
         before = {path for path in GROUPS.rglob("*") if path.is_dir()}
@@ -127,14 +127,14 @@ PROVOKED: dict[str, tuple[Callable[[], None], int]] = {
     "pair": (block_reads, TIMES),
     "pair of several": (mkdirs, 2 * TIMES),
 }
-"""By the row: what fires it, and how often."""
+"""By row: the function that fires its probe, and how often."""
 
 ELSEWHERE = (serves, block_reads)
-"""Not only in the thread that does it."""
+"""Functions whose events also come from other threads than the one that calls them."""
 
 
 def of(metrics: Metrics, row: Row) -> list[dict[str, str]]:
-    """The probes of a row: a pattern has several."""
+    """Return the ``kprobe_info`` labels of a row's probes; a pattern has several."""
     every = metrics.labels("kprobe_info")
     return [one for one in every if re.fullmatch(rf"{row.metric}(_.+)?", one["probe"])]
 
@@ -144,7 +144,7 @@ def hits(metrics: Metrics, row: Row) -> float:
 
 
 def seen(tracefs: Path, metrics: Metrics, row: Row) -> dict[str, object]:
-    """What the agent and the kernel tell of a row."""
+    """Return what the agent and the kernel show of a row."""
     infos = of(metrics, row)
     names = [one["probe"] for one in infos]
     labels = metrics.labels(f"kprobe_{row.metric}_total")
@@ -162,7 +162,7 @@ def seen(tracefs: Path, metrics: Metrics, row: Row) -> dict[str, object]:
 
 
 def counters(tracefs: Path, info: dict[str, str]) -> Iterator[str]:
-    """Where the kernel counts a probe."""
+    """Yield the ways by which the kernel counts a probe: its profiles, and hist triggers."""
     for profile in ("kprobe_profile", "uprobe_profile"):
         if re.search(rf"^ .*\b{info['probe']} ", (tracefs / profile).read_text(), re.MULTILINE):
             yield profile
@@ -175,7 +175,7 @@ def counters(tracefs: Path, info: dict[str, str]) -> Iterator[str]:
 
 
 def promised(row: Row) -> dict[str, object]:
-    """What the document tells of it."""
+    """Return what the document says of a row, in the form of ``seen``."""
     times = PROVOKED[row.name][1]
     counter = row.cells["hits from"].replace("`", "")
     return {
@@ -192,7 +192,7 @@ def promised(row: Row) -> dict[str, object]:
 def test_kinds(server: None, loop_device: None, start_agent: StartAgent, tracefs: Path) -> None:
     rows = kinds()
     assert [row.name for row in rows] == list(PROVOKED)
-    with ThreadPoolExecutor(1) as other:  # a thread that does what it is told to and no more
+    with ThreadPoolExecutor(1) as other:  # a thread that does only what the test submits
         own = f"common_pid == {other.submit(kernel_tid).result()}"
         probes = [probe_of_kind(row, None if PROVOKED[row.name][0] in ELSEWHERE else own) for row in rows]
         agent = start_agent("probes:\n" + "".join(probes))
@@ -202,7 +202,7 @@ def test_kinds(server: None, loop_device: None, start_agent: StartAgent, tracefs
         assert NO_FPROBES in DOCUMENT.read_text()
         assert agent.output().count(NO_FPROBES) == 2
         rows = [row for row in rows if row.name not in ("fentry", "fexit")]
-    with suppress(AssertionError):  # those of the kernel are read twice a second
+    with suppress(AssertionError):  # the agent reads the kernel's counts at most once a second
         eventually(lambda: all(hits(agent.scrape(), row) >= PROVOKED[row.name][1] for row in rows), 5)
     metrics = agent.scrape()
     found = {row.name: seen(tracefs, metrics, row) for row in rows}
@@ -230,7 +230,7 @@ DECODED: dict[str, Callable[[], object]] = {
     "pod": programs_in_cgroups,
     "namespace": programs_in_cgroups,
 }
-"""By the row: what gives the documented values."""
+"""By row: the function that makes the decoder give the documented values."""
 
 
 def test_decoders(loop_device: None, shop: None, start_agent: StartAgent) -> None:
@@ -239,7 +239,7 @@ def test_decoders(loop_device: None, shop: None, start_agent: StartAgent) -> Non
     agent = start_agent("probes:\n" + "".join(map(probe_of_decoder, rows)))
     for provoke in dict.fromkeys(DECODED.values()):
         provoke()
-    with suppress(AssertionError):  # the first address takes the list of the kernel's symbols
+    with suppress(AssertionError):  # the first address loads the kernel's symbols
         eventually(lambda: not any(missing(agent.scrape(), row) for row in rows))
     metrics = agent.scrape()
     print(metrics.text)
@@ -247,7 +247,7 @@ def test_decoders(loop_device: None, shop: None, start_agent: StartAgent) -> Non
 
 
 def missing(metrics: Metrics, row: Row) -> set[str]:
-    """What is documented, where … stands for anything, and was not given."""
+    """Return the documented values that no label has; … in one stands for any text."""
     given = {value for one in metrics.labels(f"kprobe_{row.metric}_total") for value in one.values()}
     documented = {one: re.compile(re.escape(one).replace("…", ".+")) for one in row.codes("gives")}
     return {one for one, pattern in documented.items() if not any(map(pattern.fullmatch, given))}

@@ -1,4 +1,4 @@
-"""Random filters: a kernel takes what we take, and delivers what our evaluation lets pass."""
+"""Random filters: the kernel accepts those that we accept, and delivers the events that we let pass."""
 
 import os
 import re
@@ -38,14 +38,14 @@ NUMBERS = [f"{sign}{bits}" for sign in "us" for bits in (8, 16, 32, 64)] + ["x32
 
 
 class Event(NamedTuple):
-    """An event whose every firing carries the same values, by immediate arguments."""
+    """An event that always carries the same values, because its arguments are immediate."""
 
     line: str
     values: Mapping[str, Value]
 
 
 def constant(random: Random, name: str) -> Event:
-    """An event of that name, its values chosen at random."""
+    """Return an event of this name with random values."""
     numbers = {kind: number(random, kind) for kind in NUMBERS}
     bits, text = random.randrange(256), random.choice(WORDS)
     arguments = [f"{kind}=\\{value}:{kind}" for kind, value in numbers.items()]
@@ -61,14 +61,14 @@ def number(random: Random, kind: str) -> int:
 
 
 class Caller:
-    """A thread that fires the events, under a name and on a CPU of our choice."""
+    """A thread that fires the events, under a given name and on a given CPU."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1)
         self.tid = self._thread.submit(kernel_tid).result()
 
     def call(self, comm: str, cpu: int) -> dict[str, Value]:
-        """Fire all events once; the fields that they have in common."""
+        """Fire all events once; return the values of their common fields."""
         self._thread.submit(_call, comm, cpu).result()
         cpus = dict.fromkeys(("cpu", "CPU", "common_cpu"), cpu)
         return {**cpus, **dict.fromkeys(("comm", "COMM"), comm.encode()), "common_pid": self.tid}
@@ -84,7 +84,7 @@ def _call(comm: str, cpu: int) -> None:
 
 
 class Bench:
-    """Events in an instance, enabled for one thread, and that thread."""
+    """Events that are enabled in an instance for one thread, and this thread."""
 
     def __init__(self, files: MountedTracefs, events: list[Event], caller: Caller, pipe: int) -> None:
         self.files = files
@@ -95,15 +95,15 @@ class Bench:
         self.known = {**COMMON_FIELDS, **{arg.name: field_type(arg) for arg in fields}}
 
     def apply(self, text: str) -> bool:
-        """Filter all events; whether the kernel took it.
+        """Set the filter of all events; return whether the kernel accepts it.
 
-        It never refuses what it is told of a group, so one of its events is asked first.
+        The kernel never refuses the filter of a group, so the filter is first set on one event.
         """
         one, all_of_them = (f"{INSTANCE}/events/{GROUP}/{place}filter" for place in ("ev0/", ""))
         return takes(self.files, one, text) and takes(self.files, all_of_them, text)
 
     def delivered(self) -> list[int]:
-        """The numbers of the events that wait to be read."""
+        """Return the numbers of the unread events, sorted."""
         text = b""
         while True:
             try:
@@ -112,7 +112,7 @@ class Bench:
                 return sorted(int(found) for found in re.findall(rb": ev(\d+): \(", text))
 
     def accepted(self, text: str) -> Filter | None:
-        """The filter, if it is right in our eyes."""
+        """Return the parsed filter; None if our parser or our check of its fields refuses it."""
         try:
             parsed = parse_filter(text)
         except GrammarError:
@@ -120,7 +120,7 @@ class Bench:
         return None if check_fields(parsed, self.known) else parsed
 
     def passing(self, parsed: Filter, common: Mapping[str, Value]) -> list[int]:
-        """The numbers of the events that pass in our eyes."""
+        """Return the numbers of the events that pass by our evaluation."""
         test = compile_filter(parsed, self.known)
         return [place for place, event in enumerate(self.events) if test({**common, **event.values})]
 
@@ -145,7 +145,7 @@ def bench(files: MountedTracefs, random: Random) -> Iterator[Bench]:
 
 
 def reads_past_the_end(bench: Bench) -> bool:
-    """Whether a ``[!a]`` matches the NUL too, as in kernels before 6.12 (lib/glob.c)."""
+    """Return whether ``[!a]`` also matches the NUL, as in kernels before 6.12 (lib/glob.c)."""
     assert bench.apply("comm ~ 'a[!a]*'")
     bench.caller.call("a", CPUS[0])
     return bool(bench.delivered())
@@ -160,7 +160,7 @@ def test_random_filters(bench: Bench, random: Random) -> None:
         text = spoil(random, filter_text(random))
         parsed = bench.accepted(text)
         taken = bench.apply(parsed.render() if parsed and random.random() < 0.5 else text)
-        if taken is (parsed is None) and "#" not in text:  # which nothing that we write may hold
+        if taken is (parsed is None) and "#" not in text:  # our parser refuses every '#'
             problems.append(f"only {'the kernel takes' if taken else 'we take'} {text}")
         if not (taken and parsed) or (past_the_end and "[!" in text):
             continue

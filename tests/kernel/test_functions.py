@@ -1,4 +1,4 @@
-"""What targets name on a real kernel: patterns, suffixes, namesakes, fprobes, modules that come and go."""
+"""Targets on a real kernel: patterns, suffixes, shared names, fprobes, modules that come and go."""
 
 import fnmatch
 import os
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.needs("kprobe_events", "available_filter_functions")
 
 TIMES = 23
 MODULE, FUNCTION = "zram", "disksize_show"
-"""In every kernel package of Debian, and called by whoever reads /sys/block/zram0/disksize."""
+"""Every kernel package of Debian has the module; a read of /sys/block/zram0/disksize calls the function."""
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def listed(tracefs: Path) -> list[str]:
 def planned(
     instance: Instance, target: Target, returns: str | None = None, only: str | None = None, **fetch: str
 ) -> ProbeSpec:
-    """The probe as the agent would plan it."""
+    """Return the spec that the agent would plan; raises ProbeRefused if it cannot."""
     way = Attach(target, fetch, only, return_type(returns) if returns else None)
     reason = no_fprobes(instance.files)
     made = function_spec(Probe("p", "help", (way,)), way, set(), 0, 1000, hist=True, no_fprobes=reason)
@@ -104,7 +104,7 @@ def test_a_pattern_names_what_grep_finds(resolver: Resolver, listed: list[str], 
 
 
 def test_what_a_pattern_names_installs(instance: Instance, resolver: Resolver, random: Random) -> None:
-    """Or is refused for its name, in the same words by which `check --live` foretells it."""
+    """A match installs, or is refused for its shared name in the words that `check --live` foretells."""
     found = resolver.matching(parse_target("kprobe:*"), 10**6)
     some = random.sample(found, 100)
     functions = Functions(Lists.of(Path("/sys/kernel/tracing"), Path("/")), (one.symbol for one in some))
@@ -163,7 +163,7 @@ def test_a_function_that_the_compiler_renamed(
 
 
 def several(listed: list[str]) -> list[str]:
-    """Names of several functions, some of which a module has."""
+    """Return up to 6 names that several functions share, the last ones with a function of a module."""
     counts = Counter(line.partition(" ")[0] for line in listed if not line.startswith("__ftrace_invalid"))
     found = [name for name, count in counts.items() if count > 1]
     of_modules = [line.partition(" ")[0] for line in listed if line.endswith("]")]
@@ -174,7 +174,7 @@ def several(listed: list[str]) -> list[str]:
 def test_a_name_of_several_functions(
     instance: Instance, resolver: Resolver, listed: list[str], tracefs: Path, kind: Kind
 ) -> None:
-    """It is refused with the names under which each of them installs."""
+    """A shared name is refused, and the message tells the names under which each function installs."""
     lists = Lists.of(tracefs, Path("/"))
     for name in several(listed)[1 if kind.is_return else 0 :: 2]:
         target = Target(kind, symbol=name)
@@ -192,7 +192,7 @@ def test_a_name_of_several_functions(
 def test_namesakes_where_addresses_are_hidden(
     instance: Instance, listed: list[str], tracefs: Path, tmp_path: Path
 ) -> None:
-    """As without CAP_SYSLOG: counted from another function than _text, and still the same places."""
+    """Without CAP_SYSLOG, offsets count from another function than _text, and name the same addresses."""
     shown = Lists.of(tracefs, Path("/"))
     (tmp_path / "proc").mkdir()
     hidden = re.sub(r"(?m)^[0-9a-f]{16}", "0" * 16, Path("/proc/kallsyms").read_text())
@@ -208,7 +208,7 @@ def test_namesakes_where_addresses_are_hidden(
 
 
 GETPPID = "__do_sys_getppid"
-"""getppid(2), under the one of its names that ftrace lists."""
+"""The one of the names of getppid(2) that ftrace lists."""
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_an_fprobe_counts_what_fires(
     instance: Instance, files: MountedTracefs, resolver: Resolver, kind: Kind, returns: str | None, plan: str
 ) -> None:
     target = Target(kind, symbol=GETPPID)
-    if not has("available_filter_functions_addrs"):  # the kernels that have it have fprobes
+    if not has("available_filter_functions_addrs"):  # kernels with fprobes have this file
         other = "kretprobe" if kind.is_return else "kprobe"
         with pytest.raises(ProbeRefused) as refusal:
             planned(instance, target, returns)
@@ -252,7 +252,7 @@ def test_an_fprobe_counts_what_fires(
 
 @pytest.mark.needs("available_filter_functions_addrs")
 def test_what_an_fprobe_reads(instance: Instance) -> None:
-    """Arguments by number and by name, on return too; the text is a kprobe's."""
+    """An fprobe reads arguments by number and by name, and its text is that of a kprobe."""
     spec = planned(
         instance,
         Target(Kind.FENTRY, symbol="do_sys_openat2"),
@@ -324,7 +324,7 @@ def provoke() -> None:
 def test_a_module_that_comes_and_goes(
     instance: Instance, resolver: Resolver, no_module: None, kind: Kind, returns: str | None, plan: str
 ) -> None:
-    """Defined before it is there, and counted on each time that it is back."""
+    """A probe that is defined before its module is loaded counts each time that the module is back."""
     found = resolver.place(Target(kind, MODULE, FUNCTION))
     assert found.note == ""
     spec = planned(instance, found.target, returns)
@@ -342,7 +342,7 @@ def test_a_module_that_comes_and_goes(
 def test_a_modules_function_gets_its_modules_name(
     instance: Instance, files: MountedTracefs, no_module: None
 ) -> None:
-    """By the plain name the kernel does not arm it again: that is why."""
+    """The target gets its module's name, because the kernel does not rearm a probe on the plain name."""
     module("modprobe")
     plain = Target(Kind.KPROBE, symbol=FUNCTION)
     found = Resolver.of(files).place(plain)
@@ -363,7 +363,7 @@ def test_a_modules_function_gets_its_modules_name(
 def test_an_fprobe_on_a_modules_function(
     instance: Instance, files: MountedTracefs, no_module: None, kind: Kind
 ) -> None:
-    """It counts while the module is loaded, and its going does no harm."""
+    """An fprobe on a module's function counts while the module is loaded, and unloading does no harm."""
     module("modprobe")
     found = Resolver.of(files).place(Target(kind, symbol=FUNCTION))
     assert found.target.module == MODULE

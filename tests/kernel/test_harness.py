@@ -1,4 +1,4 @@
-"""The VM harness keeps its word: the kernel asked for, root, a tracefs, a loopback."""
+"""The VM harness provides the requested kernel, root, a tracefs and a loopback interface."""
 
 import os
 import socket
@@ -33,7 +33,7 @@ def test_the_loopback_is_up() -> None:
 
 
 def test_what_is_mounted_here_is_mounted_nowhere_else(tracefs: Path, tmp_path: Path) -> None:
-    """So the end of the tests is the end of their mounts, tracefs among them."""
+    """Mounts are private to the tests, so they end with the tests, tracefs included."""
     subprocess.run(["mount", "-t", "tmpfs", "none", tmp_path], check=True)
     try:
         assert str(tmp_path) in Path("/proc/self/mountinfo").read_text()

@@ -1,4 +1,4 @@
-"""Aggregated in the kernel: the same numbers as from events, and not one event written."""
+"""Aggregation in the kernel gives the same numbers as events, and writes no event."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ def opens_of_a_missing_file(times: int = TIMES) -> None:
 
 @pytest.fixture
 def other() -> Iterator[ThreadPoolExecutor]:
-    """A thread that does nothing but what it is told."""
+    """A thread that does only what a test submits."""
     with ThreadPoolExecutor(1) as pool:
         yield pool
 
@@ -37,7 +37,7 @@ def tid(other: ThreadPoolExecutor) -> int:
 
 
 def fresh(agent: AgentProcess) -> Metrics:
-    """A scrape whose kernel counts were read after this was called."""
+    """Return a scrape whose kernel counts were read after the call."""
     last = agent.scrape().value("kprobe_exporter_kernel_read_age_seconds")
     while True:
         metrics = agent.scrape()
@@ -162,7 +162,7 @@ def fsyncs_of_a_pipe() -> None:
 def test_errors_of_a_function_that_returns_int(
     start_agent: StartAgent, other: ThreadPoolExecutor, tid: int, returns: str
 ) -> None:
-    """Read as long, they are large positive numbers."""
+    """Errors of an int function are recognized even if they are read as long, as large positive numbers."""
     agent = start_agent(f"""
 probes:
   - name: fsync
@@ -239,7 +239,7 @@ probes:
 
     other.submit(opens).result()
     metrics = fresh(agent)
-    # Writing to `comm` cuts at 15 bytes and lets a newline be.
+    # A write to `comm` is cut at 15 bytes, and keeps newlines.
     shown = [name.decode(errors="backslashreplace") for name in names]
     assert sorted(labels["comm"] for labels in metrics.labels("kprobe_open_errors_total")) == sorted(shown)
     for name in shown:
@@ -252,7 +252,7 @@ probes:
 def test_probes_on_one_tracepoint_do_not_meet(
     start_agent: StartAgent, entries: Callable[[], list[int]]
 ) -> None:
-    """The second one's triggers are the same: it takes an eprobe."""
+    """The second probe would need the same triggers, so it takes an eprobe; both count alone."""
     tid = kernel_tid()
     probe = """
   - name: {}

@@ -1,4 +1,4 @@
-"""Every kind of probe counts 23 exactly, through the agent and its configuration."""
+"""Every kind of probe counts exactly 23 calls, through the agent and its configuration."""
 
 import os
 import subprocess
@@ -77,7 +77,7 @@ probes:
 
 @pytest.mark.needs("kprobe_events")
 def test_parameters_by_name(start_agent: StartAgent) -> None:
-    """BTF knows where a parameter is, and its type, on kernels too whose own grammar knows no names."""
+    """BTF tells where a parameter is, and its type, also on kernels whose own grammar has no names."""
     root = os.open("/", os.O_PATH)
     agent = start_agent(f"""
 probes:
@@ -105,7 +105,7 @@ def has_hits(agent: AgentProcess, probe: str, count: int) -> bool:
 
 @pytest.fixture
 def no_module() -> Iterator[None]:
-    """A module of Debian's kernel packages that is not loaded, and is not afterwards."""
+    """MODULE, of Debian's kernel packages, is not loaded before the test or after it."""
     assert not Path("/sys/module", MODULE).exists()
     yield
     if Path("/sys/module", MODULE).exists():
@@ -114,7 +114,7 @@ def no_module() -> Iterator[None]:
 
 @pytest.mark.needs("kprobe_events")
 def test_a_module_that_is_loaded_later(start_agent: StartAgent, no_module: None) -> None:
-    """Its probes are armed when it comes, and again when it went and came back."""
+    """A module's probes are armed when it is loaded, and again when it is loaded anew."""
     agent = start_agent(f"""
 probes:
   - {{name: counted, attach: "kprobe:{MODULE}:disksize_show"}}

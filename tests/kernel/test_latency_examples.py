@@ -1,9 +1,9 @@
-"""biolatency and runqlat of examples/ tell what bpftrace's tools of these names tell, and what is true.
+"""biolatency and runqlat of examples/ agree with bpftrace's tools of these names, and with the kernel.
 
-Both run at once, over the same load. A bucket of bpftrace's `hist()` of microseconds is one of theirs, but
-for the bound itself. As Debian 12 ships them, neither tool works on its kernels: what biolatency.bt attaches
-to is inlined, and runqlat.bt includes a header of kernels' sources. Besides, runqlat.bt takes the idle tasks
-of all CPUs for one task that waits, and leaves out tasks that the kernel preempted.
+Both run at once, over the same load. The buckets of bpftrace's `hist()` of microseconds are those of the
+examples, except for values on a bound. As Debian 12 ships them, neither tool works on its kernels: the
+functions to which biolatency.bt attaches are inlined, and runqlat.bt includes a header of kernel sources.
+Besides, runqlat.bt treats the idle tasks of all CPUs as one waiting task, and omits preempted tasks.
 """
 
 import mmap
@@ -42,17 +42,17 @@ MENDED = {
         "if ($ns)": 'if ($ns && args->next_comm == "runqlat_hog")',
     },
 }
-"""What is replaced in each tool's text."""
+"""The replacements in each tool's text."""
 
 ROW = re.compile(r"^\[(\d+)([KMG]?)[],].*?(\d+) \|", re.MULTILINE)
 PATIENCE = 30
 
 Buckets = Counter[int]
-"""How many, by their bucket's lower bound in microseconds: 0, 1, 2, 4, …"""
+"""Counts by their bucket's lower bound in microseconds: 0, 1, 2, 4, …"""
 
 
 class Bpftrace:
-    """One of bpftrace's tools, which traces by now."""
+    """A running tool of bpftrace, which traces as soon as the constructor returns."""
 
     def __init__(self, name: str, directory: Path) -> None:
         text = (TOOLS / f"{name}.bt").read_text()
@@ -65,17 +65,17 @@ class Bpftrace:
             self._process = subprocess.Popen(["bpftrace", program], stdout=log, stderr=subprocess.STDOUT)
         eventually(lambda: "Hit Ctrl-C" in self.output() or self._process.poll() is not None, PATIENCE)
         assert self._process.poll() is None, self.output()
-        self._ask("\n")  # it says that it traces before it is attached, and answers afterwards
+        self._ask("\n")  # it announces tracing before it has attached, and answers only then
 
     def output(self) -> str:
         return self._log.read_text()
 
     def now(self) -> Buckets:
-        """What it has counted so far, of which there has to be something."""
+        """Return its counts so far; wait until there are any."""
         return _rows(self._ask(r"@usecs:.*\|\n\n"))
 
     def end(self) -> Buckets:
-        """End it, unless it has; all that it has counted."""
+        """End the tool if it still runs; return all its counts."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
             eventually(self._ended, PATIENCE)
@@ -83,7 +83,7 @@ class Bpftrace:
         return _rows(self.output())
 
     def _ended(self) -> bool:
-        """Whether it has; it heeds SIGINT only if a signal comes while it waits for events."""
+        """Return whether it has ended; it heeds SIGINT only if a signal comes while it waits for events."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(1)
             return True
@@ -91,7 +91,7 @@ class Bpftrace:
         return False
 
     def _ask(self, answer: str) -> str:
-        """Have it print its maps; what it printed since, once there is such an answer."""
+        """Have the tool print its maps; return its new output once that matches ``answer``."""
         seen = len(self.output())
         self._process.send_signal(signal.SIGUSR1)
         eventually(lambda: re.search(answer, self.output()[seen:], re.DOTALL))
@@ -105,7 +105,7 @@ def _rows(text: str) -> Buckets:
 
 @pytest.fixture
 def bpftrace(tmp_path: Path) -> Iterator[Callable[[str], Bpftrace]]:
-    """Starts bpftrace's tools, and ends those that still run."""
+    """A function that starts a tool of bpftrace; tools that still run are ended at teardown."""
     with ExitStack() as stack:
 
         def start(name: str) -> Bpftrace:
@@ -117,7 +117,7 @@ def bpftrace(tmp_path: Path) -> Iterator[Callable[[str], Bpftrace]]:
 
 
 def buckets(metrics: Metrics, name: str, **labels: str) -> Buckets:
-    """A histogram's counts, not cumulated; its bounds are in seconds."""
+    """Return a histogram's counts, not cumulative; its bounds are in seconds."""
     every = (one for one in metrics.labels(f"{name}_bucket") if labels.items() <= one.items())
     rows = sorted((float(one["le"]), metrics.value(f"{name}_bucket", **one)) for one in every)
     counts, below, low = Counter[int](), 0.0, 0
@@ -139,7 +139,7 @@ def example(name: str) -> str:
 
 @pytest.fixture
 def on_cpu() -> Iterator[Callable[[int], None]]:
-    """Binds this thread, and what it starts from now on, to a CPU; in the end it is free again."""
+    """A function that binds this thread and its later children to a CPU; teardown lifts the binding."""
     free = os.sched_getaffinity(0)
     yield lambda cpu: os.sched_setaffinity(0, {cpu})
     os.sched_setaffinity(0, free)
@@ -148,14 +148,14 @@ def on_cpu() -> Iterator[Callable[[int], None]]:
 TIMES = 40
 BYTES = 4096
 LATENCIES = {40_000: 32_768, 150_000: 131_072}
-"""Microseconds that a device takes, far from both bounds, and the bucket that they belong to."""
+"""A device's latencies in microseconds, far from both bounds of their bucket, and this bucket."""
 
 
 @contextmanager
 def null_block(latency: int) -> Iterator[Path]:
-    """A device that does nothing, so many microseconds long."""
+    """Yield a block device that completes each request after ``latency`` microseconds."""
     options = ["nr_devices=1", "gb=1", "queue_mode=2", "irqmode=2", f"completion_nsec={latency * 1000}"]
-    options.append("submit_queues=2")  # a queue for each CPU, on which its interrupts come
+    options.append("submit_queues=2")  # a queue for each CPU, which also takes its interrupts
     subprocess.run(["modprobe", "null_blk", *options], check=True)
     try:
         yield Path("/dev/nullb0")
@@ -164,10 +164,10 @@ def null_block(latency: int) -> Iterator[Path]:
 
 
 def write(device: Path) -> None:
-    """So many blocks, none beside another one, past the page cache.
+    """Write TIMES blocks, none adjacent to another one, past the page cache.
 
-    Eight at a time, so that none is begun while others end: a program of bpftrace's misses what happens
-    in an interrupt of another one.
+    Eight are written at a time, so that none begins while others end: a bpftrace program misses events in
+    interrupts of another bpftrace program.
     """
     fd = os.open(device, os.O_RDWR | os.O_DIRECT)
     with mmap.mmap(-1, BYTES) as block, ThreadPoolExecutor(8) as pool:
@@ -182,8 +182,8 @@ def test_biolatency(
 ) -> None:
     """The agent sees every request that the kernel counts, the search for partitions included.
 
-    The agent's threads have a CPU of their own: what interrupts them is not seen. bpftrace sees the same, but
-    for a request that begins or ends in an interrupt of one of its programs.
+    The agent's threads have their own CPU, because events in interrupts of them are not recorded. bpftrace
+    sees the same requests, except those that begin or end in an interrupt of one of its programs.
     """
     tool = bpftrace("biolatency")
     on_cpu(0)
@@ -200,7 +200,7 @@ def test_biolatency(
     assert ours.total() == counted
     assert all(theirs[low] <= ours[low] for low in theirs)
     assert theirs.total() >= 0.9 * ours.total()
-    # On a busy machine a request may be told late, in a bucket of longer ones, and never too early.
+    # On a busy machine a request may complete late, in a higher bucket, but never too early.
     assert min(ours) == min(LATENCIES.values())
     for bucket in LATENCIES.values():
         assert sum(count for low, count in ours.items() if low >= bucket) >= TIMES
@@ -210,7 +210,7 @@ def test_biolatency(
 
 
 def completed(device: Path) -> int:
-    """The reads and writes that the kernel has completed (Documentation/block/stat.rst)."""
+    """Return how many reads and writes the kernel has completed (Documentation/block/stat.rst)."""
     fields = Path(f"/sys/block/{device.name}/stat").read_text().split()
     return int(fields[0]) + int(fields[4])
 
@@ -219,10 +219,10 @@ HOGS = 3
 SLICES = 400
 ROUNDS = 2000
 FINEST = 64
-"""Microseconds: shorter waits may be in the next bucket for one of the two."""
+"""Microseconds: the agent and bpftrace may put shorter waits into adjacent buckets."""
 
 FEW = 4 * HOGS
-"""Slices: those in which a hog takes its name, and is stopped."""
+"""The tolerance in time slices, for those in which a hog takes its name, or is stopped."""
 
 HOG = "runqlat_hog"
 """The hogs' name in events."""
@@ -240,14 +240,14 @@ HOGS_ALONE = f"""
     metrics:
       - {{histogram: hogs_seconds, value: duration, buckets: {{exp2: {{min: 1e-6, count: 24}}}}}}
 """
-"""A probe beside the example's, of the tasks for which the kernel's own account of waits is read."""
+"""A probe beside the example's, only for the hogs, whose waits are also read from the kernel's accounts."""
 
 
 class Hog:
-    """A process that wants the second CPU for itself."""
+    """A process that runs on the second CPU without a pause."""
 
     def __init__(self) -> None:
-        # What it waited before it had its name is not for the probe: the shell reads its own account then.
+        # The probe sees no wait from before the process has its name, so the shell reads its account then.
         script = f"echo {HOG} >/proc/$$/comm; read -r ran waited slices </proc/$$/schedstat"
         script += "; echo $waited $slices; while :; do :; done"
         self._process = subprocess.Popen(
@@ -258,12 +258,12 @@ class Hog:
         self._before = int(waited) / 1e9, int(slices)
 
     def waited(self) -> tuple[float, int]:
-        """The seconds that it waited for its CPU, and how often it had it: fs/proc/base.c."""
+        """Return the seconds that it waited for its CPU, and how often it got the CPU (fs/proc/base.c)."""
         _, waited, slices = Path(f"/proc/{self._process.pid}/schedstat").read_text().split()
         return int(waited) / 1e9 - self._before[0], int(slices) - self._before[1]
 
     def stop(self) -> tuple[float, int]:
-        """What it waited until it is stopped, which it waits for as well."""
+        """Stop the process, wait until it is stopped, and return the values of ``waited``."""
         self._process.send_signal(signal.SIGSTOP)
         state = Path(f"/proc/{self._process.pid}/stat")
         eventually(lambda: state.read_text().rpartition(") ")[2].startswith("T"), PATIENCE)
@@ -275,7 +275,7 @@ class Hog:
 
 
 def ping_pong() -> None:
-    """A thread that wakes another one, which wakes it."""
+    """Let two threads wake each other in turn, ROUNDS times."""
     (read, answer), (reply, ask) = os.pipe(), os.pipe()
 
     def pong() -> None:
@@ -293,9 +293,9 @@ def ping_pong() -> None:
 
 
 def test_runqlat(start_agent: StartAgent, bpftrace: Callable[[str], Bpftrace]) -> None:
-    """Of the hogs all three tell the same: the agent, bpftrace, and the kernel's account of each task.
+    """The agent, bpftrace and the kernel's account of each task agree on the waits of the hogs.
 
-    Of other tasks they do not: the agent leaves out those that its own threads wake. How many these are
+    They differ on other tasks, because the agent omits those that its own threads wake. The number of these
     depends on the machine.
     """
     tool = bpftrace("runqlat")
@@ -309,7 +309,7 @@ def test_runqlat(start_agent: StartAgent, bpftrace: Callable[[str], Bpftrace]) -
         known = [hog.stop() for hog in hogs]
         theirs = tool.now()
     waits, slices = sum(waited for waited, _ in known), sum(slices for _, slices in known)
-    # The agent has had little of the CPU, and catches up now.
+    # The agent got little CPU time, and catches up now.
     eventually(lambda: agent.scrape().value("kprobe_hogs_seconds_count") >= slices - FEW, PATIENCE)
     after = agent.scrape()
     ours, of_all = buckets(after, "kprobe_hogs_seconds"), buckets(after, "kprobe_run_queue_seconds")
@@ -321,13 +321,13 @@ def test_runqlat(start_agent: StartAgent, bpftrace: Callable[[str], Bpftrace]) -
     assert waited == pytest.approx(waits, rel=0.02)
     assert ours.total() == pytest.approx(theirs.total(), rel=0.01)
     assert distance(ours, theirs) < 0.03
-    # The example has their waits and those of the two threads that woke each other.
+    # The example also has the waits of the two threads that woke each other.
     assert of_all.total() >= ours.total() + ROUNDS
     assert after.value("kprobe_run_queue_seconds_sum") > waited
 
 
 def distance(one: Buckets, other: Buckets) -> float:
-    """The largest difference between their shares of what is not below a bound."""
+    """Return the largest difference between the shares of counts at or above a bound, from FINEST on."""
 
     def share(of: Buckets, bound: int) -> float:
         return sum(count for low, count in of.items() if low >= bound) / of.total()

@@ -1,4 +1,4 @@
-"""The machine is left as it was found, by an orderly end, by a killed agent's successor, by cleanup."""
+"""An orderly end, a killed agent's successor and `cleanup` each leave the machine as it was."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ probes:
 
 @contextmanager
 def foreign_things(files: MountedTracefs) -> Iterator[None]:
-    """Another tool's instance with something in its buffer, and its probe, enabled in it."""
+    """Create another tool's instance, with text in its buffer and an enabled probe; assert that both stay."""
     probe = "getppid"
     enable = f"instances/foreign/events/foreign/{probe}/enable"
     with_kprobes = files.exists("kprobe_events")
@@ -128,7 +128,7 @@ def test_cleanup_removes_what_is_dead_and_keeps_what_lives(
 
 
 def test_sigterm_at_any_moment_of_the_start(start_agent: StartAgent, tracefs: Path) -> None:
-    """From before the first line of code to after it serves; each time the kernel is left clean."""
+    """SIGTERM from before the first line of code to after the agent serves leaves the kernel clean."""
     before = definitions(tracefs), instances(tracefs)
     started = time.monotonic()
     start_agent(PROBES).end()
@@ -141,7 +141,7 @@ def test_sigterm_at_any_moment_of_the_start(start_agent: StartAgent, tracefs: Pa
             agent.wait_until_serving()
         status = agent.end()
         ended.append(status)
-        assert status in (0, -signal.SIGTERM), agent.output()  # before the handler, the signal's own
+        assert status in (0, -signal.SIGTERM), agent.output()  # -SIGTERM: it came before the handler was set
         assert "Traceback" not in agent.output()
         assert (definitions(tracefs), instances(tracefs)) == before
     assert 0 in ended
@@ -151,7 +151,7 @@ def test_sigterm_at_any_moment_of_the_start(start_agent: StartAgent, tracefs: Pa
 def test_an_event_name_that_somebody_else_has(
     start_agent: StartAgent, tracefs: Path, files: MountedTracefs
 ) -> None:
-    """Ours gets another name in tracefs; the label stays, and only our own firings count."""
+    """Our event gets another name in tracefs; the label stays, and only our own firings count."""
     with foreign_things(files):
         agent = start_agent(PROBES)
         assert "kprobe_exporter/getppid_2 " in definitions(tracefs)
@@ -163,7 +163,7 @@ def test_an_event_name_that_somebody_else_has(
 
 @pytest.mark.needs("kprobe_events")
 def test_an_event_name_that_somebody_takes_later(start_agent: StartAgent, files: MountedTracefs) -> None:
-    """kprobe_profile shows no group: the other's counts must not become ours."""
+    """kprobe_profile shows no group, and yet another tool's counts under the same name do not become ours."""
     agent = start_agent(PROBES)
     with foreign_things(files):
         for _ in range(23):
@@ -180,7 +180,7 @@ def test_an_event_name_that_somebody_takes_later(start_agent: StartAgent, files:
 
 
 def test_a_reader_of_our_pipe_is_told(start_agent: StartAgent, files: MountedTracefs) -> None:
-    """A killed agent's instance that somebody holds open cannot be taken over; the sentence says why."""
+    """A killed agent's instance cannot be taken over while a file in it is open; the log says why."""
     agent = start_agent(PROBES)
     agent.signal(signal.SIGKILL)
     agent.wait()
@@ -195,7 +195,7 @@ def test_a_reader_of_our_pipe_is_told(start_agent: StartAgent, files: MountedTra
 
 
 def test_two_addresses_and_one_taken(start_agent: StartAgent, tracefs: Path) -> None:
-    """An address in use is told before the kernel is touched."""
+    """An agent whose address is in use ends with a message before it changes the kernel."""
     first = start_agent(PROBES)
     taken = first.address.removeprefix("http://")
     second = start_agent(

@@ -1,4 +1,4 @@
-"""list on a real kernel: what it lists is what the kernel's files say and takes; why the rest cannot be."""
+"""`list` shows what the kernel's files list and the kernel accepts, and why the rest cannot be probed."""
 
 import os
 import platform
@@ -19,7 +19,7 @@ from kprobe_exporter.tracefs.files import MountedTracefs
 from tests.kernel.verdict import takes
 
 MODULE, FUNCTION = "zram", "disksize_show"
-"""In every kernel package of Debian, and not loaded by itself."""
+"""Every kernel package of Debian has the module, which is not loaded automatically."""
 
 FUNCTIONS = pytest.mark.needs("kprobe_events", "available_filter_functions")
 
@@ -31,7 +31,7 @@ def listed(*arguments: str, status: int = 0) -> list[str]:
 
 
 def told(*arguments: str, status: int = 1) -> str:
-    """What is said beside the list, where it is one sentence."""
+    """Return the one sentence that `list` writes to stderr."""
     result = CliRunner().invoke(main, ["list", *arguments])
     assert result.exit_code == status, result.output
     [line] = result.stderr.splitlines()
@@ -43,7 +43,7 @@ def lines(path: str) -> list[str]:
 
 
 def kernel_symbols() -> list[tuple[str, str]]:
-    """Name and module of each symbol of the kernel and its modules."""
+    """Return name and module of each symbol of the kernel and its modules."""
     found = (re.fullmatch(r"\S+ \S (\S+)(?:\t\[(\S+)\])?", line) for line in lines("/proc/kallsyms"))
     pairs = [(one[1], one[2] or "") for one in found if one]
     return [pair for pair in pairs if not pair[1].startswith(("__builtin__", "bpf"))]

@@ -1,4 +1,4 @@
-"""From real probes to receivers of others' make: each event once, with thread, time, trace, stack, pod."""
+"""Third-party receivers get each event of real probes once, with thread, time, trace, stack and pod."""
 
 import os
 import subprocess
@@ -70,7 +70,7 @@ def elastic() -> Iterator[MockServer]:
 
 
 def provoked(agent: AgentProcess) -> tuple[int, int, Metrics]:
-    """23 failing opens, between two readings of the wall's clock, and 23 fsyncs; and all of it delivered."""
+    """Make 23 failing opens, between two readings of the wall clock, and 23 fsyncs; wait for the export."""
     before = time.time_ns()
     opens_of_a_missing_file()
     after = time.time_ns()
@@ -155,13 +155,13 @@ def test_rotel(start_agent: StartAgent, tmp_path: Path, protocol: str) -> None:
     ("attach", "signal"), [("kprobe:vfs_fsync_range", "log"), ("call:vfs_fsync_range", "span")]
 )
 def test_stacks(start_agent: StartAgent, elastic: MockServer, attach: str, signal: str) -> None:
-    """Who called the function, and who called that, up to the system call."""
+    """A record or span has the function's callers, innermost first, up to the system call."""
     exported = elastic.log_records if signal == "log" else elastic.spans
     before = len(exported())
     endpoint = elastic.endpoints["http/protobuf"]
     start_agent(STACKS.format(endpoint=endpoint, attach=attach, signal=signal, tid=kernel_tid()))
     fsyncs_of_a_pipe()
-    # The kernel's symbols are loaded for the first stack, which takes a while under emulation.
+    # The first stack loads the kernel's symbols, which takes a while under emulation.
     eventually(lambda: len(exported()) >= before + TIMES, 60)
     found = exported()[before:]
     assert len(found) == TIMES
@@ -175,7 +175,7 @@ def test_stacks(start_agent: StartAgent, elastic: MockServer, attach: str, signa
 
 @pytest.fixture
 def procs(tmp_path: Path) -> Iterator[Path]:
-    """What a process writes itself to in order to be in a pod's container, which a kubelet has logs of."""
+    """The cgroup.procs of a pod's container, for which the kubelet's log directory and link exist."""
     hierarchy, logs = tmp_path / "cgroups", Path("/var/log")
     hierarchy.mkdir()
     with ExitStack() as stack:
@@ -186,13 +186,13 @@ def procs(tmp_path: Path) -> Iterator[Path]:
             (logs / name).mkdir()
         write_logs(logs, 9, "web-0", "shop")
         directory = group(hierarchy, PATHS["containerd"], 9)
-        for path in (*directory.parents[2::-1], directory):  # taken away from the last one on
+        for path in (*directory.parents[2::-1], directory):  # removed in reverse order
             stack.callback(path.rmdir)
         yield directory / "cgroup.procs"
 
 
 def test_pods(start_agent: StartAgent, elastic: MockServer, tmp_path: Path, procs: Path) -> None:
-    """Processes of a pod, each gone after 5 ms, and one that is in none."""
+    """Records of a pod's processes, which live 5 ms, name the pod; that of a process outside does not."""
     program, before = compiled(tmp_path / "short", PROGRAM, "-static"), len(elastic.log_records())
     start_agent(PODS.format(endpoint=elastic.endpoints["http/protobuf"]))
     subprocess.run([program, procs, str(TIMES)], check=True)

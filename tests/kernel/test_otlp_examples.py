@@ -1,4 +1,4 @@
-"""examples/otlp: each does what its first lines say, as it stands, for a receiver of others' make."""
+"""Each file of examples/otlp does, unchanged, what its first lines say, with a third-party receiver."""
 
 import os
 from collections.abc import Iterator
@@ -25,14 +25,14 @@ def receiver(tmp_path: Path) -> Iterator[Rotel]:
 
 
 def configuration(name: str, receiver: Rotel) -> str:
-    """The file, but for the port, which somebody may have already."""
+    """Return the file with the receiver's port, because another process may use the file's own port."""
     text = (EXAMPLES / name).read_text()
     assert text.count(COLLECTOR) == 1
     return text.replace(COLLECTOR, receiver.endpoints["http/protobuf"])
 
 
 def test_logs(start_agent: StartAgent, receiver: Rotel) -> None:
-    """What failed is sent, but for files that do not exist, which are counted."""
+    """Failed opens are sent, except those of files that do not exist, which are counted."""
     agent = start_agent(configuration("logs.yaml", receiver))
     for path in ("/nonexistent", "/dev/null/nonexistent"):
         with suppress(OSError):
@@ -45,7 +45,7 @@ def test_logs(start_agent: StartAgent, receiver: Rotel) -> None:
 
 
 def test_spans(start_agent: StartAgent, receiver: Rotel, tmp_path: Path) -> None:
-    """Of a tenth of the calls, the system call and what it calls, which has a pointer."""
+    """A tenth of the calls is sent, as spans of the system call and of its function, with a pointer."""
     agent = start_agent(configuration("spans.yaml", receiver))
     with (tmp_path / "file").open("w") as file:
         for _ in range(CALLS):
@@ -62,7 +62,7 @@ def test_spans(start_agent: StartAgent, receiver: Rotel, tmp_path: Path) -> None
 
 
 def test_metrics(start_agent: StartAgent, receiver: Rotel) -> None:
-    """The last push is made when the agent ends."""
+    """An agent pushes its metrics a last time when it ends."""
     agent = start_agent(configuration("metrics.yaml", receiver))
     scraped = agent.scrape()
     assert {labels["probe"] for labels in scraped.labels("kprobe_up")} == {"retransmit", "reclaim"}

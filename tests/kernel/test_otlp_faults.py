@@ -1,7 +1,7 @@
-"""Whatever a collector does to a whole agent: nothing lost, no scrape waits, all is counted, it ends.
+"""With a faulty collector, an agent loses no event, counts all items, and delays no scrape and no end.
 
-The events are those of tracepoints, which every kernel has, as many a second as are sent by default. Where
-the machine is emulated each fault comes in one protocol, else in both.
+The events are those of tracepoints, which every kernel has, at the rate that is sent by default. Under
+emulation each fault comes in one protocol, else in both.
 """
 
 import json
@@ -29,32 +29,32 @@ from tests.support.patience import eventually, patience, within
 HTTP, GRPC = "http/protobuf", "grpc"
 
 CALLS = 1200
-"""Calls of each of the two kinds: three batches of a signal."""
+"""Calls of each of the two kinds, which make three batches of a signal."""
 
 EMULATED = "KPROBE_EXPORTER_VM" in os.environ
 
 IDLE_SCRAPES = 9
 
 MOST_TIMES = 10
-"""So many times the median of an idle agent's scrapes may that of the scrapes beside the export be. Beside
-1,000 events a second it was once to twice as long. A scrape that waits for a request takes its timeout of a
-second or more, which is at least thirty times as long."""
+"""The bound for the median time of scrapes during the export, as a multiple of an idle agent's median. With
+1,000 events a second the multiple was 1 to 2. A scrape that waits for a request takes its timeout of 1 s or
+more, which is a multiple of at least 30."""
 
 END = 1.0
-"""Seconds that an agent takes to end beside what it sends."""
+"""Seconds that an agent takes to end, in addition to the FLUSH seconds for its last sending."""
 
 SIGNALS = {"group": "logs", "sync": "traces"}
 ERRNOS = {"group": "ESRCH", "sync": "EINVAL"}
 FATES = EXPORTED, DROPPED, FAILED = "exported", "dropped", "failed"
 
 ONLY_SCRAPED = re.compile("process_|python_|kprobe_exporter_scrape_")
-"""What a scrape alone shows."""
+"""Metrics that are scraped but not pushed."""
 
 
 class Case(NamedTuple):
-    """What a collector does to requests, what is told of it, and the fates of the items, all of them.
+    """A collector's faults, what the agent's log says of them, and the exact set of the items' fates.
 
-    ``timeout`` is what it has to answer, and ``queue`` the items that have room meanwhile.
+    ``timeout`` is the time that the collector has to answer, ``queue`` the number of items that may wait.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Case(NamedTuple):
 
 
 def calls() -> None:
-    """A getpgid and an fsync that fail, again and again, at most 1,000 a second of each."""
+    """Make CALLS failing calls of getpgid and of fsync, at most 1,000 a second of each."""
     _, pipe = os.pipe()
     for number in range(CALLS):
         with suppress(ProcessLookupError):
@@ -101,13 +101,13 @@ def seen(metrics: Metrics, probe: str) -> float:
 
 
 def fates(metrics: Metrics, signal: str) -> dict[str, float]:
-    """How much was exported, dropped and failed; what is 0 is left out."""
+    """Return how many items were exported, dropped and failed, without the counts that are 0."""
     found = {fate: metrics.value(f"kprobe_exporter_otlp_{fate}_total", signal=signal) for fate in FATES}
     return {fate: count for fate, count in found.items() if count}
 
 
 def points(metrics: Metrics) -> int:
-    """The data points of a push of what was scraped: a histogram is one, whatever its buckets."""
+    """Return how many data points a push of these metrics has; a histogram is one, with all its buckets."""
     found = 0
     for family in text_string_to_metric_families(metrics.text):
         ours = [sample.name for sample in family.samples if not ONLY_SCRAPED.match(family.name)]
@@ -116,22 +116,22 @@ def points(metrics: Metrics) -> int:
 
 
 def are_pushes(count: float, sizes: set[int], most: int) -> bool:
-    """Whether so many data points are whole pushes, ``most`` at the most, which grew between these sizes."""
+    """Return whether ``count`` data points may be whole pushes: at most ``most``, each within ``sizes``."""
     return any(number * min(sizes) <= count <= number * max(sizes) for number in range(most + 1))
 
 
 def watch(agent: AgentProcess, thread: Child) -> Metrics:
-    """Let the thread call, and scrape until all has come and its fate, and that of a push, is decided.
+    """Let the thread make its calls, and scrape until the fates of all items and of one push are decided.
 
-    A push is all that is scraped then, and has one fate. Half of the scrapes take no longer than MOST_TIMES
-    what half of them took before the thread called.
+    A push has all that a scrape then shows, and one fate. The median time of the scrapes is below MOST_TIMES
+    the median before the calls.
     """
     before_it = [timed(agent) for _ in range(IDLE_SCRAPES)]
     idle = median(seconds for seconds, _ in before_it)
     took: list[float] = []
     sizes = {points(Metrics(text)) for _, text in before_it}
     begin = last = time.monotonic()
-    pushed = sum(fates(agent.scrape(), "metrics").values())  # metrics are pushed since the agent started
+    pushed = sum(fates(agent.scrape(), "metrics").values())  # the agent pushes metrics from its start
     with ThreadPoolExecutor() as pool:
         called = pool.submit(thread.work)
         while True:
@@ -145,7 +145,7 @@ def watch(agent: AgentProcess, thread: Child) -> Metrics:
             assert are_pushes(pushed - before, sizes, 2 + int(now - last))
             if called.done() and pushed and all(decided(metrics, probe) for probe in SIGNALS):
                 break
-            last = asked  # what this scrape shows may have been so from then on
+            last = asked  # what this scrape shows may have held since then
             assert now < begin + patience(60), text
             time.sleep(0.05)
     usual = median(took)
@@ -155,7 +155,7 @@ def watch(agent: AgentProcess, thread: Child) -> Metrics:
 
 
 def timed(agent: AgentProcess) -> tuple[float, str]:
-    """A scrape's seconds, and its text."""
+    """Scrape; return the seconds that it took, and the text."""
     asked = time.monotonic()
     text = agent.get()
     return time.monotonic() - asked, text
@@ -166,7 +166,7 @@ def decided(metrics: Metrics, probe: str) -> bool:
 
 
 def ends_well(agent: AgentProcess) -> None:
-    """After SIGTERM: in time, by itself, with nothing in its log but a line a signal about the trouble."""
+    """Assert that SIGTERM ends the agent in time, with at most one log line a signal about the trouble."""
     with within(FLUSH + END):
         agent.signal(signal.SIGTERM)
         assert agent.wait(60) == 0
@@ -207,7 +207,7 @@ HANGS = [
     Case("hangs", GRPC, (Fault(hang=True),), "", set(), "60s"),
     Case("wants silence", HTTP, (Fault(status=429, retry_after=3600),), "", set(), "60s"),
 ]
-if EMULATED:  # a whole agent takes seconds to start and to end there
+if EMULATED:  # there, an agent takes seconds to start and to end
     CASES = [case for number, case in enumerate(CASES) if number % 4 in {0, 3}]
     HANGS = HANGS[1:2]
 
@@ -237,14 +237,14 @@ def test_what_a_collector_does(start_agent: StartAgent, case: Case) -> None:
                 fates(now, name).get(EXPORTED, 0) == saw[name] for name in (*SIGNALS.values(), "metrics")
             )
 
-        eventually(told_as_it_was)  # between two pushes
+        eventually(told_as_it_was)  # it holds between two pushes
         ends_well(agent)
         assert bool(re.search(f"not taken: .*({case.said})", agent.output())) == bool(case.said)
 
 
 @pytest.mark.parametrize("case", HANGS, ids=label)
 def test_the_end_does_not_wait_for_a_collector(start_agent: StartAgent, case: Case) -> None:
-    """Requests of all three signals are under way, and more waits, when the agent is told to end."""
+    """An agent ends in time while requests of all three signals are under way and more items wait."""
     with children([calls]) as threads, collector_apart(case.protocol, *case.faults) as there:
         agent = start_agent(configuration(threads, there, case))
         threads[0].work()

@@ -1,4 +1,4 @@
-"""Each pack of examples/packs comes up, and each of its probes sees what it is for: its metrics move."""
+"""Each pack of examples/packs comes up, and the events that each probe is for move its metrics."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
@@ -24,7 +24,7 @@ PACKS = Path(__file__).parents[2] / "examples/packs"
 
 
 class Moves(NamedTuple):
-    """By how much a sample grows at least, over all label sets that have these labels."""
+    """The least growth of a sample, summed over all label sets that have these labels."""
 
     name: str
     by: float
@@ -128,7 +128,7 @@ PACK: dict[str, dict[str, list[Moves]]] = {
         "python_call": [moves("hits_total", TIMES, probe="python_call")],
     },
 }
-"""By the pack and the probe: what has to move, beside its hits."""
+"""By pack and probe: the samples that have to move, in addition to the probe's hits."""
 
 
 def all_of(pack: str) -> Iterator[Moves]:
@@ -138,7 +138,7 @@ def all_of(pack: str) -> Iterator[Moves]:
 
 
 def too_little(before: Metrics, after: Metrics, some: Iterable[Moves]) -> list[str]:
-    """What has not moved, or not by as much as it has to."""
+    """Return the samples that did not move, or by less than they have to."""
     return [
         f"{one.name}{one.labels}: {moved} of {one.by}"
         for one in some
@@ -148,7 +148,7 @@ def too_little(before: Metrics, after: Metrics, some: Iterable[Moves]) -> list[s
 
 @pytest.mark.parametrize("path", sorted(PACKS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_each_probe_sees_what_it_is_for(start_agent: StartAgent, tmp_path: Path, path: Path) -> None:
-    """With those that are off switched on."""
+    """Each probe sees its events, also the probes that the pack has switched off."""
     on = tmp_path / path.name
     on.write_text(path.read_text().replace("enabled: false", "enabled: true"))
     probes = load([on], DECODERS).probes
@@ -163,7 +163,7 @@ def test_each_probe_sees_what_it_is_for(start_agent: StartAgent, tmp_path: Path,
     before = agent.scrape()
     compare(rows, before)
     provoke: Callable[[], AbstractContextManager[None]] = getattr(pack_events, path.stem)
-    with provoke(), suppress(AssertionError):  # what the kernel adds up is read twice a second
+    with provoke(), suppress(AssertionError):  # the kernel's sums are read at most once a second
         eventually(lambda: not too_little(before, agent.scrape(), some), 10)
     after = agent.scrape()
     print(after.text, agent.output())

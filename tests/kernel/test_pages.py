@@ -1,7 +1,7 @@
-"""The ring buffer read twice: as the kernel's own text and as raw pages, event for event the same.
+"""The ring buffer gives the same events, in the same order, as the kernel's own text and as raw pages.
 
-With ``tracing_on`` 0, ``trace`` prints the buffer and does not consume it; then the raw pages of the
-same buffer are read.
+With ``tracing_on`` 0, ``trace`` prints the buffer without consuming it. Then the raw pages of the same
+buffer are read.
 """
 
 import os
@@ -93,7 +93,7 @@ CHARACTERS = """      letters: +0($arg3):char[3]
 
 
 def kprobes() -> str:
-    """With characters where the kernel has such a type."""
+    """Return KPROBES, with arguments of type char if the kernel has it."""
     return KPROBES.replace("{characters}", CHARACTERS if has("char, string") else "")
 
 
@@ -107,7 +107,7 @@ def instance(files: MountedTracefs) -> Iterator[Instance]:
 
 @contextmanager
 def installed(instance: Instance, tmp_path: Path, text: str, *, own: bool) -> Iterator[list[Installed]]:
-    """The probes of a configuration; ``own``: tracepoints themselves rather than eprobes on them."""
+    """Install a configuration's probes; ``own`` prefers tracepoints themselves to eprobes on them."""
     path = tmp_path / "probes.yaml"
     path.write_text(text)
     path.chmod(0o600)
@@ -128,7 +128,7 @@ def installed(instance: Instance, tmp_path: Path, text: str, *, own: bool) -> It
 
 
 def work(turns: int) -> None:
-    """Opens on every CPU at once, under names that need no more than the text can tell."""
+    """Open files on every CPU at once, with paths that the kernel's text shows unambiguously."""
     children = []
     for cpu in os.sched_getaffinity(0):
         if child := os.fork():
@@ -145,7 +145,7 @@ def work(turns: int) -> None:
 
 
 def by_text(instance: Instance, layouts: list[Layout]) -> Iterator[Record]:
-    """What ``trace`` prints, without consuming it."""
+    """Yield the records that ``trace`` prints, without consuming them."""
     parser = LineParser(layouts)
     with open(f"/sys/kernel/tracing/{instance.path}/trace", "rb", buffering=0) as trace:
         while data := trace.read(1 << 20):
@@ -155,17 +155,17 @@ def by_text(instance: Instance, layouts: list[Layout]) -> Iterator[Record]:
 
 
 def by_pages(instance: Instance, probes: list[Installed], kind: Any) -> list[Record]:
-    """The records that the raw pages hold, in the order in which they are delivered."""
+    """Return the records of the raw pages, in the order in which they are delivered."""
     return [record for batch in batches(instance, probes, kind) for record in batch.records]
 
 
 def stacked(instance: Instance, probes: list[Installed], kind: Any) -> list[tuple[Record, tuple[bytes, ...]]]:
-    """The stacks that the raw pages hold, each with its record."""
+    """Return the stacks of the raw pages, each with its record."""
     return [stack for batch in batches(instance, probes, kind) for stack in batch.stacks]
 
 
 def batches(instance: Instance, probes: list[Installed], kind: Any) -> list[Batch]:
-    """All that the raw pages hold."""
+    """Read the raw pages to the end; return what they hold."""
     headers = [instance.read(f"events/{name}").decode() for name in ("header_page", "header_event")]
     form = instance.event_format("ftrace", "kernel_stack")
     assert form is not None
@@ -186,7 +186,7 @@ def batches(instance: Instance, probes: list[Installed], kind: Any) -> list[Batc
 
 
 def compare(instance: Instance, probes: list[Installed], kind: Any) -> dict[str, int]:
-    """Hold the two readings against each other; how many events of each probe there were."""
+    """Assert that text and pages give the same records; return the number of events of each probe."""
     lines = by_text(instance, [probe.layout for probe in probes])
     expected: defaultdict[int, deque[Record]] = defaultdict(deque)
     for record in lines:

@@ -1,4 +1,4 @@
-"""The README on a real kernel: its commands are run as it shows them, and give what it shows."""
+"""The README on a real kernel: its commands, run as it shows them, give what it shows."""
 
 import os
 import re
@@ -29,26 +29,26 @@ probes:
   - {name: exec, attach: ["kretprobe:begin_new_exe", "tracepoint:sched:sched_process_exec"]}
   - {name: switch, attach: tracepoint:sched:sched_swich, optional: true}
 """
-"""The file with some mistakes, of which `check --live` is shown."""
+"""The file with mistakes for which the documents show the output of `check --live`."""
 
 OF_OTHERS_TOO = re.compile(r"kprobe_(hits|return_errors|return_value)_|.*curl")
-"""The samples to which the rest of the machine adds, or that depend on how programs were built."""
+"""Samples to which other processes add, or that depend on how programs were built."""
 
 CURL = shutil.which("curl")
-"""By which the README looks; where it is not installed, what it alone makes is not asked for."""
+"""The program by which the README scrapes; if it is not installed, its own samples are not required."""
 
 needs_kprobes = pytest.mark.needs("kprobe_events")
 
 
 def words(command: str) -> list[str]:
-    """The arguments of `kprobe-exporter`, with paths that do not depend on where we are."""
+    """Return the arguments of a `kprobe-exporter` command, with absolute paths of the project's files."""
     program, *arguments = shlex.split(command)
     assert program == "kprobe-exporter"
     return [str(ROOT / word) if (ROOT / word).exists() else word for word in arguments]
 
 
 def run(start_agent: StartAgent, command: str, *options: str) -> AgentProcess:
-    """The agent that the command starts, but on a port of its own."""
+    """Start the agent of a command, but on a free port."""
     subcommand, *arguments = words(command)
     assert subcommand == "run"
     return start_agent(None, *arguments, *options)
@@ -59,7 +59,7 @@ def invoke(command: str) -> Result:
 
 
 def shell(command: str) -> None:
-    """A command in bash, without a pipe of ours, and without looking for a locale."""
+    """Run a command in bash, without a pipe of the test's and without a look-up of a locale."""
     subprocess.run(
         ["bash", "-c", command],
         env={**os.environ, "LC_ALL": "C"},
@@ -93,14 +93,14 @@ def test_the_first_example_gives_what_is_shown(
         found.append(agent.scrape())
         return not any(wrong(line, found[-1]) for line in lines)
 
-    with suppress(AssertionError):  # what the kernel counts is read twice a second
+    with suppress(AssertionError):  # the agent reads the kernel's counts at most once a second
         eventually(all_there, 10)
     print(found[-1].text)
     assert [line for line in lines if wrong(line, found[-1])] == []
 
 
 def wrong(line: str, found: Metrics) -> bool:
-    """Whether there is no such sample, or its value is another, or less where others add to it."""
+    """Return whether the sample is missing or has another value, or a lower one where other processes add."""
     ((sample, value),) = Metrics(line).items()
     if OF_OTHERS_TOO.match(line):
         return found.get(sample, 0) < (value if CURL else min(value, 23))

@@ -1,4 +1,4 @@
-"""What a kernel refuses is told in one sentence, and stops nothing else."""
+"""A probe that the kernel refuses is logged in one sentence, and stops no other probe."""
 
 import os
 import socket
@@ -17,7 +17,7 @@ GOOD = """
 
 
 def line_about(agent: AgentProcess, probe: str) -> str:
-    """The one line of the log that says why a probe is down."""
+    """Return the one line of the log that says why a probe is down."""
     (line,) = [line for line in agent.output().splitlines() if f"the probe '{probe}' is down" in line]
     return line
 
@@ -28,9 +28,9 @@ def line_about(agent: AgentProcess, probe: str) -> str:
     [
         ("kprobe:no_such_function_at_all", ["Invalid probed address or symbol", "^no_such_function"]),
         ("kretprobe:no_such_function_at_all", ["^no_such_function"]),
-        # A function that kprobes itself needs: on the blacklist (NOKPROBE_SYMBOL).
+        # Kprobes itself needs this function, so it is on the blacklist (NOKPROBE_SYMBOL).
         ("kprobe:do_int3", ["(E"]),
-        # Not the start of an instruction.
+        # No instruction begins at this offset.
         ("kprobe:__x64_sys_getppid+1", ["(E"]),
         ("tracepoint:sched:no_such_event", ["this kernel has no tracepoint sched:no_such_event"]),
         ("tracepoint:no_such_system:exec", ["this kernel has no tracepoint no_such_system:exec"]),
@@ -115,7 +115,7 @@ def test_a_tracefs_that_is_read_only(start_agent: StartAgent, tracefs: Path, tmp
 
 
 def test_another_place_of_the_same_tracefs(start_agent: StartAgent, tracefs: Path, tmp_path: Path) -> None:
-    """As in a container, where it is mounted out of the way of AppArmor."""
+    """An agent can use tracefs at another path, as in a container, where AppArmor denies writes to /sys."""
     place = tmp_path / "tracefs"
     place.mkdir()
     subprocess.run(["mount", "--bind", tracefs, place], check=True)
@@ -128,7 +128,7 @@ def test_another_place_of_the_same_tracefs(start_agent: StartAgent, tracefs: Pat
 
 
 def test_a_user_who_may_not(tracefs: Path, tmp_path: Path, start_agent: StartAgent) -> None:
-    """Without uid 0 the sentence names it; nothing else happens."""
+    """Without uid 0, opening tracefs raises TracefsError, which says to run as root."""
     pid = os.fork()
     if pid == 0:
         status = 70
@@ -161,7 +161,7 @@ def test_a_scraper_that_goes_away(start_agent: StartAgent) -> None:
 
 @pytest.mark.needs("kprobe_events")
 def test_a_string_argument_cannot_forge_a_label(start_agent: StartAgent, tmp_path: Path) -> None:
-    """A file's name that looks like the arguments that follow it stays one string."""
+    """A file name that looks like the arguments that follow it stays one string."""
     agent = start_agent("""
 probes:
   - name: open

@@ -1,4 +1,4 @@
-"""Reloading on a real kernel: who stays loses nothing, who changes goes on, who goes leaves nothing."""
+"""At a reload, unchanged probes lose nothing, changed ones continue, and removed ones leave nothing."""
 
 import os
 import signal
@@ -47,7 +47,7 @@ class Reloaded:
     path: Path
 
     def apply(self, *probes: str, settings: str = "") -> None:
-        """Reload; the answer has to be good."""
+        """Reload with these probes, and assert that the agent answers with success."""
         status, answer = self.post(self.text(*probes, settings=settings))
         assert (status, answer) == (200, "reloaded\n"), self.agent.output()
 
@@ -67,7 +67,7 @@ class Reloaded:
                 return error.code, error.read().decode()
 
     def settled(self, wanted: Callable[[Metrics], bool]) -> Metrics:
-        """A scrape of which that is true: the kernel's own counts may be a second old."""
+        """Scrape until ``wanted`` is true, because the kernel's own counts may be 1 s old."""
         found: list[Metrics] = []
 
         def look() -> bool:
@@ -94,7 +94,7 @@ def reloaded(start_agent: StartAgent, tmp_path: Path) -> Callable[..., Reloaded]
 
 @contextmanager
 def calling() -> Iterator[Callable[[], int]]:
-    """A child that calls getppid, some 3,000 times a second; the function ends it and tells how often."""
+    """A child that calls getppid some 3,000 times a second; the function ends it and returns the count."""
     stop_read, stop_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     told_read, told_write = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
@@ -130,7 +130,7 @@ def _readable(descriptor: int) -> bool:
 
 @dataclass
 class Poller:
-    """Scrapes all the time, and notes what went down, or of ``staying`` probes was not there."""
+    """Scrapes all the time, and notes counters that fell and ``staying`` probes that a scrape lacked."""
 
     agent: AgentProcess
     staying: tuple[str, ...]
@@ -163,12 +163,12 @@ class Poller:
 
 @needs_kprobes
 def test_who_stays_loses_nothing(reloaded: Callable[..., Reloaded]) -> None:
-    """Ten reloads beside a load: each call is a hit, an event, an increment of each metric."""
+    """During ten reloads under load, each call is a hit, an event and an increment of each metric."""
     staying = [PROBE, SOFT, CALL, TABLE, TRACEPOINT]
     run = reloaded(*staying)
     others = [
         ['{name: a, attach: "tracepoint:sched:sched_process_fork", metrics: [{counter: forks_total}]}'],
-        [TRACEPOINT.replace("enters", "more")],  # of the very same event
+        [TRACEPOINT.replace("enters", "more")],  # on the same tracepoint
         ['{name: c, attach: "syscall:fsync"}', AGAIN],
         [],
     ]
@@ -203,14 +203,14 @@ def test_who_stays_loses_nothing(reloaded: Callable[..., Reloaded]) -> None:
 
     metrics = run.settled(lambda metrics: set(counted(metrics).values()) == {times})
     lost = {labels["reason"] for labels in metrics.labels(LOST) if metrics.value(LOST, **labels)}
-    assert lost <= {"disabled"}  # of those that go
+    assert lost <= {"disabled"}  # events of the removed probes
     assert poller.fell == []
     assert poller.scrapes > 5
 
 
 @needs_kprobes
 def test_who_changes_goes_on(reloaded: Callable[..., Reloaded]) -> None:
-    """Alternating definitions: numbers only rise, and hits are events or told as lost at any end."""
+    """While definitions alternate, numbers only rise, and each hit is an event or is counted as lost."""
     other = PROBE.replace("metrics", "fetch: {sp: '$stack:u64'}, metrics")
     third = PROBE.replace("labels", "help: Said otherwise., labels")
     calls = [CALL, CALL.replace("returns: int", "returns: long, fetch: {sp: '$stack:u64'}")]
@@ -228,7 +228,7 @@ def test_who_changes_goes_on(reloaded: Callable[..., Reloaded]) -> None:
         return (
             metrics.value(hits, probe="ppid") - metrics.value(LOST, reason="disabled") == each
             and metrics.value(events, probe="ppid") == each
-            # Halves whose other one came while the probe was off are unpaired: first ones, and second ones.
+            # An entry or a return is unpaired if its other half came while the probe was off.
             and 0 <= open_calls <= metrics.value(LOST, reason="unpaired")
         )
 
@@ -240,7 +240,7 @@ def test_who_changes_goes_on(reloaded: Callable[..., Reloaded]) -> None:
 
 @needs_kprobes
 def test_what_was_in_the_buffer_is_counted_by_what_it_was(reloaded: Callable[..., Reloaded]) -> None:
-    """Events of a probe that goes, unread when it is changed: with their own layout, to the same numbers."""
+    """Unread events of a changed probe are parsed with their own layout, and count in the same series."""
     run = reloaded(PROBE)
     for number in range(3):
         for _ in range(1009):
@@ -279,7 +279,7 @@ def test_who_goes_is_gone(reloaded: Callable[..., Reloaded], tracefs: Path, file
 def test_a_definition_that_somebody_deleted_stops_nobody(
     reloaded: Callable[..., Reloaded], files: MountedTracefs
 ) -> None:
-    """A reload right after it, before anybody has noticed."""
+    """A reload succeeds right after another process deleted a definition, before the agent noticed it."""
     run = reloaded(PROBE, TRACEPOINT)
     files.write("instances/kprobe_exporter/events/kprobe_exporter/ppid/enable", "0")
     files.write("kprobe_events", "-:kprobe_exporter/ppid")
@@ -311,7 +311,7 @@ def test_what_is_refused_changes_nothing(reloaded: Callable[..., Reloaded], trac
     before = run.agent.scrape().value("kprobe_exporter_events_total", probe="enters")
     os.getppid()
     assert run.agent.scrape().value("kprobe_exporter_events_total", probe="enters") == before + 1
-    # What the kernel refuses is that probe's trouble.
+    # A probe that the kernel refuses does not fail the reload.
     run.apply(TRACEPOINT, '{name: not_there, attach: "kprobe:not_there_at_all"}')
     metrics = run.agent.scrape()
     assert metrics.value("kprobe_exporter_config_last_reload_successful") == 1
@@ -330,7 +330,7 @@ def test_sighup_reloads(reloaded: Callable[..., Reloaded]) -> None:
 
 
 def test_sighup_at_any_moment(reloaded: Callable[..., Reloaded], tracefs: Path) -> None:
-    """Of the start, when it is done afterwards, and of the stop, when it is not done."""
+    """SIGHUP during the start reloads after it; SIGHUP during the stop does not reload."""
     before = definitions(tracefs), instances(tracefs)
     started = time.monotonic()
     run = reloaded(TRACEPOINT, TABLE)
@@ -357,7 +357,7 @@ def test_sighup_at_any_moment(reloaded: Callable[..., Reloaded], tracefs: Path) 
 
 @needs_kprobes
 def test_every_kind_comes_and_goes(reloaded: Callable[..., Reloaded]) -> None:
-    """Two configurations in turn: all of one are up each time, and count."""
+    """When two configurations alternate, all probes of the present one are up each time, and count."""
     fork, execute = "tracepoint:sched:sched_process_fork", "tracepoint:sched:sched_process_exec"
     cgroups = "{counter: where_total, labels: {cgroup: {field: tid, decode: cgroup}}}"
     first = [
@@ -399,13 +399,13 @@ def test_every_kind_comes_and_goes(reloaded: Callable[..., Reloaded]) -> None:
 
 
 def libc() -> str:
-    """The file that this process has its getppid of."""
+    """Return the file from which this process has its getppid."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     return next(line.split()[-1] for line in lines if "/libc.so" in line or "/libc-" in line)
 
 
 def test_a_long_life_gathers_nothing(reloaded: Callable[..., Reloaded], tracefs: Path) -> None:
-    """30 reloads between two configurations: definitions, descriptors and threads stay as many."""
+    """30 reloads between two configurations leave as many definitions, descriptors and threads as before."""
     turns = [
         [TRACEPOINT, TABLE],
         [
@@ -437,7 +437,7 @@ def test_a_long_life_gathers_nothing(reloaded: Callable[..., Reloaded], tracefs:
 def test_many_new_definitions_are_pruned(
     reloaded: Callable[..., Reloaded], tracefs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What deleting may wipe is lost, and told: never is an event counted that was none."""
+    """Events that a deletion may wipe are counted as lost, and no event is counted that did not happen."""
     monkeypatch.setattr(pruning, "MOST_RETIRED", 3)
     monkeypatch.setattr(pruning, "KEPT", 1)
     run = reloaded(PROBE, CALL)
@@ -453,6 +453,6 @@ def test_many_new_definitions_are_pruned(
     assert times / 4 < events < times
     calls = metrics.value("kprobe_exporter_events_total", probe="call")
     assert metrics.value("kprobe_duration_seconds_count", probe="call") == calls <= times
-    # None spans a pause.
+    # No call spans a pause.
     assert metrics.value("kprobe_duration_seconds_bucket", probe="call", le="0.262144") == calls
     assert poller.fell == []

@@ -1,4 +1,4 @@
-"""What docs/runbook.md and the README trace with: each command does so on this kernel, and leaves nothing."""
+"""Each `trace` command of docs/runbook.md and the README works on this kernel, and leaves nothing behind."""
 
 import re
 import shlex
@@ -37,7 +37,7 @@ def test_a_command_writes_a_configuration(command: str, tmp_path: Path, tracefs:
         process.close()
 
 
-# One after the other: at once they would trace each other.
+# The commands run one after the other, because concurrent ones would trace each other.
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_traces(command: str, tmp_path: Path, tracefs: object) -> None:
     process = TraceProcess(tmp_path, shlex.split(command), terminal=True)
@@ -51,7 +51,7 @@ def test_a_command_traces(command: str, tmp_path: Path, tracefs: object) -> None
 
 
 def traces(process: TraceProcess) -> bool:
-    """Whether it has an event enabled, in its own instance."""
+    """Return whether the process has an event enabled in its own instance."""
     assert process.poll() is None, (process.output, process.errors)
     with suppress(OSError):
         return (process.instance / "events/enable").read_text().strip() != "0"

@@ -1,4 +1,4 @@
-"""Stacks: `stack: true` on a kprobe gives each event its frames, as the kernel's own text has them."""
+"""`stack: true` on a kprobe gives each event its frames, as the kernel's own text has them."""
 
 import os
 import re
@@ -34,7 +34,7 @@ probes:
     for _ in range(TIMES):
         os.getppid()
     tid = str(kernel_tid())
-    # The kernel's symbols are loaded for the first stack, which takes a while under emulation.
+    # The first stack loads the kernel's symbols, which takes a while under emulation.
     eventually(lambda: agent.scrape().value("kprobe_getppid_total", tid=tid) == TIMES)
     metrics = agent.scrape()
     assert metrics.value("kprobe_exporter_events_total", probe="getppid") == TIMES
@@ -58,7 +58,7 @@ def test_each_event_gets_the_frames_that_the_kernel_printed(files: MountedTracef
 
 
 def by_pieces(layout: Layout, text: bytes) -> list[tuple[Record, bytes]]:
-    """Every frame with its record, of text that comes line by line: an event, later its stack."""
+    """Parse text that comes line by line, an event before its stack; return every frame with its record."""
     parser, frames = LineParser([layout]), []
     for line in text.splitlines(keepends=True):
         batch: Batch = parser.feed(line)
@@ -67,7 +67,7 @@ def by_pieces(layout: Layout, text: bytes) -> list[tuple[Record, bytes]]:
 
 
 def recorded(files: MountedTracefs, option: str) -> tuple[bytes, Layout]:
-    """What the kernel prints of some calls of this thread, and the layout of their event."""
+    """Return what the kernel prints of TIMES calls of this thread, and the layout of their event."""
     layout = Layout(0, "getppid", "getppid", "entry", SYMBOL, stack=True)
     only = f"common_pid == {kernel_tid()}"
     target = f"kprobe:{SYMBOL}"

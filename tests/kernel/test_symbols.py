@@ -1,4 +1,4 @@
-"""Addresses as the kernel itself prints them: it is asked by events whose arguments are addresses."""
+"""Addresses are shown as the kernel prints them in events that have the addresses as arguments."""
 
 import os
 import re
@@ -23,7 +23,7 @@ from tests.conftest import has
 
 NAME = "kprobe_exporter_symbols"
 PER_PROBE = 60
-"""Arguments of a probe: a definition has less than 4095 bytes."""
+"""Arguments of one probe, because a definition has less than 4095 bytes."""
 
 WITHOUT_SYSLOG = """
 import ctypes, sys
@@ -52,7 +52,7 @@ def instance(files: MountedTracefs) -> Iterator[Instance]:
 
 
 def as_printed(instance: Instance, addresses: list[int]) -> list[bytes]:
-    """What the kernel prints of these addresses with the type ``symbol``."""
+    """Return what the kernel prints for these addresses with the type ``symbol``."""
     args = tuple(Arg(f"a{number}", "bare") for number in range(len(addresses)))
     body = " ".join(f"{arg.name}=\\{address:#x}:symbol" for arg, address in zip(args, addresses, strict=True))
     symbol = "__x64_sys_getppid"
@@ -98,13 +98,13 @@ def test_addresses_are_what_the_kernel_prints(instance: Instance, random: Random
         some = asked[start : start + PER_PROBE]
         for address, text in zip(some, as_printed(instance, some), strict=True):
             found = symbols.text(address)
-            # A module's last symbol ends where its memory does, which kallsyms does not tell.
+            # A module's last symbol ends where the module's memory ends, which kallsyms does not show.
             last = found.endswith(b"]") and found.split(b"/")[0] == text.split(b"/")[0]
             assert last or found == text, hex(address)
 
 
 def test_without_the_capability(files: MountedTracefs, random: Random) -> None:
-    """What tracefs lists is known, where it lists addresses, and nothing is known wrongly."""
+    """Without CAP_SYSLOG, the functions whose addresses tracefs lists are known, and no name is wrong."""
     listed = "available_filter_functions_addrs"
     known = Symbols(files)
     asked: list[int] = []
@@ -127,7 +127,7 @@ def test_without_the_capability(files: MountedTracefs, random: Random) -> None:
     assert visible == (b"True" if shown else b"False")
     right = [known.name(address) for address in asked]
     wrong = [(name, real) for name, real in zip(found, right, strict=True) if name not in (b"-", real)]
-    # What stands before a function, from 6.2 on, is taken to be the end of the one before: it never runs.
+    # Since 6.2 a function's __pfx_ symbol counts as the end of the function before it; its code never runs.
     assert [pair for pair in wrong if not (pair[1] or b"").startswith(b"__pfx_")] == []
     assert found[:300] == right[:300]
     assert found[300:600].count(b"-") <= 90
@@ -140,7 +140,7 @@ def test_looking_alone_sees_as_much(files: MountedTracefs, tracefs: Path) -> Non
 
 
 def test_names_of_kernel_threads_are_those_of_events(instance: Instance) -> None:
-    """/proc shows a worker's work behind its name, and more of a long name than events do."""
+    """Names are those of events, though /proc appends a worker's work and shows more of a long name."""
     threads = Threads(instance.files.read)
     pipe = instance.open_pipe()
     text = b""

@@ -1,8 +1,8 @@
-"""docs/tour.md: every command of it runs, in its order, and what it shows is what comes out.
+"""Every command of docs/tour.md runs, in order, and prints what the document shows.
 
-In a block of ``console`` a line that begins with ``$`` is a command, and those below it are its output: ``…``
-is anything, as a line of its own any number of lines, and a number is any number. A block of ``yaml`` is the
-file that its first line names.
+In a ``console`` block, a line that begins with ``$`` is a command, and the lines below it are its output.
+There, ``…`` stands for any text, on a line of its own for any number of lines, and a number for any number.
+A ``yaml`` block is the file that its first line names.
 """
 
 import os
@@ -27,18 +27,18 @@ BLOCK = re.compile(r"^```(console|yaml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"0x[0-9a-f]+|[0-9]+(?:e-?[0-9]+)?")
 END = "the command ended with"
 LIMIT = 60
-"""Seconds that an idle machine takes at most for all of it."""
+"""Seconds that an idle machine takes at most for the whole tour."""
 
 
 class Step(NamedTuple):
-    """A command, and the lines that it is said to print."""
+    """A command, and the lines that the document shows as its output."""
 
     command: str
     shown: list[str]
 
 
 def steps() -> Iterator[Step]:
-    """The tour's commands; those that write its files are among them."""
+    """Yield the tour's commands, those that write its files included."""
     for language, text in BLOCK.findall(TOUR):
         if language == "yaml":
             name = text.partition("\n")[0].removeprefix("# ")
@@ -58,7 +58,7 @@ def steps() -> Iterator[Step]:
 
 
 def pattern(shown: list[str]) -> re.Pattern[str]:
-    """What the lines stand for; blanks only keep words apart."""
+    """Return the pattern that the lines stand for; blanks only separate words."""
     lines = (r"(.*\n)*?" if line == "…" else f"{_line(line)}\n" for line in shown)
     return re.compile("".join(lines))
 
@@ -88,7 +88,7 @@ def test_every_command_does_what_it_shows(tmp_path: Path, tracefs: Path) -> None
 
 
 def run(commands: list[str], directory: Path) -> list[tuple[str, int]]:
-    """The output and the status of each, in one shell. What it leaves running is ended."""
+    """Run the commands in one shell, and end what still runs; return each one's output and status."""
     script = "".join(f"{command}\necho '{END}' $?\n" for command in commands)
     output = directory / "output"
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
@@ -112,7 +112,7 @@ def run(commands: list[str], directory: Path) -> list[tuple[str, int]]:
 
 
 def ended(shell: subprocess.Popen[bytes]) -> bool:
-    """Ask what still runs of the shell's session to end; whether nothing does."""
+    """Send SIGTERM to what still runs in the shell's process group; return whether nothing did."""
     with suppress(ProcessLookupError):
         os.killpg(shell.pid, signal.SIGTERM)
         shell.poll()

@@ -1,4 +1,4 @@
-"""However a trace ends, nothing of it stays: by a signal at any moment, a reader that goes away, SIGKILL."""
+"""A trace leaves nothing behind if it ends by a signal at any moment, a closed output, or SIGKILL."""
 
 import os
 import select
@@ -29,7 +29,7 @@ probes:
 
 
 def test_a_signal_at_any_moment(trace: StartTrace, tracefs: Path) -> None:
-    """And a second one at any moment after it."""
+    """A trace ends cleanly after a signal at any moment, and a second one at any moment after it."""
     before = definitions(tracefs), instances(tracefs)
     started = time.monotonic()
     whole = trace("-s", getppid())
@@ -42,13 +42,13 @@ def test_a_signal_at_any_moment(trace: StartTrace, tracefs: Path) -> None:
         time.sleep(took * part / 14)
         one.kill(number)
         time.sleep(took * (part % 5) / 20)
-        assert one.end(number) in (0, 1, -number), one.errors  # 1, -N: before its first line, or after
+        assert one.end(number) in (0, 1, -number), one.errors  # 1 or -N: before its code runs, or after it
         assert "Traceback" not in one.errors
         assert (definitions(tracefs), instances(tracefs)) == before
 
 
 def test_a_reader_that_goes_away(trace: StartTrace) -> None:
-    """It is noticed without an event: nobody calls the function."""
+    """A trace notices without an event that the reader of its output is gone."""
     running = []
     for way in ([], ["--json"], ["--count", "-L", str(os.getpid())]):
         read, write = os.pipe()
@@ -83,7 +83,7 @@ def test_a_reader_that_does_not_read(trace: StartTrace) -> None:
 
 
 def test_killed(trace: StartTrace, start_agent: StartAgent, files: MountedTracefs, tracefs: Path) -> None:
-    """The next command cleans up; another tool's probe, a live agent and a live trace survive."""
+    """The next command removes a killed trace; another tool's probe, a live agent and a live trace stay."""
     before = definitions(tracefs), instances(tracefs)
     with foreign_things(files):
         agent = start_agent("global: {tracefs_instance: other_agent}\n" + OPENS)
@@ -114,7 +114,7 @@ def test_killed(trace: StartTrace, start_agent: StartAgent, files: MountedTracef
 def successors(
     trace: StartTrace, start_agent: StartAgent
 ) -> list[Callable[[TraceProcess, TraceProcess], None]]:
-    """The commands that change something in the kernel, each given who lives and who was killed."""
+    """Return the commands that change the kernel; each is called with the live and the killed trace."""
 
     def traces(living: TraceProcess, killed: TraceProcess) -> None:
         other = trace(getppid())
@@ -140,7 +140,7 @@ def successors(
 
 
 def test_beside_an_agent_whose_probe_has_the_same_name(trace: StartTrace, start_agent: StartAgent) -> None:
-    """Our own events are under the name that was asked for; the agent counts each of its own once."""
+    """The trace shows its events under the requested name, and the agent counts each of its own once."""
     agent = start_agent(OPENS)
     one = trace(getppid(), f"common_pid == {os.getpid()}")
     one.wait_for(TRACING)
@@ -156,7 +156,7 @@ def test_beside_an_agent_whose_probe_has_the_same_name(trace: StartTrace, start_
             metrics.value("kprobe_hits_total", probe="mine"),
         )
 
-    with suppress(AssertionError):  # the kernel's counts are read once a second
+    with suppress(AssertionError):  # the agent reads the kernel's counts at most once a second
         eventually(lambda: counted() == (before + MOST, before + MOST), 5)
     events, hits = counted()
     assert events == hits >= before + MOST

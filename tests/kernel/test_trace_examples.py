@@ -1,4 +1,4 @@
-"""Every example and option of perf-tools' `kprobe` works with real events, as docs/perf-tools.md has it."""
+"""Every example and option of perf-tools' `kprobe` works with real events, as docs/perf-tools.md shows."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""`trace --json` and `--count` give what happened, exactly; `--emit-config` makes the agent do the same."""
+"""`trace --json` and `--count` report exactly what happened; `--emit-config` makes the agent do the same."""
 
 import ctypes
 import json
@@ -29,19 +29,19 @@ NAP = 0.05
 Object: TypeAlias = dict[str, Any]
 
 ARRAY = b"{1,2}"
-"""A file's name that reads as the kernel's text of an array; the process has such a one as well."""
+"""A file name that looks like the kernel's text of an array, as does COMM, the name of the process."""
 
 COMM = b"{7}"
 
 ALIKE, NONE = "kprobe:c_*", "kprobe:c_st*"
-"""Patterns of functions of which some, or all, share their name with others: newer kernels refuse those."""
+"""Patterns of functions, some or all of which share their names with others; newer kernels refuse these."""
 
 ME = str(os.getpid())
 TRACES = {
     "return": ("-s", "-p", "PID", "r:mine do_sys_openat2 rval=$retval"),
     "entry": ("-L", "PID", "p:mine do_sys_openat2 name=+0(%si):string"),
     "call": ("-L", "PID", "call:hrtimer_nanosleep"),
-    # Not the function above: of two return probes on one, the caller of one of them is not known.
+    # Not the function of "return": with two return probes on a function, one does not know its caller.
     "filtered": ("-L", "PID", "call:__x64_sys_openat", "return < 0"),
     "tracepoint": ("sched:sched_process_exec",),
 }
@@ -49,7 +49,7 @@ TRACES = {
 
 @dataclass(frozen=True)
 class Traced:
-    """What the traces gave, which ran at once, of a process that opened, slept and became another program."""
+    """What concurrent traces gave of a process that opened files, slept, and executed another program."""
 
     pid: int
     objects: dict[str, list[Object]]
@@ -106,14 +106,14 @@ def test_a_return_with_its_stack(traced: Traced) -> None:
 
 
 def test_a_name_of_a_file_forges_nothing(traced: Traced) -> None:
-    names = [each["args"]["name"].encode() for each in traced.objects["entry"]]  # no list among them
+    names = [each["args"]["name"].encode() for each in traced.objects["entry"]]  # a list has no encode()
     assert [name for name in names if b"forged" in name] == [FORGED]
     assert [each["comm"].encode() for each in traced.objects["entry"]][names.index(ARRAY)] == COMM
 
 
 def test_a_call_has_its_duration(traced: Traced) -> None:
     (found,) = traced.objects["call"]
-    assert found["duration_ns"] >= 0.9 * NAP * 1e9  # Python sleeps until a moment that it computes before
+    assert found["duration_ns"] >= 0.9 * NAP * 1e9  # Python computes the sleep's end before it sleeps
     assert found["return"] == 0
 
 
@@ -129,7 +129,7 @@ def test_a_tracepoint_has_all_its_fields(traced: Traced) -> None:
 
 
 def test_counts(trace: StartTrace) -> None:
-    """At the end to a pipe, exactly; live on a terminal, by a pattern a row for each function."""
+    """Counts are exact at the end on a pipe, and live on a terminal, with a row for each function matched."""
     piped = trace("--count", "-L", ME, "r:mine do_sys_openat2")
     live = trace("--count", "call:do_sys_openat2", terminal=True)
     pattern = trace("--count", "kprobe:vfs_re*", terminal=True)
@@ -155,7 +155,7 @@ def test_counts(trace: StartTrace) -> None:
 
 @pytest.mark.needs("available_filter_functions_addrs")
 def test_what_the_kernel_refuses_of_a_pattern(trace: StartTrace, tracefs: Path) -> None:
-    """The rest is counted, or shown; what is refused is told."""
+    """The refused functions of a pattern are reported, and the rest is counted, or shown."""
     counts = Counter(line.split()[2] for line in Path("/proc/kallsyms").read_text().splitlines())
     listed = (tracefs / "available_filter_functions").read_text().splitlines()
     matched = {name for name, *_ in map(str.split, listed) if name.startswith("c_")}
@@ -180,7 +180,7 @@ def test_what_the_kernel_refuses_of_a_pattern(trace: StartTrace, tracefs: Path) 
 
 
 def reading_until(trace: TraceProcess, pattern: bytes) -> Callable[[], bool]:
-    """What opens and reads files, and tells whether the output matches by now."""
+    """Return a function that opens and reads files, and then returns whether the output matches."""
 
     def matches() -> bool:
         for _ in range(50):

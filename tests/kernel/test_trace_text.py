@@ -1,4 +1,4 @@
-"""`trace` shows the events that are asked for, as the kernel's text has them, byte for byte."""
+"""`trace` shows the requested events as the kernel's text has them, byte for byte."""
 
 import os
 import re
@@ -39,7 +39,7 @@ def opens() -> None:
 
 
 def test_it_is_the_kernels_own_byte_for_byte(trace: StartTrace) -> None:
-    """The file `trace` shows the same ring buffer without taking anything out, while we are stopped."""
+    """The output equals the file `trace`, which shows the same buffer unconsumed while we are stopped."""
     child = Child(opens)
     fields = "name=+0(%si):string n=%si:x64 c=+0(%si):x8[3] comm=$comm"
     one = trace("-s", "-L", str(child.pid), f"p:mine do_sys_openat2 {fields}")
@@ -69,7 +69,7 @@ def test_a_terminal_gets_no_control_bytes(trace: StartTrace) -> None:
 
 
 def test_what_is_held_in_the_kernel_comes_at_the_end(trace: StartTrace) -> None:
-    """As it does when the duration is cut short; on a terminal as well."""
+    """With -H, events come at the end, even if the duration is cut short, and on a terminal as well."""
     held = [
         trace("-d", "1000", "-H", getppid()),
         trace("-d", "1000", "-H", getppid(), terminal=True),
@@ -126,7 +126,7 @@ def test_a_thread_or_process_that_is_not_there(trace: StartTrace) -> None:
 
 
 def test_a_call_that_the_compiler_renamed(trace: StartTrace, tracefs: Path) -> None:
-    """Both of its events are where the note says, under the name that was asked for."""
+    """Both events of the call are on the function that the note names, under the requested name."""
     listed = (tracefs / "available_filter_functions").read_text().splitlines()
     symbols = Counter(line.split()[2] for line in Path("/proc/kallsyms").read_text().splitlines())
     clones = [found[1] for line in listed if (found := re.fullmatch(r"(\w+)\.isra\.0", line))]

@@ -14,7 +14,7 @@ FORCE = "not traced because of the warning: give -F to try it all the same."
 
 
 def test_a_function_that_is_never_called(trace: StartTrace) -> None:
-    """As in perf-tools' first example; the document shows it."""
+    """The function of perf-tools' first example is traced with a warning, which the document shows."""
     one = trace("p:do_sys_open")
     one.wait_for(b"Tracing kprobe do_sys_open. Ctrl-C to end.\n")
     assert one.end() == 0
@@ -26,7 +26,7 @@ def test_a_function_that_is_never_called(trace: StartTrace) -> None:
 
 
 def test_functions_that_cannot_be_probed(trace: StartTrace) -> None:
-    """Nor with -F, where the kernel itself refuses it."""
+    """Such functions are refused with a warning, and with -F the kernel itself refuses them."""
     said = {"r:vfs_raed": "did you mean 'vfs_read'?", "p:do_int3": "the kernel keeps kprobes off it"}
     if not has_function("bio_alloc"):
         said["p:bio_alloc %ax"] = "bio_alloc_bioset does its work today"

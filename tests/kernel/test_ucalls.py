@@ -1,4 +1,4 @@
-"""Calls of a program's functions: values, errors and durations are those that the program makes."""
+"""Calls of a program's functions have the values, errors and durations that the program itself sees."""
 
 import subprocess
 from pathlib import Path
@@ -85,7 +85,7 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def timed_calls(program: Path, *arguments: object) -> dict[str, list[tuple[float, float]]]:
-    """The seconds of each call that the program made, at least and at most, by what it was called with."""
+    """Run the program; return the least and most seconds that each call took, by the call's argument."""
     command = [str(program), *map(str, arguments)]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     calls: dict[str, list[tuple[float, float]]] = {}

@@ -1,4 +1,4 @@
-"""Functions of programs and libraries: 23 calls are 23, with their values, by pages, text and profile."""
+"""23 calls of functions of programs and libraries are 23, with values, by pages, text and profile."""
 
 import ctypes
 import os
@@ -84,7 +84,7 @@ def planned(
     fetch: dict[str, str] | None = None,
     **more: Any,
 ) -> ProbeSpec:
-    """How the agent would attach a probe to a program."""
+    """Return the spec by which the agent would attach a probe to a program."""
     attach = Attach(parse_target(to), fetch or {}, only, return_type(returns) if returns else None)
     probe = Probe(name, "help", (attach,), metrics, **more)
     wanted = {label.field for metric in metrics for label in metric.labels}
@@ -108,14 +108,14 @@ def installed(instance: Instance, *specs: ProbeSpec) -> Iterator[list[Installed]
 
 
 def run(program: Path, times: int = TIMES) -> int:
-    """Call both functions so often; the process that did."""
+    """Run the program, which calls both functions ``times`` times; return its process id."""
     child = subprocess.Popen([program, str(times), WORD])
     assert child.wait() == 0
     return child.pid
 
 
 def of(probe: Installed, records: Sequence[Record], *names: str) -> list[tuple[Any, ...]]:
-    """What the records of one probe hold of these arguments."""
+    """Return the values of these arguments in the records of one probe."""
     places = [probe.layout.place(name) for name in names]
     return [
         tuple(record[place] for place in places if place is not None)
@@ -155,7 +155,7 @@ def test_calls_with_their_values(instance: Instance, program: Path, kind: Any) -
         ]
         assert {record[CALLER] for record in records} == {None}
         assert {record[TID] for record in records} == {pid}
-        # Where x86-64 returns it has taken the return address off the stack; arm64 has it in a register.
+        # On return, x86-64 has popped the return address off the stack; arm64 has it in a register.
         popped = 8 if platform.machine() == "x86_64" else 0
         frames = of(enter, records, "frame")
         assert of(leave, records, "frame") == [(stack + popped,) for (stack,) in frames]
@@ -194,7 +194,7 @@ def test_a_filter_narrows_the_events_and_not_the_hits(instance: Instance, progra
 
 @pytest.mark.needs("events/sched/sched_process_exec/hist")
 def test_the_kernel_adds_up(instance: Instance, program: Path) -> None:
-    """`aggregate: kernel` is hist triggers, as on a kprobe."""
+    """`aggregate: kernel` on a uprobe uses hist triggers, as on a kprobe."""
     added = Metric("counter", "sum_total", "help", "return", (Label("tid", "tid"),))
     spec = planned("leave", f"uretprobe:{program}:twice", "u64", metrics=(added,), aggregate="kernel")
     with installed(instance, spec) as (probe,):
@@ -211,7 +211,7 @@ def test_the_kernel_adds_up(instance: Instance, program: Path) -> None:
 
 
 def test_a_foreign_uprobe_of_our_name(instance: Instance, program: Path) -> None:
-    """The profile prints no group."""
+    """Another tool's uprobe of our event's name is not counted, although the profile prints no group."""
     files, group = instance.files, f"{NAME}_foreign"
     offset = file_offset(str(program), "shorter")
     with installed(instance, planned("enter", f"uprobe:{program}:twice")) as (probe,):
@@ -233,7 +233,7 @@ def own_libc() -> str:
 
 
 def test_a_version_of_a_function_of_the_c_library(instance: Instance) -> None:
-    """Of glibc, whose first version on this machine depends on the architecture."""
+    """A version selects a function of glibc, whose first version depends on the architecture."""
     version = {"x86_64": "GLIBC_2.2.5", "aarch64": "GLIBC_2.17"}[platform.machine()]
     target = f"uretprobe:{own_libc()}:gnu_get_libc_version@{version}"
     spec = planned(
@@ -249,7 +249,7 @@ def test_a_version_of_a_function_of_the_c_library(instance: Instance) -> None:
 
 
 def test_a_program_as_another_process_sees_it(instance: Instance, program: Path) -> None:
-    """The way to a container's file; the file is the same, so whoever runs it is seen."""
+    """Through /proc/PID/root, as for a container's file, a probe sees every process that runs the file."""
     spec = planned("enter", f"uprobe:/proc/{os.getpid()}/root{program}:twice")
     with installed(instance, spec) as (probe,):
         run(program)
@@ -279,7 +279,7 @@ def test_what_the_kernel_refuses(instance: Instance, program: Path, place: str, 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the instruction is x86-64's")
 def test_an_instruction_that_cannot_be_probed(instance: Instance, tmp_path: Path) -> None:
-    """It is looked at when a running program has it, else only as one starts, and then nobody tells."""
+    """The kernel checks an instruction if a running program maps it, else as one starts, without a report."""
     program = compiled(tmp_path / "locked", LOCKED)
     with subprocess.Popen([program], stdin=subprocess.PIPE) as child:
         spec = planned("locked", f"uprobe:{program}:locked")

@@ -1,4 +1,4 @@
-"""A kernel that is locked down says so in one sentence. Last of all: it stays so until it is booted again."""
+"""A locked-down kernel is reported in one sentence. The test runs last: lockdown lasts until a reboot."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ LOCKDOWN = Path("/sys/kernel/security/lockdown")
 
 @pytest.fixture
 def as_found() -> None:
-    """Nothing can be read any more, so nothing can be compared."""
+    """Compares nothing, because nothing can be read any more under lockdown."""
 
 
 @pytest.mark.skipif("KPROBE_EXPORTER_VM" not in os.environ, reason="not on a machine that is used on")

@@ -1,10 +1,10 @@
-"""What a kernel says to a line that is written to it."""
+"""Whether the kernel accepts a line that is written to one of its files."""
 
 from kprobe_exporter.tracefs.files import MountedTracefs
 
 
 def takes(files: MountedTracefs, path: str, text: str) -> bool:
-    """Whether the kernel takes the text."""
+    """Return whether the kernel accepts the text."""
     try:
         files.write(path, text)
     except OSError:

@@ -1,4 +1,4 @@
-"""Children that do what tests/kernel/capture.py records: opens, under names that parsers stumble on."""
+"""Child processes for tests/kernel/capture.py: they open files, under names that are hard to parse."""
 
 import ctypes
 import os
@@ -14,7 +14,7 @@ TRUE = Path("/bin/true").resolve()
 Work = Callable[[], None]
 
 
-# The strings that a parser of lines has to stand: the kernel prints them as they are.
+# The kernel prints these strings unescaped, so a parser of lines must cope with them.
 COMMS = (b"plain", b"a b-7 [001]: x", b'q" x="1', b"\xff\xfebytes", b"new\nline")
 FORGED = b'x" comm="a"\n  forged-1       [000] .....     1.000001: cap_open: (f+0x0/0x1) dfd=1'
 PATHS = (b"/dev/null", b"/nonexistent", b"/nonexistent/with space", b'/q" x="1', b"/\xff", FORGED)
@@ -33,7 +33,7 @@ def _opens_as(comm: bytes, *paths: bytes) -> Work:
 
 
 def _thread() -> None:
-    """A thread whose id is not its process', under a name of its own."""
+    """Open a file in a second thread, whose id and name differ from those of its process."""
 
     def work() -> None:
         _rename(b"worker")
@@ -74,7 +74,7 @@ WORKS += [_thread, _exec]
 
 
 class Child:
-    """A forked process that waits for work() and ends with it."""
+    """A forked process that waits for a call of ``work``, does its work, and ends."""
 
     def __init__(self, work: Work) -> None:
         wait, self._start = os.pipe()
@@ -91,7 +91,7 @@ class Child:
         os.close(wait)
         os.close(tell)
         self.tid = int(os.read(own, 20))
-        """As its events have it."""
+        """The thread id that its events have."""
         os.close(own)
 
     def work(self) -> None:
@@ -107,7 +107,7 @@ class Child:
 
 @contextmanager
 def children(works: list[Work]) -> Iterator[list[Child]]:
-    """A child for each work, forked and waiting; all are gone at the end."""
+    """Yield a forked, waiting child for each work; all have ended when the context is left."""
     with ExitStack() as stack:
         forked = []
         for work in works:

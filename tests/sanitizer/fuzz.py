@@ -1,7 +1,7 @@
 """Feeds damaged pages to a page parser that was built with AddressSanitizer.
 
-`python -m tests.sanitizer.fuzz PAGES SEED`, with the parser in $SANITIZED. A page lies in memory of
-exactly its own size, so that a byte read past it is a byte that is not ours.
+`python -m tests.sanitizer.fuzz PAGES SEED`, with the parser in $SANITIZED. A page lies in memory of exactly
+its own size, so that AddressSanitizer reports any read past its end.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ from tests.unit.source.test_pages import PROBES, SHAPES, STACKS, Names, back, en
 
 EXTREMES = (0, 1, 3, 4, 7, 8, 0x7F, 0xFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 1 << 31, 1 << 30, 4080, 4081, 4096)
 MANY_PAGES = 70
-"""More than a parser takes at once."""
+"""More than a parser reads at once."""
 
 INTERESTING = [struct.pack("=I", value) for value in EXTREMES]
 
@@ -82,7 +82,7 @@ def _full(random: Random) -> bytes:
 
 
 def damaged_page(random: Random) -> bytes:
-    """A page as the kernel would write it, then not."""
+    """A page as the kernel writes it, then damaged."""
     page = Page(random.getrandbits(60), lost=random.choice([None, 5]), flags=random.choice([0, MISSED]))
     now = page.time
     for _ in range(random.randrange(40)):

@@ -1,4 +1,4 @@
-"""Whatever a page claims, the compiled walk reads nothing outside it: AddressSanitizer is the judge."""
+"""Whatever a page contains, the compiled walk reads nothing outside it; AddressSanitizer checks this."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ FLAGS = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -O1 -g -sh
 
 @pytest.fixture(scope="session")
 def sanitized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The walk, built with sanitizers, and the run-time library that has to be there first."""
+    """The walk, built with sanitizers, and the run-time library to preload."""
     compiler = shutil.which("gcc")
     if compiler is None:
         if os.environ.get("CI"):

@@ -1,1 +1,1 @@
-"""What tests of several suites share, and no test is."""
+"""Helpers for the tests of several suites; this package holds no tests."""

@@ -1,4 +1,4 @@
-"""The kernel's own ids of threads, which events have: in a PID namespace they are not those of getpid(2)."""
+"""The kernel's own thread ids, as events have them; in a PID namespace they differ from getpid(2)'s."""
 
 import re
 import threading
@@ -10,12 +10,12 @@ FIRST = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 
 
 def in_the_first_namespace() -> bool:
-    """Whether the ids are the same. Where they are not, /proc does not know the kernel's."""
+    """Whether getpid(2) and events use the same ids. If not, /proc does not know the kernel's ids."""
     return Path("/proc/self/ns/pid").stat().st_ino == FIRST
 
 
 def kernel_tid() -> int:
-    """The id of the calling thread in its events: in an event that it writes where it has another one."""
+    """The calling thread's id in events. In a PID namespace, the thread writes an event to find it out."""
     own = threading.get_native_id()
     if in_the_first_namespace():
         return own

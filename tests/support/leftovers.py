@@ -1,7 +1,7 @@
 """What tests may leave in a kernel: dynamic events, and instances of tracefs.
 
-A VM has nothing else in it: there, all of them count. On a machine with other programs, whose events and
-instances come and go as they please, only those count that have a name which tests or their agents give.
+In a VM all of them count, since only tests run there. On a machine with other programs, which add and remove
+events and instances at any time, only names that tests or their agents use count.
 """
 
 import os
@@ -14,11 +14,11 @@ NAMES = re.compile(
     r"|.*_under_test.*|kp_.*|capture_.*|harness_.*"
     r"|contract_test.*|example-packs|foreign|other|other_agent|otlp_faults|somebody"
 )
-"""Of groups of events, and of instances."""
+"""Names of event groups and of instances."""
 
 
 def definitions(tracefs: Path, *, alone: bool = ALONE) -> str:
-    """The dynamic events that count, a line each; the definitions files lack what is not built in."""
+    """The dynamic events that count, one a line. The kernel lacks the files of features not built in."""
     files = [tracefs / name for name in ("kprobe_events", "uprobe_events", "dynamic_events")]
     lines = [line for file in files if file.exists() for line in file.read_text().splitlines(keepends=True)]
     return "".join(line for line in lines if counts(group(line), alone=alone))
@@ -31,10 +31,10 @@ def instances(tracefs: Path, *, alone: bool = ALONE) -> list[str]:
 
 
 def counts(name: str, *, alone: bool = ALONE) -> bool:
-    """Whether what has this name, or is in this group, may be a test's."""
+    """Whether an instance or a group with this name may belong to a test."""
     return alone or NAMES.fullmatch(name) is not None
 
 
 def group(line: str) -> str:
-    """``r23:GROUP/EVENT PLACE``: as the kernel prints it, a definition always has a group."""
+    """The group in ``r23:GROUP/EVENT PLACE``; the kernel always prints a definition's group."""
     return line.split(" ", maxsplit=1)[0].partition(":")[2].partition("/")[0]

@@ -1,8 +1,8 @@
-"""How long a test waits: seconds of an idle machine, stretched by how slow this one is.
+"""How long a test waits: the seconds that an idle machine needs, multiplied by this machine's slowness.
 
-An emulated CPU, a busy machine and a fast one differ by a factor of thirty. A test names the seconds that
-an idle machine may take; `patience` stretches them, so that no time-out is chosen for the slowest machine.
-A time-out only bounds how long a failure takes: nothing here loosens an assertion.
+An emulated CPU, a busy machine and a fast one differ by a factor of thirty. A test states the seconds that an
+idle machine may take, and `patience` scales them, so that no time-out is chosen for the slowest machine.
+A time-out only bounds how long a failure takes; scaling it loosens no assertion.
 """
 
 import os
@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 REFERENCE = 0.15
-"""Seconds: what `_import_time` gives on an idle core of 2.5 GHz."""
+"""Seconds that `_import_time` measures on an idle core of 2.5 GHz."""
 
 MOST = 10.0
-"""The factor's bound: a machine that is slower yet is reported by its tests."""
+"""The largest factor. A machine that is slower still shows up as failing tests."""
 
 _VARIABLE = "KPROBE_EXPORTER_TEST_SLOWNESS"
 
 
 def slowness() -> float:
-    """How many times longer than on the reference machine an import takes here; 1 to MOST.
+    """How many times longer than on the reference machine an import takes here, from 1 to MOST.
 
-    It is measured once: child processes inherit it by the environment.
+    It is measured once; child processes inherit it through the environment.
     """
     if _VARIABLE not in os.environ:
         os.environ[_VARIABLE] = f"{min(max(_import_time() / REFERENCE, 1.0), MOST):.2f}"
@@ -32,14 +32,14 @@ def slowness() -> float:
 
 
 def patience(seconds: float) -> float:
-    """The seconds that a test waits here for what takes an idle machine at most `seconds`."""
+    """The seconds that a test waits here for something that takes an idle machine at most `seconds`."""
     return seconds * slowness()
 
 
 def eventually(true: Callable[[], object], seconds: float = 20) -> None:
-    """Wait for what another process or the kernel is about to do.
+    """Wait until a condition holds that another process or the kernel is about to fulfil.
 
-    Raises AssertionError if it is not so within `patience(seconds)`.
+    Raises AssertionError if it does not hold within `patience(seconds)`.
     """
     limit = patience(seconds)
     end = time.monotonic() + limit
@@ -50,10 +50,10 @@ def eventually(true: Callable[[], object], seconds: float = 20) -> None:
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Hold what is done in the context to a deadline that it has itself, such as that of an end.
+    """Assert that the context's body meets a deadline that the product itself has, such as that for stopping.
 
-    Raises AssertionError if it takes longer than `patience(seconds)`. How fast something is when it has
-    no deadline is no matter of a test: that is a row of a benchmark.
+    Raises AssertionError if it takes longer than `patience(seconds)`. The speed of something that has no
+    deadline belongs in a benchmark, not in a test.
     """
     begun = time.monotonic()
     yield
@@ -62,7 +62,7 @@ def within(seconds: float) -> Iterator[None]:
 
 
 def _import_time() -> float:
-    """Seconds that a new interpreter takes to import a part of the standard library."""
+    """Seconds that a new interpreter needs to import a part of the standard library."""
     begun = time.monotonic()
     subprocess.run([sys.executable, "-I", "-c", "import asyncio, http.server, email.parser"], check=True)
     return time.monotonic() - begun

@@ -12,16 +12,16 @@ MS_REC, MS_PRIVATE = 0x4000, 0x40000  # include/uapi/linux/mount.h
 
 @functools.cache
 def provide() -> str:
-    """Enter a mount namespace with a tracefs. Returns why that cannot be, or an empty string.
+    """Enter a mount namespace with a tracefs. Returns the reason why that is impossible, or an empty string.
 
-    The first call must come before the process has other threads: those stay in the old namespace.
+    The first call must precede the start of other threads, since those stay in the old namespace.
     """
     if os.geteuid() != 0:
         return "only root can mount tracefs"
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWNS) != 0:
         return f"no mount namespace: {os.strerror(ctypes.get_errno())}"
-    # In a new namespace mounts are shared with the old one where systemd has made them so.
+    # systemd makes mounts shared: without MS_PRIVATE they would propagate to the old namespace.
     if libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None) != 0:
         return f"mounts cannot be private: {os.strerror(ctypes.get_errno())}"
     if not (TRACEFS / "README").exists() and libc.mount(b"nodev", bytes(TRACEFS), b"tracefs", 0, None) != 0:

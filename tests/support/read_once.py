@@ -1,8 +1,7 @@
-"""What does not change while a kernel runs, read once for all agents that a test session forks.
+"""Kernel data that does not change while a kernel runs, read once for all agents that a test session forks.
 
 Under emulation an agent would spend nine tenths of its start on the kernel's 50,000 functions, 190,000
-symbols and 100,000 types. What is read, and how it is used, stays the agent's own code: only the first
-reading is kept.
+symbols and 100,000 types. The agent's own code reads and uses them; only the first result is kept.
 """
 
 import gc
@@ -25,10 +24,10 @@ MODULES = Path("/proc/modules")
 
 @contextmanager
 def read_once(kernel: MountedTracefs) -> Iterator[None]:
-    """Within it, this process and those that it forks read functions, symbols and types once.
+    """In this context, this process and the processes that it forks read functions, symbols and types once.
 
-    A process that cannot read them does not get them either. Entered a second time it does nothing:
-    pytest runs a session's fixture once for each directory that imports it.
+    A process that is not allowed to read them does not get them. A nested call does nothing: pytest runs a
+    session fixture once for each directory that imports it.
     """
     if isinstance(vars(Resolver)["_places"], property):
         yield
@@ -38,16 +37,16 @@ def read_once(kernel: MountedTracefs) -> Iterator[None]:
         _functions(patch, kernel)
         _symbols(patch, kernel)
         _types(patch)
-        # What is there by now is not looked through by the collections of every forked process.
+        # The garbage collector of a forked process need not scan the objects that exist by now.
         gc.collect()
         gc.freeze()
         yield
-        # hypothesis looks at the end for what refers to a frozen object, and would find nothing.
+        # At its end hypothesis searches for references to an object; it would find none in frozen objects.
         gc.unfreeze()
 
 
 def _lists(patch: pytest.MonkeyPatch, kernel: MountedTracefs) -> None:
-    """Lines of the long lists; the kernel takes longer to write them than a process to read them."""
+    """Keep the lines of the long lists: the kernel takes longer to write them than a process to read them."""
     read: Callable[[Path], Iterator[bytes]] = vars(lists)["_lines"]
     known: dict[tuple[Path, frozenset[str]], list[bytes]] = {}
 
@@ -56,7 +55,7 @@ def _lists(patch: pytest.MonkeyPatch, kernel: MountedTracefs) -> None:
             yield from read(path)
             return
         place = path, frozenset(lists.modules(read(MODULES)) if MODULES.exists() else ())
-        with path.open("rb") as file:  # which a process may not be allowed to, or see without addresses
+        with path.open("rb") as file:  # the process may lack the right to open it, or see no addresses
             first = file.readline()
         if place not in known:
             known[place] = list(read(path))
@@ -102,7 +101,7 @@ def _symbols(patch: pytest.MonkeyPatch, kernel: MountedTracefs) -> None:
 
 
 def _types(patch: pytest.MonkeyPatch) -> None:
-    """The places of the kernel's types, and the functions among them by the offsets of their names."""
+    """Keep the positions of the kernel's types, and its functions by the offsets of their names."""
     walk: Callable[[Types, object, Collection[str]], None] = vars(Types)["_walk"]
     known: dict[bytes, tuple[array[int], dict[int, list[int]]]] = {}
 

@@ -1,4 +1,4 @@
-"""A whole agent with a large scrape, alone or beside clients that are idle, slow or guess passwords."""
+"""A whole agent with a large scrape, with or without clients that are idle, slow or guess passwords."""
 
 import base64
 import socket
@@ -48,7 +48,7 @@ def basic(password: str) -> str:
 
 
 class Scraped:
-    """A running agent, and what it takes to talk to it."""
+    """A running agent, and the means to connect to it."""
 
     def __init__(self, agent: AgentProcess, port: int, client: ssl.SSLContext | None) -> None:
         self.agent = agent
@@ -56,7 +56,7 @@ class Scraped:
         self._client = client
 
     def connect(self, buffer: int = 0) -> socket.socket:
-        """``buffer`` bounds what the kernel takes in for it."""
+        """Return a new connection; ``buffer`` bounds the bytes that the kernel receives for it."""
         sock = socket.socket()
         if buffer:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
@@ -65,12 +65,12 @@ class Scraped:
         return sock
 
     def secure(self, buffer: int = 0) -> socket.socket:
-        """A connection with TLS, where there is any."""
+        """Return a new connection, over TLS if the agent has it."""
         sock = self.connect(buffer)
         return self._client.wrap_socket(sock, server_hostname="localhost") if self._client else sock
 
     def ask(self, password: str = "secret") -> tuple[int, bytes]:
-        """The status and the body, on a connection of its own."""
+        """Scrape on a new connection; return the status and the body."""
         connection = HTTPConnection("localhost", self.port)
         connection.sock = self.secure()
         try:
@@ -81,7 +81,7 @@ class Scraped:
             connection.close()
 
     def first_words(self) -> bytes:
-        """What a client with TLS says first; without TLS, a request."""
+        """A TLS client's first message; without TLS, a request."""
         if self._client is None:
             return REQUEST % basic("secret").encode()
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -94,11 +94,11 @@ class Scraped:
 def scraped(
     directory: Path, web_config: str, client: ssl.SSLContext | None, text: str = CONFIG
 ) -> Iterator[Scraped]:
-    """An agent with this configuration, whose one function fires EVENTS; its files are in the directory."""
+    """Run an agent with this configuration and its files in the directory; its one function fires EVENTS."""
     config, web = directory / "config.yaml", directory / "web.yml"
     config.write_text(text)
     web.write_text(web_config)
-    # Taken here, so that the port is known without reading the log for http or https.
+    # The test chooses the port, so that it need not read http or https from the log.
     with socket.create_server(("127.0.0.1", 0)) as free:
         port: int = free.getsockname()[1]
 
@@ -126,7 +126,7 @@ def scraped(
 
 @contextmanager
 def protected(directory: Path, *, tls: bool) -> Iterator[Scraped]:
-    """An agent that asks for a password, perhaps over TLS, and has all its samples."""
+    """Run an agent that requires a password, perhaps over TLS, and wait until it has all its samples."""
     directory.mkdir()
     hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(10)).decode()
     text = f"basic_auth_users: {{scraper: {hashed}}}\n"
@@ -143,21 +143,21 @@ def protected(directory: Path, *, tls: bool) -> Iterator[Scraped]:
 
 @contextmanager
 def idle_and_slow_clients(agent: Scraped) -> Iterator[Callable[[int], None]]:
-    """Idle: half of them send nothing, half finish their handshake. Slow: one byte of each at every call."""
+    """Half of the idle clients send nothing, half finish the handshake; each call sends slow ones a byte."""
     words, request = agent.first_words(), REQUEST % basic("secret").encode()
     with ExitStack() as stack:
         for number in range(IDLE):
             stack.enter_context(agent.connect() if number % 2 else agent.secure())
         slow = [stack.enter_context(agent.connect()) for _ in range(SLOW // 2)]
         inside = [stack.enter_context(agent.secure()) for _ in range(SLOW // 4)]
-        # They ask for more than fits in between, and take nothing.
+        # These clients request more than the buffers hold, and read nothing.
         for _ in range(SLOW - SLOW // 2 - SLOW // 4):
             stack.enter_context(agent.secure(buffer=1)).sendall(request * 4)
 
         def dribble(number: int) -> None:
             for socks, text in ((slow, words), (inside, request)):
                 for sock in socks:
-                    with suppress(OSError):  # this one may have had its time
+                    with suppress(OSError):  # the server may have timed this client out
                         sock.sendall(text[number % len(text) :][:1])
 
         yield dribble
@@ -165,7 +165,7 @@ def idle_and_slow_clients(agent: Scraped) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def guessing_clients(agent: Scraped) -> Iterator[list[int]]:
-    """Threads that ask with wrong passwords as fast as they are answered; gives the answers' statuses."""
+    """Run threads that send wrong passwords at full speed; yield the statuses of the answers."""
     over = threading.Event()
     statuses: list[int] = []
 

@@ -1,4 +1,4 @@
-"""A real systemd over the unit of deploy/systemd, in namespaces, a cgroup and a /run of its own."""
+"""A real systemd that runs the unit of deploy/systemd, with namespaces, a cgroup and a /run of its own."""
 
 import os
 import re
@@ -34,11 +34,11 @@ exec {manager} --system --unit=quiet.target --log-target=console --show-status=n
 """
 
 START_TIME = 20
-"""Seconds that an idle machine takes at most to start the unit, with imports from a cold cache."""
+"""Seconds that an idle machine needs at most to start the unit, with imports from a cold cache."""
 
 
 class Systemd:
-    """A manager in namespaces of its own, and commands to it from inside of them."""
+    """A manager in its own namespaces, and commands that are run inside them."""
 
     def __init__(self, pid: int, output: Path) -> None:
         self.pid = pid
@@ -60,7 +60,7 @@ class Systemd:
         return self.ctl("show", UNIT, f"--property={name}", "--value").strip()
 
     def main_pid(self) -> int:
-        """The main process as this namespace numbers it."""
+        """The main process' id in this process' PID namespace."""
         inner = self.shows("MainPID")
         for status in Path("/proc").glob("[0-9]*/status"):
             found = re.search(r"^NSpid:.*\t(\d+)$", status.read_text(), re.MULTILINE)
@@ -73,7 +73,7 @@ class Systemd:
         raise AssertionError(f"no process {inner} in the namespace of systemd")
 
     def log(self) -> str:
-        """What the agent wrote to stderr."""
+        """The agent's stderr."""
         return Path(f"/proc/{self.pid}/root/run/agent.log").read_text()
 
 
@@ -82,7 +82,7 @@ def _namespace(process: Path) -> str:
 
 
 def lay_out(files: Path, port: int) -> None:
-    """The unit as it is, a drop-in with what differs on this machine, and a target without anything."""
+    """Write the unit unchanged, a drop-in with this machine's differences, and an empty target."""
     (files / f"{UNIT}.d").mkdir(parents=True)
     shutil.copy(UNITS / UNIT, files)
     (files / "quiet.target").write_text("[Unit]\nDefaultDependencies=no\n")
@@ -97,9 +97,9 @@ def lay_out(files: Path, port: int) -> None:
         f"Environment='OPTIONS=--config /run/configuration.yaml --web.listen-address 127.0.0.1:{port}'\n"
         "Environment=PYTHONDONTWRITEBYTECODE=1\n"
         "StandardOutput=append:/run/agent.log\nStandardError=append:/run/agent.log\n"
-        # This machine's Python may be below /root.
+        # This machine's Python may be below /root,
         "ProtectHome=read-only\n"
-        # And this tree below /tmp.
+        # and this tree below /tmp.
         f"BindReadOnlyPaths={ROOT}\n"
     )
 

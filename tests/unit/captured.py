@@ -1,4 +1,4 @@
-"""The fixtures that real kernels wrote (tests/fixtures), as tests take them."""
+"""Files that real kernels wrote (tests/fixtures), for use in tests."""
 
 import json
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ KERNELS = sorted(path.parent.name for path in FIXTURES.glob("*/meta.json"))
 
 @dataclass(frozen=True)
 class Captured:
-    """One captured file, and what its kernel's meta.json says of it."""
+    """One captured file and its entry in the kernel's meta.json."""
 
     kernel: str
     name: str
@@ -30,12 +30,12 @@ class Captured:
         return self.data.decode(errors="replace")
 
     def beside(self, folder: str) -> "Captured":
-        """What was captured of the same stream in another folder."""
+        """Return the capture of the same stream in another folder."""
         return Captured(self.kernel, f"{folder}/{Path(self.name).name}", self.how)
 
 
 def captured(start: str) -> list[Captured]:
-    """All files, of all kernels, whose name starts so. There is at least one: none would test nothing."""
+    """Return all kernels' files whose names begin with ``start``; fail on none: it would test nothing."""
     found = list(_captured(start))
     assert found, f"no fixture starts with {start}"
     return found

@@ -1,4 +1,4 @@
-"""What the unit tests share: no example of a property has a deadline, since other load may hold it up."""
+"""Settings of all unit tests: hypothesis examples have no deadline, since other load may delay them."""
 
 from hypothesis import settings
 

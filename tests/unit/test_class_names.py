@@ -1,4 +1,4 @@
-"""A public class name stands in one module only: a reader who meets it knows which class it is."""
+"""A public class name stands in one module only, so that a reader knows which class is meant."""
 
 import ast
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""The documents say what is: examples are the files, tests run commands, outputs are what comes out."""
+"""The documents are right: examples are files, commands are run by tests, and outputs match."""
 
 import json
 import os
@@ -37,14 +37,14 @@ NOT_RUN = {
     "make bench": "it takes a quarter of an hour",
     "make vmtest": "it is what runs the tests of kernels",
 }
-"""The commands that no test runs, and why; of these make tells what it would run."""
+"""Commands that no test runs, and why. For these, a test checks what `make --dry-run` shows."""
 
 NAMED = {"kprobe-exporter trace": "asks for a definition; the README has some, which are run"}
-"""What its table names that is no whole command."""
+"""Entries of the README's table of commands that are not complete commands."""
 
 
 def test_every_command_of_the_readme_is_run() -> None:
-    """The modules named here, and this one, take the commands they run from the README's text."""
+    """The two imported modules and this one take the commands that they run from the README's text."""
     assert all(module.reads is reads for module in (of_deployment, of_kernels))
     run = set(map(the_command, STARTS)) | {f"kprobe-exporter trace {arguments}" for arguments in TRACED}
     assert len(commands()) > 20
@@ -77,7 +77,7 @@ def test_what_is_not_run_is_there(command: str) -> None:
 
 
 def invoke(command: str, **placeholders: Path) -> Result:
-    """A command of the README in this process, with files for the words that stand for one."""
+    """Run a command of the README in this process, with files in place of its placeholder words."""
     program, *words = shlex.split(command)
     assert program == "kprobe-exporter"
     return CliRunner().invoke(main, [str(placeholders.get(word, word)) for word in words])
@@ -100,7 +100,7 @@ def test_the_readmes_replay_prints_what_it_says(command: str, general: str, tmp_
 
 
 def bash(script: str, typed: str = "") -> subprocess.CompletedProcess[str]:
-    """What is typed at the top of the checkout, where the environment of this Python is active."""
+    """Run a script at the top of the checkout, with the environment of this Python active."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     return subprocess.run(
         ["bash", "-c", script],

@@ -1,4 +1,4 @@
-"""What the examples say that a uprobe costs is what docs/benchmarks.md has measured."""
+"""The costs of uprobes in the examples are those measured in docs/benchmarks.md."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ PACK = ROOT / "examples/packs/userspace.yaml"
 
 
 def nanoseconds(kind: str) -> int:
-    """What a firing costs on a real processor: measured, or else the constant for it."""
+    """Return the ns that one firing costs on a real processor: measured, or else the constant."""
     (row,) = re.findall(rf"^\| {kind} \|(.*)\|$", FIRING, re.MULTILINE)
     *_, measured, _, constant = (cell.strip() for cell in row.split("|"))
     return int((measured or constant).replace(",", ""))
@@ -40,6 +40,6 @@ def test_the_document_says_so_too() -> None:
 
 
 def test_no_other_pack_has_a_probe_in_a_program() -> None:
-    """Whose costs would have to be held here as well."""
+    """The costs of another pack with a uprobe would have to be checked here as well."""
     files = [file.name for file in PACK.parent.glob("*.yaml") if re.search(r"\bu\w*:/", file.read_text())]
     assert files == [PACK.name]

@@ -18,23 +18,23 @@ NAME = PACKAGE.name
 DOCUMENT = ROOT / "ARCHITECTURE.md"
 
 LONGEST_CHAIN = 8
-"""Packages on the longest way of imports, both ends counted."""
+"""The number of packages in the longest chain of imports, counting both ends."""
 
 PYTHON = sorted(PACKAGE.rglob("*.py"))
 CYTHON = sorted(path for path in PACKAGE.rglob("*.p?[xdi]") if path.suffix in (".pyx", ".pxd", ".pxi"))
 
 Imports = Mapping[str, Mapping[str, list[str]]]
-"""Of each package the packages that it imports, each with the files that do it."""
+"""For each package, the packages that it imports, each with the files that import it."""
 
 
 def package_of(file: Path) -> str:
-    """The directory of a module, ``export/otlp``; for a module beside the packages its own name."""
+    """Return a module's directory, such as ``export/otlp``, or its own name if it is beside the packages."""
     place = file.relative_to(PACKAGE)
     return place.parent.as_posix() if len(place.parts) > 1 else place.stem
 
 
 def package_named(name: str) -> str:
-    """The package that a dotted name lies in, as ``package_of`` has it; "" for our version alone."""
+    """Return the package of a dotted name in the form of ``package_of``; "" for the root package alone."""
     place = PACKAGE
     parts = name.split(".")[1:]
     for part in parts:
@@ -45,7 +45,7 @@ def package_named(name: str) -> str:
 
 
 def in_python(source: str) -> Iterator[str]:
-    """What Python code imports of ours, as dotted names, wherever in it the import stands."""
+    """Yield the dotted names of this project that Python code imports anywhere."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if ours(alias.name))
@@ -65,7 +65,7 @@ IMPORT = re.compile(
 
 
 def in_cython(source: str) -> Iterator[str]:
-    """What Cython code imports or cimports of ours, as dotted names."""
+    """Yield the dotted names of this project that Cython code imports or cimports."""
     code = re.sub(r'"""(?:.|\n)*?"""|#.*', "", source).replace("\\\n", " ")
     for found in IMPORT.finditer(code):
         if module := found["module"]:
@@ -97,7 +97,7 @@ def imports() -> Imports:
 
 @cache
 def table() -> Mapping[str, list[str]]:
-    """The table in ARCHITECTURE.md: a package and what it may import. A line may go on in the next one."""
+    """Return the table in ARCHITECTURE.md: what each package may import. A row may span several lines."""
     text = DOCUMENT.read_text().partition("\n## Packages\n")[2].partition("\n## ")[0]
     head, *lines = text.partition("```\n")[2].partition("```")[0].splitlines()
     column = head.index("may import")
@@ -155,10 +155,10 @@ def test_chains_of_imports_are_short_and_no_circles(package: str) -> None:
 
 def test_beside_the_packages_stand_three_modules() -> None:
     entries = [path for path in PACKAGE.iterdir() if path.name != "__pycache__"]
-    # py.typed says to type checkers that the package is typed (PEP 561); it can be nowhere else.
+    # py.typed marks the package as typed for type checkers (PEP 561); it must stand here.
     files = {"errors.py", "__init__.py", "__main__.py", "py.typed"}
     assert {path.name for path in entries if path.is_file()} == files
-    # Of a package that was moved, a checkout keeps a directory with bytecode.
+    # After a package has moved, a checkout keeps its old directory with only bytecode in it.
     directories = {path.parent for path in PACKAGE.rglob("*") if path.is_file() and path.suffix != ".pyc"}
     assert [path for path in directories if not (path / "__init__.py").is_file()] == []
 
@@ -225,7 +225,7 @@ def test_an_import_of_the_compiled_walk_is_seen() -> None:
 
 
 def opens_for_writing(module: Path) -> Iterator[str]:
-    """The calls in a module that may write a file."""
+    """Yield the calls in a module that may write a file."""
     for node in ast.walk(ast.parse(module.read_text())):
         if not isinstance(node, ast.Call):
             continue
@@ -244,11 +244,11 @@ def opens_for_writing(module: Path) -> Iterator[str]:
 
 
 def test_only_one_module_writes_below_tracefs() -> None:
-    """Opened in the wrong way, a definitions file deletes everybody's probes."""
+    """Opened in the wrong way, a definitions file deletes the probes of all programs."""
     writers = {module: set(opens_for_writing(module)) for module in (PACKAGE / "tracefs").glob("*.py")}
     assert {module.name: calls for module, calls in writers.items() if calls} == {
         "files.py": {"os.open", "(self.root / path).mkdir", "(self.root / path).rmdir"},
-        # Through the one above: they call the Tracefs that they are given.
+        # These write through files.py: they call the Tracefs that they are given.
         "instance.py": {"files.mkdir", "files.rmdir"},
     }
 

@@ -1,4 +1,4 @@
-"""docs/kinds.md has every kind and every decoder, and each of its examples is a right configuration."""
+"""docs/kinds.md has every kind and every decoder, and each of its examples is a valid configuration."""
 
 from pathlib import Path
 
@@ -56,7 +56,7 @@ def loaded(directory: Path, probe: str) -> tuple[Probe, ...]:
 
 @pytest.mark.parametrize("row", [*kinds(), *decoders()], ids=lambda row: row.name)
 def test_the_readme_has_the_same_row(row: Row) -> None:
-    """Which is run, then, as this one is."""
+    """The README has the same row as docs/kinds.md, so its example is run as well."""
     shown = [row.cells[heading] for heading in ("`attach:`", "the label", "gives") if heading in row.cells]
     assert any(
         all(cell in line for cell in shown) and line.startswith(f"| {next(iter(row.cells.values()))} |")

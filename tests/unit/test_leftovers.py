@@ -1,4 +1,4 @@
-"""What another program does in the kernel during a test is no leftover; what has a name of ours is one."""
+"""Changes by another program during a test are no leftovers; anything under one of our names is one."""
 
 from pathlib import Path
 

@@ -106,7 +106,7 @@ def test_a_heatmap_shows_what_fell_between_two_bounds() -> None:
         for rect in drawn(heatmap("Heat", "s", buckets)).iter(f"{SVG}rect")
         if rect.get("x")
     ]
-    # 4 up to 0.1 s at first, then 9 between 0.1 and 1 s, and nothing above.
+    # 4 values up to 0.1 s in the first interval, then 9 between 0.1 and 1 s, and none above.
     cells, scale = cells[:2], cells[2:]
     assert [x for x, _ in cells] == [f"{LEFT:.1f}", f"{(LEFT + WIDTH - RIGHT) / 2:.1f}"]
     assert {colour for _, colour in cells} <= {colour for _, colour in scale}

@@ -1,4 +1,4 @@
-"""docs/configuration.md and docs/metrics.md are what the code makes of them, and lack and invent nothing."""
+"""docs/configuration.md and docs/metrics.md are what the code generates, with nothing missing or added."""
 
 import re
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_every_row_says_something(name: str) -> None:
 
 class TestConfiguration:
     def test_every_key_of_the_schema_has_a_row(self) -> None:
-        """Told by the document alone: its tables, in their order, against the schema's mappings."""
+        """The tables of the document, in order, have the keys of the schema's mappings."""
         schema = json_schema()
         wanted = {FILE: schema, **schema["$defs"]}
         tables = re.findall(r"(?:^\|.*\n)+", text("configuration.md"), re.MULTILINE)
@@ -96,7 +96,7 @@ def test_links_lead_to_headings(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["configuration.md", "comparison.md", "faq.md"])
 def test_metrics_that_are_named_exist(name: str) -> None:
-    """In part, too: `kprobe_duration_seconds_bucket`."""
+    """A series of a histogram, such as `kprobe_duration_seconds_bucket`, exists if its metric does."""
     known = {row for row, _ in ROW.findall(text("metrics.md"))}
     for metric in re.findall(r"`(kprobe_[a-z_]+)(?:\{[^`]*\})?`", text(name)):
         assert re.sub(r"_(bucket|sum|count)$", "", metric) in known | {PREFIX}, metric

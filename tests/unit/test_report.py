@@ -1,4 +1,4 @@
-"""`make test` says what was skipped and why; a skip that the suite could have prevented is a failure."""
+"""`make test` reports what was skipped and why; a skip that the suite could have prevented is a failure."""
 
 from pathlib import Path
 from xml.sax.saxutils import quoteattr

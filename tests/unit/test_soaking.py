@@ -1,4 +1,4 @@
-"""What a soak measured comes into its own section of the document, and nothing else changes."""
+"""The figures of a soak go into their own section of the document, and nothing else changes."""
 
 from tests.faults.soaking import END, START, merged, table
 

@@ -1,4 +1,4 @@
-"""What `run` does not import: each of it is needed by other commands, or by settings that few have."""
+"""Modules that `run` does not import, because only other commands or rare settings need them."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""`make test` runs every test, on one kernel at least or on this machine."""
+"""`make test` runs every test file on at least one kernel or on this machine."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def runs(places: tuple[str, ...], file: str) -> bool:
 
 @pytest.mark.parametrize("file", FILES)
 def test_every_file_is_run(file: str) -> None:
-    """Of the host's suites "host-kernel" does not count: this machine's own kernel may lack what it needs."""
+    """The suite "host-kernel" does not count, as this machine's own kernel may lack what a test needs."""
     kernels = [kernel for kernel in KERNELS.values() if runs(suite_on(kernel), file)]
     on_any = any(runs(places, file) for name, places in HOST_SUITES.items() if name != "host-kernel")
     assert on_any or any(file not in kernel.elsewhere for kernel in kernels)

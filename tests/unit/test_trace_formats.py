@@ -1,4 +1,4 @@
-"""docs/trace-formats.md: every test that its tables name exists."""
+"""Every test that the tables of docs/trace-formats.md name exists."""
 
 import ast
 import re

@@ -1,10 +1,10 @@
-"""Runs the suites: on this machine, and in a VM for each Linux kernel under test.
+"""Runs the suites on this machine, and in a VM for each Linux kernel under test.
 
-kernels     the kernels under test, and what each is known to lack
-debian      Debian packages unpacked below build/, nothing installed
+kernels     the kernels under test, and the features that each lacks
+debian      Debian packages unpacked below build/, not installed
 boot        the command that boots one kernel over this machine's own root, read-only
-process     a child process with a name, a log, a time limit and an end
-report      what pytest wrote, judged and added up
+process     a child process with a name, a log, a time limit and a certain end
+report      judges pytest's results and adds them up
 
 `python -m tests.vm --help` lists the commands.
 """

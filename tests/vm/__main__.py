@@ -30,11 +30,11 @@ from tests.vm.report import Result, in_a_vm, judge, on_this_machine, table
 PYTHON = str(ROOT / ".venv/bin/python")
 AGENT = str(ROOT / ".venv/bin/kprobe-exporter")
 STALL = 600
-"""Seconds of an idle machine in which no test ends, after which a suite hangs: the longest test takes a
-quarter of it."""
+"""A suite hangs if no test ends for this many seconds of an idle machine. The longest test takes a quarter
+of them."""
 LIMIT = 90 * 60
-"""Seconds for a suite, some four times what the longest takes; STALL ends a suite that hangs."""
-LOST = (None, 255)  # virtme-ng's 255: the guest went without leaving a status
+"""Seconds for a suite, about four times the longest; STALL ends a suite that hangs."""
+LOST = (None, 255)  # 255 is virtme-ng's: the guest ended without reporting a status
 HOST_SUITES = {
     "host": (
         "tests/unit",
@@ -49,7 +49,7 @@ HOST_SUITES = {
     "host-kernel": ("tests/kernel", "--events=1000000"),
 }
 GUEST_TESTS = ("tests/contract", "tests/faults", "tests/kernel")
-# The kernel suite last: it may leave the guest in a state that only a boot ends.
+# The kernel suite runs last, since it may leave the guest in a state that only a reboot ends.
 VM_SUITE = (
     "tests/contract",
     "tests/faults/test_budget.py",
@@ -67,7 +67,7 @@ VM_SUITE = (
 
 def main() -> int:
     options, rest = _arguments()
-    # Ended by a signal, we still end what we started; a shell's background job ignores SIGINT.
+    # On a signal the children are ended as well. A shell's background job ignores SIGINT unless this is set.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)
     try:
@@ -95,10 +95,10 @@ def _run(options: argparse.Namespace, rest: list[str], stop: threading.Event) ->
 
 
 def everything(kernels: Sequence[Kernel], host_suites: Sequence[str], stop: threading.Event) -> list[Result]:
-    """All suites, or only these of the host. What they need is fetched first: what is missing shows at once.
+    """Run all suites, or only these of the host. All dependencies are fetched first, to fail early.
 
-    Two at a time, since a guest takes one processor. The host's suites that have this machine's own kernel
-    never run at once: their agents share it.
+    Two suites run at a time, since a guest uses one processor. The host's suites that use this machine's own
+    kernel never run at once, since their agents share it.
     """
     for kernel in kernels:
         image(kernel)
@@ -115,7 +115,7 @@ def everything(kernels: Sequence[Kernel], host_suites: Sequence[str], stop: thre
 
 
 def host_suite(name: str, stop: threading.Event) -> Result:
-    """A suite on this machine and on its own kernel, which may lack much."""
+    """Run a suite on this machine and its own kernel, which may lack many features."""
     excused = on_this_machine(root=os.geteuid() == 0)
     with _directory(name) as directory:
         command = _pytest(HOST_SUITES[name], directory)
@@ -126,14 +126,14 @@ def host_suite(name: str, stop: threading.Event) -> Result:
 
 
 def vm_suites(kernels: Sequence[Kernel], tests: Sequence[str], stop: threading.Event) -> list[Result]:
-    """The kernel suite on each kernel, side by side, one boot each."""
+    """Run the kernel suite on each kernel, side by side, in one boot each."""
     return _side_by_side([[guest] for guest in _guests(kernels, tests, stop)], stop)
 
 
 def _guests(
     kernels: Sequence[Kernel], tests: Sequence[str], stop: threading.Event, *, shared: bool = False
 ) -> list[Callable[[], Result]]:
-    """What runs the kernel suite on each kernel; `shared` leaves out what one kernel is enough for."""
+    """Return functions that run the kernel suite, by kernel; `shared` leaves out `elsewhere`'s tests."""
 
     def suite(kernel: Kernel) -> Result:
         with _directory(kernel.series) as directory:
@@ -143,7 +143,7 @@ def _guests(
             ended = _boot(guest, stop, patience(STALL))
             return judge(kernel.series, ended, directory / "junit.xml", in_a_vm(kernel.absent))
 
-    for kernel in kernels:  # One after the other: the progress of a download is on the terminal.
+    for kernel in kernels:  # one by one, since downloads show their progress on the terminal
         image(kernel)
     confinement()
     _compile()
@@ -151,7 +151,7 @@ def _guests(
 
 
 def suite_on(kernel: Kernel) -> tuple[str, ...]:
-    """All that is to run there, of which `make test` leaves out what is `elsewhere`."""
+    """All tests for this kernel, including those that `make test` leaves out as `elsewhere`."""
     return (*kernel.also, *VM_SUITE)
 
 
@@ -167,7 +167,7 @@ def execute(
     stop: threading.Event,
     limit: int = LIMIT,
 ) -> int:
-    """One command in one guest; `writable` is the one directory whose files outlive it."""
+    """Run one command in one guest; only the files in the directory `writable` outlive it."""
     with _directory(kernel.series) as directory:
         guest = Guest(kernel, command, directory, limit, writable=writable)
         ended = _boot(guest, stop)
@@ -175,7 +175,7 @@ def execute(
 
 
 def demo(kernel: Kernel, command: Sequence[str], port: int | None, stop: threading.Event) -> int:
-    """The agent in a guest, its port on this machine's loopback, until Ctrl-C."""
+    """Run the agent in a guest, reachable at a port of this machine's loopback, until Ctrl-C."""
     port = port or boot.free_port(boot.GUEST_PORT)
     address = f"http://127.0.0.1:{port}"
     with _directory(kernel.series) as directory, ThreadPoolExecutor() as pool:
@@ -197,7 +197,7 @@ def demo(kernel: Kernel, command: Sequence[str], port: int | None, stop: threadi
 
 
 def shell(kernel: Kernel) -> int:
-    """A shell in a guest, on this terminal."""
+    """Run a shell in a guest, on this terminal."""
     _compile()
     vng = ["vng", "--run", str(image(kernel).vmlinuz), "--disable-kvm", "--force-9p"]
     os.execvpe("vng", [*vng, "--user", "root", "--cpus", "2", "--memory", "2G"], boot.environment())
@@ -206,9 +206,9 @@ def shell(kernel: Kernel) -> int:
 def _boot(guest: Guest, stop: threading.Event, stall: float = math.inf) -> Ended:
     name = guest.directory.name
     command = boot.command(guest)
-    # The guest ends itself at its limit; ours is for a guest that is lost.
+    # The guest ends itself at its limit; this limit is for a guest that is lost.
     limit = guest.timeout + 60
-    # An agent that serves has nothing to say.
+    # A serving agent prints nothing.
     quiet = math.inf if guest.port else QUIET
     child = Child(name, command, guest.directory / "log", limit, boot.environment(), stop, quiet, stall)
     ended = child.run(f"booting {image(guest.kernel).release}")
@@ -220,7 +220,7 @@ def _boot(guest: Guest, stop: threading.Event, stall: float = math.inf) -> Ended
 
 
 def _pytest(tests: Sequence[str], directory: Path, left_out: Sequence[str] = ()) -> list[str]:
-    """pytest over `tests` (places that do not exist yet left out), its result in `directory`."""
+    """The command of pytest for those of `tests` that exist, with its result in `directory`."""
     (directory / "junit.xml").unlink(missing_ok=True)
     chosen = [test for test in tests if not test.startswith("tests/") or _exists(test)]
     options = ["-p", "no:cacheprovider", "--verbose", "--tb=short", "--color=no"]
@@ -234,9 +234,9 @@ def _exists(test: str) -> bool:
 
 
 def _compile() -> None:
-    """Bytecode for the guests, who cannot write it; pip has compiled what it installed.
+    """Write bytecode for the guests, which cannot; pip has compiled the installed packages.
 
-    pytest rewrites the assertions of test modules, and keeps what came of it: emulated, that takes a minute.
+    pytest caches the test modules with rewritten assertions: under emulation, rewriting takes a minute.
     """
     for package in ("kprobe_exporter", "tests"):
         compileall.compile_dir(ROOT / package, quiet=2)
@@ -247,7 +247,7 @@ def _compile() -> None:
 
 @contextmanager
 def _directory(name: str) -> Iterator[Path]:
-    """build/vm/NAME, ours alone; NAME-2 and so on while others use it."""
+    """A locked directory build/vm/NAME, or NAME-2 and so on if other processes hold the first."""
     for suffix in ("", *(f"-{n}" for n in range(2, 20))):
         path = BUILD / "vm" / (name + suffix)
         path.mkdir(parents=True, exist_ok=True)
@@ -262,7 +262,7 @@ def _directory(name: str) -> Iterator[Path]:
 
 
 def _side_by_side(lanes: Sequence[Sequence[Callable[[], Result]]], stop: threading.Event) -> list[Result]:
-    """The lanes at once, what is in a lane one after the other."""
+    """Run the lanes concurrently, and the functions of each lane one after the other."""
 
     def run(lane: Sequence[Callable[[], Result]]) -> list[Result]:
         return [suite() for suite in lane if not stop.is_set()]
@@ -288,7 +288,7 @@ def _answers(url: str) -> bool:
 
 def _arguments() -> tuple[argparse.Namespace, list[str]]:
     argv = sys.argv[1:]
-    # What follows `--` is not ours.
+    # Arguments after `--` belong to the command.
     rest = argv[argv.index("--") + 1 :] if "--" in argv else []
     parser = argparse.ArgumentParser(prog="python -m tests.vm", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)

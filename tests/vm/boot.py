@@ -1,9 +1,9 @@
 """Boots a kernel under test over this machine's own root, by virtme-ng, and runs one command in it.
 
-The guest sees the root read-only over 9p. Emulated, and with 9p as virtme-ng mounts it, Python
-takes 0.8 s to start and 6 s to import what the agent imports. 9p with a cache makes that 0.4 s and
-2.3 s, so the directories that Python reads are mounted again, cached, over themselves. The cache
-trusts that nobody writes there meanwhile: the one directory that is writable is not cached.
+The guest sees the root read-only over 9p. Emulated, and with 9p as virtme-ng mounts it, Python takes 0.8 s
+to start and 6 s to import the agent's imports. A cache reduces that to 0.4 s and 2.3 s, so the directories
+that Python reads are mounted again, cached, over themselves. The cache is valid only as long as no process
+writes there. Therefore the one writable directory is not cached.
 """
 
 import os
@@ -23,7 +23,7 @@ GUEST_PORT = 10435
 
 
 def _cached() -> list[Path]:
-    """What Python reads: this repository, its library, the shared libraries, itself."""
+    """The directories that Python reads: this repository, its library, the shared libraries, its own."""
     places = [
         ROOT,
         Path(sysconfig.get_path("stdlib")),
@@ -35,24 +35,26 @@ def _cached() -> list[Path]:
     return sorted(place for place in real if not any(place.is_relative_to(o) for o in real - {place}))
 
 
-# At import: sysconfig fills itself at first use, and not safely so from two threads.
+# Computed at import: sysconfig initialises itself at first use, which is not thread-safe.
 CACHED = _cached()
 
 
 @dataclass(frozen=True)
 class Guest:
-    """One boot: a kernel, the command that it runs, and where its logs are.
+    """One boot: a kernel, its command, and the directory of its logs.
 
-    The guest may write to one directory: `writable`, or that of the logs.
+    The guest may write to one directory: `writable`, or the directory of the logs.
     """
 
     kernel: Kernel
     command: Sequence[str]
     directory: Path
     timeout: int
-    port: int | None = None  # of this machine's loopback, forwarded to the guest's GUEST_PORT
+    port: int | None = None  # on this machine's loopback, forwarded to the guest's GUEST_PORT
     writable: Path | None = None
-    cpus: int = 2  # more than one, since tracing is per CPU; one thread of this machine emulates all
+    cpus: int = (
+        2  # More than one by default, since tracing is per CPU. One thread of this machine emulates all.
+    )
 
     @property
     def shared(self) -> Path:
@@ -60,30 +62,30 @@ class Guest:
 
 
 def command(guest: Guest) -> list[str]:
-    """The command that boots, runs and ends with the guest command's status."""
+    """The command that boots the kernel, runs the guest's command and exits with its status."""
     script = guest.directory / "guest.sh"
     script.write_text(_script(guest))
     vng = ["vng", "--run", str(image(guest.kernel).vmlinuz), "--force-9p", "--user", "root"]
     # Emulation works everywhere; KVM within a VM often does not.
     vng += ["--disable-kvm", "--cpus", str(guest.cpus), "--memory", "2G"]
-    # The kernel's own words go to a file: the serial console is virtme-ng's, which drops them.
+    # The kernel's log goes to a file, since virtme-ng drops the serial console.
     vng += ["--append", "console=hvc0", "--append", "loglevel=5"]
-    # As real machines do, events take their time from the TSC: not believed that both CPUs' are one
-    # clock, the kernel would ask a device (HPET) each time, which under emulation costs most of a probe.
+    # Events take their time from the TSC, as on real machines. Without this option the kernel does not trust
+    # the TSC of two CPUs and reads the HPET each time, which under emulation is most of a probe's cost.
     vng += ["--append", "tsc=reliable"]
     vng += [f"--qemu-opts= {shlex.join(_devices(guest))}"]
-    # The command travels on the kernel's command line, which is short: only a path.
+    # vng passes the command on the kernel's short command line, so it is only a path.
     return [*vng, "--exec", shlex.join(["sh", str(script)])]
 
 
 def environment() -> dict[str, str]:
-    """What virtme-ng needs, and the tests: the venv's tools and promtool on the PATH."""
+    """The environment of virtme-ng and the tests, with the venv's tools and promtool on the PATH."""
     ours = f"{Path(sys.executable).parent}:{BUILD / 'prometheus/usr/bin'}"
     return {**os.environ, "PATH": f"{ours}:{os.environ['PATH']}:/usr/sbin:/sbin"}
 
 
 def free_port(first: int) -> int:
-    """The first port from `first` on that nobody holds on the loopback."""
+    """The first free port of the loopback from `first` on."""
     for port in range(first, first + 100):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -96,8 +98,8 @@ def free_port(first: int) -> int:
 
 
 def _devices(guest: Guest) -> list[str]:
-    # One thread for both CPUs. With one each, of some thirty boots that switched tracepoints on and
-    # off one was lost and one panicked in a branch that tracing patches; with one, none of as many.
+    # One thread for both CPUs. With a thread for each, of some thirty boots that toggled tracepoints, one was
+    # lost and one panicked in a branch that tracing patches; with one thread, none of as many.
     devices = ["-accel", "tcg,thread=single"]
     devices += ["-chardev", f"file,id=kernel,path={guest.directory / 'console.log'}"]
     devices += ["-device", "virtio-serial-pci,id=kernel-bus"]
@@ -118,11 +120,11 @@ def _script(guest: Guest) -> str:
         "KPROBE_EXPORTER_VM": guest.kernel.series,
         "HOME": "/tmp",
         "PATH": environment()["PATH"],
-        "CI": "true",  # for hypothesis: emulated, a test has no deadline
-        # The host has compiled everything, and nothing can be written here.
+        "CI": "true",  # for hypothesis: under emulation a test has no deadline
+        # The host has compiled all bytecode, and the guest cannot write here.
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUNBUFFERED": "1",
-        # No test of a kernel needs pytest's plugins, and they take seconds to import.
+        # Tests of a kernel need none of pytest's plugins, whose import takes seconds.
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "HYPOTHESIS_STORAGE_DIRECTORY": "/tmp/hypothesis",
     }
@@ -130,16 +132,16 @@ def _script(guest: Guest) -> str:
     lines += ["mount -t tmpfs tmpfs /tmp"]
     mounts = [(f"cached{n}", place, "ro,cache=loose") for n, place in enumerate(CACHED)]
     for tag, place, options in [*mounts, ("writable", guest.shared, "rw")]:
-        # Only what lies below the new /tmp is not there yet.
+        # Only directories below the new /tmp are missing.
         lines += [f"[ -d {_q(place)} ] || mkdir -p {_q(place)}"]
         lines += [f"{MOUNT},{options} {tag} {_q(place)}"]
     if guest.port is not None:
-        # QEMU's user network as its DHCP server would give it.
+        # The addresses that the DHCP server of QEMU's user network would assign.
         lines += ["modprobe virtio_net", "interface=$(ls -d /sys/class/net/e*)"]
         lines += ["ip addr add 10.0.2.15/24 dev ${interface##*/}"]
         lines += ["ip link set ${interface##*/} up"]
     lines += [f"export {name}={_q(value)}" for name, value in variables.items()]
-    # Should this machine forget the VM, the VM ends by itself.
+    # The VM ends by itself even if the process that started it is gone.
     lines += [f"cd {_q(ROOT)}", f"exec timeout -k 10 {guest.timeout} {shlex.join(guest.command)}"]
     return "\n".join(lines) + "\n"
 

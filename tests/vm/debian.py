@@ -1,4 +1,4 @@
-"""Debian packages, unpacked below build/: nothing is installed, no service starts."""
+"""Debian packages, unpacked below build/: nothing is installed, and no service starts."""
 
 import fcntl
 import os
@@ -15,25 +15,25 @@ PROMETHEUS = BUILD / "prometheus"
 
 
 class PackageError(Exception):
-    """A package that is not to be had; the message says what to do."""
+    """A package is not available; the message says what to do."""
 
 
 def promtool() -> Path:
-    """Prometheus' own judge of metrics, rules and web configuration."""
+    """Prometheus' checker of metrics, rules and web configuration."""
     return unpack("prometheus", PROMETHEUS) / "usr/bin/promtool"
 
 
 def confinement() -> None:
-    """What confines processes as container runtimes do: AppArmor's parser, and podman's seccomp profile.
+    """Unpack AppArmor's parser and podman's seccomp profile, to confine processes as container runtimes do.
 
-    Unpacked: to install the first would start a service, the second wants a network stack.
+    They are only unpacked: installing the first starts a service, the second depends on a network stack.
     """
     unpack("apparmor", BUILD / "apparmor")
     unpack("golang-github-containers-common", BUILD / "containers")
 
 
 def newest(pattern: str) -> str:
-    """The available package with the highest version in its name, of those that match wholly."""
+    """The available package with the highest version in its name, among those whose whole name matches."""
     names = _matching(pattern)
     if not names and os.geteuid() == 0:
         _update_lists()
@@ -44,7 +44,7 @@ def newest(pattern: str) -> str:
 
 
 def unpack(package: str, into: Path) -> Path:
-    """`package` unpacked in the directory `into`, once."""
+    """Unpack `package` into the directory `into`, unless that exists."""
     into.parent.mkdir(parents=True, exist_ok=True)
     with _locked(into.with_name(into.name + ".lock")):
         if not into.exists():
@@ -61,10 +61,10 @@ def unpack(package: str, into: Path) -> Path:
 
 def _download(package: str, into: Path) -> Path:
     command = ["apt-get", "download", "--quiet", package]
-    # As root, apt would download as its own user, who may not write here.
+    # Otherwise apt, run as root, downloads as its own user, who may not write here.
     command += ["--option", "APT::Sandbox::User=root"]
     if not _succeeds(command, into) and os.geteuid() == 0:
-        _update_lists()  # They may name a version that the mirror has replaced.
+        _update_lists()  # the lists may name a version that the mirror has replaced
         _succeeds(command, into)
     try:
         return next(into.glob("*.deb"))

@@ -1,4 +1,4 @@
-"""The kernels under test, as data, and how their files come here."""
+"""The kernels under test, as data, and the unpacking of their packages."""
 
 import subprocess
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from tests.vm.debian import newest, unpack
 class Kernel:
     """One kernel series of Debian.
 
-    `absent` names what this series is known to lack, as `@pytest.mark.needs` spells it. A test
-    that is skipped in the VM for any other reason is a failure. `also` are tests that take long, and
-    for which one kernel is enough. `elsewhere` are tests of what does not depend on the kernel, and which
-    `make test` leaves to the other one: both have about as much to do. `make vmtest` runs them on all.
+    `absent` names the features that this series is known to lack, as `@pytest.mark.needs` spells them. In the
+    VM, a skip for any other reason is a failure. `also` lists long tests for which one kernel is enough.
+    `elsewhere` lists tests that do not depend on the kernel. `make test` runs them on the other kernel only,
+    so that both have about equal work; `make vmtest` runs them on all.
     """
 
     series: str
@@ -65,16 +65,16 @@ KERNELS = {
 
 @dataclass(frozen=True)
 class Image:
-    """A kernel unpacked: what boots, and its release as `uname -r` prints it."""
+    """An unpacked kernel: the file to boot, and the release as `uname -r` prints it."""
 
     vmlinuz: Path
     release: str
 
 
 def image(kernel: Kernel) -> Image:
-    """The newest package of the series, unpacked the first time and then kept.
+    """Return the newest package of the series, unpacked at the first call.
 
-    The plain kernel, not the cloud one: that lacks 9p, by which the guest sees this machine.
+    It is the plain kernel. The cloud kernel lacks 9p, by which the guest reads this machine's files.
     """
     root = BUILD / "kernels" / kernel.series
     if not root.exists():

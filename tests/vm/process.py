@@ -1,7 +1,7 @@
 """A child process with a name, a log, limits and a certain end.
 
-Its output appears line by line, after the name and the seconds so far, so that several can run side
-by side. It is the leader of a session of its own: what we end is that group and nothing else.
+Its output appears line by line, after the name and the seconds so far, so that several can run side by side.
+It leads a session of its own, and only that process group is signalled.
 """
 
 import math
@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 QUIET = 20.0  # seconds without output after which a line says that it still runs
-GRACE = 30.0  # seconds between asking a process to end and ending it
+GRACE = 30.0  # seconds for a process to end by itself after its output, and again after SIGTERM
 PROGRESS = re.compile(rb" (PASSED|FAILED|SKIPPED|ERROR|XFAIL|XPASS)\b")  # a line of `pytest --verbose`
 
 
 @dataclass(frozen=True)
 class Ended:
-    """`status` is the exit status; None where a limit ended the process, or `stop`."""
+    """`status` is the exit status, or None if a limit or `stop` ended the process."""
 
     status: int | None
     seconds: float
@@ -31,10 +31,10 @@ class Ended:
 
 @dataclass
 class Child:
-    """Runs once. `stop` may be set from any thread and ends the process, its children included.
+    """A process that runs once. `stop` may be set by any thread, and ends the process and its children.
 
     `timeout` bounds the whole run in seconds. `stall` bounds the seconds in which no test of pytest ends: a
-    machine that is slow gets on, and a process that hangs is ended long before `timeout`.
+    slow machine makes progress, but a process that hangs is ended long before `timeout`.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Child:
     stall: float = math.inf
 
     def run(self, announcement: str = "starting") -> Ended:
-        """Blocks until the process has ended, by itself or by us."""
+        """Run the process, and return when it has ended or was ended."""
         self._started = self._heard = self._progressed = time.monotonic()
         self.say(announcement)
         with (
@@ -66,7 +66,7 @@ class Child:
             try:
                 finished = self._follow(process.stdout.fileno(), log.fileno())
             finally:
-                # Until it is waited for, its number, and so the group's, is nobody else's.
+                # Until wait() the process' id, and so its group's, cannot be reused.
                 if not finished or not _gone(process.pid, GRACE):
                     _signal_group(process.pid, signal.SIGTERM)
                     _gone(process.pid, GRACE)
@@ -75,13 +75,13 @@ class Child:
         return Ended(process.returncode if finished else None, time.monotonic() - self._started)
 
     def say(self, line: str) -> None:
-        """One line of output, ours or the child's."""
-        # In one write: print() would write the newline apart, and another thread in between.
+        """Print one line of this class's or of the child's output."""
+        # One write: print() would write the newline separately, and another thread could write in between.
         text = f"[{self.name} {time.monotonic() - self._started:4.0f}s] {line}\n"
         print(text, end="", flush=True)
 
     def _follow(self, output: int, log: int) -> bool:
-        """Copies the output until its end (True), or until the time is over (False)."""
+        """Copy the output to its end (True), or until a limit or `stop` (False)."""
         pending = b""
         while not self.stop.is_set():
             now = time.monotonic()
@@ -112,7 +112,7 @@ class Child:
 
 
 def _gone(pid: int, patience: float) -> bool:
-    """Whether the process ends within `patience` seconds; it stays to be waited for."""
+    """Whether the process ends within `patience` seconds. It is not reaped."""
     limit = time.monotonic() + patience
     while time.monotonic() < limit:
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
@@ -125,4 +125,4 @@ def _signal_group(leader: int, number: signal.Signals) -> None:
     try:
         os.killpg(leader, number)
     except (ProcessLookupError, PermissionError):
-        return  # Nobody left in it.
+        return  # the group is empty

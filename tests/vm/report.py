@@ -1,4 +1,4 @@
-"""What pytest wrote about a run, judged: a run without a result is a failure, never a pass."""
+"""Judges pytest's results: a run without a result is a failure, never a pass."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -10,33 +10,33 @@ from tests.vm import ROOT
 from tests.vm.process import Ended
 
 NEEDS = "needs "
-"""How the marker `needs` begins its reason; the feature follows. No other skip's reason begins so."""
+"""The prefix of the reason of the marker `needs`, before the feature. No other skip's reason has it."""
 
 BEYOND_THE_SUITE = re.compile(
     rf"{NEEDS}.*"
     "|no IPv6 here|one CPU, or one that cannot go|the instruction is x86-64's|no header of x86_64"
     "|not in a VM|not on a machine that is used on|UPDATE_IMAGES=1 makes the picture anew"
 )
-"""Reasons to skip on this machine that no suite can remove: its kernel and its processors are what they are,
-and some tests are for VMs. To mount, install or make what tests need is the suite's own work."""
+"""Reasons for skips on this machine that no suite can avoid: its kernel and CPUs are given, and some tests
+are for VMs. Mounting, installing or building what tests need is the suite's own task."""
 
 SHOWN = 3
-"""Tests with the same reason that are named; of more, the number is told."""
+"""The number of tests that are named for one reason; if there are more, only their number is shown."""
 
 Excused = Callable[[str], bool]
-"""Whether a skip for this reason is fine."""
+"""Whether a skip for this reason is acceptable."""
 
 
 @dataclass
 class Result:
-    """One run of pytest: how many tests did what, and whatever else was wrong."""
+    """One run of pytest: the numbers of tests by outcome, and other problems."""
 
     name: str
     seconds: float = 0.0
     passed: int = 0
     failed: int = 0
     skips: dict[str, list[str]] = field(default_factory=dict)
-    """The tests that were skipped, by the reason."""
+    """The skipped tests by reason."""
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -45,9 +45,7 @@ class Result:
 
 
 def judge(name: str, ended: Ended, junit: Path, excused: Excused) -> Result:
-    """Reads a run's junit file. A test that was skipped without an excuse did not run where it should have,
-    which is a failure.
-    """
+    """Judge a run by its junit file. A skip without an excuse is a failure: the test should have run."""
     result = Result(name, ended.seconds)
     try:
         cases = list(ET.parse(junit).iter("testcase"))
@@ -62,24 +60,24 @@ def judge(name: str, ended: Ended, junit: Path, excused: Excused) -> Result:
             result.problems.append("no test ran")
         elif ended.status != 0 and not result.failed:
             result.problems.append(f"ended with status {ended.status}")
-    # What is wrong beside the tests is one failure more, so that the last line tells it too.
+    # A problem outside the tests counts as one failure, so that the last line shows it.
     if result.problems and not result.failed:
         result.failed += 1
     return result
 
 
 def in_a_vm(absent: frozenset[str]) -> Excused:
-    """On a kernel under test only the features that it is known to lack excuse a skip."""
+    """On a kernel under test, only the features that it is known to lack excuse a skip."""
     return lambda reason: reason.startswith(NEEDS) and reason.removeprefix(NEEDS) in absent
 
 
 def on_this_machine(*, root: bool) -> Excused:
-    """Only what a suite cannot set up excuses a skip; without root, that is much."""
+    """Only what a suite cannot set up excuses a skip; without root, every reason does."""
     return lambda reason: not root or BEYOND_THE_SUITE.fullmatch(reason) is not None
 
 
 def table(results: Iterable[Result]) -> str:
-    """The results one below the other, what was skipped and why, what failed, and at the end the sum."""
+    """The results one below the other, the skips with reasons, the failures, and at the end the sum."""
     results = list(results)
     width = max(len(result.name) for result in results)
     lines = ["", f"{'':{width}}  passed  failed  skipped    time"]

@@ -1,1 +1,1 @@
-"""An agent in a VM with real probes, scraped by a real Prometheus: every dashboard and every rule answers."""
+"""An agent in a VM with real probes, scraped by a real Prometheus: each dashboard and each rule has data."""

@@ -1,4 +1,4 @@
-"""What runs in the VM: the agent with the packs and config.yaml, and the work that fires its probes."""
+"""The program of the VM: the agent with the packs and config.yaml, and the work that fires its probes."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ from tests.kernel import pack_events
 HERE = Path(__file__).parent
 PACKS = HERE.parents[1] / "examples/packs"
 PAUSE = 1.2
-"""Seconds: what the network's events leave unanswered is sent again after 1 s."""
+"""Seconds; TCP retransmits after 1 s what the network's events leave unanswered."""
 
 COPY = Path("/tmp/packs")
 NAME = "worker"
@@ -46,11 +46,11 @@ def copy_packs() -> None:
 
 
 def work_for_ever(agent: AgentProcess) -> None:
-    """Until the VM ends; ends if the agent does."""
+    """Work until the VM ends; exit if the agent ends."""
     for turn in count():
         if agent.poll() is not None:
             sys.exit(f"the agent ended: {agent.output()}")
-        # Not at first: an alert on growth needs to have seen what was before.
+        # Not in the first turn: an alert on growth needs a value from before.
         rare = [pack_events.disk] * (turn % 2) + [pack_events.memory] * (turn == 3)
         for events in (pack_events.network, pack_events.scheduler, *rare):
             with events():
@@ -73,7 +73,7 @@ def seeks_and_renames() -> None:
         for place in range(100):
             os.lseek(file.fileno(), place, os.SEEK_SET)
     for _ in range(20):
-        with suppress(OSError):  # there is no such file, or it may not be written to
+        with suppress(OSError):  # the file is missing or not writable
             Path("/nonexistent").rename("/nowhere")
 
 
@@ -85,7 +85,7 @@ def synced() -> None:
 
 
 def failed_sync() -> None:
-    """Of a device that has no room for what was written to it."""
+    """Call fsync on a device that has no room for what was written to it."""
     with pack_events._small_device() as device:
         fd = os.open(device, os.O_RDWR)
         for place in range(4):

@@ -1,4 +1,4 @@
-"""VM with real probes → agent → Prometheus: each query of a dashboard and each rule answers, alerts fire."""
+"""VM with real probes → agent → Prometheus: dashboard queries and rules have data, alerts fire."""
 
 import json
 import os
@@ -42,7 +42,7 @@ LATER = {
     "KprobeFsyncFailed": 'kprobe_return_errors_total{probe=~"fsync|fdatasync",errno=~"EIO|ENOSPC"} > 0',
     "KprobeOomKill": 'kprobe_hits_total{probe="oom_kill"} > 0',
 }
-"""Alerts on what the VM does only after a while (tests/whole/guest.py), and how it shows."""
+"""Alerts on what the VM does only after a while (tests/whole/guest.py), and a query that then matches."""
 
 
 @pytest.fixture(scope="module")
@@ -63,12 +63,12 @@ def alerts(server: Prometheus) -> list[Any]:
 
 
 def first(server: Prometheus, expr: str) -> float:
-    """When a query had an answer for the first time, in seconds since the epoch."""
+    """The time of a query's first result, in seconds since the epoch."""
     return min(series.samples[0][0] for series in server.over(expr, round(patience(LIMIT))))
 
 
 def asked(expr: str, probe: str = ".+") -> str:
-    """A query as Grafana asks it: its variables replaced."""
+    """A query as Grafana sends it, with its variables replaced."""
     values = {"$job": ".+", "$instance": ".+", "$probe": probe, "$__rate_interval": "20s"}
     for name, value in values.items():
         expr = expr.replace(name, value)
@@ -76,7 +76,7 @@ def asked(expr: str, probe: str = ".+") -> str:
 
 
 def targets() -> Iterator[Any]:
-    """Each query of each panel; of one probe that has all."""
+    """Each query of each panel; the probe dashboard's for one probe that has all metrics."""
     for uid, dashboard in DASHBOARDS.items():
         probe = "rename" if uid == "kprobe-exporter-probe" else ".+"
         for panel in panels(dashboard):
@@ -117,7 +117,7 @@ class TestRules:
 
     @pytest.mark.parametrize("alert", [rule["alert"] for rule in rules() if "alert" in rule])
     def test_what_an_alert_looks_at_is_there(self, server: Prometheus, alert: str) -> None:
-        """Each of its selectors finds series, whether or not they are beyond its threshold."""
+        """Each of its selectors finds series, whether or not they exceed its threshold."""
         (expr,) = (rule["expr"] for rule in rules() if rule.get("alert") == alert)
         selectors = re.findall(r"\b(?:instance\w*:)?(?:kprobe|up\b)[\w:]*(?:{[^}]*})?", expr)
         assert selectors
@@ -131,14 +131,14 @@ class TestRules:
     def test_an_alert_is_inactive_until_its_condition_is_provoked(
         self, server: Prometheus, alert: str, condition: str
     ) -> None:
-        """From when the agent was scraped first: by what Prometheus recorded, each second."""
+        """The order since the agent's first scrape, by Prometheus' records at steps of 1 s."""
         watched, provoked = first(server, "up == 1"), first(server, condition)
         assert watched < provoked
         assert provoked <= first(server, f'ALERTS{{alertname="{alert}"}}')
         assert provoked <= first(server, f'ALERTS{{alertname="{alert}",alertstate="firing"}}')
 
     def test_one_fires_of_a_probe_over_its_limit(self, server: Prometheus) -> None:
-        """And it is not said to be down as well."""
+        """A tripped probe does not fire the alert on probes that are down."""
         eventually(lambda: "KprobeProbeTripped" in server.firing(), 30)
         busy = {one["labels"]["alertname"] for one in alerts(server) if one["labels"].get("probe") == "busy"}
         assert busy == {"KprobeProbeTripped"}
@@ -153,7 +153,7 @@ class TestRules:
 
 
 def test_a_target_is_what_its_pod_says(server: Prometheus) -> None:
-    """The node's name, and no other port of the pod."""
+    """The instance is the node's name, and no other port of the pod is scraped."""
     (up,) = server.now("up")
     assert up.labels == {"__name__": "up", "job": "kprobe-exporter", "instance": NODE}
     assert up.finite[0][1] == 1
@@ -163,14 +163,14 @@ PICTURE = Path(__file__).parents[2] / "docs/images/dashboard.svg"
 
 NUMBERS = ("Agents", "Probes up", "Probes down", "Hits", "Events lost", "Alerts")
 GRAPHS = 4
-"""So many of the liveliest, and these heatmaps."""
+"""The number of graphs in which most happens; HEATMAPS are drawn as well."""
 
 HEATMAPS = (("Durations", "run_queue"), ("Return values", "file_read"))
 
 
 def test_a_picture_of_it(server: Prometheus, tmp_path: Path) -> None:
-    """Drawn of what the panels' queries answer; UPDATE_IMAGES=1 makes the README's anew."""
-    if os.environ.get("UPDATE_IMAGES"):  # of a minute in which the machine had memory and no scrape failed
+    """The panels' queries give a picture; UPDATE_IMAGES=1 writes it to the README's file."""
+    if os.environ.get("UPDATE_IMAGES"):  # of a minute with enough memory and no failed scrape
         eventually(lambda: server.now("sum_over_time(up[1m])")[0].finite[0][1] >= 55, 150)
     numbers = [the_number(server, "kprobe-exporter-fleet", title) for title in NUMBERS]
     heatmaps = [the_heatmap(server, *shown) for shown in HEATMAPS]
@@ -184,7 +184,7 @@ def test_a_picture_of_it(server: Prometheus, tmp_path: Path) -> None:
 
 
 def the_number(server: Prometheus, uid: str, title: str) -> tuple[str, str, str]:
-    """Its title, text and colour."""
+    """The title, text and colour of a panel with one number."""
     panel = by_title(uid, title)
     defaults = panel["fieldConfig"]["defaults"]
     ((_, value),) = server.now(asked(panel["targets"][0]["expr"]))[0].samples
@@ -194,7 +194,7 @@ def the_number(server: Prometheus, uid: str, title: str) -> tuple[str, str, str]
 
 
 def liveliest(server: Prometheus) -> list[str]:
-    """The graphs of one query in which most happens, drawn in the order of their dashboards."""
+    """The liveliest graphs of panels with one query, in the order of their dashboards."""
     drawn = []
     for dashboard in (DASHBOARDS["kprobe-exporter-fleet"], DASHBOARDS["kprobe-exporter-agent"]):
         for panel in panels(dashboard):
@@ -216,7 +216,7 @@ def the_heatmap(server: Prometheus, title: str, probe: str) -> str:
 
 
 def the_lines(server: Prometheus, panel: Any, probe: str = ".+") -> list[Line]:
-    """What a panel of one query shows, of the last minute."""
+    """The lines of a panel with one query, for the last minute."""
     (target,) = panel["targets"]
     found = server.over(asked(target["expr"], probe), 60, 2)
     return [Line(legend(target["legendFormat"], one.labels), one.finite) for one in found if one.finite]

@@ -1,4 +1,4 @@
-"""The whole: that VM, and a real Prometheus on this machine which scrapes it as it would in a cluster."""
+"""The VM with the agent, and a Prometheus on this machine that scrapes it as it would in a cluster."""
 
 import compileall
 import os
@@ -23,11 +23,11 @@ from tests.vm.process import Child
 DEPLOY = ROOT / "deploy/prometheus"
 NODE = "node-1"
 LIMIT, READY = 900, 600
-"""Seconds for the emulated guest beside another one, all of it and until it is ready; it takes a third."""
+"""Seconds for the emulated guest beside another one: in total, and until it is ready; it needs a third."""
 
 
 def needs_a_vm() -> None:
-    """Skip without what boots one; where tests run for the record it must be there."""
+    """Skip a test without the tools that boot a VM; under CI it fails instead."""
     missing = [tool for tool in ("qemu-system-x86_64", "vng") if not shutil.which(tool, path=_path())]
     if missing and os.environ.get("CI"):
         pytest.fail(f"there is no {missing[0]}")
@@ -37,7 +37,7 @@ def needs_a_vm() -> None:
 
 @contextmanager
 def whole(directory: Path, ready: Callable[[Prometheus], bool]) -> Iterator[Prometheus]:
-    """Both, from when the server is ``ready`` until the context is left."""
+    """Run both. Yields the server as soon as it is ``ready``."""
     for package in ("kprobe_exporter", "tests"):
         compileall.compile_dir(ROOT / package, quiet=2)  # the guest cannot write bytecode
     port = boot.free_port(boot.GUEST_PORT)
@@ -65,7 +65,7 @@ def whole(directory: Path, ready: Callable[[Prometheus], bool]) -> Iterator[Prom
 
 
 def quick_rules() -> dict[str, Any]:
-    """The rules as they are, but for how long a condition has to last."""
+    """The rules unchanged, except that each condition need only last 2 s."""
     rules: dict[str, Any] = yaml.safe_load((DEPLOY / "rules.yaml").read_text())
     for group in rules["groups"]:
         for rule in group["rules"]:
@@ -75,11 +75,11 @@ def quick_rules() -> dict[str, Any]:
 
 
 def _config(port: int, directory: Path) -> dict[str, Any]:
-    """The configuration for Kubernetes, where instead of its API these two pods were found."""
+    """The configuration for Kubernetes, with two pods listed instead of discovered by its API."""
     rules = directory / "rules.yaml"
     rules.write_text(yaml.safe_dump(quick_rules()))
     config: dict[str, Any] = yaml.safe_load((DEPLOY / "prometheus-kubernetes.yml").read_text())
-    # A scrape may take as long as its interval: emulated, and beside other guests, some seconds.
+    # A scrape may take as long as the interval: some seconds, emulated and beside other guests.
     config["global"] = {"scrape_interval": "3s", "scrape_timeout": "3s", "evaluation_interval": "1s"}
     config["rule_files"] = [str(rules)]
     (job,) = config["scrape_configs"]

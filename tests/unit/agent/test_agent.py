@@ -1,4 +1,4 @@
-"""The agent on a kernel in memory: what a reload changes, what it leaves alone, and that nothing gathers."""
+"""The agent on a fake kernel: what a reload changes, what it leaves alone, and that nothing accumulates."""
 
 import gc
 import os
@@ -21,7 +21,7 @@ from tests.support.patience import eventually, patience
 
 GROUP = "kprobe_exporter"
 TID = 1
-"""Somebody else's thread: the agent's own are kept out."""
+"""A thread of another process: the agent's own threads are not recorded."""
 
 OPEN = "{name: open, attach: 'kprobe:do_open', metrics: [{counter: opens_total}]}"
 OPEN_BY_TID = OPEN.replace("opens_total", "opens_total, labels: [tid]")
@@ -68,7 +68,7 @@ class Machine:
         return families[name].samples.get(labels) if name in families else None
 
     def shows(self, *wanted: tuple[object, ...]) -> None:
-        """Each a value, a metric's name and its labels. What the poller read may be a second old."""
+        """Wait for values, each with a metric's name and its labels; the poller's counts may be 1 s old."""
         for value, name, *labels in wanted:
             eventually(lambda: self.value(str(name), *map(str, labels)) == value, 5)  # noqa: B023
 
@@ -76,7 +76,7 @@ class Machine:
         return [event.name for event in self.files.events if event.group == GROUP]
 
     def enabled(self) -> list[str]:
-        """Those that record or count."""
+        """Return the events that record or count."""
         soft = self.files.instances[GROUP].soft
         return [e.name for e in self.files.events if e.enabled or soft.get(f"events/{GROUP}/{e.name}")]
 
@@ -87,7 +87,7 @@ class Machine:
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counts are read whenever they are asked for."""
+    """Make every request for the kernel's counts read them again."""
     monkeypatch.setattr("kprobe_exporter.tracefs.poller.MAX_AGE", 0.0)
 
 
@@ -127,7 +127,7 @@ def test_a_probe_that_is_removed_is_gone(machine: Machine) -> None:
     for family in snapshot.families:
         assert all("read" not in labels for labels in family.samples)
     assert machine.enabled() == ["open"]
-    assert machine.defined() == ["open", "read"]  # retired: deleting wipes what is unread
+    assert machine.defined() == ["open", "read"]  # retired, because deleting it wipes unread events
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_the_numbers_of_a_changed_probe_go_on(machine: Machine, changed: str, bo
 
 
 def test_events_that_were_unread_are_counted_by_what_they_were_of(machine: Machine) -> None:
-    """Nobody scraped before: everything still waits in the buffer, and in the kernel's counts."""
+    """Without a scrape before the reload, unread events and counts still belong to the old metrics."""
     machine.start(OPEN, READ)
     machine.fire("do_open", 500)
     assert machine.reload(OPEN_TWICE, READ) is None
@@ -256,7 +256,7 @@ def test_a_long_life_between_two_configurations_gathers_nothing(machine: Machine
     texts = [(OPEN_WITH_STACK_POINTER, COUNTED, GONE), (OPEN, READ, COUNTED)]
     for text in texts * 2:
         assert machine.reload(*text) is None
-    gc.collect()  # what other tests left may go meanwhile, and is not ours
+    gc.collect()  # free the garbage of other tests now, so that it does not change the numbers
     definitions, threads = machine.defined(), threading.active_count()
     descriptors = len(os.listdir("/proc/self/fd"))
     inner = [len(vars(machine.agent)["_aggregator"]._updates), len(vars(machine.agent)["_stream"]._flows)]
@@ -299,7 +299,7 @@ def test_a_probe_is_switched_off_and_on(machine: Machine) -> None:
     machine.shows((0, "kprobe_up", "open"), (3, "kprobe_hits_total", "open"), (3, "kprobe_opens_total"))
     [status] = [probe for probe in machine.agent.snapshot().probes if probe.name == "open"]
     assert (status.state, status.reason) == ("tripped", "it fires too often")
-    assert machine.reload(OPEN, READ) is None  # it stays off: nothing about it has changed
+    assert machine.reload(OPEN, READ) is None  # it stays off, because its configuration did not change
     machine.shows((0, "kprobe_up", "open"))
     assert machine.agent.enable("open")
     assert not machine.agent.enable("open")
@@ -326,7 +326,7 @@ EXECS = "{name: %s, attach: 'tracepoint:sched:sched_process_exec'%s}"
 
 @pytest.mark.parametrize("order", [0, 1])
 def test_what_two_probes_share_stays_as_long_as_one_needs_it(tmp_path: Path, order: int) -> None:
-    """A tracepoint's own event has one switch in an instance, whoever uses it."""
+    """A tracepoint's own event has one ``enable`` file in an instance, for all probes that use it."""
     machine = Machine(tmp_path, eprobes=False)
     both = [
         EXECS % ("first", ", metrics: [{counter: first_total}]"),
@@ -410,7 +410,7 @@ def test_a_stop_in_the_middle_of_a_reload_is_heeded(machine: Machine) -> None:
 
     machine.write(OPEN, READ, COUNTED)
     before = len(machine.files.writes)
-    # Asked for before the configuration was read: nothing of it is installed.
+    # The stop was requested before the configuration was read, so none of its probes is installed.
     machine.agent.reload(read)
     assert [path for path, text in machine.files.writes[before:] if text.startswith("p:")] == []
 
@@ -431,7 +431,7 @@ def test_a_kernel_that_cannot_be_asked_leaves_the_old_one(
 
 
 class Collected:
-    """What was sent, whoever the collector is."""
+    """A stand-in for each transport, which keeps what was sent."""
 
     def __init__(self) -> None:
         self.sent: list[Any] = []
@@ -454,7 +454,7 @@ class Collected:
 
 
 def test_exports_come_and_go(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where to is known from the start; what, may change."""
+    """The endpoint is known from the start; a reload may change what is exported."""
     collected = Collected()
     monkeypatch.setattr(otlp, "connect", collected.connect)
     monkeypatch.setattr(
@@ -482,7 +482,7 @@ def test_exports_come_and_go(machine: Machine, monkeypatch: pytest.MonkeyPatch) 
 def test_a_change_that_cannot_be_finished_ends_the_agent(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half of a configuration is none: better started anew."""
+    """The agent ends rather than run half a configuration: a new start is better."""
     machine.start(OPEN)
 
     def broken(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""What a new configuration changes: every probe is in exactly one place, and metrics go on where they may."""
+"""What a new configuration changes: each probe is in one list, and metrics continue where they can."""
 
 from dataclasses import fields, replace
 
@@ -92,7 +92,7 @@ def with_metric(*metrics: Metric) -> Config:
         ([replace(PLAIN, labels=(Label("comm", "cpu"),))], True),
         ([replace(PLAIN, value="size", scale=512)], True),
         ([replace(PLAIN, kind="gauge")], True),
-        ([], False),  # gone: there is nothing to begin
+        ([], False),  # the metric is gone, so nothing begins anew
         ([replace(PLAIN, name="n_total")], False),
     ],
 )
@@ -120,7 +120,7 @@ OTHER: dict[str, object] = {
 
 @pytest.mark.parametrize("key", [field.name for field in fields(Settings)])
 def test_each_key_of_global_is_applied_or_refused(key: str) -> None:
-    """A new key has to be decided about: neither list may forget it."""
+    """Each key is in one of the two lists, so a new key needs a decision."""
     old = Config(Settings(), ())
     assert (key in AT_ONCE) != (key in OTHER)
     new = replace(old, settings=replace(Settings(), **{key: OTHER.get(key, 7)}))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Every write, mkdir and rmdir below tracefs may fail: no traceback, and the next start removes the rest."""
+"""If a write, mkdir or rmdir in tracefs fails, no traceback follows, and the next start removes the rest."""
 
 import errno
 import logging
@@ -39,7 +39,7 @@ probes:
 
 @cache
 def configs() -> tuple[Config, Config]:
-    """Read once: it takes longer than all the rest."""
+    """Load both configurations only once, because that takes longer than the rest of a test."""
     with TemporaryDirectory() as directory:
         path = Path(directory, "config.yaml")
         found = []
@@ -50,7 +50,7 @@ def configs() -> tuple[Config, Config]:
 
 
 class Faulty(FakeTracefs):
-    """Counts what would change the kernel, and refuses some of it, as ``refuses`` says by its number."""
+    """A tracefs that numbers the changes to it, and refuses those for which ``refuses(number)`` is true."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root, {"do_open", "do_read", "do_write", "do_call"})
@@ -77,7 +77,7 @@ class Faulty(FakeTracefs):
 
 
 class Life:
-    """Install, run, reload, run, teardown, on a kernel in which there are another tool's things."""
+    """Install, run, reload, run and teardown, on a kernel with another tool's instance and probe."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir()
@@ -89,7 +89,7 @@ class Life:
         self.error: BaseException | None = None
 
     def lead(self) -> str | None:
-        """The whole of it; why it did not start or ended, if that was so. What else is raised is a bug."""
+        """Run the whole life. Return why the agent did not start or failed. Any other exception is a bug."""
         first, second = configs()
         agent = Agent(first, self.files, Stop())
         try:
@@ -109,7 +109,7 @@ class Life:
             self.files.fire(symbol, tid=1)
 
     def ours(self) -> list[str]:
-        """What there is of us: definitions, and the instance."""
+        """Return the agent's definitions and instance that exist."""
         names = [event.name for event in self.files.events if event.group == GROUP]
         return names + [name for name in self.files.instances if name == GROUP]
 
@@ -126,7 +126,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def points(tmp_path: Path) -> int:
-    """How many changes a life makes that nothing disturbs."""
+    """Return the number of changes that a life without a fault makes."""
     life = Life(tmp_path / "whole")
     assert life.lead() is None
     assert life.ours() == []
@@ -148,7 +148,7 @@ def points(tmp_path: Path) -> int:
 def test_a_change_that_the_kernel_refuses(
     tmp_path: Path, points: int, code: int, ever_after: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One after the other: a sentence or none, no thread that died, nothing that the next start leaves."""
+    """Each change fails in turn: the reason is one sentence at most, and the next start removes the rest."""
     caplog.set_level(logging.INFO)
     told = 0
     for at in range(1, points + 1):
@@ -168,7 +168,7 @@ def test_a_change_that_the_kernel_refuses(
         assert life.foreign_is_untouched(), where
         life.files.refuses = lambda number: False
         if at % 5:
-            Instance.acquire(life.files, GROUP).close()  # as cleanup does
+            Instance.acquire(life.files, GROUP).close()  # as ``cleanup`` does
         else:
             assert life.lead() is None, where
         assert life.ours() == [], where

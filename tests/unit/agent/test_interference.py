@@ -1,4 +1,4 @@
-"""interference: what others did is noticed, told once, mended as far as it can be, and not for ever."""
+"""interference: changes by other processes are noticed, logged once and repaired, but not for ever."""
 
 import errno
 import logging
@@ -22,7 +22,7 @@ EVENTS = f"instances/{GROUP}/events/{GROUP}"
 
 
 class Watched(Machine):
-    """The machine, its clock and its switches in our hand; a look is taken when we say so."""
+    """A machine whose clock and switches the test sets, and on which the agent looks only when told."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -34,7 +34,7 @@ class Watched(Machine):
         self.files.read = self.read_file  # type: ignore[method-assign]
 
     def read_file(self, path: str) -> bytes:
-        """``enable`` reads as the kernel has it, and fails as told."""
+        """Read ``enable`` as the kernel shows it; reads of the instance raise ``broken`` if it is set."""
         if self.broken is not None and path.startswith(f"instances/{GROUP}"):
             raise self.broken
         text = self.real_read(path)
@@ -50,12 +50,12 @@ class Watched(Machine):
         self.agent._look_after()
 
     def delete(self, name: str) -> None:
-        """As another tool does: disable it here, then delete the definition."""
+        """Delete a probe as another tool does: disable it in our instance, then delete its definition."""
         self.files.write(f"{EVENTS}/{name}/enable", "0")
         self.files.write("kprobe_events", f"-:{GROUP}/{name}")
 
     def fault(self, name: Fault) -> tuple[object, object]:
-        """Whether it holds, and how often it began."""
+        """Return whether the fault holds, and how often it began."""
         return self.value("kprobe_exporter_fault", name), self.value("kprobe_exporter_faults_total", name)
 
 
@@ -179,7 +179,7 @@ def test_what_cannot_be_installed_again_is_tried(machine: Watched) -> None:
 def test_an_instance_that_cannot_be_read(
     machine: Watched, code: int, fault: Fault, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The last numbers stay, a probe is not taken for deleted, and then it goes on."""
+    """The last counts stay, no probe is taken for deleted, and counting continues when reads work again."""
     machine.fire("do_open", 3)
     machine.shows((3, "kprobe_hits_total", "open"))
     machine.broken = OSError(code, os.strerror(code))
@@ -193,7 +193,7 @@ def test_an_instance_that_cannot_be_read(
     assert machine.fault(fault) == (0, 1)
     machine.fire("do_open", 3)
     machine.shows((6, "kprobe_hits_total", "open"))
-    assert caplog.text.count(f"[{fault}]") == 2  # when it began, and when it was over
+    assert caplog.text.count(f"[{fault}]") == 2  # when it began, and when it ended
 
 
 def test_the_machines_switch_is_told_and_left(machine: Watched, caplog: pytest.LogCaptureFixture) -> None:
@@ -226,7 +226,7 @@ def test_many_probes_take_turns(machine: Watched, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_poller_stuck_in_the_kernel_stops_no_scrape(machine: Watched) -> None:
-    """The scrape waits its bounded time; the age grows, and events are counted."""
+    """A scrape waits for a bounded time; the age of the hits grows, and events are still counted."""
     release = threading.Event()
     machine.fire("do_open", 3)
     machine.shows((3, "kprobe_hits_total", "open"))
@@ -243,7 +243,7 @@ def test_a_poller_stuck_in_the_kernel_stops_no_scrape(machine: Watched) -> None:
 
 
 def interruptions(machine: Watched, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
-    """What may not be recorded, each time that it is told, and whether it is recorded again by then."""
+    """Collect the calls of ``interrupted``: the probe's name, and whether recording was on again by then."""
     told: list[tuple[str, bool]] = []
     tracing_on, enable = f"instances/{GROUP}/tracing_on", f"{EVENTS}/open/enable"
 
@@ -298,7 +298,7 @@ def test_no_pair_spans_it(machine: Watched) -> None:
 
 @pytest.mark.parametrize("change", ["disable", "enable", "reload"])
 def test_no_descriptor_for_a_change_ends_nothing(machine: Watched, change: str) -> None:
-    """What could not be installed for that is tried again."""
+    """Without a free descriptor the agent continues, and tries again to install the probe."""
     if change == "enable":
         machine.agent.disable("open", "too loud")
     real = machine.files.read

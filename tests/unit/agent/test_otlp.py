@@ -1,4 +1,4 @@
-"""otlp: what is selected is built and sent, counted once, and stands for its bucket."""
+"""otlp: selected records are built, sent and counted once, and calls become exemplars."""
 
 import gc
 import sys
@@ -39,7 +39,7 @@ OPEN = Layout(5, "open", "open", "return", "do_sys_openat2", (Arg("return", "int
 
 
 class Collector:
-    """Takes everything, or nothing."""
+    """A collector that takes everything, or nothing."""
 
     def __init__(self) -> None:
         self.got: dict[str, list[Any]] = {"logs": [], "traces": [], "metrics": []}
@@ -94,7 +94,7 @@ class Wired:
         self.telemetry.consume(self.pairing.pair(Batch(list(records))))
 
     def close(self) -> dict[tuple[str, str], Any]:
-        """What was counted: by what became of it, and the signal."""
+        """Close it, and return the counts by outcome and signal."""
         self.telemetry.stop_pushing()
         self.telemetry.close()
         return {
@@ -116,7 +116,7 @@ def test_a_call_is_a_span(collector: Collector) -> None:
     (span,) = collector.got["traces"]
     assert (span.name, span.end_time - span.start_time) == ("read", 250_000)
     assert span.attributes["kprobe.arg.fd"] == 3
-    assert "kprobe.arg.buf" not in span.attributes  # a pointer
+    assert "kprobe.arg.buf" not in span.attributes  # a pointer is left out
     assert span.attributes["error.type"] == "ENOENT"
     ((probe, exemplar),) = made.exemplars
     assert (probe, exemplar.value) == ("read", 250_000 / 1e9)
@@ -124,7 +124,7 @@ def test_a_call_is_a_span(collector: Collector) -> None:
 
 
 def test_only_what_arrived_is_an_exemplar(collector: Collector) -> None:
-    """A collector that is down leaves none, though the span was queued and sent."""
+    """A span that the collector did not take is no exemplar, although it was queued and sent."""
     collector.takes = False
     made = Wired(Otlp(), call=Export("span"))
     made.feed(*call(1_000_000_000, 250_000))
@@ -134,7 +134,7 @@ def test_only_what_arrived_is_an_exemplar(collector: Collector) -> None:
 
 
 def test_a_thread_that_died_in_a_call_is_no_parent(collector: Collector) -> None:
-    """Another one has its id an hour later: its three calls are three traces, of which each is whole."""
+    """Another thread has its id an hour later: the three calls of that thread are three whole traces."""
     made = Wired(Otlp(), call=Export("span"))
     write = replace(CALL, slot=12, symbol="write"), replace(ENTRY, slot=10), replace(RETURN, slot=11)
     join = Join(write[0], write[1:2], write[2], "key", ("tid",))
@@ -157,7 +157,7 @@ def test_an_event_is_a_log_record(collector: Collector) -> None:
 
 
 def test_each_is_counted_once(collector: Collector) -> None:
-    """Over the limit, over the queue, refused: whatever becomes of it."""
+    """An item over the limit, one without room in the queue and a refused one are each counted once."""
     collector.takes = False
     made = Wired(Otlp(queue=10, max_per_second=20), event=Export("log"))
     made.feed(*((5, time, 0, 7, 70, None, 0) for time in range(100)))
@@ -183,7 +183,7 @@ def test_it_may_be_closed_twice(collector: Collector) -> None:
 
 
 def test_the_end_takes_bounded_time(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Log records and spans are flushed side by side, in what the metrics have left of the time."""
+    """Log records and spans are flushed in parallel, in the time that the metrics left."""
     stops: dict[str, float] = {}
     both = Barrier(2)
 
@@ -191,7 +191,7 @@ def test_the_end_takes_bounded_time(collector: Collector, monkeypatch: pytest.Mo
         def stop(self, timeout: float) -> None:
             stops[self.signal] = timeout
             if self.signal != "metrics":
-                both.wait(patience(10))  # one after the other, they would never meet
+                both.wait(patience(10))  # if one were flushed after the other, this would time out
 
     monkeypatch.setattr(telemetry, "connect", lambda signal, *_: Meeting(collector, signal))
     made = Wired(Otlp(metrics=3600), call=Export("span"), event=Export("log"))
@@ -211,7 +211,7 @@ def test_the_interpreter_is_as_it_was(collector: Collector) -> None:
 
 
 def test_exports_come_and_go_while_it_runs(collector: Collector) -> None:
-    """Of one that went, what was selected is still sent; of what follows nothing is known for ever."""
+    """Records selected before a removal are still sent; afterwards, nothing of the probe is remembered."""
     made = Wired(Otlp())
     attached = Attached(SPEC, (), JOIN)
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""overhead: the estimate is firings times a constant, by the events that a hit consists of."""
+"""overhead: the estimate is the number of firings times a constant for the events of one hit."""
 
 import pytest
 

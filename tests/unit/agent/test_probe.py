@@ -1,4 +1,4 @@
-"""probe: how many of a probe's events were lost, where that can be told, and never fewer than were."""
+"""probe: the upper bound of a probe's lost events, where it is known, is never too low."""
 
 from types import SimpleNamespace
 from typing import cast
@@ -32,7 +32,7 @@ CALL = JoinedSpec(NAME, "call", "call:do_open", "do_open", 1, (), "stack", (), N
 def lost(
     spec: ProbeSpec | JoinedSpec | None, hits: int, events: int, *, by_kernel: bool = True, **reasons: int
 ) -> int | None:
-    """What the status page is told of a probe that is attached so."""
+    """Return the lost events that the status page shows for a probe that is attached in this way."""
     part = cast("Installed", SimpleNamespace(counted_by_kernel=by_kernel, spec=spec))
     attached = None if spec is None else Attached(spec, (part,))
     target = SimpleNamespace(kind=SimpleNamespace(value="kprobe"))
@@ -43,7 +43,7 @@ def lost(
 
 @pytest.mark.parametrize("spec", [single(), single(filter_="a == 1"), CALL])
 def test_where_nothing_was_lost_none_of_its_events_was(spec: ProbeSpec | JoinedSpec) -> None:
-    """Though some are on their way, filtered, or the agent's own."""
+    """A probe lost none if all lost none, although some hits are unread, filtered or the agent's own."""
     assert lost(spec, 500, 100, overrun=0, unreadable=7, negative=7, table_full=7) == 0
 
 
@@ -85,7 +85,7 @@ def test_what_makes_no_events_loses_none(spec: ProbeSpec | None) -> None:
 
 @given(st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 1000))
 def test_it_is_no_less_than_what_was_lost(came: int, missing: int, others: int) -> None:
-    """However much the other probes lost of theirs."""
+    """The bound holds however many events the other probes lost."""
     told = lost(single(), came + missing, came, overrun=missing + others)
     assert told is not None
     assert told >= missing

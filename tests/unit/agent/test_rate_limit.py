@@ -1,4 +1,4 @@
-"""rate_limit: a probe that fires too often for seconds is tripped, and tried again with growing pauses."""
+"""rate_limit: a probe that fires too often for some time is tripped, and retried after growing pauses."""
 
 from collections.abc import Mapping
 
@@ -18,7 +18,7 @@ from kprobe_exporter.agent.rate_limit import (
 
 
 class Watch:
-    """A budget that is asked once a second."""
+    """A budget that is watched once a second."""
 
     def __init__(self, limits: Mapping[str, float | None], limit: float | None = None) -> None:
         self.now = 1000.0
@@ -29,7 +29,7 @@ class Watch:
         self.budget.watch(self.now, self.hits, limits)
 
     def second(self, **rates: int) -> Verdict:
-        """One second in which the probes that are on fire so often."""
+        """Let one second pass, in which each probe that is on fires at its rate."""
         self.now += 1
         for name, rate in rates.items():
             if name not in self.off:
@@ -181,7 +181,7 @@ def test_another_limit_of_all() -> None:
 
 @given(st.lists(st.integers(0, 5000), max_size=200), st.integers(1, 3000))
 def test_any_course(rates: list[int], limit: int) -> None:
-    """Between two trips no more fires than flows in, and nothing is tripped that kept to its limit."""
+    """Between two trips, firings do not exceed the bucket's tokens; a probe within its limit never trips."""
     watch = Watch({"a": limit})
     fired, seconds = 0, 0
     for rate in rates:

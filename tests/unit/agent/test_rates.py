@@ -1,4 +1,4 @@
-"""rates: a rate every five seconds, for five minutes, of the probes that there are."""
+"""rates: a rate every 5 s, for the last 5 minutes, for each current probe."""
 
 from kprobe_exporter.agent.rates import STEP, STEPS, History
 

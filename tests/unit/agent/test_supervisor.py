@@ -1,4 +1,4 @@
-"""supervisor: what one look leads to."""
+"""supervisor: the actions that follow a look."""
 
 import threading
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.unit.agent.test_agent import OPEN, Machine
 
 
 class Agent:
-    """What the watch is given: one probe that fires as told."""
+    """The callbacks of a watch over one probe, which fires as often as the test says."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -66,7 +66,7 @@ def test_what_it_costs_and_how_it_went(agent: Agent) -> None:
 
 @pytest.mark.parametrize("growing", [True, False])
 def test_counts_that_stood_still_and_then_come_in_one(agent: Agent, growing: bool) -> None:
-    """By the age of the last reading, or nobody knows. 60 hits a second are within the limit."""
+    """Delayed counts trip no probe, with their age known or unknown: 60 hits/s are within the limit."""
     for second in range(1, 121):
         agent.age = second if growing else float("inf")
         agent.second(0)
@@ -78,7 +78,7 @@ def test_counts_that_stood_still_and_then_come_in_one(agent: Agent, growing: boo
 
 
 def test_the_first_reading_after_a_while_may_be_an_old_one(agent: Agent) -> None:
-    """It was asked for before the kernel held it up, and what has come since follows a second later."""
+    """A reading may have begun before the kernel delayed it; later hits come with the next one, 1 s later."""
     agent.age = float("inf")
     for _ in range(120):
         agent.second(0)
@@ -107,7 +107,7 @@ def test_where_every_reading_takes_long_the_limit_is_kept(agent: Agent) -> None:
 
 
 def test_a_reading_that_was_seen_already_tells_nothing(agent: Agent) -> None:
-    """A scrape had the counts read just before, so the look has them at another age. 5 s of 1000 a second."""
+    """A scrape had the counts read just before, so a look sees them at another age. 1000 hits/s for 5 s."""
     for age, hits in ((0.0, 1000), (0.9, 0), (0.0, 2000), (0.99, 0), (0.0, 2000)):
         agent.age = age
         agent.second(hits)
@@ -148,7 +148,7 @@ def test_it_goes_on_after_an_error(caplog: pytest.LogCaptureFixture, monkeypatch
 
 
 def test_the_agent_tells_how_old_the_counts_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While probes change, what is read is dropped, however new it is."""
+    """While probes change, counts are dropped, however new they are, so their age is infinite."""
     monkeypatch.setattr("kprobe_exporter.agent.supervisor.INTERVAL", 3600.0)
     machine = Machine(tmp_path)
     machine.start(OPEN)

@@ -1,4 +1,4 @@
-"""switch_losses: firings of a probe that is being switched off count as lost, none twice, none invented."""
+"""switch_losses: firings of a probe that is being switched off count as lost: none twice, none invented."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ NAME = "open"
 
 
 class Switched:
-    """A recording probe, and what the kernel counts and delivers of it."""
+    """A recording probe, with the counts and the events that the kernel delivers for it."""
 
     def __init__(self, **spec: object) -> None:
         only = spec.pop("only", None)
@@ -27,14 +27,14 @@ class Switched:
         self.balance.begin([self.attached])
 
     def fire(self, hits: int, events: int, overrun: int = 0) -> None:
-        """So many more, of which so many come; and what the ring buffers of all probes lost."""
+        """Add hits, events that are delivered, and overruns of the ring buffer that all probes share."""
         self.aggregator.consume(Batch([record(0)] * events))
         lost = self.kernel.lost.get("overrun", 0) + overrun
         self.kernel = replace(self.kernel, hits={NAME: self.kernel.hits[NAME] + hits}, lost={"overrun": lost})
         self.aggregator.update_kernel(self.kernel)
 
     def switch(self, hits: int = 0, events: int = 0, overrun: int = 0) -> None:
-        """Switch it off, while it fires; and on again, for its successor."""
+        """Switch the probe off while it fires, and on again for its successor."""
         before = self.aggregator.hits()
         self.balance.look([self.attached], before)
         self.fire(hits, events, overrun)
@@ -86,7 +86,7 @@ def test_what_others_lost_makes_it_tell_less_and_only_until_it_is_changed() -> N
 
 
 def test_what_was_missing_before_is_not_told() -> None:
-    """As the agent's own firings, or when somebody had stopped all recording: a fault of its own."""
+    """Events missing before are the agent's own, or a fault of its own: another process stopped recording."""
     probe = Switched()
     probe.fire(500, 100)
     probe.switch(hits=53, events=50)

@@ -1,4 +1,4 @@
-"""Sums that never go down, whatever the kernel's counter does."""
+"""Sums that never decrease, even where the kernel's counter does."""
 
 from itertools import pairwise
 
@@ -38,7 +38,7 @@ def test_it_never_goes_down(raw: list[int]) -> None:
 
 @given(st.lists(st.lists(st.integers(0, 100)), max_size=5))
 def test_restarts_that_can_be_seen_lose_nothing(lives: list[list[int]]) -> None:
-    """Each life counts up from 0; where it starts with a lower number than the last, all is summed."""
+    """A counter that restarts below its last value is seen to restart, so no count is lost."""
     accumulator, last, total = Accumulator(), 0, 0
     for life in lives:
         counts = sorted(life)

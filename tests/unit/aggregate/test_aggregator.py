@@ -1,4 +1,4 @@
-"""All the numbers: fed by events and by the kernel's counts, copied, and never lower than before."""
+"""All numbers of the agent: fed by events and by the kernel's counts, copied, and never decreasing."""
 
 import threading
 from dataclasses import replace
@@ -208,7 +208,7 @@ FEEDS = st.lists(
 
 
 def counters(numbers: Numbers) -> dict[tuple[str, ...], float]:
-    """Every number that may never go down."""
+    """Return every number that must never decrease."""
     found: dict[tuple[str, ...], float] = {}
     for family in numbers.families:
         for labels, value in family.samples.items():
@@ -309,7 +309,7 @@ def test_what_a_detached_layout_came_to_stays_with_its_probe() -> None:
     made = aggregator(TOTAL, ERRORS, count_hits=True)
     made.consume(Batch([record(-2), record(3)]))
     made.detach(OPEN)
-    made.consume(Batch([record(-2)]))  # too late: nobody knows any more what it was
+    made.consume(Batch([record(-2)]))  # too late: its layout is detached
     assert (made.copy().hits, made.copy().events) == ({"open": 2}, {"open": 2})
     assert made.copy().lost["unparsed"] == 1
     made.redeclare([probe("open", TOTAL, ERRORS)])
@@ -322,7 +322,7 @@ def test_what_a_detached_layout_came_to_stays_with_its_probe() -> None:
 
 
 def test_the_kernels_counts_go_on_from_0() -> None:
-    """Those of an earlier epoch are another event's, and come too late."""
+    """Counts of an earlier epoch belong to an earlier event and arrive too late."""
     made = aggregator()
     late = KernelCounts({"open": 5}, {"open": 1}, {"overrun": 2}, epoch=made.epoch)
     made.update_kernel(late)
@@ -346,7 +346,7 @@ def test_what_nobody_declares_is_gone_and_makes_room() -> None:
     assert numbers.events == {"other": 0}
     assert set(numbers.overflows) == {"kprobe_all_total"}
     assert all("open" not in labels for family in numbers.families for labels in family.samples)
-    made.exemplify("open", Exemplar(1, 2, 0.5, 1.0))  # of a call that was sent meanwhile
+    made.exemplify("open", Exemplar(1, 2, 0.5, 1.0))  # from a call that was exported meanwhile
 
 
 def test_a_metric_that_is_another_one_begins_at_0() -> None:
@@ -383,7 +383,7 @@ CHANGES = st.lists(
 
 @given(CHANGES, st.booleans())
 def test_through_any_changes_nothing_is_lost_or_falls(changes: list[Any], count_hits: bool) -> None:
-    """Batches, firings that the kernel counts, and changes in any order: hits and events are exact."""
+    """After batches, hits that the kernel counts, and changes in any order, hits and events are exact."""
     made = aggregator(ERRORS, TOTAL, count_hits=count_hits)
     slot: int | None = 7
     last, expected, firings, raw = 7, 0, 0, 0

@@ -1,4 +1,4 @@
-"""Records of calls and pairs: their durations in seconds, their hits, and what was left unpaired."""
+"""Records of calls and pairs: their durations in seconds, their hits, and the unpaired events."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ SECOND = 1_000_000_000
 
 
 def metric(kind: str, name: str, value: str | None = "duration", **more: Any) -> MetricSpec:
-    """As the plan makes it of a configuration."""
+    """Return a metric as the plan makes it from a configuration."""
     return metric_spec(Metric(kind, name, "help", value, **more), "kprobe", DECODERS)  # type: ignore[arg-type]
 
 
@@ -75,7 +75,7 @@ def sample(made: Aggregator, name: str, *labels: str) -> Any:
 
 
 def bucket(histogram: HistogramValue) -> int:
-    """The only bucket with anything in it."""
+    """Return the only bucket that is not empty."""
     [place] = [place for place, count in enumerate(histogram.counts) if count]
     return place
 
@@ -83,7 +83,7 @@ def bucket(histogram: HistogramValue) -> int:
 @pytest.mark.parametrize("name", ["built-in", "metric"])
 @pytest.mark.parametrize("place", range(len(DURATION_BUCKETS)))
 def test_a_bound_is_in_its_bucket(name: str, place: int) -> None:
-    """1000 ns are 1e-06 s, however the one is made of the other."""
+    """A duration equal to a bound falls into that bound's bucket: 1000 ns into that of 1e-06 s."""
     mine = metric("histogram", "a_seconds", buckets=DURATION_BUCKETS)
     family, labels = {"built-in": ("duration_seconds", ("read",)), "metric": ("a_seconds", ())}[name]
     nanoseconds = 1000 * 4**place
@@ -95,7 +95,7 @@ def test_a_bound_is_in_its_bucket(name: str, place: int) -> None:
 
 @given(st.integers(1, 10**6), st.sampled_from([1, 1_000, 1_000_000, SECOND]))
 def test_any_bound_that_a_person_writes_is_met(count: int, unit: int) -> None:
-    """A whole number of ns, µs, ms or s, as it stands in a configuration."""
+    """A bound that is a whole number of ns, µs, ms or s in the configuration is compared exactly."""
     took = count * unit
     bound = float(f"{took // SECOND}.{took % SECOND:09}")
     made = aggregator(metric("histogram", "a_seconds", buckets=(bound,)), buckets=(bound,))
@@ -106,7 +106,7 @@ def test_any_bound_that_a_person_writes_is_met(count: int, unit: int) -> None:
 
 @pytest.mark.parametrize("scale", [1e-9, 1e-6, 0.001, 0.5, 0.3, 1.0, 2.5, 512.0, 1e200, 1e-200, 5e-324])
 def test_any_scale_multiplies(scale: float) -> None:
-    """Parts of whole numbers by dividing, which is exact: 3 * 0.1 is not 0.3."""
+    """A scale that is a reciprocal divides, which is exact: 3 / 10 is 0.3, but 3 * 0.1 is not."""
     factor = whole_scale(MetricSpec("a_total", "counter", "help", "n", (), (), scale))
     for value in (0, 1, 7, 1000, 2**63, -5):
         assert value * factor == pytest.approx(value * scale)
@@ -210,7 +210,7 @@ def test_the_agents_filter_narrows_events_and_durations() -> None:
 
 
 def test_hits_are_what_began_where_nobody_in_the_kernel_counts() -> None:
-    """Whether it ended or not."""
+    """A call counts as a hit whether it ended or not."""
     made = aggregator(count_hits=True)
     assert made.copy().hits == {"read": 0}
     made.consume(Batch([joined(1)], arrived={1: 2, 2: 3}))

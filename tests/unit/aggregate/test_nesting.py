@@ -1,4 +1,4 @@
-"""Who is told of a call as it ends is told exactly what it lay in."""
+"""When a call ends, its callback gets exactly the calls that enclosed it."""
 
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ def args(*names: str) -> tuple[Arg, ...]:
 
 
 def call(slot: int, *, user: bool = False) -> Join:
-    """A function whose entry, return and call have the slots ``slot``, +1 and +2."""
+    """Return a function's join; its entry, return and call have the slots ``slot``, +1 and +2."""
     begin = Layout(slot, "p", "entry", "entry", "f", args(STACK_POINTER), user=user)
     end = Layout(slot + 1, "p", "ret", "return", "f", args(STACK_POINTER))
     return Join(Layout(slot + 2, "p", "f", "joined", "f", args("duration")), (begin,), end, "stack")
@@ -50,7 +50,7 @@ def point(time: int, tid: int = 7, cpu: int = 0) -> Record:
 
 
 class Stream:
-    """A pairing that tells what it tells: the time at which a call began, and those that it lay in."""
+    """A pairing, and what it reported: when a call began, and when each of its enclosing calls began."""
 
     def __init__(self, *joins: Join, most_open: int = 65_536) -> None:
         self.pairing = Pairing(most_open=most_open, nested=True)
@@ -108,7 +108,7 @@ def test_a_call_in_an_interrupt_lies_in_the_one_that_was_interrupted() -> None:
 
 
 def test_a_call_that_was_jumped_to_lies_in_the_one_that_jumped() -> None:
-    """Both are entered with the same stack pointer, and return at the same moment."""
+    """A call by a jump has the stack pointer of the jumping call, and both return at the same moment."""
     told = Stream(OUTER, INNER).feed(entry(OUTER, 1), entry(INNER, 2), ret(INNER, 3), ret(OUTER, 4))
     assert told == [(2, [1]), (1, [])]
 
@@ -121,7 +121,7 @@ def test_a_pair_by_key_lies_in_nothing_and_nothing_in_it() -> None:
 
 
 def test_what_overlaps_lies_in_what_began_before() -> None:
-    """A pair by thread need not be nested: while it lasts, a call begins that ends after it."""
+    """A pair by thread need not be nested: a call may begin while the pair is open, and end after it."""
     told = Stream(SYSCALL, OUTER).feed(
         entry(SYSCALL, 1, 5), entry(OUTER, 2), ret(SYSCALL, 3, 5), point(4), ret(OUTER, 5)
     )
@@ -129,7 +129,7 @@ def test_what_overlaps_lies_in_what_began_before() -> None:
 
 
 def test_a_call_below_a_new_one_has_ended_unnoticed() -> None:
-    """Its return is missing: the next call, higher on the stack, does not lie in it."""
+    """Its return is missing: the next call, higher on the stack, is not nested in it."""
     stream = Stream(OUTER, INNER)
     assert stream.feed(entry(INNER, 1, S - 512), entry(OUTER, 2), point(3), ret(OUTER, 4)) == [
         (3, [2]),
@@ -154,7 +154,7 @@ def test_an_event_lies_in_no_call_whose_end_may_be_lost() -> None:
 
 
 def test_a_thread_that_died_in_a_system_call_is_around_nothing() -> None:
-    """An hour later another thread has its id, and makes three calls, which have nothing in common."""
+    """An hour later another thread has its id, and the thread's three system calls have no enclosing call."""
     stream, later = Stream(READ, WRITE, INNER), 3600 * 10**9
     stream.feed(entry(READ, 1, 5), entry(INNER, 2))
     told = stream.feed(
@@ -178,7 +178,7 @@ def test_a_thread_that_died_in_a_system_call_is_around_nothing() -> None:
 
 
 def test_a_leader_that_was_ended_by_an_exec_is_around_nothing() -> None:
-    """de_thread() of fs/exec.c gives its id to the thread that executes, in which no call of its is open."""
+    """de_thread() of fs/exec.c gives the leader's id, but none of its calls, to the executing thread."""
     told = Stream(READ, WRITE).feed(
         entry(READ, 1, 5, tid=7),
         entry(WRITE, 2, 5, tid=8),
@@ -260,7 +260,7 @@ def test_a_half_is_no_single_event() -> None:
 
 
 class Life(NamedTuple):
-    """What a thread was told to do, and what each call and event of it lay in, the innermost first."""
+    """The records of some threads, and the calls that enclosed each call and event, the innermost first."""
 
     records: list[Record]
     truth: dict[int, list[int]]
@@ -268,8 +268,8 @@ class Life(NamedTuple):
 
 @st.composite
 def lives(draw: st.DrawFn) -> Life:
-    """Threads that come and go under two ids. What they do, they do in system calls, any of which may be the
-    last: a thread dies in it, or comes out of it another way, so that nothing in it ever returns."""
+    """Generate threads that come and go under two ids, and that act in system calls only. Any of these may be
+    the last: a thread dies in it, or leaves it another way, so that no call in it returns."""
     records: list[Record] = []
     truth: dict[int, list[int]] = {}
     clock = 0
@@ -280,7 +280,7 @@ def lives(draw: st.DrawFn) -> Life:
         return clock
 
     def work(tid: int, around: list[int], place: int) -> bool:
-        """In a call; whether that returns."""
+        """Act inside a call; return whether that call returns."""
         for what in draw(st.lists(st.sampled_from(["function", "event"]), max_size=3)):
             time = now()
             truth[time] = around
@@ -297,7 +297,7 @@ def lives(draw: st.DrawFn) -> Life:
 
     for tid in draw(st.lists(st.sampled_from([7, 8]), max_size=8)):
         join, time = draw(st.sampled_from(SYSTEM_CALLS)), now()
-        stack = S - (draw(st.integers(0, 2)) << 20)  # another thread, perhaps, and another stack
+        stack = S - (draw(st.integers(0, 2)) << 20)  # possibly another thread with another stack
         records.append(entry(join, time, 5, tid))
         truth[time] = []
         if work(tid, [time], stack):
@@ -314,7 +314,7 @@ def test_what_is_around_a_call_is_open_in_truth(life: Life) -> None:
 
 @st.composite
 def halves(draw: st.DrawFn) -> list[Record]:
-    """Any entries and returns, of few threads, at few places, in an order that may be wrong."""
+    """Generate entries and returns of few threads at few places, in an order that may be wrong."""
     records = []
     for time in draw(st.lists(st.integers(0, 200), max_size=80)):
         join = draw(st.sampled_from(ALL))

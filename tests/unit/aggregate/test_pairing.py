@@ -1,4 +1,4 @@
-"""Two events become one record, or are counted: by example."""
+"""Two events become one record or are counted as unpaired: examples."""
 
 import pytest
 
@@ -53,7 +53,7 @@ def paired(pairing: Pairing, *records: Record, losses: tuple[Loss, ...] = ()) ->
 
 
 def durations(join: Join, *records: Record, losses: tuple[Loss, ...] = ()) -> tuple[list[int], int, int]:
-    """Of all that is joined; what is unpaired, and what is still open."""
+    """Return the durations of the joined records, and the numbers of unpaired and of open halves."""
     pairing = Pairing([join])
     found, unpaired = paired(pairing, *records, losses=losses)
     place = join.layout.place("duration")
@@ -63,7 +63,7 @@ def durations(join: Join, *records: Record, losses: tuple[Loss, ...] = ()) -> tu
 
 @pytest.mark.parametrize("join", [BY_STACK, BY_DEPTH])
 def test_what_the_joined_record_is(join: Join) -> None:
-    """What both have is the first's; the function that it returns to, and the value, the second's."""
+    """Fields of both halves are taken from the first; the caller and the return value from the second."""
     found, unpaired = paired(Pairing([join]), entry(1_000, cpu=1, fd=3), ret(1_250, cpu=2))
     assert found == [(3, 1_000, 1, 7, 70, b"ksys_read", -11, 3, 250, None)]
     assert unpaired == 0
@@ -143,7 +143,7 @@ def test_by_stack(records: list[Record], joined: list[int], unpaired: int, still
 
 
 def test_with_the_distance_known_a_return_of_an_open_call_is_never_taken_for_another() -> None:
-    """Its own entry is missing, and the open one is 16 bytes away: a return of 16 above an entry, once."""
+    """A return whose entry is missing stays unpaired, although an open entry is 16 bytes away."""
     calls = [record for time in range(0, 40, 2) for record in (entry(time), ret(time + 1))]
     near = [entry(100), ret(101, S - 8), ret(102)]
     assert durations(BY_STACK, *calls, *near) == ([1] * 20 + [2], 1, 0)
@@ -166,13 +166,13 @@ def test_a_distance_that_cannot_be_is_not_learnt(distance: int) -> None:
 
 
 def test_a_wrong_distance_is_outvoted() -> None:
-    """It is 0, but the first return seems 40 above its entry: the call that it made did not return."""
+    """The distance is 0; as the inner call did not return, the first return seems 40 above its entry."""
     good = [record for time in range(10, 20, 2) for record in (entry(time), ret(time + 1, S))]
     assert durations(BY_STACK, *ODD, *good) == ([2] + [1] * 4, 3, 0)
 
 
 def test_a_wrong_distance_does_not_make_nested_calls_wrong() -> None:
-    """Frames as large as it is wrong: each return would find the entry of the call that it made."""
+    """Frames are as large as the error, so each return would match the entry of the call inside its own."""
     deep = [entry(10 + depth, S - 40 * depth) for depth in range(9)]
     deep += [ret(30 - depth, S - 40 * depth) for depth in reversed(range(9))]
     joined, unpaired, still_open = durations(BY_STACK, *ODD, *deep)
@@ -181,7 +181,7 @@ def test_a_wrong_distance_does_not_make_nested_calls_wrong() -> None:
 
 
 def test_a_wrong_distance_goes_away_though_returns_are_missing_again_and_again() -> None:
-    """The innermost of three calls never returns, and is as far below as the distance is wrong."""
+    """The innermost of three calls never returns, and lies 40 bytes below, which is the distance's error."""
     records = [entry(1, tid=9), ret(2, S + 48, tid=9)]
     for time in range(100, 500, 100):
         records += [entry(time + depth, S - 40 * depth) for depth in range(3)]
@@ -192,7 +192,7 @@ def test_a_wrong_distance_goes_away_though_returns_are_missing_again_and_again()
 
 
 def test_distances_that_take_turns_make_nothing_wrong() -> None:
-    """It takes as many votes again to be taken over, and who loses is unpaired."""
+    """A distance needs more votes than matched returns to take over; returns at others are unpaired."""
     records = []
     for time in range(0, 4_000, 40):
         records += [entry(time), entry(time + 1, S - 4096), ret(time + 2, S - 4096 + 8 * (time // 40 % 3))]
@@ -239,7 +239,7 @@ def test_both_halves_of_what_spans_a_loss_by_key_are_unpaired() -> None:
 
 
 def test_without_the_loss_two_calls_would_be_one() -> None:
-    """The return of the first and the entry of the second at the same place were lost."""
+    """The return of one call and the entry of the next at the same place were lost."""
     assert durations(BY_STACK, entry(10), ret(90)) == ([80], 0, 0)
     assert durations(BY_STACK, entry(10), ret(90), losses=(Loss(0, 20, 80),)) == ([], 2, 0)
 
@@ -317,7 +317,7 @@ def test_a_key_may_be_what_every_record_has(key: tuple[str, ...]) -> None:
 
 
 def test_one_kernel_event_may_be_both_halves() -> None:
-    """A switch: one thread goes and another one comes; what it was away is told when it is back."""
+    """A switch ends one thread's absence and begins another's; the duration is known at the end."""
     out = Layout(21, "off", "out", "tracepoint", "sched_switch", args("state", "pid"))
     back = Layout(22, "off", "back", "tracepoint", "sched_switch", args("pid"))
     away = Layout(23, "off", "away", "joined", "sched_switch", args("duration", "state"))

@@ -1,7 +1,6 @@
-"""Pairing is never wrong: held against an execution whose truth is known, and against a slow, obvious model.
+"""Pairing is never wrong: compared with an execution whose truth is known, and with a slow, simple model.
 
-Every half carries the number of the call that it is of. Pairing does not look at it, but the joined
-record shows both.
+Every half carries the number of its call. Pairing ignores the numbers, but the joined record shows both.
 """
 
 from collections import Counter
@@ -52,7 +51,7 @@ def join(by: By, key: tuple[str, ...] = ()) -> Join:
 
 
 def entry(time: int, cpu: int, tid: int, pointer: int | None, call: int) -> Record:
-    """Every other call goes another way in, where the arguments are at other places."""
+    """Return an entry. Odd calls enter another way, with their arguments at other places."""
     common = (time, cpu, tid, tid or None, None)
     return (COMPAT, *common, pointer, call, call) if call % 2 else (ENTRY, *common, call, pointer)
 
@@ -62,7 +61,7 @@ def ret(time: int, cpu: int, tid: int, pointer: int | None, call: int) -> Record
 
 
 def number(half: Record) -> int:
-    """The call that a half is of."""
+    """Return the number of the call that a half belongs to."""
     value: int = half[{ENTRY: VALUES, COMPAT: VALUES + 2, RETURN: VALUES + 2}[half[SLOT]]]
     return value
 
@@ -101,9 +100,9 @@ THREADS, INTERRUPTS = 0xFFFFC90000000000, 0xFFFFFE0000000000
 
 
 class Execution:
-    """What really happened: threads call, are interrupted, change CPUs, exit and come back.
+    """An execution with all its events: threads call, are interrupted, change CPUs, exit and come back.
 
-    Depths are few, so that they come again. Each CPU has an interrupt stack and a thread 0.
+    There are few depths, so that they recur. Each CPU has an interrupt stack and a thread 0.
     """
 
     def __init__(self, random: Random, steps: int, *, distance: int, exits: bool = True, warm: bool = False):
@@ -115,7 +114,7 @@ class Execution:
             Thread(tid, cpu, THREADS + place * STACK - 176)
             for place, (tid, cpu) in enumerate([(0, 0), (0, 1), (7, 0), (8, 1), (9, 1)], 1)
         ]
-        if warm:  # so that nothing can outvote the distance
+        if warm:  # so many matched returns that no vote can change the distance
             for _ in range(2 * steps):
                 self._enter(threads[0])
                 self._leave(threads[0])
@@ -156,7 +155,7 @@ class Execution:
             thread.cpu = self._random.randrange(2)
 
     def _exit(self, thread: Thread) -> None:
-        """Inside of its calls; the next thread of this id may get the same stack."""
+        """Exit inside the thread's calls; the next thread with this id may get the same stack."""
         if thread.tid and not thread.interrupted:
             thread.calls.clear()
             thread.top += self._random.choice([0, 64 * STACK])
@@ -167,11 +166,11 @@ class Execution:
 
 
 Delivery = list[Batch | None]
-"""Batches, and None where the probe is disabled and enabled again."""
+"""Batches, with None where the probe is disabled and enabled again."""
 
 
 def lose(random: Random, records: Sequence[Record]) -> tuple[list[Record], list[Loss]]:
-    """Take away runs of a CPU's records, and tell between which moments they were."""
+    """Remove runs of a CPU's records; return the rest, and the losses with the moments around them."""
     kept, losses = list(records), []
     for cpu in range(2):
         here = [record for record in records if record[CPU] == cpu]
@@ -190,7 +189,7 @@ def lose(random: Random, records: Sequence[Record]) -> tuple[list[Record], list[
 
 
 def deliver(random: Random, records: list[Record], losses: Iterable[Loss] = (), resets: int = 0) -> Delivery:
-    """Split into batches, other probes' records among them; a loss is told in time, or earlier."""
+    """Split into batches, with other probes' records in between. A loss is reported in time or earlier."""
     pauses = [sorted([random.randint(0, len(records)) for _ in range(2)]) for _ in range(resets)]
     cuts = {random.randint(0, len(records)) for _ in range(random.randint(0, 4))}
     cuts |= {start for start, _ in pauses}
@@ -218,7 +217,7 @@ def deliver(random: Random, records: list[Record], losses: Iterable[Loss] = (), 
 
 
 class Slow:
-    """What pairing is to do, one open list and every loss looked at for each pair; the distance is known."""
+    """A slow model of pairing: it searches one list and all losses for each pair, and knows the distance."""
 
     def __init__(self, by: By, key: Sequence[int] = (), distance: int = 8) -> None:
         self._by, self._key, self._distance = by, key, distance
@@ -246,7 +245,7 @@ class Slow:
         self.open = [first for first in self.open if first not in gone]
 
     def _open_at(self, what: object, low: int = 0, high: int = 1 << 64) -> list[Record]:
-        """What is open under the same key, by stack in these places, both included."""
+        """Return the open halves of a key; by stack, only those from ``low`` to ``high``, both included."""
         found = [first for first in self.open if self._what(first, pointer(first)) == what]
         return [first for first in found if self._by != "stack" or low <= (pointer(first) or 0) <= high]
 
@@ -316,13 +315,13 @@ def run(pairing: Pairing, how: Join, delivery: Delivery) -> Outcome:
 
 
 def halves(delivery: Delivery) -> Counter[bool]:
-    """How many first and second halves were delivered, by whether they are a second one."""
+    """Count the delivered halves; the key is whether they are second halves."""
     records = [record for batch in delivery if batch for record in batch.records]
     return Counter(record[SLOT] == RETURN for record in records if record[SLOT] != OTHER)
 
 
 def check_truth(happened: Sequence[Record], outcome: Outcome) -> None:
-    """Whatever was joined is a call that there was, as it was."""
+    """Check that every joined record equals a call that happened."""
     firsts = {number(record): record for record in happened if record[SLOT] != RETURN}
     seconds = {number(record): record for record in happened if record[SLOT] == RETURN}
     for record in outcome.joined:
@@ -332,7 +331,7 @@ def check_truth(happened: Sequence[Record], outcome: Outcome) -> None:
 
 
 def check_model(slow: Slow, pairing: Pairing, how: Join, delivery: Delivery) -> None:
-    """Exactly what the slow model does; here every half is accounted for."""
+    """Check that pairing does exactly what the slow model does; here every half is accounted for."""
     outcome, shown = run(pairing, how, delivery), []
     for batch in delivery:
         if batch is None:
@@ -392,7 +391,7 @@ def test_no_pair_is_wrong_where_loss_is_told(
 def test_by_stack_no_pair_is_wrong_where_one_sort_goes_missing_untold(
     random: Random, steps: int, distance: int, resets: int, missing: str, loss: bool
 ) -> None:
-    """A thread that exits inside of a call is a return that goes missing."""
+    """A thread that exits inside a call counts as a missing return."""
     happened = Execution(random, steps, distance=distance, exits=missing == "returns", warm=True).records
     settled = 4 * steps
     kept = happened[:settled] + [
@@ -430,7 +429,7 @@ LOSSES = st.lists(
     st.builds(lambda start, long: Loss(0, start, start + long), st.integers(990, 1100), st.integers(0, 20)),
     max_size=3,
 )
-# A multiple of 80 apart, and a return 8 above: no other distance is ever voted for.
+# Places are 80 bytes apart and returns 8 above, so no return votes for another distance.
 POINTERS = st.none() | st.integers(0, 5).map(lambda place: THREADS + STACK - 240 + place * 80)
 
 

@@ -1,4 +1,4 @@
-"""Label sets: decoded once, capped, and nothing that comes in grows without bound."""
+"""Label sets: each is decoded once, their number is capped, and no input grows memory without bound."""
 
 from collections import Counter
 
@@ -21,7 +21,7 @@ COMM = LabelSpec("comm", "comm")
 
 
 class Metric:
-    """A series of numbers, and the decode failures that it told of."""
+    """A series of numbers, and the decode failures that it reported."""
 
     def __init__(self, *labels: LabelSpec, cap: int = 1000) -> None:
         self.failures: Counter[str] = Counter()
@@ -130,7 +130,7 @@ def test_every_event_is_counted_once_and_the_cap_holds(names: list[bytes], cap: 
 
 
 def test_what_is_remembered_of_raw_values_is_bounded() -> None:
-    """Thousands of values may decode to one label set."""
+    """Thousands of raw values may decode to one label set, so their cache has a bound of its own."""
     metric = Metric(decoded(("sign", lambda value: "positive")), cap=5)
     for number in range(1000):
         metric.count(number)
@@ -197,7 +197,7 @@ def test_as_many_values_as_labels() -> None:
 
 
 class Clock:
-    """A time that passes when told to."""
+    """A clock that a test advances."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -226,12 +226,12 @@ def test_what_is_not_seen_for_its_time_goes_and_what_is_seen_stays() -> None:
         metric.count(b"kept")
         metric.series.expire()
     assert metric.counts == {("kept",): 9}
-    metric.count(b"old")  # it starts anew
+    metric.count(b"old")  # it starts from 0 again
     assert metric.counts[("old",)] == 1
 
 
 def test_names_that_come_and_go_do_not_crowd_out_the_others_for_good() -> None:
-    """A process that renames itself fills the cap; when it is done, new names find room at once."""
+    """A process that renames itself fills the cap; when it stops, new names get room as its names expire."""
     clock = Clock()
     limits = limited(clock, cap=3)
     metric = with_limits(limits)
@@ -281,7 +281,7 @@ def test_without_a_time_to_live_nothing_goes() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.floats(0, 40)), max_size=60))
 def test_expiry_against_a_slow_obvious_model(steps: list[tuple[int, float]]) -> None:
-    """Who was seen within the time to live is there; who was not for 1.25 times as long is not."""
+    """A label set stays if seen within the time to live, and goes if not seen for 1.25 times as long."""
     clock = Clock()
     metric = with_limits(limited(clock))
     seen: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""From tables that only grow to numbers that only grow: differences, buckets, keys read as what they are."""
+"""Growing hist tables become counters that never decrease: differences, buckets and typed keys."""
 
 import itertools
 from typing import Any
@@ -75,7 +75,7 @@ def test_a_sum_that_ran_over() -> None:
 
 
 def test_numbers_by_their_width() -> None:
-    """Alone a key is printed with its sign, beside others with zeros above it; a guessed width is guessed."""
+    """A key is printed sign-extended if it is alone, else zero-extended; the width of a long is a guess."""
     narrow = HistTable((HistKey("n", "n", 32, signed=True),), None, None, 128, (HistFeed(0, "add", (0,)),))
     guessed = HistTable((HistKey("return", "return", signed=True),), None, None, 128, narrow.feeds)
     for made, raw, number in (
@@ -89,7 +89,7 @@ def test_numbers_by_their_width() -> None:
 
 
 class Table:
-    """What the kernel would do: a trigger's condition, its keys, its rows and their limit."""
+    """A model of a hist trigger in the kernel: its condition, its keys, its rows and their limit."""
 
     def __init__(self, table: HistTable) -> None:
         self.table = table
@@ -129,7 +129,7 @@ METRICS = (
 
 
 def numbers(aggregate: str, events: list[tuple[int, int, bytes]], returns: str) -> tuple[Numbers, ProbeSpec]:
-    """What an agent would tell of these events, collected in one way or the other."""
+    """Return what an agent shows of these events, aggregated in the kernel or event by event."""
     way = Attach(parse_target("kretprobe:f"), {"n": "$arg1:u64"}, "n != 7", return_type(returns))
     made = Probe("p", "help", (way,), METRICS, aggregate=aggregate)  # type: ignore[arg-type]
     plan = plan_probe(
@@ -181,7 +181,7 @@ def test_the_same_as_by_events(happened: list[tuple[int, int, bytes]], returns: 
 
 
 def rounded(samples: dict[Any, Any]) -> dict[Any, Any]:
-    """Sums of fractions in another order differ in their last bits."""
+    """Round the sums, because sums of fractions in another order differ in their last bits."""
     return {
         key: (value.counts, round(value.sum, 6)) if isinstance(value, HistogramValue) else value
         for key, value in samples.items()

@@ -115,7 +115,7 @@ def test_the_width_of_a_return_value(returns: ReturnType | None, raw: object, va
 
 
 class Metric:
-    """One metric, what was refused, and the update that events go through."""
+    """One metric, the reasons of refused events, and the update that each event goes through."""
 
     def __init__(
         self,
@@ -250,7 +250,7 @@ def test_a_filter_guards_an_update() -> None:
     records = [record(-2), record(-2, comm=b"zsh"), record(2), record(None), record(2**32 - 22)]
     for each in records:
         update(each)
-    assert seen == [records[0], records[4]]  # the last is an error that was read too wide
+    assert seen == [records[0], records[4]]  # the last is the error -22, without its sign
 
 
 def test_a_label_of_a_threads_cgroup_is_found_at_the_time_of_the_event() -> None:

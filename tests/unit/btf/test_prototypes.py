@@ -1,4 +1,4 @@
-"""Prototypes from BTF: every kind of type, whatever is damaged, and files made word by word here."""
+"""Prototypes from BTF: every kind of type, damaged files, and files made word by word here."""
 
 import re
 import struct
@@ -50,7 +50,7 @@ SIGNED, CHAR, BOOL = 1, 2, 4
 
 
 class Blob:
-    """Makes a BTF file. Every method that adds a type gives its number; ``base`` is the file it continues."""
+    """Makes a BTF file. Methods that add a type return its number; ``base`` is the file that it continues."""
 
     def __init__(self, base: "Blob | None" = None) -> None:
         self.base = base
@@ -80,7 +80,7 @@ class Blob:
         return self.add(INT, name, bits // 8, encoding << 24 | bits)
 
     def to(self, number: int, *kinds: int) -> int:
-        """A pointer, or what the kinds say, the last of them outermost."""
+        """Add a pointer, or types of the given kinds, the last of them outermost."""
         for kind in kinds or (PTR,):
             number = self.add(kind, "", number)
         return number
@@ -106,7 +106,7 @@ def words_of(*words: int) -> bytes:
 
 
 def of(blob: Blob, returns: int, *params: tuple[str, int]) -> Prototype:
-    """The prototype of a function with these types, as it is read back."""
+    """Return the prototype of a function with these types, as it is read back."""
     name = f"f{blob.count}"
     blob.function(name, returns, *params)
     return read_prototypes(blob.data(), [name])[name]
@@ -268,7 +268,7 @@ class TestNames:
         assert set(read_prototypes(blob.data(), ["read", "vfs_read", "ead"])) == {"read"}
 
     def test_what_is_no_function_is_not_found(self) -> None:
-        """A struct member whose words look like a function's."""
+        """A struct member whose words look like those of a function is not found."""
         blob = Blob()
         name = blob.string("f")
         blob.add(STRUCT, "s", 8, name, FUNC << 24, blob.proto(0), vlen=1)
@@ -363,7 +363,7 @@ class TestRegisters:
 
 
 def sample() -> Blob:
-    """A file with something of everything that is chased."""
+    """Return a file with an example of each type whose references the parser follows."""
     blob = Blob()
     number = blob.int_("int", 32, SIGNED)
     file = blob.add(STRUCT, "file", 8, blob.string("f_flags"), number, 0, vlen=1)
@@ -451,7 +451,7 @@ class TestDamaged:
             read_prototypes(blob.data(), ["g"])
 
     def test_what_would_grow_without_end(self) -> None:
-        """Each prototype takes the next one twice: 2**30 names to spell."""
+        """Each prototype refers to the next one twice, which would be 2**30 names to write."""
         blob = Blob()
         number = 0
         for _ in range(30):
@@ -505,7 +505,7 @@ class TestDamaged:
         assert re.fullmatch(r"the kernel's BTF cannot be read: [^\n]*", said)
 
     def test_time(self) -> None:
-        """A file as large as a kernel's in which everything leads everywhere."""
+        """A file as large as a kernel's, with random references, takes less than 2 s of CPU time."""
         random = Random(1)
         blob = Blob()
         kinds = (PTR, CONST, TYPEDEF, FUNC_PROTO, FUNC, ARRAY)
@@ -523,7 +523,7 @@ class TestDamaged:
 
 
 class TestNewerForms:
-    """A kind of type that is not known can be passed over where the file says how long it is."""
+    """A type of an unknown kind can be skipped where the file gives the kind's length."""
 
     @staticmethod
     def blob() -> Blob:
@@ -553,7 +553,7 @@ class TestNewerForms:
 
 class TestBtf:
     class Files(dict[str, bytes]):
-        """What /sys/kernel/btf holds, and the list of what was read."""
+        """The files of /sys/kernel/btf, and the list of those that were read."""
 
         def __init__(self, **files: bytes) -> None:
             super().__init__(files)
@@ -594,7 +594,7 @@ class TestBtf:
 
 
 def test_many_names_are_found_as_few_are() -> None:
-    """Where there are many, they are looked up in another way."""
+    """Many names are looked up in another way than a few, with the same results."""
     data = Path("/sys/kernel/btf/vmlinux")
     if not data.exists():
         pytest.skip("needs BTF")

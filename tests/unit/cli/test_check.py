@@ -1,4 +1,4 @@
-"""cli.check: one line a problem on stderr and exit 2, or what was read; --live adds what the kernel has."""
+"""cli.check: one line per problem on stderr and status 2, or what was read; --live also asks the kernel."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -68,7 +68,7 @@ ROWS = [
 
 @pytest.fixture
 def live(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Result]:
-    """Runs `check --live` on a kernel that answers with these rows."""
+    """Return a function that runs `check --live` on a kernel that answers with given rows."""
 
     @contextmanager
     def mounted(asked: Path | None) -> Iterator[Path]:

@@ -1,4 +1,4 @@
-"""cli.completion: the scripts, what they are given, and bash's way with colons."""
+"""cli.completion: the shells' scripts, the answers to them, and how bash splits words at colons."""
 
 import os
 import shutil
@@ -26,7 +26,7 @@ def tracefs(tmp_path: Path) -> Path:
 
 
 def completed(line: str, shell: str = "bash") -> list[str]:
-    """What a shell is answered whose cursor is at the end of the line: types and values."""
+    """Return the types and values that a shell is given whose cursor is at the end of the line."""
     words = line.split(" ")
     environment = {VARIABLE: f"{shell}_complete", "COMP_LINE": line, "COMP_WORDS": line}
     environment["COMP_CWORD"] = words[-1] if shell == "fish" else str(len(words) - 1)
@@ -110,7 +110,7 @@ VFS = ("vfs_open", "vfs_read", "vfs_write")
     ],
 )
 def test_definitions(tracefs: Path, typed: str, names: list[str]) -> None:
-    """A function's name alone is none, and what is completed is taken."""
+    """A function's name alone completes to nothing; each completed text is a definition or its beginning."""
     found = completed(f"kprobe-exporter trace --count --tracefs {tracefs} {typed}")
     assert found == [f"plain,{name}" for name in names] or [""]
     for name in names:
@@ -128,7 +128,7 @@ def test_places_of_the_tracefs_that_is_mounted(tracefs: Path, monkeypatch: pytes
 
 
 def test_too_many_places_are_none(tracefs: Path) -> None:
-    """A shell would take a part of them for all, and complete what they happen to share."""
+    """A shell would take a part of the places for all, and complete their common prefix."""
     line = f"kprobe-exporter list --tracefs {tracefs} many_"
     for count in (MOST_PLACES, MOST_PLACES + 1):
         (tracefs / NAMES[0]).write_text("".join(f"many_{number}\n" for number in range(count)))
@@ -164,7 +164,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
     ],
 )
 def test_colons_in_bash(tmp_path: Path, line: str, breaks: str, answer: str, shown: list[str]) -> None:
-    """bash ends a word at a colon, so it wants no more than what comes behind the last one."""
+    """bash ends a word at a colon, so the completion must hold only what follows the last colon."""
     bash = shutil.which("bash")
     if bash is None:
         pytest.skip("no bash")

@@ -1,4 +1,4 @@
-"""cli.doctor: a table or JSON, exit 1 if `run` could not work, nothing left in the kernel."""
+"""cli.doctor: a table or JSON, status 1 if `run` could not work, and nothing left in the kernel."""
 
 import json
 import os
@@ -92,7 +92,7 @@ def test_no_tracefs_at_that_path(tmp_path: Path) -> None:
 
 
 def test_what_a_container_takes_is_looked_at(tmp_path: Path) -> None:
-    """Also where there is no tracefs; of the place where it was looked for."""
+    """The checks of a container run without a tracefs too, and name the path where it was looked for."""
     checks = {check.name: check for check in examine(tmp_path / "nowhere", Path("/"))}
     assert {"pid_namespace", "apparmor", "selinux", "cap_syslog", "pod_names"} <= checks.keys()
     assert [*checks][-1] == "tracefs"

@@ -1,4 +1,4 @@
-"""cli.list: attach strings on stdout, sentences on stderr, exit 1 if nothing matches, quiet in a pipe."""
+"""cli.list: attach strings on stdout, notes on stderr, status 1 for no match, silence in a closed pipe."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
-    """Runs `list` on a kernel that answers with these places, or with an error."""
+    """Return a function that runs `list` on a kernel that answers with PLACES or with an error."""
 
     @contextmanager
     def mounted(asked: Path | None) -> Iterator[Path]:
@@ -132,7 +132,7 @@ def test_no_tracefs(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_goes_ends_it_quietly() -> None:
-    """More than a pipe holds, to one that nobody reads."""
+    """The output is longer than a pipe holds, and the reader closes the pipe."""
     code = (
         "from kprobe_exporter.cli import list as module, main\n"
         "from kprobe_exporter.grammar.target import Kind\n"

@@ -1,4 +1,4 @@
-"""What the tests of the configuration share: loading a text, and its problems as lines."""
+"""Fixtures and helpers of the configuration's tests: load one text, and list its problems as lines."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,14 +26,14 @@ DECODERS = {"errno": _refuse_options, "map": _want_mapping}
 
 
 def marked(text: str) -> tuple[str, str]:
-    """A text without its mark ``¦``, and the mark's LINE:COLUMN."""
+    """Return a text without its mark ``¦``, and the mark's LINE:COLUMN."""
     before, _, after = text.partition("¦")
     return before + after, f"{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Callable[[str], Config]:
-    """Loads one text; raises ConfigError."""
+    """Return a function that loads one text, and raises ConfigError where it has problems."""
 
     def run(text: str) -> Config:
         file = tmp_path / "c.yaml"
@@ -45,7 +45,7 @@ def config(tmp_path: Path) -> Callable[[str], Config]:
 
 @pytest.fixture
 def problems(config: Callable[[str], Config]) -> Callable[[str], list[str]]:
-    """The problems of one text, as ``LINE:COLUMN: PATH: MESSAGE``; none if it is right."""
+    """Return a function that lists one text's problems as ``LINE:COLUMN: PATH: MESSAGE``; none if valid."""
 
     def run(text: str) -> list[str]:
         try:

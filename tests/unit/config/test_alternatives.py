@@ -118,14 +118,14 @@ def test_refused(problems: Callable[[str], list[str]], rest: str, expected: str)
     [
         "attach: 'kretprobe:f', filter: return < 0 && cpu != 3 && comm ~ \"a*\" && common_pid > 1",
         "attach: 'kprobe:f', fetch: {a: '+0($arg1):string'}, filter: a == \"x\"",
-        # The running kernel knows what fields a tracepoint has.
+        # Only the running kernel knows which fields a tracepoint has.
         "attach: 'tracepoint:a:b', filter: anything > 3",
         "attach: 'tracepoint:a:b', fetch: {return: ret}, filter: return < 3 || other == 1",
         "attach: ['kretprobe:f', 'kprobe:f'], maxactive: 3, returns: int, return_buckets: [1]",
         "attach: 'kretprobe:f', returns: ptr, filter: return == 0xfffffffffffffffe",
         "attach: 'kprobe:f', fetch: {a: '$arg1:s32', b: '+0($arg1):char'}, filter: a == -3 && b == 0x61",
         "attach: 'kprobe:f', fetch: {COMM: '$arg1'}, filter: COMM == 3",
-        # The first instruction of a function may come after an endbr64.
+        # A function may begin with an endbr64, so an offset of 4 is still its entry.
         "attach: 'kprobe:f+4', fetch: {a: $arg1}",
     ],
 )

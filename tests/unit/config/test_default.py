@@ -1,4 +1,4 @@
-"""config/default.yaml: right, and of use on a kernel without kprobes."""
+"""config/default.yaml: it is valid, and its probes also work on a kernel without kprobes."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def test_a_probe_says_what_it_watches(probe: Probe) -> None:
 @pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.name)
 def test_the_tracepoint_is_here_with_its_fields(probe: Probe) -> None:
     if probe.optional:
-        assert probe.name == "module_load"  # this kernel may have no modules
+        assert probe.name == "module_load"  # this kernel may be built without modules
         return
     for one in probe.attach[-1].single:
         fields = format_of(one.target)
@@ -46,7 +46,7 @@ def test_the_tracepoint_is_here_with_its_fields(probe: Probe) -> None:
 
 
 def format_of(target: Target) -> str:
-    """What the kernel tells of a tracepoint; of a system call of the one at its entry."""
+    """Return the kernel's format of a tracepoint; for a system call, that of its entry tracepoint."""
     if target.kind is Kind.SYSCALL:
         return (EVENTS / f"syscalls/sys_enter_{target.symbol}/format").read_text()
     return (EVENTS / target.system / target.event / "format").read_text()

@@ -1,4 +1,4 @@
-"""config.definitions: lines of the kernel's own grammar, as probes like any other."""
+"""config.definitions: lines in the kernel's own grammar become probes like any other."""
 
 import json
 import re

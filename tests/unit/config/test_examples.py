@@ -1,4 +1,4 @@
-"""examples/: each is right by itself, those of a directory go together, and the default is of the packs."""
+"""examples/: each file loads alone and with the others of its directory; the default matches the packs."""
 
 import re
 from pathlib import Path
@@ -31,7 +31,7 @@ def test_they_go_together(where: list[Path]) -> None:
 
 
 def test_the_packaged_configuration_is_of_the_packs() -> None:
-    """The same probes to the letter, so that a dashboard or an alert for the one is good for the others."""
+    """Each default probe equals that of the packs, so a dashboard or an alert for one fits the other."""
     packs = {probe.name: probe for probe in load([PACKS], DECODERS).probes}
     for probe in load([DEFAULT], DECODERS).probes:
         assert probe == packs[probe.name]

@@ -1,4 +1,4 @@
-"""config.explain: each kind of mistake in one value is told at its place, in words."""
+"""config.explain: each kind of mistake in one value is reported in words, at its place."""
 
 from collections.abc import Callable
 

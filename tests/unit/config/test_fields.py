@@ -1,4 +1,4 @@
-"""config.fields: sizes and buckets, and the names that may be used."""
+"""config.fields: sizes, buckets, and the names that may be used."""
 
 from collections.abc import Callable
 

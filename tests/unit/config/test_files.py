@@ -1,4 +1,4 @@
-"""config.files: which files a path stands for, and which are refused."""
+"""config.files: the files that a path stands for, and the files that are refused."""
 
 import os
 import socket
@@ -87,7 +87,7 @@ def test_others_may_not_write_the_directory(tmp_path: Path) -> None:
 def test_a_directory_that_is_mounted_read_only_may_have_any_mode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As that of a ConfigMap in a pod."""
+    """A ConfigMap in a pod is such a directory."""
     (tmp_path / "c.yaml").touch()
     tmp_path.chmod(0o777)
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY | os.ST_NOSUID))
@@ -95,7 +95,7 @@ def test_a_directory_that_is_mounted_read_only_may_have_any_mode(
 
 
 def _stat(monkeypatch: pytest.MonkeyPatch, mode: int, uid: int, gid: int) -> None:
-    """Make every open file look like this, so that the test needs no second user."""
+    """Report this mode and owner for every open file, so that the test needs no second user."""
     result = os.stat_result((0o100000 | mode, 1, 1, 1, uid, gid, 0, 0, 0, 0))
     monkeypatch.setattr(os, "fstat", lambda _: result)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)

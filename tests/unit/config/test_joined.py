@@ -1,4 +1,4 @@
-"""What takes time in the configuration: calls and pairs become halves, and what cannot be is refused."""
+"""Calls and pairs in the configuration become halves, and impossible ones are refused."""
 
 from collections.abc import Callable
 
@@ -84,7 +84,7 @@ def test_a_system_call_returns_ret(
         ),
         ("common_pid == 3 || return > 0", None, "tid == 3 || return > 0"),
         ("!(common_pid == 3) && !(return > 0)", "!common_pid == 3", "!return > 0"),
-        ("tid == 3 && pid == 4", None, "tid == 3 && pid == 4"),  # pid is what the agent finds out
+        ("tid == 3 && pid == 4", None, "tid == 3 && pid == 4"),  # only the agent knows pid
         ('comm ~ "a*" && cpu == 0x1', None, 'comm ~ "a*" && cpu == 0x1'),
         ('COMM != "a" && CPU == 1 && common_cpu < 2', None, 'comm != "a" && cpu == 1 && cpu < 2'),
         ('symbol == "f" && n >= 1e-3', None, 'symbol == "f" && n >= 1e-3'),
@@ -93,7 +93,7 @@ def test_a_system_call_returns_ret(
 def test_the_kernel_filters_a_call_by_its_thread_alone(
     config: Callable[[str], Config], to: str, written: str, kernel: str | None, agent: str | None
 ) -> None:
-    """All else may be another on return, or is not known before it."""
+    """Any other field may differ on return, or is not known before it."""
     if "1e-3" in written and to == "call:f":
         written, agent = written.replace("1e-3", "1"), agent and agent.replace("1e-3", "1")
     fetch = "{n: $arg1}" if to == "call:f" else "{n: count}"
@@ -117,7 +117,7 @@ def test_a_call_may_be_filtered_by_its_caller(config: Callable[[str], Config]) -
 def test_what_prints_as_text_is_compared_as_text(
     config: Callable[[str], Config], problems: Callable[[str], list[str]]
 ) -> None:
-    """The agent filters, and it reads a symbol's name where the kernel has the address."""
+    """The agent evaluates the filter, and it reads a symbol's name where the kernel has the address."""
     text = "attach: 'call:f', fetch: {x: '$arg1:symbol'}, filter: 'x == \"g\"'"
     assert attached(config, text).filter == 'x == "g"'
     [problem] = problems("probes: [{name: p, attach: 'call:f', fetch: {x: '$arg1:symbol'}, filter: x == 3}]")
@@ -188,7 +188,7 @@ def test_a_tracepoint_has_the_key_by_its_name(
 
 
 def test_what_several_events_begin_with(config: Callable[[str], Config]) -> None:
-    """As a task that waits for a CPU: it is woken, it is new, or it has to make room."""
+    """Several events may begin a pair: a task starts to wait for a CPU if woken, created or preempted."""
     whole = attached(
         config,
         """attach: {pair: {key: task, from: [
@@ -404,7 +404,7 @@ ENTRIES = "{pair: {from: 'kprobe:f', to: 'kprobe:g', key: tid}}"
             " key: tid}}, filter: ¦n > 3",
             "filter: there is no field 'n' to filter on: fetch it",
         ),
-        # What is fetched.
+        # Fetch arguments.
         (
             f"attach: {PAIR}, fetch: {{n: ¦$retval}}",
             "fetch.n: $retval is there only when a named function returns",
@@ -443,7 +443,7 @@ ENTRIES = "{pair: {from: 'kprobe:f', to: 'kprobe:g', key: tid}}"
         ),
         ("attach: 'uprobe:/x:f', fetch: {a: ¦$arg0}", "fetch.a: $arg0 is for kernel functions"),
         ("attach: 'ucall:/x:f', fetch: {a: ¦$arg100}", "fetch.a: $arg100 is for kernel functions"),
-        # What takes no time.
+        # Probes without a duration.
         ("attach: 'kprobe:f', filter: ¦duration > 3", f"filter: there is no 'duration' here: {TIME}"),
         ("attach: 'kprobe:f', filter: 'cpu > 0¦.5'", "filter: there must be && or || before '.5'"),
         (
@@ -475,7 +475,7 @@ ENTRIES = "{pair: {from: 'kprobe:f', to: 'kprobe:g', key: tid}}"
             f"attach: {PAIR}, metrics: [{{counter: a_total, labels: {{took: {{field: ¦duration}}}}}}]",
             f"metrics[0].labels.took.field: {SERIES}",
         ),
-        # Keys that would do nothing.
+        # Keys that would have no effect.
         (
             "attach: 'kprobe:f', ¦duration_buckets: [1]",
             "duration_buckets: nothing here takes time: attach a call or",
@@ -529,7 +529,7 @@ def test_refused(problems: Callable[[str], list[str]], rest: str, expected: str)
         "attach: 'uprobe:/x:f', fetch: {a: $arg1, b: '+8($arg2):u64', c: '+0(+0($arg6)):string'}",
         "attach: 'ucall:/x:f', fetch: {a: $arg1}, filter: a > 0 && duration > 0.25",
         "attach: 'call:f', filter: duration > 0.5 || duration < -1e-3",
-        # Two numbers of other sizes are compared alike by the agent.
+        # The agent compares numbers of different sizes alike.
         "attach: {pair: {from: [{to: 'kprobe:f', fetch: {a: $arg1}}, {to: 'kprobe:g', fetch:"
         " {a: '$arg2:u8'}}], to: 'kprobe:h', key: tid}}, filter: a == 3,"
         " metrics: [{counter: a_total, labels: [a]}]",
@@ -538,7 +538,7 @@ def test_refused(problems: Callable[[str], list[str]], rest: str, expected: str)
         " {counter: x_total, labels: [caller, comm, cpu, pid, return, symbol, tid]}]",
         "attach: {pair: {from: 'tracepoint:a:b', to: {to: 'tracepoint:a:c', fetch: {return: error}},"
         " key: dev}}, returns: int, metrics: [{counter: a_total, value: return, labels: [dev]}]",
-        # The kernel's filter of a tracepoint may name what only the kernel knows.
+        # A tracepoint's filter may name a field that only the kernel knows.
         "attach: 'tracepoint:a:b', filter: duration > 3",
     ],
 )

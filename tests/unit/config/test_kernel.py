@@ -1,4 +1,4 @@
-"""config.kernel: what hist triggers cannot do is refused where it stands, in one sentence."""
+"""config.kernel: what hist triggers cannot do is refused in one sentence, at its place."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""config: how many firings a second are put up with, of a probe and of all of them."""
+"""config: the limits of hits per second, of one probe and of all probes together."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""config.load: files together, and any input at all."""
+"""config.load: several files together, and arbitrary input."""
 
 import json
 import os
@@ -166,7 +166,7 @@ def test_file_names_that_are_no_utf_8(tmp_path: Path) -> None:
     assert len(load([path], DECODERS).probes) == 1
 
 
-# Whatever is in a file, there is a Config or there are problems, never another exception.
+# Any content of a file gives a Config or problems, and never another exception.
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""config.metrics: metrics written out, and checked against the fields of every alternative."""
+"""config.metrics: metrics as written, and checked against the fields of every alternative."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""config.names: what promtool would object to, and names that are taken."""
+"""config.names: names that promtool would object to, and names that are already taken."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""config.otlp: where signals go and what is exported; secrets of the environment are never shown."""
+"""config.otlp: where signals are sent and what is exported; secrets of the environment are never shown."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -41,7 +41,7 @@ def otlp(directory: Path, text: str, environ: Mapping[str, str] | None = None) -
     return found
 
 
-# Where it goes.
+# The destination.
 
 
 def test_without_it_nothing_goes_anywhere(config: Callable[[str], Config]) -> None:
@@ -299,7 +299,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @given(st.dictionaries(KEYS, OTLP, max_size=6) | OTLP, st.text(max_size=4))
 def test_any_values(scratch: Path, written: Any, more: str) -> None:
-    """There is a configuration or there are problems, one line each, and no secret in either."""
+    """Any values give a configuration or problems of one line each, and neither shows the secret."""
     scratch.write_text(json.dumps({"otlp": written, "probes": [{"name": "p", "attach": "kprobe:f"}]}))
     try:
         config = load([scratch], DECODERS, {"S": SECRET + more})
@@ -339,7 +339,7 @@ def test_files_that_contradict_each_other(tmp_path: Path) -> None:
 
 
 def test_one_name_of_a_file_in_two_directories(tmp_path: Path) -> None:
-    """Each is in its own directory, so they are two files."""
+    """A relative path is relative to its configuration file, so the two files here are different."""
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "c.yaml").write_text(
@@ -349,7 +349,7 @@ def test_one_name_of_a_file_in_two_directories(tmp_path: Path) -> None:
         load([tmp_path / "a/c.yaml", tmp_path / "b/c.yaml"], DECODERS, {})
 
 
-# What is exported.
+# The exported signals.
 
 
 def export(config: Callable[[str], Config], text: str, attach: str = "'kprobe:f'", rest: str = "") -> Export:
@@ -515,7 +515,7 @@ def test_where_nothing_goes(config: Callable[[str], Config], more: str) -> None:
     assert config(f"{SENT}otlp: {{}}").warnings == ()
 
 
-# What an export asks of the plan.
+# What an export requires of the plan.
 
 
 def test_its_events_are_taken(config: Callable[[str], Config]) -> None:
@@ -536,5 +536,5 @@ def test_both_halves_are_told(config: Callable[[str], Config]) -> None:
     [probe] = config(f"otlp: {{}}\nprobes: [{text}]").probes
     assert fields_used(probe) == {"comm", "pid", "k", "x", "duration"}
     [call] = config("otlp: {}\nprobes: [{name: p, attach: 'syscall:fsync', export: span}]").probes
-    # Whether it returns anything is the kernel's to know; nobody has named it.
+    # `return` is missing: only the kernel knows whether the call returns a value, and no key names it.
     assert fields_used(call) == {"comm", "pid"}

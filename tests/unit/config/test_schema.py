@@ -1,4 +1,4 @@
-"""config.schema: the JSON Schema that editors read, and that it tells right from wrong as we do."""
+"""config.schema: the JSON Schema for editors accepts and refuses the same documents as our models."""
 
 import json
 import re
@@ -26,13 +26,13 @@ TYPES: dict[str, Callable[[Any], bool]] = {
     "any": lambda _: True,
 }
 SILENT = {"$defs", "$schema", "default", "description", "examples", "title"}
-"""Keywords that refuse nothing."""
+"""Keywords that refuse no value."""
 
 SCHEMA = json_schema()
 
 
 def holds(schema: dict[str, Any], value: Any) -> bool:
-    """Whether a value is as a schema says. A keyword that is not known here is a KeyError."""
+    """Return whether a value matches a schema. Raise KeyError for a keyword that is not listed here."""
     return all(
         not TYPES[of](value) or test(rule, value)
         for rule, (of, test) in ((schema[word], RULES[word]) for word in schema.keys() - SILENT - OF_KEYS)
@@ -80,7 +80,7 @@ def _keys_hold(schema: dict[str, Any], value: dict[str, Any]) -> bool:
 
 
 def ours(document: object) -> bool:
-    """Whether the models take it."""
+    """Return whether our models accept the document."""
     try:
         Document.model_validate(document, context={"decoders": DECODERS})
     except ValidationError:
@@ -105,7 +105,7 @@ def test_every_key_is_described() -> None:
     schema = json_schema()
     models = {"document": schema, **schema["$defs"]}
     found = [one for name, part in models.items() for one in undescribed(name, part)]
-    assert found == ["BucketRule.linear", "BucketRule.exp2"]  # theirs are those of the models
+    assert found == ["BucketRule.linear", "BucketRule.exp2"]  # described by the models that they refer to
 
 
 def test_its_example_is_valid() -> None:

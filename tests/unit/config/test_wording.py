@@ -1,4 +1,4 @@
-"""config.wording: one line, whatever is quoted."""
+"""config.wording: any quoted value is printed on one line."""
 
 import pytest
 from hypothesis import given

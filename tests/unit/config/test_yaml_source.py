@@ -81,11 +81,11 @@ probes:
         (("probes", 0, "name"), 2, False, "2:13: probes[0].name"),
         (("probes", 0, "filter"), 0, False, "3:13: probes[0].filter"),
         (("probes", 0, "filter"), 2, False, "3:16: probes[0].filter"),
-        # A list or a mapping is pointed at by its key.
+        # A problem of a list or a mapping points at its key.
         (("probes", 0, "fetch"), 0, False, "4:5: probes[0].fetch"),
         (("probes", 0, "attach", 1), 0, False, "6:19: probes[0].attach[1]"),
         (("probes", 0, "attach", 1, "to"), 1, False, "6:25: probes[0].attach[1].to"),
-        # What is not there is told at what is around it.
+        # A problem of a missing value points at what encloses it.
         (("probes", 0, "help"), 0, False, "2:5: probes[0].help"),
         (("nothing",), 0, False, "1:1: nothing"),
     ],

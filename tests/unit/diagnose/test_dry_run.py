@@ -1,4 +1,4 @@
-"""What `run` would settle on, of kernels that are said to be so and so."""
+"""The alternative that `run` would choose, on kernels with given features."""
 
 import errno
 from collections.abc import Callable
@@ -105,7 +105,7 @@ def test_a_note_is_shown() -> None:
 @pytest.mark.parametrize("eprobes", [YES, NO, TRY])
 @pytest.mark.parametrize("hist", [True, False])
 def test_a_tracepoint(eprobes: Answer, hist: bool) -> None:
-    """The same target and plan, whether the kernel has eprobes or not."""
+    """The target and the plan are the same with and without eprobes."""
     counted = row(known(eprobes=eprobes, hist=hist), probe("p", EXEC))
     assert (counted.state, counted.target) == ("up", EXEC)
     assert counted.plan == ("count" if hist else "events")
@@ -126,7 +126,7 @@ def test_one_that_the_kernel_aggregates(to: str) -> None:
 
 
 def test_two_on_one_tracepoint() -> None:
-    """They need eprobes, if the kernel is to filter."""
+    """Two probes on one tracepoint need eprobes if the kernel is to filter."""
     pair = probe("p", EXEC, metrics=COMM), probe("q", EXEC, only='comm == "cron"')
     assert [found.state for found in rows(known(), *pair)] == ["up", "up"]
     _, second = rows(known(eprobes=NO, hist=False), *pair)
@@ -136,7 +136,7 @@ def test_two_on_one_tracepoint() -> None:
 
 
 def call(name: str, to: str, only: str | None = None, **more: Any) -> Probe:
-    """A call whose halves the kernel filters."""
+    """Return a probe on a call; the kernel filters both events of the call."""
     enter, leave = parse_target(to).halves
     halves = (Attach(enter, {}, only, None), Attach(leave, {}, only, None))
     whole = Attach(parse_target(to), {}, None, None, begins=halves[:1], end=halves[1])
@@ -144,7 +144,7 @@ def call(name: str, to: str, only: str | None = None, **more: Any) -> Probe:
 
 
 def pair(name: str, *to: str, only: tuple[str | None, ...] = (None, None), **more: Any) -> Probe:
-    """What begins and what ends it, each with a filter of its own."""
+    """Return a probe on a pair; each event that begins or ends the pair has a filter of its own."""
     halves = tuple(
         Attach(parse_target(text), {}, filter_, None) for text, filter_ in zip(to, only, strict=True)
     )
@@ -219,7 +219,7 @@ def test_a_probe_beside_a_pair_on_its_tracepoint() -> None:
     states = [found.state for found in rows(known({"a": YES}, eprobes=NO, hist=False), first, second)]
     assert states == ["up", "down"]
     assert [found.state for found in rows(known({"a": YES}), first, second)] == ["up", "up"]
-    # What would not be there takes no place.
+    # A probe that would be down does not occupy its tracepoint.
     states = [found.state for found in rows(known(eprobes=NO), first, probe("q", EXEC, only="pid == 1"))]
     assert states == ["down", "up"]
 
@@ -238,7 +238,7 @@ def test_a_tracepoint_of_a_pair_that_is_not_there() -> None:
 
 @pytest.mark.parametrize("eprobes", [YES, NO])
 def test_a_place_in_a_program(eprobes: Answer) -> None:
-    """It needs no eprobes, and no function of the kernel."""
+    """A function in a program needs neither eprobes nor a function of the kernel."""
     kernel = known(eprobes=eprobes)
     kernel = replace(kernel, kernel=replace(kernel.kernel, locate=lambda _: Code(16, "EM_X86_64")))
     assert row(kernel, call("p", "ucall:/x:f")).state == "up"

@@ -1,4 +1,4 @@
-"""sandbox: what a container lacks is told from /proc and /sys alone, with its fix."""
+"""sandbox: what a container lacks is found from /proc and /sys alone, each time with a fix."""
 
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ def look(
     tracefs: Path = TRACING,
     environment: dict[str, str] | None = None,
 ) -> dict[str, Check]:
-    """The checks of a machine that is the host, but for these."""
+    """Return the checks of a machine that is the host, except for these arguments."""
     for name, target in (HOST | (links or {})).items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         if target:
@@ -84,7 +84,7 @@ def test_another_namespace(tmp_path: Path, name: str, links: dict[str, str], fix
     ],
 )
 def test_another_user_namespace(tmp_path: Path, uid_map: str, state: str, outside: str) -> None:
-    """uid 0 may be the host's in it, and then tracefs belongs to it."""
+    """uid 0 of the namespace may be the host's uid 0, and then tracefs belongs to it."""
     check = look(tmp_path, {"proc/self/ns/user": "user:[4026532000]"}, {"proc/self/uid_map": uid_map})[
         "user_namespace"
     ]
@@ -115,7 +115,7 @@ def test_without_proc(tmp_path: Path) -> None:
     ],
 )
 def test_capabilities(tmp_path: Path, effective: str, syslog: str, ptrace: str) -> None:
-    """The last is what Docker gives."""
+    """The last row has the capabilities that Docker gives."""
     checks = look(tmp_path, files={"proc/self/status": f"Name:\tCapEff:\nCapEff:\t{effective}\n"})
     assert (checks["cap_syslog"].state, checks["cap_sys_ptrace"].state) == (syslog, ptrace)
 

@@ -1,4 +1,4 @@
-"""A function's offset is what nm, readelf and the dynamic linker say, and a hostile file is one sentence."""
+"""A function's offset agrees with nm, readelf and the dynamic linker; a hostile file gives one sentence."""
 
 import ctypes
 import os
@@ -47,7 +47,7 @@ GO = 'int main(void) { return 0; }\nchar info[] __attribute__((section(".go.buil
 
 @pytest.fixture(scope="session")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Compiles under a name, once."""
+    """Return a function that compiles a source under a name, once."""
     directory = tmp_path_factory.mktemp("elf")
     made: dict[str, Path] = {}
 
@@ -78,7 +78,7 @@ def output(*command: object) -> str:
 
 
 def by_binutils(path: Path, *options: str) -> dict[str, set[int]]:
-    """Where each function is, by nm's addresses and readelf's segments."""
+    """Return the offsets of each function, from nm's addresses and readelf's segments."""
     segments = [
         [int(number, 16) for number in found]
         for found in re.findall(r"LOAD +(0x\w+) (0x\w+) 0x\w+ (0x\w+) .* E ", output("readelf", "-lW", path))
@@ -131,14 +131,14 @@ def test_what_is_stripped_of_everything(build: Callable[..., Path]) -> None:
 
 
 def own_libc() -> Path:
-    """The C library of this process."""
+    """Return the path of this process's C library."""
     found = re.search(r"(/\S*/libc[.-]\S*so\S*)$", Path("/proc/self/maps").read_text(), re.MULTILINE)
     assert found
     return Path(found[1])
 
 
 def mapped(path: Path, address: int) -> int | None:
-    """Where in the file this process' memory comes from: /proc/PID/maps is the kernel's own word."""
+    """Return the file offset behind an address of this process, as the kernel shows it in /proc/PID/maps."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         found = re.fullmatch(rf"(\w+)-(\w+) \S+ (\w+) \S+ \d+ +{re.escape(str(path))}", line)
         if found and int(found[1], 16) <= address < int(found[2], 16):
@@ -147,7 +147,7 @@ def mapped(path: Path, address: int) -> int | None:
 
 
 def test_the_dynamic_linker_finds_the_same_functions() -> None:
-    """What dlsym gives for a name is the default version, mapped from the offset that is told."""
+    """dlsym gives the default version of a name, and its address is mapped from the offset that is found."""
     path = own_libc()
     linked, compared = ctypes.CDLL(str(path)), 0
     for name in functions(str(path)):
@@ -211,7 +211,7 @@ def test_bytes_of_a_function(build: Callable[..., Path]) -> None:
 
 
 def test_static_functions_of_one_name(build: Callable[..., Path], tmp_path: Path) -> None:
-    """Two files of one program, as every program has them."""
+    """Two source files of one program can each have a static function of the same name."""
     other = tmp_path / "other.c"
     other.write_text("static __attribute__((noinline, used)) int twin(int n) { return n * 3; }\n")
     source = "static __attribute__((used)) int twin(int n) { return n * 7; }\nint main(void) { return 0; }\n"
@@ -266,7 +266,7 @@ def test_what_is_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_name_that_cannot_be_printed(build: Callable[..., Path], tmp_path: Path) -> None:
-    """A program's own word ends in a log."""
+    """A library's name from the file reaches the log, so its unprintable bytes are replaced."""
     path = build("-pie-fPIE", PROGRAM, "-pie", "-fPIE")
     hostile = tmp_path / "hostile"
     hostile.write_bytes(path.read_bytes().replace(b"libc.so", b"l\n\x1b[7mo"))
@@ -274,13 +274,13 @@ def test_a_name_that_cannot_be_printed(build: Callable[..., Path], tmp_path: Pat
 
 
 def test_a_path_through_a_process(build: Callable[..., Path]) -> None:
-    """As a container's files are reached."""
+    """A path below /proc/PID/root, by which files of containers are reached, gives the same offset."""
     path = build("-pie-fPIE", PROGRAM, "-pie", "-fPIE")
     assert file_offset(f"/proc/self/root{path}", "twice") == file_offset(str(path), "twice")
 
 
 def made_up(bits: int, order: str, address: int, size: int = 0x20, *, absurd: int = 0) -> bytes:
-    """An ELF file of one segment and the function ``f`` at its fifth byte; ``absurd`` enlarges a section."""
+    """Return an ELF file of one segment, with ``f`` at its fifth byte; ``absurd`` enlarges a section."""
     wide, prefix = bits == 64, "<" if order == "little" else ">"
     head, segment = (64, 56) if wide else (52, 32)
     code = head + segment
@@ -328,7 +328,7 @@ def test_a_table_that_claims_more_than_there_is(tmp_path: Path, absurd: int) -> 
 
 
 def test_a_table_of_nothing_that_is_as_large_as_it_says(tmp_path: Path) -> None:
-    """A file with holes takes no room."""
+    """A sparse file can be as large as its table says: 1 MiB more is read, 1 TiB more is refused."""
     path = tmp_path / "made"
     for absurd in (1 << 20, 1 << 40):
         path.write_bytes(made_up(64, "little", 0x1000, absurd=absurd))
@@ -340,7 +340,7 @@ def test_a_table_of_nothing_that_is_as_large_as_it_says(tmp_path: Path) -> None:
 
 
 def sentence(ask: Callable[[], object]) -> str:
-    """Why it was refused, nothing if it was not."""
+    """Return the sentence of a refusal, or an empty string if there was none."""
     try:
         ask()
     except GrammarError as error:
@@ -349,7 +349,7 @@ def sentence(ask: Callable[[], object]) -> str:
 
 
 def ask_everything(path: Path) -> None:
-    """Each question is answered, or refused by one sentence."""
+    """Each question is answered, or refused with one printable sentence."""
     questions: list[Callable[[], object]] = [
         *(
             lambda name=name: file_offset(str(path), name)

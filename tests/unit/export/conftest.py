@@ -1,4 +1,4 @@
-"""A small snapshot that has everything in it, and promtool."""
+"""A small snapshot with every kind of family, and a hostile string."""
 
 from kprobe_exporter.model.values import Family, HistogramValue, ProbeStatus, Snapshot
 

@@ -1,4 +1,4 @@
-"""Accept headers, good and bad."""
+"""Accept and Accept-Encoding headers, valid and invalid."""
 
 import pytest
 

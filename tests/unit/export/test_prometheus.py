@@ -1,4 +1,4 @@
-"""What scrapers get, judged by golden text, by two parsers and by promtool."""
+"""What scrapers get, checked against golden text, with two parsers and with promtool."""
 
 import subprocess
 import threading
@@ -16,12 +16,12 @@ from kprobe_exporter.model.values import Exemplar, Family, HistogramValue, Snaps
 from tests.support.patience import patience
 from tests.unit.export.conftest import HOSTILE, SNAPSHOT
 
-# The client leaves this one without types.
+# The client library has no type annotations for this function.
 parse_openmetrics: Callable[[str], Iterable[Metric]] = openmetrics_parser.text_string_to_metric_families
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 
-# All but the last two families, which would be tested by what they escape.
+# All families but the last two: hostile labels and no samples have tests of their own.
 NAMES = ("kprobe_hits_total", "kprobe_up", "kprobe_duration_seconds", "kprobe_balance")
 
 GOLDEN_TEXT = """\
@@ -84,20 +84,20 @@ def test_golden_openmetrics() -> None:
         ("text/html,*/*;q=0.8", False),
         (OPENMETRICS, True),
         ("application/openmetrics-text", True),
-        # Prometheus 2.42, as it is by default.
+        # Prometheus 2.42 with its default settings.
         (
             "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1"
             ";q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
             True,
         ),
-        # Prometheus 3, told to prefer text.
+        # Prometheus 3, configured to prefer text.
         (
             "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=0.0.4;q=0.5,"
             "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.4",
             False,
         ),
         ("application/openmetrics-text;version=1.0.0;q=0", False),
-        # The client's own choose_encoder fails at the first and promises the second.
+        # The client library's choose_encoder fails at the first and promises the second.
         ("application/openmetrics-text;version=abc", False),
         ("application/openmetrics-text;version=77", False),
         (";;,;=,,q", False),
@@ -219,7 +219,7 @@ def test_scrapes_side_by_side() -> None:
 
 
 def many(count: int) -> Iterator[Family]:
-    """About ``count`` samples, half of them in histograms of 15 lines."""
+    """Yield about ``count`` samples, half of them in histograms of 15 lines."""
     half = count // 2
     yield Family(
         "kprobe_errors_total",
@@ -244,7 +244,7 @@ def test_every_sample_of_a_large_snapshot() -> None:
 
 
 def test_exemplars_are_for_openmetrics_alone() -> None:
-    """By the parser of the client; a bucket without one shows none."""
+    """The client library's parser finds exemplars only in OpenMetrics, and only on buckets that have one."""
     shown = HistogramValue((0.1, 1.0), (1, 2, 0), 0.5, {1: Exemplar(0xAB, 0x17, 0.3, 1_700_000_000.5)})
     made = exposition(Family("kprobe_duration_seconds", "histogram", "h", ("probe",), {("read",): shown}))
     body = text(made.render("application/openmetrics-text"))

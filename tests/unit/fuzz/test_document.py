@@ -1,4 +1,4 @@
-"""The table of what was fuzzed, and the part of a document that is written anew."""
+"""The table of fuzzing results, and the part of a document that is regenerated."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The mutators: a seed gives one input and always the same, inputs differ, stay bounded, and come far."""
+"""The mutators: a seed always gives the same input, inputs differ, have a limited length, and vary widely."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What a target does is told as it is: counted, or a crash with its input, whatever the process came to."""
+"""Each input is counted, or reported as a crash and kept, however the process of the target ended."""
 
 import math
 import os
@@ -26,7 +26,7 @@ def made_of(number: int) -> bytes:
 
 
 def target(what: "dict[int, object]") -> Target:
-    """One that accepts every other input; and of those numbers does what is said."""
+    """Return a target that accepts inputs with an even first byte; ``what`` maps numbers to other acts."""
     numbers = {made_of(number): did for number, did in what.items()}
 
     @contextmanager
@@ -46,7 +46,7 @@ def target(what: "dict[int, object]") -> Target:
 
 @pytest.fixture(autouse=True)
 def no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is said is said of crashes alone, however long a run takes."""
+    """Silence the messages of progress, so that a run of any length reports only crashes."""
     monkeypatch.setattr("tests.fuzz.run.PROGRESS", math.inf)
 
 

@@ -1,4 +1,4 @@
-"""Every target takes what it is fed with: some of it is accepted, some refused, and none of it crashes."""
+"""Every target accepts some of its inputs, refuses some, and crashes on none."""
 
 import re
 import time
@@ -18,7 +18,7 @@ INPUTS = 200
 SECONDS = 120.0
 MOST_SECONDS = 5.0
 
-# Inputs that once crashed, by an exception that is not documented, or took minutes.
+# Inputs that once took minutes, or crashed a parser with an undocumented exception.
 MENDED = [
     ("confinement", b"\x96\n"),
     ("format", b"name: sys_exit_x\nID: 5\n\tfield:long other;\toffset:16;\tsize:8;\tsigned:1;\n"),

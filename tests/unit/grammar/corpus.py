@@ -12,13 +12,13 @@ FILE = Path(__file__).parents[2] / "fixtures" / "definitions.txt"
 
 
 def assert_points_into(text: str, error: GrammarError) -> None:
-    """Whether the error tells a place of this text."""
+    """Assert that the error points to a place in this text."""
     assert error.text == text
     assert 0 <= error.column <= len(text)
 
 
 class Case(NamedTuple):
-    """One definition; the fixture's head says what the verdicts mean."""
+    """One definition; the head of the fixture explains the verdicts."""
 
     verdict: Verdict
     text: str
@@ -26,7 +26,7 @@ class Case(NamedTuple):
 
 
 def corpus() -> list[Case]:
-    """All definitions of the fixture, their abbreviations written out."""
+    """Return all definitions of the fixture, with their abbreviations expanded."""
     lines = FILE.read_text(encoding="utf-8").splitlines()
     return [_case(line) for line in lines if line and not line.startswith("=")]
 

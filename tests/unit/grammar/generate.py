@@ -1,7 +1,7 @@
-"""Random definitions and filters from a `random.Random`: for fuzzing here, and for a real kernel.
+"""Random definitions and filters from a `random.Random`, for fuzzing the parsers and a real kernel.
 
-Names are such that a kernel knows them (vfs_read, jiffies), so that what it refuses, it refuses for
-the grammar. About half of the definitions have a mistake in them.
+The names are ones that a kernel knows (vfs_read, jiffies), so it refuses a definition only for its
+grammar. About half of the definitions contain a mistake.
 """
 
 import string
@@ -17,7 +17,7 @@ TYPES += ["%pd", "%pD", "u128", ""]
 
 
 def definition(random: Random) -> str:
-    """A definition of an entry or a return of vfs_read."""
+    """Return a definition of an entry or a return of vfs_read."""
     letter = random.choice("pr")
     head = letter + (random.choice(("", "", "1", "64", "4097")) if letter == "r" else "")
     head += random.choice((*("", ":ev", ":grp/ev", ":grp/", ":g-1/ev", ":" + "e" * 63) * 4, ":9/e"))
@@ -27,7 +27,7 @@ def definition(random: Random) -> str:
 
 
 def argument(random: Random, name: str) -> str:
-    """One argument, mostly with that name."""
+    """Return one argument, mostly with that name."""
     named = random.choice((*(f"{name}=",) * 20, "", "", "", "arg2=", "common_pid=", "9="))
     if random.random() < 0.1:
         return named + random.choice(MEMBERS) + random.choice(("", ":u8", ":x64", ":s32", ":string"))
@@ -37,7 +37,7 @@ def argument(random: Random, name: str) -> str:
 
 
 def expression(random: Random, depth: int = 0) -> str:
-    """What an argument fetches."""
+    """Return what an argument fetches."""
     if depth < 4 and random.random() < 0.4:
         sign, user = random.choice("+-"), random.choice(("", "", "u"))
         return f"{sign}{user}{random.choice(NUMBERS)}({expression(random, depth + 1)})"
@@ -48,7 +48,7 @@ def expression(random: Random, depth: int = 0) -> str:
 
 
 def spoil(random: Random, text: str, keep: str = "") -> str:
-    """Drop, double or change one character after `keep`, sometimes."""
+    """Sometimes drop, double or change one character after `keep`."""
     if len(text) <= len(keep) + 1 or random.random() < 0.85:
         return text
     at = random.randrange(len(keep) + 1, len(text))
@@ -65,7 +65,7 @@ LIMITS = [*sorted(NEAR), *sorted(-number for number in NEAR if number <= 2**63)]
 
 
 def filter_text(random: Random, depth: int = 0) -> str:
-    """A filter over FIELDS, right in its grammar except in what a kernel says of types and values."""
+    """Return a filter over FIELDS. Its grammar is right, but a kernel may refuse a type or a value in it."""
     choice = random.random()
     if depth < 4 and choice < 0.5:
         parts = [filter_text(random, depth + 1) for _ in range(random.choice((2, 2, 3)))]

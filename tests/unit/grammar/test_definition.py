@@ -1,4 +1,4 @@
-"""Definitions: the corpus, what they render as, where their errors point, and noise."""
+"""Definitions: the corpus, what they render as, where their errors point, and random input."""
 
 import random
 import re
@@ -176,7 +176,7 @@ def test_limits() -> None:
         parse_definition(f"p vfs_read {names}" + " " * 100)
     unnamed = " ".join(["%" + "r" * 30] * 127)
     with pytest.raises(GrammarError, match="longer than the 4094 bytes") as caught:
-        parse_definition(f"p vfs_read {unnamed}")  # too long only with the names that we give
+        parse_definition(f"p vfs_read {unnamed}")  # too long only with the default names of its arguments
     assert caught.value.column <= len(caught.value.text)
 
 
@@ -227,7 +227,7 @@ def test_what_is_wrong_with_a_word(text: str, words: str) -> None:
 
 
 def test_an_argument_without_a_name_is_not_called_what_every_event_has() -> None:
-    """generate_probe_arg_name() of kernel/trace/trace_probe.c takes the number then."""
+    """Its name is ``argN`` then, as in generate_probe_arg_name() of kernel/trace/trace_probe.c."""
     (arg,) = parse_definition("p vfs_read common_pid").args
     assert arg.name == "arg1"
     (long,) = parse_definition(f"p vfs_read {'a' * 33}").args

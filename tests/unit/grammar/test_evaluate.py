@@ -1,4 +1,4 @@
-"""Filters against fields: what is refused, and what passes."""
+"""Filters applied to fields: which filters are refused, and which records pass."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Tracepoints' format files, and the patterns of the text that they announce."""
+"""Tracepoints' format files, and the patterns that match the text they describe."""
 
 import re
 from typing import Any
@@ -25,7 +25,7 @@ format:
 
 
 def event(name: str, *fields: str, text: str = "", args: str = "") -> EventFormat:
-    """A format with these fields, each as ``TYPE NAME SIZE SIGNED``."""
+    """Return a format with these fields, each as ``TYPE NAME SIZE SIGNED``."""
     lines = []
     for field in fields:
         declared, size, signed = field.rsplit(" ", 2)
@@ -35,7 +35,7 @@ def event(name: str, *fields: str, text: str = "", args: str = "") -> EventForma
 
 
 def read(form: EventFormat, wanted: list[str], text: str) -> dict[str, str] | None:
-    """What the pattern finds in a line's text; None if the text is none of this event."""
+    """Return what the pattern finds in a line's text; None if the text is not of this event."""
     pattern, args = text_pattern(form, wanted)
     found = re.compile(pattern + rb"\n").fullmatch(text.encode() + b"\n")
     if found is None:
@@ -86,7 +86,7 @@ def test_the_formats_of_real_kernels(file: Captured) -> None:
     assert len(form.fields) == file.text.count("\tfield:") - 4
     assert not any(name.startswith("common_") for name in form.fields)
     assert form.print_text
-    # As many arguments as conversions: nothing was cut at the wrong comma.
+    # There are as many arguments as conversions, so none was cut at a wrong comma.
     assert len(form.print_args) == len(re.findall(r"%[^%]", form.print_text))
 
 
@@ -212,7 +212,7 @@ def test_what_a_text_shows(
     ],
 )
 def test_what_could_be_read_in_two_ways_is_not_read(form: EventFormat, wanted: list[str], text: str) -> None:
-    """The event counts all the same."""
+    """A field that could be read in two ways is left out; the event still counts."""
     assert read(form, wanted, text) == {}
 
 
@@ -325,7 +325,7 @@ def test_a_field_that_there_is_not() -> None:
             text_pattern(form, ["absent"])
 
 
-# System calls print in a way of their own, whatever their print fmt says.
+# The kernel prints system calls in a format of their own, regardless of their print fmt.
 
 OPENAT = event(
     "sys_enter_openat",
@@ -398,7 +398,7 @@ HOSTILE: list[tuple[EventFormat, list[str], str, str]] = [
 
 @pytest.mark.parametrize("number", range(len(HOSTILE)))
 def test_no_text_takes_long(number: int) -> None:
-    """64 KiB each: quadratic time would be minutes here."""
+    """A hostile text of 64 KiB is matched quickly: quadratic time would be minutes here."""
     form, wanted, start, unit = HOSTILE[number]
     text = start + unit * (65536 // len(unit)) + "\x00"
     found: Any = read(form, wanted, text)
@@ -406,7 +406,7 @@ def test_no_text_takes_long(number: int) -> None:
 
 
 def test_commas_within_brackets_and_strings_part_no_arguments() -> None:
-    """Flags and their names stand in the print fmt as C has them."""
+    """The print fmt is C code, with flags and their names in braces and quotes."""
     form = parse_format(
         "name: e\n"
         "\tfield:int a;\toffset:8;\tsize:4;\tsigned:1;\n"

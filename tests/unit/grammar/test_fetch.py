@@ -1,4 +1,4 @@
-"""Fetch arguments that stand apart, as the configuration has them."""
+"""Single fetch arguments, as the configuration has them."""
 
 from dataclasses import replace
 
@@ -143,13 +143,13 @@ def test_noise(text: str) -> None:
     ],
 )
 def test_names_that_every_event_has(name: str) -> None:
-    """reserved_field_names of kernel/trace/trace_probe.c."""
+    """The reserved_field_names of kernel/trace/trace_probe.c are refused."""
     with pytest.raises(GrammarError, match=name):
         parse_fetch("%di", name=name)
 
 
 def test_how_often_memory_may_be_followed() -> None:
-    """Each step is an instruction of the kernel's, which has room for so many (FETCH_INSN_MAX)."""
+    """Each step is a fetch instruction, and the kernel limits their number (FETCH_INSN_MAX)."""
     deepest = "+0(" * 14 + "%di" + ")" * 14
     assert parse_fetch(deepest).expression == deepest
     with pytest.raises(GrammarError, match="too many addresses"):

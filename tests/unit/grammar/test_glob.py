@@ -1,4 +1,4 @@
-"""Patterns of ~ against the kernel's algorithm, told again in its own words."""
+"""Patterns of ~, compared with a plain reimplementation of the kernel's algorithm."""
 
 import time
 
@@ -11,7 +11,7 @@ from tests.support.patience import patience
 
 
 def kernel_glob(pattern: bytes, value: bytes) -> bool:
-    """lib/glob.c by recursion: slow and plain."""
+    """Match as lib/glob.c does, but by recursion: slow and plain."""
     head, rest = pattern[:1], pattern[1:]
     if head == b"*":
         return any(kernel_glob(rest, value[at:]) for at in range(len(value) + 1))
@@ -47,7 +47,7 @@ def kernel_class(text: bytes) -> tuple[set[int], bytes] | None:
 
 
 def kernel_match(pattern: bytes, value: bytes, fixed: int | None) -> bool:
-    """filter_parse_regex() and the five regex_match_*() of trace_events_filter.c."""
+    """Match as filter_parse_regex() and the five regex_match_*() of trace_events_filter.c do."""
     inverted = pattern.startswith(b"!")
     pattern = pattern[inverted:]
     stars = [at for at, byte in enumerate(pattern) if byte == ord("*")]
@@ -116,7 +116,7 @@ def test_matches(pattern: str, value: bytes, found: bool) -> None:
 
 
 def test_end_of_an_array() -> None:
-    """The kernel compares the last bytes of comm's 16, where a short name has only NULs."""
+    """The kernel compares the last of comm's 16 bytes, which are NULs after a short name."""
     assert not matcher("*sh", True, 16)(b"bash")
     assert matcher("*sh", True, 16)(b"kprobe-test-zsh")
 
@@ -125,4 +125,4 @@ def test_many_stars_take_no_time() -> None:
     pattern, value = "a*" * 60 + "b?c", b"a" * 4000
     begun = time.thread_time()
     assert not matcher(pattern, True)(value)
-    assert time.thread_time() - begun < patience(0.5)  # of a CPU, whatever else it does meanwhile
+    assert time.thread_time() - begun < patience(0.5)  # of CPU time, regardless of other load

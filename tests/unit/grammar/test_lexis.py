@@ -1,4 +1,4 @@
-"""Numbers as the kernel reads them, and errors of a part told as the whole's."""
+"""Numbers as the kernel reads them, and errors in a part that point into the whole text."""
 
 import pytest
 from hypothesis import given

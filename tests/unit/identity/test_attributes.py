@@ -1,4 +1,4 @@
-"""identity.attributes: noted at the event's place in the stream, and told when it is exported."""
+"""identity.attributes: a thread's container is noted in stream order and read when its event is exported."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def whereabouts(tmp_path: Path) -> tuple[Whereabouts, Cgroups]:
 
 
 def test_what_is_told_is_where_it_was(tmp_path: Path) -> None:
-    """Later in the same batch the thread's id is another's."""
+    """An event keeps its thread's container when the cgroup of that id changes in the same batch."""
     found, cgroups = whereabouts(tmp_path)
     cgroups.attached(7, 0, POD, 1)
     found.note(record(7, 2))

@@ -1,4 +1,4 @@
-"""Threads through their cgroups: exact for what the stream tells, and never the cgroup of another thread."""
+"""Cgroups of threads: exact where all events are reported, and never the cgroup of another thread."""
 
 import errno
 import os
@@ -30,14 +30,14 @@ from kprobe_exporter.identity.cgroups import (
 from kprobe_exporter.identity.threads import INITIAL
 
 SUSPENDED = 7_000_000_000
-"""The machine once slept: its time since boot is ahead of the events' clock."""
+"""Nanoseconds that the machine was suspended: its time since boot is ahead of the events' clock."""
 
 MS = 1_000_000
 ID = "0123456789abcdef" * 4
 
 
 class Machine:
-    """A /proc, and the clock of the events."""
+    """A /proc and the clock of the events."""
 
     def __init__(self, root: Path, namespace: str = INITIAL, cgroup_namespace: str = INITIAL_CGROUPS) -> None:
         self.proc = root
@@ -56,7 +56,7 @@ class Machine:
     def lives(
         self, tid: int, cgroup: str, start: int = 0, tgid: int = 0, flags: int = 0, comm: bytes = b"x"
     ) -> None:
-        """``start`` in the events' time."""
+        """Show a thread in /proc; ``start`` is in ns of the events' clock."""
         directory = self.proc / str(tid)
         directory.mkdir(exist_ok=True)
         tail = b" 0" * 12
@@ -135,7 +135,7 @@ def test_files_that_tell_nothing(machine: Machine, damage: bytes) -> None:
 
 
 def test_a_process_that_ends_during_the_scan(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And one for which no descriptor is left: the others are found, before and after it."""
+    """The scan skips a process that ends, or for which no descriptor is left, and finds all others."""
     for tid in (5, 6, 7, 8):
         machine.lives(tid, "/a")
     real, errors = os.scandir, {"6": errno.ENOENT, "7": errno.EMFILE}
@@ -205,12 +205,12 @@ def test_a_child_cloned_into_another_cgroup_is_never_in_its_parents(machine: Mac
     machine.now += 100 * MS
     for child in (10, 11):
         known.started(1, child, CLONE_INTO_CGROUP | 0x11, machine.now - 90 * MS)
-    machine.gone(11)  # it was asked for at once
+    machine.gone(11)  # its cgroup was read from /proc at its start event
     assert (known.path(10, machine.now), known.path(11, machine.now)) == (None, b"/b")
 
 
 def test_a_child_does_not_inherit_where_its_parent_went_afterwards(machine: Machine) -> None:
-    """The parent is first met at the fork, and /proc shows it later."""
+    """The parent is first seen at the fork, and /proc may show a later cgroup of it."""
     machine.lives(1, "/later")
     known = machine.cgroups()
     known.started(1, 10, 0, machine.now - 50)
@@ -271,7 +271,7 @@ def test_proc_decides_only_once_who_stayed(machine: Machine) -> None:
     machine.lives(6, "/b", tgid=5)
     known.attached(5, 0, b"/b", machine.now + 1)
     assert known.path(6, machine.now + 1) == b"/b"
-    machine.lives(6, "/a", tgid=5)  # it went back, which the stream is yet to tell
+    machine.lives(6, "/a", tgid=5)  # it moved back; that event is not read yet
     assert known.path(6, machine.now + 2) == b"/b"
     known.attached(6, 0, b"/a", machine.now + 3)
     assert known.path(6, machine.now + 3) == b"/a"
@@ -376,7 +376,7 @@ def test_what_proc_told_of_a_thread_holds_older_moves_of_its_leader(machine: Mac
     known = machine.cgroups()
     known.scan()
     machine.gone(6)
-    known.attached(5, 0, b"/b", machine.now - 90)  # alone
+    known.attached(5, 0, b"/b", machine.now - 90)  # the leader moved alone
     assert [known.path(tid, machine.now) for tid in (5, 6)] == [b"/b", b"/a"]
 
 
@@ -398,7 +398,7 @@ def test_a_child_whose_cgroup_is_not_known_is_known_when_it_moves(machine: Machi
     known.started(1, 10, CLONE_INTO_CGROUP, machine.now + 1)
     known.started(10, 11, CLONE_THREAD, machine.now + 2)
     known.attached(10, 0, b"/b", machine.now + 3)
-    assert [known.path(tid, machine.now + 3) for tid in (10, 11)] == [b"/b", None]  # it may have stayed
+    assert [known.path(tid, machine.now + 3) for tid in (10, 11)] == [b"/b", None]  # 11 may not have moved
     known.started(10, 12, CLONE_THREAD, machine.now + 4)
     known.attached(10, 0, b"/c", machine.now + 5)
     assert [known.path(tid, machine.now + 5) for tid in (10, 12)] == [b"/c", b"/c"]
@@ -537,7 +537,7 @@ def test_the_real_proc_knows_this_process() -> None:
     assert boot_time(5) >= 5
 
 
-# What really happens, seen by somebody who knows all of it.
+# A model of the kernel that knows the true cgroup of each thread at each moment.
 
 TIDS = range(1, 7)
 STEP = 50 * MS
@@ -546,7 +546,7 @@ START = 1_000_000 * MS
 
 @dataclass
 class Task:
-    """A thread, whoever has its id later."""
+    """A thread; another thread may hold its id later."""
 
     number: int
     tid: int
@@ -558,7 +558,7 @@ class Task:
 
 @dataclass
 class Moment:
-    """The machine after one event: who held each id at last, and whom /proc shows."""
+    """The machine after one event: the last holder of each id, and the threads that /proc shows."""
 
     event: tuple[object, ...]
     holders: dict[int, Task]
@@ -567,7 +567,7 @@ class Moment:
 
 @dataclass
 class World:
-    """The kernel: each act is an event, after which the machine is as the moment says."""
+    """The kernel: each act is an event, and ``moments`` holds the state of the machine after each."""
 
     hierarchies: tuple[int, ...]
     tasks: list[Task] = field(default_factory=list)
@@ -588,7 +588,7 @@ class World:
         return [task for task in self.tasks if task.alive and tgid in (None, task.tgid)]
 
     def shown(self) -> dict[int, Task]:
-        """A leader stays, exiting, for as long as its process has threads."""
+        """Return the threads in /proc: an exited leader stays for as long as its process has threads."""
         living = self.living()
         groups = {task.tgid for task in living}
         zombies = [task for tid, task in self.holders.items() if not task.alive and tid in groups]
@@ -614,7 +614,7 @@ class World:
         path = self.new_path()
         others = [other for other in self.living(task.tgid) if other is not task]
         if alone and task.tid == task.tgid and others:
-            return  # no event tells it from the move of all: a test of its own
+            return  # the same event as a move of all; another test covers it
         moved = [task] if alone else [task, *others]
         for one in moved:
             one.paths[hierarchy] = path
@@ -636,7 +636,7 @@ class World:
             self.happens("executed", old, task.tid)
 
     def new_path(self) -> str:
-        """Nobody ever comes back to where it was."""
+        """Return a path that is not used yet, so that no thread returns to an earlier cgroup."""
         self.made += 1
         return f"/docker/{self.made:064x}" if self.made % 3 == 0 else f"/m{self.made}"
 
@@ -717,11 +717,11 @@ def test_an_answer_is_right_or_unknown(
     asked: list[int],
     scanned: bool,
 ) -> None:
-    """Whatever happens, whenever the agent reads of it, and although /proc shows how it went on.
+    """An answer is right or unknown for any events, read with any delay, while /proc shows later states.
 
-    With every event told, and all threads known from the beginning, each answer is exact: also about
-    the dead, and whoever has their ids. Otherwise it is exact, or unknown, or, where /proc had to be
-    asked, where the same thread is by then.
+    If every event is reported and all threads are known from the beginning, each answer is exact, also
+    for dead threads and for later holders of their ids. Otherwise an answer is exact, unknown or, if
+    /proc had to be read, the later place of the same thread.
     """
     world = World(hierarchies)
     world.task(1, 1, dict.fromkeys(hierarchies, "/"))
@@ -787,13 +787,13 @@ def check(world: World, at: int, view: int, tid: int, answer: bytes | None, exac
         assert answer == truth
         return
     onward = [moment.holders.get(tid) for moment in world.moments[at : view + 1]]
-    # A thread that takes the leader's id takes its start time as well: nothing tells it from the leader.
+    # A thread that takes the leader's id also takes its start time, so both look like one thread.
     places = {world.telling(then) for then in onward if then is not None and then.start == task.start}
     assert answer in {None, truth} | places
 
 
 def alive_since(world: World, at: int, task: Task) -> bool:
-    """Whether the thread was there when the agent began, or after it: the earlier dead nobody knows."""
+    """Return whether the thread was alive at or after the agent's begin: others are unknown to the agent."""
     begin = next(i for i, moment in enumerate(world.moments) if moment.event == ("begin",))
     return any(
         then.number == task.number and then.alive

@@ -1,4 +1,4 @@
-"""Paths of cgroups as the runtimes make them, and those that only look like one."""
+"""Cgroup paths as the container runtimes make them, and paths that only look like them."""
 
 import pytest
 from hypothesis import given
@@ -41,13 +41,13 @@ KIND = f"/docker/{A}/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-beste
         (f"/libpod_parent/libpod-{A}", "podman", None),
         (f"/system.slice/web.service/libpod-payload-{A}", "podman", None),
         (f"/system.slice/nerdctl-{A}.scope", "nerdctl", None),
-        # Nodes that are containers: kind, by either driver.
+        # Nodes that are containers themselves (kind), with either cgroup driver.
         (f"/docker/{B}/kubelet/kubepods/burstable/pod{UID}/{A}", "containerd", UID),
         (f"/docker/{B}/kubepods/burstable/pod{UID}/{A}", "containerd", UID),
         (f"{KIND}/kubelet-kubepods-besteffort-pod{UNIT}.slice/cri-containerd-{A}.scope", "containerd", UID),
         (f"/docker/{A}/kubelet/kubepods/burstable/pod{UID}", "docker", None),
         (f"/docker/{A}/system.slice/crio-conmon-{B}.scope", "docker", None),
-        # What a pod's container makes inside itself, after whomever it is called.
+        # Cgroups that a pod's container makes inside itself, under any name.
         (f"/kubepods/burstable/pod{UID}/{A}/docker/{B}", "containerd", UID),
         (f"/kubepods/burstable/pod{UID}/{A}/kubepods/pod{HASH}/{B}", "containerd", UID),
         # Seen from the agent's own cgroup namespace.
@@ -86,7 +86,7 @@ def test_runtimes(path: str, runtime: str, pod: str | None) -> None:
         f"/system.slice/pod{UID}/{A}",
         f"/kubepods/burstable/pod{UID[:-1]}/{A}",
         f"/kubepods/burstable/pod{UID}x/{A}",
-        # Users make what they like below their slice.
+        # Users can create any cgroup below their own slice.
         f"/user.slice/user-1000.slice/user@1000.service/app.slice/docker-{A}.scope",
         f"/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{A}.scope/container",
         f"/user.slice/user-1000.slice/session-1.scope/kubepods/burstable/pod{UID}/{A}",

@@ -1,4 +1,4 @@
-"""Pods by the names of their logs: found when they come, remembered when they go, never mixed up."""
+"""Pods by the names of their logs: found when they appear, kept for a while afterwards, never mixed up."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -92,7 +92,7 @@ def test_the_next_pod_of_the_same_name(node: Node) -> None:
 
 @pytest.fixture
 def looks(node: Node, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """When the directories were looked at."""
+    """Return the list of times at which the directories are read."""
     times: list[float] = []
     look = Pods._look
 
@@ -145,7 +145,7 @@ def test_a_pod_that_went_keeps_its_name_for_a_while(node: Node) -> None:
     assert node.pods.find(A, UID) == whole
     directory.rmdir()
     link.unlink()
-    node.now += 10 * KEEP  # nobody looked, so nobody missed it
+    node.now += 10 * KEEP  # the directories were not read, so it was not missed
     assert node.pods.find(B, NEXT) is None
     node.now += KEEP - 1
     assert node.pods.find(B, NEXT) is None

@@ -1,4 +1,4 @@
-"""Threads by their id: /proc while they live, then what the kernel saved, and no forged name."""
+"""Threads by their id: from /proc while they live, then from what the kernel saved, without forged names."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from kprobe_exporter.identity.threads import FRESH, INITIAL, Threads, parse_comm
 
 
 class Machine:
-    """A /proc, tracefs' two files and a clock."""
+    """A /proc, the two files of tracefs, and a clock."""
 
     def __init__(self, root: Path, namespace: str = INITIAL) -> None:
         self.proc = root
@@ -140,7 +140,7 @@ def test_files_that_cannot_be_read_know_nobody(tmp_path: Path) -> None:
         (b"", {}),
         (b"1 systemd-journald\n", {}),  # longer than a name can be
         (b"1 systemd-journa\n22 kworker/u8:2-ev\n", {1: b"systemd-journa", 22: b"kworker/u8:2-ev"}),
-        (b"5 x\n1 systemd\n", {}),  # one thread's name, or two threads
+        (b"5 x\n1 systemd\n", {}),  # one thread's name with a newline, or two threads
         (b"5 exactly fifteen\n1 systemd-journa\n", {5: b"exactly fifteen", 1: b"systemd-journa"}),
         (b"5 x\nno number\n", {}),
         (b"5 a name of size\n5 a name of size\n", {}),

@@ -1,4 +1,4 @@
-"""The path of a cgroup as a label: as it is, and one line."""
+"""The path of a cgroup as a label: unchanged, and on one line."""
 
 import pytest
 from hypothesis import given

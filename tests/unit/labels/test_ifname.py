@@ -1,4 +1,4 @@
-"""Interfaces by name, asked for again after a while; the machine's own are the oracle."""
+"""Interfaces by name, looked up again after a while; the machine's own interfaces are the oracle."""
 
 import errno
 import os
@@ -13,7 +13,7 @@ from kprobe_exporter.model.values import Decoder, Value
 
 
 class World:
-    """Interfaces that come and go, a clock, and what was asked for."""
+    """Interfaces that come and go, a clock, and the indexes that were looked up."""
 
     def __init__(self, **names: int) -> None:
         self.names = {index: name.encode() for name, index in names.items()}

@@ -1,4 +1,4 @@
-"""Addresses from every form that an event holds them in; ``socket`` writes the text, `struct` the memory."""
+"""Addresses in every form that an event can hold; ``socket`` makes the texts, `struct` the values."""
 
 import socket
 import struct
@@ -120,7 +120,7 @@ def test_all_forms_of_an_ipv6_address_are_one(packed: bytes) -> None:
         assert decode(written(struct.unpack(f"={code}", packed))) == expected
     for code in ("4I", "4i", "2Q", "2q"):
         numbers = struct.unpack(f"={code}", packed)
-        if max(map(abs, numbers)) >= 2**16:  # small ones are taken for the elements of an IPv4 address
+        if max(map(abs, numbers)) >= 2**16:  # smaller numbers are read as elements of an IPv4 address
             assert decode(written(numbers)) == expected
 
 

@@ -1,4 +1,4 @@
-"""Symbols of addresses, and of what the kernel printed as a symbol already."""
+"""Symbols of addresses, and texts that the kernel already printed as a symbol."""
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ WITH_OFFSET = {"offset": True}
 
 
 def resolve(address: int) -> bytes | None:
-    """As tracefs.symbols.Symbols.text does: the symbol, or the address in hexadecimal."""
+    """Return the symbol, or the address in hexadecimal, as symbols.addresses.Symbols.text does."""
     if READ <= address < READ + 0x1A0:
         return b"vfs_read+0x%x/0x1a0" % (address - READ)
     return b"ext4_sync+0x4/0x10 [ext4]" if address == 0xFFFFFFFFC0000004 else b"0x%x" % address

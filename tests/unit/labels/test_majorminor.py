@@ -1,4 +1,4 @@
-"""Block devices by number and by name, from a tree of links like sysfs'; its own is the oracle."""
+"""Block devices by number and by name, from links as in sysfs; the machine's own sysfs is the oracle."""
 
 import os
 from pathlib import Path

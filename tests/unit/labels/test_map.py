@@ -46,7 +46,7 @@ def test_a_string_of_digits_as_key_is_only_itself(value: Value) -> None:
 
 @given(st.integers(-(2**63), 2**64 - 1))
 def test_a_number_and_its_text_have_one_name(number: int) -> None:
-    """Decoders before this one give text: one of a chain reads what the others wrote."""
+    """A number and its text have the same name, because an earlier decoder of a chain gives text."""
     decode = decoder({number: "it"})
     assert decode(number) == decode(str(number).encode()) == "it"
 
@@ -62,7 +62,7 @@ def test_a_number_and_its_text_have_one_name(number: int) -> None:
     ],
 )
 def test_behind_another_decoder(tmp_path: Path, chain: str, value: Value, text: str) -> None:
-    """As a configuration has it and the aggregator goes through it."""
+    """The chain is loaded from a configuration, and applied by the aggregator's series."""
     file = tmp_path / "c.yaml"
     metric = f"{{counter: seen_total, help: h, labels: {{what: {{field: a, decode: {chain}}}}}}}"
     file.write_text(

@@ -1,4 +1,4 @@
-"""The namespace of a pod as a label, from the same pods as its name."""
+"""The namespace of a pod as a label, looked up in the same ``Pods`` as the pod's name."""
 
 from pathlib import Path
 

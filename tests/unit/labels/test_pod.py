@@ -1,4 +1,4 @@
-"""The name of a pod as a label: empty outside of pods, and none for a pod that is not known."""
+"""The name of a pod as a label: empty outside of pods, and ``None`` for an unknown pod."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""labels.regexp: group 1 of a pattern; patterns that a hostile text could stop the agent with are refused."""
+"""labels.regexp: group 1 of a pattern; patterns on which a hostile text could stall the agent are refused."""
 
 import re
 import time
@@ -13,7 +13,7 @@ from kprobe_exporter.model.values import Value
 from tests.support.patience import patience
 
 WORST = 0.5
-"""Seconds of a CPU, of which other load takes none, for the text that takes a pattern longest."""
+"""Seconds of CPU time, which other load does not add to, for the text that takes a pattern longest."""
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_values(pattern: str, value: Value, text: str | None) -> None:
         (r"(?<!a)(b)", "looks neither ahead nor back"),
         (r"(?>a+)(b)", "looks neither ahead nor back"),
         (r"(a)?(?(1)b|c)", "looks neither ahead nor back"),
-        # Exponential, each in its way.
+        # Exponential time, each for another reason.
         (r"^(a+)+$", "could take too long"),
         (r"^(a|a)*$", "could take too long"),
         (r"^(a|ab|b)+$", "could take too long"),
@@ -66,7 +66,7 @@ def test_values(pattern: str, value: Value, text: str | None) -> None:
         (r"^(?:a?){40}(a{40})", "could take too long"),
         (r"^(" + "a?" * 40 + "a" * 40 + ")", "could take too long"),
         (r"^(" + "(?:a|a)" * 25 + ")b", "could take too long"),
-        # Polynomial, of too high a degree.
+        # Polynomial time of too high a degree.
         (r"^(\w*)\w*\w*\w*$", "could take too long"),
         (r"(\w*)\w*\w*$", "could take too long"),
         (r"(?m)^(\w*)\w*\w*$", "could take too long"),
@@ -93,7 +93,7 @@ PARTS = st.lists(
 
 @given(PARTS)
 def test_whatever_is_taken_is_fast(parts: list[str]) -> None:
-    """On texts that fail at their end, where the matcher tries everything."""
+    """Each accepted pattern is fast on texts that fail at their end, where the matcher tries everything."""
     try:
         decode = decoder("".join(parts))
     except ValueError:
@@ -123,13 +123,13 @@ def test_it_is_the_pattern_as_python_has_it() -> None:
         ([("hex", None), ("map", {"0x10": "flag"})], 16, "flag"),
         ([("hex", None), ("regexp", "^0x(.)")], 0xAB, "a"),
         ([("errno", None), ("regexp", "^E(.*)")], -2, "NOENT"),
-        # What a decoder gives is text: a number as a key does not meet it.
+        # A decoder gives text, so the key "5" is taken and not the key 5.
         ([("regexp", r"(\d+)"), ("map", {"5": "five", 5: "no"})], b"tty5", "five"),
         ([("map", {1: "a"}), ("regexp", "(b)")], 1, None),
     ],
 )
 def test_chains(steps: list[tuple[str, object]], value: Value, text: str | None) -> None:
-    """As the series go through them: the text of one is the bytes of the next."""
+    """A series passes the text of one decoder to the next as bytes."""
     found: str | None = None
     for name, options in steps:
         found = DECODERS[name](options)(value)

@@ -1,4 +1,4 @@
-"""Signals by name; Python's table of them is the oracle, and the shell's for the real-time ones."""
+"""Signals by name; Python's table is the oracle, and the shell's for the real-time signals."""
 
 import re
 import shutil

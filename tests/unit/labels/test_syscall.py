@@ -17,13 +17,13 @@ HEADERS = {
     "aarch64": ("/usr/include/asm-generic/unistd.h",),
 }
 DEFINED = re.compile(r"^#define __NR(?:3264)?_(\w+)\s+(\d+)$", re.MULTILINE)
-# What the generic header has for 32 bits, for counting, and for architectures that want it otherwise.
+# The generic header also has names for 32 bits, for counting, and for architectures that ask for them.
 NOT_OURS = {"arch_specific_syscall", "syscalls"}
 RENAMED = {"fstatat": "newfstatat", "sync_file_range2": "sync_file_range"}
 
 
 def defined(header: Path) -> dict[int, str]:
-    """The first name of each number, which is one of a 64-bit architecture."""
+    """Return the first name of each number, which is the one of 64-bit architectures."""
     found: dict[int, str] = {}
     for name, number in DEFINED.findall(header.read_text()):
         if int(number) not in range(403, 424) and name not in NOT_OURS:
@@ -42,7 +42,7 @@ def test_the_header_has_the_same_names(architecture: str) -> None:
     added_later = {335, 336} if architecture == "x86_64" else set()
     for number in added_later - theirs.keys():
         del ours[number]
-    # A newer header knows more than the table.
+    # A newer header has more system calls than the table.
     assert {number: name for number, name in theirs.items() if number <= max(names)} == ours
 
 

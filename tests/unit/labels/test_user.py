@@ -1,4 +1,4 @@
-"""Users by name, from a file like /etc/passwd that changes; the C library is the machine's oracle."""
+"""Users by name, from a file like /etc/passwd that changes; for this machine the C library is the oracle."""
 
 import os
 import pwd

@@ -1,4 +1,4 @@
-"""fentry and fexit: definitions that a kernel with fprobes takes, and a sentence for one without."""
+"""fentry and fexit: definitions that a kernel with fprobes accepts, and the reason on one without."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ def spec(way: Attach, wanted: frozenset[str] = frozenset(), **more: Any) -> Prob
             "f1024:g/e vfs_read%return return=$retval:s32",
             (Arg("return", "int"),),
         ),
-        # A module's function has no module's name in the definition of an fprobe.
+        # An fprobe's definition names a module's function without the module.
         (attach("fentry:ext4:ext4_open"), "f:g/e ext4_open", ()),
         (attach("fexit:ext4:ext4_open", "void"), "f1024:g/e ext4_open%return", ()),
     ],

@@ -1,4 +1,4 @@
-"""Calls and pairs, planned: what each event records, how two are joined, and what cannot be had."""
+"""Plans of calls and pairs: what each event records, how events are joined, and what is impossible."""
 
 import itertools
 from collections.abc import Callable
@@ -38,7 +38,7 @@ Plans = Callable[..., ProbePlan]
 
 @pytest.fixture
 def load_probe(tmp_path: Path) -> Callable[[str], Probe]:
-    """The probe p of a configuration, by its other keys."""
+    """Return a function that loads the probe ``p`` with the given keys."""
 
     def run(rest: str) -> Probe:
         file = tmp_path / "c.yaml"
@@ -59,7 +59,7 @@ def plan(load_probe: Callable[[str], Probe]) -> Plans:
 
 @pytest.fixture
 def joined(plan: Plans) -> Callable[..., JoinedSpec]:
-    """The only alternative, which takes time."""
+    """Return a function that plans a probe with one alternative, a call or a pair."""
 
     def run(rest: str, kernel: Kernel = REAL) -> JoinedSpec:
         [spec] = plan(rest, kernel).alternatives
@@ -70,17 +70,17 @@ def joined(plan: Plans) -> Callable[..., JoinedSpec]:
 
 
 def first(spec: JoinedSpec) -> list[ProbeSpec]:
-    """The way of each event that is tried first."""
+    """Return the way that is tried first, for each event."""
     ways = [half[0] for half in spec.ways]
     assert all(isinstance(way, ProbeSpec) for way in ways)
     return [way for way in ways if isinstance(way, ProbeSpec)]
 
 
 def lines(spec: JoinedSpec) -> list[str]:
-    """The definitions, as the kernel gets them, or the name of the event that it has already."""
+    """Return the definitions for the kernel; for a tracepoint's own event, its name."""
     found = [way.line("g", way.layout.event) if way.file else way.event for way in first(spec)]
     for line in (line for line, way in zip(found, first(spec), strict=True) if way.file):
-        parse_definition(line)  # our own grammar takes it, as the kernel would
+        parse_definition(line)  # our own grammar accepts it, as the kernel would
     return found
 
 
@@ -152,7 +152,7 @@ def test_the_parts_of_a_call(joined: Callable[..., JoinedSpec]) -> None:
     assert (entry.layout.event, back.layout.event) == ("p", "p_return")
     assert (entry.layout.form, back.layout.form) == ("entry", "return")
     assert back.layout.caller
-    # What tells of the thread is read once, and a stack is taken where it is deepest.
+    # The thread's name is read only at the entry, and a stack is taken there, where it is deepest.
     assert [arg.name for arg in entry.layout.args] == ["stack_pointer", "comm"]
     assert [arg.name for arg in back.layout.args] == ["stack_pointer", "return"]
     assert (entry.stack, entry.layout.stack) == (True, True)
@@ -188,13 +188,13 @@ def test_what_it_is_called_and_joined_by(
 ) -> None:
     spec = joined(rest)
     assert (spec.kind, spec.target, spec.symbol, spec.by, spec.key) == (kind, target, symbol, by, key)
-    # Where a stack pointer would tell nothing, it is not read.
+    # The stack pointer is read only where it pairs the events.
     reads = [STACK_POINTER in way.layout.args for way in first(spec)]
     assert reads == [by == "stack"] * len(reads)
 
 
 def test_a_probe_that_would_only_be_counted_is_recorded(joined: Callable[..., JoinedSpec]) -> None:
-    """Nothing in the kernel measures a time."""
+    """Both events are recorded, because the kernel does not measure the time between them."""
     spec = joined("attach: 'call:f', returns: void")
     assert [way.plan for way in first(spec)] == ["events", "events"]
     spec = joined(f"attach: {{pair: {{from: '{SCHED}_switch', to: '{SCHED}_process_exec', key: cpu}}}}")
@@ -212,7 +212,7 @@ def test_all_slots_are_different(load_probe: Callable[[str], Probe]) -> None:
     assert next(slots) > max(found)
 
 
-# How two are joined.
+# How events are joined.
 
 
 def join_args(spec: JoinedSpec) -> list[str]:
@@ -233,9 +233,9 @@ def join_args(spec: JoinedSpec) -> list[str]:
             "attach: {pair: {key: k, from: [{to: 'kprobe:f', fetch: {a: $arg1, k: $arg2, b: $arg3}},"
             " {to: 'kprobe:g', fetch: {k: $arg1, c: $arg2, b: $arg3}}],"
             " to: {to: 'kretprobe:h', fetch: {d: $arg1, b: $arg4, k: $arg2}}}}",
-            ["k", "b", "d", "return", "duration"],  # neither a nor c, which one of the first events lacks
+            ["k", "b", "d", "return", "duration"],  # without a and c, which only one begin event has
         ),
-        (RUNQ, ["task", "duration"]),  # of a tracepoint's own event only what somebody takes
+        (RUNQ, ["task", "duration"]),  # of a tracepoint's own event, only fields in use
     ],
 )
 def test_what_a_joined_record_holds(
@@ -245,7 +245,7 @@ def test_what_a_joined_record_holds(
 
 
 def test_a_join_is_of_the_layouts_that_were_installed(joined: Callable[..., JoinedSpec]) -> None:
-    """Events get other names where theirs are taken."""
+    """The layouts have the installed events' names, which differ if the planned ones were taken."""
     spec = joined("attach: 'call:f', fetch: {n: $arg1}, returns: int")
     entry, back = (replace(way.layout, event=f"{way.layout.event}_2") for way in first(spec))
     join = spec.join([entry, back])
@@ -264,7 +264,7 @@ def test_a_join_is_of_the_layouts_that_were_installed(joined: Callable[..., Join
 
 
 def test_a_tracepoints_own_event_has_the_key_too(joined: Callable[..., JoinedSpec]) -> None:
-    """Where there are no eprobes: what is read of an event is only what somebody wants, the pair as well."""
+    """Without eprobes, only the fields that a metric or the pair's key needs are read."""
     spec = joined(RUNQ.replace("who: next_comm", "who: next_comm, prio: next_prio"))
     ways = [[way for way in half if isinstance(way, ProbeSpec) and way.file is None] for half in spec.ways]
     assert [[way.filter for way in half] for half in ways] == [[None], ["prev_state == 0"], [None]]
@@ -279,7 +279,7 @@ def test_a_tracepoints_own_event_has_the_key_too(joined: Callable[..., JoinedSpe
     ("more", "binary", "files"),
     [
         ("", True, [None, None]),
-        ("", False, ["dynamic_events", "dynamic_events"]),  # text shows strings of its own without quotes
+        ("", False, ["dynamic_events", "dynamic_events"]),  # only an eprobe's text quotes strings
         (", filter: common_pid == 3", True, ["dynamic_events", "dynamic_events"]),
         (", stack: true", True, ["dynamic_events", None]),
         (", metrics: [{counter: a_total, labels: [comm]}]", True, ["dynamic_events", None]),
@@ -289,7 +289,7 @@ def test_a_tracepoints_own_event_has_the_key_too(joined: Callable[..., JoinedSpe
 def test_a_tracepoints_own_event_comes_first_if_it_tells_as_much(
     joined: Callable[..., JoinedSpec], more: str, binary: bool, files: list[str | None]
 ) -> None:
-    """An eprobe on it costs the call more, and is there for what it lacks."""
+    """An eprobe costs the call more; it comes first for what the tracepoint's own event lacks."""
     spec = joined(f"attach: 'syscall:openat', returns: int{more}", replace(REAL, binary=binary))
     assert [way.file for way in first(spec)] == files
     others = {way.file for half in spec.ways for way in half if isinstance(way, ProbeSpec)}
@@ -317,7 +317,7 @@ def test_the_process_id_is_recorded_if_it_is_the_key(load_probe: Callable[[str],
     assert not wants_tgid([load_probe(f"attach: {{pair: {{{ends}, key: tid}}}}")])
 
 
-# What cannot be had.
+# What is impossible.
 
 
 def cannot(target: Target) -> tuple[Target, str]:
@@ -384,7 +384,7 @@ def test_the_reasons_of_all_ways_are_one_sentence(plan: Plans) -> None:
 
 
 def test_what_only_the_agent_could_filter_is_no_half(joined: Callable[..., JoinedSpec]) -> None:
-    """Half a pair that should not be there would take the place of one that should."""
+    """An unwanted begin event would take the place of a wanted one, so the kernel must filter it."""
     bare = replace(REAL, counts_tracepoints=False)
     spec = joined(
         f"attach: {{pair: {{from: {{to: '{SCHED}_switch', filter: prev_pid == 3}},"
@@ -398,7 +398,7 @@ def test_what_only_the_agent_could_filter_is_no_half(joined: Callable[..., Joine
     assert [way.only for way in ways if isinstance(way, ProbeSpec)] == [None, None]
 
 
-# What its records feed.
+# What the joined records feed.
 
 
 @pytest.mark.parametrize(
@@ -451,7 +451,7 @@ def test_the_agent_filters_by_the_rest(joined: Callable[..., JoinedSpec]) -> Non
 
 
 def test_only_durations_are_in_seconds() -> None:
-    """A tracepoint may have a field of that name, in whatever unit."""
+    """A tracepoint's own field ``duration`` may have any unit, so it is not converted."""
     assert where(parse_filter("duration > 5")).test({"duration": 6})
     both = in_nanoseconds(parse_filter('n == 5 && comm == "5" && duration == 5'))
     assert [part.value for part in both.comparisons] == [5, "5", 5_000_000_000]

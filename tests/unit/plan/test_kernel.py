@@ -1,4 +1,4 @@
-"""The hist triggers of a plan: what each metric takes, how the kernel is told, how much room there is."""
+"""The hist triggers of a plan: what each metric needs, the text of the triggers, and their size."""
 
 import itertools
 from typing import Any
@@ -32,7 +32,7 @@ def spec(made: Probe, **more: Any) -> ProbeSpec:
     assert isinstance(first, ProbeSpec)
     for table in first.tables:
         if table.condition is not None:
-            parse_filter(table.condition)  # our own grammar takes it, as the kernel would
+            parse_filter(table.condition)  # our own grammar accepts it, as the kernel would
     return first
 
 
@@ -104,7 +104,7 @@ def histogram(*fields: str, value: str) -> Metric:
             ],
         ),
         (
-            attach("kretprobe:f", "s8"),  # -4095 would be cut to 1
+            attach("kretprobe:f", "s8"),  # -4095 would be truncated to 1
             (),
             [
                 "hist:keys=return.log2:vals=return:size=128 if return > 0",
@@ -147,7 +147,7 @@ def passed(tables: tuple[HistTable, ...]) -> list[str]:
 
 
 def test_what_passed_is_counted_once() -> None:
-    """By a table without a condition of its own, by two that complement each other, or by one more."""
+    """What passed is counted by a table without its own condition, two complementary ones or an extra one."""
     way = attach("kretprobe:f", "int", "common_pid == 7", n="$arg1:u32")
     for metrics, number in (((counter("comm"), counter("cpu")), 1), ((histogram(value="n"),), 2), ((), 1)):
         found = spec(kernel_probe(way, metrics=metrics)).tables

@@ -1,4 +1,4 @@
-"""How each probe is collected: definitions that a kernel takes, layouts that match what it prints."""
+"""How each probe is collected: definitions that a kernel accepts, and layouts that match its output."""
 
 import itertools
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ EXIT, EXEC, SWITCH = "syscalls:sys_exit_openat", "sched:sched_process_exec", "sc
 
 
 def formats(system: str, event: str) -> str | None:
-    """The format files of one real kernel."""
+    """Return a format file of one real kernel; None if it is not captured."""
     for file in captured("format/"):
         if file.kernel == KERNELS[0] and file.name == f"format/{system}/{event}":
             return file.text
@@ -103,7 +103,7 @@ def test_functions(way: Attach, metrics: tuple[Metric, ...], line: str, args: tu
     assert spec.target == str(way.target)
     assert spec.filter == way.filter
     assert spec.layout.form == ("return" if line.startswith("r") else "entry")
-    parse_definition(line)  # our own grammar takes it, as the kernel would
+    parse_definition(line)  # our own grammar accepts it, as the kernel would
 
 
 def test_maxactive() -> None:
@@ -131,7 +131,7 @@ def test_a_tracepoint_is_an_eprobe_or_else_itself() -> None:
 
 
 def test_where_nobody_counts_a_tracepoint_the_agent_filters_first() -> None:
-    """Hits are firings: the kernel's filter would narrow them."""
+    """Hits count every firing, and a filter in the kernel would exclude some."""
     made = probe(attach(f"tracepoint:{EXEC}", only="new > 1 && common_pid == 7", new="pid"))
     _, late, early = plan(made, kernel=Kernel(formats, counts_tracepoints=False)).alternatives
     assert isinstance(late, ProbeSpec)
@@ -143,7 +143,7 @@ def test_where_nobody_counts_a_tracepoint_the_agent_filters_first() -> None:
 
 
 def test_strings_go_last() -> None:
-    """What follows a string in the text could be a process' own."""
+    """Strings go last, because a process that chooses a string can forge the text after it."""
     made = probe(
         attach(f"tracepoint:{SWITCH}", name="next_comm", prev="prev_comm", pid="next_pid"),
         metrics=(counter("name", "pid", "prev", "comm"),),
@@ -204,7 +204,7 @@ def test_what_the_text_does_not_show_takes_an_eprobe() -> None:
 
 
 def test_one_field_under_two_names_takes_an_eprobe() -> None:
-    """The text's pattern has one group for it."""
+    """The text's pattern has one group for a field, so the text cannot give it two names."""
     made = probe(attach(f"tracepoint:{EXEC}", a="pid", b="pid"), metrics=(counter("a", "b"),))
     eprobe, static = plan(made).alternatives
     assert isinstance(eprobe, ProbeSpec)

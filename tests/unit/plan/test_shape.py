@@ -1,4 +1,4 @@
-"""Where records hold their values: by the format files of real kernels."""
+"""Where records hold their values, from the format files of real kernels."""
 
 from dataclasses import replace
 
@@ -87,7 +87,7 @@ def test_arrays_characters_and_addresses() -> None:
 
 
 def test_an_array_of_the_kernels_own_bytes() -> None:
-    """``__u8`` begins as ``__data_loc`` does, and is something else."""
+    """``__u8`` begins like ``__data_loc``, but is an array within the record."""
     text = form("capture/cap_open").replace(
         "field:s32 dfd;\toffset:16;\tsize:4;\tsigned:1;",
         "field:__u8 dfd[16];\toffset:16;\tsize:16;\tsigned:0;",
@@ -120,7 +120,7 @@ def test_stacks() -> None:
 
 
 def test_every_captured_format_can_be_read() -> None:
-    """Each field of each, but for arrays whose length only the record tells."""
+    """Each field of each format can be read; none is an array whose length only the record holds."""
     for file in FORMATS.values():
         check(file)
 

@@ -1,4 +1,4 @@
-"""What is fetched of a function gets the kernel's own types, and on old kernels the registers."""
+"""A function's fetch arguments get the kernel's own types, and on old kernels registers."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -76,7 +76,7 @@ def test_a_guessed_return_type_is_known_now() -> None:
 
 
 def test_what_returns_nothing() -> None:
-    """That is no matter, unless somebody wants it."""
+    """A void function is accepted, unless its return value is used."""
     returns = typed(probe(), at("kretprobe:gone"), KNOWN).returns
     assert returns is not None
     assert returns.fetch is None

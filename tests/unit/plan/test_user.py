@@ -1,4 +1,4 @@
-"""How a place in a program is probed: definitions that a kernel takes, arguments by their registers."""
+"""How a place in a program is probed: definitions that a kernel accepts, and arguments in registers."""
 
 from typing import Any
 
@@ -126,7 +126,7 @@ def test_definitions(made: ProbeSpec, line: str, args: tuple[Arg, ...]) -> None:
     assert made.file == "uprobe_events"
     assert made.layout.form == ("return" if line.startswith("r") else "entry")
     assert (made.layout.slot, made.layout.user, made.layout.stack) == (7, True, False)
-    parse_definition(line)  # our own grammar takes it, as the kernel would
+    parse_definition(line)  # our own grammar accepts it, as the kernel would
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_what_cannot_be(to: str, more: dict[str, Any], why: str) -> None:
 
 
 def test_a_place_at_an_offset_may_be_where_a_function_begins() -> None:
-    """Only its user knows: a stripped program has no names."""
+    """Only the user knows whether a function begins at an offset: a stripped program has no symbols."""
     assert spec("uprobe:0x1149", fetch={"n": "$arg1"}).body == f"{PROGRAM}:0x1149 n=%di"
 
 

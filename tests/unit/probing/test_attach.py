@@ -1,4 +1,4 @@
-"""Settling on what the kernel takes: all events of a call or a pair, or none of them."""
+"""Choosing an alternative that the kernel accepts: all events of a call or a pair, or none of them."""
 
 import errno
 import itertools
@@ -25,7 +25,7 @@ EXEC, EXIT = "tracepoint:sched:sched_process_exec", "tracepoint:syscalls:sys_exi
 
 
 class Picky(FakeTracefs):
-    """A kernel that refuses each write of which ``refuses`` says so, by its path and text."""
+    """A kernel that refuses each write for whose path and text ``refuses`` returns True."""
 
     refuses: Callable[[str, str], bool] = staticmethod(lambda path, text: False)
 
@@ -36,7 +36,7 @@ class Picky(FakeTracefs):
         super().write(path, text)
 
     def refuse(self, word: str) -> None:
-        """Take no definition and no setting from now on that has this word in it."""
+        """Refuse from now on each definition and setting that contains this word."""
         self.refuses = lambda path, text: word in f"{path} {text}"
 
 
@@ -57,7 +57,7 @@ Plans = Callable[[str], ProbePlan]
 
 @pytest.fixture
 def plan(instance: Instance, tmp_path: Path) -> Plans:
-    """The plan of the probe p, by its other keys."""
+    """Return a function that plans the probe p from its other keys."""
 
     def run(rest: str) -> ProbePlan:
         file = tmp_path / "c.yaml"
@@ -110,7 +110,7 @@ def test_without_its_return_there_is_no_entry(instance: Instance, kernel: Picky,
 
 
 def test_the_next_alternative_has_the_name(instance: Instance, kernel: Picky, plan: Plans) -> None:
-    """Of the call that could not be had nothing stays, its name neither."""
+    """Nothing of the refused call stays, and its event name is free for the next alternative."""
     kernel.refuse("kprobe_events r1024:")
     taken = {"foreign"}
     attached, refused = settle(instance, plan("attach: ['call:f', 'kprobe:g', 'kprobe:h']"), taken, [])
@@ -163,7 +163,7 @@ def test_a_name_that_somebody_else_took_is_left_to_them(
 
 
 def enables(kernel: Picky) -> list[tuple[str, str]]:
-    """What was switched, in order, by event."""
+    """Return what was written to enable files, in order, with the event's name."""
     return [(path.split("/")[-2], text) for path, text in kernel.writes if path.endswith("/enable")]
 
 
@@ -171,7 +171,7 @@ PAIR = "attach: {pair: {from: ['kprobe:f', 'kprobe:g'], to: 'kretprobe:h', key: 
 
 
 def test_what_ends_it_is_listened_to_first(instance: Instance, kernel: Picky, plan: Plans) -> None:
-    """An entry that was seen has a return that is seen; and at the end no new one begins."""
+    """The end is enabled first and disabled last, so that each recorded entry has its recorded return."""
     attached = up(settle(instance, plan(PAIR), set(), []))
     assert enables(kernel) == []
     attached.enable()
@@ -211,7 +211,7 @@ def test_all_that_begins_a_pair_is_a_hit(instance: Instance, kernel: Picky, plan
 
 
 def test_a_pair_of_tracepoints(instance: Instance, kernel: Picky, plan: Plans) -> None:
-    """By eprobes, which hist triggers count; what ends it has none."""
+    """Both events are eprobes; a hist trigger counts the first event, and the last one has none."""
     found = plan(f"attach: {{pair: {{from: '{EXEC}', to: '{EXIT}', key: cpu}}}}")
     attached = up(settle(instance, found, set(), []))
     first, last = attached.parts
@@ -247,14 +247,14 @@ FILTERED = (
 
 
 def test_two_filters_on_one_tracepoint_need_eprobes(instance: Instance, kernel: Picky, plan: Plans) -> None:
-    """An instance has one filter for an event: with the other one's the first would be wrong."""
+    """An instance has one filter per event, so the second filter would replace the first one."""
     assert up(settle(instance, plan(FILTERED), set(), [])).spec.kind == "pair"
     kernel.eprobes = False
     taken = {"sched_process_exec"}
     attached, refused = settle(instance, plan(FILTERED), taken, [])
     assert up((attached, refused)).spec.target == "kprobe:f"
     assert "has this tracepoint already" in refused[f"{EXEC} -> {EXEC}"]
-    assert "sched_process_exec" in taken  # it was not ours
+    assert "sched_process_exec" in taken  # the name was in use before
     last = [text for path, text in kernel.writes if path.endswith("sched_process_exec/filter")][-1]
     assert last == "0"
 
@@ -270,7 +270,7 @@ def test_beside_others_it_is_told_which(instance: Instance, kernel: Picky, plan:
 def test_what_is_not_expected_leaves_nothing_either(
     instance: Instance, kernel: Picky, plan: Plans, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as a signal in between."""
+    """An interruption, for example by a signal, leaves no definition."""
     found = plan("attach: 'call:f'")
 
     def interrupted(probe: Installed) -> None:
@@ -293,7 +293,7 @@ def test_an_explanation_is_of_a_single_function(instance: Instance, kernel: Pick
 
 
 def test_what_cannot_be_read_is_taken_away_again(instance: Instance, kernel: Picky, plan: Plans) -> None:
-    """Then the next alternative is tried; what only counts need not be read."""
+    """A probe that cannot be read is removed and the next one is tried; a probe that only counts stays."""
     ways = plan("attach: ['kprobe:f', 'kprobe:g'], metrics: [{counter: a_total}]")
     taken: set[str] = set()
 

@@ -1,4 +1,4 @@
-"""Saved text of every era: what is certain is read, what is not stays text, and nothing breaks the parser."""
+"""Saved text of every era: certain values are read, others stay text, and no text breaks the parser."""
 
 from itertools import pairwise
 from typing import Any
@@ -14,14 +14,14 @@ from tests.unit.captured import Captured, captured
 from tests.unit.source.test_lines import captured_layout
 
 OLD = b"            bash-1234  [001] d... 12.345678: "
-"""3.4 to 5.9: numbers without 0x may be anything."""
+"""Linux 3.4 to 5.9: a number without 0x may be decimal or hexadecimal."""
 
 NEW = b"            bash-1234    [001] .....    12.345678: "
-"""Since 5.14: digits alone are decimal."""
+"""Since Linux 5.14: digits alone are a decimal number."""
 
 
 class Read:
-    """All that the pieces give."""
+    """Everything that the parser gives for pieces of text."""
 
     def __init__(self, *pieces: bytes) -> None:
         self.layouts: list[Layout] = []
@@ -40,7 +40,7 @@ class Read:
 
     @property
     def events(self) -> list[tuple[str, dict[str, Value]]]:
-        """The events' names and arguments."""
+        """The names and arguments of the events."""
         return [
             (layout.event, dict(zip((arg.name for arg in layout.args), record[VALUES:], strict=True)))
             for record in self.batch.records
@@ -49,7 +49,7 @@ class Read:
 
 
 def arguments(data: bytes) -> dict[str, Value]:
-    """Those of the only event, which is not cut."""
+    """Return the arguments of the only event, which must not be cut."""
     read = Read(data)
     ((_, found),) = read.events
     assert (read.batch.unparsed, read.batch.cut) == (0, [])
@@ -247,7 +247,7 @@ def test_bodies(body: str) -> None:
     ],
 )
 def test_values(text: bytes, old: Value, new: Value) -> None:
-    """Where an era's number is ambiguous without its definition, the token stays text."""
+    """A number that its era leaves ambiguous without the probe's definition stays text."""
     for prefix, expected in ((OLD, old), (NEW, new)):
         line = prefix + b"ev: (f+0x0/0x1) x=" + text + b" y=0x17\n"
         assert arguments(line) == {"x": expected, "y": 23}
@@ -269,7 +269,7 @@ def test_values(text: bytes, old: Value, new: Value) -> None:
     ],
 )
 def test_which_kernels_print_decimals_is_told_by_the_prefix(prefix: bytes, decimal: bool) -> None:
-    """Five columns of flags since 5.14, seven for the thread's id since 5.10; decimals are of 4.9."""
+    """Flags have five columns since 5.14, thread ids seven since 5.10, and decimals are printed since 4.9."""
     assert arguments(prefix + b"ev: (f+0x0/0x1) x=10\n") == {"x": 10 if decimal else b"10"}
 
 
@@ -297,7 +297,7 @@ def test_what_is_a_return_value(body: bytes, value: object, ambiguous: int) -> N
     assert read.batch.ambiguous == ambiguous
 
 
-# Lines that are no events, or not whole ones.
+# Lines that are not events, or not complete.
 
 
 @pytest.mark.parametrize(
@@ -391,11 +391,11 @@ def test_a_stack_of_user_space_is_one_too() -> None:
     assert read.batch.stacks == [(read.batch.records[0], (b" <00007f1234567890>",))]
 
 
-# Learning.
+# Layouts learnt from earlier lines.
 
 
 def test_a_string_is_read_by_what_was_learnt_before() -> None:
-    """Alone, the second line would be two strings and a number."""
+    """Read alone, the second line would have two strings and a number."""
     first = NEW + b'ev: (f+0x0/0x1) n=1 comm="x"\n'
     read = Read(first + NEW + b'ev: (f+0x0/0x1) n=2 comm="q" x="y" z=0x1"\n')
     assert read.events == [("ev", {"n": 1, "comm": b"x"}), ("ev", {"n": 2, "comm": b'q" x="y" z=0x1'})]
@@ -409,7 +409,7 @@ def test_a_name_that_is_defined_again_is_learnt_again() -> None:
 
 
 def test_layouts_are_bounded() -> None:
-    """The text is somebody's, the memory is ours: what is over the limit is counted under one name."""
+    """Untrusted text cannot use unbounded memory: events over the limit are counted under one name."""
     lines = [b"ev%d: (f+0x0/0x1) a=0x1\n" % number for number in range(2 * LAYOUTS)]
     lines += [b"t: a%d=1 text=2\n" % number for number in range(2 * LAYOUTS)]
     read = Read(b"".join(NEW + line for line in lines))
@@ -468,7 +468,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_no_text_takes_long(name: str) -> None:
-    """Just below 64 KiB of each: quadratic time would be minutes here, linear time is milliseconds."""
+    """Each text is just below 64 KiB: quadratic time would be minutes here, linear time is milliseconds."""
     body = HOSTILE[name][: LONGEST - 100]
     for last in (b"\n", b'"\n', b")\n"):
         Read((NEW + body + last) * 2)
@@ -547,7 +547,7 @@ def test_any_bytes_give_values_or_a_counted_rejection(data: bytes) -> None:
 
 @given(TEXT)
 def test_no_line_goes_uncounted(data: bytes) -> None:
-    """With an x before it, a line is no comment, no frame, and none of its columns is the kernel's."""
+    """With an x in front, a line is no comment and no frame, and has none of the kernel's columns."""
     lines = [b"x" + line for line in data.split(b"\n") if b"stack trace>" not in line]
     batch = Read(b"\n".join(lines)).batch
     assert len(batch.records) + batch.unparsed == len(lines) == batch.lines
@@ -555,7 +555,7 @@ def test_no_line_goes_uncounted(data: bytes) -> None:
 
 @given(TEXT)
 def test_garbage_does_not_swallow_what_follows(data: bytes) -> None:
-    """Once a line has ended and 16 columns have passed, the next event is found."""
+    """The next event is found once a line has ended and 16 columns have passed."""
     good = NEW + b"good: (f+0x0/0x1) n=0x17\n"
     assert Read(data, b"\n" + b"#" * 16 + b"\n", good).events[-1] == ("good", {"n": 23})
 
@@ -572,7 +572,7 @@ def test_however_cut_the_same(data: bytes, places: list[int]) -> None:
         assert read.layouts == whole.layouts
 
 
-# An independent check: the agent's parser, which knows the definitions.
+# An independent check against the agent's parser, which knows the definitions.
 
 
 @pytest.mark.parametrize("stream", captured("trace_pipe/"), ids=str)
@@ -581,7 +581,7 @@ def test_both_parsers_agree_on_what_real_kernels_printed(stream: Captured) -> No
     known = LineParser([layout]).feed(stream.data)
     read = Read(stream.data)
     cut = {id(read.batch.records[number]) for number in read.batch.cut}
-    # The forged line that a process put into a file's name is an event too, without an argument.
+    # A process put a forged line into a file name: this is an event too, without arguments.
     found = [record for record in read.batch.records if id(record) not in cut or len(record) > VALUES]
     assert read.batch.lost == known.lost
     assert [record[1:VALUES] for record in found] == [record[1:VALUES] for record in known.records]
@@ -593,7 +593,7 @@ def test_both_parsers_agree_on_what_real_kernels_printed(stream: Captured) -> No
         for arg, value in zip(layout.args, other[VALUES:], strict=True):
             said = values.get(arg.name)
             if isinstance(said, bytes) and isinstance(value, int):
-                said = int(said)  # of a tracepoint, where the definition alone tells that it is decimal
+                said = int(said)  # from a tracepoint: only its definition shows that it is decimal
             if isinstance(value, int) and layout.form == "tracepoint" and arg.name == "ret":
                 said = values["return"]
             assert said == value
@@ -608,7 +608,7 @@ def test_stacks_of_a_real_kernel(stream: Captured) -> None:
     assert read.batch.unparsed == 0
 
 
-# What a kernel of any era prints reads back.
+# The output of a kernel of any era reads back.
 
 ERAS = {
     "2.6.33": (b"%16s-%-5d [%03d] %5d.%06d: ", "%x"),
@@ -634,6 +634,6 @@ def test_what_an_era_prints_reads_back(
     ]
     assert record is after
     assert record[1:5] == ((seconds * 10**6 + 345678) * 1000, cpu, tid, None)
-    # Of a thread id of seven digits the padding tells nothing.
+    # The padding of a thread id with seven digits does not show the era.
     certain = shown == "0x%x" or (shown == "%d" and (tid < 10**6 or era == "since 5.14"))
     assert record[VALUES:] == (value if certain else text, b"a b")

@@ -1,4 +1,4 @@
-"""Published documents on tracing (tests/fixtures/documents), counted by an independent pattern as well."""
+"""Published documents on tracing (tests/fixtures/documents), also counted with an independent pattern."""
 
 import re
 
@@ -11,7 +11,7 @@ from tests.unit.replay.test_parser import Read
 DOCUMENTS = FIXTURES / "documents"
 
 EVENT = re.compile(rb"^ +\S+-\d+ +\[\d+\] (?:\S{4} )?\d+\.\d+: \w+: \(", re.MULTILINE)
-"""What a person would grep for."""
+"""The pattern that a user would grep for."""
 
 
 def text(name: str) -> bytes:
@@ -39,7 +39,7 @@ def test_the_stacks_of_perf_tools() -> None:
 
 
 def test_the_values_of_perf_tools() -> None:
-    """Of three eras: 0x numbers, strings, and hexadecimal numbers without 0x, which stay text."""
+    """The values are of three eras: 0x numbers, strings, and hexadecimal ones without 0x, which stay text."""
     events = Read(text("perf-tools-examples")).events
     assert ("myopen", {"mode": 0x1A4}) in events
     assert ("myopen", {"filename": b"/etc/ld.so.cache"}) in events
@@ -66,7 +66,7 @@ def test_a_comment_that_looks_like_an_event_is_none() -> None:
 
 
 def test_lines_that_a_terminal_cut() -> None:
-    """Three end within a name, and one goes on in the next line, within a number."""
+    """Three lines end within a name, and one continues in the next line, within a number."""
     read = Read(text("tracing-in-linux"))
     cut = [read.events[number] for number in read.batch.cut]
     registers = {"dfd": 0xFFFFFFFF81216050, "filename": 0x88000}
@@ -89,7 +89,7 @@ def test_system_calls() -> None:
 
 
 def test_probes_before_they_had_names() -> None:
-    """Events by symbol, leading blanks stripped; all numbers are hexadecimal there."""
+    """Events are named by symbol, leading blanks are stripped, and all numbers are hexadecimal."""
     read = Read(text("kprobe-based-event-tracer"))
     assert [name for name, _ in read.events] == ["do_sys_open"] * 6
     assert read.events[0][1] == {"dfd": 3, "filename": 0x7FFFD1EC4440, "flags": 0x8000, "mode": 0}

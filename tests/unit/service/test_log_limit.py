@@ -1,4 +1,4 @@
-"""What repeats is left out of the log and summed up; what differs is shown, within a bound."""
+"""Repeated messages are left out of the log and summed up; different ones are shown, up to a limit."""
 
 import io
 import logging
@@ -18,7 +18,7 @@ def record(message: str, *, line: int = 1, level: int = logging.WARNING) -> logg
 
 
 class Log:
-    """A handler with a clock and a timer of the test's."""
+    """A handler whose clock and timer the test controls."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -33,7 +33,7 @@ class Log:
             self.handler.handle(record(message, line=line, level=level))
 
     def wait(self) -> None:
-        """Let the timer that runs go off."""
+        """Let the running timer expire."""
         [(seconds, call)] = self.waiting
         self.waiting.clear()
         self.now += seconds
@@ -52,7 +52,7 @@ def test_one_message_again_and_again() -> None:
     assert log.lines() == ["no probe"] * SAME
     log.wait()
     assert log.lines() == [f"no probe … repeated {1000 - SAME} more times"]
-    assert not log.waiting  # no thread for a log that is quiet
+    assert not log.waiting  # a quiet log needs no timer thread
     log.say("no probe")
     assert log.lines() == ["no probe"]
 
@@ -99,7 +99,7 @@ def test_each_of_many_probes_may_complain() -> None:
 
 
 def test_a_flood_of_messages_that_all_differ() -> None:
-    """As of names that somebody makes up: a bounded number passes, and other places are not concerned."""
+    """A bounded number of different messages passes, as of names that users choose; other places do log."""
     log = Log()
     for n in range(10_000):
         log.say(f"bad name {n}")
@@ -141,7 +141,7 @@ def test_a_message_that_cannot_be_made(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_many_threads() -> None:
-    """None is lost: what was shown and what was left out are all."""
+    """No message is lost: the shown and the summed up messages are all."""
     log = Log()
     threads = [threading.Thread(target=log.say, args=("no probe", 500)) for _ in range(8)]
     for thread in threads:
@@ -173,7 +173,7 @@ def test_each_record_is_shown_or_counted(said: list[tuple[int, int, float, int]]
 
 
 def count(summary: logging.LogRecord) -> int:
-    """How many records a summary stands for."""
+    """Return how many records a summary stands for."""
     return next(
         int(word) for word in summary.getMessage().replace("message ", "message").split() if word.isdigit()
     )
@@ -188,7 +188,7 @@ def test_memory_is_bounded() -> None:
 
 
 def test_without_a_thread_to_wait_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever logs something does not fail by it; what was left out is told with the next message."""
+    """Logging does not fail if no timer thread starts; the next message reports what was left out."""
     log = Log()
 
     def start(seconds: float, call: Callable[[], None]) -> object:

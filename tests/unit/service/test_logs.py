@@ -1,4 +1,4 @@
-"""The log: one line a message, whatever is in it."""
+"""The log has one line per message, for any text in the message."""
 
 import io
 import json
@@ -21,7 +21,7 @@ HOSTILE = 'x"\n2026 ERROR forged\r\x1b[31m\u202e\u2028\x00\udcff\\n'
 
 @pytest.fixture
 def log() -> Iterator[logging.Logger]:
-    """The package's logger, afterwards as it was."""
+    """Yield the package's logger, and restore it afterwards."""
     package = logging.getLogger("kprobe_exporter")
     before = package.handlers[:], package.propagate, package.level
     yield package
@@ -150,7 +150,7 @@ def test_what_is_the_journal(tmp_path: Path) -> None:
         status = os.fstat(stream.fileno())
         environment = {"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"}
         assert logs.is_journal(environment, stream.fileno())
-        assert not logs.is_journal(environment, other.fileno())  # redirected since
+        assert not logs.is_journal(environment, other.fileno())  # redirected after the start
         assert not logs.is_journal({}, stream.fileno())
         assert not logs.is_journal({"JOURNAL_STREAM": "x"}, stream.fileno())
         number = other.fileno()
@@ -162,11 +162,11 @@ def test_what_is_the_journal(tmp_path: Path) -> None:
     [
         (["--config", "/nonexistent/a", "--config", "/nonexistent/b"], 2),
         (["--web.listen-address", "nonsense"], 2),
-        (["--web.listen-address", "192.0.2.1:1"], 1),  # of nobody here
+        (["--web.listen-address", "192.0.2.1:1"], 1),  # no address of this machine
     ],
 )
 def test_what_ends_the_agent_is_json_too(arguments: list[str], status: int) -> None:
-    """Where a collector takes lines of JSON, the reason why an agent does not start must not be lost."""
+    """A collector that takes lines of JSON must also get the reason why an agent does not start."""
     command = [sys.executable, "-m", "kprobe_exporter", "run", "--log.format", "json", *arguments]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == status

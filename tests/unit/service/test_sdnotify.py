@@ -1,4 +1,4 @@
-"""What systemd is told: each message as sd_notify(3) has it, and nothing that stops an agent."""
+"""Messages to systemd have the form of sd_notify(3), and no failure to send one stops the agent."""
 
 import socket
 import threading
@@ -23,7 +23,7 @@ class Manager:
         self.socket.settimeout(5)
 
     def heard(self) -> list[str]:
-        """The assignments of the next message."""
+        """Return the assignments of the next message."""
         return self.socket.recv(65536).decode().split("\n")
 
     def heard_nothing(self) -> bool:
@@ -95,7 +95,7 @@ def test_the_watchdog_of_an_environment(environment: dict[str, str], watchdog: f
     with Systemd.of(everything, 42) as systemd:
         assert systemd.watchdog == watchdog
         assert not systemd.listens
-    assert everything == {"HOME": "/"}  # children are not meant
+    assert everything == {"HOME": "/"}  # child processes must not inherit them
 
 
 def test_the_socket_of_an_environment(address: str, manager: Manager) -> None:
@@ -130,7 +130,7 @@ def test_a_manager_that_hears_nothing_any_more(tmp_path: Path) -> None:
 
 
 def test_a_manager_that_does_not_get_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A message waits for a bounded time, and the agent goes on without it."""
+    """Sending a message waits for a bounded time, and the agent continues without it."""
     assert 0 < SEND_TIME < 10
     monkeypatch.setattr("kprobe_exporter.service.sdnotify.SEND_TIME", 0.01)
     manager = Manager(str(tmp_path / "notify"))
@@ -141,7 +141,7 @@ def test_a_manager_that_does_not_get_on(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_no_descriptor_is_left_to_open_one(tmp_path: Path) -> None:
-    """Telling that it lives takes no descriptor, so that to run out of them is no reason to be killed."""
+    """WATCHDOG=1 is sent without a new descriptor, so an agent that has none left is not killed for it."""
     manager = Manager(str(tmp_path / "notify"))
     with manager.socket, Systemd(str(tmp_path / "notify")) as systemd, pytest.MonkeyPatch.context() as patch:
         patch.setattr(socket, "socket", None)

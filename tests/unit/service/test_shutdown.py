@@ -28,7 +28,7 @@ def test_a_thread_wakes_the_one_that_waits() -> None:
 
 
 def test_a_signal_in_the_middle_of_setting_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """threading.Event would wait for its own lock here, for ever."""
+    """Here threading.Event would wait for its own lock forever."""
     stop = Stop()
     write = os.write
 
@@ -50,7 +50,7 @@ def test_a_signal_in_the_middle_of_setting_it(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_reloads_are_waited_for_as_well() -> None:
-    """All that were asked for before are one; one that is asked for later is another; a stop comes first."""
+    """All reloads requested before a wait are one, a later request is another, and a stop comes first."""
     stop = Stop()
     stop.ask_reload()
     stop.ask_reload()

@@ -1,4 +1,4 @@
-"""systemd hears that the agent lives only while its vital threads get on."""
+"""systemd is told that the agent lives only while the agent's vital threads make progress."""
 
 import logging
 import threading
@@ -13,7 +13,7 @@ from tests.unit.service.test_sdnotify import Manager
 
 
 class Told(Systemd):
-    """Keeps what it is told; nobody listens."""
+    """A Systemd that keeps its messages instead of sending them."""
 
     def __init__(self, watchdog: float | None = 60.0) -> None:
         super().__init__(None, watchdog)
@@ -28,7 +28,7 @@ class Told(Systemd):
 
 
 class Thread:
-    """A thread's progress, as a test has it."""
+    """A thread whose progress the test sets."""
 
     def __init__(self) -> None:
         self.rounds: int | None = 0
@@ -59,7 +59,7 @@ def test_a_thread_that_hangs_and_gets_on_again(logged: pytest.LogCaptureFixture)
     told, reader = Told(), Thread()
     heartbeat = Heartbeat(told, [Vital("reader", reader.progress)], lambda: "fine")
     heartbeat.beat()
-    heartbeat.beat()  # once without progress: it may have been looked at just before
+    heartbeat.beat()  # one beat without progress is allowed: progress may come just after it
     assert told.heard() == ["STATUS=fine", "WATCHDOG=1", "WATCHDOG=1"]
     for _ in range(3):
         heartbeat.beat()
@@ -75,7 +75,7 @@ def test_a_thread_that_hangs_and_gets_on_again(logged: pytest.LogCaptureFixture)
 
 @pytest.mark.parametrize("patience", [1, 2, 5])
 def test_patience(patience: int) -> None:
-    """A read that the kernel holds up for a while is no reason to be killed; an endless one is."""
+    """A read that the kernel delays for a while is no reason to be killed; a read that never ends is one."""
     told, poller = Told(), Thread()
     heartbeat = Heartbeat(told, [Vital("poller", poller.progress, patience)], lambda: "fine")
     for _ in range(2 * patience):
@@ -135,7 +135,7 @@ def test_a_status_that_fails_is_no_reason_to_be_killed() -> None:
 
 
 def test_the_thread(tmp_path: Path) -> None:
-    """It tells that the agent is ready, beats in half of the watchdog's time, and ends at once."""
+    """The thread reports that the agent is ready, beats at half the watchdog's time, and ends at once."""
     manager = Manager(str(tmp_path / "notify"))
     with manager.socket, Systemd(str(tmp_path / "notify"), watchdog=0.02) as systemd:
         heartbeat = Heartbeat(systemd, [], lambda: "fine")

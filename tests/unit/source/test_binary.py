@@ -1,4 +1,4 @@
-"""All CPUs' pages in one stream: in the order of time within a bounded window, and nothing left behind."""
+"""The pages of all CPUs in one stream: in order of time within a bounded window, and complete."""
 
 import os
 from collections import deque
@@ -22,7 +22,7 @@ class Missed(list[int]):
 
 
 class Pages:
-    """A parser whose CPUs hold pages of records already, each a list of times."""
+    """A parser that holds the pages of its CPUs already; a page is a list of its records' times."""
 
     compiled = False
 
@@ -63,7 +63,7 @@ def record(time: int, cpu: int) -> Record:
 
 
 class Delivered:
-    """A pipe over such pages, and what came of it."""
+    """A pipe over such pages, and the batches that it delivered."""
 
     def __init__(self, cpus: dict[int, list[list[int]]], budget: int = 1000) -> None:
         self.batches: list[Batch] = []
@@ -108,7 +108,7 @@ def test_at_the_end_nothing_is_kept_back() -> None:
 
 
 def test_a_flood_does_not_keep_it_for_ever() -> None:
-    """Pages that are filled as fast as they are read: no more than a buffer can hold at a time."""
+    """Pages may fill as fast as they are read, so at most as many are read as a buffer holds at a time."""
     made = Delivered({0: [[1]] * 5000}, budget=70)
     made.pipe.empty(last=False)
     assert len(made.times) == 70
@@ -216,9 +216,9 @@ def test_whatever_the_pages_all_comes_once_and_in_order(
 
 @st.composite
 def rounds(draw: st.DrawFn) -> list[list[tuple[int, bool, list[int]]]]:
-    """What is new at each reading: pages, each of a CPU, whether it was overwritten, its times.
+    """Generate the new pages of each reading: a page's CPU, whether it was overwritten, and its times.
 
-    They span 1000; a reading begins in their middle, so that the later half comes while it reads.
+    The times of a reading span 1000. It begins in their middle, so the later half arrives while it reads.
     """
     made = []
     for number in range(draw(st.integers(1, 4))):
@@ -272,7 +272,7 @@ def test_a_loss_is_told_before_any_record_of_a_later_moment(
 
 
 def rising(steps: Iterable[list[int]]) -> list[list[int]]:
-    """Times that rise from page to page, as those of one CPU do."""
+    """Return times that rise from page to page, like those of one CPU."""
     now, pages = 0, []
     for page in steps:
         times = []

@@ -1,4 +1,4 @@
-"""The parser of trace_pipe's text: nothing derails it, nothing hostile is believed, and it is linear."""
+"""The parser of trace_pipe's text: it survives any bytes, forged lines do no harm, and its time is linear."""
 
 import re
 from itertools import pairwise
@@ -34,12 +34,12 @@ PREFIX = b"            bash-1234    [001] .....    12.345678: "
 def line(
     body: bytes, comm: bytes = b"bash", tid: int = 1234, tgid: bytes = b"", flags: bytes = b"..... "
 ) -> bytes:
-    """A line as trace_print_context() and trace_print_time() of kernel/trace/trace_output.c print it."""
+    """Print a line like trace_print_context() and trace_print_time() of kernel/trace/trace_output.c."""
     return b"%16s-%-7d %s[001] %s %5d.%06d: %s\n" % (comm, tid, tgid, flags[:-1], 12, 345678, body)
 
 
 def parse(*pieces: bytes, layouts: tuple[Layout, ...] = LAYOUTS) -> Batch:
-    """All that the pieces give, as one batch."""
+    """Return all results of the pieces as one batch."""
     parser, whole = LineParser(layouts), Batch()
     for piece in pieces:
         batch = parser.feed(piece)
@@ -51,7 +51,7 @@ def parse(*pieces: bytes, layouts: tuple[Layout, ...] = LAYOUTS) -> Batch:
 
 
 def values(data: bytes) -> list[tuple[Any, ...]]:
-    """The arguments of all records."""
+    """Return the arguments of all records."""
     return [record[VALUES:] for record in parse(data).records]
 
 
@@ -147,7 +147,7 @@ def test_what_is_no_number_is_unparsed(text: bytes) -> None:
     ("name", "column"), [("tid", b"-%s "), ("cpu", b"[%s]"), ("seconds", b" %s.123456: "), ("tgid", b"(%s) ")]
 )
 def test_numbers_of_the_prefix_are_bounded(name: str, column: bytes) -> None:
-    """int() of more than 4300 digits is a ValueError."""
+    """int() raises ValueError for more than 4300 digits."""
     usual = {"tid": b"1", "tgid": b"1", "cpu": b"1", "seconds": b"1"} | {name: b"9" * 5000}
     text = b" " * 16 + b'-%(tid)s (%(tgid)s) [%(cpu)s] ..... %(seconds)s.123456: p: (f) count=1 comm=""\n' % {
         key.encode(): value for key, value in usual.items()
@@ -216,7 +216,7 @@ def test_how_a_tracepoint_names_itself(event: str, key: bytes) -> None:
     assert text_key(Layout(0, "x", event, "entry", event)) == event.encode() + b": "
 
 
-# What a process may have put into a string. The prefix is what the kernel wrote.
+# Strings that a process controls. The kernel wrote the prefix.
 
 
 def test_a_string_does_not_end_at_what_looks_like_its_end() -> None:
@@ -282,7 +282,7 @@ def test_a_number_is_not_forged_by_an_array_of_strings() -> None:
     ],
 )
 def test_a_name_forges_nothing(comm: bytes) -> None:
-    """Whatever 15 bytes a thread calls itself: its line counts once, and so do its neighbours."""
+    """A line counts once with any 15 bytes as its thread's name, and so do the lines next to it."""
     assert len(comm) <= 15
     good = line(b'p: (f) count=1 comm="good"')
     batch = parse(good + line(b'p: (f) count=2 comm="x"', comm) + line(b"unknown: x", comm) + good)
@@ -292,7 +292,7 @@ def test_a_name_forges_nothing(comm: bytes) -> None:
 
 @given(st.binary(max_size=15), st.binary(max_size=15))
 def test_no_name_forges_anything(comm: bytes, other: bytes) -> None:
-    """Beside short lines too, over whose end the 16 columns of a name could be read."""
+    """This also holds next to short lines, past whose ends the 16 columns of a name could reach."""
     short = b"[LINE TOO BIG]\nCPU:0 [LOST EVENTS]\n => f\n"
     last = line(b"p: (f) count=2 comm=(fault)", other)
     batch = parse(line(b"p: (f) count=1 comm=(fault)", comm), short, line(b"u: x", other), short, last)
@@ -363,14 +363,14 @@ STACKING = Layout(7, "p", "p", "entry", "f", (COUNT, COMM), stack=True)
 def test_a_loss_lies_between_the_records_around_it(
     text: bytes, losses: list[tuple[int, int, int]], layouts: tuple[Layout, ...]
 ) -> None:
-    """Of those before it only its CPU's count, for others' may be printed earlier and be later."""
+    """A loss begins at its own CPU's last record: an earlier line of another CPU may have a later time."""
     expected = [Loss(cpu, start * 1000, end * 1000) for cpu, start, end in losses]
     for pieces in ([text], text.splitlines(keepends=True)):
         assert parse(*pieces, layouts=layouts).losses == expected
 
 
 def test_no_times_but_those_of_records_make_a_loss() -> None:
-    """What a string with newlines in it shows as lines is told as lost, yet never with their times."""
+    """Lines that a string's newlines forge may count as lost events, but their times are never used."""
     name = b"\nCPU:1 [LOST 7 EVENTS]\n" + at(999_999, 1, b"p: junk") + at(999_999, 1, b"u: junk")
     text = at(100, 1) + at(200, 1, b'p: (f) count=2 comm="%s"' % name) + at(300, 0)
     batch = parse(text)
@@ -401,7 +401,7 @@ def test_what_is_known_of_cpus_is_bounded() -> None:
 def test_every_event_that_the_kernel_lost_lies_in_a_loss(
     events: list[tuple[int, bool, int]], places: list[int]
 ) -> None:
-    """Events in the order of time; the kernel tells of those that are gone at the next one of their CPU."""
+    """Events are in order of time; the kernel reports lost ones before the next event of their CPU."""
     text, missing, gone, now = b"", [], set(), 0
     for cpu, lost, step in [*events, *((cpu, False, 1) for cpu in range(4))]:
         now += step
@@ -418,7 +418,7 @@ def test_every_event_that_the_kernel_lost_lies_in_a_loss(
 
 
 def test_what_waits_is_bounded() -> None:
-    """A line without an end fills no memory, and counts once, however it comes."""
+    """A line without an end fills no memory and counts once, in any pieces."""
     good = line(b'p: (f) count=1 comm="good"')
     for start in (b"junk", PREFIX + b'p: (f) count=2 comm="'):
         long = start + b"x" * (3 * LONGEST) + b'"\n'
@@ -466,7 +466,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_no_text_takes_long(name: str) -> None:
-    """64 KiB of each: quadratic time would be minutes here, linear time is milliseconds."""
+    """Each text has 64 KiB: quadratic time would take minutes here, linear time takes milliseconds."""
     parse(PREFIX + HOSTILE[name] + b"\n", PREFIX + HOSTILE[name] + b'"\n')
 
 
@@ -475,7 +475,7 @@ def test_no_prefix_takes_long(unit: bytes) -> None:
     assert parse(unit * (LONGEST // len(unit)), b"\n").records == []
 
 
-# Any bytes, however cut.
+# Any bytes in any pieces.
 
 WORDS = st.sampled_from(
     [
@@ -523,13 +523,13 @@ def test_any_bytes_however_cut_give_the_same(data: bytes, places: list[int]) -> 
 
 @given(TEXT)
 def test_garbage_does_not_swallow_what_follows(data: bytes) -> None:
-    """Once a line has ended and 16 columns have passed, the next event is found."""
+    """The next event is found once a line has ended and 16 columns have passed."""
     good = line(b'p: (f) count=23 comm="good"')
     *_, last = parse(data, b"\n" + b"#" * 16 + b"\n", good).records
     assert last[VALUES:] == (23, b"good")
 
 
-# What the kernel prints of any values reads back as these values.
+# Values are read back as the kernel prints them.
 
 COMMS = st.binary(max_size=15).filter(lambda comm: b"\0" not in comm)
 STRINGS = st.one_of(
@@ -542,13 +542,13 @@ STRINGS = st.one_of(
 
 
 def shown(text: bytes | None) -> bytes:
-    """PRINT_TYPE_FUNC_NAME(string) of kernel/trace/trace_probe.c."""
+    """Print a string like PRINT_TYPE_FUNC_NAME(string) of kernel/trace/trace_probe.c."""
     return b"(fault)" if text is None else b'"%s"' % text
 
 
 @st.composite
 def events(draw: st.DrawFn) -> tuple[bytes, Record]:
-    """A line in the kernel's printf formats, and the record that it stands for."""
+    """Generate a line in the kernel's printf formats, and the record that it stands for."""
     tid, cpu = draw(st.integers(0, 2**22)), draw(st.integers(0, 4095))
     seconds, micros = draw(st.integers(0, 10**9)), draw(st.integers(0, 999_999))
     tgid = draw(st.one_of(st.none(), st.integers(1, 2**22)))
@@ -603,11 +603,11 @@ def test_two_strings_without_traps_always_read_back(path: bytes | None, name: by
     assert values(line(b"two: (f) count=1 path=%s comm=%s" % (shown(path), shown(name)))) == [(1, path, name)]
 
 
-# What real kernels printed.
+# The text of real kernels.
 
 
 def captured_layout(stream: Captured) -> Layout:
-    """The layout of the event that was captured, from its definition or its tracepoint's format."""
+    """Return the layout of the captured event, from its definition or its tracepoint's format."""
     system, event = stream.how["event"].split("/")
     if stream.how["definition"] is None:
         form = parse_format(Captured(stream.kernel, f"format/{system}/{event}", {}).text)
@@ -628,7 +628,7 @@ EVENTS_OF_THE_WORKLOAD = 6 + 4 * 2 + 1 + 2
 
 
 def losses_of(data: bytes) -> list[Loss]:
-    """The losses of a text in which every event has a record and nothing else is told."""
+    """Return the losses of a text that has only lines of recorded events and LOST lines."""
     found: list[Loss] = []
     last: dict[int, int] = {}
     lost: int | None = None
@@ -665,7 +665,7 @@ def test_every_line_of_a_real_kernel(stream: Captured) -> None:
         assert batch.losses == losses_of(stream.data)
     else:
         assert len(batch.records) == EVENTS_OF_THE_WORKLOAD
-        # The forged line, and what follows the newline in a name where that is shown.
+        # The forged line, and the rest of a name after its newline where the name is shown.
         assert batch.unparsed == (kind == "kprobe") + 2 * (layout.args[-1].name == "comm")
 
 

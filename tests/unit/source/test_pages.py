@@ -1,7 +1,7 @@
-"""Pages of the ring buffer: the compiled walk and the one in Python are held against each other.
+"""Pages of the ring buffer: the compiled walk and the Python walk must agree.
 
-What a record is, is said by the pages that `tests.ring_buffer` builds; what an adding up has to come
-to, by the aggregator that gets the records one by one.
+The pages that `tests.ring_buffer` builds define the records. An aggregator that gets the records one by one
+defines the sums.
 """
 
 import fcntl
@@ -48,7 +48,7 @@ TID = Field("signed", 4, 4)
 
 
 class Names:
-    """Knows everybody by their number."""
+    """Derives the names of threads and functions from their numbers."""
 
     def tgid(self, tid: int) -> int | None:
         return None if tid == 13 else tid // 2
@@ -228,7 +228,7 @@ def told(*losses: tuple[int, int]) -> list[Loss]:
 
 @both
 def test_a_loss_lies_between_the_events_around_it(kind: Any) -> None:
-    """Whatever they are: no event of ours, a stack, one that nobody asked for."""
+    """The events around a loss may be of any kind: unknown events and stacks bound it as well."""
     found = parsed(
         kind,
         Page(90, flags=MISSED).add(100, back(1)).add(150, event(5, 1, b"unknown")).render(),
@@ -282,7 +282,7 @@ def test_where_times_fall_the_loss_is_all_before(kind: Any) -> None:
 @both
 @pytest.mark.parametrize("recipes", [False, True])
 def test_as_many_losses_as_pages_at_once(kind: Any, recipes: bool) -> None:
-    """More than are taken in at once; what is added up tells of losses as well."""
+    """One pull takes at most 64 of the 200 pages; a walk that adds up records reports losses as well."""
     made = {1: recipe(RETURN.layout, PROBES[1], None)} if recipes else None
     one = parser(kind, recipes=made)
     rendered = []
@@ -343,7 +343,7 @@ def test_a_stack_belongs_to_no_other_event_of_the_same_time(kind: Any, shapes: l
 
 @both
 def test_a_successor_goes_on_where_the_other_stopped(kind: Any) -> None:
-    """Between an event and its stack, and before a loss is over: it knows other layouts, else the same."""
+    """It takes over between an event and its stack, and before a loss has ended; only its layouts differ."""
     first = parser(kind)
     first.feed(Page().add(7, event(11, 5)).render(), 3)
     (waiting,) = first.take().records
@@ -357,7 +357,7 @@ def test_a_successor_goes_on_where_the_other_stopped(kind: Any) -> None:
     batch = second.take()
     assert batch.stacks == [(waiting, (b"function_1", b"function_2"))]
     assert Loss(3, 9, 20) in batch.losses
-    assert batch.unparsed == 2  # a damaged event, and one that is known no more
+    assert batch.unparsed == 2  # a damaged event, and one without a layout in the successor
 
 
 @both
@@ -443,7 +443,7 @@ def test_both_parsers_agree_on_damage(rendered: list[bytes], holes: list[tuple[i
 
 @st.composite
 def torn(draw: st.DrawFn) -> tuple[list[tuple[int, bytes | None]], dict[int, list[int]]]:
-    """Pages of some CPUs, None where somebody takes, and the times of the events that are in none of them."""
+    """Generate pages of some CPUs, None for each call of take(), and the times of events in none of them."""
     read: list[tuple[int, bytes | None]] = []
     missing: dict[int, list[int]] = {}
     overwritten = set()
@@ -543,7 +543,7 @@ PROBES = {
 
 
 def numbers(rendered: list[bytes], kind: Any, filtered: Where | None, *, recipes: bool) -> Numbers:
-    """What an aggregator shows after these pages."""
+    """Return what an aggregator shows after these pages."""
     aggregator = Aggregator("ns", SeriesLimits(6, 40), lambda number: f"E{number}")
     made = {}
     for shape in SHAPES[:2]:
@@ -575,11 +575,11 @@ def test_adding_up_in_the_walk_comes_to_what_single_records_do(
 
 
 ROUNDED = 1024
-"""Of a float near 2**63: the records' sum loses as much at each of them, the tallies' sum nothing."""
+"""Rounding of a float near 2**63: summing records loses up to this at each of them, summing tallies none."""
 
 
 def plain(family: Family) -> object:
-    """A family's samples, with the sums of fractions as equal as they can be."""
+    """Return a family's name and samples, with a tolerance for sums of fractions."""
     samples = {
         key: (value.counts, pytest.approx(value.sum, abs=ROUNDED * sum(value.counts)))
         if isinstance(value, HistogramValue)

@@ -1,4 +1,4 @@
-"""The reader thread over a plain pipe: what was written is delivered, and it always ends."""
+"""The reader's thread on a plain pipe: it delivers what was written, and it always ends."""
 
 import os
 import threading
@@ -16,11 +16,11 @@ from kprobe_exporter.source.text import TextPipe
 from tests.support.patience import patience
 
 SOON = patience(10)
-"""Seconds until a test gives up; nothing ever waits for so long."""
+"""Seconds until a test gives up. A test that passes never waits so long."""
 
 
 class Lines:
-    """A parser that makes a record of each line."""
+    """A parser that makes a record from each line."""
 
     def __init__(self) -> None:
         self.rest = b""
@@ -34,7 +34,7 @@ class Lines:
 
 
 class Source:
-    """A source on a pipe of ours, and what came out of it."""
+    """A source on a pipe of the test, and the records that it delivered."""
 
     def __init__(self) -> None:
         pipe, self.end = os.pipe()
@@ -76,7 +76,7 @@ def reader() -> Iterator[Source]:
 
 
 def test_what_is_called_is_done_between_two_rounds(reader: Source) -> None:
-    """By the reader's own thread, with all that was written before delivered, or soon."""
+    """The reader's thread makes the call. Data written before is delivered before it or soon after."""
     reader.source.start()
     assert reader.source.call(lambda: threading.current_thread().name) == "kprobe-reader"
     with pytest.raises(ZeroDivisionError):
@@ -134,7 +134,7 @@ def test_close_delivers_what_is_there(reader: Source) -> None:
 
 
 def test_end_of_file_is_no_end(reader: Source) -> None:
-    """trace_pipe gives one while tracing_on is 0."""
+    """trace_pipe returns an end of file while tracing_on is 0."""
     reader.source.start()
     reader.write(b"x\n")
     reader.hang_up()
@@ -180,7 +180,7 @@ def test_close_before_start_closes_the_pipe(reader: Source) -> None:
 def test_drain_waits_for_what_came_after_the_reader_had_looked(
     reader: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The end of the round that is under way says nothing of it: drain has to ask for another one."""
+    """The end of the current round does not cover it, so drain() has to request another round."""
     looked, asked, again = threading.Event(), threading.Event(), threading.Event()
     read, nudge, deliver = os.read, os.eventfd_write, reader.deliver
 
@@ -213,12 +213,12 @@ def test_drain_waits_for_what_came_after_the_reader_had_looked(
 
 
 def test_drain_gives_up(reader: Source) -> None:
-    """Nothing runs yet: the time is over at once, and at most once."""
+    """No thread runs yet: the timeout of 0 s ends the wait at once."""
     assert not reader.source.drain(0)
 
 
 def test_drain_after_close_touches_no_file(reader: Source) -> None:
-    """The number of the eventfd may be another file's by then."""
+    """The number of the eventfd may belong to another file by then."""
     reader.source.start()
     reader.source.close()
     reused = [os.open("/dev/null", os.O_RDONLY) for _ in range(4)]
@@ -263,7 +263,7 @@ def test_a_pipe_that_cannot_be_read_any_more_is_a_source_error(
 
 
 def test_a_flood_does_not_hold_up_close(reader: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pipe is never found empty: the reader has to stop by itself."""
+    """The pipe is never empty, so the reader has to stop by itself."""
     monkeypatch.setattr(text, "MOST_READS", 50)
     stop, flooding = threading.Event(), threading.Event()
     os.set_blocking(reader.end, False)
@@ -292,7 +292,7 @@ def test_a_flood_does_not_hold_up_close(reader: Source, monkeypatch: pytest.Monk
 
 
 def _always(read: Callable[[int, int], bytes]) -> Callable[[int, int], bytes]:
-    """A read that finds something every time."""
+    """Return a read that always finds data."""
 
     def always(fd: int, size: int) -> bytes:
         try:

@@ -1,4 +1,4 @@
-"""Stacks and shared texts of trace_pipe: every frame goes to the event that it belongs to."""
+"""Stacks in trace_pipe, and lines that several probes share: each frame goes to its own event."""
 
 from collections import Counter
 from itertools import pairwise
@@ -32,7 +32,7 @@ def stack(cpu: int = 1, tid: int = 7, frames: tuple[bytes, ...] = FRAMES) -> byt
 
 
 def parse(*pieces: bytes, layouts: tuple[Layout, ...] = LAYOUTS) -> Batch:
-    """All that the pieces give; the frames of one event together, whatever pieces they came in."""
+    """Return all results of the pieces, with the frames of an event joined across pieces."""
     parser, whole = LineParser(layouts), Batch()
     frames: dict[Record, tuple[bytes, ...]] = {}
     for piece in pieces:
@@ -47,7 +47,7 @@ def parse(*pieces: bytes, layouts: tuple[Layout, ...] = LAYOUTS) -> Batch:
 
 
 def found(batch: Batch) -> list[tuple[int, tuple[bytes, ...]]]:
-    """The stacks, each with the number of its event."""
+    """Return the stacks, each with the number of its event."""
     return [(record[VALUES], frames) for record, frames in batch.stacks]
 
 
@@ -73,7 +73,7 @@ def test_a_stack_belongs_to_the_event_before_it() -> None:
     ],
 )
 def test_frames_of_all_forms(frame: bytes) -> None:
-    """seq_print_ip_sym() with and without the options sym-offset and sym-addr."""
+    """seq_print_ip_sym() prints frames with or without the options sym-offset and sym-addr."""
     batch = parse(event(1) + stack(frames=(frame, b"do_syscall_64")) + event(2))
     assert found(batch) == [(1, (frame, b"do_syscall_64"))]
     assert batch.unparsed == 0
@@ -85,7 +85,7 @@ def test_another_cpu_may_write_in_between() -> None:
 
 
 def test_an_interrupt_may_write_in_between() -> None:
-    """It has the id of the thread that it interrupts, and ends before that goes on."""
+    """An interrupt shows the id of the interrupted thread, and ends before that thread continues."""
     text = event(1) + event(2) + stack(frames=(b"in_interrupt_of_cpu",)) + stack()
     assert found(parse(text)) == [(2, (b"in_interrupt_of_cpu",)), (1, FRAMES)]
 
@@ -103,7 +103,7 @@ def test_of_another_thread_of_the_cpu_it_is_nobodys() -> None:
 
 
 def test_an_event_that_could_not_be_read_keeps_its_stack() -> None:
-    """Nobody else gets it."""
+    """No other event gets its stack."""
     lonely = event(1)
     torn = event(2).replace(b"n=2", b"m=2")
     batch = parse(lonely + torn + stack() + event(3) + stack(frames=(b"ret_from_fork_asm",)))
@@ -112,7 +112,7 @@ def test_an_event_that_could_not_be_read_keeps_its_stack() -> None:
 
 
 def test_lost_events_take_their_stacks_along() -> None:
-    """The stack of 1 was lost, and the event that the stack is of."""
+    """The stack of event 1 was lost, and so was the event of the stack that follows."""
     text = event(1) + event(9, cpu=0) + b"CPU:1 [LOST 2 EVENTS]\n" + stack() + stack(cpu=0)
     batch = parse(text)
     assert found(batch) == [(9, FRAMES)]
@@ -140,7 +140,7 @@ def test_a_stack_of_a_thread_with_a_newline_in_its_name() -> None:
 
 
 def test_no_event_waits_for_its_stack() -> None:
-    """The text may end between them: the record is there at once, and its stack names it later."""
+    """The text may end between them: the record is delivered at once, and its stack names it later."""
     parser = LineParser(LAYOUTS)
     (record,) = parser.feed(event(1)).records
     later = parser.feed(stack())
@@ -205,7 +205,7 @@ def test_stacks_of_a_real_kernel(stream: Captured) -> None:
     assert (len(batch.records), batch.unparsed) == (2, 0)
 
 
-# Several layouts of one text.
+# Several layouts for one text.
 
 
 def test_two_probes_on_one_tracepoint_have_a_record_each() -> None:

@@ -1,4 +1,4 @@
-"""A tracefs that is a table of files: the one that the tests of tracefs have."""
+"""A tracefs that is a table of files, shared with the tests of tracefs."""
 
 from tests.unit.tracefs.conftest import table
 

@@ -1,4 +1,4 @@
-"""The kernel's symbols: found by address as the kernel finds them, loaded late, and again for new modules."""
+"""Kernel symbols: found by address as the kernel finds them, loaded lazily, and reloaded for new modules."""
 
 import errno
 import os
@@ -36,7 +36,7 @@ HIDDEN = b"0000000000000000 T _text\n0000000000000000 T vfs_read\n"
 
 
 class Files(Listed):
-    """Of which those that are there can be opened."""
+    """A table of files; only those in it can be opened."""
 
     def open_pipe(self, path: str) -> int:
         self.read(path)
@@ -154,7 +154,7 @@ def test_what_lies_behind_the_kernel_is_not_its_last_symbol() -> None:
 
 
 def test_code_that_was_made_later() -> None:
-    """The kernel prints a BPF program without its brackets, and the copies that kprobes run not at all."""
+    """The kernel prints a BPF program without ``[bpf]``, and no name at all for code of kprobes or ftrace."""
     top = b"ffffffffc0000000 t"
     lines = [
         top + b" bpf_prog_1234_f\t[bpf]",
@@ -177,7 +177,7 @@ def test_a_module_in_the_place_of_another(tmp_path: Path) -> None:
 
 
 def test_an_address_that_nobody_knows_costs_one_loading(tmp_path: Path) -> None:
-    """Whoever can bring such addresses into events must not keep the agent busy with them."""
+    """A user who can bring unknown addresses into events must not keep the agent busy loading symbols."""
     machine = Machine(tmp_path, KALLSYMS)
     machine.modules.write_bytes(b"ext4 1130496 1 - Live 0x0\n")
     assert machine.symbols.name(0x1234) is None
@@ -253,7 +253,7 @@ def test_without_the_order_little_is_certain() -> None:
 
 @given(st.data())
 def test_whatever_cannot_be_traced_no_name_is_wrong(data: st.DataObject) -> None:
-    """Functions of the kernel, of which some are listed: what is found is the function that is there."""
+    """Where only some functions are listed, a lookup finds the function at the address or nothing."""
     traced = data.draw(st.lists(st.booleans(), min_size=1, max_size=40))
     sizes = data.draw(st.lists(st.integers(1, 5), min_size=len(traced), max_size=len(traced)))
     starts = [2**63 + 16 * sum(sizes[:at]) for at in range(len(traced) + 1)]
@@ -275,7 +275,7 @@ def test_anything_may_be_in_the_lists(text: bytes, lines: list[bytes]) -> None:
 
 
 def test_the_last_function_of_a_module_ends_in_its_page() -> None:
-    """Behind it may lie code that came after the symbols were read."""
+    """Code that was loaded after the symbols were read may begin on the next page."""
     start = 0xFFFFFFFFC0000E00
     table = AddressTable([(start, b"last", b"one"), (start + 0x9000, b"first", b"other")])
     assert [table.find(start + offset) is not None for offset in (0, 0x1FF, 0x200, 0x5000)] == [

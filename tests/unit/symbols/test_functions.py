@@ -1,4 +1,4 @@
-"""Whether a function can be probed, from lists as kernels write them, and from none."""
+"""Whether a function can be probed, according to the kernel's lists, any of which may be missing."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -135,7 +135,7 @@ def test_without_modules_a_modules_function_waits() -> None:
 
 
 def test_addresses_that_are_hidden() -> None:
-    """Without CAP_SYSLOG every address is 0: another name of a function cannot be told from a notrace one."""
+    """Without CAP_SYSLOG every address is 0, so a function's alias cannot be told from a notrace function."""
     hidden = b"".join(b"0" * 16 + line[16:] for line in SYMBOLS.splitlines(keepends=True))
     for symbol in ("notraced", "__x64_sys_getppid"):
         assert functions(symbols=hidden).answer("", symbol, 0).can is None
@@ -168,7 +168,7 @@ def test_lines_that_are_none() -> None:
 
 
 def test_the_files(tmp_path: Path) -> None:
-    """Where they are, and that those which are not there do no harm."""
+    """Each list is read from its place in the kernel's files, and a missing file does no harm."""
     tracefs, root = tmp_path / "tracing", tmp_path / "root"
     known = Functions(Lists.of(tracefs, root), NAMES)
     assert known.answer("", "vfs_read", 0).can is None

@@ -1,4 +1,4 @@
-"""What a target names: patterns, compilers' suffixes, modules, names of several functions, from any lists."""
+"""Resolving targets: patterns, compiler suffixes, modules and names of several functions, from any lists."""
 
 import errno
 import fnmatch
@@ -189,7 +189,7 @@ def test_a_name_that_no_kernel_could_have_is_none() -> None:
         ("kprobe:both_places", "kprobe:both_places", ""),
         ("kprobe:everywhere", "kprobe:everywhere", ""),
         ("kprobe:tcp_rcv", "kprobe:tcp_rcv", ""),
-        ("kprobe:notraced", "kprobe:notraced", ""),  # it is there; the kernel says that it is notrace
+        ("kprobe:notraced", "kprobe:notraced", ""),  # it exists; the kernel reports that it is notrace
         ("kprobe:vfs_write.cold", "kprobe:vfs_write.cold", ""),
         ("kprobe:tcp_ack", "kprobe:tcp_ack.isra.0", "compiled as 'tcp_ack.isra.0' here: its arguments"),
         ("kprobe:tcp_ack+8", "kprobe:tcp_ack+8", ""),
@@ -303,17 +303,17 @@ def test_tracepoints_are_directories(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("written", "contents", "forms"),
     [
-        # Not the data of that name, and not what only the start needed.
+        # Data of that name and functions of the boot code are left out.
         ("kprobe:twice", {}, ["kprobe:_text+80", "kprobe:_text+96"]),
         ("kretprobe:both_places", {}, ["kretprobe:ext4:both_places", "kprobe:_text+256"]),
         ("kprobe:both_places", {"addresses": ADDRESSES}, ["kprobe:ext4:both_places", "kprobe:_text+256"]),
-        # Only what can be traced, if that is known.
+        # Only functions that can be traced are named, if tracefs lists them.
         (
             "kprobe:twice",
             {"addresses": ADDRESSES.replace(b"ffffffff81000064 twice\n", b"")},
             ["kprobe:_text+80"],
         ),
-        # Without CAP_SYSLOG: from the first function of a name of its own.
+        # Without CAP_SYSLOG, offsets are from the first function whose name is unique.
         (
             "kprobe:twice",
             {"symbols": HIDE.sub(b"0" * 16, SYMBOLS), "addresses": ADDRESSES},

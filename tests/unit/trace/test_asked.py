@@ -1,4 +1,4 @@
-"""trace.asked: what is typed as DEFINITION, perf-tools' short forms and attach strings included."""
+"""trace.asked: the argument DEFINITION, including perf-tools' short forms and attach strings."""
 
 import re
 
@@ -113,7 +113,7 @@ ONE = "a definition names one function, for a pattern write "
     ],
 )
 def test_a_name_where_a_definition_begins(text: str, said: str, meant: str) -> None:
-    """What is told to write instead is taken, and whatever stood behind the name fits it as well."""
+    """The form that the error proposes is accepted, and what stood after the name still fits it."""
     with pytest.raises(GrammarError, match=re.escape(said)) as refusal:
         parse_asked(text)
     rest = refusal.value.message.removeprefix(said)

@@ -1,4 +1,4 @@
-"""trace.collect: of a pattern what the kernel refuses is left out, of a tracepoint all fields are read."""
+"""trace.collect: functions of a pattern that the kernel refuses are skipped; tracepoints have all fields."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ NAME = "collect_test"
 
 
 class Picky(FakeTracefs):
-    """A kernel that lists more functions than it takes; ``stuck`` are not enabled."""
+    """A kernel that lists more functions than it accepts, and refuses to enable the events ``stuck``."""
 
     def __init__(self, root: Path, listed: str, taken: str, stuck: str = "") -> None:
         super().__init__(root, set(taken.split()))
@@ -40,7 +40,7 @@ class Picky(FakeTracefs):
 
 @pytest.fixture(autouse=True)
 def no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the kernel counts nothing is recorded, and no page is read."""
+    """Read no pages: where the kernel counts, no event is recorded."""
     monkeypatch.setattr(module, "_pages", lambda instance, symbols, stacks: None)
 
 
@@ -51,7 +51,7 @@ def configured(kernel: FakeTracefs, attach: str) -> Sequence[Probe]:
 
 
 def trace(kernel: FakeTracefs, attach: str) -> tuple[list[str], list[str]]:
-    """The targets that were installed and enabled, and what was said; afterwards nothing is left."""
+    """Return the targets that were installed and enabled, and the warnings; no definition is left."""
     wanted = [counting(probe, narrowed=False, stacks=False) for probe in configured(kernel, attach)]
     said: list[str] = []
     with Instance.acquire(kernel, NAME) as instance:
@@ -77,7 +77,7 @@ def test_one_of_a_pattern_is_refused(tmp_path: Path) -> None:
 
 
 def test_many_of_a_pattern_are_refused(tmp_path: Path) -> None:
-    """What is said is no longer for it."""
+    """The warning for many refused functions names only one of them."""
     kernel = Picky(tmp_path, " ".join(f"vfs_{number:03}" for number in range(100)), "vfs_050")
     targets, [said] = trace(kernel, "kprobe:vfs_*")
     assert targets == ["kprobe:vfs_050"]
@@ -106,7 +106,7 @@ def test_one_of_a_pattern_that_cannot_be_enabled(tmp_path: Path) -> None:
     ],
 )
 def test_nothing_is_left(tmp_path: Path, attach: str, taken: str, stuck: str, said: str) -> None:
-    """Nor is anything left in the kernel."""
+    """A trace that can collect nothing raises an error, and leaves no definition in the kernel."""
     kernel = Picky(tmp_path, "vfs_a vfs_b", taken, stuck)
     with pytest.raises(TracefsError) as refusal:
         trace(kernel, attach)
@@ -116,7 +116,7 @@ def test_nothing_is_left(tmp_path: Path, attach: str, taken: str, stuck: str, sa
 
 @pytest.mark.parametrize("eprobes", [True, False])
 def test_all_fields_of_a_tracepoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eprobes: bool) -> None:
-    """Also where the event itself is read, for want of eprobes."""
+    """All fields are recorded, also without eprobes, where the tracepoint itself is read."""
     kernel = FakeTracefs(tmp_path, set(), eprobes=eprobes)
     monkeypatch.setattr(module, "open_pipe", lambda *given, tgid: None)
     [probe] = configured(kernel, "tracepoint:sched:sched_process_exec")

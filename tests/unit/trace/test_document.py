@@ -1,4 +1,4 @@
-"""docs/perf-tools.md has each row that is run, with output that such a run gives, and no other."""
+"""docs/perf-tools.md has exactly the rows that are run, with output that such a run gives."""
 
 import re
 
@@ -10,7 +10,7 @@ from tests.perf_tools import ROWS, Row
 from tests.perf_tools_document import DOCUMENT, Shown, shown
 
 OPTIONS = set("FdpLvHsh")
-"""Of perf-tools' usage."""
+"""The options in perf-tools' usage."""
 
 
 def test_it_has_each_row_with_its_command_and_the_difference() -> None:

@@ -1,4 +1,4 @@
-"""trace.emit: the YAML of a trace is a configuration that the agent takes, and means the same."""
+"""trace.emit: the YAML of a trace is a configuration that the agent accepts, with the same meaning."""
 
 import shlex
 

@@ -1,4 +1,4 @@
-"""trace.known: what a person is told before anything is installed, from the kernel's lists alone."""
+"""trace.known: what the user is told before anything is installed, from the kernel's lists alone."""
 
 from pathlib import Path
 
@@ -106,7 +106,7 @@ def test_one_that_is_called_otherwise(kernel: Path, text: str, place: str, said:
     ],
 )
 def test_a_call_that_is_called_otherwise(kernel: Path, text: str, target: str, lines: list[str]) -> None:
-    """What is installed is what the note says, under the name that was asked for."""
+    """The function in the note is probed, and its events have the name that the user typed."""
     found = find(kernel, text)
     assert len(found.notes) == 1
     assert str(found.asked.target) == target

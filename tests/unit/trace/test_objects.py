@@ -1,4 +1,4 @@
-"""trace.objects: one JSON object an event, whatever bytes are in it, each with its own stack."""
+"""trace.objects: one JSON object per event, for any bytes in it, each with its own stack."""
 
 import json
 from types import SimpleNamespace
@@ -32,7 +32,7 @@ def record(number: int, name: bytes | None = b"x") -> Record:
 
 
 def shown(*batches: Batch, stacks: bool = False, finish: bool = True) -> list[dict[str, Any]]:
-    """The objects of some batches."""
+    """Return the objects written for some batches."""
     written: list[bytes] = []
     objects = Objects(written.append, stacks=stacks)
     objects.add(PLAN, ENTRY, "kprobe", "kprobe:vfs_read")
@@ -105,7 +105,7 @@ def test_a_value(value: int | bytes | None, arg: Arg, expected: object) -> None:
 
 @given(st.binary())
 def test_a_string_is_never_a_list(name: bytes) -> None:
-    """A process gives its files what names it likes, and itself."""
+    """A process can choose its own name and those of its files so that they look like a list."""
     comm = b"{%d}" % len(name)
     named = name if len(name) % 2 else b"{1,2}"
     (found,) = shown(Batch([(0, 1, 3, 11, 10, None, named, comm)]))
@@ -115,7 +115,7 @@ def test_a_string_is_never_a_list(name: bytes) -> None:
 
 @pytest.mark.parametrize("stacks", [False, True])
 def test_what_the_kernel_could_not_filter(stacks: bool) -> None:
-    """Such as a call, of which only both events tell the return and the duration."""
+    """A filter on a call's return is applied here, because the return is known only from both events."""
     written: list[bytes] = []
     objects = Objects(written.append, stacks=stacks)
     objects.add(PLAN, JOINED, "call", "call:vfs_read", where(parse_filter("return < 0")))
@@ -135,7 +135,7 @@ def test_what_the_kernel_could_not_filter(stacks: bool) -> None:
 def test_each_event_has_its_stack_when_it_comes_with_it_or_in_the_next_batch(
     batches: list[list[bool]],
 ) -> None:
-    """True: the stack comes with the event, False: with the batch after it."""
+    """``True``: the stack comes with its event; ``False``: it comes with the next batch."""
     number = 0
     made: list[Batch] = []
     late: list[tuple[Record, tuple[bytes, ...]]] = []

@@ -1,4 +1,4 @@
-"""trace.output, trace.interrupt: bytes as they are, none that steer a terminal, an end at any time."""
+"""trace.output, trace.interrupt: bytes unchanged, none that controls a terminal, and an end at any time."""
 
 import os
 import signal
@@ -96,7 +96,7 @@ def test_what_is_written_to_a_pipe_goes_in_pieces() -> None:
 
 @pytest.mark.parametrize("number", ENDING)
 def test_a_signal_ends_the_wait(number: signal.Signals) -> None:
-    found = signal.signal(number, signal.SIG_DFL)  # nohup has SIGHUP ignored
+    found = signal.signal(number, signal.SIG_DFL)  # under nohup SIGHUP is ignored
     try:
         with Interrupt().heeded() as stop:
             os.kill(os.getpid(), number)
@@ -121,6 +121,6 @@ def test_nohup(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_signal_ends_a_write_to_a_terminal() -> None:
-    """One that Ctrl-S has stopped would take no more for ever."""
+    """A terminal that Ctrl-S has stopped accepts no more bytes, so the write would block forever."""
     with Interrupt().heeded() as stop, pytest.raises(InterruptedError), stop.in_write():
         os.kill(os.getpid(), signal.SIGINT)

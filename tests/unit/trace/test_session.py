@@ -1,4 +1,4 @@
-"""trace.session: the threads that are told to the kernel, and what is installed as it stands."""
+"""trace.session: the thread ids written to the kernel, and the definitions that are installed as text."""
 
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def test_a_process_that_ends(tmp_path: Path, instance: Instance, told: list[tupl
 
 
 def test_a_thread(tmp_path: Path, instance: Instance, told: list[tuple[str, str]]) -> None:
-    (tmp_path / "8").mkdir()  # which has no entry of its own in a listing of /proc
+    (tmp_path / "8").mkdir()  # a listing of /proc does not show a thread
     threads = TracedThreads(instance, None, 8, tmp_path)
     threads.look()
     assert told == [("set_event_pid", "8\n")]

@@ -1,4 +1,4 @@
-"""trace.table: what is drawn fits the terminal, and nothing in it steers one."""
+"""trace.table: the table fits the terminal, and no text in it controls the terminal."""
 
 import re
 
@@ -78,7 +78,7 @@ FIGURES = ["1,234", "123,456", "7", "12"]
 @pytest.mark.parametrize("width", [53, 60, 79, 300])
 @pytest.mark.parametrize("length", [1, 5, 6, 31, 32, 42, 63, 512])
 def test_a_long_name_leaves_room_for_the_figures(length: int, width: int) -> None:
-    """The functions of one pattern begin alike, or end so: both ends stay."""
+    """A cut name keeps its beginning and its end, as functions of one pattern have one of them in common."""
     name = f"{'a' * (length // 2)}{'z' * (length - length // 2)}"
     rows = (CountRow(name, 1234, 123456, {"EIO": 7}, 12), CountRow("x", 0, 0, {}, 0))
     _, _, header, first, second, *_ = draw(table(rows=rows), width, 20, color=False)

@@ -1,4 +1,4 @@
-"""trace.text: a person at a terminal sees how far a trace is, and nobody else does."""
+"""trace.text: the progress of a trace is shown on a terminal, and nowhere else."""
 
 import io
 import os
@@ -22,7 +22,7 @@ CLEARED = b"\r\x1b[K"
 
 @contextmanager
 def terminal() -> Iterator[int]:
-    """A terminal as stderr: where what it was sent is read."""
+    """Make stderr a terminal, and yield the descriptor from which its output is read."""
     master, slave = os.openpty()
     with open(slave, "w") as stderr, redirect_stderr(stderr):
         yield master
@@ -30,7 +30,7 @@ def terminal() -> Iterator[int]:
 
 
 def sees(terminal: int, expected: bytes) -> bool:
-    """Whether this comes next on a terminal, which the kernel hands over when it gets to it."""
+    """Return True if these bytes come next on the terminal, where they may arrive late and in parts."""
     seen = b""
     while len(seen) < len(expected) and select.select([terminal], [], [], 10)[0]:
         seen += os.read(terminal, len(expected) - len(seen))
@@ -70,7 +70,7 @@ def test_nobody_is_told_who_is_no_terminal() -> None:
 
 
 def traced(pipe: tuple[int, int], out: int, stop: Interrupt, monkeypatch: pytest.MonkeyPatch) -> _Text:
-    """A trace of which the kernel holds 1,234 events, two lines of text."""
+    """Return a trace whose kernel buffer has 1,234 events, and whose pipe has two lines of text."""
     instance = Instance(cast("Tracefs", None), "trace", None)
     stats = parse_stats("entries: 1234\n")
     monkeypatch.setattr(module, "buffer_stats", lambda files, path: stats)
@@ -81,12 +81,12 @@ def traced(pipe: tuple[int, int], out: int, stop: Interrupt, monkeypatch: pytest
 def test_what_is_held_in_the_kernel_and_then_written(
     pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with -d: the seconds and the events meanwhile, the lines at the end; stdout has the lines alone."""
+    """With -d, stderr shows the seconds and the events, then the lines written; stdout has only the lines."""
     read, write = os.pipe()
     stop = Interrupt()
     text = traced(pipe, write, stop, monkeypatch)
     with terminal() as master:
-        text.wait(1000, stop.set)  # it is asked to stop at the first look
+        text.wait(1000, stop.set)  # stop is set at the first check
         assert sees(master, b"\r0 of 1000 s, 1,234 events\x1b[K" + CLEARED)
         text.rest(header=False, held=True)
         assert sees(master, b"\r2 lines written\x1b[K" + CLEARED)

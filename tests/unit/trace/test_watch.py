@@ -1,4 +1,4 @@
-"""trace.watch: the table has colours on a terminal that can and may have them, and nowhere else."""
+"""trace.watch: the table has colours on a terminal that supports and allows them, and nowhere else."""
 
 import os
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def test_colors(
     terminal: bool,
     wanted: bool,
 ) -> None:
-    """By NO_COLOR, which has to be more than empty, TERM, and whether it is a terminal."""
+    """A non-empty NO_COLOR, TERM, and whether the output is a terminal decide about colours."""
     for name in ("NO_COLOR", "TERM"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():

@@ -1,4 +1,4 @@
-"""A tracefs that is a table of files."""
+"""A fake tracefs that is a table of files."""
 
 import errno
 import os
@@ -7,7 +7,7 @@ import pytest
 
 
 class Table:
-    """Files by path; a write is noted, and answered with the error that is set for it."""
+    """Files by path. A write is noted, and raises the error that ``refused`` has for its path."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}

@@ -1,4 +1,4 @@
-"""The kernel's list of dynamic events, and how one of ours is deleted from it."""
+"""The kernel's list of dynamic events, and how our events are deleted."""
 
 import errno
 
@@ -39,7 +39,7 @@ def test_what_is_no_definition(line: str) -> None:
 
 
 def test_only_a_newline_ends_a_line() -> None:
-    """A file's name may hold what Python takes for the end of a line."""
+    """A file's name may hold characters that Python treats as the end of a line."""
     line = "p:g/e /tmp/a\x1cp:ours/forged\u2028p:ours/too:0x0"
     assert parse_definitions(f"{line}\n") == [Defined("g", "e", line)]
 

@@ -1,4 +1,4 @@
-"""tracefs.features: each check says what it looked at, and leaves nothing behind."""
+"""tracefs.features: each check shows its evidence, and leaves nothing behind."""
 
 import errno
 from pathlib import Path
@@ -22,7 +22,7 @@ EVENTS = f"instances/{TRIAL}/events"
 
 @pytest.fixture
 def instance(table: Table) -> Instance:
-    """An instance whose files are the table's; it is never closed."""
+    """Return an instance whose files are the table's; it is never closed."""
     table.files |= {"kprobe_events": b"", "uprobe_events": b"", "dynamic_events": b""}
     table.files["available_filter_functions"] = b"vfs_read\next4_open [ext4]\n"
     table.files["README"] = b"\t f[:[<group>/][<event>]] <func-name>[%return] [<args>]"
@@ -105,7 +105,7 @@ def test_half_of_what_keeps_own_threads_out(table: Table, instance: Instance) ->
 
 
 def test_only_a_trial_write_tells(table: Table, instance: Instance) -> None:
-    """The README of 6.18 speaks of eprobes, and its kernel may know nothing of them."""
+    """The README of 6.18 mentions eprobes, even if the kernel was built without them."""
     table.files["README"] = b"e[:[<group>/][<event>]] <attached-group>.<attached-event>"
     table.refused["dynamic_events"] = errno.EINVAL
     check = try_kind(instance, kind("eprobe"))

@@ -62,7 +62,7 @@ def test_an_event_that_is_gone(counter: HitCounter, table: Table) -> None:
 
 
 def test_two_probes_count_by_one_trigger(counter: HitCounter, table: Table) -> None:
-    """The kernel has it once: the second counts from when it came, and the last one takes it away."""
+    """The kernel has one trigger for both: the second counts from its own start; the last one removes it."""
     instance = counter._instance
     table.files[f"instances/i/{EVENT}/hist"] = TABLE
     table.refused[f"instances/i/{EVENT}/trigger"] = errno.EEXIST

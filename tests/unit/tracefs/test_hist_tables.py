@@ -1,4 +1,4 @@
-"""Hist triggers: their tables as kernels print them, whatever the names in them, and their way in and out."""
+"""Hist triggers: parsing their tables, with any names in them, and attaching and detaching them."""
 
 import errno
 
@@ -36,7 +36,7 @@ EMPTY = (
     b"# trigger info: hist:keys=common_cpu:vals=hitcount:sort=hitcount:size=2048 [active]\n#\n\n"
     b"\nTotals:\n    Hits: 0\n    Entries: 0\n    Dropped: 0\n"
 )
-"""As Debian's 6.1 and 6.12 print them, one after another for one event."""
+"""Tables as Debian's 6.1 and 6.12 print them, one after another for one event."""
 
 MINUS_2 = 2**64 - 2
 
@@ -54,7 +54,7 @@ def test_as_the_kernel_prints_them() -> None:
 
 
 def printed(rows: dict[tuple[bytes, int], int], width: int) -> bytes:
-    """What hist_show() prints for the keys comm and return, and a sum."""
+    """Return what hist_show() prints for the keys comm and return, and a sum."""
     lines = [
         b"{ comm: %s, return: %10d } hitcount: %10d  return: %10d\n" % (comm.ljust(width), number, hits, hits)
         for (comm, number), hits in rows.items()
@@ -81,7 +81,7 @@ numbers = st.integers(0, 2**64 - 1)
     st.sampled_from([35, 50]),
 )
 def test_whatever_the_names(tables: list[dict[tuple[bytes, int], int]], width: int) -> None:
-    """Each stays in its own row; only its last blanks are the column's."""
+    """Each name stays in its own row, but loses its trailing blanks, which look like the column's padding."""
     shown = parse_hist(b"\n\n".join(printed(rows, width) for rows in tables))
     assert len(shown) == len(tables)
     for one, rows in zip(shown, tables, strict=True):
@@ -101,7 +101,7 @@ def test_any_bytes(text: bytes) -> None:
 
 @given(st.integers(0, len(NAMES + POWERS)))
 def test_a_text_that_is_cut(at: int) -> None:
-    """No table is told of that is not whole."""
+    """A table that is not complete is left out."""
     whole = parse_hist(NAMES + POWERS)
     assert parse_hist((NAMES + POWERS)[:at]) in (whole[:0], whole[:1], whole)
 
@@ -156,7 +156,7 @@ def test_a_refused_one(table: Table, tables: HistTables, code: int, sentence: st
 
 
 def test_its_own_tables_in_its_own_order(tables: HistTables) -> None:
-    """By what the kernel says of them, whoever else put triggers there."""
+    """Its tables are found by the kernel's description of them, among those of other programs."""
     rest = NAMES.replace(b"r32 <", b"r32 <=").replace(b"r32", b"return")
     power = (
         b"# event histogram\n#\n# trigger info: hist:keys=return.log2:vals=hitcount,return:sort=hitcount"

@@ -1,4 +1,4 @@
-"""tracefs.leftovers: what killed traces left goes, what a live one holds stays, nobody takes what is new."""
+"""tracefs.leftovers: what killed traces left is removed; the instances of live and new traces stay."""
 
 import errno
 import os
@@ -27,14 +27,14 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def die(fake: FakeTracefs, name: str) -> None:
-    """As a killed trace leaves it: an instance that nobody locks, and an event."""
+    """Leave what a killed trace leaves: an instance that no process has locked, and an event."""
     fake.mkdir(f"instances/{name}")
     fake.write("kprobe_events", f"p:{name}/mine vfs_read")
 
 
 def test_a_dead_one_goes_and_a_live_one_stays(fake: FakeTracefs) -> None:
     die(fake, f"{PREFIX}1")
-    fake.write("kprobe_events", f"p:{PREFIX}2/mine vfs_read")  # killed after its instance had gone
+    fake.write("kprobe_events", f"p:{PREFIX}2/mine vfs_read")  # killed after its instance was removed
     fake.write("kprobe_events", "p:other/mine vfs_read")
     fake.mkdir("instances/other")
     with acquire_for_trace(fake):
@@ -54,7 +54,7 @@ def test_another_process_of_the_same_number(fake: FakeTracefs) -> None:
 
 @pytest.mark.parametrize("start", [acquire_for_trace, remove_dead_traces])
 def test_one_after_the_other(fake: FakeTracefs, monkeypatch: pytest.MonkeyPatch, start: object) -> None:
-    """Between an instance's making and its lock it looks dead: nobody else is at work then."""
+    """``instances`` is locked meanwhile: an instance that is made but not locked yet looks dead."""
     held = []
     acquire = Instance.acquire
 
@@ -82,7 +82,7 @@ def test_one_that_stands_still_holds_up_nobody(fake: FakeTracefs) -> None:
 
 
 class Forbidden(FakeTracefs):
-    """A tracefs in which nothing may be seen or made."""
+    """A tracefs in which nothing may be listed, locked or created."""
 
     def names(self, path: str) -> list[str]:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -95,7 +95,7 @@ class Forbidden(FakeTracefs):
 
 
 def test_without_permission(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever starts has other things to do; who wants to trace is told how to mend it."""
+    """Removing leftovers only logs a warning; starting a trace raises an error that names the remedy."""
     fake = Forbidden(tmp_path, {"vfs_read"})
     remove_dead_traces(fake)
     (message,) = caplog.messages

@@ -12,7 +12,7 @@ PROC = "22 27 0:20 / /proc rw,nosuid shared:12 - proc proc rw"
 
 
 def mountinfo(path: str, root: str = "/", options: str = "rw", more: str = "", own: str = "rw") -> str:
-    """One line as show_mountinfo() of fs/proc_namespace.c prints it."""
+    """Return one line as show_mountinfo() of fs/proc_namespace.c prints it."""
     return f"35 24 0:12 {root} {path} {options},nosuid {more}- tracefs nodev {own}\n"
 
 

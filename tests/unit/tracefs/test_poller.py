@@ -1,4 +1,4 @@
-"""The poller: one read for all who ask, none too often, and nobody waits for the kernel for long."""
+"""The poller: one read serves all callers, reads are not too frequent, and no caller waits for long."""
 
 import logging
 import threading
@@ -13,7 +13,7 @@ from kprobe_exporter.tracefs.poller import MAX_AGE, Poller
 from tests.support.patience import patience
 
 SOON = patience(10)
-"""Seconds until a test gives up; nothing ever waits for so long."""
+"""Timeout in seconds for a test that hangs; a passing test never waits this long."""
 
 
 class Kernel:
@@ -55,7 +55,7 @@ def kernel() -> Iterator[Kernel]:
 
 
 def test_anew_is_what_is_read_afterwards(kernel: Kernel) -> None:
-    """However fresh the numbers are; and a read that is under way may have looked before."""
+    """Fresh numbers do not serve ``anew``, nor does a read under way, which may have read some before."""
     assert kernel.poller.refresh(SOON)
     assert kernel.poller.refresh(SOON, anew=True)
     assert kernel.reads == 2
@@ -97,7 +97,7 @@ def test_young_numbers_serve_everybody(kernel: Kernel) -> None:
 
 
 def test_one_read_serves_all_who_asked_meanwhile(kernel: Kernel) -> None:
-    """And is not followed by another one that nobody waits for."""
+    """One read serves all callers that asked meanwhile, and no second read follows."""
     kernel.hold()
     with ThreadPoolExecutor(4) as pool:
         first = pool.submit(kernel.poller.refresh, SOON)
@@ -108,7 +108,7 @@ def test_one_read_serves_all_who_asked_meanwhile(kernel: Kernel) -> None:
         kernel.free.set()
         assert first.result(SOON)
         assert late.result(SOON)
-    kernel.poller.close()  # waits for the thread: a second read would be over by now
+    kernel.poller.close()  # waits for the thread, so a second read would have ended
     assert kernel.reads == 1
 
 

@@ -1,4 +1,4 @@
-"""kprobe_profile, uprobe_profile and the ring buffers' statistics."""
+"""kprobe_profile, uprobe_profile and the statistics of the per-CPU buffers."""
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ from tests.unit.tracefs.conftest import Table
 
 
 def profile_line(name: str, hits: int, misses: int | None) -> str:
-    """probes_profile_seq_show() of kernel/trace/trace_kprobe.c."""
+    """Return a line as probes_profile_seq_show() of kernel/trace/trace_kprobe.c prints it."""
     return f"  {name:<44} {hits:15} {misses:15}\n"
 
 
@@ -82,7 +82,7 @@ def test_a_foreign_event_of_our_name_is_told_apart(table: Table, groups: tuple[s
     ],
 )
 def test_where_the_two_files_disagree_nothing_is_said(table: Table, events: str) -> None:
-    """One came or went between the reads. A count of somebody else's would be added for good."""
+    """An event came or went between the reads. Another program's count, once added, would stay."""
     profile = profile_line("a", 5, 0) + profile_line("a", 1000, 0) + profile_line("b", 1, 0)
     assert kprobe_counts(table_of(table, profile, events), "ours") == {"b": Counts(1, 0)}
 
@@ -94,13 +94,13 @@ def test_files_that_cannot_be_read_are_the_callers(table: Table) -> None:
 
 
 def uprobe_line(path: str, name: str, hits: int) -> str:
-    """probes_profile_seq_show() of kernel/trace/trace_uprobe.c."""
+    """Return a line as probes_profile_seq_show() of kernel/trace/trace_uprobe.c prints it."""
     return f"  {path} {name:<44} {hits:15}\n"
 
 
 KERNEL_SPACE = "\t\n\v\f\r \xa0"
-"""isspace() of lib/ctype.c, which ends the words of a definition. Of a byte that is not ASCII Python
-sees a letter or a replacement."""
+"""The blanks of isspace() (lib/ctype.c), which end the words of a definition. Python decodes a byte that is
+not ASCII to a letter or to the replacement character."""
 
 PATHS = st.text(
     st.characters(exclude_characters=KERNEL_SPACE + "\0#", exclude_categories=["Cs"]), min_size=1
@@ -135,7 +135,7 @@ def test_the_uprobe_profile_of_a_real_kernel(file: Captured) -> None:
 
 @pytest.mark.parametrize(("groups", "mine"), [(("ours", "theirs"), 1), (("theirs", "ours"), 2)])
 def test_a_foreign_uprobe_of_our_name_is_told_apart(table: Table, groups: tuple[str, str], mine: int) -> None:
-    """Whatever its path looks like."""
+    """The path of the foreign uprobe may look like a definition of ours."""
     hostile = "/tmp/a:0x0,r:ours/a"
     profile = uprobe_line(hostile, "a", 1) + uprobe_line("/b", "b", 9) + uprobe_line("/a\xff", "a", 2)
     events = f"p:{groups[0]}/a {hostile}:0x1\np:ours/b /b:0x1\nr:{groups[1]}/a /a\xff:0x1\n"
@@ -170,7 +170,7 @@ def test_any_statistics(text: str) -> None:
 
 @pytest.mark.parametrize("file", captured("stats/"), ids=str)
 def test_the_statistics_of_a_real_kernel(file: Captured) -> None:
-    """All was read, so nothing waits; only the flood lost anything."""
+    """The capture read all events, so none is left; only the flood lost events."""
     stats = parse_stats(file.text)
     assert (stats.entries, stats.commit_overrun, stats.dropped) == (0, 0, 0)
     assert (stats.overrun > 0) == file.name.endswith("lost.txt")

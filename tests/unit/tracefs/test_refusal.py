@@ -1,4 +1,4 @@
-"""The kernel's error_log, and the clause that it makes."""
+"""The kernel's error_log, and the reason for a refusal that is built from it."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ COMMAND = "p:g/e do_sys_openat2 x=$nonsense"
 
 
 def entry(command: str, caret: int, text: str = "Unknown type is specified") -> str:
-    """tracing_log_show() of kernel/trace/trace.c."""
+    """Return an entry as tracing_log_show() of kernel/trace/trace.c prints it."""
     head = f"[   13.864560] trace_kprobe: error: {text}\n"
     return f"{head}  Command: {command}\n{' ' * (len('  Command: ') + caret)}^\n"
 

@@ -1,4 +1,4 @@
-"""Retired definitions: asked for again by what defines them, and the oldest go first."""
+"""Retired definitions: an equal one is used again, and the oldest are deleted first."""
 
 import errno
 import os
@@ -63,7 +63,7 @@ def defined(kernel: FakeTracefs) -> list[str]:
 
 
 class Stubborn(FakeTracefs):
-    """Refuses what is written to some files."""
+    """A tracefs that refuses some writes to some files."""
 
     def __init__(self, root: Path, functions: set[str]) -> None:
         super().__init__(root, functions)
@@ -86,7 +86,7 @@ def stubborn(tmp_path: Path) -> Stubborn:
 
 
 def test_what_was_enabled_is_retired_and_taken_up_again(instance: Instance, kernel: FakeTracefs) -> None:
-    """Its profile goes on counting: what was counted before is none of the new one's."""
+    """A retired definition is used again; its profile continues, but its earlier hits do not count."""
     probe = install(instance, SPEC, names_in_use(instance))
     probe.enable()
     kernel.fire("f")
@@ -136,7 +136,7 @@ def test_one_that_somebody_deleted_is_defined_anew(instance: Instance, kernel: F
 def test_one_whose_counts_cannot_be_read_is_defined_anew(
     instance: Instance, kernel: FakeTracefs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else it would count again what was counted."""
+    """The retired definition is not used again then, because its earlier hits would count twice."""
     probe = install(instance, SPEC, names_in_use(instance))
     probe.enable()
     probe.remove()
@@ -151,7 +151,7 @@ def test_one_whose_counts_cannot_be_read_is_defined_anew(
     with monkeypatch.context() as patch:
         patch.setattr(kernel, "read", unreadable)
         assert install(instance, SPEC, taken).event == "p_2"
-    assert install(instance, SPEC, taken).event == "p"  # it is not forgotten
+    assert install(instance, SPEC, taken).event == "p"  # the retired definition is still known
 
 
 def retire(kernel: Stubborn, instance: Instance, spec: ProbeSpec) -> None:
@@ -186,7 +186,7 @@ def test_one_whose_filter_cannot_be_cleared_is_not_taken_up(stubborn: Stubborn) 
 def test_one_that_cannot_be_deleted_is_tried_again(
     stubborn: Stubborn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The oldest first, and it counts as one: somebody else has it enabled for a while."""
+    """A definition that another process has enabled stays retired; the oldest ones are deleted first."""
     monkeypatch.setattr(pruning, "MOST_RETIRED", 3)
     monkeypatch.setattr(pruning, "KEPT", 1)
     with Instance.acquire(stubborn, NAME) as instance:

@@ -1,4 +1,4 @@
-"""A suite that gets on is left alone; one that hangs is ended, its children included."""
+"""A suite that makes progress is left alone; one that hangs is ended, including its children."""
 
 import math
 import sys

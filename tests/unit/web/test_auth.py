@@ -1,4 +1,4 @@
-"""Basic auth, the rate of requests and the headers of answers, over a real server."""
+"""Basic auth, the rate of requests and the headers of responses, over a real server."""
 
 import base64
 import logging

@@ -1,4 +1,4 @@
-"""Whatever bytes a client sends, the server says no more than a line of them, and serves the next one."""
+"""After any bytes from a client, the server serves the next client, and has logged known lines at most."""
 
 import socket
 import ssl
@@ -53,7 +53,7 @@ QUICK = settings(max_examples=200, suppress_health_check=[HealthCheck.function_s
 
 
 class Target:
-    """A server, plain or with TLS, which wants a password or not."""
+    """A server, with or without TLS, and with or without a password."""
 
     def __init__(self, config: WebSettings, client: ssl.SSLContext | None) -> None:
         self.errors: list[BaseException] = []
@@ -116,12 +116,12 @@ def read_all(sock: socket.socket) -> bytes:
 @QUICK
 @given(messages=MESSAGES)
 def test_what_is_said(target: Target, messages: list[bytes]) -> None:
-    """In one go or in pieces; the client is done then, and waits for the server to be."""
+    """The client sends any messages, ends its side, and gets an HTTP response or a closed connection."""
     with target.secure() as sock, suppress(OSError):
         for message in messages:
             sock.sendall(message)
         if isinstance(sock, ssl.SSLSocket):
-            sock.unwrap()  # TLS knows no half-closed connection: what is unread is lost
+            sock.unwrap()  # TLS has no half-closed connections: unread data is lost
         else:
             sock.shutdown(socket.SHUT_WR)
             assert read_all(sock)[:9] in (b"", b"HTTP/1.1 ")
@@ -130,7 +130,7 @@ def test_what_is_said(target: Target, messages: list[bytes]) -> None:
 @QUICK
 @given(data=st.binary(max_size=600), start=st.integers(0, 600))
 def test_what_is_said_instead_of_tls(target: Target, data: bytes, start: int) -> None:
-    """Noise, from some place in the client's hello on."""
+    """Bytes that are not TLS, from any place in the ClientHello on, do no harm."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     with suppress(ssl.SSLWantReadError):
         CLIENT.wrap_bio(incoming, outgoing, server_hostname="x").do_handshake()

@@ -1,4 +1,4 @@
-"""TLS in front of the server: who shakes hands is served, and who does not delays nobody."""
+"""TLS in front of the server: a client that completes the handshake is served, others delay no client."""
 
 import inspect
 import logging
@@ -58,7 +58,7 @@ class Secured:
         self.client = ssl.create_default_context(cafile=authority.certificate)
 
     def connect(self) -> socket.socket:
-        """A TCP connection, and no more."""
+        """Open a TCP connection without a handshake."""
         return socket.create_connection(("127.0.0.1", self.port), timeout=patience(10))
 
     def secure(self) -> ssl.SSLSocket:
@@ -115,7 +115,7 @@ def shared(authority: Authority, pair: Pair) -> Iterator[Secured]:
 
 @pytest.fixture
 def secured(shared: Secured, pair: Pair, caplog: pytest.LogCaptureFixture) -> Iterator[Secured]:
-    """A server with TLS; whatever a test does to it ends in no more than a line."""
+    """A server with TLS. A test may cause known log lines only, and no traceback."""
     eventually(lambda: shared.connections == 0)
     shared.web._complain._quiet_until.clear()
     shared.tls = Tls(context_of(pair))
@@ -138,7 +138,7 @@ def read_all(sock: socket.socket) -> bytes:
 
 
 def is_healthy(sock: socket.socket) -> bool:
-    """Ask, and read the whole answer: its head and its body are records of their own."""
+    """Send a request, and read the whole response: its head and its body are separate TLS records."""
     sock.sendall(REQUEST)
     data = b""
     while not data.endswith(b"healthy\n"):
@@ -154,7 +154,7 @@ def reset(sock: socket.socket) -> None:
 
 
 def first_flight(secured: Secured) -> bytes:
-    """What a client says first."""
+    """Return the first bytes that a client sends."""
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
     end = secured.client.wrap_bio(to_client, to_server, server_hostname="localhost")
     with suppress(ssl.SSLWantReadError):

@@ -1,4 +1,4 @@
-"""Addresses: what binds, and the sentence for what does not."""
+"""Addresses that the server can listen on, and the error messages for the others."""
 
 import errno
 import socket

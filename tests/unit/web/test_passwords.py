@@ -1,4 +1,4 @@
-"""Passwords: who is right gets in, who guesses learns nothing and delays nobody."""
+"""The right password is accepted, and a client that guesses learns nothing and delays no other client."""
 
 import asyncio
 import threading
@@ -23,7 +23,7 @@ Work = Callable[[Passwords], Coroutine[Any, Any, None]]
 
 
 def run(work: Work) -> None:
-    """In an event loop, where the checker lives."""
+    """Run ``work`` with a ``Passwords`` of its own, in an event loop."""
 
     async def main() -> None:
         await work(Passwords())
@@ -33,7 +33,7 @@ def run(work: Work) -> None:
 
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The hashes that bcrypt was asked about."""
+    """The hashes that bcrypt has checked."""
     asked: list[bytes] = []
     check = bcrypt.checkpw
 
@@ -46,7 +46,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 
 class Held:
-    """bcrypt, as slow as one likes: each check waits to be let go."""
+    """A slow bcrypt: each check waits for ``go``."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -96,7 +96,7 @@ def test_who_is_who(name: bytes, password: bytes, right: bool) -> None:
 
 
 def test_bcrypt_reads_72_bytes() -> None:
-    """As of Go's bcrypt: what is longer matches by its beginning, and does not fail."""
+    """A longer password matches by its first 72 bytes and does not fail, as with Go's bcrypt."""
     users = {b"a": hash_of(b"x" * 72)}
 
     async def work(passwords: Passwords) -> None:
@@ -123,7 +123,7 @@ def test_what_is_remembered_ends_with_the_password_and_the_user(checks: list[byt
         assert await passwords.match(USERS, b"alice", b"secret", "a")
         assert not await passwords.match({b"alice": hash_of(b"new")}, b"alice", b"secret", "a")
         assert not await passwords.match({b"bob": USERS[b"alice"]}, b"alice", b"secret", "a")
-        # The bytes of a name and a password cannot be moved from one to the other.
+        # Bytes cannot be moved between a name and a password.
         assert not await passwords.match(USERS, b"alic", b"esecret", "a")
         assert len(checks) == 4
 
@@ -155,7 +155,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_unknown_name_costs_what_a_known_one_does(checks: list[bytes]) -> None:
-    """One of the users' hashes is checked, the same for a name each time: the costs may differ."""
+    """One of the users' hashes is checked, always the same one for a name, because the costs may differ."""
 
     async def work(passwords: Passwords) -> None:
         for number in range(40):
@@ -186,7 +186,7 @@ def test_who_guesses_delays_nobody_who_is_known(held: Held) -> None:
         ]
         while held.running < module.RUNNING:
             await asyncio.sleep(0)
-        # No check ends before `go` is set: one that waited for a check would not come back.
+        # No check ends before `go` is set, so a match that waited for a check would not return.
         for _ in range(100):
             assert await passwords.match(USERS, b"alice", b"secret", "scraper")
         assert held.running == module.RUNNING
@@ -219,10 +219,10 @@ def test_one_guesser_leaves_room_for_others(held: Held) -> None:
 
 
 def test_a_check_that_takes_for_ever_holds_up_no_end(held: Held) -> None:
-    """At a cost of 31 it takes a day: neither the loop nor the process waits for it."""
+    """At a cost of 31 a check takes a day: neither the loop nor the process waits for it."""
 
     async def work(passwords: Passwords) -> None:
-        before = threading.enumerate()  # a thread of another test may not have ended yet
+        before = threading.enumerate()  # a thread of another test may still be running
         task = asyncio.create_task(passwords.match(USERS, b"alice", b"secret", "a"))
         while not held.running:
             await asyncio.sleep(0)
@@ -234,4 +234,4 @@ def test_a_check_that_takes_for_ever_holds_up_no_end(held: Held) -> None:
     held.go.set()
     for thread in threading.enumerate():
         if thread.name == "password":
-            thread.join(patience(10))  # its answer comes to a loop that is closed
+            thread.join(patience(10))  # its result goes to a loop that is closed

@@ -1,4 +1,4 @@
-"""The application over a real server: routes, methods, limits, reload, compression, callables that fail."""
+"""The application over a real server: routes, methods, limits, reload, compression, failing callables."""
 
 import gzip
 import logging
@@ -20,7 +20,7 @@ from tests.unit.export.conftest import SNAPSHOT
 
 
 class Agent:
-    """What the application is given, and a client for it."""
+    """The callables that the application gets, and a client for it."""
 
     def __init__(self) -> None:
         self.reason: str | None = None
@@ -220,7 +220,7 @@ def test_bodies_of_no_known_length_are_refused(agent: Agent) -> None:
 
 
 def test_headers_over_16_kib_are_refused(agent: Agent) -> None:
-    """However they come: all at once, they are read before their size is known."""
+    """Headers that arrive in one piece are read before their size is known, and are refused as well."""
     many = {f"X-{number}": "y" * 1000 for number in range(20)}
     assert agent.ask("/-/healthy", "GET", None, **many)[0].status in (400, 431)
     assert agent.ask("/-/healthy", "GET", None, **dict(list(many.items())[:10]))[0].status == 200
@@ -265,7 +265,7 @@ def test_reload_is_asked_for_by_post(agent: Agent, method: str) -> None:
     ],
 )
 def test_a_web_page_cannot_reload(agent: Agent, headers: dict[str, str]) -> None:
-    """A form or a fetch() of any page that a browser shows sends one of these, and no preflight."""
+    """A form or a fetch() of a web page sends one of these headers, without a preflight request."""
     response, body = agent.ask("/-/reload", "POST", body=b"a=b", **headers)
     assert (response.status, body, agent.reloads) == (403, b"a web page may not ask for this\n", 0)
 
@@ -275,7 +275,7 @@ def test_reloads_come_one_after_the_other(agent: Agent) -> None:
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(agent.ask, "/-/reload", "POST") for _ in range(8)]
         assert agent.entered.wait(patience(10))
-        # Those that wait keep nobody else from an answer.
+        # Reloads that wait do not delay the responses to other clients.
         assert agent.ask("/probes/metrics")[0].status == 200
         agent.slow.set()
         assert [one.result()[0].status for one in asked] == [200] * 8
@@ -310,7 +310,7 @@ def test_bad_telemetry_paths(path: str) -> None:
 
 
 def test_no_work_is_done_for_clients_that_have_gone() -> None:
-    """More scrapes than threads, all given up while the first ones wait: then the next one is answered."""
+    """20 clients leave while the 4 workers are busy: waiting requests are dropped, and the next is served."""
     going_on, begun = threading.Event(), threading.Semaphore(0)
     snapshots = 0
 
@@ -337,7 +337,7 @@ def test_no_work_is_done_for_clients_that_have_gone() -> None:
         for client in clients:
             client.sendall(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")
         assert all(begun.acquire(timeout=patience(10)) for _ in range(4))
-        # When the event loop answers what came later, it has read all requests, and then seen all ends.
+        # The first response shows that the event loop has read all requests, the second that it saw the ends.
         is_ready()
         for client in clients:
             client.close()

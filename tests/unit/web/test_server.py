@@ -1,4 +1,4 @@
-"""The server against clients that are idle, slow, gone or hostile; and its end."""
+"""The server against clients that are idle, slow, gone or hostile; and how it shuts down."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ from tests.support.patience import eventually, patience, within
 
 REQUEST = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 
-# A few megabytes, in few samples so that it costs the tests little.
+# 2 MB in 500 series, because few series cost the tests little time.
 LARGE = Snapshot(
     (
         Family(
@@ -38,7 +38,7 @@ LARGE = Snapshot(
 
 
 class Served:
-    """A server with what it reported."""
+    """A server, and the errors that it reported."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.errors: list[BaseException] = []
@@ -84,13 +84,13 @@ def shared() -> Iterator[Served]:
 
 @pytest.fixture
 def served(shared: Served, caplog: pytest.LogCaptureFixture) -> Iterator[Served]:
-    """A server of a large snapshot; whatever a test does to it ends in no more than a line or two."""
+    """A server of a large snapshot. A test may cause two known log lines only, and no traceback."""
     eventually(lambda: shared.connections == 0)
-    # A line that was said in one test must be said again in the next.
+    # A message that was logged in one test must be logged again in the next.
     shared.web._complain._quiet_until.clear()
     yield shared
     shared.scrape()
-    # By now the test is over, and caplog.records only holds what came after it.
+    # The test is over here, so caplog.records only holds the records of the teardown.
     records = caplog.get_records("call") + caplog.get_records("teardown")
     assert [record for record in records if record.exc_info] == []
     assert {record.getMessage() for record in said(records)} <= {
@@ -100,12 +100,12 @@ def served(shared: Served, caplog: pytest.LogCaptureFixture) -> Iterator[Served]
 
 
 def said(records: list[logging.LogRecord]) -> list[logging.LogRecord]:
-    """Our own log and asyncio's; pytest listens to uvicorn's as well, which we cut off."""
+    """Return the records of our logger and asyncio's; pytest also captures uvicorn's, which we disable."""
     return [r for r in records if r.name.startswith("kprobe_exporter") or r.name == "asyncio"]
 
 
 def read_all(sock: socket.socket) -> bytes:
-    """Until the server closes, in whichever way."""
+    """Read until the server closes or resets the connection."""
     data = b""
     with suppress(ConnectionResetError):
         while chunk := sock.recv(65536):
@@ -114,14 +114,14 @@ def read_all(sock: socket.socket) -> bytes:
 
 
 def test_idle_and_slow_clients_delay_nobody(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are cut off after an hour, so a scrape that waited for one of them would not be answered."""
+    """They are dropped after an hour only, so a scrape that waited for one of them would not be answered."""
     monkeypatch.setattr(clients, "REQUEST_TIME", 3600)
     monkeypatch.setattr(clients, "ANSWER_TIME", 3600)
     with ExitStack() as stack:
         for _ in range(20):
             stack.enter_context(served.connect())
         slow = [stack.enter_context(served.connect()) for _ in range(20)]
-        # One asks for much and takes nothing.
+        # One client asks for much data and reads none.
         stack.enter_context(served.connect()).sendall(REQUEST)
         for byte in REQUEST[:20]:
             for sock in slow:
@@ -134,7 +134,7 @@ def test_a_crowd_of_idle_clients_locks_nobody_out(served: Served, monkeypatch: p
     with ExitStack() as stack:
         crowd = [stack.enter_context(served.connect()) for _ in range(clients.MAX_CONNECTIONS + 50)]
         served.scrape()
-        # The client that waited longest had to go, well before its time was up.
+        # The client that waited longest was dropped, well before its timeout.
         assert crowd[0].recv(1) == b""
         assert served.connections <= clients.MAX_CONNECTIONS
 
@@ -155,7 +155,7 @@ def test_clients_that_do_not_take_their_answer_are_dropped(
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.settimeout(patience(10))
         sock.connect(("127.0.0.1", served.port))
-        # Enough that no buffer of the kernel's holds the answers.
+        # The responses do not fit into the kernel's socket buffers.
         sock.sendall(REQUEST * 8)
         eventually(lambda: served.connections == 1)
         eventually(lambda: served.connections == 0)
@@ -199,7 +199,7 @@ def test_patience(now: float, asked: bool, answered: bool, unsent: int, overdue:
 
 
 def reset(sock: socket.socket) -> None:
-    """Close with RST, as a scraper that was killed."""
+    """Close with RST, as the kernel does for a scraper that was killed."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     sock.close()
 
@@ -219,7 +219,7 @@ def test_a_scraper_that_goes_in_the_middle(
 
 
 def test_half_open(served: Served) -> None:
-    """A client that has said all it will still gets its answer."""
+    """A client that has shut down its sending side still gets its response."""
     with served.connect() as sock:
         sock.sendall(REQUEST.replace(b"/metrics", b"/-/healthy"))
         sock.shutdown(socket.SHUT_WR)
@@ -263,7 +263,7 @@ def test_garbage(served: Served, garbage: bytes) -> None:
 
 
 def test_garbage_after_the_answer(served: Served) -> None:
-    """The rest of a body comes when its answer is already sent, and is none."""
+    """The rest of a body may be garbage and arrive after the response was sent."""
     sized = b"GET /-/healthy HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n"
     for head, status in ((sized, b"200"), (CHUNKED.replace(b"/metrics", b"/-/healthy"), b"411")):
         for rest in (b"zz\r\n", b"5\r\nhello\r\n0\r\n\r\n" + b"\x00" * 10, b"hello" + REQUEST):
@@ -317,7 +317,7 @@ def test_complaints(caplog: pytest.LogCaptureFixture) -> None:
 
 
 class Slow:
-    """A snapshot that takes until it is let go."""
+    """A snapshot that waits for ``go``."""
 
     def __init__(self) -> None:
         self.entered = threading.Event()

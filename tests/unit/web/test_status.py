@@ -1,4 +1,4 @@
-"""The status page: what it shows of each probe, and that hostile names stay names."""
+"""The status page: what it shows of each probe, and that hostile names are escaped."""
 
 import base64
 import hashlib
@@ -15,7 +15,7 @@ from tests.unit.export.conftest import HOSTILE, SNAPSHOT
 
 
 class Page(HTMLParser):
-    """Collects the tags, and the text of every cell of the table."""
+    """Collects the tags of a page, and the text of every cell of its table."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

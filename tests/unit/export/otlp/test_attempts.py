@@ -1,4 +1,4 @@
-"""Attempts: when there is another one, after what pause, and that all of them are bounded."""
+"""Attempts: when a request is tried again, after what pause, and that all attempts take bounded time."""
 
 from collections.abc import Callable
 from itertools import repeat
@@ -15,7 +15,7 @@ REFUSED = RequestOutcome(False, "refused")
 
 
 class Time:
-    """A clock that goes on by waiting and by what an attempt takes; tells when each attempt was made."""
+    """A clock that waits and attempts advance. It notes when each attempt was made."""
 
     def __init__(self, stopped_at: float = float("inf")) -> None:
         self.now = 1000.0
@@ -30,7 +30,7 @@ class Time:
         return self.now >= self.stopped_at
 
     def answering(self, *answers: RequestOutcome, takes: float = 0.0) -> Callable[[float], RequestOutcome]:
-        """An attempt that takes so many seconds; its last answer is given again and again."""
+        """Return an attempt that takes ``takes`` seconds; the last answer is given again and again."""
         given = iter([*answers, *repeat(answers[-1], 100)])
 
         def once(left: float) -> RequestOutcome:
@@ -80,7 +80,7 @@ def test_it_is_bounded_whatever_the_answers(
     answers: list[RequestOutcome], takes: float, timeout: float
 ) -> None:
     time = Time()
-    # One that asks to be tried again at once does so for ever, but an answer takes its time.
+    # A collector may ask for an immediate retry for ever, so each answer takes at least 0.1 s.
     time.attempts.run(time.answering(*answers, BUSY, takes=takes + 0.1), timeout)
     assert time.now - 1000 <= timeout + 1e-6
     assert all(0 < left <= timeout + 1e-6 for left in time.left)

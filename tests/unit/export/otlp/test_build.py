@@ -1,4 +1,4 @@
-"""What is sent of a record: spans and log records by example, and that whatever was read can be sent."""
+"""The spans and log records that records become, by example; and that every record can be sent."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -278,7 +278,7 @@ def test_whatever_was_read_can_be_sent(
     comm: bytes | None,
     stack: list[bytes],
 ) -> None:
-    """The text of the kernel can be forged: a time of any length, a name of any bytes."""
+    """Even a forged line of trace_pipe can be sent: a time of any length, a name of any bytes."""
     record = (1, time, 3, 71, 70, None, returned, name, comm, returned, time)
     built = build(builder(), Emission(record, 2**128 - 1, 2**64 - 1, 2**64 - 1, tuple(stack)))
     encoded = encode_spans([built]) if build is Builder.span else encode_logs([built])

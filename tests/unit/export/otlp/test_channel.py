@@ -1,4 +1,4 @@
-"""The channel counts each item once, whatever its sender does, and close() is bounded."""
+"""The channel counts each item once, even if its sender fails, and close() takes bounded time."""
 
 import logging
 import threading
@@ -13,11 +13,11 @@ from kprobe_exporter.export.otlp.channel import BATCH, Channel, SignalCounts
 from tests.support.patience import patience
 
 SOON = patience(10)
-"""Seconds until a test gives up; nothing ever waits for so long."""
+"""Timeout in seconds for a test that hangs; a passing test never waits this long."""
 
 
 class FakeSender:
-    """Takes what ``takes`` says of each batch, when ``gate`` is open."""
+    """A sender that takes ``takes(batch)`` items of each batch, once ``gate`` is open."""
 
     def __init__(self, takes: Callable[[Sequence[int]], int] = len) -> None:
         self.takes = takes
@@ -104,7 +104,7 @@ def test_few_are_sent_after_a_while() -> None:
 
 @given(st.lists(st.integers(-1000, 1000), max_size=30), st.integers(1, 50), st.integers(0, 100))
 def test_the_counts_add_up(takes: list[int], capacity: int, emitted: int) -> None:
-    """Even if the sender tells nonsense, no item is counted twice."""
+    """No item is counted twice, even if the sender returns nonsense."""
     told = iter(takes)
     sender = FakeSender(lambda items: next(told, len(items)))
     channel: Channel[int] = Channel("logs", same, sender, capacity, linger=0)
@@ -118,7 +118,7 @@ def test_the_counts_add_up(takes: list[int], capacity: int, emitted: int) -> Non
 
 
 def test_who_asks_is_told_of_what_arrived() -> None:
-    """Of a batch of which the collector rejected some it is not known which, so nothing is told of it."""
+    """``arrived`` gets no batch that the collector rejected in part: which items it rejected is unknown."""
     takes = iter([10, 9, 0, 10])
     sender, told = FakeSender(lambda items: next(takes)), list[list[int]]()
     channel: Channel[int] = Channel(

@@ -1,4 +1,4 @@
-"""A record's time on the wall is what it showed at that moment, whatever was done to the clocks since."""
+"""A record gets the wall time of its own moment, even if the clocks were changed since."""
 
 import time
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ EPOCH = 1_700_000_000 * SECOND
 
 @dataclass
 class Machine:
-    """Two clocks: time passes for both, is set on one, and stands still for the other in a suspend."""
+    """Two clocks. ``step`` moves the wall clock alone, as setting it does, or a suspend."""
 
     monotonic: int = 50 * SECOND
     wall: int = EPOCH
@@ -75,7 +75,7 @@ def test_the_clocks_are_looked_at_once_a_second() -> None:
 
 
 def test_a_read_that_is_interrupted_is_outvoted() -> None:
-    """Of three reads of the wall, one takes a millisecond: the clock of the records goes on meanwhile."""
+    """One of three reads of the wall clock takes 1 ms of the records' clock; the median ignores it."""
     monotonic, reads = [0], [0]
 
     def wall() -> int:

@@ -1,4 +1,4 @@
-"""Metrics keep their names, numbers and labels on their way into OTLP; judged by what is encoded."""
+"""Metrics keep their names, numbers and labels in OTLP: the tests look at the encoded request."""
 
 from collections.abc import Sequence
 from math import inf
@@ -22,7 +22,7 @@ PACK = pack(Resource({"service.name": "x"}), InstrumentationScope("kprobe_export
 
 
 class Clock:
-    """Ten seconds later each time it is asked."""
+    """A clock that is 10 s later at each call."""
 
     def __init__(self) -> None:
         self.now = START
@@ -33,7 +33,7 @@ class Clock:
 
 
 def encoded(metrics: Sequence[Metric]) -> dict[str, Any]:
-    """The same by name, as the collector gets it."""
+    """Return the encoded metrics by name, as the collector gets them."""
     request = encode_metrics(PACK(metrics))
     return {metric.name: metric for metric in request.resource_metrics[0].scope_metrics[0].metrics}
 
@@ -95,7 +95,7 @@ def test_units(name: str, symbol: str) -> None:
 
 
 BOUNDS = (
-    st.integers(2, 64).map(lambda count: tuple(2.0**k for k in range(count)))  # exp2: {min: 1}
+    st.integers(2, 64).map(lambda count: tuple(2.0**k for k in range(count)))  # the bounds of exp2: {min: 1}
     | st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, unique=True).map(
         lambda bounds: tuple(sorted(bounds))
     )
@@ -103,13 +103,13 @@ BOUNDS = (
 
 
 def interval(bounds: Sequence[float], place: int) -> tuple[float, float]:
-    """The bucket of this number, above the first and up to the second."""
+    """Return the bounds of a bucket, which holds the values above the first and up to the second."""
     return (bounds[place - 1] if place else -inf), (bounds[place] if place < len(bounds) else inf)
 
 
 @st.composite
 def observed(draw: st.DrawFn) -> tuple[tuple[float, ...], list[float]]:
-    """Bounds, and values, some of which meet them."""
+    """Draw bounds, and values, some of which equal a bound."""
     bounds = draw(BOUNDS)
     numbers = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from([-1.0, 0, 0.5, 1, *bounds])
     return bounds, draw(st.lists(numbers, max_size=30))
@@ -121,7 +121,7 @@ def observed(draw: st.DrawFn) -> tuple[tuple[float, ...], list[float]]:
 def test_every_value_lies_in_the_bucket_that_counts_it(
     observation: tuple[tuple[float, ...], list[float]],
 ) -> None:
-    """Whatever the bounds are: what is above the last is in no bucket that ends, and 1 is not 0."""
+    """For any bounds: only the unbounded bucket counts values above the last, and 1 is not counted as 0."""
     bounds, values = observation
     cell = HistogramCell(len(bounds))
     for value in values:
@@ -140,7 +140,7 @@ def test_every_value_lies_in_the_bucket_that_counts_it(
 
 @pytest.mark.parametrize("bounds", [(1, 2, 4, 8), tuple(2.0**k for k in range(64))])
 def test_what_the_kernel_counted_by_powers_of_two(bounds: tuple[float, ...]) -> None:
-    """0 and 1 are one row of its table, so there is no telling them apart: both are 1 or less."""
+    """The kernel's table has one row for 0 and 1, so both count as 1 or less."""
     counts = (7, *[1] * (len(bounds) - 1), 3)
     family = Family("kprobe_sizes", "histogram", "", (), {(): HistogramValue(bounds, counts, 50_000)})
     metric = converted(family)["kprobe_sizes"]
@@ -156,7 +156,7 @@ LABELS = st.lists(st.text(st.characters(exclude_categories=())), min_size=2, max
 
 @given(st.dictionaries(LABELS.map(tuple), NUMBERS, min_size=1), st.sampled_from(["counter", "gauge"]))
 def test_any_number_and_any_label(samples: dict[LabelValues, float], kind: Any) -> None:
-    """Nothing is lost in the encoder, which leaves out what it cannot do."""
+    """No sample is lost in the SDK's encoder, although it leaves out what it cannot encode."""
     metric = converted(Family("kprobe_x", kind, "\ud800", ("a", "b"), samples))["kprobe_x"]
     points = (metric.sum if kind == "counter" else metric.gauge).data_points
     assert len(points) == len(samples)

@@ -1,4 +1,4 @@
-"""The pusher: when it pushes, that each data point is counted once, and that it closes in time."""
+"""The pusher: when it pushes, that it counts each data point once, and that it closes in time."""
 
 import threading
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ SNAPSHOT = Snapshot(
 )
 
 SOON = patience(10)
-"""Seconds until a test gives up; nothing ever waits for so long."""
+"""Timeout in seconds for a test that hangs; a passing test never waits this long."""
 
 
 class FakeSender:
-    """Takes all but ``rejected`` data points of each batch, when ``gate`` is open."""
+    """A sender that takes all but ``rejected`` data points of each batch, once ``gate`` is open."""
 
     def __init__(self, rejected: int = 0) -> None:
         self.rejected = rejected
@@ -49,7 +49,7 @@ class FakeSender:
 
 
 def pusher(sender: FakeSender, interval: float = 3600) -> Pusher:
-    """Of a clock that stands still: however long a conversion takes here, each push is in time."""
+    """Return a pusher whose clock stands still, so each push is in time, even after a slow conversion."""
     return Pusher(lambda: SNAPSHOT, sender, interval, Conversion(0), lambda: 0.0)
 
 
@@ -76,7 +76,7 @@ def test_again_and_again() -> None:
 
 
 def test_what_is_late_is_dropped() -> None:
-    """The next push has it all anew."""
+    """Data points that are late are dropped, because the next push has all of them again."""
     now = 0.0
 
     def clock() -> float:
@@ -117,7 +117,7 @@ def test_closing_gives_up_a_request_without_an_answer() -> None:
 
 
 def test_who_has_ended_asks_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    """What the snapshot is made of may be gone by then."""
+    """A pusher that has ended takes no snapshot: the snapshot's sources may be gone by then."""
     asked = 0
 
     def snapshot() -> Snapshot:

@@ -1,4 +1,4 @@
-"""Who sends is told by the host and the kernel, and by the environment, which wins."""
+"""The resource has attributes of the host and the kernel; the environment overrides them."""
 
 import os
 
@@ -62,7 +62,7 @@ def test_what_it_has_wrong_is_left_out(caplog: pytest.LogCaptureFixture) -> None
 
 
 def test_it_is_the_same_as_the_sdks() -> None:
-    """Its hash is only made earlier."""
+    """The resource equals the SDK's and has the same hash, only computed earlier."""
     ours = resource({}, SYSTEM)
     theirs = Resource(ours.attributes)
     assert (hash(ours), ours) == (hash(theirs), theirs)

@@ -1,4 +1,4 @@
-"""What is selected, and where it belongs: by example, and against trees of calls whose truth is known."""
+"""Which records are selected, and their trace and parent: by example, and against known trees of calls."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -41,8 +41,7 @@ def args(*names: str) -> tuple[Arg, ...]:
 
 
 def call(slot: int, *, stack: bool = False) -> Join:
-    """A function; its entry, return and call have the slots ``slot``, +1 and +2. ``keep`` is what is
-    filtered by."""
+    """Return a call of slots ``slot`` (entry), +1 (return) and +2 (joined). The filter reads ``keep``."""
     begin = Layout(slot, "p", "entry", "entry", "f", args("keep", STACK_POINTER), stack=stack)
     end = Layout(slot + 1, "p", "ret", "return", "f", args(STACK_POINTER))
     return Join(Layout(slot + 2, "p", "f", "joined", "f", args("keep", "duration")), (begin,), end, "stack")
@@ -80,7 +79,7 @@ def point(time: int, tid: int = 7, keep: int = 1, layout: Layout = POINT) -> Rec
 
 
 def keep(record: Record) -> bool:
-    """The filter of all these tests: it may be asked of a whole record only."""
+    """The filter of all these tests. It may be called only with a whole record."""
     return bool(record[VALUES])
 
 
@@ -94,7 +93,7 @@ class Clock:
 
 @dataclass
 class Wiring:
-    """A pairing and a selector as the agent wires them, and what came out of them."""
+    """A pairing and a selector as the agent wires them, and their output."""
 
     max_per_second: float | None = None
     identity: Identity | None = None
@@ -138,7 +137,7 @@ class Wiring:
 
     @property
     def tree(self) -> dict[int, int | None]:
-        """When each exported call began, and when the one that is its parent did; all in one trace."""
+        """Map the begin of each exported call to its parent's begin; assert that all are in one trace."""
         assert len({span.trace for span in self.spans}) <= 1
         began = {span.span: span.record[TIME] for span in self.spans} | {0: None}
         return {span.record[TIME]: began[span.parent] for span in self.spans}
@@ -159,7 +158,7 @@ class TestSpans:
         wiring.feed(entry(OUTER, 1), entry(OUTER, 1, S - 64), ret(OUTER, 2, S - 64), ret(OUTER, 3))
         inner, outer = wiring.spans
         assert (inner.parent, inner.trace) == (outer.span, outer.trace)
-        assert inner.span != outer.span  # although they began at the same moment
+        assert inner.span != outer.span  # although both began at the same time
 
     def test_calls_one_after_the_other_are_two_traces(self) -> None:
         wiring = Wiring().span(OUTER)
@@ -183,7 +182,7 @@ class TestSpans:
         assert len({span.trace for span in wiring.spans}) == 2
 
     def test_what_overlaps_keeps_one_trace(self) -> None:
-        """The outer call ends first: what is left of it is still what its children were told."""
+        """The outermost call ends first, and the calls in it keep its trace and their parents."""
         wiring = Wiring().span(SYSCALL).span(OUTER).span(INNER)
         wiring.feed(
             entry(SYSCALL, 1, 5),
@@ -258,7 +257,7 @@ class TestLogs:
     def test_one_in_a_call_belongs_to_it(self) -> None:
         wiring = Wiring().span(OUTER).span(INNER).log()
         wiring.feed(point(1), entry(OUTER, 2, keep=0), point(3), point(4, tid=8), ret(OUTER, 5))
-        (span,) = wiring.spans  # its filter does not pass, but there is a log record in it
+        (span,) = wiring.spans  # its filter rejects it, but a log record lies in it
         assert [(log.trace, log.span, log.parent) for log in wiring.logs] == [
             (0, 0, 0),
             (span.trace, 0, span.span),
@@ -306,7 +305,7 @@ class TestLimits:
         assert (len(wiring.logs), len(wiring.spans), wiring.dropped) == (1, 1, ["log", "span"])
 
     def test_a_trace_goes_as_a_whole(self) -> None:
-        """The limit lets one through: the inner call, which ends first, takes it for the whole trace."""
+        """The limit admits one trace. The inner call ends first and uses the limit for its whole trace."""
         wiring = Wiring().span(OUTER, most=1).span(INNER)
         wiring.feed(entry(OUTER, 1), entry(INNER, 2, S - 64), ret(INNER, 3, S - 64), ret(OUTER, 4))
         wiring.feed(entry(OUTER, 5), entry(INNER, 6, S - 64), ret(INNER, 7, S - 64), ret(OUTER, 8))
@@ -343,7 +342,7 @@ class TestLimits:
         clock.now += 0.11
         assert limit.ready()
         for _ in range(100):
-            limit.take()  # what is admitted may take more than there is, and later ones wait
+            limit.take()  # an admitted trace may take more tokens than are left; later items wait
         clock.now += 1
         assert not limit.ready()
         clock.now += 0.11
@@ -371,7 +370,7 @@ class TestStacks:
         assert len(wiring.logs) == 1
 
     def test_an_event_may_come_after_its_stack(self) -> None:
-        """The source holds it back, for the order of time."""
+        """The source holds an event back, for the order of time, but not its stack."""
         wiring = Wiring().log(STACKED)
         early, late = point(1, layout=STACKED), point(5, layout=STACKED)
         wiring.feed(early, stacks=[(late, (b"late",)), (early, (b"early",))])
@@ -410,7 +409,7 @@ class TestStacks:
         wiring.feed(ret(TRACED, 2 * MOST_CALLS, tid=1), ret(TRACED, 2 * MOST_CALLS, tid=MOST_CALLS))
         wiring.selector.flush()
         assert [span.stack for span in wiring.spans] == [(), (b"a",)]
-        assert wiring.spans[0].span == wiring.logs[0].parent  # forgotten, and found to be the same again
+        assert wiring.spans[0].span == wiring.logs[0].parent  # the discarded call got the same id again
 
     def test_stacks_of_what_is_not_exported_are_not_kept(self) -> None:
         wiring = Wiring().log(STACKED, sample=0)
@@ -421,7 +420,7 @@ class TestStacks:
 
 
 def test_a_thread_is_asked_for_when_its_batch_was_seen_by_all() -> None:
-    """What is known of containers is brought up to date by the batch itself."""
+    """The identity is looked up after all consumers saw the batch, which may change the known containers."""
     asked = []
 
     def identity(tid: int, time: int) -> dict[str, str]:
@@ -444,7 +443,7 @@ def test_a_thread_is_asked_for_when_its_batch_was_seen_by_all() -> None:
 
 @dataclass
 class Node:
-    """A call, as it really was. ``hits`` are when events came in it, and not in a call in it."""
+    """A call as it really was. ``hits`` are the times of the events in it, but not in a call within it."""
 
     join: Join
     tid: int
@@ -461,7 +460,7 @@ class Node:
 
     @property
     def expected(self) -> bool:
-        """Whether it is exported if its trace is."""
+        """Whether the call is exported if its trace is."""
         return self.passes or bool(self.hits) or any(child.expected for child in self.children)
 
     def all(self) -> list["Node"]:
@@ -472,7 +471,7 @@ JOINS = (OUTER, INNER, SYSCALL)
 
 
 class Execution:
-    """Threads call, jump, are interrupted, and are at places where events are; what is open ends at last."""
+    """A random run of two threads: calls, jumps, interrupts and events. Open calls return at the end."""
 
     def __init__(self, random: Random, steps: int) -> None:
         self.records: list[Record] = []
@@ -500,9 +499,9 @@ class Execution:
         if join is SYSCALL:
             place = tid
         elif stacks and stacks[-1] <= S and random.random() < 0.2:
-            place = IRQ + tid * 2**20  # below in time, not in memory
+            place = IRQ + tid * 2**20  # an interrupt's stack: nested in time, but not below in memory
         elif stacks and calls[-1].join is not join and random.random() < 0.1:
-            place = stacks[-1]  # a jump
+            place = stacks[-1]  # a jump keeps the stack pointer
         else:
             place = (stacks[-1] if stacks else S) - random.choice((16, 64, 256))
         if join is not SYSCALL and any(node.join is join and node.place == place for node in calls):

@@ -1,4 +1,4 @@
-"""The transport: what was taken is what the answers say, and the settings reach the SDK."""
+"""The transport: the answers say how many items were taken, and the settings reach the SDK."""
 
 import logging
 import os
@@ -35,7 +35,7 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FakeExporter:
-    """Gets an answer for each request as ``answer`` says; None for one that cannot be encoded."""
+    """An exporter whose requests get the outcome ``answer(items)``; None if they cannot be encoded."""
 
     def __init__(self, answer: Callable[[Sequence[int]], RequestOutcome | None]) -> None:
         self.answer = answer
@@ -76,7 +76,7 @@ def test_how_many_were_taken(answer: RequestOutcome, taken: int) -> None:
 
 
 def test_the_log_stays_short(caplog: pytest.LogCaptureFixture) -> None:
-    """A collector that fails every other time for an hour."""
+    """A collector that fails every other request for an hour causes few and short log records."""
     now = 0.0
     answers = iter([RequestOutcome(False, "x" * 10_000), RequestOutcome(True)] * 1800)
     transport = FakeExporter(lambda _: next(answers)).transport(lambda: now)
@@ -164,7 +164,7 @@ def test_what_can_never_work(
 
 
 def test_files_of_certificates_may_be_anything(tmp_path: Path) -> None:
-    """Only the handshake tells what is wrong in them; the agent runs."""
+    """The agent runs with invalid certificate files: only the handshake shows what is wrong in them."""
     file = tmp_path / "pem"
     file.write_bytes(b"\xff\x00 no certificate")
     name = str(file)
@@ -177,7 +177,7 @@ def test_files_of_certificates_may_be_anything(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("header", ["a\nb", "é\ud800"])
 def test_a_header_that_cannot_be_sent(header: str) -> None:
-    """It takes no batch apart."""
+    """A header that cannot be sent fails the request; the batch is not sent in halves."""
     for protocol in ("http/protobuf", "grpc"):
         settings = OtlpSettings("http://127.0.0.1:1", protocol, {"x": header}, 0.2)
         transport = connect("logs", settings)

@@ -1,4 +1,4 @@
-"""turns: the interpreter is set for as long as something is exported, and as it was after that."""
+"""short_turns: the interpreter's settings change while items are exported, and are restored afterwards."""
 
 import gc
 import sys

@@ -1,4 +1,4 @@
-"""A kernel's lists as files, in which each reason not to be probed occurs once."""
+"""A kernel's lists as files, in which each reason why a function cannot be probed occurs once."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -58,7 +58,7 @@ Make = Callable[..., KernelPlaces]
 
 @pytest.fixture
 def kernel(tmp_path: Path) -> Make:
-    """Makes the kernel, without some of its files, or with others; below ``tracing`` and ``root``."""
+    """Return a function that writes FILES, without some or with others, below ``tracing`` and ``root``."""
 
     def make(without: tuple[str, ...] = (), **others: str) -> KernelPlaces:
         files = {path: text for path, text in FILES.items() if path not in without}

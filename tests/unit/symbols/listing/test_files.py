@@ -1,4 +1,4 @@
-"""The functions of a program that a compiler made, and of files that are none."""
+"""The functions of a compiled program, and the errors for files that are no programs."""
 
 import os
 import re
@@ -77,7 +77,7 @@ def test_no_program(tmp_path: Path) -> None:
 
 
 def test_this_interpreter() -> None:
-    """Whatever its symbols are called, what is listed can be attached."""
+    """Each function that is listed can be attached, for any symbol names of this interpreter."""
     path = os.path.realpath(sys.executable)
     for place in file_places(Query("*", Kind.UPROBE, path, "*")):
         assert parse_target(str(place)).path == path

@@ -1,4 +1,4 @@
-"""What a kernel's lists say can be probed, and why the rest cannot; what is printed can be attached."""
+"""Kernel lists show what can be probed and why the rest cannot; each printed place can be attached."""
 
 import platform
 

@@ -1,4 +1,4 @@
-"""Patterns over places, and the attach strings that places are written as."""
+"""Patterns that select places, and the attach strings of places."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""An authority with a server's and a client's certificate, and the reading of one text."""
+"""Fixtures: an authority with a server's and a client's certificate, and a reader of one text."""
 
 import subprocess
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def client_pair(authority: Authority) -> Pair:
 
 @pytest.fixture
 def directory(tmp_path: Path, authority: Authority, server: Pair, client_pair: Pair) -> Path:
-    """A directory with what the tests' files name: certificates that are right, and some that are not."""
+    """A directory with the files that the tests name: valid certificates and keys, and invalid ones."""
     for pair in (authority, server, client_pair):
         for file in (pair.certificate, pair.key):
             (tmp_path / file.name).write_bytes(file.read_bytes())
@@ -48,7 +48,7 @@ def directory(tmp_path: Path, authority: Authority, server: Pair, client_pair: P
 
 @pytest.fixture
 def read(directory: Path) -> Read:
-    """Reads one text as a web configuration file."""
+    """Return a function that reads one text as a web configuration file."""
 
     def run(text: str) -> Outcome:
         file = directory / "web.yml"

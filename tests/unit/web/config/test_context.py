@@ -1,4 +1,4 @@
-"""A context shakes hands as the configuration says: versions, ciphers, curves, clients' certificates."""
+"""A TLS context follows the configuration: versions, ciphers, curves and clients' certificates."""
 
 import os
 import ssl
@@ -21,7 +21,7 @@ def context(pair: Pair, **options: object) -> ssl.SSLContext:
 
 
 def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[ssl.SSLObject, ssl.SSLObject]:
-    """Both ends after a handshake in memory. Raises SSLError."""
+    """Return both ends after a handshake in memory. Raise SSLError if it fails."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = (
         client.wrap_bio(to_client, to_server, server_hostname="localhost"),
@@ -143,7 +143,7 @@ def test_clients_certificates(
     asked: ssl.VerifyMode,
     shown: str,
 ) -> None:
-    client.maximum_version = TLS12  # with 1.3 a client may be done before it is refused
+    client.maximum_version = TLS12  # in TLS 1.3 the client's handshake may end before the server refuses it
     ours = context(server, client_ca=authority.certificate.read_bytes(), client_auth=asked)
     if shown != "none":
         pair = (authority if shown == "ours" else Authority(tmp_path)).issue("someone")
@@ -156,7 +156,7 @@ def test_clients_certificates(
 
 
 def test_a_client_may_be_trusted_by_its_own_certificate(server: Pair, authority: Authority) -> None:
-    """As in Go: what is in the file needs no authority above it."""
+    """As in Go, a certificate in the file is trusted without an authority above it."""
     someone = authority.issue("someone")
     ours = context(server, client_ca=someone.certificate.read_bytes(), client_auth=ssl.CERT_REQUIRED)
     for pair, right in ((someone, True), (authority.issue("other"), False)):
@@ -178,7 +178,7 @@ def test_a_client_may_be_trusted_by_its_own_certificate(server: Pair, authority:
         (["a@b.example"], True),
         (["spiffe://x/y"], True),
         (["::1"], True),
-        (["client"], False),  # the common name is none of them
+        (["client"], False),  # the common name is not among the names
         (["x", "PROMETHEUS.example"], False),
         ([], False),
     ],
@@ -201,7 +201,7 @@ def test_nobody_without_a_certificate_has_a_name(server: Pair) -> None:
 def test_it_works_where_memory_files_may_not_be_executable(
     server: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And on kernels before 6.3, which do not know the flag that says so."""
+    """Kernels before 6.3 do not know MFD_NOEXEC_SEAL: the memory file is created without it there."""
     create, flags = os.memfd_create, list[int]()
 
     def old(name: str, flag: int = os.MFD_CLOEXEC) -> int:

@@ -1,4 +1,4 @@
-"""No web configuration, and no certificate, whatever its bytes, ends in a traceback."""
+"""No bytes of a web configuration or of a certificate end in a traceback."""
 
 from pathlib import Path
 
@@ -65,7 +65,7 @@ NO_CLEANING = [HealthCheck.function_scoped_fixture]
 
 
 def sound(outcome: Outcome) -> bool:
-    """Either settings or problems, each problem a line."""
+    """Return whether there are either settings or problems. Each problem is one printable line."""
     lines = [str(problem) for problem in outcome.problems]
     assert all(line.isprintable() for line in lines)
     return isinstance(outcome.settings, WebSettings) is not bool(lines)

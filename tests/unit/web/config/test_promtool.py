@@ -1,7 +1,7 @@
-"""What is taken and what is refused is what `promtool check web-config` takes and refuses.
+"""Our reader accepts and refuses what `promtool check web-config` accepts and refuses.
 
-Where the two differ, it is on purpose and in a table of its own: stricter, or newer than the promtool
-that is at hand (2.42).
+Intended differences have tables of their own: ``STRICTER`` holds texts that only our reader refuses, and
+``NEWER`` texts that the installed promtool (2.42) does not know yet.
 """
 
 import subprocess
@@ -119,14 +119,14 @@ NEWER = [
 
 
 class Judge:
-    """Our verdict and promtool's on one text."""
+    """Judges one text with our reader and with promtool."""
 
     def __init__(self, read: Read, directory: Path, promtool: str) -> None:
         self._read = read
         self._command = [promtool, "check", "web-config", str(directory / "web.yml")]
 
     def __call__(self, text: str) -> tuple[bool, bool]:
-        """Whether we take it, and whether promtool does."""
+        """Return whether our reader accepts the text, and whether promtool does."""
         ours = self._read(text).settings is not None
         run = subprocess.run(self._command, capture_output=True, text=True, check=False)
         assert run.returncode in (0, 1, 3), run.stderr

@@ -1,4 +1,4 @@
-"""A web configuration file comes to what it says, or to every problem in it with its place."""
+"""A web configuration file gives its settings, or every problem in it with its place."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ PAIR = "cert_file: server.pem, key_file: server.key"
 
 
 def told(outcome: Outcome) -> list[str]:
-    """The problems as ``LINE:COLUMN: PATH: MESSAGE``."""
+    """Return the problems as ``LINE:COLUMN: PATH: MESSAGE``."""
     return [str(problem).split("web.yml:", 1)[1] for problem in outcome.problems]
 
 

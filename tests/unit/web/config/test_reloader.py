@@ -1,4 +1,4 @@
-"""A web configuration that changes is read again; while it is wrong, what was right before holds."""
+"""A changed web configuration is read again; while it is wrong, the last valid one stays in force."""
 
 import logging
 import os
@@ -42,7 +42,7 @@ def start(file: Path, text: str) -> WebConfigWatch:
 
 
 def change(file: Path, content: str | bytes) -> None:
-    """Write, and be sure that the time of the last change differs, coarse as the clock may be."""
+    """Write a file, and set a new modification time, because the file system's clock may be coarse."""
     before = file.stat().st_mtime_ns if file.exists() else 0
     file.write_bytes(content.encode() if isinstance(content, str) else content)
     os.utime(file, ns=(before + 1, before + 1))
@@ -74,7 +74,7 @@ def test_users_change(file: Path, told: Told) -> None:
 
 
 def test_a_file_is_read_when_it_is_complete(file: Path) -> None:
-    """An editor may write it in pieces: an empty one would have opened the door."""
+    """An editor may write a file in pieces: an empty one must not switch the passwords off."""
     watch = start(file, PLAIN)
     change(file, PLAIN.replace("alice", "bob")[:-20])
     assert [*look(watch, 1).users] == [b"alice"]
@@ -110,7 +110,7 @@ def test_a_file_that_goes_away(file: Path, told: Told) -> None:
 
 
 def test_a_certificate_is_renewed(file: Path, directory: Path, authority: Authority, told: Told) -> None:
-    """The certificate first and its key a look later, as tools do that know no better."""
+    """The certificate may change first, and its key one look later."""
     watch = start(file, TLS)
     before = watch.settings()
     renewed = authority.issue("renewed")
@@ -129,7 +129,7 @@ def test_a_certificate_is_renewed(file: Path, directory: Path, authority: Author
 
 @pytest.fixture
 def exhausted() -> Iterator[Exhausted]:
-    """Leaves so many descriptors, or all again."""
+    """Yield a function that leaves the given number of descriptors free, or all of them again for None."""
     held: list[int] = []
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
 
@@ -157,7 +157,7 @@ def exhausted() -> Iterator[Exhausted]:
 def test_a_certificate_is_renewed_while_there_are_too_few_descriptors(
     file: Path, directory: Path, told: Told, exhausted: Exhausted, free: int
 ) -> None:
-    """It is taken over as soon as there are enough, without another change, and complained of once."""
+    """Once there are enough, the certificate is loaded without another change. The failure is logged once."""
     watch = start(file, TLS)
     before = watch.settings()
     change(directory / "server.pem", (directory / "server.pem").read_bytes())
@@ -174,7 +174,7 @@ def test_a_certificate_is_renewed_while_there_are_too_few_descriptors(
 
 
 def test_a_certificate_that_may_be_read_only_later(file: Path, directory: Path, told: Told) -> None:
-    """Its mode changes, which is no change of the file."""
+    """A changed mode is not a change of the file, so the file is read again after ``RETRY`` looks."""
     watch = start(file, TLS)
     before = watch.settings()
     change(directory / "server.key", (directory / "server.key").read_bytes())
@@ -186,7 +186,7 @@ def test_a_certificate_that_may_be_read_only_later(file: Path, directory: Path, 
 
 
 def test_a_volume_of_kubernetes_is_swapped(file: Path, directory: Path) -> None:
-    """The names are links through a directory that is a link itself, which is replaced."""
+    """The file's name is a link through a directory that is itself a link, and this link is replaced."""
     for version, user in (("v1", "alice"), ("v2", "bob")):
         (directory / version).mkdir()
         (directory / version / "web.yml").write_text(PLAIN.replace("alice", user))
@@ -253,7 +253,7 @@ def test_somebody_looks(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "INTERVAL", 0.001)
     monkeypatch.setattr(WebConfigWatch, "look", lambda self: looks.release())
     watch = start(file, PLAIN)
-    # No thread by itself: it would begin before the agent's own are kept out of what is recorded.
+    # The constructor starts no thread, as it runs before the agent's threads are excluded from recording.
     assert watchers() == []
     watch.start()
     assert all(looks.acquire(timeout=patience(10)) for _ in range(3))
