@@ -69,7 +69,7 @@ def first(server: Prometheus, expr: str) -> float:
 
 def asked(expr: str, probe: str = ".+") -> str:
     """A query as Grafana sends it, with its variables replaced."""
-    values = {"$job": ".+", "$instance": ".+", "$probe": probe, "$__rate_interval": "20s"}
+    values = {"$job": ".+", "$instance": ".+", "$probe": probe, "$__rate_interval": "60s"}
     for name, value in values.items():
         expr = expr.replace(name, value)
     return expr
@@ -89,7 +89,7 @@ class TestDashboards:
     @pytest.mark.parametrize(("expr", "instant"), list(targets()))
     def test_a_query_answers(self, server: Prometheus, expr: str, instant: bool) -> None:
         def answers() -> bool:
-            found = server.now(expr) if instant else server.over(expr, 30)
+            found = server.now(expr) if instant else server.over(expr, 60)
             return any(series.finite for series in found)
 
         eventually(answers)
@@ -216,9 +216,9 @@ def the_heatmap(server: Prometheus, title: str, probe: str) -> str:
 
 
 def the_lines(server: Prometheus, panel: Any, probe: str = ".+") -> list[Line]:
-    """The lines of a panel with one query, for the last minute."""
+    """The lines of a panel with one query, for the last two minutes."""
     (target,) = panel["targets"]
-    found = server.over(asked(target["expr"], probe), 60, 2)
+    found = server.over(asked(target["expr"], probe), 120, 2)
     return [Line(legend(target["legendFormat"], one.labels), one.finite) for one in found if one.finite]
 
 
