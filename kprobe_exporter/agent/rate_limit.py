@@ -140,8 +140,10 @@ class Budget:
             if (count := hits.get(name)) is None:
                 continue
             more, seconds = probe.read(count, now)
+            if probe.until is not None:
+                continue  # It fired on until the kernel had disabled it; no other probe is to pay for that.
             fired += more
-            if probe.until is None and seconds > 0:
+            if seconds > 0:
                 rates[name] = more / seconds
                 if probe.bucket is not None and probe.bucket.take(more, seconds):
                     tripped.append(self._off(name, now, rates[name], probe.bucket.limit))

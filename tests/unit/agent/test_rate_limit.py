@@ -103,6 +103,14 @@ def test_when_one_goes_for_its_own_limit_the_others_are_looked_at_without_it() -
     assert not any(watch.second(a=1000, b=50_000).tripped for _ in range(9))
 
 
+def test_late_hits_of_a_tripped_probe_trip_no_other() -> None:
+    """The kernel takes some time to disable a probe; what fires until then is in the next reading."""
+    watch = Watch({"loud": None, "quiet": None}, 2000)
+    assert watch.until_tripped(loud=100_000, quiet=10)[1].probe == "loud"
+    watch.hits["loud"] += 50_000
+    assert not watch.second(quiet=10).tripped
+
+
 def test_unknown_for_a_while() -> None:
     watch = Watch({"a": 1000})
     watch.now += 20
