@@ -10,7 +10,7 @@ from http import HTTPStatus
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
@@ -158,13 +158,12 @@ class _Workers:
 
         async def endpoint(request: Request) -> Response:
             try:
-                await request.body()  # Only after the body does the server tell that the client has gone.
                 async with self._free:
                     if not without_client and await request.is_disconnected():
                         return line("the client has gone", HTTPStatus.SERVICE_UNAVAILABLE)
                     return await asyncio.get_running_loop().run_in_executor(self._threads, respond, request)
-            except (asyncio.CancelledError, ClientDisconnect):
-                # The server stops and does not wait any longer, or the client has gone.
+            except asyncio.CancelledError:
+                # The server stops and does not wait any longer; the worker's response is discarded.
                 return line("the agent stops", HTTPStatus.SERVICE_UNAVAILABLE)
             except Exception as error:
                 # %r keeps the message on one line.
