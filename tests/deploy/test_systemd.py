@@ -5,10 +5,8 @@ start takes a minute. tests/faults/test_systemd.py runs it on a kernel with kpro
 """
 
 import os
-import re
 import signal
 import subprocess
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -16,9 +14,17 @@ import pytest
 
 from tests.kernel.conftest import as_found, tracefs  # noqa: F401
 from tests.support.kernel_ids import kernel_tid
+from tests.support.libc import own_libc
 from tests.support.patience import eventually
-from tests.support.systemd import START_TIME, UNIT, Systemd, configure, lay_out, running_manager, scrape
-from tests.vm.boot import free_port
+from tests.support.systemd import (  # noqa: F401
+    START_TIME,
+    UNIT,
+    Systemd,
+    configure,
+    port,
+    scrape,
+    systemd,
+)
 
 pytestmark = [pytest.mark.needs("uprobe_events"), pytest.mark.usefixtures("as_found")]
 
@@ -40,28 +46,10 @@ probes:
 @pytest.fixture
 def config() -> str:
     """Two probes of the C library that this process uses, and one of a function that the library lacks."""
-    maps = Path("/proc/self/maps").read_text()
-    libc = re.search(r"/\S+/libc\.so\.6$", maps, re.MULTILINE)
-    assert libc, maps
-    return CONFIG.format(libc=libc[0], tid=kernel_tid())
+    return CONFIG.format(libc=own_libc(), tid=kernel_tid())
 
 
-@pytest.fixture
-def port() -> int:
-    return free_port(20000)
-
-
-@pytest.fixture
-def systemd(tmp_path: Path, tracefs: Path, port: int) -> Iterator[Systemd]:  # noqa: F811
-    """Yield a manager that has loaded the unit and started nothing."""
-    files = tmp_path / "units"
-    lay_out(files, port)
-    with running_manager(tmp_path, files) as manager:
-        yield manager
-        manager.inside("systemctl", "stop", UNIT)  # in case the test failed
-
-
-def test_a_life(systemd: Systemd, port: int, config: str) -> None:
+def test_a_life(systemd: Systemd, port: int, config: str) -> None:  # noqa: F811
     configure(systemd, config)
     systemd.ctl("start", UNIT)  # returns when the agent has sent READY=1
     assert systemd.shows("StatusText") == "2 of 3 probes are up; down: absent"
@@ -108,11 +96,11 @@ def assert_hardened(process: Path) -> None:
     assert b"NOTIFY_SOCKET=" in environment  # the environment at exec; children do not inherit it
 
 
-def has_heard_since(systemd: Systemd, heard: str) -> bool:
+def has_heard_since(systemd: Systemd, heard: str) -> bool:  # noqa: F811
     return systemd.shows("WatchdogTimestampMonotonic") != heard
 
 
-def watched(systemd: Systemd, config: str, seconds: int) -> int:
+def watched(systemd: Systemd, config: str, seconds: int) -> int:  # noqa: F811
     """Start the unit with a watchdog of ``seconds``, and return the id of its process."""
     drop_in = Path(f"/proc/{systemd.pid}/root/run/systemd/system/{UNIT}.d/watchdog.conf")
     drop_in.write_text(f"[Service]\nWatchdogSec={seconds}s\nRestartSec=100ms\n")
@@ -122,7 +110,7 @@ def watched(systemd: Systemd, config: str, seconds: int) -> int:
     return systemd.main_pid()
 
 
-def test_the_watchdog(systemd: Systemd, port: int, config: str) -> None:
+def test_the_watchdog(systemd: Systemd, port: int, config: str) -> None:  # noqa: F811
     """A working agent keeps meeting the watchdog's deadline; systemd replaces one that hangs."""
     pid = watched(systemd, config, 6)
 
@@ -140,7 +128,7 @@ def test_the_watchdog(systemd: Systemd, port: int, config: str) -> None:
     systemd.ctl("stop", UNIT)
 
 
-def test_the_watchdog_of_a_thread_that_hangs(systemd: Systemd, port: int, config: str) -> None:
+def test_the_watchdog_of_a_thread_that_hangs(systemd: Systemd, port: int, config: str) -> None:  # noqa: F811
     """Scrapes are still answered; the stuck thread is reported, and then systemd replaces the agent."""
     pid = watched(systemd, config, 8)
 
@@ -161,7 +149,7 @@ def test_the_watchdog_of_a_thread_that_hangs(systemd: Systemd, port: int, config
     systemd.ctl("stop", UNIT)
 
 
-def test_a_wrong_configuration_is_not_tried_again(systemd: Systemd) -> None:
+def test_a_wrong_configuration_is_not_tried_again(systemd: Systemd) -> None:  # noqa: F811
     configure(systemd, "probes: [{name: X}]")
     assert systemd.inside("systemctl", "start", UNIT).returncode == 1
     assert systemd.shows("ExecMainStatus") == "2"

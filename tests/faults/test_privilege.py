@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,6 +24,7 @@ from tests.faults.confinement import (
     read_only,
 )
 from tests.kernel.conftest import as_found, tracefs  # noqa: F401
+from tests.support.libc import own_libc
 from tests.support.patience import eventually
 
 pytestmark = pytest.mark.needs("kprobe_events")
@@ -183,12 +183,6 @@ def counted(metrics: Metrics) -> dict[str, float]:
 def has_addresses() -> bool:
     """Whether tracefs has the addresses of functions (since 6.5)."""
     return Path("/sys/kernel/tracing/available_filter_functions_addrs").exists()
-
-
-def own_libc() -> str:
-    found = re.search(r"(/\S*/libc[.-]\S*so\S*)$", Path("/proc/self/maps").read_text(), re.MULTILINE)
-    assert found
-    return found[1]
 
 
 def assert_confined(pid: int, place: Path, names: list[str]) -> None:

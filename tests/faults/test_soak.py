@@ -16,9 +16,9 @@ import pytest
 from tests.agent_process import AgentProcess, Metrics
 from tests.faults import soak
 from tests.faults.soak import BURSTS, Eye, Load
-from tests.faults.test_privilege import own_libc
 from tests.kernel.conftest import StartAgent, as_found, start_agent, tracefs  # noqa: F401
 from tests.support.leftovers import definitions
+from tests.support.libc import own_libc
 from tests.support.patience import eventually
 
 pytestmark = [pytest.mark.needs("kprobe_events"), pytest.mark.needs("uprobe_events")]
@@ -68,7 +68,7 @@ class Soak:
                 self.load.burst(BURSTS[number % len(BURSTS)])
             if work == reload_at:
                 self.reloads += 1
-                self.config.write_text(soak.text(own_libc(), other=bool(self.reloads % 2)))
+                self.config.write_text(soak.text(str(own_libc()), other=bool(self.reloads % 2)))
                 self.agent.signal(signal.SIGHUP)
             self.rounds = self.load.done()
             self.applied()  # a scrape reads the quiet calls' events before a burst may overrun them
@@ -118,7 +118,7 @@ def _write(path: Path, line: str) -> None:
 @pytest.fixture
 def soaked(start_agent: StartAgent, tracefs: Path, tmp_path: Path) -> Iterator[Soak]:  # noqa: F811
     with closing(Load()) as load:
-        agent = start_agent(soak.text(own_libc(), other=False))
+        agent = start_agent(soak.text(str(own_libc()), other=False))
         yield Soak(agent, tmp_path / "config0.yaml", tracefs, load)
 
 

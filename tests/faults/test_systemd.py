@@ -2,15 +2,13 @@
 
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.kernel.conftest import as_found, tracefs  # noqa: F401
 from tests.support.patience import eventually
-from tests.support.systemd import UNIT, UNITS, Systemd, configure, lay_out, running_manager, scrape
-from tests.vm.boot import free_port
+from tests.support.systemd import UNIT, UNITS, Systemd, configure, port, scrape, systemd  # noqa: F401
 
 pytestmark = [pytest.mark.needs("kprobe_events"), pytest.mark.usefixtures("as_found")]
 
@@ -25,22 +23,7 @@ probes:
 """
 
 
-@pytest.fixture
-def port() -> int:
-    return free_port(20000)
-
-
-@pytest.fixture
-def systemd(tmp_path: Path, tracefs: Path, port: int) -> Iterator[Systemd]:  # noqa: F811
-    """Yield a manager that has loaded the unit and started nothing."""
-    files = tmp_path / "units"
-    lay_out(files, port)
-    with running_manager(tmp_path, files) as manager:
-        yield manager
-        manager.inside("systemctl", "stop", UNIT)  # in case the test failed
-
-
-def test_with_names_of_addresses(systemd: Systemd, port: int) -> None:
+def test_with_names_of_addresses(systemd: Systemd, port: int) -> None:  # noqa: F811
     """The drop-in adds CAP_SYSLOG only; without it, `caller` is unknown on Linux 6.1."""
     files = Path(f"/proc/{systemd.pid}/root/run/systemd/system/{UNIT}.d")
     shutil.copy(UNITS / "drop-ins/symbols.conf", files / "symbols.conf")

@@ -19,6 +19,7 @@ from tests.agent_process import AgentProcess, Metrics
 from tests.kernel.conftest import StartAgent
 from tests.kernel.test_lifecycle import foreign_things
 from tests.support.leftovers import definitions, instances
+from tests.support.libc import own_libc
 from tests.support.patience import eventually, patience
 
 GETPPID = "kprobe:__x64_sys_getppid"
@@ -373,7 +374,7 @@ def test_every_kind_comes_and_goes(reloaded: Callable[..., Reloaded]) -> None:
         TABLE.replace("metrics: [", "filter: 'common_pid > 1', metrics: ["),
         f"{{name: pair, attach: {{pair: {{from: '{fork}', to: '{execute}', key: [tid]}}}}}}",
         '{name: some, attach: "kprobe:vfs_fsync*", metrics: [{counter: some_total}]}',
-        f'{{name: library, attach: "ucall:{libc()}:getppid", returns: int}}',
+        f'{{name: library, attach: "ucall:{own_libc()}:getppid", returns: int}}',
     ]
     run = reloaded(*first)
     for probes in (second, first, second):
@@ -396,12 +397,6 @@ def test_every_kind_comes_and_goes(reloaded: Callable[..., Reloaded]) -> None:
         assert where or probes is second
     assert metrics.value(LOST, reason="unparsed") == 0
     assert "Traceback" not in run.agent.output()
-
-
-def libc() -> str:
-    """Return the file from which this process has its getppid."""
-    lines = Path("/proc/self/maps").read_text().splitlines()
-    return next(line.split()[-1] for line in lines if "/libc.so" in line or "/libc-" in line)
 
 
 def test_a_long_life_gathers_nothing(reloaded: Callable[..., Reloaded], tracefs: Path) -> None:

@@ -3,7 +3,6 @@
 import ctypes
 import os
 import platform
-import re
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +28,7 @@ from kprobe_exporter.tracefs.refusal import UNFIT
 from tests.compiling import compiled
 from tests.kernel.test_pages import by_text, compare
 from tests.support.kernel_ids import kernel_tid
+from tests.support.libc import own_libc
 
 compiled_walk: Any = pytest.importorskip("kprobe_exporter.source._pages")
 pytestmark = pytest.mark.needs("uprobe_events")
@@ -224,12 +224,6 @@ def test_a_foreign_uprobe_of_our_name(instance: Instance, program: Path) -> None
             assert read_counts(instance, [probe]).hits == {"enter": 2 * TIMES}
         finally:
             files.write("uprobe_events", f"-:{group}/enter")
-
-
-def own_libc() -> str:
-    found = re.search(r"(/\S*/libc[.-]\S*so\S*)$", Path("/proc/self/maps").read_text(), re.MULTILINE)
-    assert found
-    return found[1]
 
 
 def test_a_version_of_a_function_of_the_c_library(instance: Instance) -> None:

@@ -11,9 +11,12 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from tests.agent_process import Metrics
 from tests.support.patience import eventually, patience
 from tests.vm import ROOT
+from tests.vm.boot import free_port
 
 MANAGER = Path("/lib/systemd/systemd")
 UNITS = ROOT / "deploy/systemd"
@@ -79,6 +82,21 @@ class Systemd:
 
 def _namespace(process: Path) -> str:
     return str((process / "ns/pid").readlink())
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port(20000)
+
+
+@pytest.fixture
+def systemd(tmp_path: Path, tracefs: Path, port: int) -> Iterator[Systemd]:
+    """Yield a manager that has loaded the unit and started nothing."""
+    files = tmp_path / "units"
+    lay_out(files, port)
+    with running_manager(tmp_path, files) as manager:
+        yield manager
+        manager.inside("systemctl", "stop", UNIT)  # in case the test failed
 
 
 def lay_out(files: Path, port: int) -> None:

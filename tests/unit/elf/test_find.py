@@ -18,6 +18,7 @@ from kprobe_exporter.elf import Code, file_offset, functions, locate
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.target import parse_target
 from tests.compiling import compiled
+from tests.support.libc import own_libc
 from tests.support.patience import patience
 
 PROGRAM = """
@@ -128,13 +129,6 @@ def test_what_is_stripped_of_everything(build: Callable[..., Path]) -> None:
     path = build("nameless", PROGRAM, "-static", "-s")
     assert "is stripped of all names: write the offset of 'main' instead" in refusal(path, "main")
     assert list(functions(str(path))) == []
-
-
-def own_libc() -> Path:
-    """Return the path of this process's C library."""
-    found = re.search(r"(/\S*/libc[.-]\S*so\S*)$", Path("/proc/self/maps").read_text(), re.MULTILINE)
-    assert found
-    return Path(found[1])
 
 
 def mapped(path: Path, address: int) -> int | None:
