@@ -143,7 +143,7 @@ class Agent:
                 *agent_families(numbers, BUILD, read.at, age, successful=read.successful),
                 *off_families(shown),
                 *fault_families(self._vigil.faults, self._vigil.noticed),
-                self._watch.overhead.family(),
+                self._watch.overhead.family(probe.name for probe in probes),
                 *(self._telemetry.families() if self._telemetry else ()),
             ),
             tuple(statuses),

@@ -67,5 +67,7 @@ class Overhead:
             del self._hits[name]
         self._seconds = found
 
-    def family(self) -> Family:
-        return Family(NAME, "counter", HELP, ("probe",), {(name,): s for name, s in self._seconds.items()})
+    def family(self, probes: Iterable[str]) -> Family:
+        """Return the estimates of ``probes``, the current ones; one added since the last update has 0."""
+        seconds = self._seconds
+        return Family(NAME, "counter", HELP, ("probe",), {(name,): seconds.get(name, 0.0) for name in probes})

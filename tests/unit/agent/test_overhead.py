@@ -53,24 +53,31 @@ def test_hist_triggers_cost_too() -> None:
     )
 
 
-def seconds(overhead: Overhead) -> dict[str, float]:
-    return {name: float(str(value)) for (name,), value in overhead.family().samples.items()}
+def seconds(overhead: Overhead, *probes: str) -> dict[str, float]:
+    return {name: float(str(value)) for (name,), value in overhead.family(probes).samples.items()}
 
 
 def test_it_never_goes_down_and_forgets_what_is_gone() -> None:
     overhead = Overhead()
     overhead.update({"a": 10, "b": 1}, {"a": 2.0, "b": 1.0})
-    assert seconds(overhead) == {"a": 20.0, "b": 1.0}
+    assert seconds(overhead, "a", "b") == {"a": 20.0, "b": 1.0}
     overhead.update({"a": 15}, {"a": 1.0, "b": 1.0})
-    assert seconds(overhead) == {"a": 25.0, "b": 1.0}
+    assert seconds(overhead, "a", "b") == {"a": 25.0, "b": 1.0}
     overhead.update({"b": 3}, {"b": 1.0})
-    assert seconds(overhead) == {"b": 3.0}
+    assert seconds(overhead, "a", "b") == {"a": 0.0, "b": 3.0}
     overhead.update({"a": 2, "b": 3}, {"a": 1.0, "b": 1.0})
-    assert seconds(overhead) == {"a": 2.0, "b": 3.0}
+    assert seconds(overhead, "a", "b") == {"a": 2.0, "b": 3.0}
 
 
 def test_one_that_was_removed_and_came_again_between_two_looks_adds_up() -> None:
     overhead = Overhead()
     overhead.update({"a": 10}, {"a": 2.0})
     overhead.update({"a": 3}, {"a": 2.0})
-    assert seconds(overhead) == {"a": 26.0}
+    assert seconds(overhead, "a") == {"a": 26.0}
+
+
+def test_the_current_probes_only() -> None:
+    """A probe that a reload removed has no estimate from then on, and one that it added begins with 0."""
+    overhead = Overhead()
+    overhead.update({"a": 10}, {"a": 2.0})
+    assert seconds(overhead, "b") == {"b": 0.0}
