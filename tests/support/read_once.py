@@ -45,21 +45,28 @@ def read_once(kernel: MountedTracefs) -> Iterator[None]:
         gc.unfreeze()
 
 
+def _loaded_modules() -> frozenset[str]:
+    """Return the names of the loaded modules, with which the lists and the functions change."""
+    lines = MODULES.read_text().splitlines() if MODULES.exists() else ()
+    return frozenset(line.partition(" ")[0] for line in lines)
+
+
 def _lists(patch: pytest.MonkeyPatch, kernel: MountedTracefs) -> None:
     """Keep the lines of the long lists: the kernel takes longer to write them than a process to read them."""
     read: Callable[[Path], Iterator[bytes]] = vars(lists)["_lines"]
-    known: dict[tuple[Path, frozenset[str]], list[bytes]] = {}
+    known: dict[Path, tuple[frozenset[str], list[bytes]]] = {}
 
     def lines(path: Path) -> Iterator[bytes]:
         if path.name not in ("kallsyms", TRACEABLE):
             yield from read(path)
             return
-        place = path, frozenset(lists.modules(read(MODULES)) if MODULES.exists() else ())
         with path.open("rb") as file:  # the process may lack the right to open it, or see no addresses
             first = file.readline()
-        if place not in known:
-            known[place] = list(read(path))
-        yield from known[place] if known[place][:1] == [first] else read(path)
+        loaded = _loaded_modules()
+        if path not in known or known[path][0] != loaded:
+            known[path] = loaded, list(read(path))
+        kept = known[path][1]
+        yield from kept if kept[:1] == [first] else read(path)
 
     patch.setattr(lists, "_lines", lines)
     for path in (kernel.root / TRACEABLE, Path("/proc/kallsyms")):
@@ -69,15 +76,14 @@ def _lists(patch: pytest.MonkeyPatch, kernel: MountedTracefs) -> None:
 
 def _functions(patch: pytest.MonkeyPatch, kernel: MountedTracefs) -> None:
     read: Callable[[Resolver], dict[str, list[str]] | None] = vars(Resolver)["_places"].func
-    known: dict[tuple[str, ...], dict[str, list[str]] | None] = {}
+    known: dict[frozenset[str], dict[str, list[str]] | None] = {}
 
     def places(resolver: Resolver) -> dict[str, list[str]] | None:
-        lines = MODULES.read_text().splitlines() if MODULES.exists() else ()
-        modules = tuple(sorted(line.partition(" ")[0] for line in lines))
-        if modules not in known:
+        loaded = _loaded_modules()
+        if loaded not in known:
             known.clear()
-            known[modules] = read(resolver)
-        return known[modules]
+            known[loaded] = read(resolver)
+        return known[loaded]
 
     patch.setattr(Resolver, "_places", property(places))
     _ = Resolver.of(kernel)._places

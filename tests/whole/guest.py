@@ -21,13 +21,13 @@ COPY = Path("/tmp/packs")
 NAME = "worker"
 """Of this process, in events."""
 
-OF_ALL = {
-    '"tracepoint:sched:sched_wakeup", fetch: {task: pid}': f"filter: comm == '{NAME}'",
-    '"tracepoint:sched:sched_wakeup_new", fetch: {task: pid}': f"filter: comm == '{NAME}'",
-    '"tracepoint:sched:sched_switch", fetch: {task: next_pid}': f"filter: next_comm == '{NAME}'",
+FILTERS = {
+    '"tracepoint:sched:sched_wakeup", fetch: {task: pid}': f", filter: comm == '{NAME}'",
+    '"tracepoint:sched:sched_wakeup_new", fetch: {task: pid}': f", filter: comm == '{NAME}'",
+    '"tracepoint:sched:sched_switch", fetch: {task: next_pid}': f", filter: next_comm == '{NAME}'",
     'filter: "prev_pid != 0 ': f"&& prev_comm == '{NAME}' ",
 }
-"""What the scheduler's pack records of all tasks, and what makes it record this process alone."""
+"""Places in the scheduler's pack, and what is added behind each, so that it records this process alone."""
 
 RUN = ("run", "--config", str(COPY), "--config", str(HERE / "config.yaml"))
 
@@ -38,10 +38,9 @@ def copy_packs() -> None:
     shutil.copytree(PACKS, COPY)
     pack = COPY / "scheduler.yaml"
     text = pack.read_text()
-    for old, narrowed in OF_ALL.items():
-        assert text.count(old) == 1, old
-        joint = "" if narrowed.startswith("&&") else ", "
-        text = text.replace(old, f"{old}{joint}{narrowed}")
+    for place, added in FILTERS.items():
+        assert text.count(place) == 1, place
+        text = text.replace(place, place + added)
     pack.write_text(text)
 
 
