@@ -2,17 +2,25 @@
 
 In a VM all of them count, since only tests run there. On a machine with other programs, which add and remove
 events and instances at any time, only names that tests or their agents use count.
+
+``python -m tests.support.leftovers`` removes what tests left on this machine that were killed.
 """
 
 import os
 import re
+import sys
+from contextlib import suppress
 from pathlib import Path
+
+from kprobe_exporter.tracefs.files import MountedTracefs
+from tests.support import private_tracefs
 
 ALONE = "KPROBE_EXPORTER_VM" in os.environ
 NAMES = re.compile(
     r"kprobe_exporter.*"  # the names of agents, traces and doctors
     r"|.*_under_test.*|kp_.*|capture_.*|harness_.*"
-    r"|contract_test.*|example-packs|foreign|other|other_agent|otlp_faults|somebody"
+    r"|contract_test.*|example-packs|foreign|hostile_logs|hostile_web|other|other_agent|otlp_faults"
+    r"|slow_clients|somebody"
 )
 """Names of event groups and of instances."""
 
@@ -38,3 +46,33 @@ def counts(name: str, *, alone: bool = ALONE) -> bool:
 def group(line: str) -> str:
     """The group in ``r23:GROUP/EVENT PLACE``; the kernel always prints a definition's group."""
     return line.split(" ", maxsplit=1)[0].partition(":")[2].partition("/")[0]
+
+
+def remove(tracefs: Path) -> list[str]:
+    """Remove the instances that count and the definitions of their groups; return the names of what is gone.
+
+    The kernel refuses that for an instance whose files a process has open, such as a live agent's: it stays,
+    with its definitions. Removing an instance disables the events in it.
+    """
+    gone = []
+    for name in instances(tracefs, alone=False):
+        with suppress(OSError):
+            (tracefs / "instances" / name).rmdir()
+            gone.append(f"instances/{name}")
+    alive = instances(tracefs, alone=False)
+    for file in (tracefs / name for name in ("kprobe_events", "uprobe_events", "dynamic_events")):
+        lines = file.read_text().splitlines() if file.exists() else []
+        for line in lines:
+            event = line.split(" ", maxsplit=1)[0].partition(":")[2]
+            if counts(group(line), alone=False) and group(line) not in alive:
+                with suppress(OSError):
+                    MountedTracefs(tracefs).write(file.name, f"-:{event}")
+                    gone.append(event)
+    return gone
+
+
+if __name__ == "__main__":
+    if not (reason := private_tracefs.provide()):
+        for removed in remove(private_tracefs.TRACEFS):
+            print(f"removed {removed}, which a killed test left")
+    sys.exit(reason)

