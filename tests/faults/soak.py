@@ -31,7 +31,7 @@ LOUD: Mapping[str, Callable[[], object]] = {
     "getresgid": os.getresgid,
 }
 BURSTS = (20, 200, 1000)
-"""Rounds of all loud calls, in turn; the last one is too much for the buffer."""
+"""Rounds of all loud calls, in turn; the last one is too much for the buffer while the agent is stopped."""
 
 QUIET_ROUNDS = 20
 

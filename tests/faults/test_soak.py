@@ -28,7 +28,7 @@ RELOAD_EVERY = 2
 DELETE_EVERY = 6
 """In cycles of 5 s: a reload each 10 s, and a probe deleted by hand each 30 s."""
 
-WARM_UP = 8
+WARM_UP = 4
 """Cycles before measuring starts."""
 
 HITS, EVENTS, LOST = "kprobe_hits_total", "kprobe_exporter_events_total", "kprobe_exporter_events_lost_total"
@@ -57,7 +57,10 @@ class Soak:
         return _value(self.agent.get(f"/metrics?name[]={RELOADED}"), RELOADED)
 
     def cycle(self, number: int) -> None:
-        """Make some quiet calls and a burst. Every second cycle reloads during one of the two."""
+        """Make some quiet calls and a burst, the largest while the agent is stopped.
+
+        Every second cycle reloads during one of the two.
+        """
         reload_at = {0: "quiet", RELOAD_EVERY: "burst"}.get(number % (2 * RELOAD_EVERY))
         before = self.applied()
         for work in ("quiet", "burst"):
@@ -65,12 +68,16 @@ class Soak:
                 self.load.quiet()
                 self.quiet += soak.QUIET_ROUNDS
             else:
-                self.load.burst(BURSTS[number % len(BURSTS)])
+                rounds = BURSTS[number % len(BURSTS)]
+                if rounds == max(BURSTS):  # a reader that runs might keep up with the load
+                    self.agent.signal(signal.SIGSTOP)
+                self.load.burst(rounds)
             if work == reload_at:
                 self.reloads += 1
                 self.config.write_text(soak.text(str(own_libc()), other=bool(self.reloads % 2)))
                 self.agent.signal(signal.SIGHUP)
             self.rounds = self.load.done()
+            self.agent.signal(signal.SIGCONT)
             self.applied()  # a scrape reads the quiet calls' events before a burst may overrun them
         if reload_at is not None:
             eventually(lambda: self.applied() > before, 60)
