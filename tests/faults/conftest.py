@@ -10,6 +10,6 @@ if "KPROBE_EXPORTER_VM" in os.environ:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--minutes", type=float, default=1.0, help="that the soak takes")
+    parser.addoption("--minutes", type=float, default=0.5, help="that the soak takes")
     parser.addoption("--every", type=int, default=12, help="change after which an agent is killed; 1 for all")
     parser.addoption("--figures", type=Path, help="where the soak writes what it measured, as JSON")

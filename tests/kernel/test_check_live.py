@@ -13,6 +13,7 @@ from kprobe_exporter.config.files import DEFAULT
 from kprobe_exporter.symbols.functions import Functions, Lists
 from kprobe_exporter.tracefs.files import MountedTracefs
 from tests.agent_process import Metrics
+from tests.conftest import has
 from tests.kernel.conftest import StartAgent
 from tests.support.leftovers import definitions
 
@@ -76,7 +77,11 @@ def test_it_foretells_what_run_settles_on(start_agent: StartAgent, tracefs: Path
     rows = look(path)
     assert (definitions(tracefs), errors(tracefs), (tracefs / "set_event").read_text()) == before
     agent = start_agent(path.read_text())
-    compare(rows, agent.scrape())
+    metrics = agent.scrape()
+    compare(rows, metrics)
+    if has("kprobe_events"):
+        up = {metrics.value("kprobe_up", **labels) for labels in metrics.labels("kprobe_up")}
+        assert up == {1}, agent.output()
     if path == DEFAULT:
         assert look(path) == rows, "an agent that runs makes no difference"
 

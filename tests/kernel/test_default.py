@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -12,9 +11,6 @@ from tests.agent_process import Metrics
 from tests.conftest import has
 from tests.kernel.conftest import StartAgent
 from tests.support.patience import eventually
-
-ROOT = Path(__file__).parents[2]
-EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 
 
 def test_the_packaged_configuration(start_agent: StartAgent) -> None:
@@ -83,12 +79,3 @@ def _fail_to_open_and_sync() -> None:
         os.fsync(write)
     os.close(read)
     os.close(write)
-
-
-@pytest.mark.needs("kprobe_events")
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
-def test_every_example_comes_up(start_agent: StartAgent, example: Path) -> None:
-    agent = start_agent(example.read_text())
-    metrics = agent.scrape()
-    down = [labels for labels in metrics.labels("kprobe_up") if metrics.value("kprobe_up", **labels) != 1]
-    assert not down, agent.output()

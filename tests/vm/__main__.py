@@ -41,6 +41,7 @@ HOST_SUITES = {
         "tests/contract",
         "tests/e2e",
         "tests/sanitizer",
+        "tests/faults/test_otlp_faults.py",
         "tests/faults/test_slow_clients.py",
         "tests/faults/test_web.py",
     ),

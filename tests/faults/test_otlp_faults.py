@@ -1,7 +1,6 @@
 """With a faulty collector, an agent loses no event, counts all items, and delays no scrape and no end.
 
-The events are those of tracepoints, which every kernel has, at the rate that is sent by default. Under
-emulation each fault comes in one protocol, else in both.
+The events are those of tracepoints, which every kernel has, at the rate that is sent by default.
 """
 
 import json
@@ -20,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kprobe_exporter.agent.otlp import FLUSH
 from tests.agent_process import AgentProcess, Metrics
-from tests.kernel.conftest import StartAgent
+from tests.kernel.conftest import StartAgent, as_found, start_agent, tracefs  # noqa: F401
 from tests.kernel.workload import Child, children
 from tests.otlp_apart import Apart, collector_apart
 from tests.otlp_faults import OK, Fault
@@ -30,8 +29,6 @@ HTTP, GRPC = "http/protobuf", "grpc"
 
 CALLS = 1200
 """Calls of each of the two kinds, which make three batches of a signal."""
-
-EMULATED = "KPROBE_EXPORTER_VM" in os.environ
 
 IDLE_SCRAPES = 9
 
@@ -207,9 +204,6 @@ HANGS = [
     Case("hangs", GRPC, (Fault(hang=True),), "", set(), "60s"),
     Case("wants silence", HTTP, (Fault(status=429, retry_after=3600),), "", set(), "60s"),
 ]
-if EMULATED:  # there, an agent takes seconds to start and to end
-    CASES = [case for number, case in enumerate(CASES) if number % 4 in {0, 3}]
-    HANGS = HANGS[1:2]
 
 
 def label(case: Case) -> str:
@@ -217,7 +211,7 @@ def label(case: Case) -> str:
 
 
 @pytest.mark.parametrize("case", CASES, ids=label)
-def test_what_a_collector_does(start_agent: StartAgent, case: Case) -> None:
+def test_what_a_collector_does(start_agent: StartAgent, case: Case) -> None:  # noqa: F811
     with children([calls]) as threads, collector_apart(case.protocol, *case.faults) as there:
         agent = start_agent(configuration(threads, there, case))
         metrics = watch(agent, threads[0])
@@ -243,7 +237,7 @@ def test_what_a_collector_does(start_agent: StartAgent, case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", HANGS, ids=label)
-def test_the_end_does_not_wait_for_a_collector(start_agent: StartAgent, case: Case) -> None:
+def test_the_end_does_not_wait_for_a_collector(start_agent: StartAgent, case: Case) -> None:  # noqa: F811
     """An agent ends in time while requests of all three signals are under way and more items wait."""
     with children([calls]) as threads, collector_apart(case.protocol, *case.faults) as there:
         agent = start_agent(configuration(threads, there, case))
