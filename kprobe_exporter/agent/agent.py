@@ -1,6 +1,6 @@
 """The agent: all stages wired together, started in the order of the data flow and stopped in reverse.
 
-config ──► installation (plan, tracefs) ──► source ──► stream (pairing, aggregate, export)
+config ──► installer (plan, tracefs) ──► source ──► pipeline (pairing, aggregate, export)
                              └──────── poller ──────────────┘
 """
 
@@ -16,15 +16,20 @@ from typing import TYPE_CHECKING, NamedTuple
 from kprobe_exporter import __version__
 from kprobe_exporter.agent.cgroup_events import Identities
 from kprobe_exporter.agent.config_diff import difference, needs_restart
-from kprobe_exporter.agent.installer import UNEXPECTED, Installation
-from kprobe_exporter.agent.interference import Vigil
-from kprobe_exporter.agent.pipeline import Stream
+from kprobe_exporter.agent.installer import UNEXPECTED, Installer
+from kprobe_exporter.agent.interference import Interference
+from kprobe_exporter.agent.pipeline import Pipeline
 from kprobe_exporter.agent.probe import ProbeState, State
-from kprobe_exporter.agent.probe_set import Roster
-from kprobe_exporter.agent.repairs import exchanges
-from kprobe_exporter.agent.supervisor import Look, Watch
+from kprobe_exporter.agent.probe_set import ProbeSet
+from kprobe_exporter.agent.repairs import replacements
+from kprobe_exporter.agent.supervisor import Observation, Supervisor
 from kprobe_exporter.aggregate.aggregator import Aggregator
-from kprobe_exporter.aggregate.own import agent_families, fault_families, off_families, probe_families
+from kprobe_exporter.aggregate.self_metrics import (
+    agent_families,
+    fault_families,
+    off_families,
+    probe_families,
+)
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.errors import KprobeExporterError, StartError, TracefsError
@@ -32,7 +37,7 @@ from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.values import Snapshot
 from kprobe_exporter.plan import ProbePlan
 from kprobe_exporter.probing.event_source import PAGE_PARSER, set_up
-from kprobe_exporter.service.shutdown import Stop
+from kprobe_exporter.service.shutdown import Shutdown
 from kprobe_exporter.service.watchdog import Vital
 from kprobe_exporter.source.reader import Reader
 from kprobe_exporter.symbols.addresses import Symbols
@@ -40,7 +45,7 @@ from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance
 
 if TYPE_CHECKING:
-    from kprobe_exporter.agent.otlp import Telemetry
+    from kprobe_exporter.agent.otlp import OtlpExport
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +77,7 @@ class Agent:
     lock, so they never wait for a change. A background thread's error is kept in ``error`` and sets ``stop``.
     """
 
-    def __init__(self, config: Config, files: Tracefs, stop: Stop) -> None:
+    def __init__(self, config: Config, files: Tracefs, stop: Shutdown) -> None:
         self.error: BaseException | None = None
         self._config = config
         self._files = files
@@ -85,14 +90,16 @@ class Agent:
         limits = SeriesLimits(settings.max_series, settings.max_series_total, settings.series_ttl)
         self._identities = Identities()
         self._aggregator = Aggregator(settings.namespace, limits, name_of, self._identities.cgroups.path)
-        self._watch = Watch(self._look, lambda trip: self.disable(trip.probe, str(trip)), self.enable)
-        self._vigil = Vigil()
-        self._telemetry: Telemetry | None = None
+        self._supervisor = Supervisor(
+            self._look, lambda trip: self.disable(trip.probe, str(trip)), self.enable
+        )
+        self._interference = Interference()
+        self._otlp: OtlpExport | None = None
         self._instance: Instance
-        self._installation: Installation
-        self._stream: Stream
+        self._installer: Installer
+        self._pipeline: Pipeline
         self._source: Reader
-        self._roster: Roster
+        self._probe_set: ProbeSet
 
     def __enter__(self) -> "Agent":
         try:
@@ -113,38 +120,38 @@ class Agent:
         self.error = self.error or error
         self._stop.set()
 
-    def insist(self) -> None:
+    def require_all_up(self) -> None:
         """Raise StartError unless every probe that is not optional works (``--fail-fast``)."""
-        for probe in self._roster.down():
+        for probe in self._probe_set.down():
             raise StartError(f"the probe '{probe.name}' is down: {probe.reason}")
 
     def ready(self) -> str | None:
         """Return None if at least one probe works, else the reason why none does."""
-        return self._roster.ready()
+        return self._probe_set.ready()
 
     def vitals(self) -> tuple[Vital, ...]:
         """Return the threads that the agent needs. The kernel may delay the poller: it gets more patience."""
-        poller = Vital("poller", self._roster.poller.progress, patience=5)
+        poller = Vital("poller", self._probe_set.poller.progress, patience=5)
         return Vital("reader", self._source.progress), poller
 
     def snapshot(self) -> Snapshot:
         """Return everything that is shown, as fresh as a bounded wait allows."""
         self._source.drain(DRAIN_TIME)
-        self._roster.poller.refresh(POLL_TIME)
-        probes, read = self._roster.probes, self._read
+        self._probe_set.poller.refresh(POLL_TIME)
+        probes, read = self._probe_set.probes, self._read
         numbers = self._aggregator.copy()
-        statuses = [probe.status(numbers, self._watch.history.rates(probe.name)) for probe in probes]
+        statuses = [probe.status(numbers, self._supervisor.history.rates(probe.name)) for probe in probes]
         shown = [s for s, p in zip(statuses, probes, strict=True) if not p.absent]
-        age = self._roster.poller.age()
+        age = self._probe_set.poller.age()
         return Snapshot(
             (
                 *probe_families(self._config.settings.namespace, shown),
                 *numbers.families,
                 *agent_families(numbers, BUILD, read.at, age, successful=read.successful),
                 *off_families(shown),
-                *fault_families(self._vigil.faults, self._vigil.noticed),
-                self._watch.overhead.family(probe.name for probe in probes),
-                *(self._telemetry.families() if self._telemetry else ()),
+                *fault_families(self._interference.faults, self._interference.noticed),
+                self._supervisor.overhead.family(probe.name for probe in probes),
+                *(self._otlp.families() if self._otlp else ()),
             ),
             tuple(statuses),
         )
@@ -177,16 +184,16 @@ class Agent:
         """Start stage by stage. Started stages are stopped in reverse order, even after an error."""
         acquired = Instance.acquire(self._files, self._config.settings.tracefs_instance)
         self._connect(self._stack.enter_context(acquired))
-        poller = self._roster.poller
+        poller = self._probe_set.poller
         self._stack.callback(poller.close)
         poller.start()
-        if self._telemetry is not None:
-            self._stack.callback(self._telemetry.stop_pushing)
-            self._telemetry.start(self.snapshot, time.time_ns())
+        if self._otlp is not None:
+            self._stack.callback(self._otlp.stop_pushing)
+            self._otlp.start(self.snapshot, time.time_ns())
         with self._changing:  # the start is a reload from nothing
             self._apply(self._config, replace(self._config, probes=()))
-        self._stack.callback(self._watch.close)
-        self._watch.start()
+        self._stack.callback(self._supervisor.close)
+        self._supervisor.start()
 
     def _connect(self, instance: Instance) -> None:
         """Set up the instance, its buffer, the reader and the pipeline behind it, without any probe yet."""
@@ -194,21 +201,23 @@ class Agent:
         self._instance = instance
         symbols = Symbols(self._files)
         stacks_wanted = any(probe.stack for probe in self._config.probes)
-        reading, buffer_kib = set_up(instance, settings, symbols, stacks_wanted=stacks_wanted)
+        event_source, buffer_kib = set_up(instance, settings, symbols, stacks_wanted=stacks_wanted)
         if otlp is not None:
             # Imported only if needed: OpenTelemetry takes time and memory to import.
-            from kprobe_exporter.agent.otlp import Telemetry  # noqa: PLC0415
+            from kprobe_exporter.agent.otlp import OtlpExport  # noqa: PLC0415
 
-            self._telemetry = Telemetry(otlp, self._identities.attributes, self._aggregator.exemplify)
-            self._stack.callback(self._telemetry.close)
+            self._otlp = OtlpExport(otlp, self._identities.attributes, self._aggregator.exemplify)
+            self._stack.callback(self._otlp.close)
         known = self._aggregator, self._identities
-        self._stream = Stream(*known, self._telemetry)
-        self._source = Reader(self._stream.open(instance, reading, symbols, buffer_kib), self.failed)
+        self._pipeline = Pipeline(*known, self._otlp)
+        self._source = Reader(self._pipeline.open(instance, event_source, symbols, buffer_kib), self.failed)
         self._stack.callback(self._source.close)
-        self._installation = Installation(instance, reading, self._identities, self._stop.is_set)
-        self._roster = Roster(instance, self._installation, self._stream, self._source, *known, self._stop)
+        self._installer = Installer(instance, event_source, self._identities, self._stop.is_set)
+        self._probe_set = ProbeSet(
+            instance, self._installer, self._pipeline, self._source, *known, self._stop
+        )
         self._source.start()
-        self._stack.callback(self._roster.off)
+        self._stack.callback(self._probe_set.off)
 
     def _reload(self, config: Config) -> str | None:
         if (reason := needs_restart(self._config, config)) is not None:
@@ -222,14 +231,14 @@ class Agent:
 
     def _apply(self, config: Config, old: Config) -> None:
         """Replace the probes by those of ``config``. The steps that may fail come before the first change."""
-        config = self._installation.expand(config)
+        config = self._installer.expand(config)
         found = difference(old, config)
-        before = {probe.name: probe for probe in self._roster.probes}
+        before = {probe.name: probe for probe in self._probe_set.probes}
         kept = {name for name in found.kept if before[name].state != "failed"}  # failed ones are tried again
-        self._stream.expect(config.probes)
-        self._identities.wish(config)
+        self._pipeline.expect(config.probes)
+        self._identities.configure(config)
         coming = [probe for probe in config.probes if probe.name not in kept]
-        plans = {plan.probe.name: plan for plan in self._installation.plan(coming, config.settings)}
+        plans = {plan.probe.name: plan for plan in self._installer.plan(coming, config.settings)}
         settings = config.settings
         self._aggregator.limit(settings.max_series, settings.max_series_total, settings.series_ttl)
         for probe in config.probes:
@@ -239,41 +248,43 @@ class Agent:
             before[probe.name] if probe.name in kept else ProbeState.of(plans[probe.name])
             for probe in config.probes
         )
-        self._exchange(probes, frozenset(f"{settings.namespace}_{name}" for name in found.anew))
-        self._roster.tidy()
+        self._set_probes(probes, frozenset(f"{settings.namespace}_{name}" for name in found.reset))
+        self._probe_set.prune()
         self._config = config
         up = sum(probe.state == "up" for probe in probes)
         log.info("%d of %d probes are up: %s", up, len(probes), found)
 
-    def _look(self) -> Look:
-        self._look_after()
-        self._roster.poller.refresh(POLL_TIME, watching=True)
+    def _look(self) -> Observation:
+        self._repair()
+        self._probe_set.poller.refresh(POLL_TIME, watching=True)
         # While probes change, the aggregator ignores the counts that are read.
-        age = float("inf") if self._changing.locked() else self._roster.poller.age()
-        hits, probes = self._aggregator.hits(), self._roster.probes
+        age = float("inf") if self._changing.locked() else self._probe_set.poller.age()
+        hits, probes = self._aggregator.hits(), self._probe_set.probes
         limits = {probe.name: probe.plan.probe.limit for probe in probes}
         up = frozenset(probe.name for probe in probes if probe.state == "up")
         costs = {probe.name: probe.cost for probe in probes}
         limit = self._config.settings.limit
-        return Look(hits, limits, up, costs, limit, age)
+        return Observation(hits, limits, up, costs, limit, age)
 
-    def _look_after(self) -> None:
+    def _repair(self) -> None:
         """Notice and repair interference; not while probes change, as a change looks like interference."""
         if not self._changing.acquire(blocking=False):
             return
         try:
             if not self._ended:
-                roster, now = self._roster, time.monotonic()
-                mends = self._vigil.look(self._instance, roster.probes, now, roster.interrupted, roster.own)
-                for old, new in exchanges(roster.probes, mends):
+                probe_set, now = self._probe_set, time.monotonic()
+                repairs = self._interference.look(
+                    self._instance, probe_set.probes, now, probe_set.interrupted, probe_set.own
+                )
+                for old, new in replacements(probe_set.probes, repairs):
                     self._put(old, new)
-                roster.follow_again([mend.probe for mend in mends if mend.action == "enable"])
+                probe_set.follow_again([repair.probe for repair in repairs if repair.action == "enable"])
         finally:
             self._changing.release()
 
-    def _exchange(self, probes: tuple[ProbeState, ...], anew: Collection[str] = ()) -> None:
+    def _set_probes(self, probes: tuple[ProbeState, ...], reset: Collection[str] = ()) -> None:
         try:
-            self._roster.exchange(probes, anew)
+            self._probe_set.replace(probes, reset)
         except BaseException as error:
             self.failed(error)
             raise
@@ -281,7 +292,7 @@ class Agent:
     def _replace(self, name: str, state: State, make: Callable[[ProbePlan], ProbeState]) -> ProbeState | None:
         """Replace the probe ``name`` if it is in this state. Return its successor, None if there is none."""
         with self._changing:
-            probes = self._roster.probes
+            probes = self._probe_set.probes
             for old in probes:
                 if old.name == name and old.state == state and not self._ended:
                     new = make(old.plan)
@@ -290,7 +301,7 @@ class Agent:
         return None
 
     def _put(self, old: ProbeState, new: ProbeState) -> None:
-        self._exchange(tuple(new if probe is old else probe for probe in self._roster.probes))
+        self._set_probes(tuple(new if probe is old else probe for probe in self._probe_set.probes))
 
     def _close(self) -> None:
         changing = self._changing.acquire(timeout=PATIENCE)  # a change may hang in the kernel

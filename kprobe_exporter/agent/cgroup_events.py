@@ -66,7 +66,7 @@ class Identities:
     """The cgroups and pods of threads. The reader's thread owns it while that runs.
 
     Threads are tracked only while the configuration needs their cgroups. The thread that holds the
-    change lock calls ``wish`` and ``follow``, before the reader knows of the change.
+    change lock calls ``configure`` and ``follow``, before the reader knows of the change.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Identities:
         self._whereabouts = Whereabouts(self.cgroups, self.pods)
         self.following: Following | None = None
 
-    def wish(self, config: Config) -> None:
+    def configure(self, config: Config) -> None:
         """Take from the configuration whether cgroups are needed from now on."""
         self._wanted = wants_cgroups(config)
         self._exported = exports_containers(config)
@@ -91,7 +91,7 @@ class Identities:
         """Notes the container of a record's thread; call it in the stream's order. None if not needed."""
         return self._whereabouts.note if self._exported else None
 
-    def follow(self, instance: Instance, kernel: Kernel, slots: Iterator[int]) -> None:
+    def follow(self, instance: Instance, kernel: Kernel, layout_ids: Iterator[int]) -> None:
         """Install the tracepoints if the configuration needs them, or disable them. Where they cannot be
         installed, the agent reads cgroups from /proc only."""
         if not self._wanted and self.following is not None:
@@ -103,7 +103,7 @@ class Identities:
             log.warning("cgroups are looked up in /proc only, where events are read as text")
             return
         try:
-            self.following = Following(instance, kernel, slots, self.cgroups)
+            self.following = Following(instance, kernel, layout_ids, self.cgroups)
         except ProbeRefused as error:
             log.warning("cgroups are looked up in /proc only: %s", error)
 
@@ -120,11 +120,13 @@ class Identities:
 class Following:
     """The tracepoints FOLLOWED, recorded without definitions. Raises ProbeRefused if one is unavailable.
 
-    ``layouts`` go to the source with the probes' own. ``handlers``, by slot, get the records in the order
-    of time. It needs pages: in text, an unprivileged user could forge these events by a file's name.
+    ``layouts`` go to the source with the probes' own. ``handlers``, by layout id, get the records in time
+    order. It needs pages: in text, an unprivileged user could forge these events by a file's name.
     """
 
-    def __init__(self, instance: Instance, kernel: Kernel, slots: Iterator[int], cgroups: Cgroups) -> None:
+    def __init__(
+        self, instance: Instance, kernel: Kernel, layout_ids: Iterator[int], cgroups: Cgroups
+    ) -> None:
         self._cgroups = cgroups
         self.parts: tuple[Installed, ...] = ()
         self.enabled = False
@@ -132,10 +134,10 @@ class Following:
         self.handlers: dict[int, Handle] = {}
         try:
             for followed in FOLLOWED:
-                part = install(instance, _spec(followed, kernel, slots), set())
+                part = install(instance, _spec(followed, kernel, layout_ids), set())
                 self.parts += (part,)
                 self.layouts[part.layout] = part.system
-                self.handlers[part.layout.slot] = _handler(followed.event, part.layout, cgroups)
+                self.handlers[part.layout.layout_id] = _handler(followed.event, part.layout, cgroups)
         except BaseException:
             self.disable()
             raise
@@ -162,14 +164,14 @@ class Following:
             part.disable()
 
 
-def _spec(followed: Followed, kernel: Kernel, slots: Iterator[int]) -> ProbeSpec:
+def _spec(followed: Followed, kernel: Kernel, layout_ids: Iterator[int]) -> ProbeSpec:
     """Plan the tracepoint itself: an eprobe on it would only copy its event."""
     target = Target(Kind.TRACEPOINT, system=followed.system, event=followed.event)
     attach = Attach(target, followed.fields, None, None)
     probe = Probe(followed.event, "", (attach,), aggregate="events")
     text = kernel.event_format(followed.system, followed.event)
     ways = tracepoint_specs(
-        probe, attach, set(followed.fields), text, slots, 1, counted=False, binary=kernel.binary
+        probe, attach, set(followed.fields), text, layout_ids, 1, counted=False, binary=kernel.binary
     )
     for way in ways:
         if isinstance(way, ProbeSpec) and way.file is None:

@@ -13,7 +13,7 @@ RESTART = ("namespace", "tracefs_instance", "source", "buffer_size", "buffer_tot
 class Difference(NamedTuple):
     """The names of probes in the new configuration's order; ``removed`` is in the old one's order.
 
-    ``kept`` probes are collected as before; settings that do not affect this may differ. ``anew`` are the
+    ``kept`` probes are collected as before; settings that do not affect this may differ. ``reset`` are the
     metrics, by their configured names, whose numbers have another meaning than before.
     """
 
@@ -21,7 +21,7 @@ class Difference(NamedTuple):
     changed: tuple[str, ...]
     added: tuple[str, ...]
     removed: tuple[str, ...]
-    anew: frozenset[str]
+    reset: frozenset[str]
 
     def __str__(self) -> str:
         counts = {"added": self.added, "changed": self.changed, "removed": self.removed, "kept": self.kept}

@@ -13,7 +13,7 @@ from kprobe_exporter.labels import decoders
 from kprobe_exporter.model.values import ProbeSpec
 from kprobe_exporter.plan import ProbePlan, plan_probe, wants_symbols
 from kprobe_exporter.probing.attach import settle
-from kprobe_exporter.probing.event_source import Reading, unreadable
+from kprobe_exporter.probing.event_source import EventSource, unreadable
 from kprobe_exporter.probing.kernel_info import expanded, known_kernel
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.symbols.resolve import Resolver
@@ -25,20 +25,24 @@ log = logging.getLogger(__name__)
 UNEXPECTED = "unexpected error from the kernel"
 
 
-class Installation:
+class Installer:
     """Plans and installs probes in one instance. The thread that holds the change lock owns it.
 
     ``stopping`` is called before each probe, so that a request to stop takes effect at once.
     """
 
     def __init__(
-        self, instance: Instance, reading: Reading, identities: Identities, stopping: Callable[[], bool]
+        self,
+        instance: Instance,
+        event_source: EventSource,
+        identities: Identities,
+        stopping: Callable[[], bool],
     ) -> None:
         self._instance = instance
-        self._reading = reading
+        self._event_source = event_source
         self._identities = identities
         self._stopping = stopping
-        self._slots: Iterator[int] = itertools.count()
+        self._layout_ids: Iterator[int] = itertools.count()
         self._resolver = Resolver.of(instance.files)
         self._symbols = Symbols(instance.files)
         self._loaded = False
@@ -51,16 +55,16 @@ class Installation:
 
     def plan(self, probes: Sequence[Probe], settings: Settings) -> list[ProbePlan]:
         """Plan how to collect these; also install or disable the tracepoints of cgroups as configured."""
-        most, binary = settings.max_matches, self._reading.geometry is not None
+        most, binary = settings.max_matches, self._event_source.geometry is not None
         kernel = known_kernel(self._instance, probes, self._resolver, most, binary=binary)
-        self._identities.follow(self._instance, kernel, self._slots)
+        self._identities.follow(self._instance, kernel, self._layout_ids)
         if wants_symbols(probes) and not self._loaded:
             self._symbols = Symbols(self._instance.files)  # a new object: the old one is in use
             self._symbols.text(0)  # loads the symbols now, else events would wait for that
             self._loaded = True
         known = decoders(self._symbols.text, self._identities.pods)
         return [
-            plan_probe(probe, settings.namespace, known, kernel, self._slots, settings.max_series)
+            plan_probe(probe, settings.namespace, known, kernel, self._layout_ids, settings.max_series)
             for probe in probes
         ]
 
@@ -120,10 +124,10 @@ class Installation:
             taken,
             there,
             self._resolver.explain,
-            lambda part: unreadable(self._instance, self._reading, part.system, part.layout),
+            lambda part: unreadable(self._instance, self._event_source, part.system, part.layout),
         )
         probe.reason = " ".join(f"{target}: {reason}" for target, reason in refused.items())
         if probe.attached is None:
             probe.complain()
-        elif self._reading.geometry is None and probe.attached.spec.plan == "events":
+        elif self._event_source.geometry is None and probe.attached.spec.plan == "events":
             warn_of_strings(probe.attached)

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from kprobe_exporter.agent.faults import MEANING, MENDED, OF_THE_INSTANCE, SWITCHES, Fault
 from kprobe_exporter.agent.probe import ProbeState
-from kprobe_exporter.agent.repairs import Action, Mend
+from kprobe_exporter.agent.repairs import Action, Repair
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed
@@ -27,9 +27,9 @@ MODULES = Path("/sys/module")
 PARTS_A_LOOK = 20
 """Events that one look examines. With 50 probes each is examined every 5 s; a look takes at most 1 ms."""
 
-MENDS = 3
+REPAIRS = 3
 WITHIN = 60.0
-"""The agent repairs a probe at most MENDS times within WITHIN seconds; after that it leaves it alone."""
+"""The agent repairs a probe at most REPAIRS times within WITHIN seconds; after that it leaves it alone."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 10.0, 600.0
 """Seconds before a probe that was left alone or not installed is tried again. They double each time."""
@@ -45,13 +45,13 @@ Interrupted: TypeAlias = Callable[[str], object]
 class _History:
     """The repairs of one probe: when they were made, and until when the probe is left alone."""
 
-    mended: list[float] = field(default_factory=list)
+    repaired: list[float] = field(default_factory=list)
     last: float = 0.0
     pause: float = 0.0
     until: float | None = None
 
 
-class Vigil:
+class Interference:
     """The faults that hold now, and their repairs. One thread calls ``look``; any may read the attributes.
 
     ``faults`` hold now, ``noticed`` counts how often each fault began: both are replaced as a whole.
@@ -75,13 +75,13 @@ class Vigil:
         now: float,
         interrupted: Interrupted,
         own: Sequence[Installed],
-    ) -> list[Mend]:
+    ) -> list[Repair]:
         """Return the repairs of the interference until ``now``, in seconds of a monotonic clock.
 
         ``own`` are events that the agent needs for itself. ``interrupted`` is called before recording
         resumes: an entry from before it and a return from after it may belong to different calls.
         """
-        mends: list[Mend] = []
+        repairs: list[Repair] = []
         self._forget({probe.name for probe in probes} | {part.name for part in own})
         for fault, path in self._switches.items():
             off = False
@@ -91,16 +91,16 @@ class Vigil:
                 interrupted("")
             self._set(fault, "", holds=off)
         if self._instance_is_well(instance, interrupted):
-            mends += self._waiting(probes, now)
-            mends += self._modules_of(probes)
+            repairs += self._waiting(probes, now)
+            repairs += self._modules_of(probes)
             for probe, part in self._next(probes):
-                if all(mend.probe != probe.name for mend in mends):
-                    mends += self._examine(instance, probe.name, part, now, interrupted)
+                if all(repair.probe != probe.name for repair in repairs):
+                    repairs += self._examine(instance, probe.name, part, now, interrupted)
             for part in own:
-                mends += self._examine(instance, part.name, part, now, interrupted)
+                repairs += self._examine(instance, part.name, part, now, interrupted)
         self.faults = frozenset(fault for fault, _ in self._holding)
         self.noticed = {fault: self._counts[fault] for fault in MEANING}
-        return mends
+        return repairs
 
     def _instance_is_well(self, instance: Instance, interrupted: Interrupted) -> bool:
         """Return whether its files can be read. Turn recording on again if another process turned it off."""
@@ -134,7 +134,7 @@ class Vigil:
 
     def _examine(
         self, instance: Instance, name: str, part: Installed, now: float, interrupted: Interrupted
-    ) -> list[Mend]:
+    ) -> list[Repair]:
         try:
             enabled = instance.read(f"events/{part.system}/{part.event}/enable").strip()
         except OSError as error:
@@ -151,25 +151,25 @@ class Vigil:
         self._set("probe_disabled", name, holds=False)
         return []
 
-    def _mend(self, name: str, fault: Fault, action: Action, now: float) -> list[Mend]:
+    def _mend(self, name: str, fault: Fault, action: Action, now: float) -> list[Repair]:
         history = self._histories.setdefault(name, _History())
         if now - history.last > RECOVERED:
             history.pause = 0.0
-        history.mended = [then for then in history.mended if now - then < WITHIN]
+        history.repaired = [then for then in history.repaired if now - then < WITHIN]
         history.last = now
         self._set(fault, name, holds=True)
-        if len(history.mended) < MENDS:
-            history.mended.append(now)
-            return [Mend(name, action, MEANING[fault])]
-        history.mended.clear()
+        if len(history.repaired) < REPAIRS:
+            history.repaired.append(now)
+            return [Repair(name, action, MEANING[fault])]
+        history.repaired.clear()
         self._wait(history, now)
         what, _, _ = MEANING[fault].partition(":")
-        times = f"{MENDS + 1} times within {WITHIN:.0f} s"
-        return [Mend(name, "leave", f"{what}, {times}: it is left alone for {history.pause:.0f} s")]
+        times = f"{REPAIRS + 1} times within {WITHIN:.0f} s"
+        return [Repair(name, "leave", f"{what}, {times}: it is left alone for {history.pause:.0f} s")]
 
-    def _waiting(self, probes: Sequence[ProbeState], now: float) -> list[Mend]:
+    def _waiting(self, probes: Sequence[ProbeState], now: float) -> list[Repair]:
         """Return repairs of probes whose pause is over: of those left alone, and of those not installed."""
-        mends = []
+        repairs = []
         for probe in probes:
             if probe.state == "failed" and probe.unexpected:
                 self._histories.setdefault(probe.name, _History())
@@ -182,17 +182,17 @@ class Vigil:
                 self._wait(history, now)
             elif history.until <= now:
                 self._wait(history, now)
-                mends.append(Mend(probe.name, "again"))
-        return mends
+                repairs.append(Repair(probe.name, "again"))
+        return repairs
 
     @staticmethod
     def _wait(history: _History, now: float) -> None:
         history.pause = min(2 * history.pause, LONGEST_PAUSE) or FIRST_PAUSE
         history.until = now + history.pause
 
-    def _modules_of(self, probes: Sequence[ProbeState]) -> list[Mend]:
+    def _modules_of(self, probes: Sequence[ProbeState]) -> list[Repair]:
         """Return repairs for modules that are loaded again: the kernel arms only kprobes itself."""
-        mends = []
+        repairs = []
         for probe in probes:
             if probe.attached is None:
                 continue
@@ -208,9 +208,9 @@ class Vigil:
                 gone = ("module_gone", probe.name) in self._holding
                 self._set("module_gone", probe.name, holds=not there)
                 if gone and there and part.spec.file == "dynamic_events" and probe.state == "up":
-                    mends.append(Mend(probe.name, "replace", f"the module {module} is loaded again"))
+                    repairs.append(Repair(probe.name, "replace", f"the module {module} is loaded again"))
                     break
-        return mends
+        return repairs
 
     def _set(self, fault: Fault, probe: str, *, holds: bool) -> None:
         """Note whether the fault holds, and log its begin and end; the end of MENDED ones at debug level."""

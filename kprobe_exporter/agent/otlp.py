@@ -15,18 +15,18 @@ from kprobe_exporter.export.otlp.attributes import Described
 from kprobe_exporter.export.otlp.build import SCOPE, Builder
 from kprobe_exporter.export.otlp.channel import Channel, SignalCounts
 from kprobe_exporter.export.otlp.clock import WallClock
+from kprobe_exporter.export.otlp.gil_tuning import short_turns
 from kprobe_exporter.export.otlp.metrics import Conversion, pack, size
 from kprobe_exporter.export.otlp.pusher import Pusher
 from kprobe_exporter.export.otlp.resource import resource
 from kprobe_exporter.export.otlp.select import Exported, Identity, Outlet, Selector
 from kprobe_exporter.export.otlp.settings import OtlpSettings
 from kprobe_exporter.export.otlp.transport import connect
-from kprobe_exporter.export.otlp.turns import short_turns
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.values import (
-    SLOT,
+    LAYOUT_ID,
     TIME,
     Batch,
     Emission,
@@ -58,7 +58,7 @@ HELP = {
 }
 
 
-class Telemetry:
+class OtlpExport:
     """Selects, builds and sends. Raises StartError for settings that can never work.
 
     The reader's thread alone calls ``consume`` and, through the pipe of ``ticking``, ``tick``; once it runs,
@@ -92,7 +92,7 @@ class Telemetry:
         self._described: dict[int, Described] = {}  # replaced as a whole: the channels' threads read it
         self._started = False
         self._probes: dict[int, tuple[str, int | None]] = {}
-        self._removed: dict[int, None] = {}  # by slot, the oldest first
+        self._removed: dict[int, None] = {}  # by layout_id, the oldest first
         self._channels: dict[Signal, Channel[Emission]] = {}
         self._limited: Counter[Signal] = Counter()
         self._pusher: Pusher | None = None
@@ -115,7 +115,7 @@ class Telemetry:
             pairing.add(attached.joined, counted=counted, ended=told, system_call=called)
         else:
             pairing.watch(layout, told)
-        self._probes[layout.slot] = layout.probe, layout.place("duration")
+        self._probes[layout.layout_id] = layout.probe, layout.place("duration")
         described = Described(
             layout,
             attached.spec.kind,
@@ -123,8 +123,8 @@ class Telemetry:
             frozenset(export.attributes),
             getter(layout, "return") if layout.returns and layout.place("return") else None,
         )
-        self._described = {**self._described, layout.slot: described}
-        self._removed.pop(layout.slot, None)
+        self._described = {**self._described, layout.layout_id: described}
+        self._removed.pop(layout.layout_id, None)
         self.open(export.signal)
 
     def remove(self, attached: Attached, pairing: Pairing) -> None:
@@ -135,10 +135,10 @@ class Telemetry:
         else:
             pairing.unwatch(layout)
         self._selector.forget(layout, join)
-        self._removed[layout.slot] = None
-        for slot in list(self._removed)[:-MOST_REMOVED]:
-            del self._removed[slot], self._probes[slot]
-            self._described = {one: what for one, what in self._described.items() if one != slot}
+        self._removed[layout.layout_id] = None
+        for layout_id in list(self._removed)[:-MOST_REMOVED]:
+            del self._removed[layout_id], self._probes[layout_id]
+            self._described = {one: what for one, what in self._described.items() if one != layout_id}
 
     def open(self, signal: Signal) -> None:
         """Create the channel of this signal, if there is none yet. Raises StartError."""
@@ -203,7 +203,7 @@ class Telemetry:
     def _arrived(self, emissions: Sequence[Emission]) -> None:
         """Make the spans among them exemplars: the collector took them, so their traces can be found."""
         for record, trace, span, *_ in emissions:
-            probe, place = self._probes.get(record[SLOT], ("", None))
+            probe, place = self._probes.get(record[LAYOUT_ID], ("", None))
             if span and place is not None:
                 took = record[place]
                 end = self._clock.unix_ns(record[TIME]) + took
@@ -240,7 +240,9 @@ class _Ticking:
 
 def _passes(attached: Attached, export: Export) -> Callable[[Record], bool] | None:
     """Return the test of the filters that the agent evaluates, the probe's and the export's; None if none."""
-    tests = [passes(attached.layout, attached.only)] if attached.only is not None else []
+    tests = (
+        [passes(attached.layout, attached.residual_filter)] if attached.residual_filter is not None else []
+    )
     if export.where is not None:
         condition = where(in_nanoseconds(parse_filter(export.where, fractions=True)))
         tests.append(passes(attached.layout, condition))

@@ -13,13 +13,13 @@ from kprobe_exporter.model.aggregation import Recipe
 from kprobe_exporter.model.values import Batch, Join
 from kprobe_exporter.plan import fields_used, wants_tgid
 from kprobe_exporter.probing.attach import Attached
-from kprobe_exporter.probing.event_source import Intake, Reading
+from kprobe_exporter.probing.event_source import BufferReader, EventSource
 from kprobe_exporter.source.reader import Pipe
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tracefs.instance import Instance
 
 if TYPE_CHECKING:
-    from kprobe_exporter.agent.otlp import Telemetry
+    from kprobe_exporter.agent.otlp import OtlpExport
 
 
 class _Flow(NamedTuple):
@@ -30,7 +30,7 @@ class _Flow(NamedTuple):
     export: Export | None
 
 
-class Stream:
+class Pipeline:
     """The pipeline of all probes' events, from the ring buffer to the numbers.
 
     The reader's thread owns the pairing, the export and the identities of threads, and calls ``consume``.
@@ -39,31 +39,33 @@ class Stream:
     The remaining probes lose nothing, partial and waiting records included.
     """
 
-    def __init__(self, aggregator: Aggregator, identities: Identities, telemetry: "Telemetry | None") -> None:
+    def __init__(
+        self, aggregator: Aggregator, identities: Identities, otlp_export: "OtlpExport | None"
+    ) -> None:
         self._aggregator = aggregator
         self._identities = identities
-        self._telemetry = telemetry
-        self._pairing = Pairing(nested=telemetry is not None)
+        self._otlp = otlp_export
+        self._pairing = Pairing(nested=otlp_export is not None)
         self._flows: dict[int, _Flow] = {}
         self._following: Following | None = None
-        self._intake: Intake
+        self._buffers: BufferReader
         self._symbols: Symbols
         self._loaded = self._tgid = False
 
-    def open(self, instance: Instance, reading: Reading, symbols: Symbols, buffer_kib: int) -> Pipe:
+    def open(self, instance: Instance, event_source: EventSource, symbols: Symbols, buffer_kib: int) -> Pipe:
         """Open the pipe that the reader's thread empties. Raises TracefsError if the kernel refuses."""
         self._instance, self._symbols = instance, symbols
-        self._intake = Intake(instance, reading, self.consume, buffer_kib)
-        pipe = self._intake.pipe
-        return pipe if self._telemetry is None else self._telemetry.ticking(pipe)
+        self._buffers = BufferReader(instance, event_source, self.consume, buffer_kib)
+        pipe = self._buffers.pipe
+        return pipe if self._otlp is None else self._otlp.ticking(pipe)
 
     def consume(self, batch: Batch) -> None:
         """Process a batch, in the reader's thread."""
         self._identities.before(batch)
         batch = self._pairing.pair(batch)
         self._aggregator.consume(batch)
-        if self._telemetry is not None:
-            self._telemetry.consume(batch)
+        if self._otlp is not None:
+            self._otlp.consume(batch)
             self._identities.after()
 
     def doubt(self, joins: Iterable[Join], *, threads: bool) -> None:
@@ -80,8 +82,8 @@ class Stream:
         """
         wanted = [probe for probe in probes if probe.enabled]
         for probe in wanted:
-            if self._telemetry is not None and probe.export is not None:
-                self._telemetry.open(probe.export.signal)
+            if self._otlp is not None and probe.export is not None:
+                self._otlp.open(probe.export.signal)
         if wants_tgid(wanted) and not self._tgid:
             self._instance.write("options/record-tgid", "1")
             self._tgid = True
@@ -95,15 +97,15 @@ class Stream:
 
         Raises TracefsError if an event cannot be read.
         """
-        flows = {flow.attached.layout.slot: flow for flow in map(self._flow, probes) if flow is not None}
+        flows = {flow.attached.layout.layout_id: flow for flow in map(self._flow, probes) if flow is not None}
         following = self._identities.following
         layouts = dict(following.layouts) if following is not None else {}
         for flow in flows.values():
             layouts |= {part.layout: part.system for part in flow.attached.parts}
-        recipes = {slot: flow.recipe for slot, flow in flows.items() if flow.recipe is not None}
-        put_in = self._intake.prepare(self._symbols, layouts, recipes, tgid=self._tgid)
-        gone = [flow for slot, flow in self._flows.items() if flows.get(slot) is not flow]
-        came = [flow for slot, flow in flows.items() if self._flows.get(slot) is not flow]
+        recipes = {layout_id: flow.recipe for layout_id, flow in flows.items() if flow.recipe is not None}
+        swap = self._buffers.prepare(self._symbols, layouts, recipes, tgid=self._tgid)
+        gone = [flow for layout_id, flow in self._flows.items() if flows.get(layout_id) is not flow]
+        came = [flow for layout_id, flow in flows.items() if self._flows.get(layout_id) is not flow]
         if following is not self._following:
             self._watch(following)
 
@@ -112,7 +114,7 @@ class Stream:
                 self._leave(flow)
             for flow in came:
                 self._join(flow)
-            put_in()
+            swap()
 
         call(change)
         self._flows = flows
@@ -122,32 +124,34 @@ class Stream:
         attached = probe.attached
         if attached is None or attached.spec.plan != "events":
             return None
-        before = self._flows.get(attached.layout.slot)
+        before = self._flows.get(attached.layout.layout_id)
         if before is not None and before.attached is attached:
             return before
-        export = probe.plan.probe.export if self._telemetry is not None else None
+        export = probe.plan.probe.export if self._otlp is not None else None
         alone = export is None and attached.joined is None
         return _Flow(
-            attached, recipe(attached.layout, probe.plan.metrics, attached.only) if alone else None, export
+            attached,
+            recipe(attached.layout, probe.plan.metrics, attached.residual_filter) if alone else None,
+            export,
         )
 
     def _join(self, flow: _Flow) -> None:
         attached, counted = flow.attached, not flow.attached.counted_by_kernel
-        if self._telemetry is not None and flow.export is not None:
-            self._telemetry.add(attached, flow.export, self._pairing, counted=counted)
+        if self._otlp is not None and flow.export is not None:
+            self._otlp.add(attached, flow.export, self._pairing, counted=counted)
         elif attached.joined is not None:
             self._pairing.add(attached.joined, counted=counted)
 
     def _leave(self, flow: _Flow) -> None:
-        if self._telemetry is not None and flow.export is not None:
-            self._telemetry.remove(flow.attached, self._pairing)
+        if self._otlp is not None and flow.export is not None:
+            self._otlp.remove(flow.attached, self._pairing)
         elif flow.attached.joined is not None:
             self._pairing.remove(flow.attached.joined)
 
     def _watch(self, following: Following | None) -> None:
         """Pass the records of the tracepoints of cgroups to their handlers, or stop that."""
-        for slot in self._following.handlers if self._following is not None else ():
-            self._aggregator.unwatch(slot)
-        for slot, handle in following.handlers.items() if following is not None else ():
-            self._aggregator.watch(slot, handle)
+        for layout_id in self._following.handlers if self._following is not None else ():
+            self._aggregator.unwatch(layout_id)
+        for layout_id, handle in following.handlers.items() if following is not None else ():
+            self._aggregator.watch(layout_id, handle)
         self._following = following

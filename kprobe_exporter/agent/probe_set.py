@@ -7,15 +7,15 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from kprobe_exporter.agent.cgroup_events import Identities
-from kprobe_exporter.agent.installer import Installation
-from kprobe_exporter.agent.pipeline import Stream
+from kprobe_exporter.agent.installer import Installer
+from kprobe_exporter.agent.pipeline import Pipeline
 from kprobe_exporter.agent.probe import ProbeState
 from kprobe_exporter.agent.pruning import prune
-from kprobe_exporter.agent.switch_losses import Balance
+from kprobe_exporter.agent.switch_losses import SwitchLosses
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.model.values import Batch, KernelCounts
-from kprobe_exporter.service.shutdown import Stop
+from kprobe_exporter.service.shutdown import Shutdown
 from kprobe_exporter.source.reader import Reader
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.poller import Poller, read_counts
@@ -35,7 +35,7 @@ class _Now(NamedTuple):
     epoch: int = 0
 
 
-class Roster:
+class ProbeSet:
     """All probes of the agent. One thread at a time changes them; any may use ``probes`` and ``poller``.
 
     A change makes system calls, 50 ms and more per probe. It holds no lock that the reader, the poller or
@@ -48,22 +48,22 @@ class Roster:
     def __init__(
         self,
         instance: Instance,
-        installation: Installation,
-        stream: Stream,
+        installer: Installer,
+        pipeline: Pipeline,
         source: Reader,
         aggregator: Aggregator,
         identities: Identities,
-        stop: Stop,
+        stop: Shutdown,
     ) -> None:
         self.poller = Poller(self._counts, aggregator.update_kernel)
         self._instance = instance
-        self._installation = installation
-        self._stream = stream
+        self._installer = installer
+        self._pipeline = pipeline
         self._source = source
         self._aggregator = aggregator
         self._identities = identities
         self._stop = stop
-        self._balance = Balance(aggregator)
+        self._switch_losses = SwitchLosses(aggregator)
         self._now = _Now()
 
     @property
@@ -81,21 +81,21 @@ class Roster:
             return None
         return "no probe is up: " + "; ".join(f"{p.name}: {p.reason}" for p in self.probes)
 
-    def exchange(self, probes: tuple[ProbeState, ...], anew: Collection[str] = ()) -> None:
-        """Make these the only probes. The metrics ``anew`` begin at 0.
+    def replace(self, probes: tuple[ProbeState, ...], reset: Collection[str] = ()) -> None:
+        """Make these the only probes. The metrics ``reset`` begin at 0.
 
         Current probes among them stay as they are. Of the new ones, those in the state ``failed`` are
         installed and enabled. After any exception the agent cannot go on.
         """
         staying = set(probes) & set(self.probes)
         self._dismiss([probe for probe in self.probes if probe not in staying])
-        self._aggregator.redeclare([probe.plan.metrics for probe in probes], anew)
+        self._aggregator.redeclare([probe.plan.metrics for probe in probes], reset)
         coming = [probe for probe in probes if probe not in staying and probe.state == "failed"]
-        self._installation.install(coming, [probe for probe in probes if probe in staying])
+        self._installer.install(coming, [probe for probe in probes if probe in staying])
         for probe in coming:
             self._attach(probe)
-        self._balance.begin(probe.attached for probe in coming if probe.attached is not None)
-        self._stream.switch(self._source.call, probes)
+        self._switch_losses.begin(probe.attached for probe in coming if probe.attached is not None)
+        self._pipeline.switch(self._source.call, probes)
         self._publish(probes)
         self._follow()
         self._instance.recording = True
@@ -104,20 +104,20 @@ class Roster:
                 self._enable(probe)
         self._publish(probes)
 
-    def tidy(self) -> None:
+    def prune(self) -> None:
         """Delete retired definitions, if there are too many."""
         with suppress(OSError):
             if (wiped := prune(self._instance, self._now.parts, self._read_out)) is not None:
                 log.info("deleted retired definitions; at least %d events were lost by it", wiped.events)
                 self._aggregator.lose("wiped", wiped.events)
-                self._source.call(lambda: self._stream.consume(Batch(losses=[wiped.loss])))
+                self._source.call(lambda: self._pipeline.consume(Batch(losses=[wiped.loss])))
 
     def interrupted(self, name: str = "") -> None:
         """Drop the open calls of this probe, or of all: they may have ended while recording was stopped."""
         attached = [probe.attached for probe in self.probes if not name or probe.name == name]
         joins = [one.joined for one in attached if one is not None and one.joined is not None]
         self._source.drain(LAST_TIME)
-        self._source.call(lambda: self._stream.doubt(joins, threads=not name))
+        self._source.call(lambda: self._pipeline.doubt(joins, threads=not name))
 
     def follow_again(self, disabled: Collection[str]) -> None:
         """Enable the tracepoints of cgroups again if another process disabled one of them."""
@@ -147,11 +147,11 @@ class Roster:
         self.poller.refresh(LAST_TIME, anew=True)
         before = self._aggregator.hits()
         self._source.drain(LAST_TIME)
-        self._balance.look(gone, before)
+        self._switch_losses.look(gone, before)
         for attached in gone:
             attached.pause()
         self._read_out()
-        self._balance.end(gone, before)
+        self._switch_losses.end(gone, before)
         for attached in gone:
             attached.remove()
             self._aggregator.detach(attached.layout)
@@ -167,17 +167,17 @@ class Roster:
         self._aggregator.attach(
             attached.layout,
             count_hits=not attached.counted_by_kernel,
-            only=attached.only,
+            residual_filter=attached.residual_filter,
             tables=attached.tables,
             begins=attached.joined.begins if attached.joined else (),
         )
         if probe.plan.probe.export is not None and (note := self._identities.note) is not None:
-            self._aggregator.also(attached.layout.slot, note)
+            self._aggregator.also(attached.layout.layout_id, note)
 
     def _enable(self, probe: ProbeState) -> None:
         assert probe.attached is not None
         layout = probe.attached.layout
-        if not self._installation.enable(probe):
+        if not self._installer.enable(probe):
             self._aggregator.detach(layout)
 
     def _follow(self) -> None:

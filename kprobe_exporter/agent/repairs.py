@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 Action: TypeAlias = Literal["enable", "replace", "leave", "again"]
 
 
-class Mend(NamedTuple):
+class Repair(NamedTuple):
     """A repair of a probe: ``enable`` it if it was disabled, ``replace`` it by a new one, ``leave`` it alone
     for a while, or try it ``again`` after that. ``reason`` is for users."""
 
@@ -22,24 +22,26 @@ class Mend(NamedTuple):
     reason: str = ""
 
 
-def exchanges(probes: Sequence[ProbeState], mends: Iterable[Mend]) -> Iterator[tuple[ProbeState, ProbeState]]:
+def replacements(
+    probes: Sequence[ProbeState], repairs: Iterable[Repair]
+) -> Iterator[tuple[ProbeState, ProbeState]]:
     """Yield each probe to replace with its successor; carry out repairs that need no successor at once."""
     named = {probe.name: probe for probe in probes}
-    for mend in mends:
-        if mend.probe not in named:
-            continue  # an event of the agent itself: see ``own`` in `Vigil.look`
-        if (new := mended(named[mend.probe], mend)) is not None:
-            yield named[mend.probe], new
+    for repair in repairs:
+        if repair.probe not in named:
+            continue  # an event of the agent itself: see ``own`` in `Interference.check`
+        if (new := repaired(named[repair.probe], repair)) is not None:
+            yield named[repair.probe], new
 
 
-def mended(probe: ProbeState, mend: Mend) -> ProbeState | None:
+def repaired(probe: ProbeState, repair: Repair) -> ProbeState | None:
     """Return the successor of this probe; None if it stays."""
-    if mend.action == "enable":
+    if repair.action == "enable":
         assert probe.attached is not None
         with suppress(ProbeRefused):  # the next look at it tries again
             probe.attached.enable()
         return None
-    if mend.action == "leave":
-        log.warning("the probe '%s' is down: %s", probe.name, mend.reason)
-        return ProbeState(probe.plan, "contested", mend.reason)
+    if repair.action == "leave":
+        log.warning("the probe '%s' is down: %s", probe.name, repair.reason)
+        return ProbeState(probe.plan, "contested", repair.reason)
     return ProbeState.of(probe.plan)

@@ -12,12 +12,12 @@ from kprobe_exporter.config.values import Config
 from kprobe_exporter.errors import KprobeExporterError, StartError
 from kprobe_exporter.model.values import Snapshot
 from kprobe_exporter.service.sdnotify import Systemd
-from kprobe_exporter.service.shutdown import Stop
-from kprobe_exporter.service.watchdog import Heartbeat
+from kprobe_exporter.service.shutdown import Shutdown
+from kprobe_exporter.service.watchdog import Watchdog
 from kprobe_exporter.tracefs.files import MountedTracefs, Tracefs
 from kprobe_exporter.tracefs.leftovers import remove_dead_traces
 from kprobe_exporter.tracefs.mount import mounted
-from kprobe_exporter.web.config.reloader import WebConfigWatch
+from kprobe_exporter.web.config.reloader import WebConfigReloader
 from kprobe_exporter.web.listen import listen
 from kprobe_exporter.web.routes import create_app
 from kprobe_exporter.web.server import WebServer
@@ -48,7 +48,7 @@ def this_kernel(path: Path | None) -> Iterator[Tracefs]:
 def serve(
     read: Callable[[], Config],
     options: ServeOptions,
-    stop: Stop,
+    stop: Shutdown,
     kernel: Callable[[Path | None], AbstractContextManager[Tracefs]] = this_kernel,
 ) -> None:
     """Run the agent until ``stop`` is set. Raises KprobeExporterError for errors that a user can fix.
@@ -59,7 +59,7 @@ def serve(
     config = read()
     with ExitStack() as stack:
         systemd = stack.enter_context(Systemd.of(os.environ, os.getpid()))
-        web_config = WebConfigWatch(options.web_config)
+        web_config = WebConfigReloader(options.web_config)
         sockets = listen(options.listen)
         for socket in sockets:
             stack.callback(socket.close)
@@ -67,7 +67,7 @@ def serve(
         systemd.starting(f"installing {len(config.probes)} probes")
         agent = stack.enter_context(Agent(config, files, stop))
         if options.fail_fast:
-            agent.insist()
+            agent.require_all_up()
 
         def reload() -> str | None:
             systemd.reloading()
@@ -90,9 +90,9 @@ def serve(
         for address in web.addresses:
             scheme = "https" if web_config.settings().tls else "http"
             log.info("serving metrics at %s://%s%s", scheme, address, options.telemetry_path)
-        heartbeat = Heartbeat(systemd, agent.vitals(), lambda: summary(agent.snapshot()))
-        stack.callback(heartbeat.close)
-        heartbeat.start()
+        watchdog = Watchdog(systemd, agent.vitals(), lambda: summary(agent.snapshot()))
+        stack.callback(watchdog.close)
+        watchdog.start()
         while not stop.wait():
             reload()
         systemd.stopping("removing the probes")

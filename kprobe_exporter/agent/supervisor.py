@@ -24,7 +24,7 @@ STALE = 10.0
 """Age of the counts, in seconds, from which a warning is logged."""
 
 
-class Look(NamedTuple):
+class Observation(NamedTuple):
     """The state of all probes, by name: the hits so far, of those that are counted; the limits, in hits per
     second; the probes that are up; the seconds that a hit costs. ``limit`` is that of all together. ``age``
     is how many seconds ago the hits were read, infinite if that is unknown."""
@@ -37,7 +37,7 @@ class Look(NamedTuple):
     age: float = 0.0
 
 
-class Watch:
+class Supervisor:
     """A thread that looks at all probes once a second, independently of scrapes.
 
     It alone uses the budget; any thread may read ``overhead`` and ``history``. ``disable`` and ``enable``
@@ -48,7 +48,7 @@ class Watch:
 
     def __init__(
         self,
-        look: Callable[[], Look],
+        look: Callable[[], Observation],
         disable: Callable[[Trip], object],
         enable: Callable[[str], object],
         clock: Callable[[], float] = time.monotonic,
@@ -64,7 +64,7 @@ class Watch:
         self._passed_over = self._stale = False
         self._complained = False
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="kprobe-watch", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="kprobe-supervisor", daemon=True)
 
     def start(self) -> None:
         self._thread.start()

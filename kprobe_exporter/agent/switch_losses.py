@@ -12,7 +12,7 @@ SHARED = ("overrun", "commit_overrun", "dropped", "wiped")
 """The losses for which the probe is unknown."""
 
 
-class Balance:
+class SwitchLosses:
     """Hits less events less known losses, by probe: what grows while a probe is switched off was lost.
 
     While the kernel removes a kprobe from the code, some 50 ms, the probe still fires and counts, but records

@@ -7,15 +7,15 @@ from functools import partial
 
 from kprobe_exporter.aggregate import wiring
 from kprobe_exporter.aggregate.accumulator import Accumulator
+from kprobe_exporter.aggregate.hist_deltas import HistDeltas
 from kprobe_exporter.aggregate.numbers import Ledger, MetricNumbers, Numbers, ProbeNumbers, built_in, family
 from kprobe_exporter.aggregate.recipes import Take, refuse_many
 from kprobe_exporter.aggregate.series import SeriesLimits
-from kprobe_exporter.aggregate.tables import Tables
 from kprobe_exporter.aggregate.updates import HistogramCell, Update
 from kprobe_exporter.aggregate.wiring import count
 from kprobe_exporter.model.hist import HistTable
 from kprobe_exporter.model.values import (
-    SLOT,
+    LAYOUT_ID,
     Batch,
     CgroupOf,
     Exemplar,
@@ -55,7 +55,7 @@ class Aggregator:
         self._metrics: dict[str, MetricNumbers] = {}
         self._updates: dict[int, list[Update]] = {}
         self._takes: dict[int, list[Take]] = {}
-        self._tables: dict[int, Tables] = {}
+        self._tables: dict[int, HistDeltas] = {}
         self._probe_of: dict[int, str] = {}
         self._arrived: Counter[int] = Counter()
         self._filtered_here: set[int] = set()
@@ -107,30 +107,30 @@ class Aggregator:
         layout: Layout,
         *,
         count_hits: bool = False,
-        only: Where | None = None,
+        residual_filter: Where | None = None,
         tables: Sequence[HistTable] = (),
         begins: Sequence[Layout] = (),
     ) -> None:
         """Prepare for the events of an installed probe that was declared, or for its hist ``tables``.
 
-        ``count_hits``: the kernel does not count the hits, so each event that arrives is one. ``only``: the
-        kernel did not filter, so an event that does not pass is a hit, but not an event. ``begins`` are the
+        ``count_hits``: the kernel does not count the hits, so each event that arrives is one. With a
+        ``residual_filter``, an event that does not pass is a hit, but not an event. ``begins`` are the
         first events of a call or a pair; each of them is a hit, and only their number arrives here.
         """
         with self._lock:
             probe, refuse = self._probes[layout.probe], partial(count, self._lost_here)
             updates = wiring.updates(layout, probe, self._metrics, refuse, self._cgroup)
-            if only is not None:
-                updates = [wiring.filtered(layout, only, updates, self._let_through)]
-                self._filtered_here.add(layout.slot)
-            self._updates[layout.slot] = updates
-            self._takes[layout.slot] = wiring.takes(probe, self._metrics)
-            self._tables[layout.slot] = Tables(layout, probe.metrics, tables)
-            self._probe_of[layout.slot] = layout.probe
-            here = [one.slot for one in begins or (layout,)] if count_hits else []
+            if residual_filter is not None:
+                updates = [wiring.filtered(layout, residual_filter, updates, self._let_through)]
+                self._filtered_here.add(layout.layout_id)
+            self._updates[layout.layout_id] = updates
+            self._takes[layout.layout_id] = wiring.takes(probe, self._metrics)
+            self._tables[layout.layout_id] = HistDeltas(layout, probe.metrics, tables)
+            self._probe_of[layout.layout_id] = layout.probe
+            here = [one.layout_id for one in begins or (layout,)] if count_hits else []
             if count_hits:
                 self._counted_here[layout.probe] = here
-            self._arrived.update(dict.fromkeys((layout.slot, *here), 0))
+            self._arrived.update(dict.fromkeys((layout.layout_id, *here), 0))
 
     def detach(self, layout: Layout) -> None:
         """Forget a layout, of which no more events will arrive; its probe keeps its totals.
@@ -139,37 +139,37 @@ class Aggregator:
         read before this call are ignored: see ``epoch``.
         """
         with self._lock:
-            slot, name = layout.slot, layout.probe
+            layout_id, name = layout.layout_id, layout.probe
             here = self._counted_here.pop(name, [])
             self._hits_before[name] += sum(self._arrived[one] for one in here)
-            came = self._let_through if slot in self._filtered_here else self._arrived
-            self._events_before[name] += came[slot]
-            for one in (slot, *here):
+            came = self._let_through if layout_id in self._filtered_here else self._arrived
+            self._events_before[name] += came[layout_id]
+            for one in (layout_id, *here):
                 self._arrived.pop(one, None)
             for known in (self._updates, self._takes, self._tables, self._probe_of, self._let_through):
-                known.pop(slot, None)
-            self._filtered_here.discard(slot)
+                known.pop(layout_id, None)
+            self._filtered_here.discard(layout_id)
             if name in self._probes:
                 self._probes[name].hits.restart()
                 self._probes[name].misses.restart()
             self.epoch += 1
 
-    def watch(self, slot: int, handle: Callable[[Record], None]) -> None:
+    def watch(self, layout_id: int, handle: Callable[[Record], None]) -> None:
         """Call ``handle`` with each record of a layout that belongs to no probe, in stream order."""
         with self._lock:
-            self._updates[slot] = [handle]
-            self._arrived[slot] = 0
+            self._updates[layout_id] = [handle]
+            self._arrived[layout_id] = 0
 
-    def unwatch(self, slot: int) -> None:
+    def unwatch(self, layout_id: int) -> None:
         """Undo ``watch``. Records of this layout that still arrive are counted as unparsed."""
         with self._lock:
-            self._updates.pop(slot, None)
-            self._arrived.pop(slot, None)
+            self._updates.pop(layout_id, None)
+            self._arrived.pop(layout_id, None)
 
-    def also(self, slot: int, handle: Callable[[Record], None]) -> None:
+    def also(self, layout_id: int, handle: Callable[[Record], None]) -> None:
         """Also call ``handle`` with each record of an attached layout, in stream order."""
         with self._lock:
-            self._updates[slot].append(handle)
+            self._updates[layout_id].append(handle)
 
     def consume(self, batch: Batch) -> None:
         """Count a batch of events: record by record, or by the sums that the source computed."""
@@ -177,23 +177,23 @@ class Aggregator:
         with self._lock:
             self._expire()
             for record in batch.records:
-                slot = record[SLOT]
+                layout_id = record[LAYOUT_ID]
                 try:
-                    made = updates[slot]
+                    made = updates[layout_id]
                 except KeyError:
                     unparsed += 1
                     continue
-                arrived[slot] += 1
+                arrived[layout_id] += 1
                 for update in made:
                     update(record)
-            for slot, number in batch.arrived.items():
-                if slot in arrived:
-                    arrived[slot] += number
+            for layout_id, number in batch.arrived.items():
+                if layout_id in arrived:
+                    arrived[layout_id] += number
                 else:
                     unparsed += number
             self._let_through.update(batch.passed)
             for tally in batch.tallies:
-                if takes := self._takes.get(tally.slot):
+                if takes := self._takes.get(tally.layout_id):
                     takes[tally.group](tally)
             for refused in batch.refused:
                 refuse_many(refused, partial(count, self._lost_here))
@@ -229,7 +229,7 @@ class Aggregator:
             for reason, lost in counts.lost.items():
                 self._lost[reason].update(lost)
             self._buffer_bytes = counts.buffer_bytes
-            grown = [(self._tables.get(slot), readings) for slot, readings in counts.tables.items()]
+            grown = [(self._tables.get(layout_id), readings) for layout_id, readings in counts.tables.items()]
         for tables, readings in grown:
             if tables is not None:
                 self.consume(tables.since(readings))
@@ -260,7 +260,7 @@ class Aggregator:
             return self._ledger()
 
     def _ledger(self) -> Ledger:
-        late = {slot: self._let_through[slot] for slot in self._filtered_here}
+        late = {layout_id: self._let_through[layout_id] for layout_id in self._filtered_here}
         lost = {reason: lost.total for reason, lost in self._lost.items()}
         events = self._by_probe(dict(self._arrived) | late)
         return Ledger(self._hits(), events, lost | self._lost_here)
@@ -275,7 +275,7 @@ class Aggregator:
         for name, probe in self._probes.items():
             here, before = self._counted_here.get(name, []), self._hits_before[name]
             if name in self._kernel_hits or name in self._counted_here or before:
-                hits[name] = probe.hits.total + before + sum(self._arrived[slot] for slot in here)
+                hits[name] = probe.hits.total + before + sum(self._arrived[layout_id] for layout_id in here)
         return hits
 
     def _declare(self, probe: ProbeMetrics) -> None:
@@ -304,9 +304,9 @@ class Aggregator:
     def _by_probe(self, counts: Mapping[int, int]) -> dict[str, int]:
         """Sum counts by layout into counts by probe, including those of detached layouts."""
         total = {name: self._events_before[name] for name in self._probes}
-        for slot, number in counts.items():
-            if slot in self._probe_of:
-                total[self._probe_of[slot]] += number
+        for layout_id, number in counts.items():
+            if layout_id in self._probe_of:
+                total[self._probe_of[layout_id]] += number
         return total
 
     def _expire(self) -> None:

@@ -2,7 +2,7 @@
 
 from itertools import islice
 
-from kprobe_exporter.aggregate.opened import NEVER, Key, Opened
+from kprobe_exporter.aggregate.open_calls import NEVER, Key, OpenCalls
 from kprobe_exporter.model.values import CPU, TID, TIME, Join, Record
 
 DEEPEST = 256
@@ -12,7 +12,7 @@ MARGIN = 64
 """Bytes of stack. An open call farther below a new one has ended; a nearer one may have jumped to it."""
 
 
-class Nested(Opened):
+class NestedCalls(OpenCalls):
     """Open first halves, also listed by thread for the joins that are shown. The pairing owns it.
 
     A thread enters a system call with an empty kernel stack. So its calls that are still open then have ended
@@ -35,17 +35,17 @@ class Nested(Opened):
 
     def show(self, join: Join, *, system_call: bool) -> None:
         """List the calls of a join among those that enclose other calls."""
-        slot = join.layout.slot
-        self._shown.add(slot)
+        layout_id = join.layout.layout_id
+        self._shown.add(layout_id)
         if system_call:
-            self._system_calls.add(slot)
+            self._system_calls.add(layout_id)
         if system_call or (join.by != "key" and not join.begins[0].user):
-            self._in_kernel.add(slot)
+            self._in_kernel.add(layout_id)
 
     def hide(self, join: Join) -> None:
         """Undo ``show``. None of the join's calls may be open."""
         for known in (self._shown, self._system_calls, self._in_kernel):
-            known.discard(join.layout.slot)
+            known.discard(join.layout.layout_id)
 
     def put(self, key: Key, place: int, first: Record) -> None:
         if key[0] in self._shown:

@@ -11,11 +11,22 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, TypeAlias
 
-from kprobe_exporter.aggregate.nesting import Nested
-from kprobe_exporter.aggregate.opened import Key, Opened, above
+from kprobe_exporter.aggregate.nesting import NestedCalls
+from kprobe_exporter.aggregate.open_calls import Key, OpenCalls, above
 from kprobe_exporter.aggregate.updates import PLACES
 from kprobe_exporter.model import values
-from kprobe_exporter.model.values import CALLER, CPU, SLOT, TID, TIME, VALUES, Batch, Join, Layout, Record
+from kprobe_exporter.model.values import (
+    CALLER,
+    CPU,
+    LAYOUT_ID,
+    TID,
+    TIME,
+    VALUES,
+    Batch,
+    Join,
+    Layout,
+    Record,
+)
 
 Of: TypeAlias = Callable[[Record], Any]  # returns the values of a half by which it is paired
 Take: TypeAlias = Callable[[Record], Record | None]  # handles a record; returns the record to keep, if any
@@ -57,8 +68,8 @@ class Pairing:
     """
 
     def __init__(self, joins: Iterable[Join] = (), most_open: int = 65_536, *, nested: bool = False) -> None:
-        self._nested = Nested(most_open) if nested else None
-        self._opened = self._nested or Opened(most_open)
+        self._nested = NestedCalls(most_open) if nested else None
+        self._opened = self._nested or OpenCalls(most_open)
         self._takes: dict[int, Take] = {}
         self._counted: set[int] = set()
         for join in joins:
@@ -84,34 +95,38 @@ class Pairing:
         if ended is not None:
             make = self._telling(join, make, ended, system_call=system_call)
         way = (_ByStack if join.by == "stack" else _ByValue)(join, self._opened, make)
-        takes: dict[int, Take] = {begin.slot: partial(way.begin, _of(join, begin)) for begin in join.begins}
-        takes[join.end.slot] = partial(way.end, _of(join, join.end))
-        for slot in takes:
-            if slot in self._takes:
-                raise ValueError(f"slot {slot} of the join {join.layout.event!r} is a half of another join")
+        takes: dict[int, Take] = {
+            begin.layout_id: partial(way.begin, _of(join, begin)) for begin in join.begins
+        }
+        takes[join.end.layout_id] = partial(way.end, _of(join, join.end))
+        for layout_id in takes:
+            if layout_id in self._takes:
+                raise ValueError(
+                    f"layout_id {layout_id} of the join {join.layout.event!r} is a half of another join"
+                )
         self._takes |= takes
         if counted:
-            self._counted |= {begin.slot for begin in join.begins}
+            self._counted |= {begin.layout_id for begin in join.begins}
 
     def watch(self, layout: Layout, seen: Told) -> None:
         """Call ``seen`` with each record of a single event, in stream order.
 
         Raises ValueError if the layout is a half of a join.
         """
-        if layout.slot in self._takes:
-            raise ValueError(f"slot {layout.slot} is a half of a join")
+        if layout.layout_id in self._takes:
+            raise ValueError(f"layout_id {layout.layout_id} is a half of a join")
         enclosing = self._open_calls().enclosing
 
         def take(record: Record) -> Record:
             seen(record, record, enclosing(record))
             return record
 
-        self._takes[layout.slot] = take
+        self._takes[layout.layout_id] = take
 
     def reset(self, join: Join) -> None:
         """Count the open first halves of a join as unpaired: its probe was disabled in between."""
         lists = self._opened.lists
-        for key in [key for key in lists if key[0] == join.layout.slot]:
+        for key in [key for key in lists if key[0] == join.layout.layout_id]:
             self._opened.drop(key)
 
     def remove(self, join: Join) -> None:
@@ -124,8 +139,8 @@ class Pairing:
 
     def unwatch(self, layout: Layout) -> None:
         """Pass the records of this layout on unchanged from now on."""
-        self._takes.pop(layout.slot, None)
-        self._counted.discard(layout.slot)
+        self._takes.pop(layout.layout_id, None)
+        self._counted.discard(layout.layout_id)
 
     def pair(self, batch: Batch) -> Batch:
         """Return the same batch with joined records, each in the place of its second half."""
@@ -133,12 +148,12 @@ class Pairing:
         for loss in batch.losses:
             opened.tell(loss)
         if self._counted:
-            arrived = Counter(map(itemgetter(SLOT), batch.records))
-            batch.arrived |= {slot: arrived[slot] for slot in self._counted & arrived.keys()}
+            arrived = Counter(map(itemgetter(LAYOUT_ID), batch.records))
+            batch.arrived |= {layout_id: arrived[layout_id] for layout_id in self._counted & arrived.keys()}
         records: list[Record] = []
         keep = records.append
         for record in batch.records:
-            take = take_of(record[SLOT])
+            take = take_of(record[LAYOUT_ID])
             if take is None:
                 keep(record)
             elif (joined := take(record)) is not None:
@@ -148,7 +163,7 @@ class Pairing:
         opened.unpaired = 0
         return batch
 
-    def _open_calls(self) -> Nested:
+    def _open_calls(self) -> NestedCalls:
         if self._nested is None:
             raise ValueError("what calls lie in is not known unless the pairing is made with 'nested'")
         return self._nested
@@ -177,8 +192,8 @@ class _ByStack:
     sets its stack pointer at will may win a vote; then calls are unpaired until others outvote it.
     """
 
-    def __init__(self, join: Join, opened: Opened, make: Make) -> None:
-        self._slot, self._opened, self._make = join.layout.slot, opened, make
+    def __init__(self, join: Join, opened: OpenCalls, make: Make) -> None:
+        self._layout_id, self._opened, self._make = join.layout.layout_id, opened, make
         self._distance, self._matched = 8, 0
         self._votes: Counter[int] = Counter()
 
@@ -187,7 +202,7 @@ class _ByStack:
         if place is None:
             self._opened.unpaired += 1
         else:
-            self._opened.put((self._slot, first[TID], place >> REGION), place, first)
+            self._opened.put((self._layout_id, first[TID], place >> REGION), place, first)
 
     def end(self, of: Of, second: Record) -> Record | None:
         read, opened = of(second), self._opened
@@ -195,7 +210,7 @@ class _ByStack:
             opened.unpaired += 1
             return None
         place = read - self._distance
-        key = (self._slot, second[TID], place >> REGION)
+        key = (self._layout_id, second[TID], place >> REGION)
         calls = opened.lists.get(key)
         if calls is None or (calls[-1][0] != place and not self._uncover(key, read, second[TIME])):
             opened.unpaired += 1
@@ -238,19 +253,19 @@ class _ByStack:
 class _ByValue:
     """Pairs the innermost open call of a thread (``depth``), or the latest event of a key (``key``)."""
 
-    def __init__(self, join: Join, opened: Opened, make: Make) -> None:
-        self._slot, self._opened, self._make = join.layout.slot, opened, make
+    def __init__(self, join: Join, opened: OpenCalls, make: Make) -> None:
+        self._layout_id, self._opened, self._make = join.layout.layout_id, opened, make
         self._nested = join.by == "depth"
 
     def begin(self, of: Of, first: Record) -> None:
-        key, opened = (self._slot, *of(first)), self._opened
+        key, opened = (self._layout_id, *of(first)), self._opened
         if None in key:
             opened.unpaired += 1
         else:
             opened.put(key, -len(opened.lists.get(key, ())) if self._nested else 0, first)
 
     def end(self, of: Of, second: Record) -> Record | None:
-        key, opened = (self._slot, *of(second)), self._opened
+        key, opened = (self._layout_id, *of(second)), self._opened
         if key in opened.lists:
             return self._make(opened.pop(key), second)
         opened.unpaired += self._nested
@@ -272,10 +287,10 @@ def _of(join: Join, layout: Layout) -> Of:
     return itemgetter(*places)
 
 
-def _joiner(join: Join, opened: Opened) -> Make:
+def _joiner(join: Join, opened: OpenCalls) -> Make:
     """Return the function that joins two halves, or counts both as unpaired if the pair is in doubt."""
-    slot = join.layout.slot
-    picks = {begin.slot: _picker(join, begin) for begin in join.begins}
+    layout_id = join.layout.layout_id
+    picks = {begin.layout_id: _picker(join, begin) for begin in join.begins}
 
     def make(first: Record, second: Record) -> Record | None:
         begun, now = first[TIME], second[TIME]
@@ -284,18 +299,18 @@ def _joiner(join: Join, opened: Opened) -> Make:
         if begun < opened.broken_until or begun > now:
             opened.unpaired += 2
             return None
-        return picks[first[SLOT]]((*first, *second, slot, now - begun, None))
+        return picks[first[LAYOUT_ID]]((*first, *second, layout_id, now - begun, None))
 
     return make
 
 
 def _picker(join: Join, begin: Layout) -> Callable[[Record], Record]:
-    """Return the function that picks a joined record out of both halves, slot, duration and None in a row."""
+    """Return the function that picks a joined record out of a row: both halves, layout id, duration, None."""
     second = VALUES + len(begin.args)
-    slot = second + VALUES + len(join.end.args)
-    places = [slot, *range(TIME, CALLER), second + CALLER]
+    layout_id = second + VALUES + len(join.end.args)
+    places = [layout_id, *range(TIME, CALLER), second + CALLER]
     for name in [arg.name for arg in join.layout.args]:
         first, last = begin.place(name), join.end.place(name)
-        nowhere = slot + 2 if last is None else second + last
-        places.append(slot + 1 if name == "duration" else nowhere if first is None else first)
+        nowhere = layout_id + 2 if last is None else second + last
+        places.append(layout_id + 1 if name == "duration" else nowhere if first is None else first)
     return itemgetter(*places)

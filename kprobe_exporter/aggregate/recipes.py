@@ -20,13 +20,15 @@ ERRORS: Condition = ("all", (("number", "return", ">=", -MAX_ERRNO), ("number", 
 VALUES: Condition = ("number", "return", ">=", 0)
 
 
-def recipe(layout: Layout, metrics: ProbeMetrics, only: Where | None) -> Recipe | None:
+def recipe(layout: Layout, metrics: ProbeMetrics, residual_filter: Where | None) -> Recipe | None:
     """Return all that the records of ``layout`` are needed for; None if the records themselves are needed.
 
     Records are needed for patterns of strings; for stacks, arrays and cgroups in labels; and for conditions
     on values that the record does not hold.
     """
-    wheres = [spec.where for spec in metrics.metrics if spec.where is not None] + ([only] if only else [])
+    wheres = [spec.where for spec in metrics.metrics if spec.where is not None] + (
+        [residual_filter] if residual_filter else []
+    )
     groups = [_group(spec) for spec in metrics.metrics]
     if layout.returns is not None and layout.place("return") is not None:
         groups += return_groups(layout.returns, metrics.return_buckets)
@@ -39,7 +41,7 @@ def recipe(layout: Layout, metrics: ProbeMetrics, only: Where | None) -> Recipe 
     keys = {kinds.get(key, "") for group in groups for key in group.keys}
     if numbers & {"char", "symbol", "comm"} or "texts" in keys or any("[" in kind for kind in keys):
         return None
-    return Recipe(tuple(groups), only.condition if only else None)
+    return Recipe(tuple(groups), residual_filter.condition if residual_filter else None)
 
 
 def _writable(where: Where, layout: Layout) -> bool:

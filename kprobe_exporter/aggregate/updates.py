@@ -105,8 +105,8 @@ def key_getter(
     fields = [label.field for label in labels]
     getters = [_label_getter(layout, label, cgroup) for label in labels]
     if len(getters) == 1:
-        (only,) = getters
-        return lambda record: (only(record),)
+        (getter,) = getters
+        return lambda record: (getter(record),)
     if all(isinstance(take, itemgetter) for take in getters):
         places = [PLACES.get(field) or layout.place(field) for field in fields]
         return itemgetter(*places)

@@ -57,15 +57,15 @@ def updates(
     return made
 
 
-def filtered(layout: Layout, only: Where, made: list[Update], passed: Counter[int]) -> Update:
-    """Return one update for the records that pass the agent's filter; ``passed`` counts them by slot."""
+def filtered(layout: Layout, residual_filter: Where, made: list[Update], passed: Counter[int]) -> Update:
+    """Return one update for the records that pass the agent's filter; ``passed`` counts them by layout_id."""
 
     def update(record: Record) -> None:
-        passed[layout.slot] += 1
+        passed[layout.layout_id] += 1
         for one in made:
             one(record)
 
-    return guarded(passes(layout, only), update)
+    return guarded(passes(layout, residual_filter), update)
 
 
 def takes(probe: ProbeNumbers, metrics: Mapping[str, MetricNumbers]) -> list[Take]:

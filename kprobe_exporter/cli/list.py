@@ -10,7 +10,7 @@ from kprobe_exporter.cli.options import tracefs_option
 from kprobe_exporter.errors import TracefsError, UsageError, one_line
 from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.service import logs
-from kprobe_exporter.symbols.listing import Details, KernelPlaces, Place, Query, file_places, parse_wish
+from kprobe_exporter.symbols.listing import Details, KernelPlaces, Place, Query, file_places, parse_query
 from kprobe_exporter.tracefs.mount import mounted
 
 
@@ -61,21 +61,21 @@ def list(glob: str, verbose: bool, path: str | None, tracefs: Path | None) -> No
     The exit status is 1 if nothing matches.
     """
     logs.set_up("warning", "text")
-    wish = parse_wish(glob)
+    query = parse_query(glob)
     if path is not None:
-        if wish.kind or wish.owner:
+        if query.kind or query.owner:
             raise UsageError("-x takes the names of functions alone: write GLOB without a colon.")
-        wish = Query(glob, Kind.UPROBE, path, wish.name)
-    if wish.kind and wish.kind.in_file:
+        query = Query(glob, Kind.UPROBE, path, query.name)
+    if query.kind and query.kind.in_file:
         if verbose:
             raise UsageError(
                 "-v shows what the kernel knows, which is nothing of a file's functions: leave it out."
             )
-        _show(file_places(wish), {}, ())
+        _show(file_places(query), {}, ())
         return
     with mounted(tracefs) as root:
         try:
-            places, notes = KernelPlaces(root).find(wish)
+            places, notes = KernelPlaces(root).find(query)
             details, unread = Details(root).of(places) if verbose else ({}, [])
         except OSError as error:
             raise TracefsError(f"unexpected error from the kernel: {error}.") from error

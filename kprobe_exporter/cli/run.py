@@ -17,7 +17,7 @@ from kprobe_exporter.config.values import Config
 from kprobe_exporter.errors import ConfigError, KprobeExporterError, UsageError
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.service import logs
-from kprobe_exporter.service.shutdown import Stop
+from kprobe_exporter.service.shutdown import Shutdown
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ def run(
     form: str,
 ) -> None:
     """Run the agent until SIGTERM or Ctrl-C, then leave the kernel as it was."""
-    stop = Stop()
+    stop = Shutdown()
     heed_signals(stop)
     logs.set_up(level, form)
 
@@ -102,7 +102,7 @@ def run(
     log.info("stopped")
 
 
-def heed_signals(stop: Stop) -> None:
+def heed_signals(stop: Shutdown) -> None:
     """Have the first SIGTERM or SIGINT request an orderly stop at any time, and SIGHUP a reload.
 
     The handlers only set a flag, so that they interrupt no step of a start halfway. One signal may

@@ -12,15 +12,15 @@ from kprobe_exporter.cli.completion import complete_definitions
 from kprobe_exporter.cli.options import tracefs_option
 from kprobe_exporter.errors import GrammarError, TracefsError, UsageError, one_line
 from kprobe_exporter.service import logs
-from kprobe_exporter.trace.asked import Asked, parse_asked
 from kprobe_exporter.trace.emit import configuration, read_back
 from kprobe_exporter.trace.interrupt import Interrupt
-from kprobe_exporter.trace.known import placed
+from kprobe_exporter.trace.loops import show_counts, wants_color, write_objects
 from kprobe_exporter.trace.output import Output
+from kprobe_exporter.trace.request import TraceRequest, parse_request
+from kprobe_exporter.trace.resolve import resolve
 from kprobe_exporter.trace.session import TracedThreads, own_instance, text_specs
 from kprobe_exporter.trace.text import TextOptions, show_format
 from kprobe_exporter.trace.text import trace as trace_text
-from kprobe_exporter.trace.watch import show_counts, wants_color, write_objects
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.mount import mounted
 
@@ -86,12 +86,12 @@ def trace(definition: str, filter_text: str | None, **given: object) -> None:
     kernel's, on the event's fields, which -v shows.
     """
     options = TraceOptions(**given)  # type: ignore[arg-type]
-    asked = _parsed(definition)
-    _check(asked, options, filter_text)
+    request = _parsed(definition)
+    _check(request, options, filter_text)
     if options.emit:
         command = ["kprobe-exporter", "trace", *(["-s"] if options.stacks else []), definition]
         command += [filter_text] if filter_text is not None else []
-        text = configuration(asked, filter_text, stacks=options.stacks, command=command)
+        text = configuration(request, filter_text, stacks=options.stacks, command=command)
         for warning in read_back(text).warnings:
             _warn(warning.partition("warning: ")[2])
         click.echo(text, nl=False)
@@ -100,31 +100,31 @@ def trace(definition: str, filter_text: str | None, **given: object) -> None:
         logs.set_up("warning", "text")
         out = Output(sys.stdout.fileno(), stop, terminal=sys.stdout.isatty())
         with mounted(options.tracefs) as root:
-            _trace(MountedTracefs(root), asked, filter_text, options, out, stop)
+            _trace(MountedTracefs(root), request, filter_text, options, out, stop)
 
 
 def _trace(
     files: MountedTracefs,
-    asked: Asked,
+    request: TraceRequest,
     filter_text: str | None,
     options: TraceOptions,
     out: Output,
     stop: Interrupt,
 ) -> None:
-    found = placed(asked, files)
-    for note in (*_translated(asked), *found.notes):
+    found = resolve(request, files)
+    for note in (*_translated(request), *found.notes):
         _tell(f"note: {note}")
     for warning in (*found.warnings, *([found.refused] if found.refused else [])):
         _warn(warning)
     if found.refused and not options.force:
         raise TracefsError("not traced because of the warning: give -F to try it all the same.")
-    asked = found.asked
+    request = found.request
     held = options.seconds is not None and not (options.as_json or options.count)
     with own_instance(files, held=held, tgid=options.as_json) as (instance, kib):
         threads = TracedThreads(instance, options.pid, options.tid)
         lost = 0
         if options.as_json or options.count:
-            probes = read_back(configuration(asked, filter_text, stacks=False)).probes
+            probes = read_back(configuration(request, filter_text, stacks=False)).probes
             each = options.pid is not None or options.tid is not None
             if options.as_json:
                 lost = write_objects(
@@ -148,36 +148,36 @@ def _trace(
                     warn=_warn,
                     buffer_kib=kib,
                     seconds=options.seconds,
-                    title=f"{asked.title}{f' if {filter_text}' if filter_text else ''}",
+                    title=f"{request.title}{f' if {filter_text}' if filter_text else ''}",
                     narrowed=each or filter_text is not None,
                     each=each,
                     color=wants_color(out),
                 )
         else:
-            specs = text_specs(asked, filter_text)
+            specs = text_specs(request, filter_text)
             if options.view:
                 show_format(instance, specs, out)
             else:
-                wish = TextOptions(asked.title, options.seconds, options.headers, options.stacks)
-                lost = trace_text(instance, specs, threads, wish, out, stop)
+                text_options = TextOptions(request.title, options.seconds, options.headers, options.stacks)
+                lost = trace_text(instance, specs, threads, text_options, out, stop)
     if lost:
         _warn(f"{lost:,} events were lost, for the ring buffer was full: a filter, -p or --count needs less.")
 
 
-def _translated(asked: Asked) -> tuple[str, ...]:
+def _translated(request: TraceRequest) -> tuple[str, ...]:
     """Return a sentence for each part of the definition that was translated."""
-    return tuple(f"{warning}." for warning in asked.definition.warnings) if asked.definition else ()
+    return tuple(f"{warning}." for warning in request.definition.warnings) if request.definition else ()
 
 
-def _parsed(definition: str) -> Asked:
+def _parsed(definition: str) -> TraceRequest:
     try:
-        return parse_asked(definition)
+        return parse_request(definition)
     except GrammarError as error:
         text, at = error.text or definition, error.column
         raise UsageError(f"{error.message}, at ^ in '{text[:at]}^{text[at:]}'.") from None
 
 
-def _check(asked: Asked, options: TraceOptions, filter_text: str | None) -> None:
+def _check(request: TraceRequest, options: TraceOptions, filter_text: str | None) -> None:
     """Refuse options that do not go together."""
     ways = {
         "-v": options.view,
@@ -201,7 +201,7 @@ def _check(asked: Asked, options: TraceOptions, filter_text: str | None) -> None
             raise UsageError(f"{way} does nothing with {name}: leave one of them out.")
     if options.pid is not None and options.tid is not None:
         raise UsageError("-p and -L do not go together: a thread is of one process only.")
-    target = asked.target
+    target = request.target
     if target is not None and target.is_pattern and way not in ("--count", "--json", "--emit-config"):
         raise UsageError("a pattern is many events, whose text would be mixed: give --count, or name one.")
     if target is not None and target.kind.is_call and options.stacks and way == "--json":

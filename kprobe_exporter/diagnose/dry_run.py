@@ -69,11 +69,11 @@ def look(config: Config, tracefs: Path, root: Path = Path("/")) -> list[DryRunRo
 
 def resolve(config: Config, known: Known) -> list[DryRunRow]:
     """Return a row for each probe, in the order in which the agent would install them."""
-    slots = itertools.count()
+    layout_ids = itertools.count()
     taken: list[ProbeSpec] = []
     rows = []
     for probe in config.probes:
-        plan = plan_probe(probe, config.settings.namespace, DECODERS, known.kernel, slots)
+        plan = plan_probe(probe, config.settings.namespace, DECODERS, known.kernel, layout_ids)
         rows.append(_settle(plan, known, taken) if probe.enabled else _disabled(plan))
     return rows
 

@@ -30,10 +30,10 @@ class Group(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """Everything to add up from a layout's records. The agent evaluates ``only`` where the kernel cannot."""
+    """Everything to add up from a layout's records. The agent, not the kernel, tests ``residual_filter``."""
 
     groups: tuple[Group, ...]
-    only: Condition | None = None
+    residual_filter: Condition | None = None
 
 
 RawKey: TypeAlias = tuple[int | bytes | None, ...]
@@ -43,7 +43,7 @@ class Tally(NamedTuple):
     """The sums over the ``events`` records of one key. Depending on the group, ``sum`` is the sum of their
     values or the last value (of ``time``, in ns); ``buckets`` are counts (the last is +Inf)."""
 
-    slot: int
+    layout_id: int
     group: int
     key: RawKey
     events: int
@@ -55,7 +55,7 @@ class Tally(NamedTuple):
 class Refused(NamedTuple):
     """The numbers of values that a group refused: those below 0, and those that were unreadable."""
 
-    slot: int
+    layout_id: int
     group: int
     negative: int
     unreadable: int

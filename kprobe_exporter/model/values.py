@@ -53,14 +53,14 @@ class Arg(NamedTuple):
 class Layout:
     """What an event of one installed probe carries, and how its text is parsed.
 
-    ``slot`` is the layout's number in its agent; records refer to their layout by it. ``pattern`` is a
+    ``layout_id`` is the layout's number in its agent; records refer to their layout by it. ``pattern`` is a
     regular expression for the text of a static tracepoint, with one group per argument; None for probe
     events, which the kernel prints in one form. ``stack``: the kernel's stack follows each event.
     ``user``: the addresses are a program's, so the caller is unknown. ``caller``: the configuration uses
     the function that a return goes back to, for which the kernel's symbols have to be loaded.
     """
 
-    slot: int
+    layout_id: int
     probe: str
     event: str
     form: Literal["entry", "return", "eprobe", "tracepoint", "joined"]
@@ -83,12 +83,12 @@ class Layout:
 Record: TypeAlias = tuple[Any, ...]
 """One event as the sources deliver it: a flat tuple, since this is the hot path. Its indexes:
 
-SLOT the layout's number · TIME nanoseconds of the instance's clock · CPU · TID in the initial pid
+LAYOUT_ID the layout's number · TIME nanoseconds of the instance's clock · CPU · TID in the initial pid
 namespace · TGID in the same namespace, None where it was not recorded · CALLER the name, in bytes, of the
 function that a return goes back to, None where it is unknown · from VALUES on the layout's ``args``.
 """
 
-SLOT, TIME, CPU, TID, TGID, CALLER, VALUES = range(7)
+LAYOUT_ID, TIME, CPU, TID, TGID, CALLER, VALUES = range(7)
 
 
 class Loss(NamedTuple):
@@ -109,7 +109,7 @@ class Batch:
     may be from an earlier batch, and the last frames may come with the next batch.
 
     ``tallies`` are the sums over the records of layouts with a recipe. ``arrived`` counts these records by
-    slot; ``passed`` counts those that passed the filter, where the agent evaluates it.
+    layout_id; ``passed`` counts those that passed the filter, where the agent evaluates it.
 
     ``losses`` say when events went missing. A reader of pages delivers a loss before any record later than
     its start; a reader of text, only where the next event of that CPU is printed. ``unpaired`` counts
@@ -179,7 +179,7 @@ class ProbeSpec:
 
     ``file`` is the definitions file, None for a static tracepoint that needs no definition. ``verb`` is
     the head of the line (``p``, ``r1024``, ``e``), ``body`` the part after the name. ``system`` and
-    ``event`` name the static tracepoint. The kernel evaluates ``filter``, the agent evaluates ``only``.
+    ``event`` name the static tracepoint. The kernel evaluates ``filter``, the agent ``residual_filter``.
     ``because`` tells the user in one clause why this plan was chosen. ``tables`` are the hist triggers of
     the plan ``kernel``, each with the filter in its own condition. ``role`` is the event's part in a call
     or a pair; events with ``end`` are no hits, nor are ``own`` events, which the agent itself needs.
@@ -196,7 +196,7 @@ class ProbeSpec:
     layout: Layout
     system: str = ""
     event: str = ""
-    only: Where | None = None
+    residual_filter: Where | None = None
     stack: bool = False
     plan: Plan = "events"
     because: str = ""
@@ -255,7 +255,7 @@ class MetricSpec(NamedTuple):
 class Emission(NamedTuple):
     """One event to export. It is kept small, since it may wait in a queue and be dropped there.
 
-    ``record`` has the layout whose slot is ``record[SLOT]``. ``trace`` and ``span`` are the ids of a span;
+    ``record`` has the layout whose id is ``record[LAYOUT_ID]``. ``trace`` and ``span`` are the ids of a span;
     a log record has the ``span`` 0. ``parent`` is the span of ``trace`` that it belongs to, 0 for none.
     ``stack`` holds frames, innermost first. ``attributes`` describe the container and the pod of the
     thread; None where they were not recorded or the thread was in none.
@@ -286,7 +286,7 @@ class KernelCounts:
 
     ``hits`` and ``misses`` are by probe, without those that the kernel does not count. ``lost`` is by
     reason, summed over all CPUs of our instance and all hist tables. ``buffer_bytes`` wait in the ring
-    buffers. ``tables`` are by the slot of the probe's layout, in the order of its specification. ``epoch``
+    buffers. ``tables`` are by the id of the probe's layout, in the order of its specification. ``epoch``
     is the aggregator's epoch at the time when the list of events to read was made.
     """
 

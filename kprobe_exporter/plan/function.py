@@ -17,7 +17,7 @@ def function_spec(
     probe: Probe,
     attach: Attach,
     wanted: set[str],
-    slot: int,
+    layout_id: int,
     max_series: int,
     *,
     hist: bool,
@@ -50,7 +50,7 @@ def function_spec(
         body=" ".join([place, *(arg.render() for arg in args)]),
         filter=attach.filter,
         layout=Layout(
-            slot,
+            layout_id,
             probe.name,
             probe.name,
             "return" if is_return else "entry",

@@ -28,19 +28,19 @@ Ways = tuple[ProbeSpec | Unsupported, ...]
 class JoinedSpec(NamedTuple):
     """One way to attach a call or a pair, pure.
 
-    ``ways`` holds the alternatives of each begin event and, last, those of the end event. ``only`` is
-    the filter that the agent evaluates when it has both events.
+    ``ways`` holds the alternatives of each begin event and, last, those of the end event. The agent
+    evaluates ``residual_filter`` when it has both events.
     """
 
     probe: str
     kind: str
     target: str
     symbol: str
-    slot: int
+    layout_id: int
     ways: tuple[Ways, ...]
     by: Literal["stack", "depth", "key"]
     key: tuple[str, ...]
-    only: Where | None
+    residual_filter: Where | None
     plan: Plan = "events"
     because: str = MEASURED
 
@@ -51,7 +51,7 @@ class JoinedSpec(NamedTuple):
         names = {arg.name for arg in shared}
         args = [*shared, *(arg for arg in end.args if arg.name not in names), Arg("duration", "int")]
         layout = Layout(
-            self.slot,
+            self.layout_id,
             self.probe,
             self.probe,
             "joined",
@@ -66,7 +66,7 @@ def joined_spec(
     probe: Probe,
     attach: Attach,
     wanted: set[str],
-    slots: Iterator[int],
+    layout_ids: Iterator[int],
     single: Callable[[Probe, Attach, set[str]], list[ProbeSpec | Unsupported]],
 ) -> JoinedSpec | Unsupported:
     """Plan the begin events, the end event and how they are joined. ``single`` plans one event."""
@@ -88,7 +88,7 @@ def joined_spec(
         kind.value,
         str(attach.target),
         attach.target.symbol or str(attach.target),
-        next(slots),
+        next(layout_ids),
         tuple(ways),
         "stack" if by_stack else "key",
         ("tid",) if kind is Kind.SYSCALL else attach.key,
@@ -114,7 +114,7 @@ def _ways(found: list[ProbeSpec | Unsupported], role: Literal["begin", "end"], e
     for way in found:
         if isinstance(way, Unsupported):
             ways.append(way)
-        elif way.only is not None:
+        elif way.residual_filter is not None:
             ways.append(
                 Unsupported(way.target, "this kernel cannot filter it for a pair: leave its filter out")
             )

@@ -57,16 +57,16 @@ def plan_probe(
     namespace: str,
     decoders: Decoders,
     kernel: Kernel,
-    slots: Iterator[int],
+    layout_ids: Iterator[int],
     max_series: int = 1000,
 ) -> ProbePlan:
-    """Plan one probe. ``slots`` numbers the layouts; ``max_series`` limits the label sets of a metric."""
+    """Plan one probe. ``layout_ids`` numbers layouts; ``max_series`` limits the label sets of a metric."""
     wanted = fields_used(probe)
-    single = partial(_single, kernel, slots, max_series)
+    single = partial(_single, kernel, layout_ids, max_series)
     alternatives: list[Alternative] = []
     for attach in probe.attach:
         if attach.end is not None:
-            alternatives.append(joined_spec(probe, attach, wanted, slots, single))
+            alternatives.append(joined_spec(probe, attach, wanted, layout_ids, single))
         else:
             alternatives += single(probe, attach, wanted)
     takes_time = any(attach.target.kind.is_joined for attach in probe.attach)
@@ -89,7 +89,7 @@ def _returns(alternatives: Iterable[Alternative]) -> ReturnType | None:
 
 
 def _single(
-    kernel: Kernel, slots: Iterator[int], max_series: int, probe: Probe, attach: Attach, wanted: set[str]
+    kernel: Kernel, layout_ids: Iterator[int], max_series: int, probe: Probe, attach: Attach, wanted: set[str]
 ) -> list[ProbeSpec | Unsupported]:
     """Return what to try for one event, in order."""
     note = ""
@@ -108,16 +108,18 @@ def _single(
             attach,
             wanted,
             text,
-            slots,
+            layout_ids,
             max_series,
             counted=kernel.counts_tracepoints,
             binary=kernel.binary,
         )
     hist = kernel.counts_tracepoints
     if attach.target.kind.in_file:
-        return [user_spec(probe, attach, wanted, next(slots), max_series, hist=hist, locate=kernel.locate)]
+        return [
+            user_spec(probe, attach, wanted, next(layout_ids), max_series, hist=hist, locate=kernel.locate)
+        ]
     found = function_spec(
-        probe, attach, wanted, next(slots), max_series, hist=hist, no_fprobes=kernel.no_fprobes
+        probe, attach, wanted, next(layout_ids), max_series, hist=hist, no_fprobes=kernel.no_fprobes
     )
     if note and isinstance(found, ProbeSpec):
         found = replace(found, because=f"{found.because}; {note}")

@@ -22,7 +22,7 @@ def tracepoint_specs(
     attach: Attach,
     wanted: set[str],
     text: str | None,
-    slots: Iterator[int],
+    layout_ids: Iterator[int],
     max_series: int,
     *,
     counted: bool,
@@ -46,17 +46,17 @@ def tracepoint_specs(
     if probe.aggregate == "kernel":
         if not counted:
             return [Unsupported(str(target), NO_HIST)]
-        return _in_kernel(probe, attach, wanted, form, used, slots, max_series)
+        return _in_kernel(probe, attach, wanted, form, used, layout_ids, max_series)
     because = events_for(probe, attach, wanted)
-    first = [_counted(probe, attach, next(slots))] if counted and because is None else []
+    first = [_counted(probe, attach, next(layout_ids))] if counted and because is None else []
     comm = "comm" in wanted | filter_fields(attach.filter)
-    eprobe = _eprobe(probe, attach, form, used, comm, next(slots))
+    eprobe = _eprobe(probe, attach, form, used, comm, next(layout_ids))
     own = partial(_own, probe, attach, form, used, binary=binary)
-    own_event = own(wanted, next(slots))
+    own_event = own(wanted, next(layout_ids))
     if attach.filter is None:
         return [*first, *_because([eprobe, own_event], because)]
     by_kernel = _kernel_filters(attach, attach.filter, own_event)
-    with_fields = own(wanted | filter_fields(attach.filter), next(slots))
+    with_fields = own(wanted | filter_fields(attach.filter), next(layout_ids))
     by_agent = _agent_filters(attach.filter, with_fields)
     ways = [eprobe, by_kernel, by_agent] if counted else [eprobe, by_agent, by_kernel]
     return _because(ways, because)
@@ -74,7 +74,7 @@ def _in_kernel(
     wanted: set[str],
     form: EventFormat,
     used: dict[str, str],
-    slots: Iterator[int],
+    layout_ids: Iterator[int],
     max_series: int,
 ) -> list[ProbeSpec | Unsupported]:
     """Plan hist triggers on the tracepoint itself, which costs least, and then on an eprobe: for the
@@ -85,7 +85,7 @@ def _in_kernel(
         if not (found := form.fields[field]).array and found.size in (1, 2, 4, 8) and field != "comm"
     }
     comm = "comm" in wanted | filter_fields(attach.filter)
-    eprobe = _eprobe(probe, attach, form, used, comm, next(slots))
+    eprobe = _eprobe(probe, attach, form, used, comm, next(layout_ids))
     on_eprobe = eprobe
     if isinstance(eprobe, ProbeSpec):
         named = {name: key._replace(name=name) for name, key in keys.items()}
@@ -94,7 +94,7 @@ def _in_kernel(
     if comm:
         return [on_eprobe]
     only = parse_filter(attach.filter).rename(used).render() if attach.filter else None
-    bare = _counted(probe, attach, next(slots))
+    bare = _counted(probe, attach, next(layout_ids))
     layout = replace(bare.layout, returns=attach.returns)
     return [
         aggregated(replace(bare, layout=layout), probe, only, keys, used, max_series),
@@ -116,7 +116,7 @@ def _fields(attach: Attach, form: EventFormat) -> dict[str, str]:
     return used
 
 
-def _counted(probe: Probe, attach: Attach, slot: int) -> ProbeSpec:
+def _counted(probe: Probe, attach: Attach, layout_id: int) -> ProbeSpec:
     """Return the tracepoint's own event with nothing but a hist trigger that counts."""
     target = attach.target
     return ProbeSpec(
@@ -128,7 +128,7 @@ def _counted(probe: Probe, attach: Attach, slot: int) -> ProbeSpec:
         verb="",
         body="",
         filter=None,
-        layout=Layout(slot, probe.name, target.event, "tracepoint", target.event, pattern=b"[^\n]*"),
+        layout=Layout(layout_id, probe.name, target.event, "tracepoint", target.event, pattern=b"[^\n]*"),
         system=target.system,
         event=target.event,
         plan="count",
@@ -137,7 +137,7 @@ def _counted(probe: Probe, attach: Attach, slot: int) -> ProbeSpec:
 
 
 def _eprobe(
-    probe: Probe, attach: Attach, form: EventFormat, used: dict[str, str], comm: bool, slot: int
+    probe: Probe, attach: Attach, form: EventFormat, used: dict[str, str], comm: bool, layout_id: int
 ) -> ProbeSpec | Unsupported:
     target = attach.target
     args: list[tuple[str, str, ArgKind]] = []
@@ -161,7 +161,7 @@ def _eprobe(
         body=" ".join([f"{target.system}.{target.event}", *(text for _, text, _ in args)]),
         filter=attach.filter,
         layout=Layout(
-            slot,
+            layout_id,
             probe.name,
             probe.name,
             "eprobe",
@@ -180,7 +180,7 @@ def _own(
     form: EventFormat,
     used: dict[str, str],
     wanted: set[str],
-    slot: int,
+    layout_id: int,
     *,
     binary: bool,
 ) -> ProbeSpec | Unsupported:
@@ -201,7 +201,7 @@ def _own(
         body="",
         filter=None,
         layout=Layout(
-            slot,
+            layout_id,
             probe.name,
             target.event,
             "tracepoint",
@@ -263,4 +263,4 @@ def _agent_filters(text: str, spec: ProbeSpec | Unsupported) -> ProbeSpec | Unsu
     known = {arg.name for arg in spec.layout.args} | set(COMMON_FIELDS.values())
     if unknown := ours.fields - known:
         return Unsupported(spec.target, f"its filter names '{min(unknown)}', which only the kernel knows")
-    return replace(spec, only=where(ours))
+    return replace(spec, residual_filter=where(ours))

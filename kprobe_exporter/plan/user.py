@@ -32,7 +32,7 @@ def user_spec(
     probe: Probe,
     attach: Attach,
     wanted: set[str],
-    slot: int,
+    layout_id: int,
     max_series: int,
     *,
     hist: bool,
@@ -68,7 +68,7 @@ def user_spec(
         body=" ".join([f"{target.path}:{code.offset:#x}", *(arg.render() for arg in args)]),
         filter=attach.filter,
         layout=Layout(
-            slot,
+            layout_id,
             probe.name,
             probe.name,
             "return" if is_return else "entry",

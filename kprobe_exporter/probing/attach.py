@@ -34,9 +34,9 @@ class Attached:
         return self.parts[0].layout if self.joined is None else self.joined.layout
 
     @property
-    def only(self) -> Where | None:
+    def residual_filter(self) -> Where | None:
         """The filter that the agent evaluates."""
-        return self.spec.only
+        return self.spec.residual_filter
 
     @property
     def tables(self) -> tuple[HistTable, ...]:
@@ -72,7 +72,7 @@ class Attached:
 def each_hit_is_an_event(attached: Attached) -> bool:
     """Return whether the probe is a single event that is recorded at every hit."""
     spec = attached.spec
-    if isinstance(spec, JoinedSpec) or attached.only is not None:
+    if isinstance(spec, JoinedSpec) or attached.residual_filter is not None:
         return False
     return spec.plan == "events" and spec.filter is None
 

@@ -65,7 +65,7 @@ class KernelNames:
         return self._symbols.text(address) if self._visible else None
 
 
-class Reading(NamedTuple):
+class EventSource(NamedTuple):
     """How events are read: as pages of ``geometry``, or as text if it is None, for the reason ``because``."""
 
     geometry: Geometry | None
@@ -74,7 +74,7 @@ class Reading(NamedTuple):
 
 def set_up(
     instance: Instance, settings: Settings, symbols: Symbols, *, stacks_wanted: bool
-) -> tuple[Reading, int]:
+) -> tuple[EventSource, int]:
     """Set up the instance before any recording; return how to read it, and its buffer's KiB per CPU.
 
     Raises TracefsError.
@@ -82,18 +82,18 @@ def set_up(
     cpus = max(1, len(instance.files.names(f"{instance.path}/per_cpu")))
     buffer_kib = max(4, min(settings.buffer_size, settings.buffer_total // cpus) // 1024)
     instance.set_up(buffer_kib, record_tgid=False)
-    reading = choose(instance, settings, symbols, stacks_wanted=stacks_wanted)
-    if reading.geometry is None:
-        log.info("events are read as text: %s", reading.because)
+    event_source = choose(instance, settings, symbols, stacks_wanted=stacks_wanted)
+    if event_source.geometry is None:
+        log.info("events are read as text: %s", event_source.because)
     if not instance.keep_own_threads_out():
         log.warning("this kernel cannot keep the agent's own threads out of its events")
-    return reading, buffer_kib
+    return event_source, buffer_kib
 
 
-def choose(instance: Instance, settings: Settings, symbols: Symbols, *, stacks_wanted: bool) -> Reading:
+def choose(instance: Instance, settings: Settings, symbols: Symbols, *, stacks_wanted: bool) -> EventSource:
     """Choose before any probe is planned. Raises TracefsError if 'binary' is configured but impossible."""
     if settings.source == "text":
-        return Reading(None, "global.source is 'text'")
+        return EventSource(None, "global.source is 'text'")
     because = ""
     found = None
     try:
@@ -104,12 +104,12 @@ def choose(instance: Instance, settings: Settings, symbols: Symbols, *, stacks_w
         found, because = None, "stacks are asked for, and this process may not see the kernel's symbols"
     if found is None and settings.source == "binary":
         raise TracefsError(f"global.source is 'binary', but {because}: set it to 'auto'.")
-    return Reading(found, because)
+    return EventSource(found, because)
 
 
-def unreadable(instance: Instance, reading: Reading, system: str, layout: Layout) -> str | None:
+def unreadable(instance: Instance, event_source: EventSource, system: str, layout: Layout) -> str | None:
     """Return, as a clause, why an installed probe's events cannot be read in this way; None if they can."""
-    if reading.geometry is None:
+    if event_source.geometry is None:
         return None
     try:
         shape(layout, _format(instance, system, layout))
@@ -125,7 +125,7 @@ def unreadable(instance: Instance, reading: Reading, system: str, layout: Layout
 
 def open_pipe(
     instance: Instance,
-    reading: Reading,
+    event_source: EventSource,
     symbols: Symbols,
     layouts: Mapping[Layout, str],
     recipes: Mapping[int, Recipe],
@@ -138,12 +138,12 @@ def open_pipe(
 
     ``layouts`` map to the systems of their events. Raises TracefsError if the kernel refuses reading.
     """
-    intake = Intake(instance, reading, deliver, buffer_kib)
-    intake.prepare(symbols, layouts, recipes, tgid=tgid)()
-    return intake.pipe
+    buffers = BufferReader(instance, event_source, deliver, buffer_kib)
+    buffers.prepare(symbols, layouts, recipes, tgid=tgid)()
+    return buffers.pipe
 
 
-class Intake:
+class BufferReader:
     """The ring buffer of an instance, open for reading, and its parser, which changes at each reload.
 
     The reader's thread owns ``pipe``. The thread that changes probes calls ``prepare``, and the reader's
@@ -152,10 +152,10 @@ class Intake:
     """
 
     def __init__(
-        self, instance: Instance, reading: Reading, deliver: Callable[[Batch], None], buffer_kib: int
+        self, instance: Instance, event_source: EventSource, deliver: Callable[[Batch], None], buffer_kib: int
     ) -> None:
         self._instance = instance
-        self._geometry = reading.geometry
+        self._geometry = event_source.geometry
         self._threads = Threads(instance.files.read)
         self._shapes: dict[Layout, tuple[str, Shape]] = {}  # each with its format text
         self._text: TextPipe | None = None
@@ -183,7 +183,7 @@ class Intake:
     ) -> Callable[[], None]:
         """Make the parser of these layouts. The function that is returned puts it in place of the old one.
 
-        ``layouts`` map to the systems of their events, ``recipes`` are by slot. An event that another
+        ``layouts`` map to the systems of their events, ``recipes`` are by layout_id. An event that another
         process deleted or redefined keeps its old shape or is left out; the others are read all the same.
         """
         if self._text is not None:

@@ -145,7 +145,7 @@ class SavedParser:
         layout = self._layout(head, tuple(Arg(arg.name, arg.kind) for arg in arguments))
         values = [arg.value for arg in arguments] if layout.args else []
         group = int(tgid) if tgid else None
-        record: Record = (layout.slot, _time(time), int(cpu), int(tid), group, head.caller, *values)
+        record: Record = (layout.layout_id, _time(time), int(cpu), int(tid), group, head.caller, *values)
         if cut:
             batch.cut.append(len(batch.records))
         batch.records.append(record)

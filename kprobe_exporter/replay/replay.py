@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from kprobe_exporter.aggregate.aggregator import Aggregator
-from kprobe_exporter.aggregate.own import PREFIX, agent_families
+from kprobe_exporter.aggregate.self_metrics import PREFIX, agent_families
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.config.values import RETURN_BUCKETS, RETURN_TYPES, Config, Probe, Settings
 from kprobe_exporter.export.prometheus import Exposition

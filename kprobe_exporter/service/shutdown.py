@@ -5,7 +5,7 @@ import select
 from contextlib import suppress
 
 
-class Stop:
+class Shutdown:
     """Any thread or signal handler may set it, and it stays set. A reload may be requested repeatedly.
 
     It is not a threading.Event, whose ``set`` takes a lock: a second signal that arrives while the first

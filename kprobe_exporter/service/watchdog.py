@@ -26,7 +26,7 @@ class Vital(NamedTuple):
 
 
 class _Watched:
-    """A vital thread, and the number of checks since its last progress. The heartbeat's thread owns it."""
+    """A vital thread, and the number of checks since its last progress. The watchdog's thread owns it."""
 
     def __init__(self, vital: Vital) -> None:
         self.name = vital.name
@@ -42,12 +42,12 @@ class _Watched:
         return self._looks >= 2 * self._vital.patience
 
 
-class Heartbeat:
+class Watchdog:
     """Checks the vital threads twice per watchdog interval, until closed.
 
     While each makes progress, it sends WATCHDOG=1. A stalled thread stops these messages and is named in
     the status and in the log; systemd then ends the agent, 1.5 to 2 intervals after the last progress of
-    a thread with the patience 1. The status is sent when it changes. The heartbeat's thread owns all
+    a thread with the patience 1. The status is sent when it changes. The watchdog's thread owns all
     state; ``close`` may be called twice, from any other thread.
     """
 
@@ -58,7 +58,7 @@ class Heartbeat:
         self._told = ""
         self._hung: tuple[str, ...] = ()
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
 
     def start(self) -> None:
         """Tell systemd that the agent is ready, and start the thread. Without a manager, do nothing."""

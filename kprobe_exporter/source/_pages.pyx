@@ -48,7 +48,7 @@ cdef struct Kind:
     Place* fields
     Place caller
     bint tallied
-    int32_t only
+    int32_t residual_filter
     uint32_t first
     uint32_t tables
     uint64_t arrived
@@ -99,7 +99,7 @@ cdef class PageParser:
     cdef int32_t _stack_id
     cdef uint32_t _stack_offset
     cdef readonly uint64_t time
-    cdef object _shapes, _slots, _readers, _resolvers, _owners, _names, _batch, _stacked, _wants_tgid
+    cdef object _shapes, _layout_ids, _readers, _resolvers, _owners, _names, _batch, _stacked, _wants_tgid
     cdef object _lasts, _gaps
 
     def __cinit__(self, geometry, shapes, names, stacks=None, tgid=False, recipes=None):
@@ -109,7 +109,7 @@ cdef class PageParser:
         self._stack_id = stacks.id if stacks else -1
         self._stack_offset = stacks.offset if stacks else 0
         self._shapes = list(shapes)
-        self._slots = [shape.layout.slot for shape in self._shapes]
+        self._layout_ids = [shape.layout.layout_id for shape in self._shapes]
         self._names, self._wants_tgid = names, tgid
         self._readers = [[reader(field, names) for field in shape.fields] for shape in self._shapes]
         self._batch, self._stacked = Batch(), {}
@@ -130,20 +130,20 @@ cdef class PageParser:
             self._kinds[number].size = max(8, shape.size)
             self._kinds[number].next = self._by_id[<uint32_t>shape.id]
             self._by_id[<uint32_t>shape.id] = number
-            self._kinds[number].only = -1
+            self._kinds[number].residual_filter = -1
             self._make_places(&self._kinds[number], shape)
-            recipe = recipes.get(shape.layout.slot)
+            recipe = recipes.get(shape.layout.layout_id)
             if recipe is None:
                 continue
             self._kinds[number].tallied = True
-            if recipe.only is not None:
-                self._kinds[number].only = _add_nodes(nodes, [recipe.only], shape)
+            if recipe.residual_filter is not None:
+                self._kinds[number].residual_filter = _add_nodes(nodes, [recipe.residual_filter], shape)
             self._kinds[number].first = len(tables)
             self._kinds[number].tables = len(recipe.groups)
             for place, group in enumerate(recipe.groups):
                 where = -1 if group.where is None else _add_nodes(nodes, [group.where], shape)
                 tables.append((group, shape, where))
-                self._owners.append((shape.layout.slot, place))
+                self._owners.append((shape.layout.layout_id, place))
         self._nodes = <Node*>calloc(max(1, len(nodes)), sizeof(Node))
         self._tables = <Table*>calloc(max(1, len(tables)), sizeof(Table))
         keys = max([len(group.keys) for group, _, _ in tables], default=1)
@@ -240,10 +240,10 @@ cdef class PageParser:
         for i in range(self._nkinds):
             kind = &self._kinds[i]
             if kind.arrived:
-                slot = self._shapes[i].layout.slot
-                batch.arrived[slot] = kind.arrived
-                if kind.only >= 0:
-                    batch.passed[slot] = kind.passed
+                layout_id = self._shapes[i].layout.layout_id
+                batch.arrived[layout_id] = kind.arrived
+                if kind.residual_filter >= 0:
+                    batch.passed[layout_id] = kind.passed
                 kind.arrived = kind.passed = 0
         for i in range(self._ntables):
             self._empty(&self._tables[i], i, batch)
@@ -372,7 +372,7 @@ cdef class PageParser:
                     return NO_MEMORY
             else:
                 kind.arrived += 1
-                if kind.only < 0 or _meets(self._nodes, kind.only, &rec):
+                if kind.residual_filter < 0 or _meets(self._nodes, kind.residual_filter, &rec):
                     kind.passed += 1
                     for i in range(kind.first, kind.first + kind.tables):
                         if not _tally(&self._tables[i], self._nodes, &rec, self._scratch, self._seed):
@@ -429,7 +429,7 @@ cdef class PageParser:
         memcpy(&rec.tid, one.start + 4, 4)
         readers = self._readers[one.kind]
         cdef tuple made = PyTuple_New(6 + <Py_ssize_t>kind.nfields)
-        _set(made, 0, self._slots[one.kind])
+        _set(made, 0, self._layout_ids[one.kind])
         _set(made, 1, one.time)
         _set(made, 2, cpu)
         _set(made, 3, rec.tid)
@@ -484,9 +484,9 @@ cdef class PageParser:
         """Hand a table's sums over, and start it anew."""
         cdef uint32_t i, b
         cdef Cell* cell
-        slot, group = self._owners[number]
+        layout_id, group = self._owners[number]
         if table.negative or table.unreadable:
-            batch.refused.append(Refused(slot, group, table.negative, table.unreadable))
+            batch.refused.append(Refused(layout_id, group, table.negative, table.unreadable))
             table.negative = table.unreadable = 0
         if table.used == 0:
             return
@@ -499,7 +499,7 @@ cdef class PageParser:
                     [table.buckets[<size_t>i * (table.nbounds + 1) + b] for b in range(table.nbounds + 1)]
                 )
             key = self._raw_key(table.arena + cell.key, table, self._resolvers[number])
-            tallies.append(Tally(slot, group, key, cell.count, _int(cell.sum), cell.time, buckets))
+            tallies.append(Tally(layout_id, group, key, cell.count, _int(cell.sum), cell.time, buckets))
         table.used, table.arena_used = 0, 0
         memset(table.index, 0, <size_t>table.slots * 4)
 

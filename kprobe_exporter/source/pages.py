@@ -188,7 +188,7 @@ class PageParser:
                 (address,) = LONG_WORD.unpack_from(page, start + shape.caller.offset)
                 caller = self._names.caller(address)
             values = [read(page, start, end, tid) for read in readers]
-            record: Record = (shape.layout.slot, time, cpu, tid, tgid, caller, *values)
+            record: Record = (shape.layout.layout_id, time, cpu, tid, tgid, caller, *values)
             self._batch.records.append(record)
             if shape.layout.stack:
                 expecting.append(record)

@@ -88,7 +88,7 @@ def _shown(arg: Arg, text: bytes) -> bytes:
 
 
 def _recorder(layout: Layout) -> Recorder:
-    slot = layout.slot
+    layout_id = layout.layout_id
     caller = () if _tells_caller(layout) else (None,)  # the caller is the first group
     numbers = [
         (place, _hexadecimal(arg.bits) if arg.kind == "hex" else _number)
@@ -97,7 +97,7 @@ def _recorder(layout: Layout) -> Recorder:
     ]
 
     def record(groups: Groups, time: int, cpu: int, tid: int, tgid: int | None) -> Record:
-        made: list[Any] = [slot, time, cpu, tid, tgid, *caller, *groups]
+        made: list[Any] = [layout_id, time, cpu, tid, tgid, *caller, *groups]
         for place, convert in numbers:
             made[place] = convert(made[place])
         return tuple(made)

@@ -110,7 +110,7 @@ class Resolver:
             target = replace(target, symbol=name)
             places = self._within(target)
         if target.kind in FPROBES:
-            self._insist(target, places)
+            self._check_fprobe(target, places)
         if len(places) == 1 and places[0] and not target.module:
             target = replace(target, module=places[0])
             note = note or f"'{target.symbol}' is a function of the module '{target.module}'"
@@ -171,7 +171,7 @@ class Resolver:
             return None  # the function exists: it is listed under an alias, or it is not traceable
         return found
 
-    def _insist(self, target: Target, places: list[str]) -> None:
+    def _check_fprobe(self, target: Target, places: list[str]) -> None:
         """Refuse a function that an fprobe cannot take, and a shared name, of which it would take all."""
         if not places:
             near = closest(target.symbol, similar(self._lists.traceable(), target.module, target.symbol))

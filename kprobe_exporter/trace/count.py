@@ -15,7 +15,7 @@ from kprobe_exporter.model.aggregation import Recipe
 from kprobe_exporter.model.values import Batch, Family, HistogramValue, KernelCounts
 from kprobe_exporter.plan import ProbePlan
 from kprobe_exporter.probing.attach import Attached
-from kprobe_exporter.trace.collect import MOST, NAMESPACE, Collected
+from kprobe_exporter.trace.capture import MOST, NAMESPACE, Capture
 
 RETURNS = tuple(float(bound) for bound in (0, *(1 << power for power in range(41))))
 DURATIONS = tuple((1 << power) / 1e6 for power in range(26))
@@ -74,9 +74,9 @@ class TraceCounts:
 
     def recipe(self, attached: Attached, plan: ProbePlan) -> Recipe | None:
         """Return the recipe that adds up a probe's records; None if they are needed one by one."""
-        return recipe(attached.layout, plan.metrics, attached.only)
+        return recipe(attached.layout, plan.metrics, attached.residual_filter)
 
-    def attach(self, collected: Collected) -> None:
+    def attach(self, collected: Capture) -> None:
         """Register the installed probes, before their events come."""
         for plan, attached in zip(collected.plans, collected.attached, strict=True):
             self._shown[plan.probe.name] = attached.spec.target.partition(":")[2]
@@ -84,7 +84,7 @@ class TraceCounts:
             self._aggregator.attach(
                 attached.layout,
                 count_hits=not attached.counted_by_kernel,
-                only=attached.only,
+                residual_filter=attached.residual_filter,
                 tables=attached.tables,
                 begins=attached.joined.begins if attached.joined else (),
             )

@@ -11,22 +11,24 @@ from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.errors import ConfigError, UsageError
 from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.trace.asked import Asked
 from kprobe_exporter.trace.output import escaped
+from kprobe_exporter.trace.request import TraceRequest
 
 LONGEST = 40
 """Characters of a probe's name, at most."""
 
 
-def configuration(asked: Asked, filter_text: str | None, *, stacks: bool, command: Sequence[str] = ()) -> str:
+def configuration(
+    request: TraceRequest, filter_text: str | None, *, stacks: bool, command: Sequence[str] = ()
+) -> str:
     """Return the YAML of one probe, with ``command`` in a comment."""
-    keys = [("name", probe_name(asked.name)), *_place(asked)]
+    keys = [("name", probe_name(request.name)), *_place(request)]
     if filter_text is not None:
         keys.append(("filter", filter_text))
     lines = [f"    {key}: {_scalar(value)}" for key, value in keys]
-    if asked.target is not None and asked.definition is not None and asked.definition.args:
+    if request.target is not None and request.definition is not None and request.definition.args:
         lines.append("    fetch:")
-        lines += [f"      {arg.name}: {_scalar(arg.body)}" for arg in asked.definition.args]
+        lines += [f"      {arg.name}: {_scalar(arg.body)}" for arg in request.definition.args]
     if stacks:
         lines.append("    stack: true")
     first, *others = lines
@@ -55,12 +57,12 @@ def probe_name(event: str) -> str:
     return f"{'_' if name[0].isdigit() else ''}{name}"[:LONGEST]
 
 
-def _place(asked: Asked) -> list[tuple[str, str]]:
+def _place(request: TraceRequest) -> list[tuple[str, str]]:
     """Return the attach string if there is one, since the agent can do more with it; else the definition."""
-    if asked.target is not None:
-        return [("attach", str(asked.target))]
-    assert asked.definition is not None
-    return [("definition", asked.definition.render())]
+    if request.target is not None:
+        return [("attach", str(request.target))]
+    assert request.definition is not None
+    return [("definition", request.definition.render())]
 
 
 def _scalar(text: str) -> str:

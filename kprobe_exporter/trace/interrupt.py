@@ -7,20 +7,20 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from kprobe_exporter.service.shutdown import Stop
+from kprobe_exporter.service.shutdown import Shutdown
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
-class Interrupt(Stop):
-    """The request to stop, made by a signal; a second one sets ``insists``: the rest is not written.
+class Interrupt(Shutdown):
+    """The request to stop, made by a signal; a second one sets ``gives_up``: the rest is not written.
 
     Only the main thread uses it.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.insists = False
+        self.gives_up = False
         self._in_write = False
 
     @contextmanager
@@ -31,7 +31,7 @@ class Interrupt(Stop):
         """
 
         def end(number: int, frame: FrameType | None) -> None:
-            self.insists = self.is_set()
+            self.gives_up = self.is_set()
             self.set()
             if self._in_write:
                 raise InterruptedError  # a write to a terminal stopped by Ctrl-S would block forever

@@ -10,7 +10,7 @@ from kprobe_exporter.labels.errno import MAX_ERRNO, name_of
 from kprobe_exporter.model.values import (
     CALLER,
     CPU,
-    SLOT,
+    LAYOUT_ID,
     TGID,
     TID,
     TIME,
@@ -22,7 +22,7 @@ from kprobe_exporter.model.values import (
     Where,
 )
 from kprobe_exporter.plan import ProbePlan
-from kprobe_exporter.trace.collect import shown_name
+from kprobe_exporter.trace.capture import shown_name
 
 NUMBERS = re.compile(rb"\{(-?(?:0x)?[0-9a-fA-F]+(?:,-?(?:0x)?[0-9a-fA-F]+)*)\}")
 """An array of numbers as the kernel prints it."""
@@ -50,11 +50,13 @@ class Objects:
         self._passes: dict[int, Callable[[Record], bool]] = {}
         self._waiting: list[Record] = []
 
-    def add(self, plan: ProbePlan, layout: Layout, kind: str, target: str, only: Where | None = None) -> None:
-        """Register a layout before its records come; the kernel could not take the filter ``only``."""
-        self._shows[layout.slot] = _show(plan.probe.name, layout, kind, target)
-        if only is not None:
-            self._passes[layout.slot] = passes(layout, only)
+    def add(
+        self, plan: ProbePlan, layout: Layout, kind: str, target: str, residual_filter: Where | None = None
+    ) -> None:
+        """Register a layout before its records come. The kernel could not take ``residual_filter``."""
+        self._shows[layout.layout_id] = _show(plan.probe.name, layout, kind, target)
+        if residual_filter is not None:
+            self._passes[layout.layout_id] = passes(layout, residual_filter)
 
     def consume(self, batch: Batch) -> None:
         """Write the events that are complete."""
@@ -78,9 +80,9 @@ class Objects:
     def _put(self, records: list[Record], frames: Mapping[int, Frames]) -> None:
         lines = []
         for record in records:
-            if (let_through := self._passes.get(record[SLOT])) and not let_through(record):
+            if (let_through := self._passes.get(record[LAYOUT_ID])) and not let_through(record):
                 continue
-            shown = self._shows[record[SLOT]](record)
+            shown = self._shows[record[LAYOUT_ID]](record)
             if id(record) in frames:
                 shown["stack"] = [text(frame) for frame in frames[id(record)]]
             lines.append(json.dumps(shown))

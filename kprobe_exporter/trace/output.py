@@ -74,7 +74,7 @@ class Output:
             return True
         if not self._stop.is_set() and self._stop.wait_for_room(self.descriptor, ALWAYS):
             return True
-        return not self._stop.insists and self._stop.wait_for_room(self.descriptor, PATIENCE)
+        return not self._stop.gives_up and self._stop.wait_for_room(self.descriptor, PATIENCE)
 
     def _give_up(self) -> None:
         self.gone = True

@@ -9,7 +9,7 @@ from kprobe_exporter.errors import StartError
 from kprobe_exporter.grammar.definition import LONGEST_NAME, Definition, ProbeKind
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.model.values import Layout, ProbeSpec
-from kprobe_exporter.trace.asked import Asked, parse_asked
+from kprobe_exporter.trace.request import TraceRequest, parse_request
 from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.leftovers import acquire_for_trace, remove_dead_traces
@@ -85,22 +85,22 @@ def own_instance(files: Tracefs, *, held: bool = False, tgid: bool = False) -> I
         yield instance, kib
 
 
-def text_specs(asked: Asked, filter_text: str | None) -> list[ProbeSpec]:
+def text_specs(request: TraceRequest, filter_text: str | None) -> list[ProbeSpec]:
     """Return the events to install for the kernel's text: the definition as it stands.
 
     A call has two events. The layouts name the events, and describe no arguments.
     """
-    definition, target = asked.definition, asked.target
+    definition, target = request.definition, request.target
     if definition is not None:
-        return [_defined(definition, asked.name, filter_text)]
+        return [_defined(definition, request.name, filter_text)]
     assert target is not None
     if target.kind is Kind.TRACEPOINT:
         return [_tracepoint(target, filter_text)]
     enter, leave = target.halves
     if target.kind is Kind.SYSCALL:
         return [_tracepoint(half, filter_text) for half in (enter, leave)]
-    halves = [parse_asked(str(half)) for half in (enter, leave)]
-    names = (asked.name, f"{asked.name}_return"[-LONGEST_NAME:])
+    halves = [parse_request(str(half)) for half in (enter, leave)]
+    names = (request.name, f"{request.name}_return"[-LONGEST_NAME:])
     return [
         _defined(half.definition, name, filter_text)
         for half, name in zip(halves, names, strict=True)

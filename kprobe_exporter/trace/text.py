@@ -57,28 +57,33 @@ def trace(
     instance: Instance,
     specs: Sequence[ProbeSpec],
     threads: TracedThreads,
-    wish: TextOptions,
+    text_options: TextOptions,
     out: Output,
     stop: Interrupt,
 ) -> int:
     """Trace until a request to stop; return the number of events lost because the ring buffer was full."""
     with _installed(instance, specs) as probes:
-        if wish.stacks:
+        if text_options.stacks:
             instance.write("options/stacktrace", "1")
         with _pipe(instance) as pipe:
             for probe in reversed(probes):
                 probe.enable()
             text = _Text(instance, pipe, out, stop)
             with suppress(Gone):
-                if wish.seconds is None:
-                    out.say(f"Tracing {wish.title}. Ctrl-C to end.")
-                    text.live(threads.look, header=wish.header)
+                if text_options.seconds is None:
+                    out.say(f"Tracing {text_options.title}. Ctrl-C to end.")
+                    text.live(threads.look, header=text_options.header)
                 else:
-                    out.say(f"Tracing {wish.title} for {wish.seconds:g} seconds (buffered)...")
-                    text.wait(wish.seconds, threads.look)
+                    out.say(
+                        f"Tracing {text_options.title} for {text_options.seconds:g} seconds (buffered)..."
+                    )
+                    text.wait(text_options.seconds, threads.look)
                 for probe in probes:
                     probe.disable()
-                text.rest(header=wish.header and wish.seconds is not None, held=wish.seconds is not None)
+                text.rest(
+                    header=text_options.header and text_options.seconds is not None,
+                    held=text_options.seconds is not None,
+                )
                 out.say("\nEnding tracing...")
             stats = buffer_stats(instance.files, instance.path)
     return stats.overrun + stats.dropped
@@ -120,10 +125,10 @@ class _Text:
             return
         if header:
             self._header()
-        asked_before = self._stop.is_set()
+        stopped_before = self._stop.is_set()
         written, more = 0, True
         with progress() as tell:
-            while more and not self._stop.insists and self._stop.is_set() == asked_before:
+            while more and not self._stop.gives_up and self._stop.is_set() == stopped_before:
                 lines, more = self._some()
                 written += lines
                 tell(f"{written:,} lines written")

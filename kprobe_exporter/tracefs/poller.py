@@ -48,7 +48,7 @@ def read_counts(instance: Instance, probes: Sequence[Installed]) -> KernelCounts
         if probe.hits is not None:
             hits.add(probe.spec.probe, probe.hits.total(found))
         if probe.tables is not None and (readings := probe.tables.read(found)) is not None:
-            tables[probe.layout.slot] = readings
+            tables[probe.layout.layout_id] = readings
     stats = buffer_stats(instance.files, instance.path)
     return KernelCounts(
         hits=hits.known(),

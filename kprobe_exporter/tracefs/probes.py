@@ -280,10 +280,10 @@ def not_built(file: str) -> str:
     return f"this kernel was built without {_OPTION.get(file, file)} (no {file})."
 
 
-def _names(wish: str, taken: set[str]) -> Iterable[str]:
+def _names(preferred_name: str, taken: set[str]) -> Iterable[str]:
     """Yield the requested name and its numbered variants, in this order, without those that are taken."""
-    variants = (f"{wish}_{number}" for number in range(2, NAMES_TRIED + 2))
-    return (name for name in (wish, *variants) if name not in taken)
+    variants = (f"{preferred_name}_{number}" for number in range(2, NAMES_TRIED + 2))
+    return (name for name in (preferred_name, *variants) if name not in taken)
 
 
 def _find(instance: Instance, spec: ProbeSpec) -> Installed:

@@ -17,7 +17,7 @@ class RetiredDefinition(NamedTuple):
     file: str
     verb: str
     body: str
-    wish: str
+    preferred_name: str
 
     @classmethod
     def of(cls, spec: ProbeSpec) -> "RetiredDefinition":

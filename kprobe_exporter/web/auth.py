@@ -11,7 +11,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kprobe_exporter.web.answers import line
+from kprobe_exporter.web.responses import line
 from kprobe_exporter.web.settings import Rate, WebSettings
 
 if TYPE_CHECKING:

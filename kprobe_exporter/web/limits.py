@@ -6,7 +6,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from kprobe_exporter.web.answers import line
+from kprobe_exporter.web.responses import line
 
 MAX_HEADER_BYTES = 16 * 1024
 MAX_BODY_BYTES = 1024

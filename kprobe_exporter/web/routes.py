@@ -19,10 +19,10 @@ from kprobe_exporter.errors import UsageError
 from kprobe_exporter.export.negotiate import accepts_gzip
 from kprobe_exporter.export.prometheus import Exposition
 from kprobe_exporter.model.values import Snapshot
-from kprobe_exporter.web.answers import NOSNIFF, line
 from kprobe_exporter.web.auth import Access
 from kprobe_exporter.web.limits import RequestLimits
 from kprobe_exporter.web.page import CONTENT_SECURITY_POLICY
+from kprobe_exporter.web.responses import NOSNIFF, line
 from kprobe_exporter.web.settings import WebSettings
 from kprobe_exporter.web.status import render_status
 

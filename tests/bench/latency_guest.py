@@ -14,7 +14,7 @@ from typing import Any
 
 from kprobe_exporter.agent.agent import Agent
 from kprobe_exporter.model.values import HistogramValue, Snapshot
-from kprobe_exporter.service.shutdown import Stop
+from kprobe_exporter.service.shutdown import Shutdown
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.mount import mounted
 from kprobe_exporter.tracefs.poller import MAX_AGE
@@ -104,7 +104,7 @@ def variants(calls: Bursts, found: Found) -> Mapping[str, Callable[[], AbstractC
 def joined(attach: str, calls: Bursts, found: Found) -> Iterator[Between]:
     """An agent that reads, and joins what it read. A burst is over once it has read all of it."""
     before = calls.made
-    with mounted(None) as root, Agent(configured(AGENT % attach), MountedTracefs(root), Stop()) as agent:
+    with mounted(None) as root, Agent(configured(AGENT % attach), MountedTracefs(root), Shutdown()) as agent:
         if down := agent.ready():
             raise Missed(down)
         yield agent.snapshot

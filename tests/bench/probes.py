@@ -68,11 +68,11 @@ def put(instance: Instance, config: Config, *, binary: bool = False) -> Iterator
         binary,
         no_fprobes=no_fprobes(instance.files),
     )
-    slots, taken = itertools.count(), names_in_use(instance)
+    layout_ids, taken = itertools.count(), names_in_use(instance)
     done: list[Put] = []
     try:
         for probe in config.probes:
-            plan = plan_probe(probe, config.settings.namespace, DECODERS, kernel, slots)
+            plan = plan_probe(probe, config.settings.namespace, DECODERS, kernel, layout_ids)
             attached, refused = settle(instance, plan, taken, ())
             if attached is None:
                 raise ProbeRefused(" ".join(f"{target}: {why}" for target, why in refused.items()))

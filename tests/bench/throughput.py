@@ -145,13 +145,13 @@ def _once(cpu: int, workload: Workload, source: str, consumer: Consumer) -> floa
 def _pipeline(full: Full) -> float:
     """What agent/agent.py wires, on the calling thread."""
     settings, probe = full.config.settings, full.probe
-    layout, only = probe.installed.layout, probe.installed.spec.only
+    layout, residual_filter = probe.installed.layout, probe.installed.spec.residual_filter
     aggregator = Aggregator(
         settings.namespace, SeriesLimits(settings.max_series, settings.max_series_total), name_of
     )
     aggregator.declare(probe.metrics)
-    aggregator.attach(layout, only=only)
-    seconds = _emptied(full, recipe(layout, probe.metrics, only), aggregator.consume)
+    aggregator.attach(layout, residual_filter=residual_filter)
+    seconds = _emptied(full, recipe(layout, probe.metrics, residual_filter), aggregator.consume)
     _check(aggregator.copy().events["seek"])
     return seconds
 
@@ -180,7 +180,7 @@ def _emptied(full: Full, wanted: Recipe | None, deliver: Callable[[Batch], None]
         event_source.choose(full.instance, full.config.settings, symbols, stacks_wanted=False),
         symbols,
         {layout: full.probe.installed.system},
-        {layout.slot: wanted} if wanted else {},
+        {layout.layout_id: wanted} if wanted else {},
         deliver,
         BUFFER_KIB,
         tgid=False,

@@ -12,7 +12,7 @@ from kprobe_exporter.cli.run import heed_signals
 from kprobe_exporter.config.load import load
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.service import logs
-from kprobe_exporter.service.shutdown import Stop
+from kprobe_exporter.service.shutdown import Shutdown
 from kprobe_exporter.tracefs.files import Tracefs
 from tests.agent_process import AgentProcess, running
 from tests.fake_tracefs import FakeTracefs
@@ -49,7 +49,7 @@ def play_back(tmp_path: Path) -> Iterator[PlayBack]:
 
             def main(_: list[str]) -> None:
                 logs.set_up("info", "text")
-                stop = Stop()
+                stop = Shutdown()
                 heed_signals(stop)
 
                 @contextmanager

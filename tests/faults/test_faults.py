@@ -187,7 +187,7 @@ def test_somebody_insists(
 
     eventually(given_up)
     assert "it is left alone for 4 s" in suffering.agent.output()
-    assert suffering.told("probe_disabled") <= interference.MENDS + 1
+    assert suffering.told("probe_disabled") <= interference.REPAIRS + 1
     assert suffering.counts("enters")
     eventually(lambda: up() == 1)
     suffering.is_well()

@@ -13,7 +13,7 @@ from kprobe_exporter.agent.agent import Agent
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.service.shutdown import Stop
+from kprobe_exporter.service.shutdown import Shutdown
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.instance import Instance
 from tests.kernel.conftest import as_found, files, tracefs  # noqa: F401
@@ -75,7 +75,7 @@ def read(path: Path, text: str) -> Config:
 
 def life(kernel: MountedTracefs, path: Path) -> None:
     """Install, run, reload, run, tear down."""
-    with Agent(read(path, FIRST), kernel, Stop()) as agent:
+    with Agent(read(path, FIRST), kernel, Shutdown()) as agent:
         os.getppid()
         agent.snapshot()
         assert agent.reload(lambda: read(path, SECOND)) is None

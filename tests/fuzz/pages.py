@@ -22,9 +22,9 @@ SHORT_COMMIT = Geometry(8, 4, 12, 4096)
 """The layout of a 32-bit machine."""
 
 RECIPES = {
-    shape.layout.slot: made
+    shape.layout.layout_id: made
     for shape in SHAPES
-    if (made := recipe(shape.layout, PROBES[shape.layout.slot], None)) is not None
+    if (made := recipe(shape.layout, PROBES[shape.layout.layout_id], None)) is not None
 }
 CHANGES = (0, 0, 1, 1, 3, 10)
 

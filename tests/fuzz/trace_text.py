@@ -58,14 +58,14 @@ def texts() -> Mutator:
 def layouts() -> tuple[Layout, ...]:
     """The layouts of the unit tests, and of each captured event."""
     known = {one.event: one for one in (*LAYOUTS, *map(captured_layout, captured("trace_pipe/")))}
-    return tuple(replace(one, slot=slot) for slot, one in enumerate(known.values()))
+    return tuple(replace(one, layout_id=layout_id) for layout_id, one in enumerate(known.values()))
 
 
 @cache
 def stacked() -> tuple[Layout, ...]:
     """The same layouts with a stack after each event, twice."""
     known = [replace(one, stack=True) for one in layouts()]
-    return (*known, *(replace(one, slot=one.slot + len(known)) for one in known))
+    return (*known, *(replace(one, layout_id=one.layout_id + len(known)) for one in known))
 
 
 def make(random: Random) -> Input:

@@ -112,11 +112,11 @@ def installed(instance: Instance, tmp_path: Path, text: str, *, own: bool) -> It
     path.write_text(text)
     path.chmod(0o600)
     kernel = Kernel(instance.event_format, counts_tracepoints=True)
-    slots, taken = count(), names_in_use(instance)
+    layout_ids, taken = count(), names_in_use(instance)
     probes: list[Installed] = []
     try:
         for probe in load([path], DECODERS).probes:
-            plan = plan_probe(probe, "ns", DECODERS, kernel, slots)
+            plan = plan_probe(probe, "ns", DECODERS, kernel, layout_ids)
             ways = [way for way in plan.alternatives if isinstance(way, ProbeSpec)]
             (spec, *_) = [way for way in ways if way.plan == "events" and (way.file is None) == own] or ways
             probes.append(install(instance, replace(spec, filter=None), taken))
@@ -191,7 +191,7 @@ def compare(instance: Instance, probes: list[Installed], kind: Any) -> dict[str,
     expected: defaultdict[int, deque[Record]] = defaultdict(deque)
     for record in lines:
         expected[record[CPU]].append(record)
-    names = {probe.layout.slot: probe.spec.probe for probe in probes}
+    names = {probe.layout.layout_id: probe.spec.probe for probe in probes}
     found: dict[str, int] = dict.fromkeys(names.values(), 0)
     before = 0
     for record in by_pages(instance, probes, kind):

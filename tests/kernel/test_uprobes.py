@@ -80,7 +80,7 @@ def planned(
     returns: str | None = None,
     only: str | None = None,
     metrics: tuple[Metric, ...] = (),
-    slot: int = 0,
+    layout_id: int = 0,
     fetch: dict[str, str] | None = None,
     **more: Any,
 ) -> ProbeSpec:
@@ -88,7 +88,7 @@ def planned(
     attach = Attach(parse_target(to), fetch or {}, only, return_type(returns) if returns else None)
     probe = Probe(name, "help", (attach,), metrics, **more)
     wanted = {label.field for metric in metrics for label in metric.labels}
-    spec = user_spec(probe, attach, wanted, slot, 1000, hist=True, locate=locate)
+    spec = user_spec(probe, attach, wanted, layout_id, 1000, hist=True, locate=locate)
     assert isinstance(spec, ProbeSpec), spec
     return spec
 
@@ -120,7 +120,7 @@ def of(probe: Installed, records: Sequence[Record], *names: str) -> list[tuple[A
     return [
         tuple(record[place] for place in places if place is not None)
         for record in records
-        if record[0] == probe.layout.slot
+        if record[0] == probe.layout.layout_id
     ]
 
 
@@ -132,15 +132,15 @@ def test_calls_with_their_values(instance: Instance, program: Path, kind: Any) -
     with installed(
         instance,
         planned("enter", f"uprobe:{program}:twice", metrics=(every,), fetch={"n": "$arg1:s64", **frame}),
-        planned("leave", f"uretprobe:{program}:twice", "long", metrics=(every,), slot=1, fetch=frame),
+        planned("leave", f"uretprobe:{program}:twice", "long", metrics=(every,), layout_id=1, fetch=frame),
         planned(
             "word",
             f"uprobe:{program}:shorter",
             metrics=(every,),
-            slot=2,
+            layout_id=2,
             fetch={"than": "$arg1:s32", "text": "+0($arg2):string", "user": "+u0($arg2):ustring"},
         ),
-        planned("result", f"uretprobe:{program}:shorter", "int", "return < 0", slot=3),
+        planned("result", f"uretprobe:{program}:shorter", "int", "return < 0", layout_id=3),
     ) as (enter, leave, word, result):
         pid = run(program)
         for probe in (enter, leave, word, result):

@@ -14,7 +14,7 @@ from kprobe_exporter.agent.agent import Agent
 from kprobe_exporter.config.load import load
 from kprobe_exporter.export.prometheus import Exposition
 from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.service.shutdown import Stop
+from kprobe_exporter.service.shutdown import Shutdown
 from tests.fake_tracefs import FakeTracefs
 
 CONFIG = """
@@ -46,7 +46,7 @@ def agent() -> Iterator[Agent]:
         config.write_text(CONFIG)
         config.chmod(0o600)
         files = FakeTracefs(Path(directory), {"do_open", "do_read"})
-        with Agent(load([config], DECODERS), files, Stop()) as made:
+        with Agent(load([config], DECODERS), files, Shutdown()) as made:
             yield made
 
 

@@ -31,9 +31,9 @@ def main() -> None:
     module = _load(Path(os.environ["SANITIZED"]))
     random = Random(seed)
     recipes = {
-        shape.layout.slot: made
+        shape.layout.layout_id: made
         for shape in SHAPES
-        if (made := recipe(shape.layout, PROBES[shape.layout.slot], None)) is not None
+        if (made := recipe(shape.layout, PROBES[shape.layout.layout_id], None)) is not None
     }
     parsers = [
         module.PageParser(GEOMETRY, SHAPES, Names(), STACKS, True, {}),

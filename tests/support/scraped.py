@@ -16,7 +16,7 @@ from kprobe_exporter.cli.run import heed_signals
 from kprobe_exporter.config.load import load
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.service import logs
-from kprobe_exporter.service.shutdown import Stop
+from kprobe_exporter.service.shutdown import Shutdown
 from kprobe_exporter.tracefs.files import Tracefs
 from tests.agent_process import AgentProcess, running
 from tests.certificates import Authority
@@ -104,7 +104,7 @@ def scraped(
 
     def main(_: list[str]) -> None:
         logs.set_up("info", "text")
-        stop = Stop()
+        stop = Shutdown()
         heed_signals(stop)
 
         @contextmanager

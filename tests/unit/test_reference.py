@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from kprobe_exporter.aggregate.own import LOSSES, PREFIX
+from kprobe_exporter.aggregate.self_metrics import LOSSES, PREFIX
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.schema import json_schema
 from kprobe_exporter.labels import DECODERS

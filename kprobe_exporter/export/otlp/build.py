@@ -24,7 +24,7 @@ from opentelemetry.trace import (
 from kprobe_exporter import __version__
 from kprobe_exporter.export.otlp.attributes import Described, Description
 from kprobe_exporter.export.otlp.clock import WallClock
-from kprobe_exporter.model.values import SLOT, TIME, Emission
+from kprobe_exporter.model.values import LAYOUT_ID, TIME, Emission
 
 HIT = "kprobe.hit"
 """The event name of all log records."""
@@ -53,14 +53,14 @@ class Builder:
         clock: WallClock,
         errno_name: Callable[[int], str | None],
     ) -> None:
-        self._descriptions = {one.layout.slot: Description(one, errno_name) for one in described}
+        self._descriptions = {one.layout.layout_id: Description(one, errno_name) for one in described}
         self._resource = resource
         self._clock = clock
 
     def span(self, emission: Emission) -> ReadableSpan:
         """The span of a call. Its parent span, if it has one, may not exist yet."""
         record, trace = emission.record, emission.trace
-        described = self._descriptions[record[SLOT]]
+        described = self._descriptions[record[LAYOUT_ID]]
         returned = described.returned(record)
         error = described.error(returned)
         start = self._time(record[TIME])
@@ -83,7 +83,7 @@ class Builder:
     def log(self, emission: Emission) -> ReadableLogRecord:
         """The log record of an event. If a span is open around the event, the record belongs to that span."""
         record = emission.record
-        described = self._descriptions[record[SLOT]]
+        described = self._descriptions[record[LAYOUT_ID]]
         returned = described.returned(record)
         error = described.error(returned)
         attributes = described.attributes(emission, returned, error)

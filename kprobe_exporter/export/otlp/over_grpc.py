@@ -15,8 +15,8 @@ from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 
-from kprobe_exporter.export.otlp.answers import MAX_REQUEST, partial
-from kprobe_exporter.export.otlp.attempts import Attempts, NotTaken, RequestOutcome
+from kprobe_exporter.export.otlp.responses import MAX_REQUEST, partial
+from kprobe_exporter.export.otlp.retry import NotTaken, RequestOutcome, Retries
 from kprobe_exporter.export.otlp.settings import OtlpSettings, Signal, variable
 
 EXPORTERS: Mapping[Signal, Callable[..., Any]] = {
@@ -49,7 +49,7 @@ class TooLarge(Exception):
     """A request that is larger than servers accept; nothing was sent."""
 
 
-def exporter(signal: Signal, settings: OtlpSettings, attempts: Attempts) -> Any:
+def exporter(signal: Signal, settings: OtlpSettings, attempts: Retries) -> Any:
     """Create the SDK's exporter of one signal, which takes missing settings from the environment."""
     made = EXPORTERS[signal](
         endpoint=settings.endpoint,
@@ -71,7 +71,7 @@ class GrpcClient:
     Raises NotTaken, which passes through the exporter: the exporter retries only after a grpc.RpcError.
     """
 
-    def __init__(self, signal: Signal, stub: Any, attempts: Attempts) -> None:
+    def __init__(self, signal: Signal, stub: Any, attempts: Retries) -> None:
         self._signal = signal
         self._export = stub.Export
         self._attempts = attempts

@@ -18,8 +18,8 @@ from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-from kprobe_exporter.export.otlp.answers import MAX_REQUEST, partial
-from kprobe_exporter.export.otlp.attempts import Attempts, NotTaken, RequestOutcome, root_of
+from kprobe_exporter.export.otlp.responses import MAX_REQUEST, partial
+from kprobe_exporter.export.otlp.retry import NotTaken, RequestOutcome, Retries, root_of
 from kprobe_exporter.export.otlp.settings import OtlpSettings, Signal
 
 EXPORTERS: Mapping[Signal, Callable[..., Any]] = {
@@ -36,7 +36,7 @@ MAX_BODY = 64 << 10
 """Bytes of an answer that are read: a valid answer holds a count and a sentence."""
 
 
-def exporter(signal: Signal, settings: OtlpSettings, attempts: Attempts) -> Any:
+def exporter(signal: Signal, settings: OtlpSettings, attempts: Retries) -> Any:
     """Create the SDK's exporter of one signal, which takes missing settings from the environment."""
     endpoint = settings.endpoint and f"{settings.endpoint.rstrip('/')}/v1/{signal}"
     return EXPORTERS[signal](
@@ -58,7 +58,7 @@ class Session(requests.Session):
     Raises NotTaken, which the SDK does not treat as a connection error and therefore does not retry.
     """
 
-    def __init__(self, signal: Signal, attempts: Attempts) -> None:
+    def __init__(self, signal: Signal, attempts: Retries) -> None:
         super().__init__()
         self.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
         # Without this, requests reads ~/.netrc, and an entry there replaces the configured header.

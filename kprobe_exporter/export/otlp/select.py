@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 from kprobe_exporter.export.otlp.traces import Limit, SpanPolicy, Traces
-from kprobe_exporter.model.values import SLOT, TID, TIME, Batch, Emission, Join, Layout, Record
+from kprobe_exporter.model.values import LAYOUT_ID, TID, TIME, Batch, Emission, Join, Layout, Record
 
 Signal: TypeAlias = Literal["log", "span"]
 
@@ -129,10 +129,10 @@ class Selector:
             limits.append(Limit(exported.max_per_second, self._clock))
         source = SpanPolicy(exported.sample, limits)
         if join is not None:
-            stacks = {begin.slot for begin in join.begins if begin.stack}
+            stacks = {begin.layout_id for begin in join.begins if begin.stack}
             self._calls_with_stack |= stacks
         else:
-            stacks = {exported.layout.slot} if exported.layout.stack else set()
+            stacks = {exported.layout.layout_id} if exported.layout.stack else set()
             self._events_with_stack |= stacks
         if exported.signal == "log":
             return self._log(exported, source, stack=bool(stacks))
@@ -145,8 +145,8 @@ class Selector:
     def forget(self, layout: Layout, join: Join | None = None) -> None:
         """Remove a probe that delivers no more records."""
         for one in (layout, *(join.begins if join is not None else ())):
-            self._events_with_stack.discard(one.slot)
-            self._calls_with_stack.discard(one.slot)
+            self._events_with_stack.discard(one.layout_id)
+            self._calls_with_stack.discard(one.layout_id)
             self._traces.remove(one)
 
     def consume(self, batch: Batch) -> None:
@@ -237,8 +237,10 @@ class Selector:
         if waiting is not None:
             waiting.frames += frames
             return
-        slot = record[SLOT]
-        if slot in self._calls_with_stack or (slot in self._events_with_stack and record[TIME] > self._until):
+        layout_id = record[LAYOUT_ID]
+        if layout_id in self._calls_with_stack or (
+            layout_id in self._events_with_stack and record[TIME] > self._until
+        ):
             _, before = self._stacks.get(id(record), (record, ()))
             self._stacks[id(record)] = record, before + frames
             if len(self._stacks) > MOST_STACKS:

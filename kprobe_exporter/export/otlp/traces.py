@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from struct import Struct
 
-from kprobe_exporter.model.values import CPU, SLOT, STACK_POINTER, TID, TIME, Layout, Record
+from kprobe_exporter.model.values import CPU, LAYOUT_ID, STACK_POINTER, TID, TIME, Layout, Record
 
 MOST_CALLS = 16_384
 """Open calls that contain others. Above this number the oldest are discarded, and decided on again."""
@@ -101,11 +101,11 @@ class Traces:
 
     def add(self, begin: Layout, source: SpanPolicy) -> None:
         """Make spans of the calls that begin with this event."""
-        self._sources[begin.slot] = source, begin.place(STACK_POINTER)
+        self._sources[begin.layout_id] = source, begin.place(STACK_POINTER)
 
     def remove(self, begin: Layout) -> None:
         """Make no more spans of the calls that begin with this event."""
-        self._sources.pop(begin.slot, None)
+        self._sources.pop(begin.layout_id, None)
 
     def ended(self, first: Record, enclosing: Sequence[Record]) -> Call | None:
         """Return the call of this first half, which has ended; None if its trace is not sampled.
@@ -122,7 +122,7 @@ class Traces:
         parent: Call | None = None
         unknown: list[Record] = []
         for first in enclosing:
-            if first[SLOT] in self._sources:
+            if first[LAYOUT_ID] in self._sources:
                 parent = self._calls.get(id(first))
                 if parent is not None:
                     break
@@ -134,10 +134,10 @@ class Traces:
         return parent
 
     def _make(self, first: Record, parent: Call | None) -> Call:
-        source, place = self._sources[first[SLOT]]
+        source, place = self._sources[first[LAYOUT_ID]]
         pointer = first[place] if place is not None else 0
         thread = first[TID] or ~first[CPU]
-        words = _hashed(first[SLOT], thread & _WORD, first[TIME] & _WORD, (pointer or 0) & _WORD)
+        words = _hashed(first[LAYOUT_ID], thread & _WORD, first[TIME] & _WORD, (pointer or 0) & _WORD)
         hashed = self._hash.copy()
         hashed.update(words)
         high, low, span = _hash(hashed.digest())

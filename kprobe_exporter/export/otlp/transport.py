@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kprobe_exporter.errors import StartError
-from kprobe_exporter.export.otlp.attempts import Attempts, NotTaken, RequestOutcome
+from kprobe_exporter.export.otlp.retry import NotTaken, RequestOutcome, Retries
 from kprobe_exporter.export.otlp.settings import OtlpSettings, Signal, check, protocol_of
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class Transport:
         self,
         signal: Signal,
         exporter: Any,
-        attempts: Attempts,
+        attempts: Retries,
         pack: Callable[[Sequence[Any]], Any] = list,
         size: Callable[[Sequence[Any]], int] = len,
         clock: Callable[[], float] = time.monotonic,
@@ -112,8 +112,8 @@ def connect(
     # gRPC reads this at import. Its core would otherwise write to stderr.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     check(signal, settings)
-    attempts = Attempts()
-    make: Callable[[Signal, OtlpSettings, Attempts], Any]
+    attempts = Retries()
+    make: Callable[[Signal, OtlpSettings, Retries], Any]
     if protocol_of(signal, settings) == "grpc":
         from kprobe_exporter.export.otlp.over_grpc import exporter as make  # noqa: PLC0415
     else:

@@ -8,6 +8,6 @@ May import btf, elf, errors, grammar, symbols and tracefs.
 from kprobe_exporter.symbols.listing.details import Details
 from kprobe_exporter.symbols.listing.files import file_places
 from kprobe_exporter.symbols.listing.kernel import KernelPlaces, Listed
-from kprobe_exporter.symbols.listing.query import Place, Query, parse_wish
+from kprobe_exporter.symbols.listing.query import Place, Query, parse_query
 
-__all__ = ["Details", "KernelPlaces", "Listed", "Place", "Query", "file_places", "parse_wish"]
+__all__ = ["Details", "KernelPlaces", "Listed", "Place", "Query", "file_places", "parse_query"]

@@ -23,47 +23,49 @@ def refusal(sentence: str) -> ProbeRefused:
     return ProbeRefused(sentence if sentence.endswith(("?", ".", "…")) else f"{sentence}.")
 
 
-def no_tracepoint(wish: Query, events: Collection[str]) -> ProbeRefused:
+def no_tracepoint(query: Query, events: Collection[str]) -> ProbeRefused:
     """Return the error for an unknown tracepoint. ``events`` are all tracepoints, as ``SYSTEM:EVENT``."""
-    if not wish.owner and wish.name in _systems(events):
-        return refusal(f"'{wish.text}' is a system of tracepoints: write 'tracepoint:{wish.name}:*'")
-    return refusal(f"'{wish.text}' matches no tracepoint of this kernel{_near(wish, events)}")
+    if not query.owner and query.name in _systems(events):
+        return refusal(f"'{query.text}' is a system of tracepoints: write 'tracepoint:{query.name}:*'")
+    return refusal(f"'{query.text}' matches no tracepoint of this kernel{_near(query, events)}")
 
 
-def no_syscall(wish: Query, calls: Collection[str]) -> ProbeRefused:
+def no_syscall(query: Query, calls: Collection[str]) -> ProbeRefused:
     """Return the error for a system call that is not among ``calls``, which can be probed."""
     if not calls:
         return refusal(
-            f"'{wish.text}': this kernel has no tracepoints of system calls (CONFIG_FTRACE_SYSCALLS)"
+            f"'{query.text}': this kernel has no tracepoints of system calls (CONFIG_FTRACE_SYSCALLS)"
         )
-    near = closest(wish.name, calls) if wish.is_exact else begin_alike(wish.name, sorted(calls))
-    return refusal(f"'{wish.text}' matches no system call that can be probed{near}")
+    near = closest(query.name, calls) if query.is_exact else begin_alike(query.name, sorted(calls))
+    return refusal(f"'{query.text}' matches no system call that can be probed{near}")
 
 
-def no_owner(wish: Query, events: Collection[str], modules: Collection[str]) -> ProbeRefused:
+def no_owner(query: Query, events: Collection[str], modules: Collection[str]) -> ProbeRefused:
     """Return the error for an owner that is no loaded module and has no such tracepoint."""
     systems = _systems(events)
-    if wish.owner in systems:
-        return no_tracepoint(wish, events)
+    if query.owner in systems:
+        return no_tracepoint(query, events)
     kinds = sorted(kind.value for kind in KINDS)
-    meant = closest(wish.owner, [*kinds, *systems, *modules]) or f"; kinds are {', '.join(kinds)}"
+    meant = closest(query.owner, [*kinds, *systems, *modules]) or f"; kinds are {', '.join(kinds)}"
     return refusal(
-        f"'{wish.text}' begins with '{wish.owner}', which is no kind of probe, no system of tracepoints and "
-        f"no loaded module{meant}"
+        f"'{query.text}' begins with '{query.owner}', which is no kind of probe, no system of tracepoints "
+        f"and no loaded module{meant}"
     )
 
 
 def neither(
-    wish: Query, events: Collection[str], functions: Iterable[str], error: ProbeRefused
+    query: Query, events: Collection[str], functions: Iterable[str], error: ProbeRefused
 ) -> ProbeRefused:
     """Return the error for a name that is no tracepoint, and as a function is refused with ``error``."""
-    if wish.is_exact:
+    if query.is_exact:
         names = {event.partition(":")[2]: event for event in events}
-        if near := get_close_matches(wish.name, names, n=1, cutoff=LIKELY):
+        if near := get_close_matches(query.name, names, n=1, cutoff=LIKELY):
             return refusal(f"{str(error).rstrip('.?')}; or do you mean '{Kind.TRACEPOINT}:{names[near[0]]}'?")
         return error
-    names_alike = begin_alike(wish.name, sorted({*functions, *(event.partition(":")[2] for event in events)}))
-    return refusal(f"'{wish.text}' matches no function and no tracepoint that can be probed{names_alike}")
+    names_alike = begin_alike(
+        query.name, sorted({*functions, *(event.partition(":")[2] for event in events)})
+    )
+    return refusal(f"'{query.text}' matches no function and no tracepoint that can be probed{names_alike}")
 
 
 def exporting_module(root: Path, symbol: str) -> str | None:
@@ -85,13 +87,13 @@ def _systems(events: Iterable[str]) -> set[str]:
     return {event.partition(":")[0] for event in events}
 
 
-def _near(wish: Query, events: Collection[str]) -> str:
+def _near(query: Query, events: Collection[str]) -> str:
     """Suggest a tracepoint of this name in another system, or of a similar name."""
-    there = next((event for event in events if event.partition(":")[2] == wish.name), None)
+    there = next((event for event in events if event.partition(":")[2] == query.name), None)
     if there:
         return f", did you mean '{there}'?"
-    if not wish.is_exact:
-        return begin_alike(f"{wish.owner}:{wish.name}", sorted(events)) if wish.owner else ""
-    if wish.owner:
-        return closest(f"{wish.owner}:{wish.name}", events)
-    return closest(wish.name, {event.partition(":")[2] for event in events})
+    if not query.is_exact:
+        return begin_alike(f"{query.owner}:{query.name}", sorted(events)) if query.owner else ""
+    if query.owner:
+        return closest(f"{query.owner}:{query.name}", events)
+    return closest(query.name, {event.partition(":")[2] for event in events})

@@ -11,27 +11,27 @@ from kprobe_exporter.symbols.listing.query import Place, Query
 from kprobe_exporter.symbols.patterns import begin_alike
 
 
-def file_places(wish: Query) -> list[Place]:
-    """Return the matching functions of the file ``wish.owner``, sorted.
+def file_places(query: Query) -> list[Place]:
+    """Return the matching functions of the file ``query.owner``, sorted.
 
     Names that no attach string can hold, such as those of Go, are left out. Raises GrammarError if the
     file cannot be probed, and ProbeRefused, with a sentence, if no function matches or can be probed.
     """
-    kind = wish.kind or Kind.UPROBE
-    path = os.path.abspath(wish.owner)  # noqa: PTH100 - resolve() would follow a library's link
+    kind = query.kind or Kind.UPROBE
+    path = os.path.abspath(query.owner)  # noqa: PTH100 - resolve() would follow a library's link
     parse_target(f"{kind}:{path}:main")
     names = [*functions(path)]
-    if wish.is_exact:
-        found = [wish.name]
-        _insist(kind, path, wish.name)
+    if query.is_exact:
+        found = [query.name]
+        _require_locatable(kind, path, query.name)
     else:
-        matches = wish.matcher()
+        matches = query.matcher()
         found = [*_fit(path, (name for name in names if matches(path, name)))]
     if not found:
-        near = begin_alike(wish.name, sorted(names))
-        raise refusal(f"'{wish.name}' matches none of the {len(names)} functions of {path}{near}")
-    if kind is not Kind.UPROBE and not wish.is_exact:
-        _insist(kind, path, found[0])
+        near = begin_alike(query.name, sorted(names))
+        raise refusal(f"'{query.name}' matches none of the {len(names)} functions of {path}{near}")
+    if kind is not Kind.UPROBE and not query.is_exact:
+        _require_locatable(kind, path, found[0])
     return [Place(kind, path, name) for name in sorted(found)]
 
 
@@ -45,7 +45,7 @@ def _fit(path: str, names: Iterator[str]) -> Iterator[str]:
         yield name
 
 
-def _insist(kind: Kind, path: str, name: str) -> None:
+def _require_locatable(kind: Kind, path: str, name: str) -> None:
     """Raise ProbeRefused if a probe of this kind cannot be set; for a call, if a half of it cannot."""
     target = parse_target(f"{kind}:{path}:{name}")
     try:

@@ -57,19 +57,19 @@ class KernelPlaces:
         self._resolver = Resolver(self._lists, lambda system: event_names(self._files, system))
         self._notes: list[str] = []
 
-    def find(self, wish: Query) -> Listed:
+    def find(self, query: Query) -> Listed:
         """Return the places that match. Raises ProbeRefused, with a sentence why not, and GrammarError."""
         self._notes = []
-        if wish.kind in FUNCTIONS:
-            found = self._functions(wish)
-        elif wish.kind is Kind.SYSCALL:
-            found = self._syscalls(wish)
-        elif wish.kind is Kind.TRACEPOINT:
-            found = self._tracepoints(wish)
+        if query.kind in FUNCTIONS:
+            found = self._functions(query)
+        elif query.kind is Kind.SYSCALL:
+            found = self._syscalls(query)
+        elif query.kind is Kind.TRACEPOINT:
+            found = self._tracepoints(query)
             if not found:
-                raise no_tracepoint(wish, self._events)
+                raise no_tracepoint(query, self._events)
         else:
-            found = self._any(wish)
+            found = self._any(query)
         return Listed(sorted(found, key=str), self._notes)
 
     def starting(self, text: str) -> Iterator[str]:
@@ -84,47 +84,47 @@ class KernelPlaces:
             every = chain(prefixes, self._function_names(), self._events)
             yield from (name for name in every if name.startswith(text))
 
-    def _any(self, wish: Query) -> list[Place]:
+    def _any(self, query: Query) -> list[Place]:
         """Return the matching tracepoints and functions. Raises ProbeRefused only if there are neither."""
-        events = self._tracepoints(wish)
+        events = self._tracepoints(query)
         try:
-            return events + self._functions(wish)
+            return events + self._functions(query)
         except ProbeRefused as error:
             if events:
-                if not (wish.is_exact or wish.owner or (self._has_kprobes and self._places)):
+                if not (query.is_exact or query.owner or (self._has_kprobes and self._places)):
                     self._notes.append(f"functions are left out: {error}")
                 return events
             if not self._has_kprobes or not self._places:
                 raise
-            if wish.owner and not is_pattern(wish.owner) and wish.owner not in self._modules:
-                raise no_owner(wish, self._events, self._modules) from None
-            raise neither(wish, self._events, self._places, error) from None
+            if query.owner and not is_pattern(query.owner) and query.owner not in self._modules:
+                raise no_owner(query, self._events, self._modules) from None
+            raise neither(query, self._events, self._places, error) from None
 
-    def _functions(self, wish: Query) -> list[Place]:
+    def _functions(self, query: Query) -> list[Place]:
         """Return the functions for a probe of this kind, or for a kprobe if no kind was given."""
-        kind = wish.kind or Kind.KPROBE
+        kind = query.kind or Kind.KPROBE
         if kind in FPROBES and (reason := no_fprobes(self._files, self._root)):
-            raise refusal(f"'{wish.text}' cannot be probed: {reason}")
+            raise refusal(f"'{query.text}' cannot be probed: {reason}")
         if kind not in FPROBES and not self._has_kprobes:
             raise ProbeRefused(not_built("kprobe_events"))
-        if wish.is_exact:
-            return [self._function(wish, kind)]
-        matches = wish.matcher()
-        every = self._resolver.matching(Target(kind, symbol=wish.name), sys.maxsize)
+        if query.is_exact:
+            return [self._function(query, kind)]
+        matches = query.matcher()
+        every = self._resolver.matching(Target(kind, symbol=query.name), sys.maxsize)
         found = [one for one in every if matches(one.module, one.symbol)]
         alone = self._alone(found)
         if not alone:
             shared = f": several functions share the name '{found[0].symbol}'" if found else ""
-            raise refusal(f"'{wish.text}' matches no function that can be probed{shared}")
+            raise refusal(f"'{query.text}' matches no function that can be probed{shared}")
         if kind not in FPROBES and attempt(lambda: next(iter(self._lists.blacklist()), b"")) is None:
             self._notes.append(BLACKLIST)
         return [Place(one.kind, one.module, one.symbol) for one in alone]
 
-    def _function(self, wish: Query, kind: Kind) -> Place:
+    def _function(self, query: Query, kind: Kind) -> Place:
         """Return the one function of this name and add notes on it. Raises ProbeRefused with the reason."""
-        target = parse_target(f"{kind}:{wish.owner}{':' if wish.owner else ''}{wish.name}")
-        if wish.kind is None and wish.owner and wish.owner not in self._modules:
-            raise no_owner(wish, self._events, self._modules)
+        target = parse_target(f"{kind}:{query.owner}{':' if query.owner else ''}{query.name}")
+        if query.kind is None and query.owner and query.owner not in self._modules:
+            raise no_owner(query, self._events, self._modules)
         one, note = self._resolver.place(target)
         notes = [note]
         if kind not in FPROBES:
@@ -162,18 +162,18 @@ class KernelPlaces:
         there = Target(target.kind, module, target.symbol)
         return f"; the module '{module}' has one and is not loaded, '{there}' is armed when it is"
 
-    def _tracepoints(self, wish: Query) -> list[Place]:
-        matches = wish.matcher()
+    def _tracepoints(self, query: Query) -> list[Place]:
+        matches = query.matcher()
         pairs = (event.split(":", 1) for event in self._events)
         return [Place(Kind.TRACEPOINT, system, name) for system, name in pairs if matches(system, name)]
 
-    def _syscalls(self, wish: Query) -> list[Place]:
+    def _syscalls(self, query: Query) -> list[Place]:
         """Return the matching system calls, which are probed by their tracepoints."""
-        matches = wish.matcher()
+        matches = query.matcher()
         calls = [event.removeprefix(EXITS) for event in self._events if event.startswith(EXITS)]
         found = [Place(Kind.SYSCALL, "", call) for call in calls if matches("", call)]
         if not found:
-            raise no_syscall(wish, calls)
+            raise no_syscall(query, calls)
         return found
 
     def _function_names(self) -> Iterator[str]:

@@ -50,7 +50,7 @@ def is_pattern(text: str) -> bool:
     return re.search(r"[*?\[]", text) is not None
 
 
-def parse_wish(text: str) -> Query:
+def parse_query(text: str) -> Query:
     """Parse a pattern, ``[KIND:][OWNER:]NAME``; an empty part matches all.
 
     The owner of a function in a file is its path, which begins with ``/``.

@@ -27,7 +27,7 @@ RETRY = 5
 _Signature = tuple[tuple[int, int, int, int] | None, ...]
 
 
-class WebConfigWatch:
+class WebConfigReloader:
     """The last valid settings of a web configuration; without a file, the default settings.
 
     ``settings`` may be called from any thread. Until close(), only the thread that start() starts

@@ -15,7 +15,7 @@ from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.errors import SourceError
 from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.service.shutdown import Stop
+from kprobe_exporter.service.shutdown import Shutdown
 from tests.fake_tracefs import FakeTracefs
 from tests.support.patience import eventually, patience
 
@@ -39,7 +39,7 @@ class Machine:
     def __init__(self, directory: Path, **kernel: bool) -> None:
         self.files = FakeTracefs(directory, {"do_open", "do_read", "do_write"}, **kernel)
         self.config = directory / "config.yaml"
-        self.stop = Stop()
+        self.stop = Shutdown()
         self.agent: Agent
 
     def write(self, *probes: str, settings: str = "") -> None:
@@ -259,7 +259,7 @@ def test_a_long_life_between_two_configurations_gathers_nothing(machine: Machine
     gc.collect()  # free the garbage of other tests now, so that it does not change the numbers
     definitions, threads = machine.defined(), threading.active_count()
     descriptors = len(os.listdir("/proc/self/fd"))
-    inner = [len(vars(machine.agent)["_aggregator"]._updates), len(vars(machine.agent)["_stream"]._flows)]
+    inner = [len(vars(machine.agent)["_aggregator"]._updates), len(vars(machine.agent)["_pipeline"]._flows)]
     for number in range(30):
         machine.fire("do_open", body=["", " sp=0x7"][number % 2])
         assert machine.reload(*texts[number % 2]) is None
@@ -268,7 +268,7 @@ def test_a_long_life_between_two_configurations_gathers_nothing(machine: Machine
     assert len(os.listdir("/proc/self/fd")) <= descriptors
     assert inner == [
         len(vars(machine.agent)["_aggregator"]._updates),
-        len(vars(machine.agent)["_stream"]._flows),
+        len(vars(machine.agent)["_pipeline"]._flows),
     ]
     machine.shows((30, "kprobe_hits_total", "open"), (30, "kprobe_opens_total"))
 
@@ -488,7 +488,7 @@ def test_a_change_that_cannot_be_finished_ends_the_agent(
     def broken(*_: object) -> None:
         raise SourceError("no events are read any more.")
 
-    monkeypatch.setattr("kprobe_exporter.agent.pipeline.Stream.switch", broken)
+    monkeypatch.setattr("kprobe_exporter.agent.pipeline.Pipeline.switch", broken)
     assert machine.reload(READ) == "no events are read any more."
     assert machine.stop.is_set()
     assert isinstance(machine.agent.error, SourceError)

@@ -53,7 +53,7 @@ def test_there_and_back(old: Config, new: Config) -> None:
     assert set(there.kept) == set(back.kept)
     assert set(there.changed) == set(back.changed)
     assert set(there.added) == set(back.removed)
-    assert there.anew == back.anew
+    assert there.reset == back.reset
 
 
 @given(CONFIGS, st.randoms())
@@ -61,14 +61,14 @@ def test_order_and_what_is_for_people_change_nothing(old: Config, random: object
     probes = [replace(p, help="new", optional=not p.optional, limit=1.0) for p in reversed(old.probes)]
     found = difference(old, replace(old, probes=tuple(probes)))
     assert set(found.kept) == set(names(old))
-    assert found.anew == frozenset()
+    assert found.reset == frozenset()
 
 
 @given(CONFIGS, CONFIGS)
 def test_a_metric_of_a_kept_probe_goes_on(old: Config, new: Config) -> None:
     found = difference(old, new)
     kept = [probe for probe in new.probes if probe.name in found.kept]
-    assert found.anew.isdisjoint(metric.name for probe in kept for metric in probe.metrics)
+    assert found.reset.isdisjoint(metric.name for probe in kept for metric in probe.metrics)
 
 
 PLAIN = Metric("counter", "m_total", "M.", labels=(Label("comm", "comm"),))
@@ -81,7 +81,7 @@ def with_metric(*metrics: Metric) -> Config:
 
 
 @pytest.mark.parametrize(
-    ("after", "anew"),
+    ("after", "reset"),
     [
         ([PLAIN], False),
         ([replace(PLAIN, help="Another help.")], False),
@@ -92,12 +92,12 @@ def with_metric(*metrics: Metric) -> Config:
         ([replace(PLAIN, labels=(Label("comm", "cpu"),))], True),
         ([replace(PLAIN, value="size", scale=512)], True),
         ([replace(PLAIN, kind="gauge")], True),
-        ([], False),  # the metric is gone, so nothing begins anew
+        ([], False),  # the metric is gone, so nothing begins reset
         ([replace(PLAIN, name="n_total")], False),
     ],
 )
-def test_which_metrics_begin_anew(after: list[Metric], anew: bool) -> None:
-    assert difference(with_metric(PLAIN), with_metric(*after)).anew == ({"m_total"} if anew else set())
+def test_which_metrics_begin_anew(after: list[Metric], reset: bool) -> None:
+    assert difference(with_metric(PLAIN), with_metric(*after)).reset == ({"m_total"} if reset else set())
 
 
 def test_a_change_of_room_makes_hist_tables_anew() -> None:

@@ -15,7 +15,7 @@ from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.errors import KprobeExporterError
 from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.service.shutdown import Stop
+from kprobe_exporter.service.shutdown import Shutdown
 from kprobe_exporter.tracefs.instance import Instance
 from tests.fake_tracefs import FakeTracefs
 
@@ -91,7 +91,7 @@ class Life:
     def lead(self) -> str | None:
         """Run the whole life. Return why the agent did not start or failed. Any other exception is a bug."""
         first, second = configs()
-        agent = Agent(first, self.files, Stop())
+        agent = Agent(first, self.files, Shutdown())
         try:
             with agent:
                 self.fire()

@@ -13,7 +13,7 @@ import pytest
 
 from kprobe_exporter.agent import interference as module
 from kprobe_exporter.agent.faults import MEANING, Fault
-from kprobe_exporter.agent.interference import MENDS, WITHIN, Vigil
+from kprobe_exporter.agent.interference import REPAIRS, WITHIN, Interference
 from kprobe_exporter.tracefs.poller import Poller
 from tests.support.patience import eventually, patience
 from tests.unit.agent.test_agent import COUNTED, GROUP, OPEN, READ, Machine
@@ -47,7 +47,7 @@ class Watched(Machine):
 
     def look(self, seconds: float = 1.0) -> None:
         self.now += seconds
-        self.agent._look_after()
+        self.agent._repair()
 
     def delete(self, name: str) -> None:
         """Delete a probe as another tool does: disable it in our instance, then delete its definition."""
@@ -68,7 +68,7 @@ def machine(
     caplog.set_level(logging.INFO)
     made = Watched(tmp_path)
     monkeypatch.setattr(
-        "kprobe_exporter.agent.agent.Vigil", lambda: Vigil({"ftrace_off": made.switch}, tmp_path)
+        "kprobe_exporter.agent.agent.Interference", lambda: Interference({"ftrace_off": made.switch}, tmp_path)
     )
     own = SimpleNamespace(monotonic=lambda: made.now, time=time.time, time_ns=time.time_ns)
     monkeypatch.setattr("kprobe_exporter.agent.agent.time", own)
@@ -130,7 +130,7 @@ def test_a_deleted_probe_is_installed_again(machine: Watched, caplog: pytest.Log
 
 
 def test_who_insists_is_left_for_a_while(machine: Watched, caplog: pytest.LogCaptureFixture) -> None:
-    for _ in range(MENDS + 1):
+    for _ in range(REPAIRS + 1):
         assert machine.value("kprobe_up", "open") == 1
         machine.files.write(f"{EVENTS}/open/enable", "0")
         machine.look()
@@ -151,9 +151,9 @@ def test_who_insists_is_left_for_a_while(machine: Watched, caplog: pytest.LogCap
 
 
 def test_now_and_then_is_no_insisting(machine: Watched) -> None:
-    for _ in range(3 * MENDS):
+    for _ in range(3 * REPAIRS):
         machine.files.write(f"{EVENTS}/open/enable", "0")
-        machine.look(WITHIN / MENDS + 1)
+        machine.look(WITHIN / REPAIRS + 1)
         assert machine.value("kprobe_up", "open") == 1
 
 
@@ -230,7 +230,7 @@ def test_a_poller_stuck_in_the_kernel_stops_no_scrape(machine: Watched) -> None:
     release = threading.Event()
     machine.fire("do_open", 3)
     machine.shows((3, "kprobe_hits_total", "open"))
-    poller: Poller = machine.agent._roster.poller
+    poller: Poller = machine.agent._probe_set.poller
     poller._read = lambda: release.wait(patience(60))  # type: ignore[assignment, return-value]
     machine.fire("do_open", 4)
     ages = []
@@ -251,7 +251,7 @@ def interruptions(machine: Watched, monkeypatch: pytest.MonkeyPatch) -> list[tup
         enabled = machine.files.exists(enable) and machine.read_file(enable).startswith(b"1")
         told.append((name, machine.real_read(tracing_on) == b"1" and enabled))
 
-    monkeypatch.setattr(machine.agent._roster, "interrupted", interrupted)
+    monkeypatch.setattr(machine.agent._probe_set, "interrupted", interrupted)
     return told
 
 
@@ -282,15 +282,15 @@ def test_no_pair_spans_it(machine: Watched) -> None:
     pair = "{pair: {from: 'kprobe:do_open', to: 'kprobe:do_read', key: tid}}"
     assert machine.reload(f"{{name: pair, attach: {pair}}}") is None
     machine.fire("do_open")
-    machine.agent._roster.interrupted("another")
+    machine.agent._probe_set.interrupted("another")
     machine.fire("do_read")
     machine.shows((1, "kprobe_exporter_events_total", "pair"))
     machine.fire("do_open")
-    machine.agent._roster.interrupted("pair")
+    machine.agent._probe_set.interrupted("pair")
     machine.fire("do_read")
     machine.shows((1, "kprobe_exporter_events_lost_total", "unpaired"))
     machine.fire("do_open")
-    machine.agent._roster.interrupted()
+    machine.agent._probe_set.interrupted()
     machine.fire("do_read")
     machine.shows((2, "kprobe_exporter_events_lost_total", "unpaired"))
     assert machine.value("kprobe_exporter_events_total", "pair") == 1

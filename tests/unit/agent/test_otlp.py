@@ -11,10 +11,10 @@ from typing import Any, cast
 import pytest
 
 from kprobe_exporter.agent import otlp as telemetry
-from kprobe_exporter.agent.otlp import FLUSH, Telemetry
+from kprobe_exporter.agent.otlp import FLUSH, OtlpExport
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.config.values import Export, Otlp, return_type
-from kprobe_exporter.export.otlp.turns import TURN
+from kprobe_exporter.export.otlp.gil_tuning import TURN
 from kprobe_exporter.model.values import Arg, Batch, Exemplar, Family, Join, Layout, Record, Snapshot
 from kprobe_exporter.plan import JoinedSpec
 from kprobe_exporter.probing.attach import Attached
@@ -75,18 +75,18 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Collector:
 
 
 class Wired:
-    """Telemetry with a call and an event, as the agent wires it."""
+    """OtlpExport with a call and an event, as the agent wires it."""
 
     def __init__(self, otlp: Otlp, call: Export | None = None, event: Export | None = None) -> None:
         self.exemplars: list[tuple[str, Exemplar]] = []
-        self.telemetry = Telemetry(otlp, None, lambda *one: self.exemplars.append(one))
+        self.telemetry = OtlpExport(otlp, None, lambda *one: self.exemplars.append(one))
         self.pairing = Pairing(nested=True)
         if call is not None:
             attached = Attached(SPEC, (), JOIN)
             self.telemetry.add(attached, call, self.pairing, counted=False)
         if event is not None:
             spec = SimpleNamespace(kind="kretprobe")
-            single = SimpleNamespace(layout=OPEN, joined=None, only=None, spec=spec)
+            single = SimpleNamespace(layout=OPEN, joined=None, residual_filter=None, spec=spec)
             self.telemetry.add(cast("Attached", single), event, self.pairing, counted=False)
         self.telemetry.start(lambda: Snapshot((), ()), 0)
 
@@ -136,7 +136,11 @@ def test_only_what_arrived_is_an_exemplar(collector: Collector) -> None:
 def test_a_thread_that_died_in_a_call_is_no_parent(collector: Collector) -> None:
     """Another thread has its id an hour later: the three calls of that thread are three whole traces."""
     made = Wired(Otlp(), call=Export("span"))
-    write = replace(CALL, slot=12, symbol="write"), replace(ENTRY, slot=10), replace(RETURN, slot=11)
+    write = (
+        replace(CALL, layout_id=12, symbol="write"),
+        replace(ENTRY, layout_id=10),
+        replace(RETURN, layout_id=11),
+    )
     join = Join(write[0], write[1:2], write[2], "key", ("tid",))
     made.telemetry.add(Attached(SPEC, (), join), Export("span"), made.pairing, counted=False)
     dead, _ = call(1_000_000_000, 0)
@@ -229,11 +233,11 @@ def test_what_went_is_forgotten_in_the_end(collector: Collector, monkeypatch: py
     monkeypatch.setattr(telemetry, "MOST_REMOVED", 3)
     made = Wired(Otlp())
     spec = SimpleNamespace(kind="kretprobe")
-    for slot in range(10, 20):
-        layout = replace(OPEN, slot=slot)
-        single = SimpleNamespace(layout=layout, joined=None, only=None, spec=spec)
+    for layout_id in range(10, 20):
+        layout = replace(OPEN, layout_id=layout_id)
+        single = SimpleNamespace(layout=layout, joined=None, residual_filter=None, spec=spec)
         made.telemetry.add(cast("Attached", single), Export("log"), made.pairing, counted=False)
-        made.feed((slot, 1, 0, 7, 70, None, -2))
+        made.feed((layout_id, 1, 0, 7, 70, None, -2))
         made.telemetry.remove(cast("Attached", single), made.pairing)
     assert set(made.telemetry._described) == set(made.telemetry._probes) == {17, 18, 19}
     made.close()

@@ -18,11 +18,13 @@ NAME = "open"
 LAYOUT = Layout(1, NAME, NAME, "entry", "do_open")
 
 
-def single(plan: Plan = "events", filter_: str | None = None, only: Where | None = None) -> ProbeSpec:
+def single(
+    plan: Plan = "events", filter_: str | None = None, residual_filter: Where | None = None
+) -> ProbeSpec:
     return ProbeSpec(
         *(NAME, "kprobe", "kprobe:do_open", "do_open", "kprobe_events", "p", "do_open", filter_, LAYOUT),
         plan=plan,
-        only=only,
+        residual_filter=residual_filter,
     )
 
 
@@ -62,7 +64,7 @@ def test_events_that_came_after_the_hits_were_read_are_no_loss() -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    [single(filter_="a == 1"), single(only=Where((), bool, None)), CALL],
+    [single(filter_="a == 1"), single(residual_filter=Where((), bool, None)), CALL],
     ids=["kernel", "here", "call"],
 )
 def test_where_not_each_hit_is_to_be_an_event_nobody_can_tell(spec: ProbeSpec | JoinedSpec) -> None:

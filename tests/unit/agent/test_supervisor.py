@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kprobe_exporter.agent.rate_limit import Trip
-from kprobe_exporter.agent.supervisor import INTERVAL, LATE, STALE, Look, Watch
+from kprobe_exporter.agent.supervisor import INTERVAL, LATE, STALE, Observation, Supervisor
 from tests.support.patience import patience
 from tests.unit.agent.test_agent import OPEN, Machine
 
@@ -20,11 +20,11 @@ class Agent:
         self.up = True
         self.age = 0.0
         self.done: list[str] = []
-        self.watch = Watch(self.look, self.disable, self.enable, lambda: self.now)
+        self.watch = Supervisor(self.look, self.disable, self.enable, lambda: self.now)
 
-    def look(self) -> Look:
+    def look(self) -> Observation:
         up = frozenset({"a"} if self.up else ())
-        return Look({"a": self.hits}, {"a": 1000.0}, up, {"a": 1e-6}, limit=200_000, age=self.age)
+        return Observation({"a": self.hits}, {"a": 1000.0}, up, {"a": 1e-6}, limit=200_000, age=self.age)
 
     def disable(self, trip: Trip) -> None:
         self.up = False
@@ -131,14 +131,14 @@ def test_it_goes_on_after_an_error(caplog: pytest.LogCaptureFixture, monkeypatch
     monkeypatch.setattr("kprobe_exporter.agent.supervisor.INTERVAL", 0.001)
     looks, seen = [], threading.Event()
 
-    def look() -> Look:
+    def look() -> Observation:
         looks.append(1)
         if len(looks) < 5:
             raise OSError("gone")
         seen.set()
-        return Look()
+        return Observation()
 
-    watch = Watch(look, lambda trip: None, lambda name: None)
+    watch = Supervisor(look, lambda trip: None, lambda name: None)
     watch.start()
     assert seen.wait(patience(10))
     watch.close()
@@ -156,8 +156,8 @@ def test_the_agent_tells_how_old_the_counts_are(tmp_path: Path, monkeypatch: pyt
         with machine.agent._changing:
             assert machine.agent._look().age == float("inf")
         assert machine.agent._look().age < 60
-        machine.agent._roster.poller.close()
-        machine.agent._roster.poller._finished -= 100
+        machine.agent._probe_set.poller.close()
+        machine.agent._probe_set.poller._finished -= 100
         assert machine.agent._look().age >= 100
     finally:
         machine.agent.__exit__()

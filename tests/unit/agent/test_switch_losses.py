@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from kprobe_exporter.agent.switch_losses import REASON, Balance
+from kprobe_exporter.agent.switch_losses import REASON, SwitchLosses
 from kprobe_exporter.model.values import Batch, KernelCounts, Where
 from kprobe_exporter.probing.attach import Attached
 from tests.unit.aggregate.test_aggregator import OPEN, aggregator, record
@@ -18,11 +18,13 @@ class Switched:
     """A recording probe, with the counts and the events that the kernel delivers for it."""
 
     def __init__(self, **spec: object) -> None:
-        only = spec.pop("only", None)
+        residual_filter = spec.pop("residual_filter", None)
         values = SimpleNamespace(**{"probe": NAME, "plan": "events", "filter": None, **spec})
-        self.attached = cast("Attached", SimpleNamespace(spec=values, joined=None, only=only))
+        self.attached = cast(
+            "Attached", SimpleNamespace(spec=values, joined=None, residual_filter=residual_filter)
+        )
         self.aggregator = aggregator()
-        self.balance = Balance(self.aggregator)
+        self.balance = SwitchLosses(self.aggregator)
         self.kernel = KernelCounts({NAME: 0}, {}, {}, 0)
         self.balance.begin([self.attached])
 
@@ -95,7 +97,7 @@ def test_what_was_missing_before_is_not_told() -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    [{"filter": "a == 1"}, {"plan": "count"}, {"plan": "kernel"}, {"only": Where((), bool, None)}],
+    [{"filter": "a == 1"}, {"plan": "count"}, {"plan": "kernel"}, {"residual_filter": Where((), bool, None)}],
 )
 def test_where_not_each_hit_is_to_be_an_event_nothing_is_told(spec: dict[str, object]) -> None:
     probe = Switched(**spec)

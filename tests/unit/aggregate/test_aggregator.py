@@ -49,8 +49,8 @@ def probe(name: str, *metrics: MetricSpec, returns: ReturnType | None = LONG) ->
     return ProbeMetrics(name, metrics, (1.0, 4.0), returns)
 
 
-def record(returned: object, comm: object = b"bash", slot: int = 7) -> Record:
-    return (slot, 1_000, 0, 77, None, b"g", returned, comm)
+def record(returned: object, comm: object = b"bash", layout_id: int = 7) -> Record:
+    return (layout_id, 1_000, 0, 77, None, b"g", returned, comm)
 
 
 def aggregator(*metrics: MetricSpec, count_hits: bool = False, max_series: int = 1000) -> Aggregator:
@@ -128,7 +128,7 @@ def test_probes_may_share_a_metric() -> None:
     made = aggregator(TOTAL)
     made.declare(probe("other", TOTAL))
     made.attach(Layout(8, "other", "other", "entry", "g"), count_hits=False)
-    made.consume(Batch([record(0), record(0, slot=8), record(0, slot=8)]))
+    made.consume(Batch([record(0), record(0, layout_id=8), record(0, layout_id=8)]))
     numbers = made.copy()
     assert samples(numbers, "kprobe_all_total") == {(): 3}
     assert numbers.events == {"open": 1, "other": 2}
@@ -138,7 +138,7 @@ def test_a_probe_that_was_made_again_keeps_its_numbers() -> None:
     made = aggregator(TOTAL)
     made.consume(Batch([record(-2)]))
     made.attach(Layout(9, "open", "open_2", "return", "f", OPEN.args, LONG), count_hits=False)
-    made.consume(Batch([record(-2, slot=9), record(-2)]))
+    made.consume(Batch([record(-2, layout_id=9), record(-2)]))
     numbers = made.copy()
     assert samples(numbers, "kprobe_all_total") == {(): 3}
     assert samples(numbers, "kprobe_return_errors_total") == {("open", "ENOENT"): 3}
@@ -257,7 +257,7 @@ def test_threads_lose_nothing() -> None:
     assert samples(made.copy(), "kprobe_all_total") == {(): 23 * 20 * 4}
 
 
-def only(text: str) -> Where:
+def condition(text: str) -> Where:
     parsed = parse_filter(text)
     return Where(tuple(parsed.fields), compile_filter(parsed))
 
@@ -265,7 +265,7 @@ def only(text: str) -> Where:
 def test_where_the_agent_filters_hits_are_firings_and_events_what_passed() -> None:
     made = Aggregator("kprobe", SeriesLimits(10, 20_000), name_of)
     made.declare(probe("open", TOTAL))
-    made.attach(OPEN, count_hits=True, only=only("return < 0"))
+    made.attach(OPEN, count_hits=True, residual_filter=condition("return < 0"))
     made.consume(Batch([record(-2), record(3), record(-2)]))
     numbers = made.copy()
     assert numbers.hits == {"open": 3}
@@ -275,7 +275,7 @@ def test_where_the_agent_filters_hits_are_firings_and_events_what_passed() -> No
 
 
 def test_a_metrics_own_filter_narrows_that_metric_alone() -> None:
-    some = MetricSpec("kprobe_some_total", "counter", "Some.", None, (), where=only("return < 0"))
+    some = MetricSpec("kprobe_some_total", "counter", "Some.", None, (), where=condition("return < 0"))
     made = aggregator(some, TOTAL)
     made.consume(Batch([record(-2), record(3)]))
     numbers = made.copy()
@@ -314,7 +314,7 @@ def test_what_a_detached_layout_came_to_stays_with_its_probe() -> None:
     assert made.copy().lost["unparsed"] == 1
     made.redeclare([probe("open", TOTAL, ERRORS)])
     made.attach(NEXT, count_hits=True)
-    made.consume(Batch([record(-2, slot=17)]))
+    made.consume(Batch([record(-2, layout_id=17)]))
     numbers = made.copy()
     assert (numbers.hits, numbers.events) == ({"open": 3}, {"open": 3})
     assert samples(numbers, "kprobe_all_total") == {(): 3}
@@ -385,23 +385,23 @@ CHANGES = st.lists(
 def test_through_any_changes_nothing_is_lost_or_falls(changes: list[Any], count_hits: bool) -> None:
     """After batches, hits that the kernel counts, and changes in any order, hits and events are exact."""
     made = aggregator(ERRORS, TOTAL, count_hits=count_hits)
-    slot: int | None = 7
+    layout_id: int | None = 7
     last, expected, firings, raw = 7, 0, 0, 0
     before = counters(made.copy())
     for change in changes:
-        if isinstance(change, Batch) and slot is not None:
-            made.consume(Batch([(slot, *record[1:]) for record in change.records]))
+        if isinstance(change, Batch) and layout_id is not None:
+            made.consume(Batch([(layout_id, *record[1:]) for record in change.records]))
             expected += len(change.records)
-        elif isinstance(change, int) and slot is not None and not count_hits:
+        elif isinstance(change, int) and layout_id is not None and not count_hits:
             firings, raw = firings + change, raw + change
             made.update_kernel(KernelCounts({"open": raw}, {"open": raw}, epoch=made.epoch))
-        elif change in ("change", "switch off") and slot is not None:
-            made.detach(replace(OPEN, slot=slot))
+        elif change in ("change", "switch off") and layout_id is not None:
+            made.detach(replace(OPEN, layout_id=layout_id))
             made.redeclare([probe("open", ERRORS, TOTAL)])
-            slot, raw = None, 0
-        if change in ("change", "switch on") and slot is None:
-            slot = last = last + 1
-            made.attach(replace(OPEN, slot=slot), count_hits=count_hits)
+            layout_id, raw = None, 0
+        if change in ("change", "switch on") and layout_id is None:
+            layout_id = last = last + 1
+            made.attach(replace(OPEN, layout_id=layout_id), count_hits=count_hits)
         after = counters(made.copy())
         assert all(after.get(key, 0) >= count for key, count in before.items())
         before = after

@@ -54,11 +54,11 @@ def aggregator(
     buckets: tuple[float, ...] = DURATION_BUCKETS,
     begins: Sequence[Layout] = BEGINS,
     count_hits: bool = False,
-    only: Where | None = None,
+    residual_filter: Where | None = None,
 ) -> Aggregator:
     made = Aggregator("kprobe", SeriesLimits(1000, 20_000), name_of)
     made.declare(ProbeMetrics("read", metrics, (1.0, 4.0), LONG, buckets))
-    made.attach(JOINED, count_hits=count_hits, only=only, begins=begins)
+    made.attach(JOINED, count_hits=count_hits, residual_filter=residual_filter, begins=begins)
     return made
 
 
@@ -197,7 +197,7 @@ def test_an_event_is_one_that_was_joined() -> None:
 def test_the_agents_filter_narrows_events_and_durations() -> None:
     made = aggregator(
         MetricSpec("kprobe_all_total", "counter", "All.", None, ()),
-        only=seconds('duration >= 1 && comm == "cat"'),
+        residual_filter=seconds('duration >= 1 && comm == "cat"'),
         count_hits=True,
     )
     made.consume(

@@ -17,17 +17,17 @@ def args(*names: str) -> tuple[Arg, ...]:
     return tuple([Arg(name, "int") for name in names])
 
 
-def call(slot: int, *, user: bool = False) -> Join:
-    """Return a function's join; its entry, return and call have the slots ``slot``, +1 and +2."""
-    begin = Layout(slot, "p", "entry", "entry", "f", args(STACK_POINTER), user=user)
-    end = Layout(slot + 1, "p", "ret", "return", "f", args(STACK_POINTER))
-    return Join(Layout(slot + 2, "p", "f", "joined", "f", args("duration")), (begin,), end, "stack")
+def call(layout_id: int, *, user: bool = False) -> Join:
+    """Return a function's join; its entry, return and call have the layout_ids ``layout_id``, +1 and +2."""
+    begin = Layout(layout_id, "p", "entry", "entry", "f", args(STACK_POINTER), user=user)
+    end = Layout(layout_id + 1, "p", "ret", "return", "f", args(STACK_POINTER))
+    return Join(Layout(layout_id + 2, "p", "f", "joined", "f", args("duration")), (begin,), end, "stack")
 
 
-def pair(slot: int, *key: str) -> Join:
-    begin = Layout(slot, "p", "begin", "tracepoint", "f", args("id"))
-    end = Layout(slot + 1, "p", "end", "tracepoint", "f", args("id"))
-    return Join(Layout(slot + 2, "p", "f", "joined", "f", args("duration")), (begin,), end, "key", key)
+def pair(layout_id: int, *key: str) -> Join:
+    begin = Layout(layout_id, "p", "begin", "tracepoint", "f", args("id"))
+    end = Layout(layout_id + 1, "p", "end", "tracepoint", "f", args("id"))
+    return Join(Layout(layout_id + 2, "p", "f", "joined", "f", args("duration")), (begin,), end, "key", key)
 
 
 OUTER, INNER, SYSCALL, BLOCK = call(10), call(20), pair(30, "tid"), pair(40, "id")
@@ -38,15 +38,15 @@ ALL = OUTER, INNER, SYSCALL, BLOCK, *SYSTEM_CALLS
 
 
 def entry(join: Join, time: int, place: int = S, tid: int = 7, cpu: int = 0) -> Record:
-    return (join.begins[0].slot, time, cpu, tid, 70, None, place)
+    return (join.begins[0].layout_id, time, cpu, tid, 70, None, place)
 
 
 def ret(join: Join, time: int, place: int = S, tid: int = 7, cpu: int = 0) -> Record:
-    return (join.end.slot, time, cpu, tid, 70, None, place + (8 if join.by == "stack" else 0))
+    return (join.end.layout_id, time, cpu, tid, 70, None, place + (8 if join.by == "stack" else 0))
 
 
 def point(time: int, tid: int = 7, cpu: int = 0) -> Record:
-    return (POINT.slot, time, cpu, tid, 70, None)
+    return (POINT.layout_id, time, cpu, tid, 70, None)
 
 
 class Stream:
@@ -252,10 +252,10 @@ def test_it_has_to_be_asked_for() -> None:
 
 def test_a_half_is_no_single_event() -> None:
     pairing = Pairing([OUTER], nested=True)
-    with pytest.raises(ValueError, match="slot 10 is a half"):
+    with pytest.raises(ValueError, match="layout_id 10 is a half"):
         pairing.watch(OUTER.begins[0], lambda *_: None)
     pairing.watch(POINT, lambda *_: None)
-    with pytest.raises(ValueError, match="slot 50"):
+    with pytest.raises(ValueError, match="layout_id 50"):
         pairing.add(Join(OUTER.layout, (POINT,), OUTER.end, "depth"))
 
 

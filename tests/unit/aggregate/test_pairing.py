@@ -2,7 +2,7 @@
 
 import pytest
 
-from kprobe_exporter.aggregate.opened import MOST_LOSSES
+from kprobe_exporter.aggregate.open_calls import MOST_LOSSES
 from kprobe_exporter.aggregate.pairing import FARTHEST, Pairing
 from kprobe_exporter.model.values import STACK_POINTER, TIME, VALUES, Arg, Batch, Join, Layout, Loss, Record
 
@@ -366,7 +366,7 @@ def test_halves_of_a_removed_join_are_plain_records() -> None:
 
 
 def test_a_slot_is_of_one_join() -> None:
-    with pytest.raises(ValueError, match="slot 1 of the join 'read' is a half of another join"):
+    with pytest.raises(ValueError, match="layout_id 1 of the join 'read' is a half of another join"):
         Pairing([BY_STACK, BY_DEPTH])
 
 
@@ -409,4 +409,4 @@ def test_first_halves_are_counted_where_nobody_else_does() -> None:
     pairing.add(BY_STACK, counted=True)
     pairing.add(BY_KEY)
     batch = Batch(records=[entry(1), ret(2), entry(3), wakeup(4, 7)])
-    assert pairing.pair(batch).arrived == {ENTRY.slot: 2}
+    assert pairing.pair(batch).arrived == {ENTRY.layout_id: 2}

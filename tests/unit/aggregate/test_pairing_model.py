@@ -17,7 +17,7 @@ from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.model.values import (
     CALLER,
     CPU,
-    SLOT,
+    LAYOUT_ID,
     TGID,
     TID,
     TIME,
@@ -62,17 +62,17 @@ def ret(time: int, cpu: int, tid: int, pointer: int | None, call: int) -> Record
 
 def number(half: Record) -> int:
     """Return the number of the call that a half belongs to."""
-    value: int = half[{ENTRY: VALUES, COMPAT: VALUES + 2, RETURN: VALUES + 2}[half[SLOT]]]
+    value: int = half[{ENTRY: VALUES, COMPAT: VALUES + 2, RETURN: VALUES + 2}[half[LAYOUT_ID]]]
     return value
 
 
 def pointer(half: Record) -> int | None:
-    value: int | None = half[{ENTRY: VALUES + 1, COMPAT: VALUES, RETURN: VALUES}[half[SLOT]]]
+    value: int | None = half[{ENTRY: VALUES + 1, COMPAT: VALUES, RETURN: VALUES}[half[LAYOUT_ID]]]
     return value
 
 
 def joined(first: Record, second: Record) -> Record:
-    mode = None if first[SLOT] == ENTRY else number(first)
+    mode = None if first[LAYOUT_ID] == ENTRY else number(first)
     values = (number(first), number(second), second[TIME] - first[TIME], -number(second), mode)
     return (JOINED, *first[TIME:CALLER], b"caller", *values)
 
@@ -229,9 +229,9 @@ class Slow:
         self._losses += batch.losses
         shown = []
         for record in batch.records:
-            if record[SLOT] in (ENTRY, COMPAT):
+            if record[LAYOUT_ID] in (ENTRY, COMPAT):
                 self._begin(record)
-            elif record[SLOT] == RETURN:
+            elif record[LAYOUT_ID] == RETURN:
                 shown += self._end(record)
             else:
                 shown.append(record)
@@ -297,7 +297,7 @@ class Outcome:
 
     @property
     def joined(self) -> list[Record]:
-        return [record for record in self.records if record[SLOT] == JOINED]
+        return [record for record in self.records if record[LAYOUT_ID] == JOINED]
 
 
 def run(pairing: Pairing, how: Join, delivery: Delivery) -> Outcome:
@@ -317,13 +317,13 @@ def run(pairing: Pairing, how: Join, delivery: Delivery) -> Outcome:
 def halves(delivery: Delivery) -> Counter[bool]:
     """Count the delivered halves; the key is whether they are second halves."""
     records = [record for batch in delivery if batch for record in batch.records]
-    return Counter(record[SLOT] == RETURN for record in records if record[SLOT] != OTHER)
+    return Counter(record[LAYOUT_ID] == RETURN for record in records if record[LAYOUT_ID] != OTHER)
 
 
 def check_truth(happened: Sequence[Record], outcome: Outcome) -> None:
     """Check that every joined record equals a call that happened."""
-    firsts = {number(record): record for record in happened if record[SLOT] != RETURN}
-    seconds = {number(record): record for record in happened if record[SLOT] == RETURN}
+    firsts = {number(record): record for record in happened if record[LAYOUT_ID] != RETURN}
+    seconds = {number(record): record for record in happened if record[LAYOUT_ID] == RETURN}
     for record in outcome.joined:
         call, call_end = record[VALUES : VALUES + 2]
         assert call == call_end
@@ -361,8 +361,8 @@ def test_where_nothing_is_missing_every_call_is_paired(
     firsts, seconds = halves(delivery)[False], halves(delivery)[True]
     assert len(outcome.joined) == seconds
     assert outcome.unpaired + pairing.open == firsts - seconds
-    assert [r for r in outcome.records if r[SLOT] == OTHER] == [
-        r for batch in delivery if batch for r in batch.records if r[SLOT] == OTHER
+    assert [r for r in outcome.records if r[LAYOUT_ID] == OTHER] == [
+        r for batch in delivery if batch for r in batch.records if r[LAYOUT_ID] == OTHER
     ]
 
 
@@ -397,7 +397,7 @@ def test_by_stack_no_pair_is_wrong_where_one_sort_goes_missing_untold(
     kept = happened[:settled] + [
         record
         for record in happened[settled:]
-        if (record[SLOT] == RETURN) != (missing == "returns") or random.random() < 0.7
+        if (record[LAYOUT_ID] == RETURN) != (missing == "returns") or random.random() < 0.7
     ]
     kept, losses = lose(random, kept) if loss else (kept, [])
     pairing, how = Pairing([join("stack")]), join("stack")

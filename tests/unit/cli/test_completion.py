@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from kprobe_exporter.cli import COMMANDS, main
 from kprobe_exporter.cli.completion import MOST_PLACES, PROGRAM, SHELLS, VARIABLE
-from kprobe_exporter.trace.asked import parse_asked
+from kprobe_exporter.trace.request import parse_request
 from kprobe_exporter.tracefs.mount import Mount
 from tests.unit.symbols.listing.conftest import FILES
 
@@ -114,7 +114,7 @@ def test_definitions(tracefs: Path, typed: str, names: list[str]) -> None:
     found = completed(f"kprobe-exporter trace --count --tracefs {tracefs} {typed}")
     assert found == [f"plain,{name}" for name in names] or [""]
     for name in names:
-        assert name.endswith(":") or parse_asked(name).name
+        assert name.endswith(":") or parse_request(name).name
 
 
 def test_places_of_the_tracefs_that_is_mounted(tracefs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

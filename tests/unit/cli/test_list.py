@@ -34,9 +34,9 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
         error: Exception | None = None,
         asked: list[Query] | None = None,
     ) -> Result:
-        def find(self: object, wish: Query) -> Listed:
+        def find(self: object, query: Query) -> Listed:
             if asked is not None:
-                asked.append(wish)
+                asked.append(query)
             if error:
                 raise error
             return Listed(PLACES, [*notes])
@@ -93,15 +93,15 @@ def test_what_cannot_be_probed(run: Run, error: Exception) -> None:
 def test_a_program_needs_no_tracefs(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Query] = []
 
-    def file_places(wish: Query) -> list[Place]:
-        asked.append(wish)
+    def file_places(query: Query) -> list[Place]:
+        asked.append(query)
         return [Place(Kind.UPROBE, "/bin/x", "main")]
 
     monkeypatch.setattr(module, "file_places", file_places)
     for arguments in (["-x", "/bin/x"], ["-x", "/bin/x", "m*"], ["uprobe:/bin/x:m*"]):
         result = CliRunner().invoke(main, ["list", *arguments])
         assert (result.exit_code, result.stdout) == (0, "uprobe:/bin/x:main\n")
-    assert [wish[1:] for wish in asked] == [
+    assert [query[1:] for query in asked] == [
         (Kind.UPROBE, "/bin/x", "*"),
         (Kind.UPROBE, "/bin/x", "m*"),
         (Kind.UPROBE, "/bin/x", "m*"),
@@ -137,7 +137,7 @@ def test_a_reader_that_goes_ends_it_quietly() -> None:
         "from kprobe_exporter.cli import list as module, main\n"
         "from kprobe_exporter.grammar.target import Kind\n"
         "from kprobe_exporter.symbols.listing import Place\n"
-        "module.file_places = lambda wish: [Place(Kind.UPROBE, '/bin/x', 'f')] * 100_000\n"
+        "module.file_places = lambda query: [Place(Kind.UPROBE, '/bin/x', 'f')] * 100_000\n"
         "main(['list', '-x', '/bin/x'])"
     )
     with subprocess.Popen(

@@ -13,8 +13,8 @@ from kprobe_exporter.plan.function import UNCOUNTED, function_spec
 METRIC = Metric("counter", "x_total", "help")
 
 
-def attach(to: str, returns: str | None = None, only: str | None = None, **fetch: str) -> Attach:
-    return Attach(parse_target(to), fetch, only, return_type(returns) if returns else None)
+def attach(to: str, returns: str | None = None, filter_text: str | None = None, **fetch: str) -> Attach:
+    return Attach(parse_target(to), fetch, filter_text, return_type(returns) if returns else None)
 
 
 def plan(
@@ -74,7 +74,7 @@ def test_maxactive() -> None:
         (attach("fexit:f", "int"), {}, "events", "its return value is read"),
         (attach("fentry:f"), {"metrics": (METRIC,)}, "events", "the metric x_total"),
         (attach("fentry:f"), {"hist": False}, "events", UNCOUNTED),
-        (attach("fentry:f", only="common_pid == 7"), {"hist": False}, "events", "its filter"),
+        (attach("fentry:f", filter_text="common_pid == 7"), {"hist": False}, "events", "its filter"),
         (attach("fentry:f"), {"aggregate": "kernel", "metrics": (METRIC,)}, "kernel", "aggregate: kernel"),
         (attach("kprobe:f"), {"hist": False}, "count", "nothing but hits"),
     ],

@@ -202,14 +202,14 @@ def test_a_probe_that_would_only_be_counted_is_recorded(joined: Callable[..., Jo
 
 
 def test_all_slots_are_different(load_probe: Callable[[str], Probe]) -> None:
-    slots = itertools.count(5)
-    plans = plan_probe(load_probe(RUNQ), "ns", DECODERS, REAL, slots)
+    layout_ids = itertools.count(5)
+    plans = plan_probe(load_probe(RUNQ), "ns", DECODERS, REAL, layout_ids)
     [spec] = plans.alternatives
     assert isinstance(spec, JoinedSpec)
-    found = [way.layout.slot for half in spec.ways for way in half if isinstance(way, ProbeSpec)]
-    found.append(spec.slot)
+    found = [way.layout.layout_id for half in spec.ways for way in half if isinstance(way, ProbeSpec)]
+    found.append(spec.layout_id)
     assert len(set(found)) == len(found)
-    assert next(slots) > max(found)
+    assert next(layout_ids) > max(found)
 
 
 # How events are joined.
@@ -251,7 +251,7 @@ def test_a_join_is_of_the_layouts_that_were_installed(joined: Callable[..., Join
     join = spec.join([entry, back])
     assert (join.begins, join.end, join.by, join.key) == ((entry,), back, "stack", ())
     assert join.layout == Layout(
-        spec.slot,
+        spec.layout_id,
         "p",
         "p",
         "joined",
@@ -395,7 +395,7 @@ def test_what_only_the_agent_could_filter_is_no_half(joined: Callable[..., Joine
     assert [type(way) for way in ways] == [ProbeSpec, Unsupported, ProbeSpec]
     assert isinstance(ways[1], Unsupported)
     assert ways[1].reason == "this kernel cannot filter it for a pair: leave its filter out"
-    assert [way.only for way in ways if isinstance(way, ProbeSpec)] == [None, None]
+    assert [way.residual_filter for way in ways if isinstance(way, ProbeSpec)] == [None, None]
 
 
 # What the joined records feed.
@@ -418,11 +418,11 @@ def test_what_only_the_agent_could_filter_is_no_half(joined: Callable[..., Joine
 def test_seconds_are_nanoseconds_in_records(
     joined: Callable[..., JoinedSpec], text: str, passing: tuple[int, ...], failing: tuple[int | None, ...]
 ) -> None:
-    only = joined(f"attach: 'call:f', filter: '{text}'").only
-    assert only
-    assert only.fields == ("duration",)
-    assert all(only.test({"duration": took}) for took in passing)
-    assert not any(only.test({"duration": took}) for took in failing)
+    residual_filter = joined(f"attach: 'call:f', filter: '{text}'").residual_filter
+    assert residual_filter
+    assert residual_filter.fields == ("duration",)
+    assert all(residual_filter.test({"duration": took}) for took in passing)
+    assert not any(residual_filter.test({"duration": took}) for took in failing)
 
 
 @given(st.integers(0, 10**15))
@@ -439,15 +439,15 @@ def test_the_agent_filters_by_the_rest(joined: Callable[..., JoinedSpec]) -> Non
     spec = joined(
         "attach: 'call:f', fetch: {n: '$arg1:u32'}, filter: 'common_pid == 1 && n > 0 && duration > 2'"
     )
-    assert spec.only
-    assert spec.only.fields == ("duration", "n")
-    assert spec.only.condition == (
+    assert spec.residual_filter
+    assert spec.residual_filter.fields == ("duration", "n")
+    assert spec.residual_filter.condition == (
         "all",
         (("number", "n", ">", 0), ("number", "duration", ">", 2_000_000_000)),
     )
-    assert [way.only for way in first(spec)] == [None, None]
-    assert joined("attach: 'call:f'").only is None
-    assert joined("attach: 'call:f', filter: common_pid == 1").only is None
+    assert [way.residual_filter for way in first(spec)] == [None, None]
+    assert joined("attach: 'call:f'").residual_filter is None
+    assert joined("attach: 'call:f', filter: common_pid == 1").residual_filter is None
 
 
 def test_only_durations_are_in_seconds() -> None:

@@ -49,7 +49,7 @@ def histogram(*fields: str, value: str) -> Metric:
     [
         (attach("kprobe:f"), (), ["hist:keys=common_cpu:size=1024"]),
         (
-            attach("kprobe:f", only="common_pid == 7"),
+            attach("kprobe:f", filter_text="common_pid == 7"),
             (counter(),),
             ["hist:keys=common_cpu:size=1024 if common_pid == 7"],
         ),
@@ -125,13 +125,13 @@ def test_triggers(way: Attach, metrics: tuple[Metric, ...], expected: list[str])
 
 def test_a_condition_is_the_kernels() -> None:
     metric = Metric("counter", "x_total", "help", where="tid != 3 || cpu == 1")
-    assert triggers(attach("kprobe:f", only="common_pid > 1"), metrics=(metric,))[0] == (
+    assert triggers(attach("kprobe:f", filter_text="common_pid > 1"), metrics=(metric,))[0] == (
         "hist:keys=common_cpu:size=1024 if (common_pid > 1) && (common_pid != 3 || CPU == 1)"
     )
 
 
 def test_nothing_else_is_written_of_a_function() -> None:
-    made = kernel_probe(attach("kprobe:f", only="n > 1", n="$arg1"), metrics=(counter("n", "comm"),))
+    made = kernel_probe(attach("kprobe:f", filter_text="n > 1", n="$arg1"), metrics=(counter("n", "comm"),))
     found = spec(made)
     assert found.line("g", "e") == "p:g/e f n=$arg1:x64 comm=$comm:string"
     assert (found.plan, found.filter, found.because) == ("kernel", None, "aggregate: kernel")
@@ -204,7 +204,7 @@ def test_a_kernel_without_hist_triggers(to: str) -> None:
         (probe(attach("kprobe:f")), "nothing but hits is asked for"),
         (probe(attach("kprobe:f"), aggregate="events"), "aggregate: events"),
         (probe(attach("kprobe:f"), stack=True), "stack: true"),
-        (probe(attach("kprobe:f", only="common_pid > 1")), "its filter is counted by events"),
+        (probe(attach("kprobe:f", filter_text="common_pid > 1")), "its filter is counted by events"),
         (probe(attach("kprobe:f"), metrics=(counter(),)), "the metric x_total takes its events"),
         (probe(attach("kretprobe:f", "int")), "its return value is read"),
         (probe(attach(f"tracepoint:{EXEC}")), "nothing but hits is asked for"),

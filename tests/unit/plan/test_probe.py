@@ -25,8 +25,8 @@ def formats(system: str, event: str) -> str | None:
     return None
 
 
-def attach(to: str, returns: str | None = None, only: str | None = None, **fetch: str) -> Attach:
-    return Attach(parse_target(to), fetch, only, return_type(returns) if returns else None)
+def attach(to: str, returns: str | None = None, filter_text: str | None = None, **fetch: str) -> Attach:
+    return Attach(parse_target(to), fetch, filter_text, return_type(returns) if returns else None)
 
 
 def counter(*fields: str, value: str | None = None) -> Metric:
@@ -40,8 +40,8 @@ def probe(*ways: Attach, metrics: tuple[Metric, ...] = (), **more: Any) -> Probe
 REAL = Kernel(formats, counts_tracepoints=True)
 
 
-def plan(made: Probe, slots: Iterator[int] | None = None, kernel: Kernel = REAL) -> ProbePlan:
-    return plan_probe(made, "ns", DECODERS, kernel, slots or itertools.count())
+def plan(made: Probe, layout_ids: Iterator[int] | None = None, kernel: Kernel = REAL) -> ProbePlan:
+    return plan_probe(made, "ns", DECODERS, kernel, layout_ids or itertools.count())
 
 
 def specs(made: Probe) -> list[ProbeSpec]:
@@ -126,20 +126,24 @@ def test_a_tracepoint_is_an_eprobe_or_else_itself() -> None:
     assert static.layout.form == "tracepoint"
     assert static.layout.pattern is not None
     assert (unfiltered.filter, unfiltered.layout.args) == (None, static.layout.args)
-    assert unfiltered.only is not None
-    assert [unfiltered.only.test({"return": value}) for value in (-2, 3, None)] == [True, False, False]
+    assert unfiltered.residual_filter is not None
+    assert [unfiltered.residual_filter.test({"return": value}) for value in (-2, 3, None)] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_where_nobody_counts_a_tracepoint_the_agent_filters_first() -> None:
     """Hits count every firing, and a filter in the kernel would exclude some."""
-    made = probe(attach(f"tracepoint:{EXEC}", only="new > 1 && common_pid == 7", new="pid"))
+    made = probe(attach(f"tracepoint:{EXEC}", filter_text="new > 1 && common_pid == 7", new="pid"))
     _, late, early = plan(made, kernel=Kernel(formats, counts_tracepoints=False)).alternatives
     assert isinstance(late, ProbeSpec)
     assert isinstance(early, ProbeSpec)
     assert (late.filter, early.filter) == (None, "pid > 1 && common_pid == 7")
-    assert late.only is not None
-    assert late.only.fields == ("new", "tid")
-    assert early.only is None
+    assert late.residual_filter is not None
+    assert late.residual_filter.fields == ("new", "tid")
+    assert early.residual_filter is None
 
 
 def test_strings_go_last() -> None:
@@ -161,7 +165,7 @@ def test_the_text_is_read_for_what_is_used_alone() -> None:
 
 
 def test_what_a_filter_names_is_recorded_by_an_eprobe_alone() -> None:
-    made = probe(attach(f"tracepoint:{SWITCH}", only="prev_state == 0 && who == 7", who="next_pid"))
+    made = probe(attach(f"tracepoint:{SWITCH}", filter_text="prev_state == 0 && who == 7", who="next_pid"))
     eprobe, static, unfit = plan(made).alternatives
     assert isinstance(eprobe, ProbeSpec)
     assert isinstance(static, ProbeSpec)
@@ -213,9 +217,9 @@ def test_one_field_under_two_names_takes_an_eprobe() -> None:
 
 
 def test_every_alternative_has_a_slot_of_its_own() -> None:
-    slots = itertools.count(5)
+    layout_ids = itertools.count(5)
     made = probe(attach("kprobe:f"), attach(f"tracepoint:{EXEC}"), attach("kprobe:g"))
-    found = [way for way in plan(made, slots).alternatives if isinstance(way, ProbeSpec)]
+    found = [way for way in plan(made, layout_ids).alternatives if isinstance(way, ProbeSpec)]
     assert [spec.target for spec in found] == [
         "kprobe:f",
         f"tracepoint:{EXEC}",
@@ -223,8 +227,8 @@ def test_every_alternative_has_a_slot_of_its_own() -> None:
         f"tracepoint:{EXEC}",
         "kprobe:g",
     ]
-    assert len({spec.layout.slot for spec in found}) == len(found)
-    assert next(slots) > max(spec.layout.slot for spec in found)
+    assert len({spec.layout.layout_id for spec in found}) == len(found)
+    assert next(layout_ids) > max(spec.layout.layout_id for spec in found)
 
 
 @pytest.mark.parametrize(
@@ -232,13 +236,13 @@ def test_every_alternative_has_a_slot_of_its_own() -> None:
     [
         (attach("kprobe:f"), {}, "count"),
         (attach("kprobe:f", x="$arg1"), {}, "count"),
-        (attach("kprobe:f", only="common_pid == 7"), {}, "events"),
+        (attach("kprobe:f", filter_text="common_pid == 7"), {}, "events"),
         (attach("kprobe:f"), {"stack": True}, "events"),
         (attach("kprobe:f"), {"metrics": (counter(),)}, "events"),
         (attach("kretprobe:f", "int"), {}, "events"),
         (attach("kretprobe:f", "void"), {}, "count"),
         (attach(f"tracepoint:{EXEC}"), {}, "count"),
-        (attach(f"tracepoint:{EXEC}", only="pid == 7"), {}, "events"),
+        (attach(f"tracepoint:{EXEC}", filter_text="pid == 7"), {}, "events"),
         (attach(f"tracepoint:{EXIT}", "long", **{"return": "ret"}), {}, "events"),
     ],
 )

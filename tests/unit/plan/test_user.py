@@ -36,7 +36,7 @@ print fmt: "(%lx <- %lx) return=%Ld", REC->__probe_func, REC->__probe_ret_ip, RE
 def plan(
     to: str,
     returns: str | None = None,
-    only: str | None = None,
+    filter_text: str | None = None,
     wanted: frozenset[str] = frozenset(),
     machine: str = "EM_X86_64",
     metrics: tuple[Metric, ...] = (),
@@ -46,7 +46,7 @@ def plan(
 ) -> ProbeSpec | Unsupported:
     kind, _, place = to.partition(":")
     target = parse_target(f"{kind}:{PROGRAM}:{place}")
-    attach = Attach(target, fetch or {}, only, return_type(returns) if returns else None)
+    attach = Attach(target, fetch or {}, filter_text, return_type(returns) if returns else None)
     return user_spec(
         Probe("p", "help", (attach,), metrics, **more),
         attach,
@@ -84,7 +84,7 @@ def reason(to: str, **more: Any) -> str:
             (Arg("return", "int"), Arg("comm", "str")),
         ),
         (
-            spec("uprobe:main", only='comm == "app" && n > 1', fetch={"n": "$arg2:s32"}),
+            spec("uprobe:main", filter_text='comm == "app" && n > 1', fetch={"n": "$arg2:s32"}),
             f"p:g/e {PROGRAM}:0x1000 n=%si:s32 comm=$comm:string",
             (Arg("n", "int"), Arg("comm", "str")),
         ),
@@ -125,7 +125,7 @@ def test_definitions(made: ProbeSpec, line: str, args: tuple[Arg, ...]) -> None:
     assert made.layout.args == args
     assert made.file == "uprobe_events"
     assert made.layout.form == ("return" if line.startswith("r") else "entry")
-    assert (made.layout.slot, made.layout.user, made.layout.stack) == (7, True, False)
+    assert (made.layout.layout_id, made.layout.user, made.layout.stack) == (7, True, False)
     parse_definition(line)  # our own grammar accepts it, as the kernel would
 
 
@@ -181,7 +181,9 @@ def test_plans() -> None:
     counted, recorded = spec("uprobe:main"), spec("uprobe:main", metrics=(calls,))
     assert (counted.plan, recorded.plan) == ("count", "events")
     assert spec("uretprobe:main", returns="int").because == "its return value is read"
-    added = spec("uretprobe:main", returns="int", only="return > 1", metrics=(calls,), aggregate="kernel")
+    added = spec(
+        "uretprobe:main", returns="int", filter_text="return > 1", metrics=(calls,), aggregate="kernel"
+    )
     assert (added.plan, added.filter) == ("kernel", None)
     assert all("return" in (table.condition or "") for table in added.tables)
 

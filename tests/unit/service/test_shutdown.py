@@ -7,11 +7,11 @@ from types import FrameType
 
 import pytest
 
-from kprobe_exporter.service.shutdown import Stop
+from kprobe_exporter.service.shutdown import Shutdown
 
 
 def test_it_is_set_once_and_for_all() -> None:
-    stop = Stop()
+    stop = Shutdown()
     assert not stop.is_set()
     stop.set()
     stop.set()
@@ -20,7 +20,7 @@ def test_it_is_set_once_and_for_all() -> None:
 
 
 def test_a_thread_wakes_the_one_that_waits() -> None:
-    stop = Stop()
+    stop = Shutdown()
     thread = threading.Thread(target=stop.set)
     thread.start()
     stop.wait()
@@ -29,7 +29,7 @@ def test_a_thread_wakes_the_one_that_waits() -> None:
 
 def test_a_signal_in_the_middle_of_setting_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here threading.Event would wait for its own lock forever."""
-    stop = Stop()
+    stop = Shutdown()
     write = os.write
 
     def interrupted(fd: int, data: bytes) -> int:
@@ -51,7 +51,7 @@ def test_a_signal_in_the_middle_of_setting_it(monkeypatch: pytest.MonkeyPatch) -
 
 def test_reloads_are_waited_for_as_well() -> None:
     """All reloads requested before a wait are one, a later request is another, and a stop comes first."""
-    stop = Stop()
+    stop = Shutdown()
     stop.ask_reload()
     stop.ask_reload()
     assert not stop.wait()
@@ -64,7 +64,7 @@ def test_reloads_are_waited_for_as_well() -> None:
 
 
 def test_a_pipe_that_is_full_wakes_too() -> None:
-    stop = Stop()
+    stop = Shutdown()
     for _ in range(100_000):
         stop.set()
     stop.wait()

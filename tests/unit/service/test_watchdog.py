@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kprobe_exporter.service.sdnotify import Systemd
-from kprobe_exporter.service.watchdog import Heartbeat, Vital
+from kprobe_exporter.service.watchdog import Vital, Watchdog
 from tests.unit.service.test_sdnotify import Manager
 
 
@@ -48,7 +48,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixtur
 
 def test_while_all_is_well() -> None:
     told, reader = Told(), Thread()
-    heartbeat = Heartbeat(told, [Vital("reader", reader.progress)], lambda: "6 of 6 probes are up")
+    heartbeat = Watchdog(told, [Vital("reader", reader.progress)], lambda: "6 of 6 probes are up")
     for beat in range(5):
         reader.rounds = beat
         heartbeat.beat()
@@ -57,7 +57,7 @@ def test_while_all_is_well() -> None:
 
 def test_a_thread_that_hangs_and_gets_on_again(logged: pytest.LogCaptureFixture) -> None:
     told, reader = Told(), Thread()
-    heartbeat = Heartbeat(told, [Vital("reader", reader.progress)], lambda: "fine")
+    heartbeat = Watchdog(told, [Vital("reader", reader.progress)], lambda: "fine")
     heartbeat.beat()
     heartbeat.beat()  # one beat without progress is allowed: progress may come just after it
     assert told.heard() == ["STATUS=fine", "WATCHDOG=1", "WATCHDOG=1"]
@@ -77,7 +77,7 @@ def test_a_thread_that_hangs_and_gets_on_again(logged: pytest.LogCaptureFixture)
 def test_patience(patience: int) -> None:
     """A read that the kernel delays for a while is no reason to be killed; a read that never ends is one."""
     told, poller = Told(), Thread()
-    heartbeat = Heartbeat(told, [Vital("poller", poller.progress, patience)], lambda: "fine")
+    heartbeat = Watchdog(told, [Vital("poller", poller.progress, patience)], lambda: "fine")
     for _ in range(2 * patience):
         heartbeat.beat()
         assert "WATCHDOG=1" in told.heard()
@@ -87,7 +87,7 @@ def test_patience(patience: int) -> None:
 
 def test_who_has_nothing_to_do_does_not_hang() -> None:
     told, poller = Told(), Thread()
-    heartbeat = Heartbeat(told, [Vital("poller", poller.progress)], lambda: "fine")
+    heartbeat = Watchdog(told, [Vital("poller", poller.progress)], lambda: "fine")
     for rounds in (None, None, None, None, 1, 1, None, 1, 1, None, None):
         poller.rounds = rounds
         heartbeat.beat()
@@ -97,7 +97,7 @@ def test_who_has_nothing_to_do_does_not_hang() -> None:
 def test_one_that_hangs_among_others() -> None:
     told, reader, poller = Told(), Thread(), Thread()
     vitals = [Vital("reader", reader.progress), Vital("poller", poller.progress)]
-    heartbeat = Heartbeat(told, vitals, lambda: "fine")
+    heartbeat = Watchdog(told, vitals, lambda: "fine")
     for beat in range(4):
         reader.rounds = beat
         heartbeat.beat()
@@ -109,7 +109,7 @@ def test_one_that_hangs_among_others() -> None:
 
 def test_without_a_watchdog(logged: pytest.LogCaptureFixture) -> None:
     told, reader = Told(None), Thread()
-    heartbeat = Heartbeat(told, [Vital("reader", reader.progress)], lambda: "fine")
+    heartbeat = Watchdog(told, [Vital("reader", reader.progress)], lambda: "fine")
     for _ in range(3):
         heartbeat.beat()
     assert told.heard() == ["STATUS=fine", "STATUS=no progress of the reader"]
@@ -119,7 +119,7 @@ def test_without_a_watchdog(logged: pytest.LogCaptureFixture) -> None:
 def test_the_status_is_told_when_it_changes() -> None:
     told = Told()
     texts = ["1 of 2", "1 of 2", "2 of 2"]
-    heartbeat = Heartbeat(told, [], lambda: texts.pop(0))
+    heartbeat = Watchdog(told, [], lambda: texts.pop(0))
     for _ in range(3):
         heartbeat.beat()
     assert told.heard() == ["STATUS=1 of 2", "WATCHDOG=1", "WATCHDOG=1", "STATUS=2 of 2", "WATCHDOG=1"]
@@ -130,7 +130,7 @@ def test_a_status_that_fails_is_no_reason_to_be_killed() -> None:
         raise RuntimeError("a bug")
 
     told = Told()
-    Heartbeat(told, [], status).beat()
+    Watchdog(told, [], status).beat()
     assert told.heard() == ["WATCHDOG=1"]
 
 
@@ -138,18 +138,18 @@ def test_the_thread(tmp_path: Path) -> None:
     """The thread reports that the agent is ready, beats at half the watchdog's time, and ends at once."""
     manager = Manager(str(tmp_path / "notify"))
     with manager.socket, Systemd(str(tmp_path / "notify"), watchdog=0.02) as systemd:
-        heartbeat = Heartbeat(systemd, [], lambda: "fine")
+        heartbeat = Watchdog(systemd, [], lambda: "fine")
         heartbeat.start()
         assert manager.heard() == ["READY=1", "STATUS=fine"]
         assert manager.heard() == ["WATCHDOG=1"]
         assert manager.heard() == ["WATCHDOG=1"]
         heartbeat.close()
         heartbeat.close()
-        assert "heartbeat" not in [thread.name for thread in threading.enumerate()]
+        assert "watchdog" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_nobody_listens() -> None:
-    heartbeat = Heartbeat(Systemd(), [], lambda: "fine")
+    heartbeat = Watchdog(Systemd(), [], lambda: "fine")
     heartbeat.start()
-    assert "heartbeat" not in [thread.name for thread in threading.enumerate()]
+    assert "watchdog" not in [thread.name for thread in threading.enumerate()]
     heartbeat.close()

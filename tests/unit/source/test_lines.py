@@ -572,12 +572,12 @@ def events(draw: st.DrawFn) -> tuple[bytes, Record]:
     start = (seconds * 10**6 + micros) * 1000, cpu, tid, tgid
     if draw(st.booleans()):
         body = b"p: (%s+0x%x/0x1a0)" % (symbol, draw(st.integers(0, 0x19F)))
-        caller, slot, name = None, 0, b"count"
+        caller, layout_id, name = None, 0, b"count"
     else:
         body = b"r: (%s+0x75/0x100 <- vfs_read)" % symbol
-        caller, slot, name = symbol, 1, b"return"
+        caller, layout_id, name = symbol, 1, b"return"
     body += b" %s=%s comm=%s\n" % (name, (form % number).encode(), shown(text))
-    return prefix + body, (slot, *start, caller, number, text)
+    return prefix + body, (layout_id, *start, caller, number, text)
 
 
 @given(st.lists(events(), max_size=5))
@@ -592,8 +592,8 @@ def test_two_strings_read_back_or_are_none(
     comm: bytes, number: int, path: bytes | None, name: bytes | None
 ) -> None:
     body = b"two: (f+0x0/0x1) count=%d path=%s comm=%s" % (number, shown(path), shown(name))
-    ((slot, _, _, tid, _, _, count, *strings),) = parse(line(body, comm)).records
-    assert (slot, tid, count) == (2, 1234, number)
+    ((layout_id, _, _, tid, _, _, count, *strings),) = parse(line(body, comm)).records
+    assert (layout_id, tid, count) == (2, 1234, number)
     assert strings in ([path, name], [None, None])
 
 

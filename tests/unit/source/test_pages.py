@@ -331,14 +331,16 @@ def test_a_stack_belongs_to_the_event_before_it(kind: Any) -> None:
 
 @both
 @pytest.mark.parametrize(
-    "shapes", [[STACKED], [STACKED, STACKED._replace(layout=replace(STACKED.layout, slot=5))]]
+    "shapes", [[STACKED], [STACKED, STACKED._replace(layout=replace(STACKED.layout, layout_id=5))]]
 )
 def test_a_stack_belongs_to_no_other_event_of_the_same_time(kind: Any, shapes: list[Shape]) -> None:
     stack = event(4, 5, struct.pack("=ixxxx2Q", 2, 0x10, 0x20))
     page = Page().add(1, event(11, 5)).add(1, event(11, 5)).add(1, stack)
     batch = parsed(kind, page.render(), shapes=shapes)
     assert len(batch.records) == 2 * len(shapes)
-    assert sorted(record[0] for record, _ in batch.stacks) == sorted(shape.layout.slot for shape in shapes)
+    assert sorted(record[0] for record, _ in batch.stacks) == sorted(
+        shape.layout.layout_id for shape in shapes
+    )
 
 
 @both
@@ -515,7 +517,7 @@ def label(name: str) -> LabelSpec:
     return LabelSpec(name, name)
 
 
-def only(text: str) -> Where:
+def condition(text: str) -> Where:
     return where(parse_filter(text, fractions=True))
 
 
@@ -524,18 +526,20 @@ METRICS = (
     MetricSpec("b_total", "counter", "h", "return", (label("cpu"),)),
     MetricSpec("c", "histogram", "h", "return", (label("tid"),), (-10.0, 0.0, 5.5, 100.0, 1e18), scale=0.5),
     MetricSpec("d", "gauge", "h", "return", (label("caller"),), scale=3.0),
-    MetricSpec("e_total", "counter", "h", None, (label("pid"), label("symbol")), where=only("return < 0.5")),
     MetricSpec(
-        "f_total", "counter", "h", "tid", (), where=only('name == "bash" || !(return & 3) && cpu != 1')
+        "e_total", "counter", "h", None, (label("pid"), label("symbol")), where=condition("return < 0.5")
+    ),
+    MetricSpec(
+        "f_total", "counter", "h", "tid", (), where=condition('name == "bash" || !(return & 3) && cpu != 1')
     ),
     MetricSpec("g_total", "counter", "h", "missing", (label("nothing"),)),
     MetricSpec(
-        "h_total", "counter", "h", None, (), where=only('missing != 3 && name != "sh" && return >= -7')
+        "h_total", "counter", "h", None, (), where=condition('missing != 3 && name != "sh" && return >= -7')
     ),
     MetricSpec("i_total", "counter", "h", "name", (label("name"),)),
 )
 PROBES = {
-    shape.layout.slot: ProbeMetrics(
+    shape.layout.layout_id: ProbeMetrics(
         shape.layout.probe, METRICS if shape is RETURN else (), (1.0, 4.0, 16.0, 1e19), shape.layout.returns
     )
     for shape in SHAPES
@@ -547,13 +551,13 @@ def numbers(rendered: list[bytes], kind: Any, filtered: Where | None, *, recipes
     aggregator = Aggregator("ns", SeriesLimits(6, 40), lambda number: f"E{number}")
     made = {}
     for shape in SHAPES[:2]:
-        aggregator.declare(PROBES[shape.layout.slot])
+        aggregator.declare(PROBES[shape.layout.layout_id])
         mine = filtered if shape is RETURN else None
-        aggregator.attach(shape.layout, count_hits=True, only=mine)
-        written = recipe(shape.layout, PROBES[shape.layout.slot], mine)
+        aggregator.attach(shape.layout, count_hits=True, residual_filter=mine)
+        written = recipe(shape.layout, PROBES[shape.layout.layout_id], mine)
         assert written is not None
         if recipes:
-            made[shape.layout.slot] = written
+            made[shape.layout.layout_id] = written
     one = parser(kind, SHAPES[:2], recipes=made)
     for number, page in enumerate(rendered):
         one.feed(page, number)
@@ -563,7 +567,7 @@ def numbers(rendered: list[bytes], kind: Any, filtered: Where | None, *, recipes
     return aggregator.copy()
 
 
-@given(real_pages(), st.sampled_from([None, only("return > 0"), only('name == "bash"')]))
+@given(real_pages(), st.sampled_from([None, condition("return > 0"), condition('name == "bash"')]))
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 def test_adding_up_in_the_walk_comes_to_what_single_records_do(
     rendered: list[bytes], filtered: Where | None

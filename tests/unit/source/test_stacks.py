@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.model.values import CPU, SLOT, TID, VALUES, Arg, Batch, Layout, Record
+from kprobe_exporter.model.values import CPU, LAYOUT_ID, TID, VALUES, Arg, Batch, Layout, Record
 from kprobe_exporter.source.lines import LineParser
 from kprobe_exporter.source.stacks import WAITING, StackAssembler
 from tests.unit.captured import Captured, captured
@@ -214,7 +214,7 @@ def test_two_probes_on_one_tracepoint_have_a_record_each() -> None:
     )
     other = Layout(4, "b", "sched_wakeup", "tracepoint", "s", (Arg("cpu", "int"),), None, rb".* cpu=(\d+)")
     batch = parse(prefix() + b"sched_wakeup: pid=23 cpu=1\n", layouts=(first, PLAIN, other))
-    assert [(record[SLOT], record[VALUES]) for record in batch.records] == [(3, 23), (4, 1)]
+    assert [(record[LAYOUT_ID], record[VALUES]) for record in batch.records] == [(3, 23), (4, 1)]
     assert {(record[CPU], record[TID]) for record in batch.records} == {(1, 7)}
     assert batch.unparsed == 0
 
@@ -224,14 +224,15 @@ def test_what_one_of_two_layouts_cannot_read_is_unparsed_for_it() -> None:
     other = Layout(4, "b", "t", "tracepoint", "t", (Arg("m", "int"),), None, rb"n=\d+ m=(\d+)")
     text = prefix() + b"t: n=1\n" + prefix() + b"t: n=1 m=2\n" + prefix() + b"t: x\n"
     batch = parse(text, layouts=(first, other))
-    assert Counter(record[SLOT] for record in batch.records) == {3: 2, 4: 1}
+    assert Counter(record[LAYOUT_ID] for record in batch.records) == {3: 2, 4: 1}
     assert batch.unparsed == 1 + 2
 
 
 def test_a_stack_is_of_all_records_of_its_event() -> None:
     shared = [
-        Layout(slot, "x", "t", "tracepoint", "t", (), None, rb"[^\n]*+", stack=slot == 4) for slot in (3, 4)
+        Layout(layout_id, "x", "t", "tracepoint", "t", (), None, rb"[^\n]*+", stack=layout_id == 4)
+        for layout_id in (3, 4)
     ]
     batch = LineParser(shared).feed(prefix() + b"t: x\n" + stack())
-    assert [(record[SLOT], frames) for record, frames in batch.stacks] == [(3, FRAMES), (4, FRAMES)]
+    assert [(record[LAYOUT_ID], frames) for record, frames in batch.stacks] == [(3, FRAMES), (4, FRAMES)]
     assert batch.unparsed == 0

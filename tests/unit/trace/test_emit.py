@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.errors import UsageError
-from kprobe_exporter.trace.asked import parse_asked
 from kprobe_exporter.trace.emit import configuration, probe_name, read_back
+from kprobe_exporter.trace.request import parse_request
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ from kprobe_exporter.trace.emit import configuration, probe_name, read_back
     ],
 )
 def test_the_yaml(text: str, filter_text: str | None, stacks: bool, yaml: str) -> None:
-    made = configuration(parse_asked(text), filter_text, stacks=stacks)
+    made = configuration(parse_request(text), filter_text, stacks=stacks)
     assert made == yaml
     (probe,) = read_back(made).probes
     assert (probe.attach[0].filter, probe.stack) == (filter_text, stacks)
@@ -47,10 +47,10 @@ def test_the_yaml(text: str, filter_text: str | None, stacks: bool, yaml: str) -
 @given(st.text())
 def test_the_command_stays_a_comment(word: str) -> None:
     command = ["kprobe-exporter", "trace", word]
-    made = configuration(parse_asked("p:vfs_read"), None, stacks=False, command=command)
+    made = configuration(parse_request("p:vfs_read"), None, stacks=False, command=command)
     comment, rest = made.split("\n", 1)
     assert comment.startswith("# kprobe-exporter trace ")
-    assert rest == configuration(parse_asked("p:vfs_read"), None, stacks=False)
+    assert rest == configuration(parse_request("p:vfs_read"), None, stacks=False)
     if word.isprintable():
         assert shlex.split(comment.removeprefix("# ")) == command
 
@@ -61,18 +61,18 @@ def test_the_command_stays_a_comment(word: str) -> None:
     )
 )
 def test_a_filter_is_read_back_as_it_was(filter_text: str) -> None:
-    made = configuration(parse_asked("p:mine vfs_open name=+0(%si):string"), filter_text, stacks=False)
+    made = configuration(parse_request("p:mine vfs_open name=+0(%si):string"), filter_text, stacks=False)
     (probe,) = read_back(made).probes
     assert probe.attach[0].filter == filter_text
 
 
 def test_what_the_agent_refuses() -> None:
     with pytest.raises(UsageError, match="nosuch"):
-        read_back(configuration(parse_asked("p:mine vfs_read"), "nosuch == 1", stacks=False))
+        read_back(configuration(parse_request("p:mine vfs_read"), "nosuch == 1", stacks=False))
 
 
 @given(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,62}", fullmatch=True))
 def test_any_events_name_gives_a_probes(event: str) -> None:
-    made = configuration(parse_asked(f"p:{event} vfs_read"), None, stacks=False)
+    made = configuration(parse_request(f"p:{event} vfs_read"), None, stacks=False)
     (probe,) = read_back(made).probes
     assert probe.name == probe_name(event)

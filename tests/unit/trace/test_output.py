@@ -101,9 +101,9 @@ def test_a_signal_ends_the_wait(number: signal.Signals) -> None:
         with Interrupt().heeded() as stop:
             os.kill(os.getpid(), number)
             stop.wait_for([], patience(10))
-            assert (stop.is_set(), stop.insists) == (True, False)
+            assert (stop.is_set(), stop.gives_up) == (True, False)
             os.kill(os.getpid(), number)
-            assert (stop.is_set(), stop.insists) == (True, True)
+            assert (stop.is_set(), stop.gives_up) == (True, True)
         assert signal.getsignal(number) == signal.SIG_DFL
     finally:
         signal.signal(number, found)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.errors import StartError
-from kprobe_exporter.trace.asked import parse_asked
+from kprobe_exporter.trace.request import parse_request
 from kprobe_exporter.trace.session import TracedThreads, batched, text_specs
 from kprobe_exporter.tracefs.instance import Instance
 
@@ -88,7 +88,7 @@ def test_all_are_told_in_a_few_writes(numbers: list[int], most: int) -> None:
     ],
 )
 def test_what_is_installed(text: str, lines: list[str]) -> None:
-    specs = text_specs(parse_asked(text), "a > 0")
+    specs = text_specs(parse_request(text), "a > 0")
     assert [spec.line("g", spec.layout.event) for spec in specs] == lines
     assert {spec.filter for spec in specs} == {"a > 0"}
 
@@ -101,6 +101,6 @@ def test_what_is_installed(text: str, lines: list[str]) -> None:
     ],
 )
 def test_tracepoints_are_there_already(text: str, events: list[tuple[str, str]]) -> None:
-    specs = text_specs(parse_asked(text), None)
+    specs = text_specs(parse_request(text), None)
     assert [(spec.system, spec.event) for spec in specs] == events
     assert all(spec.file is None for spec in specs)

@@ -27,12 +27,12 @@ def test_the_same_definition_is_taken_once() -> None:
     retired = Retired()
     retired.put("p", DEFINITION)
     assert retired.take(DEFINITION._replace(body="f a=$stack")) is None
-    assert retired.take(DEFINITION._replace(wish="q")) is None
+    assert retired.take(DEFINITION._replace(preferred_name="q")) is None
     assert (retired.take(DEFINITION), retired.take(DEFINITION), len(retired)) == ("p", None, 0)
 
 
 def test_slots_and_filters_make_no_other_definition() -> None:
-    other = replace(SPEC, filter="common_pid > 1", layout=replace(SPEC.layout, slot=9))
+    other = replace(SPEC, filter="common_pid > 1", layout=replace(SPEC.layout, layout_id=9))
     assert RetiredDefinition.of(other) == DEFINITION
 
 
@@ -93,8 +93,8 @@ def test_what_was_enabled_is_retired_and_taken_up_again(instance: Instance, kern
     assert not probe.remove()
     assert defined(kernel) == ["p"]
     kernel.fire("f")
-    again = install(instance, replace(SPEC, layout=replace(SPEC.layout, slot=1)), names_in_use(instance))
-    assert (again.event, again.layout.slot, defined(kernel)) == ("p", 1, ["p"])
+    again = install(instance, replace(SPEC, layout=replace(SPEC.layout, layout_id=1)), names_in_use(instance))
+    assert (again.event, again.layout.layout_id, defined(kernel)) == ("p", 1, ["p"])
     assert read_counts(instance, [again]).hits == {"p": 0}
     again.enable()
     kernel.fire("f")

@@ -205,7 +205,7 @@ def test_what_cannot_be_built_has_failed() -> None:
 def test_a_mistake_in_building_costs_its_item_alone(caplog: pytest.LogCaptureFixture) -> None:
     def build(items: list[int]) -> list[int]:
         if any(n % 100 == 7 for n in items):
-            raise KeyError("slot")
+            raise KeyError("layout_id")
         return items
 
     sender = FakeSender()
@@ -214,7 +214,9 @@ def test_a_mistake_in_building_costs_its_item_alone(caplog: pytest.LogCaptureFix
         for n in range(1000):
             channel.put(n)
     assert channel.counts() == SignalCounts(exported=990, failed=10)
-    assert [r.getMessage() for r in caplog.records] == ["one of the logs cannot be built: KeyError('slot')"]
+    assert [r.getMessage() for r in caplog.records] == [
+        "one of the logs cannot be built: KeyError('layout_id')"
+    ]
 
 
 def test_a_sender_that_raises_does_not_end_the_thread(caplog: pytest.LogCaptureFixture) -> None:

@@ -40,18 +40,20 @@ def args(*names: str) -> tuple[Arg, ...]:
     return tuple([Arg(name, "int") for name in names])
 
 
-def call(slot: int, *, stack: bool = False) -> Join:
-    """Return a call of slots ``slot`` (entry), +1 (return) and +2 (joined). The filter reads ``keep``."""
-    begin = Layout(slot, "p", "entry", "entry", "f", args("keep", STACK_POINTER), stack=stack)
-    end = Layout(slot + 1, "p", "ret", "return", "f", args(STACK_POINTER))
-    return Join(Layout(slot + 2, "p", "f", "joined", "f", args("keep", "duration")), (begin,), end, "stack")
-
-
-def pair(slot: int, *key: str) -> Join:
-    begin = Layout(slot, "p", "begin", "tracepoint", "f", args("keep", "id"))
-    end = Layout(slot + 1, "p", "end", "tracepoint", "f", args("id"))
+def call(layout_id: int, *, stack: bool = False) -> Join:
+    """A call with the layouts ``layout_id``, +1 (return) and +2 (joined). It filters by ``keep``."""
+    begin = Layout(layout_id, "p", "entry", "entry", "f", args("keep", STACK_POINTER), stack=stack)
+    end = Layout(layout_id + 1, "p", "ret", "return", "f", args(STACK_POINTER))
     return Join(
-        Layout(slot + 2, "p", "f", "joined", "f", args("keep", "duration")), (begin,), end, "key", key
+        Layout(layout_id + 2, "p", "f", "joined", "f", args("keep", "duration")), (begin,), end, "stack"
+    )
+
+
+def pair(layout_id: int, *key: str) -> Join:
+    begin = Layout(layout_id, "p", "begin", "tracepoint", "f", args("keep", "id"))
+    end = Layout(layout_id + 1, "p", "end", "tracepoint", "f", args("id"))
+    return Join(
+        Layout(layout_id + 2, "p", "f", "joined", "f", args("keep", "duration")), (begin,), end, "key", key
     )
 
 
@@ -67,15 +69,15 @@ STACKED = Layout(51, "p", "point", "entry", "f", args("keep"), stack=True)
 
 
 def entry(join: Join, time: int, place: int = S, tid: int = 7, keep: int = 1) -> Record:
-    return (join.begins[0].slot, time, 0, tid, 70, None, keep, place)
+    return (join.begins[0].layout_id, time, 0, tid, 70, None, keep, place)
 
 
 def ret(join: Join, time: int, place: int = S, tid: int = 7) -> Record:
-    return (join.end.slot, time, 0, tid, 70, None, place + (8 if join.by == "stack" else 0))
+    return (join.end.layout_id, time, 0, tid, 70, None, place + (8 if join.by == "stack" else 0))
 
 
 def point(time: int, tid: int = 7, keep: int = 1, layout: Layout = POINT) -> Record:
-    return (layout.slot, time, 0, tid, 70, None, keep)
+    return (layout.layout_id, time, 0, tid, 70, None, keep)
 
 
 def keep(record: Record) -> bool:

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.errors import StartError
 from kprobe_exporter.export.otlp import over_grpc, over_http
-from kprobe_exporter.export.otlp.answers import partial
-from kprobe_exporter.export.otlp.attempts import Attempts, NotTaken, RequestOutcome
+from kprobe_exporter.export.otlp.responses import partial
+from kprobe_exporter.export.otlp.retry import NotTaken, RequestOutcome, Retries
 from kprobe_exporter.export.otlp.settings import OtlpSettings, Signal, protocol_of
 from kprobe_exporter.export.otlp.transport import QUIET, Transport, connect
 
@@ -39,7 +39,7 @@ class FakeExporter:
 
     def __init__(self, answer: Callable[[Sequence[int]], RequestOutcome | None]) -> None:
         self.answer = answer
-        self.attempts = Attempts()
+        self.attempts = Retries()
         self.requests: list[list[int]] = []
 
     def export(self, items: Sequence[int]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.target import Kind, parse_target
-from kprobe_exporter.symbols.listing import Query, file_places, parse_wish
+from kprobe_exporter.symbols.listing import Query, file_places, parse_query
 from tests.compiling import compiled
 
 SOURCE = """
@@ -26,8 +26,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled(tmp_path_factory.mktemp("elf") / "lib.so", SOURCE, "-shared", "-fPIC")
 
 
-def names(wish: Query) -> list[str]:
-    return [place.name for place in file_places(wish)]
+def names(query: Query) -> list[str]:
+    return [place.name for place in file_places(query)]
 
 
 def test_all_that_an_attach_string_can_hold(library: Path) -> None:
@@ -38,8 +38,8 @@ def test_all_that_an_attach_string_can_hold(library: Path) -> None:
 
 
 def test_a_pattern(library: Path) -> None:
-    assert names(parse_wish(f"uprobe:{library}:[as]*[!a]")) == ["alone", "shared"]
-    [place] = file_places(parse_wish(f"uretprobe:{library}:al*"))
+    assert names(parse_query(f"uprobe:{library}:[as]*[!a]")) == ["alone", "shared"]
+    [place] = file_places(parse_query(f"uretprobe:{library}:al*"))
     assert str(place) == f"uretprobe:{library}:alone"
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.target import parse_target
-from kprobe_exporter.symbols.listing import parse_wish
+from kprobe_exporter.symbols.listing import parse_query
 from tests.unit.symbols.listing.conftest import Make
 
 LIST = "tracing/available_filter_functions"
@@ -25,12 +25,12 @@ def attached(kind: str, names: str) -> list[str]:
 
 
 def found(kernel: Make, glob: str) -> list[str]:
-    return [str(place) for place in kernel().find(parse_wish(glob)).places]
+    return [str(place) for place in kernel().find(parse_query(glob)).places]
 
 
 def why(kernel: Make, glob: str) -> str:
     with pytest.raises(ProbeRefused) as error:
-        kernel().find(parse_wish(glob))
+        kernel().find(parse_query(glob))
     return str(error.value)
 
 
@@ -136,7 +136,7 @@ def test_why_not(kernel: Make, glob: str, said: str) -> None:
     ],
 )
 def test_what_a_person_should_know(kernel: Make, glob: str, note: str | None) -> None:
-    assert kernel().find(parse_wish(glob)).notes == ([note] if note else [])
+    assert kernel().find(parse_query(glob)).notes == ([note] if note else [])
 
 
 def test_a_function_of_a_module_that_is_installed_and_not_loaded(kernel: Make) -> None:
@@ -147,45 +147,45 @@ def test_a_function_of_a_module_that_is_installed_and_not_loaded(kernel: Make) -
 
 
 def test_without_the_blacklist_it_says_so(kernel: Make) -> None:
-    listed = kernel(without=("root/sys/kernel/debug/kprobes/blacklist",)).find(parse_wish("keeps_of*"))
+    listed = kernel(without=("root/sys/kernel/debug/kprobes/blacklist",)).find(parse_query("keeps_of*"))
     assert [str(place) for place in listed.places] == ["kprobe:keeps_off"]
     assert "blacklist cannot be read" in listed.notes[0]
 
 
 def test_without_kallsyms_the_list_of_functions_tells_namesakes(kernel: Make) -> None:
-    places = kernel(without=("root/proc/kallsyms",)).find(parse_wish("kprobe:*")).places
+    places = kernel(without=("root/proc/kallsyms",)).find(parse_query("kprobe:*")).places
     assert [str(place) for place in places] == sorted(attached("kprobe", f"{OWN} {MODULES}"))
 
 
 def test_without_kprobes_there_are_tracepoints(kernel: Make) -> None:
     places = kernel(without=("tracing/kprobe_events",))
-    assert {place.kind.value for place in places.find(parse_wish("*")).places} == {"tracepoint"}
+    assert {place.kind.value for place in places.find(parse_query("*")).places} == {"tracepoint"}
     assert (
         "functions are left out: this kernel was built without CONFIG_KPROBE_EVENTS"
-        in places.find(parse_wish("*")).notes[0]
+        in places.find(parse_query("*")).notes[0]
     )
     for glob in ("kprobe:vfs_*", "vfs_read"):
         with pytest.raises(ProbeRefused, match="built without CONFIG_KPROBE_EVENTS"):
-            places.find(parse_wish(glob))
+            places.find(parse_query(glob))
 
 
 def test_a_kernel_that_does_not_list_its_functions(kernel: Make) -> None:
     places = kernel(without=(LIST,))
-    assert "this kernel does not list its functions" in places.find(parse_wish("*")).notes[0]
-    listed = places.find(parse_wish("vfs_read"))
+    assert "this kernel does not list its functions" in places.find(parse_query("*")).notes[0]
+    listed = places.find(parse_query("vfs_read"))
     assert [str(place) for place in listed.places] == ["kprobe:vfs_read"]
     assert "only trying tells" in listed.notes[0]
 
 
 def test_without_fprobes(kernel: Make) -> None:
     with pytest.raises(ProbeRefused, match=r"'fentry:vfs_read' cannot be probed: this kernel has no fprobe"):
-        kernel(**{"tracing/README": ""}).find(parse_wish("fentry:vfs_read"))
+        kernel(**{"tracing/README": ""}).find(parse_query("fentry:vfs_read"))
 
 
 @pytest.mark.parametrize("glob", ["vfs read", "x#y", "é", "kprobe:a:b:c", "a\nb", "kretprobe:vfs_read+4"])
 def test_what_no_name_can_be(kernel: Make, glob: str) -> None:
     with pytest.raises((GrammarError, ProbeRefused)):
-        kernel().find(parse_wish(glob))
+        kernel().find(parse_query(glob))
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ ALPHABET = st.sampled_from([*"vfs_readxt4:*?[]!+.", "kprobe:", "tracepoint:", "s
 @given(st.lists(ALPHABET, max_size=8).map("".join))
 def test_whatever_is_asked_is_answered_by_attach_strings_or_a_sentence(kernel: Make, text: str) -> None:
     try:
-        places = kernel().find(parse_wish(text)).places
+        places = kernel().find(parse_query(text)).places
     except (ProbeRefused, GrammarError):
         return
     assert places

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.grammar.target import Kind, parse_target
-from kprobe_exporter.symbols.listing import Place, parse_wish
+from kprobe_exporter.symbols.listing import Place, parse_query
 
 
 @pytest.mark.parametrize(
@@ -31,9 +31,9 @@ from kprobe_exporter.symbols.listing import Place, parse_wish
     ],
 )
 def test_a_wish(text: str, kind: Kind | None, owner: str, name: str, exact: bool) -> None:
-    wish = parse_wish(text)
-    assert (wish.kind, wish.owner, wish.name, wish.is_exact) == (kind, owner, name, exact)
-    assert wish.text == text
+    query = parse_query(text)
+    assert (query.kind, query.owner, query.name, query.is_exact) == (kind, owner, name, exact)
+    assert query.text == text
 
 
 @pytest.mark.parametrize(
@@ -50,13 +50,13 @@ def test_a_wish(text: str, kind: Kind | None, owner: str, name: str, exact: bool
     ],
 )
 def test_what_matches(text: str, owner: str, name: str, matches: bool) -> None:
-    assert parse_wish(text).matcher()(owner, name) is matches
+    assert parse_query(text).matcher()(owner, name) is matches
 
 
 @given(st.text())
 def test_any_text_is_a_wish(text: str) -> None:
-    wish = parse_wish(text)
-    wish.matcher()(wish.owner, wish.name)
+    query = parse_query(text)
+    query.matcher()(query.owner, query.name)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,6 @@ def test_any_text_is_a_wish(text: str) -> None:
     ["kprobe:f", "call:ext4:f.isra.0", "tracepoint:9p:e", "uprobe:/a/b:c@V", "syscall:read", "fexit:f"],
 )
 def test_a_place_is_written_as_its_attach_string(attach: str) -> None:
-    wish = parse_wish(attach)
-    assert wish.kind
-    assert str(Place(wish.kind, wish.owner, wish.name)) == str(parse_target(attach)) == attach
+    query = parse_query(attach)
+    assert query.kind
+    assert str(Place(query.kind, query.owner, query.name)) == str(parse_target(attach)) == attach

@@ -12,7 +12,7 @@ import pytest
 
 from kprobe_exporter.errors import ConfigError
 from kprobe_exporter.web.config import reloader as module
-from kprobe_exporter.web.config.reloader import RETRY, WebConfigWatch
+from kprobe_exporter.web.config.reloader import RETRY, WebConfigReloader
 from kprobe_exporter.web.settings import WebSettings
 from tests.certificates import Authority
 from tests.support.patience import patience
@@ -36,9 +36,9 @@ def file(directory: Path) -> Path:
     return directory / "web.yml"
 
 
-def start(file: Path, text: str) -> WebConfigWatch:
+def start(file: Path, text: str) -> WebConfigReloader:
     file.write_text(text)
-    return WebConfigWatch(file)
+    return WebConfigReloader(file)
 
 
 def change(file: Path, content: str | bytes) -> None:
@@ -48,7 +48,7 @@ def change(file: Path, content: str | bytes) -> None:
     os.utime(file, ns=(before + 1, before + 1))
 
 
-def look(watch: WebConfigWatch, times: int = 2) -> WebSettings:
+def look(watch: WebConfigReloader, times: int = 2) -> WebSettings:
     for _ in range(times):
         watch.look()
     return watch.settings()
@@ -192,7 +192,7 @@ def test_a_volume_of_kubernetes_is_swapped(file: Path, directory: Path) -> None:
         (directory / version / "web.yml").write_text(PLAIN.replace("alice", user))
     (directory / "data").symlink_to("v1")
     (directory / "link.yml").symlink_to("data/web.yml")
-    watch = WebConfigWatch(directory / "link.yml")
+    watch = WebConfigReloader(directory / "link.yml")
     (directory / "new").symlink_to("v2")
     (directory / "new").rename(directory / "data")
     assert [*look(watch).users] == [b"bob"]
@@ -241,7 +241,7 @@ def watchers() -> list[threading.Thread]:
 
 
 def test_without_a_file() -> None:
-    watch = WebConfigWatch(None)
+    watch = WebConfigReloader(None)
     watch.start()
     assert watchers() == []
     assert look(watch) == WebSettings()
@@ -251,7 +251,7 @@ def test_without_a_file() -> None:
 def test_somebody_looks(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = threading.Semaphore(0)
     monkeypatch.setattr(module, "INTERVAL", 0.001)
-    monkeypatch.setattr(WebConfigWatch, "look", lambda self: looks.release())
+    monkeypatch.setattr(WebConfigReloader, "look", lambda self: looks.release())
     watch = start(file, PLAIN)
     # The constructor starts no thread, as it runs before the agent's threads are excluded from recording.
     assert watchers() == []
@@ -269,11 +269,11 @@ def test_whatever_goes_wrong_it_is_looked_at_again(
     looks = threading.Semaphore(0)
     monkeypatch.setattr(module, "INTERVAL", 0.001)
 
-    def look(self: WebConfigWatch) -> None:
+    def look(self: WebConfigReloader) -> None:
         looks.release()
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(WebConfigWatch, "look", look)
+    monkeypatch.setattr(WebConfigReloader, "look", look)
     watch = start(file, PLAIN)
     watch.start()
     assert all(looks.acquire(timeout=patience(10)) for _ in range(3))

@@ -50,7 +50,7 @@ _HEADS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TraceRequest:
     """A request to trace, under ``name``.
 
     ``definition`` is the kernel's line. It is None for a tracepoint without arguments, a call and a
@@ -89,13 +89,13 @@ class Asked:
             kinds = (Kind.FENTRY, Kind.FEXIT)
         return Target(kinds[self.definition.returns], place.module, place.name, place.offset)
 
-    def at(self, place: Place) -> "Asked":
+    def at(self, place: Place) -> "TraceRequest":
         """Return a copy whose definition attaches at ``place``."""
         assert self.definition is not None
         return replace(self, definition=replace(self.definition, place=place))
 
 
-def parse_asked(text: str) -> Asked:
+def parse_request(text: str) -> TraceRequest:
     """Parse DEFINITION of the command line; raises GrammarError.
 
     ``p:do_sys_openat2`` is short for ``p:do_sys_openat2 do_sys_openat2``; arguments may follow. The place
@@ -166,7 +166,7 @@ def _with_place(words: list[str]) -> list[str]:
     return [f"{found['verb']}:{event_name(place)}", place, *words[1:]]
 
 
-def _defined(words: Sequence[str]) -> Asked:
+def _defined(words: Sequence[str]) -> TraceRequest:
     """Parse a definition; its place may be a function of a file, given by name."""
     target = None
     in_file = IN_FILE.fullmatch(words[1]) if len(words) > 1 else None
@@ -178,10 +178,10 @@ def _defined(words: Sequence[str]) -> Asked:
     name = definition.event or definition.default_event or event_name(f"p_{definition.place}")
     if target is not None and definition.event is None:
         name = event_name(target.symbol)
-    return Asked(name, replace(definition, group=None, event=name), target)
+    return TraceRequest(name, replace(definition, group=None, event=name), target)
 
 
-def _attached(target: Target, arguments: list[str]) -> Asked:
+def _attached(target: Target, arguments: list[str]) -> TraceRequest:
     """Make a request of an attach string and the fetch arguments that follow it."""
     name = event_name(target.event or (f"{target.path}:" if target.path else "") + target.symbol)
     name = name.strip("_") or "every" if target.is_pattern else name
@@ -191,7 +191,7 @@ def _attached(target: Target, arguments: list[str]) -> Asked:
         if arguments:
             what = "a pattern" if target.is_pattern else f"a {target.kind}"
             raise GrammarError(f"{what} takes no arguments here, name one event", " ".join(arguments))
-        return Asked(name, None, target)
+        return TraceRequest(name, None, target)
     suffix = "%return" if target.kind is Kind.FEXIT else ""
     offset = f"+{target.offset}" if target.offset and target.symbol else ""
     place = f"{target.module}:" if target.module else ""
@@ -204,9 +204,9 @@ def _attached(target: Target, arguments: list[str]) -> Asked:
     return _defined([f"{_HEADS[target.kind]}:{name}", f"{place}{offset}{suffix}", *arguments])
 
 
-def located(asked: Asked, offset: int) -> Asked:
+def located(request: TraceRequest, offset: int) -> TraceRequest:
     """Return a copy with the offset in the file at which its function was found."""
-    definition = asked.definition
+    definition = request.definition
     assert definition is not None
     assert isinstance(definition.place, FileOffset)
-    return asked.at(definition.place._replace(offset=offset))
+    return request.at(definition.place._replace(offset=offset))

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from kprobe_exporter.export.otlp.turns import TURN, short_turns
+from kprobe_exporter.export.otlp.gil_tuning import TURN, short_turns
 
 
 @pytest.mark.parametrize(("before", "meanwhile"), [(0.005, TURN), (TURN / 2, TURN / 2)])

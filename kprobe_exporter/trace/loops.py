@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from kprobe_exporter.config.values import Probe
 from kprobe_exporter.errors import TracefsError
-from kprobe_exporter.trace.collect import Collected, collected, each_event
+from kprobe_exporter.trace.capture import Capture, collected, each_event
 from kprobe_exporter.trace.count import CountTable, TraceCounts, counting
 from kprobe_exporter.trace.interrupt import Interrupt
 from kprobe_exporter.trace.objects import Objects
@@ -51,7 +51,9 @@ def write_objects(
         all_fields=True,
     ) as made:
         for plan, attached in zip(made.plans, made.attached, strict=True):
-            objects.add(plan, attached.layout, attached.spec.kind, attached.spec.target, attached.only)
+            objects.add(
+                plan, attached.layout, attached.spec.kind, attached.spec.target, attached.residual_filter
+            )
         with suppress(Gone):
             _run(made, threads, stop, out, seconds, lambda passed: None)
             objects.finish()
@@ -118,7 +120,7 @@ class _Screen:
 
 
 def _run(
-    made: Collected,
+    made: Capture,
     threads: TracedThreads,
     stop: Interrupt,
     out: Output,

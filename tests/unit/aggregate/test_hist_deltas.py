@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.aggregate.aggregator import Aggregator
+from kprobe_exporter.aggregate.hist_deltas import HistDeltas
 from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.aggregate.series import SeriesLimits
-from kprobe_exporter.aggregate.tables import Tables
 from kprobe_exporter.config.values import Attach, Decode, Label, Metric, Probe, return_type
 from kprobe_exporter.grammar.evaluate import compile_filter
 from kprobe_exporter.grammar.filter import parse_filter
@@ -40,8 +40,8 @@ COUNTED = HistTable(
 )
 
 
-def tables(*made: HistTable, layout: Layout = LAYOUT) -> Tables:
-    return Tables(layout, ProbeMetrics("p", (), (1.0,), layout.returns), made)
+def tables(*made: HistTable, layout: Layout = LAYOUT) -> HistDeltas:
+    return HistDeltas(layout, ProbeMetrics("p", (), (1.0,), layout.returns), made)
 
 
 def reading(rows: dict[tuple[Any, ...], tuple[int, int]], dropped: int = 0) -> HistReading:
@@ -147,7 +147,15 @@ def numbers(aggregate: str, events: list[tuple[int, int, bytes]], returns: str) 
         for table in kernel:
             table.fire(fields)
         if n != 7:
-            record = (spec.layout.slot, 0, 0, 1, None, None, *(fields[arg.name] for arg in spec.layout.args))
+            record = (
+                spec.layout.layout_id,
+                0,
+                0,
+                1,
+                None,
+                None,
+                *(fields[arg.name] for arg in spec.layout.args),
+            )
             records.append(record)
         if number % 3 == 0 and aggregate == "kernel":
             aggregator.update_kernel(read(spec, kernel))
@@ -162,7 +170,7 @@ def read(spec: ProbeSpec, kernel: list[Table]) -> KernelCounts:
     readings = tuple(
         HistReading(sum(hits for hits, _ in t.rows.values()), t.dropped, dict(t.rows)) for t in kernel
     )
-    return KernelCounts(tables={spec.layout.slot: readings})
+    return KernelCounts(tables={spec.layout.layout_id: readings})
 
 
 returned = st.one_of(st.integers(-5000, 5000), st.sampled_from([2**32 - 2, 2**32 - 4095, 2**32, -(2**40)]))

@@ -13,14 +13,14 @@ Row = tuple[tuple[Value, ...], int, int]
 """The values of a row's keys, and the increases of its hits and of its sum."""
 
 
-class Tables:
+class HistDeltas:
     """The hist tables of one installed probe, and their last readings.
 
     Not thread-safe: the poller's thread, which reads them, owns it.
     """
 
     def __init__(self, layout: Layout, metrics: ProbeMetrics, tables: Sequence[HistTable]) -> None:
-        self._slot = layout.slot
+        self._layout_id = layout.layout_id
         self._tables = [_Table(layout, metrics, table) for table in tables]
 
     def since(self, readings: Sequence[HistReading]) -> Batch:
@@ -39,7 +39,7 @@ class Tables:
                         batch.tallies.append(told)
                     elif told is not None:
                         batch.refused.append(told)
-        batch.arrived[self._slot] = passed
+        batch.arrived[self._layout_id] = passed
         return batch
 
 
@@ -47,7 +47,7 @@ class _Table:
     """One table: its last reading, and how its rows feed the metrics."""
 
     def __init__(self, layout: Layout, metrics: ProbeMetrics, table: HistTable) -> None:
-        self.feeds = [_feed(layout.slot, metrics, table, feed) for feed in table.feeds]
+        self.feeds = [_feed(layout.layout_id, metrics, table, feed) for feed in table.feeds]
         self._readers = [_reader(layout, key) for key in table.keys]
         self._counts_passed = table.passed
         self._seen = 0
@@ -90,7 +90,7 @@ def _reader(layout: Layout, key: HistKey) -> Callable[[int | bytes], Value]:
 
 
 def _feed(
-    slot: int, metrics: ProbeMetrics, table: HistTable, feed: HistFeed
+    layout_id: int, metrics: ProbeMetrics, table: HistTable, feed: HistFeed
 ) -> Callable[[Row], Tally | Refused | None]:
     group, labels, place = feed.group, feed.labels, feed.value
     built_in = group >= len(metrics.metrics)
@@ -101,7 +101,7 @@ def _feed(
 
     def add(row: Row) -> Tally:
         values, hits, total = row
-        return Tally(slot, group, tuple([values[label] for label in labels]), hits, total)
+        return Tally(layout_id, group, tuple([values[label] for label in labels]), hits, total)
 
     def spread(row: Row) -> Tally | None:
         values, hits, total = row
@@ -117,16 +117,16 @@ def _feed(
         counts = [0] * (len(bounds) + 1)
         counts[bisect_left(bounds, place_of)] = hits
         key = tuple([values[label] for label in labels])
-        return Tally(slot, group, key, hits, total, buckets=tuple(counts))
+        return Tally(layout_id, group, key, hits, total, buckets=tuple(counts))
 
     def errors(row: Row) -> Tally | None:
         values, hits, _ = row
         value = values[place]
         if isinstance(value, int) and -MAX_ERRNO <= value < 0:
-            return Tally(slot, group, (value,), hits, 0)
+            return Tally(layout_id, group, (value,), hits, 0)
         return None
 
     def negative(row: Row) -> Refused:
-        return Refused(slot, group, negative=row[1], unreadable=0)
+        return Refused(layout_id, group, negative=row[1], unreadable=0)
 
     return {"add": add, "spread": spread, "errors": errors, "negative": negative}[feed.use]

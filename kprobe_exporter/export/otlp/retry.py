@@ -39,7 +39,7 @@ def root_of(error: BaseException) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-class Attempts:
+class Retries:
     """Sends each request until it is accepted, refused for good, or out of time.
 
     One thread calls ``run``; any thread may call ``stop``. ``answer`` belongs to the last request; it is None

@@ -1,4 +1,4 @@
-"""trace.collect: functions of a pattern that the kernel refuses are skipped; tracepoints have all fields."""
+"""trace.capture: functions of a pattern that the kernel refuses are skipped; tracepoints have all fields."""
 
 import errno
 import os
@@ -11,8 +11,8 @@ from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Probe
 from kprobe_exporter.errors import TracefsError
 from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.trace import collect as module
-from kprobe_exporter.trace.collect import collected, each_event
+from kprobe_exporter.trace import capture as module
+from kprobe_exporter.trace.capture import collected, each_event
 from kprobe_exporter.trace.count import counting
 from kprobe_exporter.tracefs.definitions import list_definitions
 from kprobe_exporter.tracefs.instance import Instance

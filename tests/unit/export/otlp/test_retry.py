@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.export.otlp.attempts import MAX_PAUSE, Attempts, RequestOutcome, root_of
+from kprobe_exporter.export.otlp.retry import MAX_PAUSE, RequestOutcome, Retries, root_of
 
 TAKEN = RequestOutcome(True)
 BUSY = RequestOutcome(False, "busy", retry=True)
@@ -20,7 +20,7 @@ class Time:
     def __init__(self, stopped_at: float = float("inf")) -> None:
         self.now = 1000.0
         self.stopped_at = 1000 + stopped_at
-        self.attempts = Attempts(lambda: self.now, self.wait, lambda low, high: (low + high) / 2)
+        self.attempts = Retries(lambda: self.now, self.wait, lambda low, high: (low + high) / 2)
         self.made: list[float] = []
         self.left: list[float] = []
 
@@ -123,7 +123,7 @@ def test_an_exception_is_an_answer() -> None:
     def once(left: float) -> RequestOutcome:
         raise ValueError("metadata was invalid")
 
-    attempts = Attempts()
+    attempts = Retries()
     assert not attempts.run(once, 10)
     assert attempts.answer == RequestOutcome(False, "metadata was invalid")
     attempts.clear()

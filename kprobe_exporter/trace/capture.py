@@ -1,6 +1,6 @@
 """Collects probes as the agent does, for JSON objects and tables: plans, installs, reads pages.
 
-asked ──► emit (YAML) ──► config ──► plan ──► attach ──► source (binary) ──► records, or aggregate
+request ──► emit (YAML) ──► config ──► plan ──► attach ──► source (binary) ──► records, or aggregate
 """
 
 import itertools
@@ -18,7 +18,7 @@ from kprobe_exporter.model.aggregation import Recipe
 from kprobe_exporter.model.values import Batch, Layout
 from kprobe_exporter.plan import Kernel, ProbePlan, plan_probe
 from kprobe_exporter.probing.attach import Attached, settle
-from kprobe_exporter.probing.event_source import Reading, choose, open_pipe
+from kprobe_exporter.probing.event_source import EventSource, choose, open_pipe
 from kprobe_exporter.probing.kernel_info import expanded, known_kernel
 from kprobe_exporter.source.reader import Pipe
 from kprobe_exporter.symbols.addresses import Symbols
@@ -41,7 +41,7 @@ WANTED = Metric("counter", "total", "", labels=(Label("comm", "comm"), Label("ca
 
 
 @dataclass(slots=True)
-class Collected:
+class Capture:
     """The installed probes. ``pipe`` delivers their events; it is None if no probe records events.
 
     The kernel may refuse single probes that a pattern ``matched``; ``warn`` is called with a summary.
@@ -93,7 +93,7 @@ def collected(
     recipes: Callable[[Attached, ProbePlan], Recipe | None] = lambda attached, plan: None,
     tgid: bool = False,
     all_fields: bool = False,
-) -> Iterator[Collected]:
+) -> Iterator[Capture]:
     """Install the probes without enabling them, and remove them on exit. Raises TracefsError.
 
     Matches of a pattern that the kernel refuses are left out; ``warn`` is called with a summary.
@@ -101,13 +101,13 @@ def collected(
     ``all_fields``: fetch all readable fields of a tracepoint for which no fetch arguments are given.
     """
     symbols = Symbols(files)
-    reading = _pages(instance, symbols, stacks=any(probe.stack for probe in probes))
+    event_source = _pages(instance, symbols, stacks=any(probe.stack for probe in probes))
     resolver = Resolver.of(files)
     found = expanded(probes, resolver, MOST)
     kernel = known_kernel(instance, found, resolver, MOST, binary=True)
-    slots, taken = itertools.count(), names_in_use(instance)
+    layout_ids, taken = itertools.count(), names_in_use(instance)
     named = {probe.name for probe in probes}
-    made = Collected([], [], None, frozenset(probe.name for probe in found) - named, warn)
+    made = Capture([], [], None, frozenset(probe.name for probe in found) - named, warn)
     refused: dict[str, str] = {}
     pairing = Pairing()
     layouts: dict[Layout, str] = {}
@@ -115,7 +115,7 @@ def collected(
     try:
         for each in found:
             probe = _fetching_all(each, kernel) if all_fields else each
-            plan = plan_probe(probe, NAMESPACE, DECODERS, kernel, slots)
+            plan = plan_probe(probe, NAMESPACE, DECODERS, kernel, layout_ids)
             one_of_many = each.name in made.matched
             others = [part.spec for part in made.parts]
             # Explaining a refusal reads all symbols of the kernel, which is too slow for each match.
@@ -134,14 +134,14 @@ def collected(
             if attached.joined is not None:
                 pairing.add(attached.joined, counted=not attached.counted_by_kernel)
             elif recipe := recipes(attached, plan):
-                kept[attached.layout.slot] = recipe
+                kept[attached.layout.layout_id] = recipe
         made.leave_out(refused, len(found))
         if layouts:
             if any(layout.caller or layout.stack for layout in layouts):
                 symbols.name(0)  # loads the symbols before the probes are enabled: it is slow
             made.pipe = open_pipe(
                 instance,
-                reading,
+                event_source,
                 symbols,
                 layouts,
                 kept,
@@ -157,13 +157,13 @@ def collected(
             attached.remove()
 
 
-def _pages(instance: Instance, symbols: Symbols, *, stacks: bool) -> Reading:
-    reading = choose(instance, Settings(), symbols, stacks_wanted=stacks)
-    if reading.geometry is None:
+def _pages(instance: Instance, symbols: Symbols, *, stacks: bool) -> EventSource:
+    event_source = choose(instance, Settings(), symbols, stacks_wanted=stacks)
+    if event_source.geometry is None:
         raise TracefsError(
-            f"{reading.because}: trace without --json and --count, which gives the kernel's text."
+            f"{event_source.because}: trace without --json and --count, which gives the kernel's text."
         )
-    return reading
+    return event_source
 
 
 def _plain(target: Target, error: ProbeRefused) -> str:

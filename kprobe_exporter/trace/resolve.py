@@ -11,54 +11,56 @@ from kprobe_exporter.grammar.place import Symbol
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.symbols.functions import SILENT, Answer, Functions, Lists
 from kprobe_exporter.symbols.resolve import Resolver
-from kprobe_exporter.trace.asked import Asked, located
+from kprobe_exporter.trace.request import TraceRequest, located
 from kprobe_exporter.tracefs.files import MountedTracefs
 
 
-class Placed(NamedTuple):
+class ResolvedRequest(NamedTuple):
     """The request at its place in this kernel, and sentences for the user, shown before the trace starts.
 
     ``warnings`` say that the probe will never fire. ``notes`` say how it differs from what was written.
     ``refused`` says why the kernel will not accept it; None if no reason is known.
     """
 
-    asked: Asked
+    request: TraceRequest
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     refused: str | None = None
 
 
-def placed(asked: Asked, files: MountedTracefs, root: Path = Path("/")) -> Placed:
+def resolve(request: TraceRequest, files: MountedTracefs, root: Path = Path("/")) -> ResolvedRequest:
     """Find the place to attach to. Raises UsageError for a function that is not in its file."""
-    if asked.target is not None and asked.definition is not None:
+    if request.target is not None and request.definition is not None:
         try:
-            return Placed(located(asked, locate(asked.target).offset))
+            return ResolvedRequest(located(request, locate(request.target).offset))
         except GrammarError as error:
             raise UsageError(f"{error.message}.") from None
-    function = asked.function
-    return Placed(asked) if function is None else _function(asked, function, files, root)
+    function = request.function
+    return ResolvedRequest(request) if function is None else _function(request, function, files, root)
 
 
-def _function(asked: Asked, function: Target, files: MountedTracefs, root: Path) -> Placed:
+def _function(request: TraceRequest, function: Target, files: MountedTracefs, root: Path) -> ResolvedRequest:
     """Find the place of a kernel function, and what the kernel's lists say about it."""
     try:
         target, note = Resolver.of(files, root).place(function)
     except ProbeRefused as error:
-        return Placed(asked, refused=f"{function.symbol}: {error}")
+        return ResolvedRequest(request, refused=f"{function.symbol}: {error}")
     notes = (f"{note}.",) if note else ()
     if target != function:
         place = Symbol(target.symbol, target.module, target.offset)
-        asked = replace(asked, target=target) if asked.definition is None else asked.at(place)
-    if asked.definition is not None and asked.definition.kind is ProbeKind.FPROBE:
-        return Placed(asked, notes)  # the resolver has already refused functions that an fprobe cannot take
+        request = replace(request, target=target) if request.definition is None else request.at(place)
+    if request.definition is not None and request.definition.kind is ProbeKind.FPROBE:
+        return ResolvedRequest(
+            request, notes
+        )  # the resolver has already refused functions that an fprobe cannot take
     can, why = _answer(target, Lists.of(files.root, root))
     said = f"{target.symbol}: {why}."
     if can is False:
-        return Placed(asked, notes, refused=said)
+        return ResolvedRequest(request, notes, refused=said)
     if not why:
-        return Placed(asked, notes)
+        return ResolvedRequest(request, notes)
     silent = target.symbol in SILENT
-    return Placed(asked, notes if silent else (*notes, said), (said,) if silent else ())
+    return ResolvedRequest(request, notes if silent else (*notes, said), (said,) if silent else ())
 
 
 def _answer(target: Target, lists: Lists) -> Answer:

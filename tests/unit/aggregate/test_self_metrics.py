@@ -1,7 +1,7 @@
 """The agent's own metrics."""
 
 from kprobe_exporter.aggregate.aggregator import Aggregator
-from kprobe_exporter.aggregate.own import LOSSES, agent_families, probe_families
+from kprobe_exporter.aggregate.self_metrics import LOSSES, agent_families, probe_families
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.values import Batch, Family, KernelCounts, ProbeStatus

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.place import FileOffset
-from kprobe_exporter.trace.asked import event_name, located, parse_asked
+from kprobe_exporter.trace.request import event_name, located, parse_request
 
 
 @pytest.mark.parametrize(
@@ -43,11 +43,11 @@ from kprobe_exporter.trace.asked import event_name, located, parse_asked
     ],
 )
 def test_what_is_traced(text: str, title: str, definition: str | None) -> None:
-    asked = parse_asked(text)
-    assert asked.title == title
+    request = parse_request(text)
+    assert request.title == title
     if definition is not None:
-        assert asked.definition is not None
-        assert asked.definition.render() == definition
+        assert request.definition is not None
+        assert request.definition.render() == definition
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_what_is_traced(text: str, title: str, definition: str | None) -> None:
     ],
 )
 def test_the_function_of_the_kernel(text: str, function: str | None) -> None:
-    found = parse_asked(text).function
+    found = parse_request(text).function
     assert (None if found is None else str(found)) == function
 
 
@@ -82,7 +82,7 @@ def test_the_function_of_the_kernel(text: str, function: str | None) -> None:
 )
 def test_what_is_wrong(text: str, said: str) -> None:
     with pytest.raises(GrammarError, match=re.escape(said)):
-        parse_asked(text)
+        parse_request(text)
 
 
 BEGINS = "a definition begins with p for an entry or r for a return, write "
@@ -115,14 +115,14 @@ ONE = "a definition names one function, for a pattern write "
 def test_a_name_where_a_definition_begins(text: str, said: str, meant: str) -> None:
     """The form that the error proposes is accepted, and what stood after the name still fits it."""
     with pytest.raises(GrammarError, match=re.escape(said)) as refusal:
-        parse_asked(text)
+        parse_request(text)
     rest = refusal.value.message.removeprefix(said)
     assert rest.partition(",")[0] == meant
-    assert parse_asked(text.replace(text.split(maxsplit=1)[0], meant)).name
+    assert parse_request(text.replace(text.split(maxsplit=1)[0], meant)).name
 
 
 def test_a_letter_with_the_number_of_a_return() -> None:
-    definition = parse_asked("r4096:foo").definition
+    definition = parse_request("r4096:foo").definition
     assert definition is not None
     assert definition.maxactive == 4096
 
@@ -130,14 +130,14 @@ def test_a_letter_with_the_number_of_a_return() -> None:
 @given(st.text())
 def test_any_text_is_parsed_or_refused(text: str) -> None:
     try:
-        asked = parse_asked(text)
+        request = parse_request(text)
     except GrammarError:
         return
-    assert asked.title
-    assert "\n" not in asked.title
-    if asked.definition is not None:
-        again = parse_asked(asked.definition.render())
-        assert again.definition == asked.definition
+    assert request.title
+    assert "\n" not in request.title
+    if request.definition is not None:
+        again = parse_request(request.definition.render())
+        assert again.definition == request.definition
 
 
 @given(st.from_regex(r"[\w.]{1,99}", fullmatch=True))
@@ -146,7 +146,7 @@ def test_a_place_gives_a_name_that_the_kernel_takes(place: str) -> None:
 
 
 def test_where_a_function_of_a_file_was_found() -> None:
-    asked = located(parse_asked("r:/bin/bash:readline"), 0x1234)
-    assert asked.definition is not None
-    assert asked.definition.place == FileOffset("/bin/bash", 0x1234, None)
-    assert str(asked.target) == "uretprobe:/bin/bash:readline"
+    request = located(parse_request("r:/bin/bash:readline"), 0x1234)
+    assert request.definition is not None
+    assert request.definition.place == FileOffset("/bin/bash", 0x1234, None)
+    assert str(request.target) == "uretprobe:/bin/bash:readline"

@@ -6,13 +6,13 @@ from typing import Any, TypeAlias
 
 from kprobe_exporter.model.values import Loss, Record
 
-Key: TypeAlias = tuple[Any, ...]  # the joined slot, then the values that both halves share
+Key: TypeAlias = tuple[Any, ...]  # the joined layout_id, then the values that both halves share
 
 MOST_LOSSES = 1024  # losses that are not applied yet; more are merged into one that spans them all
 NEVER = 1 << 64  # nanoseconds; no clock reaches it
 
 
-class Opened:
+class OpenCalls:
     """The open first halves of all joins. Not thread-safe: the pairing owns it.
 
     ``lists`` holds them by the values that they share with their second halves, each after its place on the

@@ -7,7 +7,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from kprobe_exporter.export.otlp.attempts import RequestOutcome
+from kprobe_exporter.export.otlp.retry import RequestOutcome
 from kprobe_exporter.export.otlp.settings import Signal
 
 MAX_REQUEST = 4 << 20

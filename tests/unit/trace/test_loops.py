@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from kprobe_exporter.trace.interrupt import Interrupt
+from kprobe_exporter.trace.loops import wants_color
 from kprobe_exporter.trace.output import Output
-from kprobe_exporter.trace.watch import wants_color
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from kprobe_exporter.errors import UsageError
-from kprobe_exporter.trace.asked import parse_asked
-from kprobe_exporter.trace.known import Placed, placed
+from kprobe_exporter.trace.request import parse_request
+from kprobe_exporter.trace.resolve import ResolvedRequest, resolve
 from kprobe_exporter.trace.session import text_specs
 from kprobe_exporter.tracefs.files import MountedTracefs
 
@@ -42,15 +42,15 @@ def kernel(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def find(kernel: Path, text: str) -> Placed:
-    return placed(parse_asked(text), MountedTracefs(kernel / "tracing"), kernel / "root")
+def find(kernel: Path, text: str) -> ResolvedRequest:
+    return resolve(parse_request(text), MountedTracefs(kernel / "tracing"), kernel / "root")
 
 
 @pytest.mark.parametrize(
     "text", ["p:vfs_read", "r:mine vfs_open $retval", "call:vfs_read", "sched:sched_switch"]
 )
 def test_nothing_is_to_be_said(kernel: Path, text: str) -> None:
-    assert find(kernel, text) == Placed(parse_asked(text))
+    assert find(kernel, text) == ResolvedRequest(parse_request(text))
 
 
 def test_one_that_never_fires(kernel: Path) -> None:
@@ -89,9 +89,9 @@ def test_one_that_is_called_otherwise(kernel: Path, text: str, place: str, said:
     (note,) = found.notes
     assert said in note
     assert (found.warnings, found.refused) == ((), None)
-    assert found.asked.definition is not None
-    assert str(found.asked.definition.place) == place
-    assert found.asked.name == "mine"
+    assert found.request.definition is not None
+    assert str(found.request.definition.place) == place
+    assert found.request.name == "mine"
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def test_a_call_that_is_called_otherwise(kernel: Path, text: str, target: str, l
     """The function in the note is probed, and its events have the name that the user typed."""
     found = find(kernel, text)
     assert len(found.notes) == 1
-    assert str(found.asked.target) == target
-    assert [spec.line("g", spec.layout.event) for spec in text_specs(found.asked, None)] == lines
+    assert str(found.request.target) == target
+    assert [spec.line("g", spec.layout.event) for spec in text_specs(found.request, None)] == lines
 
 
 def test_a_function_that_its_file_has_not(kernel: Path) -> None:
