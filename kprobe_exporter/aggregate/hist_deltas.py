@@ -3,10 +3,10 @@
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from kprobe_exporter.aggregate.updates import MAX_ERRNO, normal_return, whole_scale
+from kprobe_exporter.aggregate.updates import normal_return, whole_scale
 from kprobe_exporter.model.aggregation import Refused, Tally
 from kprobe_exporter.model.hist import HistFeed, HistKey, HistReading, HistTable
-from kprobe_exporter.model.values import Batch, Layout, ProbeMetrics, Value
+from kprobe_exporter.model.values import Batch, Layout, ProbeMetrics, Value, is_error
 
 Key = tuple[int | bytes, ...]
 Row = tuple[tuple[Value, ...], int, int]
@@ -122,7 +122,7 @@ def _feed(
     def errors(row: Row) -> Tally | None:
         values, hits, _ = row
         value = values[place]
-        if isinstance(value, int) and -MAX_ERRNO <= value < 0:
+        if is_error(value):
             return Tally(layout_id, group, (value,), hits, 0)
         return None
 

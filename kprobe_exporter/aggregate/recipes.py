@@ -7,9 +7,9 @@ results.
 from collections.abc import Callable, Iterator
 
 from kprobe_exporter.aggregate.series import Series
-from kprobe_exporter.aggregate.updates import MAX_ERRNO, HistogramCell, whole_scale
+from kprobe_exporter.aggregate.updates import HistogramCell, whole_scale
 from kprobe_exporter.model.aggregation import Condition, Group, Recipe, Refused, Tally
-from kprobe_exporter.model.values import Layout, MetricSpec, ProbeMetrics, ReturnType, Where
+from kprobe_exporter.model.values import MAX_ERRNO, Layout, MetricSpec, ProbeMetrics, ReturnType, Where
 
 SMALLEST, LARGEST = -(1 << 63), (1 << 64) - 1
 """The limits of the numbers that a field can hold, signed or not."""

@@ -8,6 +8,7 @@ from kprobe_exporter.aggregate.series import Series
 from kprobe_exporter.model.values import (
     CALLER,
     CPU,
+    MAX_ERRNO,
     TGID,
     TID,
     TIME,
@@ -28,9 +29,6 @@ Getter = Callable[[Record], Value]
 
 Refuse = Callable[[str], None]
 """Called with the reason why an event's value could not be taken."""
-
-MAX_ERRNO = 4095
-"""include/linux/err.h: a return value from -MAX_ERRNO to -1 is an error."""
 
 PLACES = {"cpu": CPU, "tid": TID, "pid": TGID, "caller": CALLER}
 
@@ -63,12 +61,8 @@ class HistogramCell:
 
 
 def normal_return(returns: ReturnType) -> Callable[[Value], Value]:
-    """Return the function that makes errors negative, in a return value that is too wide or a pointer.
-
-    The upper half of the register is garbage for a C ``int``, so 2**32-4095 … 2**32-1 is an error that was
-    read too wide. As pointers, the last 4095 addresses are ERR_PTRs.
-    """
-    wrap = 1 << 32 if returns.wide else 1 << 64 if returns.pointer else 0
+    """Return the function that makes errors negative, in a return value that is too wide or a pointer."""
+    wrap = returns.wrap
     if not wrap:
         return lambda value: value
     lowest = wrap - MAX_ERRNO

@@ -17,7 +17,8 @@ from kprobe_exporter.diagnose.sandbox import confinement_checks
 from kprobe_exporter.errors import InstanceBusy, TracefsError, one_line
 from kprobe_exporter.probing.event_source import PAGE_PARSER, choose
 from kprobe_exporter.service import logs
-from kprobe_exporter.symbols.addresses import FUNCTIONS, Symbols
+from kprobe_exporter.symbols.addresses import Symbols
+from kprobe_exporter.symbols.lists import ADDRESSES
 from kprobe_exporter.tracefs.features import TRIAL, Check, instance_checks, kernel_checks
 from kprobe_exporter.tracefs.files import MountedTracefs, Tracefs
 from kprobe_exporter.tracefs.instance import Instance
@@ -138,7 +139,7 @@ def _reading(instance: Instance) -> list[Check]:
         "Give CAP_SYSLOG, or boot Linux 6.5 or later; until then 'caller' is 'unknown', and with "
         "'stack: true' events are read as text."
     )
-    hidden = f"/proc/kallsyms shows no address, and there is no {FUNCTIONS}"
+    hidden = f"/proc/kallsyms shows no address, and there is no {ADDRESSES}"
     return [pages, Check("symbols", "warn", hidden, fix)]
 
 

@@ -117,7 +117,7 @@ class Target:
     @property
     def is_pattern(self) -> bool:
         """Whether it may match several: the symbol, or a tracepoint's event, is a shell pattern."""
-        return _is_pattern(self.event or self.symbol)
+        return is_pattern(self.event or self.symbol)
 
     @property
     def halves(self) -> tuple["Target", "Target"]:
@@ -174,7 +174,7 @@ def _tracepoint(text: str) -> Target:
         fail(f"a tracepoint is named by its system and its event, write {hint}", text, len(text))
     _whole(_TRACE_NAME, system, "tracepoint system")
     with part_of(text, len(system) + 1):
-        _whole(_PATTERN if _is_pattern(event) else _TRACE_NAME, event, "tracepoint event")
+        _whole(_PATTERN if is_pattern(event) else _TRACE_NAME, event, "tracepoint event")
     return Target(Kind.TRACEPOINT, system=system, event=event)
 
 
@@ -185,7 +185,7 @@ def _function(kind: Kind, text: str) -> Target:
     if colon:
         _whole(MODULE, module, "module")
     with part_of(text, start):
-        _whole(_PATTERN if _is_pattern(symbol) else SYMBOL, symbol, "function")
+        _whole(_PATTERN if is_pattern(symbol) else SYMBOL, symbol, "function")
     if not plus:
         return Target(kind, module, symbol)
     start += len(symbol) + 1
@@ -227,7 +227,8 @@ def _offset(written: str, text: str, start: int) -> int:
     return value
 
 
-def _is_pattern(name: str) -> bool:
+def is_pattern(name: str) -> bool:
+    """Return whether the name, a shell pattern, may match more than itself."""
     return re.search(r"[*?\[]", name) is not None
 
 

@@ -1,8 +1,6 @@
 """``errno``: an error return as its name (ENOENT), ``ok`` for other values from 0 on."""
 
-from kprobe_exporter.model.values import Decoder, Value
-
-MAX_ERRNO = 4095
+from kprobe_exporter.model.values import MAX_ERRNO, Decoder, Value
 
 NAMES = dict(
     enumerate(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard
 
 from kprobe_exporter.model.aggregation import Condition, Refused, Tally
 from kprobe_exporter.model.hist import HistReading, HistTable
@@ -16,13 +16,22 @@ quotes, text without quotes (symbols, and arrays of numbers or characters), a qu
 quoted strings. ``comm`` is the thread's name: it is not in the event, but looked up by the thread's id."""
 
 
+MAX_ERRNO = 4095
+"""include/linux/err.h: a return value from -MAX_ERRNO to -1 is an error."""
+
+
+def is_error(value: object) -> TypeGuard[int]:
+    """Return whether this return value is an error, if it was read with its own width and sign."""
+    return isinstance(value, int) and -MAX_ERRNO <= value < 0
+
+
 class ReturnType(NamedTuple):
     """How the return register is read.
 
     ``fetch`` is the kernel's fetch type, None where there is nothing to read. ``signed`` values below 0
     may be errors. A ``pointer`` has no value histogram, but an ERR_PTR (include/linux/err.h) counts as an
     error. ``wide`` says that the width is a guess: the upper half of the register is garbage for a C
-    ``int``, so 2**32-4095 .. 2**32-1 are errors too.
+    ``int``.
     """
 
     name: str
@@ -30,6 +39,15 @@ class ReturnType(NamedTuple):
     signed: bool = False
     pointer: bool = False
     wide: bool = False
+
+    @property
+    def wrap(self) -> int:
+        """The number N for which N-MAX_ERRNO .. N-1 are errors too, 0 if there is none.
+
+        An ``int`` that was read as 64 bits has its errors below 2**32, and an ERR_PTR is one of the last
+        addresses.
+        """
+        return 1 << 32 if self.wide else 1 << 64 if self.pointer else 0
 
 
 class Arg(NamedTuple):

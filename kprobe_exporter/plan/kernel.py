@@ -9,7 +9,7 @@ from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.fetch import FetchArg
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.model.hist import HistFeed, HistKey, HistTable, HistUse
-from kprobe_exporter.model.values import ProbeSpec, ReturnType, Unsupported
+from kprobe_exporter.model.values import MAX_ERRNO, ProbeSpec, ReturnType, Unsupported
 
 NO_HIST = "this kernel was built without CONFIG_HIST_TRIGGERS (its events have no hist)"
 
@@ -20,7 +20,6 @@ COMMON = {"cpu": CPU, "tid": HistKey("tid", "common_pid", 32, signed=True)}
 RENAMED = {"tid": "common_pid", "cpu": "CPU"}
 """The names of the same fields in a filter."""
 
-MAX_ERRNO = 4095
 WIDE_ERRORS = (2**32 - MAX_ERRNO, 2**32 - 1)
 """The error values of a C ``int`` that was read as 64 bits."""
 

@@ -21,7 +21,7 @@ from posix.unistd cimport read
 import os
 from math import ceil, floor
 
-from kprobe_exporter.model.values import Batch
+from kprobe_exporter.model.values import MAX_ERRNO as _MAX_ERRNO, Batch
 from kprobe_exporter.model.aggregation import Refused, Tally
 from kprobe_exporter.source.pages import frame, loss, untold
 from kprobe_exporter.source.values import reader

@@ -6,7 +6,7 @@ cdef enum:
 cdef enum:
     PLAIN, WIDE, POINTER
 
-cdef uint64_t MAX_ERRNO = 4095
+cdef uint64_t MAX_ERRNO = _MAX_ERRNO
 
 LARGEST = (1 << 64) - 1
 
@@ -87,7 +87,7 @@ cdef inline bint _number(const Place* field, const Rec* rec, Num* out) noexcept 
         out.lo = <uint64_t>rec.cpu
     else:
         return False
-    if field.normal == WIDE:  # an int's error, read too wide (aggregate/updates.py: normal_return)
+    if field.normal == WIDE:  # an int's error, read too wide (model/values.py: ReturnType.wrap)
         if out.hi == 0 and out.lo >= (1ull << 32) - MAX_ERRNO and out.lo < (1ull << 32):
             out.lo -= 1ull << 32
             out.hi = -1

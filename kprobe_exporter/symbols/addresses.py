@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kprobe_exporter.symbols.kallsyms import Row, certain, parse_functions, parse_order, parse_symbols
+from kprobe_exporter.symbols.lists import ADDRESSES
 from kprobe_exporter.tracefs.files import Tracefs
 
 log = logging.getLogger(__name__)
-
-FUNCTIONS = "available_filter_functions_addrs"
-"""In tracefs since 6.5: addresses of all traceable functions, for any process that may read tracefs."""
 
 FARTHEST = 1 << 20
 """Bytes from a symbol's start. An address farther away is in a hole between symbols."""
@@ -179,7 +177,7 @@ class Symbols:
             with self._kallsyms.open("rb") as lines:
                 yield from parse_symbols(lines)
         elif self._functions_visible():
-            yield from certain(parse_functions(self._files.read(FUNCTIONS)), self._order())
+            yield from certain(parse_functions(self._files.read(ADDRESSES)), self._order())
 
     def _order(self) -> Iterator[bytes]:
         """Yield the kernel's own functions by rising address, the order of kallsyms even if it hides them."""
@@ -192,7 +190,7 @@ class Symbols:
     def _functions_visible(self) -> bool:
         """Whether the file can be opened; it also exists on kernels that refuse to open it."""
         try:
-            os.close(self._files.open_pipe(FUNCTIONS))
+            os.close(self._files.open_pipe(ADDRESSES))
         except OSError as error:
             return error.errno == errno.EROFS and self._functions_readable()
         return True
@@ -200,7 +198,7 @@ class Symbols:
     def _functions_readable(self) -> bool:
         """The same for a ReadOnlyTracefs, whose ``open_pipe`` fails with EROFS: read the whole file."""
         try:
-            return bool(self._files.read(FUNCTIONS))
+            return bool(self._files.read(ADDRESSES))
         except OSError:
             return False
 

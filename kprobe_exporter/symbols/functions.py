@@ -8,8 +8,8 @@ from typing import NamedTuple, TypeVar
 from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.grammar.place import BASES
 from kprobe_exporter.grammar.target import Kind, Target
+from kprobe_exporter.symbols.kallsyms import TEXT
 from kprobe_exporter.symbols.lists import (
-    TEXT,
     ListedSymbol,
     Lists,
     attempt,

@@ -9,8 +9,10 @@ Row: TypeAlias = tuple[int, bytes, bytes | None]
 """Address, name and module of a symbol. From a row without a name on, the symbol is not known."""
 
 LINE = re.compile(rb"([0-9a-f]{1,16}) (?:([a-zA-Z?]) )?([^\s\[\]]+)(?:\s+\[([^\s\[\]]+)\])?\s*")
-TEXT = (None, b"t", b"T", b"w", b"W")
-"""The types of functions. tracefs' list has only functions, and no types."""
+TEXT = "tTwW"
+"""The types of functions (nm(1): text, and weak symbols). tracefs' list has functions only, without types."""
+
+TYPES = (None, *(kind.encode() for kind in TEXT))
 
 KERNEL = 1 << (8 * struct.calcsize("P") - 1)
 """Kernel addresses are in the upper half; lower values are offsets of per-CPU variables."""
@@ -40,7 +42,7 @@ def parse_symbols(lines: Iterable[bytes]) -> Iterator[Row]:
         if found is None:
             continue
         address, kind, name, module = int(found[1], 16), found[2], found[3], found[4]
-        if address < KERNEL or (module is not None and kind not in TEXT):
+        if address < KERNEL or (module is not None and kind not in TYPES):
             continue
         if module is not None and module.startswith(b"__builtin__"):
             yield address, b"", None
@@ -65,7 +67,7 @@ def parse_order(lines: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the kernel's own functions in the order of kallsyms, whose addresses may all be 0."""
     for line in lines:
         found = LINE.fullmatch(line)
-        if found and found[2] in TEXT and found[4] is None and not found[3].startswith(PADDING):
+        if found and found[2] in TYPES and found[4] is None and not found[3].startswith(PADDING):
             yield found[3]
 
 

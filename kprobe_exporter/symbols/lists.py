@@ -11,9 +11,6 @@ T = TypeVar("T")
 ADDRESSES = "available_filter_functions_addrs"
 """``TRACEABLE`` with each function's address (since 6.5), for any process that may read tracefs."""
 
-TEXT = "tTwW"
-"""The types of functions in kallsyms."""
-
 
 class Lists(NamedTuple):
     """The kernel's lists; a call opens a list and reads it line by line. OSError if it cannot be read."""

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from kprobe_exporter.grammar.target import Kind, Target
-from kprobe_exporter.symbols.kallsyms import SITE, Row, parse_functions
-from kprobe_exporter.symbols.lists import TEXT, ListedSymbol, Lists, attempt, symbols
+from kprobe_exporter.symbols.kallsyms import SITE, TEXT, Row, parse_functions
+from kprobe_exporter.symbols.lists import ListedSymbol, Lists, attempt, symbols
 
 BASE = "_text"
 """The symbol at which the kernel begins. A function's distance from it is the same after each boot."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from kprobe_exporter.aggregate.updates import getter, passes
-from kprobe_exporter.labels.errno import MAX_ERRNO, name_of
+from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.values import (
     CALLER,
     CPU,
@@ -20,6 +20,7 @@ from kprobe_exporter.model.values import (
     Record,
     Value,
     Where,
+    is_error,
 )
 from kprobe_exporter.plan import ProbePlan
 from kprobe_exporter.trace.capture import shown_name
@@ -133,7 +134,7 @@ def _show(event: str, layout: Layout, kind: str, target: str) -> Show:
             shown["duration_ns"] = take_duration(record)
         if take_return is not None:
             returned = shown["return"] = take_return(record)
-            if isinstance(returned, int) and -MAX_ERRNO <= returned < 0:
+            if is_error(returned):
                 shown["error"] = name_of(-returned)
         shown["args"] = {name: json_value(take(record), arg) for name, take, arg in args}
         return shown

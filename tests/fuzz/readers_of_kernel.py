@@ -36,7 +36,7 @@ TARGETS = [
     )
 ]
 MOST = 100_000
-ADDRESSES = (0, 0xFFFFFFFF81000010, 0xFFFFFFFF81000184, 0xFFFFFFFFC0000014, (1 << 64) - 1)
+LISTED = (0, 0xFFFFFFFF81000010, 0xFFFFFFFF81000184, 0xFFFFFFFFC0000014, (1 << 64) - 1)
 COMMANDS = ("p:capture/bad do_sys_openat2 x=$arg99", "r:capture/bad do_sys_openat2 ret=$retval:s99", "")
 DEFINITIONS = (
     b"p:kprobe_exporter/open do_sys_openat2 path=+0($arg2):ustring\n"
@@ -51,7 +51,7 @@ def _fixtures(start: str) -> list[bytes]:
 def _lists(data: bytes, which: str) -> Lists:
     """The kernel's lists, with ``data`` as one of them."""
     known = {"traceable": TRACEABLE, "symbols": SYMBOLS, "blacklist": BLACKLIST, "modules": MODULES}
-    addresses = test_addresses.ADDRESSES
+    addresses = test_addresses.LISTED
     texts = {**known, "addresses": addresses, which: data}
     return Lists(**{name: lambda text=text: text.splitlines(keepends=True) for name, text in texts.items()})
 
@@ -86,7 +86,7 @@ def _symbols(directory: Path, kallsyms: bytes | None, functions: bytes | None, m
     machine.modules.write_bytes(modules)
     if kallsyms is None:
         machine.file.write_bytes(test_addresses.HIDDEN)
-    found = [machine.symbols.text(address) for address in ADDRESSES]
+    found = [machine.symbols.text(address) for address in LISTED]
     return any(not text.startswith(b"0x") for text in found)
 
 
@@ -175,7 +175,7 @@ READERS: Mapping[str, Reader] = {
     ),
     "functions": Reader(lambda: _material(TRACEABLE), lambda data, _: _functions(data, "traceable")),
     "addresses": Reader(
-        lambda: _material(test_addresses.ADDRESSES),
+        lambda: _material(test_addresses.LISTED),
         lambda data, directory: _symbols(directory, None, data) | _functions(data, "addresses"),
         words=(b" [ext4]", b"ffffffffffffffff x\n"),
     ),

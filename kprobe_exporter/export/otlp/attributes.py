@@ -17,6 +17,7 @@ from kprobe_exporter.model.values import (
     Layout,
     Record,
     Value,
+    is_error,
 )
 
 Attribute: TypeAlias = str | int
@@ -25,9 +26,6 @@ PROBE, KIND, RETURN_VALUE, ARG = "kprobe.name", "kprobe.kind", "kprobe.return_va
 FUNCTION, STACKTRACE = "code.function.name", "code.stacktrace"
 PROCESS, THREAD, THREAD_NAME, PROCESSOR = "process.pid", "thread.id", "thread.name", "cpu.logical_number"
 ERROR = "error.type"
-
-MAX_ERRNO = 4095
-"""include/linux/err.h: a return value from -MAX_ERRNO to -1 is an error."""
 
 MOST_BYTES = 1024
 """Bytes of a string."""
@@ -84,7 +82,7 @@ class Description:
 
     def error(self, returned: Value) -> str | None:
         """The name of the error in a return value, or its number; None if the value is no error."""
-        if isinstance(returned, int) and -MAX_ERRNO <= returned < 0:
+        if is_error(returned):
             return self._errno_name(-returned) or str(-returned)
         return None
 

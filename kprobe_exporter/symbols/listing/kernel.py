@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kprobe_exporter.errors import ProbeRefused
-from kprobe_exporter.grammar.target import Kind, Target, parse_target
+from kprobe_exporter.grammar.target import Kind, Target, is_pattern, parse_target
 from kprobe_exporter.symbols.functions import Functions
 from kprobe_exporter.symbols.listing.absent import (
     exporting_module,
@@ -18,7 +18,7 @@ from kprobe_exporter.symbols.listing.absent import (
     no_tracepoint,
     refusal,
 )
-from kprobe_exporter.symbols.listing.query import Place, Query, is_pattern
+from kprobe_exporter.symbols.listing.query import Place, Query
 from kprobe_exporter.symbols.lists import Lists, attempt, modules, symbols, traceable
 from kprobe_exporter.symbols.resolve import FPROBES, FUNCTIONS, Resolver, event_names
 from kprobe_exporter.tracefs.definitions import list_definitions

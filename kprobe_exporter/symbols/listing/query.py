@@ -1,10 +1,9 @@
 """Queries for places: ``tcp_*``, ``sched:*``, ``kprobe:ext4:*``, ``uprobe:/bin/bash:read*``."""
 
-import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kprobe_exporter.grammar.target import Kind
+from kprobe_exporter.grammar.target import Kind, is_pattern
 from kprobe_exporter.symbols.patterns import matcher
 
 KINDS = frozenset(kind for kind in Kind if kind is not Kind.PAIR)
@@ -43,11 +42,6 @@ class Query(NamedTuple):
         owned = matcher(self.owner) if self.owner else lambda owner: True
         named = matcher(self.name) if self.name != "*" else lambda name: True
         return lambda owner, name: named(name) and owned(owner)
-
-
-def is_pattern(text: str) -> bool:
-    """Whether the text may match more than itself."""
-    return re.search(r"[*?\[]", text) is not None
 
 
 def parse_query(text: str) -> Query:

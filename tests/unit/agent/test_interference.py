@@ -68,7 +68,8 @@ def machine(
     caplog.set_level(logging.INFO)
     made = Watched(tmp_path)
     monkeypatch.setattr(
-        "kprobe_exporter.agent.agent.Interference", lambda: Interference({"ftrace_off": made.switch}, tmp_path)
+        "kprobe_exporter.agent.agent.Interference",
+        lambda: Interference({"ftrace_off": made.switch}, tmp_path),
     )
     own = SimpleNamespace(monotonic=lambda: made.now, time=time.time, time_ns=time.time_ns)
     monkeypatch.setattr("kprobe_exporter.agent.agent.time", own)

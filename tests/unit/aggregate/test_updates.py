@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.aggregate.series import Series, SeriesLimits
 from kprobe_exporter.aggregate.updates import (
-    MAX_ERRNO,
     HistogramCell,
     counter_update,
     getter,
@@ -22,6 +21,7 @@ from kprobe_exporter.aggregate.wiring import UPDATES
 from kprobe_exporter.grammar.evaluate import compile_filter
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.model.values import (
+    MAX_ERRNO,
     TID,
     TIME,
     Arg,

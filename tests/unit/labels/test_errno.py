@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.labels.errno import MAX_ERRNO, NAMES, decode, name_of
-from kprobe_exporter.model.values import Value
+from kprobe_exporter.labels.errno import NAMES, decode, name_of
+from kprobe_exporter.model.values import MAX_ERRNO, Value
 
 
 @pytest.mark.parametrize("name", [name for name in vars(c) if name.startswith("E")])

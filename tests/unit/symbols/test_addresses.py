@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.symbols.addresses import FARTHEST, FUNCTIONS, RELOAD_PAUSE, AddressTable, Symbols
+from kprobe_exporter.symbols.addresses import FARTHEST, RELOAD_PAUSE, AddressTable, Symbols
 from kprobe_exporter.symbols.kallsyms import (
     LEAST,
     MOST,
@@ -18,6 +18,7 @@ from kprobe_exporter.symbols.kallsyms import (
     parse_order,
     parse_symbols,
 )
+from kprobe_exporter.symbols.lists import ADDRESSES
 from kprobe_exporter.tracefs.files import ReadOnlyTracefs
 from tests.unit.tracefs.conftest import Table as Listed
 
@@ -31,7 +32,7 @@ ffffffff81000200 D some_data
 ffffffffc0000010 t ext4_open\t[ext4]
 ffffffffc0000050 t ext4_close\t[ext4]
 """
-ADDRESSES = b"ffffffff81000104 first\nffffffff81000184 vfs_read\nffffffffc0000014 ext4_open [ext4]\n"
+LISTED = b"ffffffff81000104 first\nffffffff81000184 vfs_read\nffffffffc0000014 ext4_open [ext4]\n"
 HIDDEN = b"0000000000000000 T _text\n0000000000000000 T vfs_read\n"
 
 
@@ -52,7 +53,7 @@ class Machine:
             self.file.write_bytes(kallsyms)
         self.files = Files()
         if addresses is not None:
-            self.files.files[FUNCTIONS] = addresses
+            self.files.files[ADDRESSES] = addresses
         self.now = 0.0
         self.symbols = Symbols(self.files, self.file, lambda: self.now)
 
@@ -77,7 +78,7 @@ def test_an_address_is_in_the_symbol_before_it(
 
 
 def test_without_a_capability_tracefs_has_the_functions(tmp_path: Path) -> None:
-    symbols = Machine(tmp_path, HIDDEN, ADDRESSES).symbols
+    symbols = Machine(tmp_path, HIDDEN, LISTED).symbols
     assert symbols.visible()
     assert symbols.name(0xFFFFFFFF81000190) == b"vfs_read"
     assert symbols.name(0xFFFFFFFFC0000020) == b"ext4_open"
@@ -190,9 +191,9 @@ def test_an_address_that_nobody_knows_costs_one_loading(tmp_path: Path) -> None:
 
 
 def test_a_tracefs_that_is_only_looked_at_sees_the_same(tmp_path: Path) -> None:
-    (tmp_path / FUNCTIONS).write_bytes(ADDRESSES)
+    (tmp_path / ADDRESSES).write_bytes(LISTED)
     assert Symbols(ReadOnlyTracefs(tmp_path), tmp_path / "kallsyms").visible()
-    (tmp_path / FUNCTIONS).unlink()
+    (tmp_path / ADDRESSES).unlink()
     assert not Symbols(ReadOnlyTracefs(tmp_path), tmp_path / "kallsyms").visible()
 
 
@@ -202,7 +203,7 @@ def test_a_file_that_is_there_and_cannot_be_opened(tmp_path: Path) -> None:
             raise OSError(errno.EPERM, os.strerror(errno.EPERM), path)
 
     files = Forbidden()
-    files.files[FUNCTIONS] = ADDRESSES
+    files.files[ADDRESSES] = LISTED
     assert not Symbols(files, tmp_path / "kallsyms").visible()
 
 
