@@ -1,17 +1,17 @@
-# What a developer types. `make help` lists it; the logic is in scripts/ and tests/vm.
+# Commands for developers. `make help` lists them; the logic is in scripts/ and tests/vm.
 
 PYTHON ?= python3
 ARGS ?=
 export PYTHON
 
 bin := .venv/bin
-# What virtme-ng calls; without udev it finds no port to print to, without file no busybox.
+# Programs that virtme-ng calls; without udev it finds no port to print to, without file no busybox.
 vm-packages := busybox-static file iproute2 kmod qemu-system-x86 udev
-# What the kernel suite compares the agent with, and runs it under.
+# Programs that the kernel suite compares the agent with, and runs it under.
 suite-packages := $(vm-packages) bpftrace libseccomp2 systemd util-linux
-# What builds the container image, and runs it.
+# Programs that build the container image, and run it.
 image-packages := buildah catatonit debootstrap podman runc
-# What `make demo` runs in the guest.
+# The command that `make demo` runs in the guest.
 COMMAND ?= $(bin)/kprobe-exporter run $(ARGS)
 
 .DEFAULT_GOAL := help
@@ -46,11 +46,11 @@ bench: .venv/test.stamp ## what it costs, measured and written to docs/benchmark
 	@scripts/debian-packages $(suite-packages) trace-cmd
 	@$(bin)/python -m tests.bench $(ARGS)
 
-fuzz: .venv/test.stamp ## wrong bytes for whatever reads others' (ARGS="--seconds 60 pages http"), into docs/reliability.md
+fuzz: .venv/test.stamp ## wrong bytes for the parsers (ARGS="--seconds 60 pages http"), into docs/reliability.md
 	@scripts/debian-packages openssl
 	@$(bin)/python -m tests.fuzz $(ARGS)
 
-soak: .venv/test.stamp ## an agent under load for long, written to docs/reliability.md (KERNEL=6.12 MINUTES=30)
+soak: .venv/test.stamp ## an agent under load for many minutes, written to docs/reliability.md (KERNEL=6.12 MINUTES=30)
 	@scripts/debian-packages $(suite-packages)
 	@$(bin)/python -m tests.faults.soaking $(KERNEL:%=--kernel %) $(MINUTES:%=--minutes %)
 
@@ -69,9 +69,9 @@ clean: ## remove .venv, build/ and caches
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# For whoever wants only the tools.
+# Builds only the tools.
 .venv: .venv/test.stamp
 
-# Made again only when one of these changes.
+# Made again only when one of these files changes.
 .venv/%.stamp: pyproject.toml $(wildcard kprobe_exporter/source/_*.p?[xi])
 	@scripts/bootstrap $*

@@ -16,6 +16,9 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+# Imported before a command runs in this process: commands freeze the garbage collector's objects, and
+# hypothesis, which its pytest plugin imports at the latest for the summary, warns if it finds none.
+import hypothesis  # noqa: F401
 import pytest
 
 from tests.support.kernel_ids import in_the_first_namespace

@@ -1,4 +1,4 @@
-"""The commands in the README's text, and which of them the tests run.
+"""The commands that the README and three documents show, and which of these commands tests run.
 
 A test gets its commands by `reads`, which counts them as run. tests/unit/test_documents.py fails for a
 command that no test takes.
@@ -14,6 +14,10 @@ from kprobe_exporter.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+OTHERS = ("docs/command-line.md", "docs/operating.md", "docs/collecting.md")
+SHOWN = "\n".join([README, *((ROOT / name).read_text() for name in OTHERS)])
+"""The README and the documents whose commands and blocks tests take as they take the README's."""
+
 
 _FENCED = re.compile(r"^```\w*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`((?:[^`\n]|\n(?!\n))+)`")
@@ -30,13 +34,13 @@ STARTS: list[str] = []
 """The beginnings of the commands that tests take."""
 
 
-def blocks(text: str = README) -> list[str]:
-    """The contents of all fenced blocks."""
+def blocks(text: str = SHOWN) -> list[str]:
+    """Return the contents of all fenced blocks."""
     return _FENCED.findall(text)
 
 
-def block(word: str, text: str = README) -> str:
-    """The one fenced block that contains a word. Raises LookupError unless exactly one block does."""
+def block(word: str, text: str = SHOWN) -> str:
+    """Return the one fenced block that contains a word. Raises LookupError unless exactly one does."""
     return _only(word, [block for block in blocks(text) if word in block])
 
 
@@ -45,7 +49,7 @@ def commands(text: str | None = None) -> list[str]:
 
     A block that begins with a command holds only commands. In other blocks the program identifies a command.
     """
-    text = README if text is None else text
+    text = SHOWN if text is None else text
     found: list[str] = []
     for fenced in blocks(text):
         lines = re.sub(r"\s*\\\n\s*", " ", fenced).splitlines()
@@ -72,7 +76,7 @@ def command(start: str) -> str:
 
 
 def reads(**starts: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a test arguments: each is the README's one command that begins so, and counts as run."""
+    """Give a test arguments: each is the one command shown that begins so, and counts as run."""
     STARTS.extend(starts.values())
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
@@ -90,5 +94,5 @@ def reads(**starts: str) -> Callable[[Callable[..., None]], Callable[..., None]]
 
 def _only(what: str, found: list[str]) -> str:
     if len(found) != 1:
-        raise LookupError(f"a test runs {what!r}, which the README has {len(found)} times instead of once")
+        raise LookupError(f"a test runs {what!r}, which the documents show {len(found)} times, not once")
     return found[0]

@@ -105,7 +105,7 @@ def warn_of_strings(attached: Attached) -> None:
     if names:
         log.warning(
             "the probe '%s' reads %s from the kernel's text, in which a string with a newline can forge "
-            "events of this probe: do not trust it where users choose it (README, Safety)",
+            "events of this probe: do not trust it where users choose it (docs/operating.md)",
             attached.spec.probe,
             " and ".join(f"'{name}'" for name in names),
         )

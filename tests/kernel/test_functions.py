@@ -163,11 +163,11 @@ def test_a_function_that_the_compiler_renamed(
 
 
 def several(listed: list[str]) -> list[str]:
-    """Return up to 6 names that several functions share, the last ones with a function of a module."""
+    """Return up to 4 names that several functions share, the last ones with a function of a module."""
     counts = Counter(line.partition(" ")[0] for line in listed if not line.startswith("__ftrace_invalid"))
     found = [name for name, count in counts.items() if count > 1]
     of_modules = [line.partition(" ")[0] for line in listed if line.endswith("]")]
-    return [*found[:4], *[name for name in of_modules if counts[name] > 1][:2]]
+    return [*found[:2], *[name for name in of_modules if counts[name] > 1][:2]]
 
 
 @pytest.mark.parametrize("kind", [Kind.KPROBE, Kind.KRETPROBE])

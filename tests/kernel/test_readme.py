@@ -1,4 +1,4 @@
-"""The README on a real kernel: its commands, run as it shows them, give what it shows."""
+"""The commands of the README, docs/command-line.md and others give what is shown, on a real kernel."""
 
 import os
 import re

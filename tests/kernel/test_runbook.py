@@ -1,4 +1,4 @@
-"""Each `trace` command of docs/runbook.md and the README works on this kernel, and leaves nothing behind."""
+"""Each trace command of docs/runbook.md, README.md and docs/command-line.md works and leaves nothing."""
 
 import re
 import shlex
@@ -15,7 +15,8 @@ from tests.trace_process import TraceProcess
 pytestmark = pytest.mark.needs("kprobe_events")
 
 ROOT = Path(__file__).parents[2]
-TEXT = "".join((ROOT / name).read_text() for name in ("docs/runbook.md", "README.md"))
+DOCUMENTS = ("docs/runbook.md", "README.md", "docs/command-line.md")
+TEXT = "".join((ROOT / name).read_text() for name in DOCUMENTS)
 FOUND = set(re.findall(r"^kprobe-exporter trace ([^#\n]*?)\s*(?:#.*)?$", TEXT, re.MULTILINE))
 COMMANDS = sorted(command for command in FOUND if "--emit-config" not in command)
 EMITTING = sorted(FOUND - set(COMMANDS))

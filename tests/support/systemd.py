@@ -133,6 +133,7 @@ def running_manager(directory: Path, files: Path) -> Iterator[Systemd]:
     for left in cgroups.glob(f"{CGROUP}*"):
         _removed(left)  # what a killed test left, unless its processes live
     own = Path(tempfile.mkdtemp(prefix=CGROUP, dir=cgroups))
+    before = _private_directories()
     output = directory / "systemd.log"
     command = ["setpriv", "--pdeathsig=KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child"]
     command += ["--mount-proc", "sh", "-c"]
@@ -159,6 +160,13 @@ def running_manager(directory: Path, files: Path) -> Iterator[Systemd]:
         child.kill()
         child.wait()
         eventually(partial(_removed, own))
+        for left in _private_directories() - before:
+            shutil.rmtree(left)  # of a unit that the manager did not stop, since it was killed
+
+
+def _private_directories() -> set[Path]:
+    """The directories that PrivateTmp= has made for the unit."""
+    return set(Path("/var/tmp").glob(f"systemd-private-*-{UNIT}-*"))
 
 
 def _removed(cgroup: Path) -> bool:

@@ -39,12 +39,12 @@ NOT_RUN = {
 }
 """Commands that no test runs, and why. For these, a test checks what `make --dry-run` shows."""
 
-NAMED = {"kprobe-exporter trace": "asks for a definition; the README has some, which are run"}
-"""Entries of the README's table of commands that are not complete commands."""
+NAMED = {"kprobe-exporter trace": "asks for a definition; docs/command-line.md has some, which are run"}
+"""Entries of the table of commands that are not complete commands."""
 
 
-def test_every_command_of_the_readme_is_run() -> None:
-    """The two imported modules and this one take the commands that they run from the README's text."""
+def test_every_command_shown_is_run() -> None:
+    """The two imported modules and this one take the commands that they run from the documents."""
     assert all(module.reads is reads for module in (of_deployment, of_kernels))
     run = set(map(the_command, STARTS)) | {f"kprobe-exporter trace {arguments}" for arguments in TRACED}
     assert len(commands()) > 20
@@ -77,7 +77,7 @@ def test_what_is_not_run_is_there(command: str) -> None:
 
 
 def invoke(command: str, **placeholders: Path) -> Result:
-    """Run a command of the README in this process, with files in place of its placeholder words."""
+    """Run a command of a document in this process, with files in place of its placeholder words."""
     program, *words = shlex.split(command)
     assert program == "kprobe-exporter"
     return CliRunner().invoke(main, [str(placeholders.get(word, word)) for word in words])
@@ -88,7 +88,7 @@ def test_the_readmes_configuration_is_the_example() -> None:
 
 
 @reads(command="kprobe-exporter replay tests/", general="kprobe-exporter replay FILE")
-def test_the_readmes_replay_prints_what_it_says(command: str, general: str, tmp_path: Path) -> None:
+def test_the_documented_replay_prints_what_it_says(command: str, general: str, tmp_path: Path) -> None:
     code, _, output = command.partition(" > ")
     file = ROOT / shlex.split(code)[-1]
     result = invoke(general, FILE=file)
@@ -114,7 +114,7 @@ def bash(script: str, typed: str = "") -> subprocess.CompletedProcess[str]:
 
 
 @reads(command="source <(")
-def test_bash_completes_after_the_readmes_line(command: str) -> None:
+def test_bash_completes_after_the_documented_line(command: str) -> None:
     done = bash(f"{command}\ncomplete -p kprobe-exporter")
     assert (done.returncode, done.stderr) == (0, "")
     assert re.fullmatch(r"complete .*-F \w+ kprobe-exporter\n", done.stdout)
@@ -127,7 +127,7 @@ def test_check_says_where_the_mistakes_are(command: str, tmp_path: Path) -> None
     wrong.write_text("probes:\n  - {name: 1}\nglobals: {}\n")
     result = invoke(command, FILE=wrong)
     assert result.exit_code == 2
-    assert "`FILE:LINE:COLUMN: PATH: MESSAGE`" in (ROOT / "README.md").read_text()
+    assert "`FILE:LINE:COLUMN: PATH: MESSAGE`" in (ROOT / "docs/command-line.md").read_text()
     places = re.findall(rf"^{re.escape(str(wrong))}:(\d+):\d+: \S+: .+$", result.stderr, re.MULTILINE)
     assert {"2", "3"} <= set(places)
 
@@ -158,7 +158,7 @@ def test_a_password_is_hashed_for_the_web_configuration(command: str, tmp_path: 
     assert outcome.settings.users == {b"scraper": hashed.encode()}
 
 
-def test_the_readmes_otlp_takes_its_token_from_the_environment(tmp_path: Path) -> None:
+def test_the_documented_otlp_takes_its_token_from_the_environment(tmp_path: Path) -> None:
     file = tmp_path / "otlp.yaml"
     file.write_text(block("${OTLP_TOKEN}"))
     config = load([file], DECODERS, {"OTLP_TOKEN": "secret"})

@@ -51,5 +51,5 @@ def test_the_document_has_the_packs_probes(file: Path) -> None:
 
 
 def test_the_document_has_the_other_files() -> None:
-    named = re.findall(r"`(examples/\w+\.yaml)`", DOCUMENT.read_text().partition("## The others")[2])
+    named = re.findall(r"`(examples/\w+\.yaml)`", DOCUMENT.read_text().partition("## The other examples")[2])
     assert sorted(named) == [f"examples/{file.name}" for file in sorted(DIRECTORY.glob("*.yaml"))]
