@@ -65,7 +65,7 @@ def test_definitions_left_without_an_instance_go_too(kernel: Kernel) -> None:
         assert not [d for d in list_definitions(kernel.files) if d.group == NAME]
 
 
-def test_an_abandoned_one_that_somebody_reads_is_told(kernel: Kernel) -> None:
+def test_an_abandoned_instance_that_is_read_is_reported(kernel: Kernel) -> None:
     killed = Instance.acquire(kernel.files, NAME)
     pipe = killed.open_pipe()
     abandon(killed)

@@ -158,7 +158,7 @@ def test_an_eprobe_counts_by_a_trigger(kernel: Kernel) -> None:
         assert not [d for d in list_definitions(kernel.files) if d.group == NAME]
 
 
-def test_one_that_somebody_else_uses_stays(kernel: Kernel) -> None:
+def test_a_definition_in_use_stays(kernel: Kernel) -> None:
     """A definition that another instance has enabled (EBUSY) is not forced away when the agent ends."""
     kernel.files.mkdir("instances/foreign")
     try:

@@ -299,7 +299,7 @@ def test_tls_reaches_the_agent_and_its_scraper(tmp_path: Path) -> None:
     )
 
 
-def test_otlp_opens_the_way_to_the_collector_and_to_nobody_else() -> None:
+def test_otlp_opens_the_way_to_the_collector_only() -> None:
     policies = {
         directory: only(rendered(KUBERNETES / directory), "NetworkPolicy")["spec"]
         for directory in ("base", "overlays/otlp")

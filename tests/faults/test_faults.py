@@ -169,7 +169,7 @@ def test_deleted(
     assert suffering.agent.scrape().value("kprobe_ppid_total") >= before + TIMES
 
 
-def test_somebody_insists(
+def test_another_process_disables_a_probe_again_and_again(
     start_agent: StartAgent,  # noqa: F811
     files: MountedTracefs,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,

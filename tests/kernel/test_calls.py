@@ -192,7 +192,7 @@ probes:
     assert [info["kind"] for info in metrics.labels("kprobe_info")] == ["syscall"]
 
 
-def test_no_call_spans_what_somebody_stopped(
+def test_no_call_spans_an_interruption_of_recording(
     start_agent: StartAgent, other: ThreadPoolExecutor, tracefs: Path
 ) -> None:
     """A call during which recording stopped is unpaired, as another may have begun; the next is measured."""

@@ -176,7 +176,7 @@ def test_a_pod_that_is_not_known_yet(
     assert {pod for _, _, pod in opened(agent)} == {"unknown", "late", ""}
 
 
-def test_threads_are_followed_again_when_somebody_stopped_it(start_agent: StartAgent, tracefs: Path) -> None:
+def test_threads_are_followed_again_after_an_interruption(start_agent: StartAgent, tracefs: Path) -> None:
     agent = start_agent(CONFIG)
     events = tracefs / "instances/kprobe_exporter/events"
     followed = [events / name / "enable" for name in ("task/task_newtask", "sched/sched_process_exit")]

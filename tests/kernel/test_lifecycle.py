@@ -148,7 +148,7 @@ def test_sigterm_at_any_moment_of_the_start(start_agent: StartAgent, tracefs: Pa
 
 
 @pytest.mark.needs("kprobe_events")
-def test_an_event_name_that_somebody_else_has(
+def test_an_event_name_that_another_tool_uses(
     start_agent: StartAgent, tracefs: Path, files: MountedTracefs
 ) -> None:
     """Our event gets another name in tracefs; the label stays, and only our own firings count."""
@@ -162,7 +162,7 @@ def test_an_event_name_that_somebody_else_has(
 
 
 @pytest.mark.needs("kprobe_events")
-def test_an_event_name_that_somebody_takes_later(start_agent: StartAgent, files: MountedTracefs) -> None:
+def test_an_event_name_that_another_tool_takes_later(start_agent: StartAgent, files: MountedTracefs) -> None:
     """kprobe_profile shows no group, and yet another tool's counts under the same name do not become ours."""
     agent = start_agent(PROBES)
     with foreign_things(files):

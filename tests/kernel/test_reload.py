@@ -277,7 +277,7 @@ def test_who_goes_is_gone(reloaded: Callable[..., Reloaded], tracefs: Path, file
 
 
 @needs_kprobes
-def test_a_definition_that_somebody_deleted_stops_nobody(
+def test_a_definition_deleted_by_another_process_stops_no_other_probe(
     reloaded: Callable[..., Reloaded], files: MountedTracefs
 ) -> None:
     """A reload succeeds right after another process deleted a definition, before the agent noticed it."""

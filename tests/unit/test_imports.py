@@ -258,7 +258,7 @@ def test_nothing_else_writes_files() -> None:
     assert {str(module): calls for module in elsewhere if (calls := set(opens_for_writing(module)))} == {}
 
 
-def test_nobody_truncates() -> None:
+def test_no_module_truncates() -> None:
     assert [module for module in PYTHON if "os.O_TRUNC" in module.read_text()] == []
 
 

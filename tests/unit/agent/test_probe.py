@@ -67,11 +67,11 @@ def test_events_that_came_after_the_hits_were_read_are_no_loss() -> None:
     [single(filter_="a == 1"), single(residual_filter=Where((), bool, None)), CALL],
     ids=["kernel", "here", "call"],
 )
-def test_where_not_each_hit_is_to_be_an_event_nobody_can_tell(spec: ProbeSpec | JoinedSpec) -> None:
+def test_losses_are_unknown_if_not_each_hit_is_an_event(spec: ProbeSpec | JoinedSpec) -> None:
     assert lost(spec, 500, 460, overrun=20) is None
 
 
-def test_where_the_agent_counts_the_hits_itself_nobody_can_tell() -> None:
+def test_losses_are_unknown_if_the_agent_counts_the_hits() -> None:
     assert lost(single(), 500, 500, by_kernel=False, overrun=20) is None
 
 

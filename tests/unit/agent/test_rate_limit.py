@@ -169,7 +169,7 @@ def test_a_removed_one_is_forgotten_and_another_limit_begins_anew() -> None:
     assert not watch.second(a=90_000).tripped
 
 
-def test_one_that_somebody_else_has_enabled() -> None:
+def test_a_probe_that_was_enabled_elsewhere() -> None:
     watch = Watch({"a": 1000})
     watch.until_tripped(a=50_000)
     watch.off = set()

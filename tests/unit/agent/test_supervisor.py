@@ -91,7 +91,7 @@ def test_the_first_reading_after_a_while_may_be_an_old_one(agent: Agent) -> None
     assert set(agent.watch.history.rates("a")) == {60.0}
 
 
-def test_too_often_while_nobody_could_read_it(agent: Agent) -> None:
+def test_too_often_while_the_counts_could_not_be_read(agent: Agent) -> None:
     agent.age = float("inf")
     agent.second(0)
     agent.age = 0.0
@@ -115,7 +115,7 @@ def test_a_reading_that_was_seen_already_tells_nothing(agent: Agent) -> None:
     assert agent.watch.history.rates("a") == (1000.0,)
 
 
-def test_while_nobody_can_count_it_no_probe_is_tried_again(agent: Agent) -> None:
+def test_while_counts_are_unreadable_no_probe_is_tried_again(agent: Agent) -> None:
     agent.second(50_000)
     agent.age = float("inf")
     for _ in range(60):

@@ -156,7 +156,7 @@ def test_hits_are_the_kernels_where_it_counts_them() -> None:
     assert samples(numbers, "kprobe_misses_total") == {("open",): 1}
 
 
-def test_hits_are_the_events_where_nobody_else_counts() -> None:
+def test_hits_are_the_events_if_the_kernel_does_not_count() -> None:
     made = aggregator(count_hits=True)
     made.consume(Batch([record(0), record(1)]))
     numbers = made.copy()
@@ -333,7 +333,7 @@ def test_the_kernels_counts_go_on_from_0() -> None:
     assert (numbers.hits, numbers.misses, numbers.lost["overrun"]) == ({"open": 14}, {"open": 5}, 3)
 
 
-def test_what_nobody_declares_is_gone_and_makes_room() -> None:
+def test_an_undeclared_metric_is_removed_and_makes_room() -> None:
     limits = SeriesLimits(2, 2)
     made = Aggregator("kprobe", limits, name_of)
     made.declare(probe("open", ERRORS))

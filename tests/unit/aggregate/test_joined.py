@@ -209,7 +209,7 @@ def test_the_agents_filter_narrows_events_and_durations() -> None:
     assert sum(sample(made, "duration_seconds", "read").counts) == 1
 
 
-def test_hits_are_what_began_where_nobody_in_the_kernel_counts() -> None:
+def test_hits_are_the_begun_calls_if_the_kernel_does_not_count() -> None:
     """A call counts as a hit whether it ended or not."""
     made = aggregator(count_hits=True)
     assert made.copy().hits == {"read": 0}
@@ -229,7 +229,7 @@ def test_hits_are_the_kernels_where_it_counts_what_begins() -> None:
     assert (made.copy().hits, made.copy().misses) == ({"read": 7}, {"read": 1})
 
 
-def test_arrivals_of_other_slots_are_nobodys_hits() -> None:
+def test_events_of_other_layouts_are_no_hits() -> None:
     made = aggregator(count_hits=True, begins=BEGINS[:1])
     made.consume(Batch(arrived={1: 2, 2: 3, 99: 4}))
     assert (made.copy().hits, made.copy().events) == ({"read": 2}, {"read": 0})

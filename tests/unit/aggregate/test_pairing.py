@@ -404,7 +404,7 @@ def test_a_flood_of_entries_is_bounded() -> None:
     assert [record[3] for record in found] == list(range(5_000 - len(found), 5_000))
 
 
-def test_first_halves_are_counted_where_nobody_else_does() -> None:
+def test_first_halves_are_counted_if_the_kernel_does_not_count() -> None:
     pairing = Pairing()
     pairing.add(BY_STACK, counted=True)
     pairing.add(BY_KEY)

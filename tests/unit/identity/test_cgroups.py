@@ -295,7 +295,7 @@ def test_an_event_from_before_the_scan_may_be_of_an_earlier_holder(machine: Mach
     assert [known.path(5, time) for time in times] == [None, b"/a", b"/a"]
 
 
-def test_a_thread_that_moves_by_itself_takes_nobody_along(machine: Machine) -> None:
+def test_a_thread_that_moves_alone_leaves_the_others(machine: Machine) -> None:
     machine.lives(5, "/a")
     machine.lives(6, "/a", tgid=5)
     known = machine.cgroups()

@@ -126,7 +126,7 @@ def test_the_cache_is_bounded(machine: Machine, monkeypatch: pytest.MonkeyPatch)
     assert len(machine.threads._comms._known) == 10
 
 
-def test_files_that_cannot_be_read_know_nobody(tmp_path: Path) -> None:
+def test_unreadable_files_give_no_name(tmp_path: Path) -> None:
     def read(path: str) -> bytes:
         raise PermissionError(path)
 

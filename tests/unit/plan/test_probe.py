@@ -134,7 +134,7 @@ def test_a_tracepoint_is_an_eprobe_or_else_itself() -> None:
     ]
 
 
-def test_where_nobody_counts_a_tracepoint_the_agent_filters_first() -> None:
+def test_the_agent_filters_a_tracepoint_that_the_kernel_does_not_count() -> None:
     """Hits count every firing, and a filter in the kernel would exclude some."""
     made = probe(attach(f"tracepoint:{EXEC}", filter_text="new > 1 && common_pid == 7", new="pid"))
     _, late, early = plan(made, kernel=Kernel(formats, counts_tracepoints=False)).alternatives
@@ -190,7 +190,7 @@ def test_what_this_kernel_cannot_do_is_known_before_it_is_tried(way: Attach, rea
     assert plan(probe(way, metrics=(counter("x"),))).alternatives == (Unsupported(str(way.target), reason),)
 
 
-def test_a_field_that_is_an_array_is_read_by_nobody() -> None:
+def test_a_field_that_is_an_array_is_not_read() -> None:
     text = "name: e\n\tfield:u32 x[4];\toffset:8;\tsize:16;\tsigned:0;\n"
     made = probe(attach("tracepoint:s:e", x="x"), metrics=(counter("x"),))
     ways = plan_probe(
@@ -254,7 +254,7 @@ def test_nothing_is_recorded_where_counts_suffice(way: Attach, more: dict[str, A
         assert (first.file, first.system, first.event) == (None, "sched", "sched_process_exec")
 
 
-def test_a_tracepoint_that_nobody_counts_is_read() -> None:
+def test_a_tracepoint_that_the_kernel_does_not_count_is_read() -> None:
     kernel = Kernel(formats, counts_tracepoints=False)
     ways = plan(probe(attach(f"tracepoint:{EXEC}")), kernel=kernel).alternatives
     assert [way.plan for way in ways if isinstance(way, ProbeSpec)] == ["events", "events"]

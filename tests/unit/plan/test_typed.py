@@ -94,7 +94,7 @@ def test_kernels_that_know_no_arguments(machine: str, body: str) -> None:
     assert typed(probe(), at("kprobe:read", a="+8(file):u32"), KNOWN, machine).fetch == {"a": body}
 
 
-def test_machines_that_nobody_knows() -> None:
+def test_unknown_machines() -> None:
     with pytest.raises(GrammarError, match="write the register"):
         typed(probe(), at("kprobe:read", a="$arg1"), {}, "s390x")
 

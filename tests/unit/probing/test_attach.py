@@ -151,7 +151,7 @@ def test_several_first_events_have_names_of_their_own(instance: Instance, kernel
     assert taken == {"p", "p_2", "p_3", "p_end", "p_end_2"}
 
 
-def test_a_name_that_somebody_else_took_is_left_to_them(
+def test_a_name_that_another_process_took_is_left_to_it(
     instance: Instance, kernel: Picky, plan: Plans
 ) -> None:
     kernel.write("kprobe_events", "p:foreign/p f")

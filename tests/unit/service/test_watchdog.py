@@ -148,7 +148,7 @@ def test_the_thread(tmp_path: Path) -> None:
         assert "watchdog" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_nobody_listens() -> None:
+def test_without_a_listener() -> None:
     heartbeat = Watchdog(Systemd(), [], lambda: "fine")
     heartbeat.start()
     assert "watchdog" not in [thread.name for thread in threading.enumerate()]

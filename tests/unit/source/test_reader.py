@@ -303,7 +303,7 @@ def _always(read: Callable[[int, int], bytes]) -> Callable[[int, int], bytes]:
     return always
 
 
-def test_what_comes_meanwhile_is_delivered_without_anybody_asking(reader: Source) -> None:
+def test_events_that_come_meanwhile_are_delivered_unasked(reader: Source) -> None:
     arrived = threading.Event()
     deliver = reader.deliver
 

@@ -96,7 +96,7 @@ def test_an_event_without_stacks_takes_none() -> None:
     assert batch.unparsed == 0
 
 
-def test_of_another_thread_of_the_cpu_it_is_nobodys() -> None:
+def test_a_stack_of_another_thread_on_the_cpu_belongs_to_no_event() -> None:
     batch = parse(event(1, tid=5) + stack(tid=6) + event(2, tid=6) + stack(tid=6))
     assert found(batch) == [(2, FRAMES)]
     assert batch.unparsed == 0

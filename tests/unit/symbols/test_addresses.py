@@ -177,7 +177,7 @@ def test_a_module_in_the_place_of_another(tmp_path: Path) -> None:
     assert machine.symbols.name(0xFFFFFFFFC0000020) == b"xfs_open"
 
 
-def test_an_address_that_nobody_knows_costs_one_loading(tmp_path: Path) -> None:
+def test_an_unknown_address_costs_one_loading(tmp_path: Path) -> None:
     """A user who can bring unknown addresses into events must not keep the agent busy loading symbols."""
     machine = Machine(tmp_path, KALLSYMS)
     machine.modules.write_bytes(b"ext4 1130496 1 - Live 0x0\n")

@@ -57,7 +57,7 @@ def test_a_thread(tmp_path: Path, instance: Instance, told: list[tuple[str, str]
 
 
 @pytest.mark.parametrize(("pid", "tid", "what"), [(7, None, "process 7"), (None, 7, "thread 7")])
-def test_nobody(
+def test_without_a_traced_thread(
     tmp_path: Path,
     instance: Instance,
     told: list[tuple[str, str]],

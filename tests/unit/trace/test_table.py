@@ -59,7 +59,7 @@ def test_return_values() -> None:
     assert shown[-1] == "> 1,099,511,627,776"
 
 
-def test_what_was_lost_and_what_nobody_knows() -> None:
+def test_lost_and_unknown_events() -> None:
     lines = draw(
         table(lost={"overrun": 7}, histogram=None, rows=(CountRow("x", 0, 0, {}, None),)), 60, 20, color=False
     )

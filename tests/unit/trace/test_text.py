@@ -63,7 +63,7 @@ def test_it_goes_when_something_fails() -> None:
         assert sees(master, CLEARED)
 
 
-def test_nobody_is_told_who_is_no_terminal() -> None:
+def test_no_hint_without_a_terminal() -> None:
     with redirect_stderr(io.StringIO()) as stderr, progress() as tell:
         tell("1 of 3 s")
     assert stderr.getvalue() == ""

@@ -72,7 +72,7 @@ def test_one_after_the_other(fake: FakeTracefs, monkeypatch: pytest.MonkeyPatch,
     os.close(lock)
 
 
-def test_one_that_stands_still_holds_up_nobody(fake: FakeTracefs) -> None:
+def test_a_stopped_process_delays_no_other(fake: FakeTracefs) -> None:
     lock = fake.lock("instances")
     assert lock is not None
     die(fake, f"{PREFIX}1")

@@ -74,7 +74,7 @@ def test_anew_is_what_is_read_afterwards(kernel: Kernel) -> None:
     assert kernel.reads == 4
 
 
-def test_nobody_asked_nothing_is_read(kernel: Kernel) -> None:
+def test_without_a_request_nothing_is_read(kernel: Kernel) -> None:
     assert kernel.reads == 0
     assert kernel.poller.age() == float("inf")
 
@@ -112,7 +112,7 @@ def test_one_read_serves_all_who_asked_meanwhile(kernel: Kernel) -> None:
     assert kernel.reads == 1
 
 
-def test_a_read_that_hangs_holds_up_nobody(kernel: Kernel) -> None:
+def test_a_hanging_read_delays_no_other(kernel: Kernel) -> None:
     assert kernel.poller.refresh(SOON)
     kernel.now += 60
     kernel.hold()
@@ -161,7 +161,7 @@ def test_close_before_start() -> None:
     Poller(KernelCounts, lambda _: None).close()
 
 
-def test_who_watches_makes_nobody_elses_look_older() -> None:
+def test_a_watching_refresh_does_not_count_as_a_scrapes() -> None:
     reads, now = 0, 0.0
 
     def read() -> KernelCounts:

@@ -107,7 +107,7 @@ def test_what_was_never_enabled_is_deleted(instance: Instance, kernel: FakeTrace
     assert len(instance.retired) == 0
 
 
-def test_what_somebody_else_has_enabled_is_retired(stubborn: Stubborn) -> None:
+def test_a_definition_that_another_tool_enabled_is_retired(stubborn: Stubborn) -> None:
     with Instance.acquire(stubborn, NAME) as instance:
         stubborn.refused = {("dynamic_events", "-:"): errno.EBUSY}
         assert not install(instance, SPEC, names_in_use(instance)).remove()
@@ -124,7 +124,7 @@ def test_before_anything_is_recorded_all_is_deleted(instance: Instance, kernel: 
     assert defined(kernel) == []
 
 
-def test_one_that_somebody_deleted_is_defined_anew(instance: Instance, kernel: FakeTracefs) -> None:
+def test_a_deleted_definition_is_defined_again(instance: Instance, kernel: FakeTracefs) -> None:
     probe = install(instance, SPEC, names_in_use(instance))
     probe.enable()
     probe.remove()

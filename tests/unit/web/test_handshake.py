@@ -235,7 +235,7 @@ def test_silent_clients_are_dropped(secured: Secured, monkeypatch: pytest.Monkey
     eventually(lambda: secured.connections == 0)
 
 
-def test_a_crowd_that_shakes_no_hands_locks_nobody_out(
+def test_many_unfinished_handshakes_do_not_block_others(
     secured: Secured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clients, "REQUEST_TIME", 3600)

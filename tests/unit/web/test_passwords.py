@@ -175,7 +175,7 @@ def test_a_hash_that_no_bcrypt_has_made() -> None:
     run(work)
 
 
-def test_who_guesses_delays_nobody_who_is_known(held: Held) -> None:
+def test_guessing_does_not_delay_known_users(held: Held) -> None:
     async def work(passwords: Passwords) -> None:
         held.go.set()
         assert await passwords.match(USERS, b"alice", b"secret", "scraper")

@@ -113,7 +113,7 @@ def read_all(sock: socket.socket) -> bytes:
     return data
 
 
-def test_idle_and_slow_clients_delay_nobody(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_and_slow_clients_do_not_delay_others(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are dropped after an hour only, so a scrape that waited for one of them would not be answered."""
     monkeypatch.setattr(clients, "REQUEST_TIME", 3600)
     monkeypatch.setattr(clients, "ANSWER_TIME", 3600)
@@ -129,7 +129,7 @@ def test_idle_and_slow_clients_delay_nobody(served: Served, monkeypatch: pytest.
             served.scrape()
 
 
-def test_a_crowd_of_idle_clients_locks_nobody_out(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_idle_clients_do_not_block_others(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "REQUEST_TIME", 3600)
     with ExitStack() as stack:
         crowd = [stack.enter_context(served.connect()) for _ in range(clients.MAX_CONNECTIONS + 50)]
@@ -419,7 +419,7 @@ def test_an_error_in_the_thread_reaches_the_callback(monkeypatch: pytest.MonkeyP
     served.web.close()
 
 
-def test_an_end_that_nobody_asked_for_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     served = Served(app_of(lambda: LARGE))
 
     async def end(*_: object) -> None:

@@ -116,7 +116,7 @@ def test_closing_gives_up_a_request_without_an_answer() -> None:
     assert made.counts() == SignalCounts(dropped=2 * POINTS, failed=POINTS)
 
 
-def test_who_has_ended_asks_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_ended_pusher_sends_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """A pusher that has ended takes no snapshot: the snapshot's sources may be gone by then."""
     asked = 0
 

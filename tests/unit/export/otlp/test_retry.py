@@ -96,7 +96,7 @@ def test_a_pause_that_is_too_long_holds_for_the_next_request() -> None:
     assert time.attempts.pause() == 0
 
 
-def test_nobody_may_ask_for_silence_for_ever() -> None:
+def test_a_collector_cannot_ask_for_endless_silence() -> None:
     time = Time()
     time.attempts.run(time.answering(BUSY._replace(after=1e9)), 10)
     assert time.attempts.pause() == MAX_PAUSE

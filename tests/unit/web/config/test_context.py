@@ -194,7 +194,7 @@ def test_names_of_clients(
     assert tls.admits(end.getpeercert()) is admitted
 
 
-def test_nobody_without_a_certificate_has_a_name(server: Pair) -> None:
+def test_a_client_without_a_certificate_has_no_name(server: Pair) -> None:
     assert not Tls(context(server), frozenset(["x"])).admits(None)
 
 

@@ -248,7 +248,7 @@ def test_without_a_file() -> None:
     watch.close()
 
 
-def test_somebody_looks(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_thread_checks_by_itself(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = threading.Semaphore(0)
     monkeypatch.setattr(module, "INTERVAL", 0.001)
     monkeypatch.setattr(WebConfigReloader, "look", lambda self: looks.release())
