@@ -39,9 +39,13 @@ MENDED = {
         "args->prev_state == TASK_RUNNING": (
             "args->prev_pid != 0 && (args->prev_state == 0 || args->prev_state == 256)"
         ),
+        "if ($ns)": "if ($ns && cpu == 1)",
     },
 }
-"""The replacements in each tool's text."""
+"""The replacements in each tool's text. Only waits for CPU 1 are compared: see `test_runqlat`."""
+
+END_OF_A_WAIT = 'to: {to: "tracepoint:sched:sched_switch", fetch: {task: next_pid}'
+"""In examples/runqlat.yaml."""
 
 ROW = re.compile(r"^\[(\d+)([KMG]?)[],].*?(\d+) \|", re.MULTILINE)
 PATIENCE = 30
@@ -217,8 +221,9 @@ def completed(device: Path) -> int:
 HOGS = 3
 SLICES = 400
 ROUNDS = 2000
-FINEST = 64
-"""Microseconds: shorter waits may be in the next bucket for one of the two."""
+FINEST = 512
+"""Microseconds. Under emulation the probes of each tool lengthen a wait by some tens of them, so shorter
+waits may be in the next bucket for one of the two."""
 
 
 class Hog:
@@ -255,16 +260,22 @@ def ping_pong() -> None:
         os.close(fd)
 
 
-def test_runqlat(start_agent: StartAgent, bpftrace: Callable[[str], Bpftrace]) -> None:
+def test_runqlat(
+    start_agent: StartAgent, bpftrace: Callable[[str], Bpftrace], on_cpu: Callable[[int], None]
+) -> None:
     """Both show the same distribution, and the waits that the kernel itself accounts for are among them.
 
-    The totals differ by what depends on the machine: the agent leaves out tasks that its own threads wake,
-    and bpftrace misses what happens on a CPU while one of its programs runs there.
+    Compared are the waits for CPU 1; the agent and bpftrace run on CPU 0. The agent records no switch from
+    one of its own threads, and bpftrace misses what happens on a CPU while one of its programs runs there.
     """
+    on_cpu(0)
     tool = bpftrace("runqlat")
-    agent = start_agent(example("runqlat"))
+    text = example("runqlat")
+    assert text.count(END_OF_A_WAIT) == 1
+    agent = start_agent(text.replace(END_OF_A_WAIT, f'{END_OF_A_WAIT}, filter: "cpu == 1"'))
     name = "kprobe_run_queue_seconds"
     before = agent.scrape(), tool.now()
+    on_cpu(1)
     hogs = [Hog() for _ in range(HOGS)]
     try:
         ping_pong()
@@ -274,15 +285,14 @@ def test_runqlat(start_agent: StartAgent, bpftrace: Callable[[str], Bpftrace]) -
         for hog in hogs:
             hog.end()
     theirs = tool.now() - before[1]
-    # The agent has had little of the CPU, and catches up now.
     begun = before[0].value(f"{name}_sum")
     eventually(lambda: agent.scrape().value(f"{name}_sum") - begun > known, PATIENCE)
     after = agent.scrape()
     ours = buckets(after, name) - buckets(before[0], name)
     show(ours, theirs)
     print(f"waited {after.value(f'{name}_sum') - begun:.3f} s, the hogs {known:.3f} s")
-    assert ours.total() == pytest.approx(theirs.total(), rel=0.2)
-    assert distance(ours, theirs) < 0.06
+    assert ours.total() == pytest.approx(theirs.total(), rel=0.05)
+    assert distance(ours, theirs) < 0.02
 
 
 def distance(one: Buckets, other: Buckets) -> float:
