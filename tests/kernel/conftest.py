@@ -1,6 +1,7 @@
 """Fixtures of the kernel tests: a real tracefs, agents on it, and a check that each test cleans up."""
 
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -107,6 +108,18 @@ def trace(tmp_path: Path, as_found: None) -> Iterator[StartTrace]:
     """A function that starts a trace with arguments; traces that still run are ended at teardown."""
     with traces(tmp_path) as start:
         yield start
+
+
+@pytest.fixture
+def on_cpu() -> Iterator[Callable[[int], None]]:
+    """A function that binds this thread and its later children to a CPU; teardown lifts the binding.
+
+    Events in interrupts of the agent's threads are not recorded. If the agent has a CPU of its own, no event
+    on another CPU is in such an interrupt.
+    """
+    free = os.sched_getaffinity(0)
+    yield lambda cpu: os.sched_setaffinity(0, {cpu} & free or free)
+    os.sched_setaffinity(0, free)
 
 
 @pytest.fixture

@@ -140,14 +140,6 @@ def example(name: str) -> str:
     return (ROOT / f"examples/{name}.yaml").read_text()
 
 
-@pytest.fixture
-def on_cpu() -> Iterator[Callable[[int], None]]:
-    """A function that binds this thread and its later children to a CPU; teardown lifts the binding."""
-    free = os.sched_getaffinity(0)
-    yield lambda cpu: os.sched_setaffinity(0, {cpu})
-    os.sched_setaffinity(0, free)
-
-
 TIMES = 40
 BYTES = 4096
 LATENCIES = {40_000: 32_768, 150_000: 131_072}

@@ -147,7 +147,9 @@ def too_little(before: Metrics, after: Metrics, some: Iterable[Moves]) -> list[s
 
 
 @pytest.mark.parametrize("path", sorted(PACKS.glob("*.yaml")), ids=lambda path: path.stem)
-def test_each_probe_sees_what_it_is_for(start_agent: StartAgent, tmp_path: Path, path: Path) -> None:
+def test_each_probe_sees_what_it_is_for(
+    start_agent: StartAgent, on_cpu: Callable[[int], None], tmp_path: Path, path: Path
+) -> None:
     """Each probe sees its events, also the probes that the pack has switched off."""
     on = tmp_path / path.name
     on.write_text(path.read_text().replace("enabled: false", "enabled: true"))
@@ -159,9 +161,11 @@ def test_each_probe_sees_what_it_is_for(start_agent: StartAgent, tmp_path: Path,
         assert any(one.startswith(name) for one in moving), name
     rows = look(on)
     assert [row["state"] for row in rows] == ["up"] * len(probes)
+    on_cpu(0)
     agent = start_agent(on.read_text())
     before = agent.scrape()
     compare(rows, before)
+    on_cpu(1)
     provoke: Callable[[], AbstractContextManager[None]] = getattr(pack_events, path.stem)
     with provoke(), suppress(AssertionError):  # the kernel's sums are read at most once a second
         eventually(lambda: not too_little(before, agent.scrape(), some), 10)
@@ -170,9 +174,11 @@ def test_each_probe_sees_what_it_is_for(start_agent: StartAgent, tmp_path: Path,
     assert too_little(before, after, some) == []
 
 
-def test_the_one_liners(start_agent: StartAgent, tmp_path: Path) -> None:
+def test_the_one_liners(start_agent: StartAgent, on_cpu: Callable[[int], None], tmp_path: Path) -> None:
+    on_cpu(0)
     agent = start_agent((PACKS.parent / "one_liners.yaml").read_text())
     before = agent.scrape()
+    on_cpu(1)
     statistics = tmp_path / "pgstat.stat"
     statistics.write_text("")
     with pack_events.disk():
