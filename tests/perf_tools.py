@@ -16,6 +16,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.kernel_modules import unload
 from tests.support.patience import eventually
 from tests.trace_process import TraceProcess, traces
 
@@ -91,7 +92,7 @@ def block_io() -> None:
         os.read(descriptor, 65536)
         os.close(descriptor)
     finally:
-        eventually(lambda: subprocess.run(["modprobe", "-r", "null_blk"], check=False).returncode == 0)
+        unload("null_blk")
 
 
 def idle_connection() -> None:

@@ -23,6 +23,7 @@ from tests.kernel.conftest import (  # noqa: F401
     tracefs,
 )
 from tests.receivers import rotel
+from tests.support.kernel_modules import unload
 from tests.support.patience import eventually
 
 pytestmark = [
@@ -233,7 +234,7 @@ def swap() -> Iterator[None]:
         subprocess.run(["swapoff", "/dev/zram0"], check=True)
     finally:
         (zram / "reset").write_text("1")
-        subprocess.run(["rmmod", "zram"], check=True)
+        unload("zram")
 
 
 def patient(agent: AgentProcess) -> Metrics:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.test_containers import UID
+from tests.support.kernel_modules import unload
 
 TIMES = 23
 SHOP = Path("/opt/shop")
@@ -52,7 +53,7 @@ def loads_of_a_module() -> None:
         subprocess.run(["modprobe", "zram"], check=True)
         for _ in range(TIMES):
             Path("/sys/block/zram0/disksize").read_text()
-        subprocess.run(["rmmod", "zram"], check=True)
+        unload("zram")
 
 
 def resolutions() -> None:

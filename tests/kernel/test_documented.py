@@ -38,6 +38,7 @@ from tests.kernel.provoked import (
 )
 from tests.kinds_document import COMMON, DOCUMENT, Row, decoders, kinds, probe_of_decoder, probe_of_kind
 from tests.support.kernel_ids import kernel_tid
+from tests.support.kernel_modules import unload
 from tests.support.patience import eventually
 
 pytestmark = pytest.mark.needs("kprobe_events", "uprobe_events")
@@ -85,7 +86,7 @@ def loop_device(tmp_path: Path) -> Iterator[None]:
     finally:
         subprocess.run(["losetup", "-d", "/dev/loop0"], check=True)
         if not was_there:
-            eventually(lambda: subprocess.run(["rmmod", "-s", "loop"], check=False).returncode == 0)
+            unload("loop")
 
 
 @pytest.fixture

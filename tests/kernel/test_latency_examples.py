@@ -21,6 +21,7 @@ import pytest
 
 from tests.agent_process import Metrics
 from tests.kernel.conftest import StartAgent
+from tests.support.kernel_modules import unload
 from tests.support.patience import eventually
 
 pytestmark = pytest.mark.needs("kprobe_events")
@@ -155,7 +156,7 @@ def null_block(latency: int) -> Iterator[Path]:
     try:
         yield Path("/dev/nullb0")
     finally:
-        eventually(lambda: subprocess.run(["modprobe", "-r", "null_blk"], check=False).returncode == 0)
+        unload("null_blk")
 
 
 def write(device: Path) -> None:
