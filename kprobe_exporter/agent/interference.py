@@ -141,17 +141,17 @@ class Interference:
             if error.errno not in (errno.ENOENT, errno.ENODEV):
                 return []
             interrupted("")  # deleting it wiped the unread buffer
-            return self._mend(name, "probe_gone", "replace", now)
+            return self._repair(name, "probe_gone", "replace", now)
         self._set("probe_gone", name, holds=False)
         if part.records and not enabled.startswith(b"1"):
             interrupted(name)
-            return self._mend(name, "probe_disabled", "enable", now)
+            return self._repair(name, "probe_disabled", "enable", now)
         if (part.counted_softly or part.hist) and b"*" not in enabled:
-            return self._mend(name, "probe_disabled", "replace" if part.hist else "enable", now)
+            return self._repair(name, "probe_disabled", "replace" if part.hist else "enable", now)
         self._set("probe_disabled", name, holds=False)
         return []
 
-    def _mend(self, name: str, fault: Fault, action: Action, now: float) -> list[Repair]:
+    def _repair(self, name: str, fault: Fault, action: Action, now: float) -> list[Repair]:
         history = self._histories.setdefault(name, _History())
         if now - history.last > RECOVERED:
             history.pause = 0.0

@@ -29,7 +29,7 @@ def replacements(
     named = {probe.name: probe for probe in probes}
     for repair in repairs:
         if repair.probe not in named:
-            continue  # an event of the agent itself: see ``own`` in `Interference.check`
+            continue  # an event of the agent itself: see ``own`` in `Interference.look`
         if (new := repaired(named[repair.probe], repair)) is not None:
             yield named[repair.probe], new
 

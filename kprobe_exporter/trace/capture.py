@@ -23,7 +23,6 @@ from kprobe_exporter.probing.kernel_info import expanded, known_kernel
 from kprobe_exporter.source.reader import Pipe
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.symbols.resolve import Resolver
-from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed, names_in_use
 
@@ -84,7 +83,6 @@ class Capture:
 @contextmanager
 def collected(
     instance: Instance,
-    files: Tracefs,
     probes: Sequence[Probe],
     deliver: Callable[[Batch], None],
     buffer_kib: int,
@@ -100,9 +98,9 @@ def collected(
     ``recipes`` gives the recipe that adds up a probe's records; without one they come one by one.
     ``all_fields``: fetch all readable fields of a tracepoint for which no fetch arguments are given.
     """
-    symbols = Symbols(files)
+    symbols = Symbols(instance.files)
     event_source = _pages(instance, symbols, stacks=any(probe.stack for probe in probes))
-    resolver = Resolver.of(files)
+    resolver = Resolver.of(instance.files)
     found = expanded(probes, resolver, MOST)
     kernel = known_kernel(instance, found, resolver, MOST, binary=True)
     layout_ids, taken = itertools.count(), names_in_use(instance)

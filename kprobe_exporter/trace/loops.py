@@ -41,14 +41,7 @@ def write_objects(
     objects = Objects(out.write_raw, stacks=stacks)
     wanted = [each_event(probe, stacks=stacks) for probe in probes]
     with collected(
-        instance,
-        instance.files,
-        wanted,
-        objects.consume,
-        buffer_kib,
-        warn=warn,
-        tgid=True,
-        all_fields=True,
+        instance, wanted, objects.consume, buffer_kib, warn=warn, tgid=True, all_fields=True
     ) as made:
         for plan, attached in zip(made.plans, made.attached, strict=True):
             objects.add(
@@ -84,9 +77,7 @@ def show_counts(
     counts = TraceCounts(title, narrowed)
     wanted = [counting(probe, narrowed=each, stacks=False) for probe in probes]
     screen = _Screen(out, color=color)
-    with collected(
-        instance, instance.files, wanted, counts.consume, buffer_kib, warn=warn, recipes=counts.recipe
-    ) as made:
+    with collected(instance, wanted, counts.consume, buffer_kib, warn=warn, recipes=counts.recipe) as made:
         counts.attach(made)
 
         def redraw(passed: float, *, last: bool = False) -> None:

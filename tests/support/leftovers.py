@@ -12,6 +12,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from kprobe_exporter.tracefs.definitions import delete, list_definitions
 from kprobe_exporter.tracefs.files import MountedTracefs
 from tests.support import private_tracefs
 
@@ -54,20 +55,16 @@ def remove(tracefs: Path) -> list[str]:
     The kernel refuses that for an instance whose files a process has open, such as a live agent's: it stays,
     with its definitions. Removing an instance disables the events in it.
     """
-    gone = []
+    files, gone = MountedTracefs(tracefs), []
     for name in instances(tracefs, alone=False):
         with suppress(OSError):
             (tracefs / "instances" / name).rmdir()
             gone.append(f"instances/{name}")
     alive = instances(tracefs, alone=False)
-    for file in (tracefs / name for name in ("kprobe_events", "uprobe_events", "dynamic_events")):
-        lines = file.read_text().splitlines() if file.exists() else []
-        for line in lines:
-            event = line.split(" ", maxsplit=1)[0].partition(":")[2]
-            if counts(group(line), alone=False) and group(line) not in alive:
-                with suppress(OSError):
-                    MountedTracefs(tracefs).write(file.name, f"-:{event}")
-                    gone.append(event)
+    for defined in list_definitions(files):
+        dead = counts(defined.group, alone=False) and defined.group not in alive
+        if dead and delete(files, defined.group, defined.event) is None:
+            gone.append(f"{defined.group}/{defined.event}")
     return gone
 
 

@@ -47,8 +47,7 @@ def read_once(kernel: MountedTracefs) -> Iterator[None]:
 
 def _loaded_modules() -> frozenset[str]:
     """Return the names of the loaded modules, with which the lists and the functions change."""
-    lines = MODULES.read_text().splitlines() if MODULES.exists() else ()
-    return frozenset(line.partition(" ")[0] for line in lines)
+    return frozenset(lists.modules(MODULES.read_bytes().splitlines() if MODULES.exists() else ()))
 
 
 def _lists(patch: pytest.MonkeyPatch, kernel: MountedTracefs) -> None:

@@ -52,4 +52,4 @@ def test_what_a_killed_test_left_is_removed(tracefs: Path) -> None:
     (tracefs / "dynamic_events").write_text(defined)
     assert remove(tracefs) == ["instances/other_agent", "other_agent/open"]
     assert sorted(path.name for path in (tracefs / "instances").iterdir()) == ["kprobe_exporter", "rasdaemon"]
-    assert (tracefs / "dynamic_events").read_text() == defined + "-:other_agent/open"
+    assert (tracefs / "dynamic_events").read_text() == defined + "-:other_agent/open\n"

@@ -55,7 +55,7 @@ def trace(kernel: FakeTracefs, attach: str) -> tuple[list[str], list[str]]:
     wanted = [counting(probe, narrowed=False, stacks=False) for probe in configured(kernel, attach)]
     said: list[str] = []
     with Instance.acquire(kernel, NAME) as instance:
-        with collected(instance, kernel, wanted, lambda batch: None, 4, warn=said.append) as made:
+        with collected(instance, wanted, lambda batch: None, 4, warn=said.append) as made:
             targets = [attached.spec.target for attached in made.attached]
             assert len(made.plans) == len(targets)
             made.enable()
@@ -123,7 +123,7 @@ def test_all_fields_of_a_tracepoint(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     wanted = [each_event(probe, stacks=False)]
     with (
         Instance.acquire(kernel, NAME) as instance,
-        collected(instance, kernel, wanted, lambda batch: None, 4, warn=print, all_fields=True) as made,
+        collected(instance, wanted, lambda batch: None, 4, warn=print, all_fields=True) as made,
     ):
         [attached] = made.attached
         names = {arg.name for arg in attached.layout.args}
