@@ -7,7 +7,7 @@ from kprobe_exporter.agent.cgroup_events import Following, Identities
 from kprobe_exporter.agent.probe import ProbeState
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.pairing import Pairing
-from kprobe_exporter.aggregate.recipes import recipe
+from kprobe_exporter.aggregate.recipes import source_recipe
 from kprobe_exporter.config.values import Export, Probe
 from kprobe_exporter.model.aggregation import Recipe
 from kprobe_exporter.model.values import Batch, Join
@@ -131,7 +131,7 @@ class Pipeline:
         alone = export is None and attached.joined is None
         return _Flow(
             attached,
-            recipe(attached.layout, probe.plan.metrics, attached.residual_filter) if alone else None,
+            source_recipe(attached.layout, probe.plan.metrics, attached.residual_filter) if alone else None,
             export,
         )
 

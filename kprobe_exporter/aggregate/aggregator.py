@@ -2,17 +2,25 @@
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 
-from kprobe_exporter.aggregate import wiring
 from kprobe_exporter.aggregate.accumulator import Accumulator
+from kprobe_exporter.aggregate.cells import (
+    HistogramCell,
+    MetricNumbers,
+    Take,
+    built_in_takes,
+    metric_numbers,
+    metric_take,
+)
 from kprobe_exporter.aggregate.hist_deltas import HistDeltas
-from kprobe_exporter.aggregate.numbers import Ledger, MetricNumbers, Numbers, ProbeNumbers, built_in, family
-from kprobe_exporter.aggregate.recipes import Take, refuse_many
+from kprobe_exporter.aggregate.numbers import Ledger, Numbers, ProbeNumbers, built_in, family
+from kprobe_exporter.aggregate.recipes import recipe
 from kprobe_exporter.aggregate.series import SeriesLimits
-from kprobe_exporter.aggregate.updates import HistogramCell, Update
-from kprobe_exporter.aggregate.wiring import count
+from kprobe_exporter.aggregate.sums import Sums
+from kprobe_exporter.model.aggregation import Refused, Tally, Where
 from kprobe_exporter.model.hist import HistTable
 from kprobe_exporter.model.values import (
     LAYOUT_ID,
@@ -23,13 +31,36 @@ from kprobe_exporter.model.values import (
     Layout,
     ProbeMetrics,
     Record,
-    Where,
 )
+
+
+@dataclass(slots=True)
+class _Attached:
+    """The events of one layout. ``filtered``: those that passed the agent's filter are the probe's events.
+
+    Of the first events of calls and pairs, which have no ``sums``, only the number arrives.
+    """
+
+    probe: str
+    sums: Sums | None = None
+    takes: Mapping[int, Take] = field(default_factory=dict)
+    deltas: HistDeltas | None = None
+    filtered: bool = False
+    arrived: int = 0
+    passed: int = 0
+
+    @property
+    def events(self) -> int:
+        """The events of the probe that have arrived."""
+        if self.sums is None:
+            return 0
+        return self.passed if self.filtered else self.arrived
 
 
 class Aggregator:
     """Keeps every number that is exported.
 
+    Records become tallies before they change a number, if the source did not add them up itself.
     ``_lock`` guards all state. The reader's thread holds it for a batch, the poller's thread for an update, a
     scrape while it copies, and the thread that changes probes while it changes one of them. No thread
     formats, reads or waits while it holds the lock. Counters never go down. Events of a layout that is not
@@ -53,18 +84,8 @@ class Aggregator:
         self.epoch = 0
         self._probes: dict[str, ProbeNumbers] = {}
         self._metrics: dict[str, MetricNumbers] = {}
-        self._updates: dict[int, list[Update]] = {}
-        self._takes: dict[int, list[Take]] = {}
-        self._tables: dict[int, HistDeltas] = {}
-        self._probe_of: dict[int, str] = {}
-        self._arrived: Counter[int] = Counter()
-        self._filtered_here: set[int] = set()
-        self._let_through: Counter[int] = Counter()
-        self._counted_here: dict[str, list[int]] = {}
-        self._events_before: Counter[str] = Counter()
-        self._hits_before: Counter[str] = Counter()
-        self._kernel_hits: set[str] = set()
-        self._kernel_misses: set[str] = set()
+        self._attached: dict[int, _Attached] = {}
+        self._handlers: dict[int, Callable[[Record], None]] = {}
         self._lost: defaultdict[str, Accumulator] = defaultdict(Accumulator)
         self._lost_here: Counter[str] = Counter()
         self._decode_failures: Counter[str] = Counter()
@@ -89,10 +110,6 @@ class Aggregator:
                 self._metrics.pop(name).series.close()
             for name in self._probes.keys() - {probe.probe for probe in probes}:
                 del self._probes[name]
-                for counted in (self._events_before, self._hits_before, self._counted_here):
-                    counted.pop(name, None)
-                self._kernel_hits.discard(name)
-                self._kernel_misses.discard(name)
             for probe in probes:
                 self._declare(probe)
 
@@ -118,19 +135,19 @@ class Aggregator:
         first events of a call or a pair; each of them is a hit, and only their number arrives here.
         """
         with self._lock:
-            probe, refuse = self._probes[layout.probe], partial(count, self._lost_here)
-            updates = wiring.updates(layout, probe, self._metrics, refuse, self._cgroup)
-            if residual_filter is not None:
-                updates = [wiring.filtered(layout, residual_filter, updates, self._let_through)]
-                self._filtered_here.add(layout.layout_id)
-            self._updates[layout.layout_id] = updates
-            self._takes[layout.layout_id] = wiring.takes(probe, self._metrics)
-            self._tables[layout.layout_id] = HistDeltas(layout, probe.metrics, tables)
-            self._probe_of[layout.layout_id] = layout.probe
-            here = [one.layout_id for one in begins or (layout,)] if count_hits else []
+            probe = self._probes[layout.probe]
+            specs = probe.metrics.metrics
+            takes = dict(enumerate(metric_take(spec, self._metrics[spec.name].series) for spec in specs))
+            takes |= built_in_takes(probe.returned, probe.errors, probe.durations)
+            sums = Sums(layout, recipe(layout, probe.metrics, residual_filter), self._cgroup)
+            deltas = HistDeltas(layout, probe.metrics, tables)
+            filtered = residual_filter is not None
+            self._attached[layout.layout_id] = _Attached(layout.probe, sums, takes, deltas, filtered)
+            self._handlers[layout.layout_id] = sums.add
             if count_hits:
-                self._counted_here[layout.probe] = here
-            self._arrived.update(dict.fromkeys((layout.layout_id, *here), 0))
+                probe.counted_here = tuple(one.layout_id for one in begins or (layout,))
+                for layout_id in probe.counted_here:
+                    self._attached.setdefault(layout_id, _Attached(layout.probe))
 
     def detach(self, layout: Layout) -> None:
         """Forget a layout, of which no more events will arrive; its probe keeps its totals.
@@ -139,68 +156,82 @@ class Aggregator:
         read before this call are ignored: see ``epoch``.
         """
         with self._lock:
-            layout_id, name = layout.layout_id, layout.probe
-            here = self._counted_here.pop(name, [])
-            self._hits_before[name] += sum(self._arrived[one] for one in here)
-            came = self._let_through if layout_id in self._filtered_here else self._arrived
-            self._events_before[name] += came[layout_id]
-            for one in (layout_id, *here):
-                self._arrived.pop(one, None)
-            for known in (self._updates, self._takes, self._tables, self._probe_of, self._let_through):
-                known.pop(layout_id, None)
-            self._filtered_here.discard(layout_id)
-            if name in self._probes:
-                self._probes[name].hits.restart()
-                self._probes[name].misses.restart()
+            attached = self._attached.pop(layout.layout_id, None)
+            self._handlers.pop(layout.layout_id, None)
+            probe = self._probes.get(layout.probe)
+            if probe is not None:
+                probe.events_before += attached.events if attached else 0
+                here = [self._attached.pop(layout_id, attached) for layout_id in probe.counted_here]
+                probe.hits_before += sum(one.arrived for one in here if one is not None)
+                probe.counted_here = ()
+                probe.hits.restart()
+                probe.misses.restart()
             self.epoch += 1
 
     def watch(self, layout_id: int, handle: Callable[[Record], None]) -> None:
         """Call ``handle`` with each record of a layout that belongs to no probe, in stream order."""
         with self._lock:
-            self._updates[layout_id] = [handle]
-            self._arrived[layout_id] = 0
+            self._handlers[layout_id] = handle
 
     def unwatch(self, layout_id: int) -> None:
         """Undo ``watch``. Records of this layout that still arrive are counted as unparsed."""
         with self._lock:
-            self._updates.pop(layout_id, None)
-            self._arrived.pop(layout_id, None)
+            self._handlers.pop(layout_id, None)
 
     def also(self, layout_id: int, handle: Callable[[Record], None]) -> None:
         """Also call ``handle`` with each record of an attached layout, in stream order."""
         with self._lock:
-            self._updates[layout_id].append(handle)
+            add = self._handlers[layout_id]
+
+            def both(record: Record) -> None:
+                add(record)
+                handle(record)
+
+            self._handlers[layout_id] = both
 
     def consume(self, batch: Batch) -> None:
-        """Count a batch of events: record by record, or by the sums that the source computed."""
-        arrived, updates, unparsed = self._arrived, self._updates, batch.unparsed
+        """Count a batch of events, as records or as tallies."""
         with self._lock:
             self._expire()
+            unparsed = batch.unparsed
+            handlers = self._handlers
             for record in batch.records:
-                layout_id = record[LAYOUT_ID]
-                try:
-                    made = updates[layout_id]
-                except KeyError:
+                handle = handlers.get(record[LAYOUT_ID])
+                if handle is None:
                     unparsed += 1
-                    continue
-                arrived[layout_id] += 1
-                for update in made:
-                    update(record)
+                else:
+                    handle(record)
+            for layout_id in {record[LAYOUT_ID] for record in batch.records}:
+                self._add_up(layout_id)
             for layout_id, number in batch.arrived.items():
-                if layout_id in arrived:
-                    arrived[layout_id] += number
+                if (attached := self._attached.get(layout_id)) is not None:
+                    attached.arrived += number
+                    attached.passed += batch.passed.get(layout_id, 0)
                 else:
                     unparsed += number
-            self._let_through.update(batch.passed)
-            for tally in batch.tallies:
-                if takes := self._takes.get(tally.layout_id):
-                    takes[tally.group](tally)
-            for refused in batch.refused:
-                refuse_many(refused, partial(count, self._lost_here))
-            if unparsed:
-                self._lost_here["unparsed"] += unparsed
-            if batch.unpaired:
-                self._lost_here["unpaired"] += batch.unpaired
+            self._take(chain(batch.tallies, batch.refused))
+            for reason, number in (("unparsed", unparsed), ("unpaired", batch.unpaired)):
+                if number:
+                    self._lost_here[reason] += number
+
+    def _add_up(self, layout_id: int) -> None:
+        """Take the sums over the records of a layout."""
+        attached = self._attached.get(layout_id)
+        if attached is not None and attached.sums is not None:
+            arrived, passed, sums = attached.sums.take()
+            attached.arrived += arrived
+            attached.passed += passed
+            self._take(sums)
+
+    def _take(self, sums: Iterable[Tally | Refused]) -> None:
+        for one in sums:
+            if isinstance(one, Tally):
+                if (attached := self._attached.get(one.layout_id)) is not None:
+                    attached.takes[one.feeds](one)
+            else:
+                for reason, number in (("negative", one.negative), ("unreadable", one.unreadable)):
+                    if number:
+                        self._lost_here[reason] += number
 
     def lose(self, reason: str, number: int) -> None:
         """Count lost events that no other counter reports."""
@@ -222,24 +253,26 @@ class Aggregator:
                 return
             for name, hits in counts.hits.items():
                 self._probes[name].hits.update(hits)
-                self._kernel_hits.add(name)
+                self._probes[name].kernel_hits = True
             for name, misses in counts.misses.items():
                 self._probes[name].misses.update(misses)
-                self._kernel_misses.add(name)
+                self._probes[name].kernel_misses = True
             for reason, lost in counts.lost.items():
                 self._lost[reason].update(lost)
             self._buffer_bytes = counts.buffer_bytes
-            grown = [(self._tables.get(layout_id), readings) for layout_id, readings in counts.tables.items()]
-        for tables, readings in grown:
-            if tables is not None:
-                self.consume(tables.since(readings))
+            grown = [
+                (self._attached.get(layout_id), readings) for layout_id, readings in counts.tables.items()
+            ]
+        for attached, readings in grown:
+            if attached is not None and attached.deltas is not None:
+                self.consume(attached.deltas.since(readings))
 
     def copy(self) -> Numbers:
         """Return a copy of all numbers at this moment."""
         with self._lock:
             self._expire()
             hits, events, lost = self._ledger()
-            misses = {name: p.misses.total for name, p in self._probes.items() if name in self._kernel_misses}
+            misses = {name: p.misses.total for name, p in self._probes.items() if p.kernel_misses}
             return Numbers(
                 families=(
                     *built_in(self._namespace, self._probes, hits, misses, self._errno_name),
@@ -260,9 +293,11 @@ class Aggregator:
             return self._ledger()
 
     def _ledger(self) -> Ledger:
-        late = {layout_id: self._let_through[layout_id] for layout_id in self._filtered_here}
+        events = {name: probe.events_before for name, probe in self._probes.items()}
+        for attached in self._attached.values():
+            if attached.probe in events:
+                events[attached.probe] += attached.events
         lost = {reason: lost.total for reason, lost in self._lost.items()}
-        events = self._by_probe(dict(self._arrived) | late)
         return Ledger(self._hits(), events, lost | self._lost_here)
 
     def hits(self) -> dict[str, int]:
@@ -271,43 +306,34 @@ class Aggregator:
             return self._hits()
 
     def _hits(self) -> dict[str, int]:
-        hits = {}
-        for name, probe in self._probes.items():
-            here, before = self._counted_here.get(name, []), self._hits_before[name]
-            if name in self._kernel_hits or name in self._counted_here or before:
-                hits[name] = probe.hits.total + before + sum(self._arrived[layout_id] for layout_id in here)
-        return hits
+        return {
+            name: probe.hits.total + probe.hits_before + sum(map(self._arrived, probe.counted_here))
+            for name, probe in self._probes.items()
+            if probe.kernel_hits or probe.counted_here or probe.hits_before
+        }
 
-    def _declare(self, probe: ProbeMetrics) -> None:
-        returned, durations = (
-            HistogramCell(len(probe.return_buckets)),
-            HistogramCell(len(probe.duration_buckets)),
-        )
-        before = self._probes.get(probe.probe)
-        if before is None:
-            self._probes[probe.probe] = ProbeNumbers(
-                probe, Accumulator(), Accumulator(), returned, durations, {}
-            )
+    def _arrived(self, layout_id: int) -> int:
+        return self._attached[layout_id].arrived
+
+    def _declare(self, metrics: ProbeMetrics) -> None:
+        probe = self._probes.get(metrics.probe)
+        if probe is None:
+            returned, durations = map(_empty, (metrics.return_buckets, metrics.duration_buckets))
+            self._probes[metrics.probe] = ProbeNumbers(metrics, returned, durations)
         else:
-            if before.metrics.return_buckets == probe.return_buckets:
-                returned = before.returned
-            if before.metrics.duration_buckets == probe.duration_buckets:
-                durations = before.durations
-            self._probes[probe.probe] = before._replace(metrics=probe, returned=returned, durations=durations)
-        for spec in probe.metrics:
+            if probe.metrics.return_buckets != metrics.return_buckets:
+                probe.returned = _empty(metrics.return_buckets)
+            if probe.metrics.duration_buckets != metrics.duration_buckets:
+                probe.durations = _empty(metrics.duration_buckets)
+            probe.metrics = metrics
+        for spec in metrics.metrics:
             known = self._metrics.get(spec.name)
             if known is None:
-                failed = partial(count, self._decode_failures)
-                known = wiring.metric_numbers(spec, self._limits, failed)
+                known = metric_numbers(spec, self._limits, self._failed)
             self._metrics[spec.name] = known._replace(spec=spec)
 
-    def _by_probe(self, counts: Mapping[int, int]) -> dict[str, int]:
-        """Sum counts by layout into counts by probe, including those of detached layouts."""
-        total = {name: self._events_before[name] for name in self._probes}
-        for layout_id, number in counts.items():
-            if layout_id in self._probe_of:
-                total[self._probe_of[layout_id]] += number
-        return total
+    def _failed(self, decoder: str, events: int) -> None:
+        self._decode_failures[decoder] += events
 
     def _expire(self) -> None:
         """Every quarter of the time to live, remove the label sets that exceeded it."""
@@ -316,3 +342,7 @@ class Aggregator:
             self._expired = limits.clock()
             for metric in self._metrics.values():
                 metric.series.expire()
+
+
+def _empty(buckets: tuple[float, ...]) -> HistogramCell:
+    return HistogramCell(len(buckets))

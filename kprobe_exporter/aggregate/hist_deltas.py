@@ -3,8 +3,9 @@
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from kprobe_exporter.aggregate.updates import normal_return, whole_scale
-from kprobe_exporter.model.aggregation import Refused, Tally
+from kprobe_exporter.aggregate.fields import normal_return
+from kprobe_exporter.aggregate.recipes import whole_scale
+from kprobe_exporter.model.aggregation import RETURN_ERRORS, RETURN_VALUES, Refused, Tally
 from kprobe_exporter.model.hist import HistFeed, HistKey, HistReading, HistTable
 from kprobe_exporter.model.values import Batch, Layout, ProbeMetrics, Value, is_error
 
@@ -92,16 +93,15 @@ def _reader(layout: Layout, key: HistKey) -> Callable[[int | bytes], Value]:
 def _feed(
     layout_id: int, metrics: ProbeMetrics, table: HistTable, feed: HistFeed
 ) -> Callable[[Row], Tally | Refused | None]:
-    group, labels, place = feed.group, feed.labels, feed.value
-    built_in = group >= len(metrics.metrics)
-    spec = None if built_in else metrics.metrics[group]
+    feeds, labels, place = feed.feeds, feed.labels, feed.value
+    spec = None if feeds in (RETURN_VALUES, RETURN_ERRORS) else metrics.metrics[feeds]
     bounds = spec.buckets if spec else metrics.return_buckets
-    scale = whole_scale(spec) if spec else 1
+    scale = whole_scale(spec.scale) if spec else 1
     log2 = table.keys[place].log2
 
     def add(row: Row) -> Tally:
         values, hits, total = row
-        return Tally(layout_id, group, tuple([values[label] for label in labels]), hits, total)
+        return Tally(layout_id, feeds, tuple([values[label] for label in labels]), hits, total)
 
     def spread(row: Row) -> Tally | None:
         values, hits, total = row
@@ -111,22 +111,22 @@ def _feed(
             # All values in (2^(k-1), 2^k] fall into one bucket; 0.75 * 2^k does so without rounding.
             place_of = 0.75 * 2.0**value * scale
         else:
-            if built_in and value < 0:
+            if spec is None and value < 0:
                 return None
             place_of, total = value * scale, value * hits
         counts = [0] * (len(bounds) + 1)
         counts[bisect_left(bounds, place_of)] = hits
         key = tuple([values[label] for label in labels])
-        return Tally(layout_id, group, key, hits, total, buckets=tuple(counts))
+        return Tally(layout_id, feeds, key, hits, total, buckets=tuple(counts))
 
     def errors(row: Row) -> Tally | None:
         values, hits, _ = row
         value = values[place]
         if is_error(value):
-            return Tally(layout_id, group, (value,), hits, 0)
+            return Tally(layout_id, feeds, (value,), hits, 0)
         return None
 
     def negative(row: Row) -> Refused:
-        return Refused(layout_id, group, negative=row[1], unreadable=0)
+        return Refused(layout_id, feeds, negative=row[1], unreadable=0)
 
     return {"add": add, "spread": spread, "errors": errors, "negative": negative}[feed.use]

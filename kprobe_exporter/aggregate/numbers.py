@@ -1,12 +1,13 @@
 """The numbers of probes and metrics, and how they are copied into families."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from kprobe_exporter.aggregate.accumulator import Accumulator
-from kprobe_exporter.aggregate.series import UNKNOWN, Series
-from kprobe_exporter.aggregate.updates import HistogramCell
-from kprobe_exporter.model.values import Family, HistogramValue, LabelValues, MetricSpec, ProbeMetrics
+from kprobe_exporter.aggregate.cells import HistogramCell, MetricNumbers
+from kprobe_exporter.aggregate.series import UNKNOWN
+from kprobe_exporter.model.values import Family, HistogramValue, LabelValues, ProbeMetrics
 
 HELP = {
     "hits_total": "Firings of the probe, whatever its filter lets through.",
@@ -17,22 +18,26 @@ HELP = {
 }
 
 
-class ProbeNumbers(NamedTuple):
-    """The built-in numbers of one probe."""
+@dataclass(slots=True)
+class ProbeNumbers:
+    """The numbers that every probe has without any configuration.
+
+    ``hits`` and ``misses`` are the kernel's; ``kernel_hits`` and ``kernel_misses`` say whether it counts
+    them. ``counted_here`` are the layouts whose events the agent counts as hits. ``hits_before`` and
+    ``events_before`` are those of layouts that are detached by now.
+    """
 
     metrics: ProbeMetrics
-    hits: Accumulator
-    misses: Accumulator
     returned: HistogramCell
     durations: HistogramCell
-    errors: dict[int, int]
-
-
-class MetricNumbers(NamedTuple):
-    """One configured metric, which several probes may share."""
-
-    spec: MetricSpec
-    series: Series[Any]
+    errors: dict[int, int] = field(default_factory=dict)
+    hits: Accumulator = field(default_factory=Accumulator)
+    misses: Accumulator = field(default_factory=Accumulator)
+    kernel_hits: bool = False
+    kernel_misses: bool = False
+    counted_here: tuple[int, ...] = ()
+    hits_before: int = 0
+    events_before: int = 0
 
 
 class Ledger(NamedTuple):

@@ -11,9 +11,9 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, TypeAlias
 
+from kprobe_exporter.aggregate.fields import PLACES
 from kprobe_exporter.aggregate.nesting import NestedCalls
 from kprobe_exporter.aggregate.open_calls import Key, OpenCalls, above
-from kprobe_exporter.aggregate.updates import PLACES
 from kprobe_exporter.model import values
 from kprobe_exporter.model.values import (
     CALLER,

@@ -1,38 +1,64 @@
-"""What a layout's records are needed for, written as data, so that a source can add them up itself.
+"""What a layout's records are needed for, written as data, so that a source can add them up itself."""
 
-The functions that `updates` compiles do the same for one record at a time. Tests hold both ways to the same
-results.
-"""
+from collections.abc import Iterator, Mapping
 
-from collections.abc import Callable, Iterator
-
-from kprobe_exporter.aggregate.series import Series
-from kprobe_exporter.aggregate.updates import HistogramCell, whole_scale
-from kprobe_exporter.model.aggregation import Condition, Group, Recipe, Refused, Tally
-from kprobe_exporter.model.values import MAX_ERRNO, Layout, MetricSpec, ProbeMetrics, ReturnType, Where
+from kprobe_exporter.model.aggregation import (
+    DURATIONS,
+    RETURN_ERRORS,
+    RETURN_VALUES,
+    Group,
+    Recipe,
+    Where,
+)
+from kprobe_exporter.model.values import (
+    MAX_ERRNO,
+    Layout,
+    MetricSpec,
+    ProbeMetrics,
+    ReturnType,
+    Value,
+    is_error,
+)
 
 SMALLEST, LARGEST = -(1 << 63), (1 << 64) - 1
 """The limits of the numbers that a field can hold, signed or not."""
 
-Take = Callable[[Tally], None]
+ERRORS = Where(
+    ("return",),
+    lambda event: is_error(event["return"]),
+    ("all", (("number", "return", ">=", -MAX_ERRNO), ("number", "return", "<", 0))),
+)
 
-ERRORS: Condition = ("all", (("number", "return", ">=", -MAX_ERRNO), ("number", "return", "<", 0)))
-VALUES: Condition = ("number", "return", ">=", 0)
+
+def _no_error(event: Mapping[str, Value]) -> bool:
+    value = event["return"]
+    return isinstance(value, int) and value >= 0
 
 
-def recipe(layout: Layout, metrics: ProbeMetrics, residual_filter: Where | None) -> Recipe | None:
-    """Return all that the records of ``layout`` are needed for; None if the records themselves are needed.
+NO_ERRORS = Where(("return",), _no_error, ("number", "return", ">=", 0))
+
+
+def recipe(layout: Layout, metrics: ProbeMetrics, residual_filter: Where | None = None) -> Recipe:
+    """Return all that the records of ``layout`` are needed for."""
+    groups = [_group(number, spec) for number, spec in enumerate(metrics.metrics)]
+    if layout.returns is not None and layout.place("return") is not None:
+        groups += _return_groups(layout.returns, metrics.return_buckets)
+    if metrics.duration_buckets and layout.place("duration") is not None:
+        bounds = thresholds(metrics.duration_buckets, NANOSECONDS)
+        groups.append(Group(DURATIONS, value="duration", bounds=bounds))
+    return Recipe(tuple(groups), residual_filter)
+
+
+def source_recipe(layout: Layout, metrics: ProbeMetrics, residual_filter: Where | None) -> Recipe | None:
+    """Return the recipe with which the source can add up the records; None if it has to deliver them.
 
     Records are needed for patterns of strings; for stacks, arrays and cgroups in labels; and for conditions
     on values that the record does not hold.
     """
-    wheres = [spec.where for spec in metrics.metrics if spec.where is not None] + (
-        [residual_filter] if residual_filter else []
-    )
-    groups = [_group(spec) for spec in metrics.metrics]
-    if layout.returns is not None and layout.place("return") is not None:
-        groups += return_groups(layout.returns, metrics.return_buckets)
-    if any(label.of_thread for spec in metrics.metrics for label in spec.labels):
+    made = recipe(layout, metrics, residual_filter)
+    groups = made.groups
+    wheres = [where for where in (residual_filter, *(group.where for group in groups)) if where is not None]
+    if any(group.cgroups for group in groups):
         return None  # a thread's cgroup is known only at the event's place in the stream
     if layout.stack or not all(_writable(where, layout) for where in wheres):
         return None
@@ -41,7 +67,7 @@ def recipe(layout: Layout, metrics: ProbeMetrics, residual_filter: Where | None)
     keys = {kinds.get(key, "") for group in groups for key in group.keys}
     if numbers & {"char", "symbol", "comm"} or "texts" in keys or any("[" in kind for kind in keys):
         return None
-    return Recipe(tuple(groups), residual_filter.condition if residual_filter else None)
+    return made
 
 
 def _writable(where: Where, layout: Layout) -> bool:
@@ -51,11 +77,24 @@ def _writable(where: Where, layout: Layout) -> bool:
     return where.condition is not None and not looked_up.difference(plain).intersection(where.fields)
 
 
-def return_groups(returns: ReturnType, bounds: tuple[float, ...]) -> Iterator[Group]:
+def _group(number: int, spec: MetricSpec) -> Group:
+    return Group(
+        number,
+        keys=tuple(label.field for label in spec.labels),
+        value=spec.value,
+        bounds=thresholds(spec.buckets, whole_scale(spec.scale)) if spec.kind == "histogram" else None,
+        last=spec.kind == "gauge",
+        positive=spec.kind == "counter",
+        where=spec.where,
+        cgroups=tuple(index for index, label in enumerate(spec.labels) if label.of_thread),
+    )
+
+
+def _return_groups(returns: ReturnType, bounds: tuple[float, ...]) -> Iterator[Group]:
     """Yield the built-in groups of a return value: errors, then the histogram of values from 0 on."""
-    yield Group(keys=("return",), where=ERRORS)
+    yield Group(RETURN_ERRORS, keys=("return",), where=ERRORS)
     if not returns.pointer:
-        yield Group(value="return", bounds=thresholds(bounds, 1), where=VALUES)
+        yield Group(RETURN_VALUES, value="return", bounds=thresholds(bounds, 1), where=NO_ERRORS)
 
 
 def thresholds(bounds: tuple[float, ...], scale: float) -> tuple[int, ...]:
@@ -78,67 +117,27 @@ def _greatest(bound: float, scale: float) -> int:
     return low
 
 
-def _group(spec: MetricSpec) -> Group:
-    return Group(
-        keys=tuple(label.field for label in spec.labels),
-        value=spec.value,
-        bounds=thresholds(spec.buckets, whole_scale(spec)) if spec.kind == "histogram" else None,
-        last=spec.kind == "gauge",
-        positive=spec.kind == "counter",
-        where=spec.where.condition if spec.where else None,
-    )
+class _Part(float):
+    """The reciprocal of a whole number, to divide by: 1000 / 1e9 is 1e-06, and 1000 * 1e-9 is a bit more."""
+
+    whole: int
+
+    def __rmul__(self, value: float) -> float:
+        return value / self.whole
 
 
-def counter_take(spec: MetricSpec, series: Series[list[float]]) -> Take:
-    """Return the function that adds a tally to a counter."""
-    scale, counts = whole_scale(spec), spec.value is None
-
-    def add(tally: Tally) -> None:
-        cell = series.cell(tally.key, tally.events)
-        cell[0] += tally.events if counts else tally.sum * scale
-
-    return add
-
-
-def gauge_take(spec: MetricSpec, series: Series[list[float]]) -> Take:
-    """Return the function that sets a gauge to the last value of a tally."""
-    scale = whole_scale(spec)
-
-    def keep(tally: Tally) -> None:
-        series.cell(tally.key, tally.events)[0] = tally.sum * scale
-
-    return keep
+def whole_scale(scale: float) -> float:
+    """Return the factor, to be used as the right operand. A whole factor stays an int, so that large counts
+    stay exact. A reciprocal divides the value, so that it equals a bound that is written in decimals."""
+    if scale.is_integer():
+        return int(scale)
+    whole = round(1 / scale) if 1e-18 <= scale < 1 else 0
+    if not whole or 1 / whole != scale:
+        return scale
+    part = _Part(scale)
+    part.whole = whole
+    return part
 
 
-def histogram_take(spec: MetricSpec, series: Series[HistogramCell]) -> Take:
-    """Return the function that adds the buckets of a tally to a histogram."""
-    scale = whole_scale(spec)
-
-    def observe(tally: Tally) -> None:
-        assert tally.buckets is not None
-        series.cell(tally.key, tally.events).add(tally.buckets, tally.sum * scale)
-
-    return observe
-
-
-def return_takes(values: HistogramCell, errors: dict[int, int]) -> list[Take]:
-    """Return the functions that take the tallies of ``return_groups``."""
-
-    def count(tally: Tally) -> None:
-        (number,) = tally.key
-        assert isinstance(number, int)
-        errors[-number] = errors.get(-number, 0) + tally.events
-
-    def observe(tally: Tally) -> None:
-        assert tally.buckets is not None
-        values.add(tally.buckets, tally.sum)
-
-    return [count, observe]
-
-
-def refuse_many(refused: Refused, refuse: Callable[[str, int], None]) -> None:
-    """Report the values that could not be taken."""
-    if refused.negative:
-        refuse("negative", refused.negative)
-    if refused.unreadable:
-        refuse("unreadable", refused.unreadable)
+NANOSECONDS = whole_scale(1e-9)
+"""The factor from a record's nanoseconds to seconds."""

@@ -29,11 +29,11 @@ HistUse: TypeAlias = Literal["add", "spread", "errors", "negative"]
 class HistFeed(NamedTuple):
     """How one metric uses the rows of a table.
 
-    ``group`` is the metric's number, in the order of a Recipe's groups: first the probe's metrics, then
-    its returned errors and returned values. ``labels`` and ``value`` are indexes into the table's keys.
+    ``feeds`` is the metric, as in `aggregation.Group`. ``labels`` and ``value`` are indexes into the table's
+    keys.
     """
 
-    group: int
+    feeds: int
     use: HistUse
     labels: tuple[int, ...] = ()
     value: int = 0

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard
 
-from kprobe_exporter.model.aggregation import Condition, Refused, Tally
+from kprobe_exporter.model.aggregation import Refused, Tally, Where
 from kprobe_exporter.model.hist import HistReading, HistTable
 
 Value: TypeAlias = int | bytes | None
@@ -165,17 +165,6 @@ class Join(NamedTuple):
     end: Layout
     by: Literal["stack", "depth", "key"]
     key: tuple[str, ...] = ()
-
-
-class Where(NamedTuple):
-    """A filter that is evaluated in the agent: the fields it reads, and the test of their values.
-
-    ``condition`` is the same test as plain values; None where the filter contains string patterns.
-    """
-
-    fields: tuple[str, ...]
-    test: Callable[[Mapping[str, Value]], bool]
-    condition: Condition | None = None
 
 
 Plan: TypeAlias = Literal["count", "events", "kernel"]

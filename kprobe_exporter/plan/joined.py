@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.target import Kind
+from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.values import (
     STACK_POINTER,
     Arg,
@@ -15,7 +16,6 @@ from kprobe_exporter.model.values import (
     Plan,
     ProbeSpec,
     Unsupported,
-    Where,
 )
 from kprobe_exporter.plan.metric import filter_fields, in_nanoseconds, where
 

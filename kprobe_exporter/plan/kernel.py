@@ -8,6 +8,7 @@ from kprobe_exporter.config.values import Metric, Probe
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.fetch import FetchArg
 from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.model.aggregation import RETURN_ERRORS, RETURN_VALUES
 from kprobe_exporter.model.hist import HistFeed, HistKey, HistTable, HistUse
 from kprobe_exporter.model.values import MAX_ERRNO, ProbeSpec, ReturnType, Unsupported
 
@@ -74,10 +75,10 @@ def hist_tables(
     Raises GrammarError for a field that cannot be a key.
     """
     made = _Tables(only, {**known, **COMMON}, {**names, **RENAMED}, returns, max_series)
-    for group, metric in enumerate(probe.metrics):
-        made.metric(group, metric)
+    for number, metric in enumerate(probe.metrics):
+        made.metric(number, metric)
     if returns is not None and "return" in known:
-        made.returned(len(probe.metrics), len(probe.metrics) + 1, returns)
+        made.returned(returns)
     return made.all()
 
 
@@ -98,37 +99,37 @@ class _Tables:
         self.found: dict[tuple[tuple[HistKey, ...], str | None, str | None], HistTable] = {}
         self.whole: list[str] = []  # the triggers that together count each event once
 
-    def metric(self, group: int, metric: Metric) -> None:
+    def metric(self, number: int, metric: Metric) -> None:
         """Add the tables of one metric."""
         labels = [self._key(label.field) for label in metric.labels]
         where = parse_filter(metric.where).rename(self.names).render() if metric.where else None
         if metric.value is None:
-            self._add(group, "add", labels, where)
+            self._add(number, "add", labels, where)
             return
         value = self._key(metric.value)
         wide = metric.value == "return" and self.returns is not None and self.returns.wide
         if metric.kind == "counter":
-            self._add(group, "add", labels, where, _at_least_0(value, wide), summed=value)
+            self._add(number, "add", labels, where, _at_least_0(value, wide), summed=value)
             if value.signed:
-                self._add(group, "negative", [], where, _below_0(value, wide))
+                self._add(number, "negative", [], where, _below_0(value, wide))
             return
         # ``.log2`` loses the sign and puts 0 and 1 into one row, so values of 0 and below get a row each.
-        above = self._add(group, "spread", labels, where, _above_0(value, wide), summed=value, log2=True)
-        rest = self._add(group, "spread", labels, where, _at_most_0(value, wide), kept=value)
+        above = self._add(number, "spread", labels, where, _above_0(value, wide), summed=value, log2=True)
+        rest = self._add(number, "spread", labels, where, _at_most_0(value, wide), kept=value)
         if where is None and not self.whole:
             self.whole = [above, rest]
 
-    def returned(self, errors: int, values: int, returns: ReturnType) -> None:
+    def returned(self, returns: ReturnType) -> None:
         """Add the built-in metrics of a return value: errors by number, and a histogram from 0 on."""
         key = self.known["return"]
         if returns.pointer:
-            self._add(errors, "errors", [], f"{key.name} >= {2**64 - MAX_ERRNO}", kept=key)
+            self._add(RETURN_ERRORS, "errors", [], f"{key.name} >= {2**64 - MAX_ERRNO}", kept=key)
             return
-        self._add(values, "spread", [], _above_0(key, returns.wide), summed=key, log2=True)
+        self._add(RETURN_VALUES, "spread", [], _above_0(key, returns.wide), summed=key, log2=True)
         few = _few(key, returns.wide)
-        self._add(values, "spread", [], few, kept=key)
+        self._add(RETURN_VALUES, "spread", [], few, kept=key)
         if key.signed:
-            self._add(errors, "errors", [], few, kept=key)
+            self._add(RETURN_ERRORS, "errors", [], few, kept=key)
 
     def all(self) -> tuple[HistTable, ...]:
         """Return all tables. One of them, or two complementary ones, count what passes the probe's filter."""
@@ -138,7 +139,7 @@ class _Tables:
 
     def _add(
         self,
-        group: int,
+        metric: int,
         use: HistUse | None,
         labels: list[HistKey],
         *conditions: str | None,
@@ -156,7 +157,7 @@ class _Tables:
         kind = "log2" if log2 else "value" if kept else "cpu"
         rows = _rows(labels, kind, self.max_series)
         places = tuple(map(keys.index, labels))
-        feeds = (HistFeed(group, use, places, keys.index(value) if value else 0),) if use else ()
+        feeds = (HistFeed(metric, use, places, keys.index(value) if value else 0),) if use else ()
         same = (keys, summed_name, condition)
         before = self.found.get(same)
         if before is not None:

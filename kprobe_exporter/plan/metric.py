@@ -8,8 +8,8 @@ from kprobe_exporter.config.values import Attach, Label, Metric, Probe
 from kprobe_exporter.grammar.condition import And, Comparison, Filter, Not, Or
 from kprobe_exporter.grammar.evaluate import compile_filter
 from kprobe_exporter.grammar.filter import parse_filter
-from kprobe_exporter.model.aggregation import Condition
-from kprobe_exporter.model.values import Decoder, LabelSpec, MetricSpec, Where
+from kprobe_exporter.model.aggregation import Condition, Where
+from kprobe_exporter.model.values import Decoder, LabelSpec, MetricSpec
 
 SECOND = 1e9
 """Nanoseconds, the unit of the durations in records."""

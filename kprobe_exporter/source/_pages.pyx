@@ -137,13 +137,13 @@ cdef class PageParser:
                 continue
             self._kinds[number].tallied = True
             if recipe.residual_filter is not None:
-                self._kinds[number].residual_filter = _add_nodes(nodes, [recipe.residual_filter], shape)
+                self._kinds[number].residual_filter = _add_nodes(nodes, [recipe.residual_filter.condition], shape)
             self._kinds[number].first = len(tables)
             self._kinds[number].tables = len(recipe.groups)
-            for place, group in enumerate(recipe.groups):
-                where = -1 if group.where is None else _add_nodes(nodes, [group.where], shape)
+            for group in recipe.groups:
+                where = -1 if group.where is None else _add_nodes(nodes, [group.where.condition], shape)
                 tables.append((group, shape, where))
-                self._owners.append((shape.layout.layout_id, place))
+                self._owners.append((shape.layout.layout_id, group.feeds))
         self._nodes = <Node*>calloc(max(1, len(nodes)), sizeof(Node))
         self._tables = <Table*>calloc(max(1, len(tables)), sizeof(Table))
         keys = max([len(group.keys) for group, _, _ in tables], default=1)
@@ -484,9 +484,9 @@ cdef class PageParser:
         """Hand a table's sums over, and start it anew."""
         cdef uint32_t i, b
         cdef Cell* cell
-        layout_id, group = self._owners[number]
+        layout_id, feeds = self._owners[number]
         if table.negative or table.unreadable:
-            batch.refused.append(Refused(layout_id, group, table.negative, table.unreadable))
+            batch.refused.append(Refused(layout_id, feeds, table.negative, table.unreadable))
             table.negative = table.unreadable = 0
         if table.used == 0:
             return
@@ -499,7 +499,7 @@ cdef class PageParser:
                     [table.buckets[<size_t>i * (table.nbounds + 1) + b] for b in range(table.nbounds + 1)]
                 )
             key = self._raw_key(table.arena + cell.key, table, self._resolvers[number])
-            tallies.append(Tally(layout_id, group, key, cell.count, _int(cell.sum), cell.time, buckets))
+            tallies.append(Tally(layout_id, feeds, key, cell.count, _int(cell.sum), cell.time, buckets))
         table.used, table.arena_used = 0, 0
         memset(table.index, 0, <size_t>table.slots * 4)
 

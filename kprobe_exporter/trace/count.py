@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.numbers import Numbers
-from kprobe_exporter.aggregate.recipes import recipe
+from kprobe_exporter.aggregate.recipes import source_recipe
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.config.values import Probe
 from kprobe_exporter.labels.errno import name_of
@@ -74,7 +74,7 @@ class TraceCounts:
 
     def recipe(self, attached: Attached, plan: ProbePlan) -> Recipe | None:
         """Return the recipe that adds up a probe's records; None if they are needed one by one."""
-        return recipe(attached.layout, plan.metrics, attached.residual_filter)
+        return source_recipe(attached.layout, plan.metrics, attached.residual_filter)
 
     def attach(self, collected: Capture) -> None:
         """Register the installed probes, before their events come."""

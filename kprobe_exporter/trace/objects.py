@@ -5,8 +5,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from kprobe_exporter.aggregate.updates import getter, passes
+from kprobe_exporter.aggregate.fields import getter, passes
 from kprobe_exporter.labels.errno import name_of
+from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.values import (
     CALLER,
     CPU,
@@ -19,7 +20,6 @@ from kprobe_exporter.model.values import (
     Layout,
     Record,
     Value,
-    Where,
     is_error,
 )
 from kprobe_exporter.plan import ProbePlan

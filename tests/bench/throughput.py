@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from kprobe_exporter.aggregate.aggregator import Aggregator
-from kprobe_exporter.aggregate.recipes import recipe
+from kprobe_exporter.aggregate.recipes import source_recipe
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.labels.errno import name_of
@@ -151,7 +151,7 @@ def _pipeline(full: Full) -> float:
     )
     aggregator.declare(probe.metrics)
     aggregator.attach(layout, residual_filter=residual_filter)
-    seconds = _emptied(full, recipe(layout, probe.metrics, residual_filter), aggregator.consume)
+    seconds = _emptied(full, source_recipe(layout, probe.metrics, residual_filter), aggregator.consume)
     _check(aggregator.copy().events["seek"])
     return seconds
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
 
-from kprobe_exporter.aggregate.recipes import recipe
+from kprobe_exporter.aggregate.recipes import source_recipe
 from kprobe_exporter.model.record_layout import Geometry
 from kprobe_exporter.source.pages import ULONG_MAX, PageParser
 from tests.fuzz.mutate import Mutator
@@ -24,7 +24,7 @@ SHORT_COMMIT = Geometry(8, 4, 12, 4096)
 RECIPES = {
     shape.layout.layout_id: made
     for shape in SHAPES
-    if (made := recipe(shape.layout, PROBES[shape.layout.layout_id], None)) is not None
+    if (made := source_recipe(shape.layout, PROBES[shape.layout.layout_id], None)) is not None
 }
 CHANGES = (0, 0, 1, 1, 3, 10)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from kprobe_exporter.aggregate.recipes import recipe
+from kprobe_exporter.aggregate.recipes import source_recipe
 from kprobe_exporter.model.record_layout import Geometry
 from tests.ring_buffer import GEOMETRY, MISSED, Page, event
 from tests.unit.source.test_pages import PROBES, SHAPES, STACKS, Names, back, entry
@@ -33,7 +33,7 @@ def main() -> None:
     recipes = {
         shape.layout.layout_id: made
         for shape in SHAPES
-        if (made := recipe(shape.layout, PROBES[shape.layout.layout_id], None)) is not None
+        if (made := source_recipe(shape.layout, PROBES[shape.layout.layout_id], None)) is not None
     }
     parsers = [
         module.PageParser(GEOMETRY, SHAPES, Names(), STACKS, True, {}),

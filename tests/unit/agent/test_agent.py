@@ -259,7 +259,7 @@ def test_a_long_life_between_two_configurations_gathers_nothing(machine: Machine
     gc.collect()  # free the garbage of other tests now, so that it does not change the numbers
     definitions, threads = machine.defined(), threading.active_count()
     descriptors = len(os.listdir("/proc/self/fd"))
-    inner = [len(vars(machine.agent)["_aggregator"]._updates), len(vars(machine.agent)["_pipeline"]._flows)]
+    inner = [len(vars(machine.agent)["_aggregator"]._attached), len(vars(machine.agent)["_pipeline"]._flows)]
     for number in range(30):
         machine.fire("do_open", body=["", " sp=0x7"][number % 2])
         assert machine.reload(*texts[number % 2]) is None
@@ -267,7 +267,7 @@ def test_a_long_life_between_two_configurations_gathers_nothing(machine: Machine
     assert threading.active_count() <= threads
     assert len(os.listdir("/proc/self/fd")) <= descriptors
     assert inner == [
-        len(vars(machine.agent)["_aggregator"]._updates),
+        len(vars(machine.agent)["_aggregator"]._attached),
         len(vars(machine.agent)["_pipeline"]._flows),
     ]
     machine.shows((30, "kprobe_hits_total", "open"), (30, "kprobe_opens_total"))

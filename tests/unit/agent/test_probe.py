@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.agent.probe import LOSSES, ProbeState
 from kprobe_exporter.aggregate.numbers import Numbers
-from kprobe_exporter.model.values import Layout, Plan, ProbeSpec, Where
+from kprobe_exporter.model.aggregation import Where
+from kprobe_exporter.model.values import Layout, Plan, ProbeSpec
 from kprobe_exporter.plan import JoinedSpec, ProbePlan
 from kprobe_exporter.probing.attach import Attached
 from kprobe_exporter.tracefs.probes import Installed

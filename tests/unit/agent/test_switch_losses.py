@@ -7,7 +7,8 @@ from typing import cast
 import pytest
 
 from kprobe_exporter.agent.switch_losses import REASON, SwitchLosses
-from kprobe_exporter.model.values import Batch, KernelCounts, Where
+from kprobe_exporter.model.aggregation import Where
+from kprobe_exporter.model.values import Batch, KernelCounts
 from kprobe_exporter.probing.attach import Attached
 from tests.unit.aggregate.test_aggregator import OPEN, aggregator, record
 

@@ -15,6 +15,7 @@ from kprobe_exporter.grammar.evaluate import compile_filter
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.errno import name_of
+from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.values import (
     Arg,
     Batch,
@@ -28,7 +29,6 @@ from kprobe_exporter.model.values import (
     ProbeMetrics,
     Record,
     ReturnType,
-    Where,
 )
 
 LONG = ReturnType("long", "s64", signed=True, wide=True)

@@ -23,6 +23,7 @@ from kprobe_exporter.model.values import (
     HistogramValue,
     KernelCounts,
     Layout,
+    MetricSpec,
     ProbeMetrics,
     ProbeSpec,
     Record,
@@ -41,7 +42,8 @@ COUNTED = HistTable(
 
 
 def tables(*made: HistTable, layout: Layout = LAYOUT) -> HistDeltas:
-    return HistDeltas(layout, ProbeMetrics("p", (), (1.0,), layout.returns), made)
+    metric = MetricSpec("a_total", "counter", "help", None, ())
+    return HistDeltas(layout, ProbeMetrics("p", (metric,), (1.0,), layout.returns), made)
 
 
 def reading(rows: dict[tuple[Any, ...], tuple[int, int]], dropped: int = 0) -> HistReading:

@@ -17,7 +17,8 @@ from kprobe_exporter.grammar.definition import parse_definition
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.target import Target
 from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.model.values import Arg, Layout, MetricSpec, ProbeSpec, Unsupported, Where
+from kprobe_exporter.model.aggregation import Where
+from kprobe_exporter.model.values import Arg, Layout, MetricSpec, ProbeSpec, Unsupported
 from kprobe_exporter.plan import JoinedSpec, Kernel, ProbePlan, plan_probe, wants_tgid
 from kprobe_exporter.plan.joined import MEASURED
 from kprobe_exporter.plan.metric import in_nanoseconds, where

@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.numbers import Numbers
-from kprobe_exporter.aggregate.recipes import recipe
+from kprobe_exporter.aggregate.recipes import source_recipe
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.config.values import return_type
 from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.record_layout import Field, Geometry, Shape, StackLayout
 from kprobe_exporter.model.values import (
     Arg,
@@ -33,7 +34,6 @@ from kprobe_exporter.model.values import (
     Loss,
     MetricSpec,
     ProbeMetrics,
-    Where,
 )
 from kprobe_exporter.plan.metric import where
 from kprobe_exporter.source import pages
@@ -283,7 +283,7 @@ def test_where_times_fall_the_loss_is_all_before(kind: Any) -> None:
 @pytest.mark.parametrize("recipes", [False, True])
 def test_as_many_losses_as_pages_at_once(kind: Any, recipes: bool) -> None:
     """One pull takes at most 64 of the 200 pages; a walk that adds up records reports losses as well."""
-    made = {1: recipe(RETURN.layout, PROBES[1], None)} if recipes else None
+    made = {1: source_recipe(RETURN.layout, PROBES[1], None)} if recipes else None
     one = parser(kind, recipes=made)
     rendered = []
     for number in range(1, 201):
@@ -483,7 +483,7 @@ def test_every_event_that_is_missing_lies_in_a_loss(
     kind: Any, recipes: bool, torn: tuple[list[tuple[int, bytes | None]], dict[int, list[int]]]
 ) -> None:
     read, missing = torn
-    one = parser(kind, recipes={1: recipe(RETURN.layout, PROBES[1], None)} if recipes else None)
+    one = parser(kind, recipes={1: source_recipe(RETURN.layout, PROBES[1], None)} if recipes else None)
     losses: list[Loss] = []
     for cpu, page in read:
         if page is None:
@@ -554,7 +554,7 @@ def numbers(rendered: list[bytes], kind: Any, filtered: Where | None, *, recipes
         aggregator.declare(PROBES[shape.layout.layout_id])
         mine = filtered if shape is RETURN else None
         aggregator.attach(shape.layout, count_hits=True, residual_filter=mine)
-        written = recipe(shape.layout, PROBES[shape.layout.layout_id], mine)
+        written = source_recipe(shape.layout, PROBES[shape.layout.layout_id], mine)
         assert written is not None
         if recipes:
             made[shape.layout.layout_id] = written
