@@ -32,6 +32,13 @@ cdef enum:
 cdef enum:
     MOST_PAGES = 64
 
+cdef enum:  # ring_buffer_type of include/linux/ring_buffer.h; pages.py has the same names
+    LONG = 0
+    PADDING = 29
+    TIME_EXTEND = 30
+    TIME_STAMP = 31
+    STAMP_BITS = 59
+
 cdef enum:
     STACK = -1
     LOST = -2
@@ -305,36 +312,36 @@ cdef class PageParser:
                 kind, delta = word & 31, word >> 5
             else:
                 kind, delta = word >> 27, word & 0x7FFFFFF
-            if kind == 29 and delta == 0:
+            if kind == PADDING and delta == 0:
                 break
-            if kind == 0 or kind >= 29:
+            if kind == LONG or kind >= PADDING:
                 if at + 8 > end:
                     return DAMAGED
                 next_word = _u32(page + at + 4)
-            if kind >= 30:
+            if kind >= TIME_EXTEND:
                 stamp = (<uint64_t>next_word << 27) + delta
                 at += 8
-                if kind == 30:
+                if kind == TIME_EXTEND:
                     time += stamp
                 else:
-                    stamp |= time >> 59 << 59
-                    time = stamp if stamp >= time else stamp + (1ull << 59)
+                    stamp |= time >> STAMP_BITS << STAMP_BITS
+                    time = stamp if stamp >= time else stamp + (1ull << STAMP_BITS)
                 self.time = time
                 continue
             time += delta
             self.time = time
-            if kind == 0 or kind == 29:
-                head = 8 if kind == 0 else 4
-                if kind == 0 and next_word < 4:
+            if kind == LONG or kind == PADDING:
+                head = 8 if kind == LONG else 4
+                if kind == LONG and next_word < 4:
                     return DAMAGED
-                size = next_word - 4 if kind == 0 else next_word
+                size = next_word - 4 if kind == LONG else next_word
             else:
                 head, size = 4, 4 * <uint32_t>kind
             start = at + head
             if start > end or size > end - start:
                 return DAMAGED
             at = start + ((<size_t>size + 3) & ~<size_t>3)
-            if kind != 29:
+            if kind != PADDING:
                 state = self._event(page + start, size, time, cpu)
                 if state != WALKED:
                     return state

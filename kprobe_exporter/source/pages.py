@@ -1,5 +1,8 @@
 """Parses pages of trace_pipe_raw in plain Python, for installations without the compiled walk.
 
+Text would be nearly as fast there, but a process can forge an event in it by a file's name. Tests also hold
+the compiled walk to this one.
+
 A page is a header and records. A record is a word of length and time, and then the event (kernel/trace/
 ring_buffer.c, include/linux/ring_buffer.h; tools/lib/traceevent/kbuffer-parse.c reads the same).
 """
