@@ -12,6 +12,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from kprobe_exporter.util.token_bucket import TokenBucket
+
 BURST = 3.0
 """Seconds' worth of a limit that may fire at once."""
 
@@ -54,17 +56,14 @@ class Verdict(NamedTuple):
     again: tuple[str, ...] = ()
 
 
-class _Bucket:
-    """A token bucket. ``level`` is the number of firings still allowed; below 0 the bucket is empty."""
+def _bucket(limit: float | None, now: float) -> TokenBucket | None:
+    return TokenBucket(limit, BURST * limit, now) if limit else None
 
-    def __init__(self, limit: float) -> None:
-        self.limit = limit
-        self.level = BURST * limit
 
-    def take(self, firings: float, seconds: float) -> bool:
-        """Take so many firings in so many seconds. Return whether the bucket is empty then."""
-        self.level = min(self.level + self.limit * seconds - firings, BURST * self.limit)
-        return self.level < 0
+def _is_empty(bucket: TokenBucket, firings: float, now: float) -> bool:
+    """Take so many firings, which came since the last call, out of the bucket."""
+    bucket.level -= firings
+    return bucket.refill(now) < 0
 
 
 @dataclass(slots=True)
@@ -74,7 +73,7 @@ class _Probe:
     ``hits`` and ``read_at`` are its last reading.
     """
 
-    bucket: _Bucket | None
+    bucket: TokenBucket | None
     hits: int | None = None
     read_at: float = 0.0
     on_since: float = 0.0
@@ -84,7 +83,7 @@ class _Probe:
 
     @property
     def limit(self) -> float | None:
-        return self.bucket.limit if self.bucket else None
+        return self.bucket.rate if self.bucket else None
 
     def read(self, hits: int, now: float) -> tuple[int, float]:
         """Return the hits and the seconds since the last reading."""
@@ -101,16 +100,16 @@ class Budget:
     """
 
     def __init__(self, limit: float | None = None) -> None:
-        self._all = _Bucket(limit) if limit else None
         self._read_at = 0.0
+        self._all = _bucket(limit, self._read_at)
         self._probes: dict[str, _Probe] = {}
 
     def limit(self, limit: float | None) -> None:
         """Set the limit of all probes together. If it was raised, probes that are off because of the old
         limit are tried again."""
-        before = self._all.limit if self._all else None
+        before = self._all.rate if self._all else None
         if before != limit:
-            self._all = _Bucket(limit) if limit else None
+            self._all = _bucket(limit, self._read_at)
         if _is_raised(before, limit):
             for probe in self._probes.values():
                 if probe.until is not None and probe.by_all:
@@ -145,8 +144,8 @@ class Budget:
             fired += more
             if seconds > 0:
                 rates[name] = more / seconds
-                if probe.bucket is not None and probe.bucket.take(more, seconds):
-                    tripped.append(self._off(name, now, rates[name], probe.bucket.limit))
+                if probe.bucket is not None and _is_empty(probe.bucket, more, now):
+                    tripped.append(self._off(name, now, rates[name], probe.bucket.rate))
         tripped += self._together(fired, rates, now, enough=bool(tripped))
         again = [
             name for name, probe in self._probes.items() if probe.until is not None and probe.until <= now
@@ -157,12 +156,12 @@ class Budget:
 
     def _together(self, fired: int, rates: Mapping[str, float], now: float, *, enough: bool) -> list[Trip]:
         """Return the trip for the limit of all. ``enough``: a probe was tripped already, which suffices."""
-        seconds, self._read_at = now - self._read_at, now
+        self._read_at = now
         if self._all is None:
             return []
-        over, limit = self._all.take(fired, seconds), self._all.limit
+        over, limit = _is_empty(self._all, fired, now), self._all.rate
         if over or enough:
-            self._all = _Bucket(limit)
+            self._all = _bucket(limit, now)
         if enough or not over or not rates:
             return []
         most = max(rates, key=rates.__getitem__)
@@ -170,8 +169,7 @@ class Budget:
 
     def _on(self, probe: _Probe, now: float) -> None:
         probe.until, probe.on_since = None, now
-        if probe.bucket is not None:
-            probe.bucket = _Bucket(probe.bucket.limit)
+        probe.bucket = _bucket(probe.limit, now)
 
     def _know(self, limits: Mapping[str, float | None]) -> None:
         for name in self._probes.keys() - limits.keys():
@@ -181,7 +179,7 @@ class Budget:
             if known.until is not None and _is_raised(known.limit, limit):
                 known.until = AT_ONCE
             if known.limit != limit:
-                known.bucket = _Bucket(limit) if limit else None
+                known.bucket = _bucket(limit, known.read_at)
 
     def _off(self, name: str, now: float, rate: float, limit: float, most: float | None = None) -> Trip:
         probe = self._probes[name]

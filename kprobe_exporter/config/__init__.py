@@ -2,7 +2,7 @@
 
 Takes the paths of files and the available decoders. Gives one frozen ``Config``, or one ConfigError with
 all problems.
-May import errors, grammar and model.
+May import errors, grammar, model and util.
 """
 
 from kprobe_exporter.config.files import DEFAULT

@@ -4,6 +4,8 @@ import os
 import stat
 from pathlib import Path
 
+from kprobe_exporter.util.regular_file import NotRegularError, cannot_be_read, open_regular
+
 DEFAULT = Path(__file__).with_name("default.yaml")
 """The packaged configuration, which the agent uses if it is given none."""
 
@@ -30,7 +32,7 @@ def expand(path: Path) -> list[Path]:
         _refuse_writable(status, "directory")
         files = sorted(path.iterdir())
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise Unusable(_cannot(error)) from None
+        raise Unusable(cannot_be_read(error)) from None
     shown = [file for file in files if not file.name.startswith(".")]
     if found := [file for file in shown if file.suffix in (".yaml", ".yml")]:
         return found
@@ -40,24 +42,16 @@ def expand(path: Path) -> list[Path]:
 def read(path: Path) -> bytes:
     """Return the content of one configuration file. Raises Unusable; never waits for a writer."""
     try:
-        # Without O_NONBLOCK, opening a FIFO that has no writer would block forever.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    except (OSError, ValueError) as error:
-        raise Unusable(_cannot(error)) from None
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise Unusable("is no regular file: a configuration is read from a file on disk")
-        # The packaged file is exempt: a user who can write it can write this code as well, for
-        # example if root runs a checkout that was made under a user's umask.
-        if path != DEFAULT:
-            _refuse_writable(status, "file")
-        with open(descriptor, "rb", closefd=False) as file:
+        with open_regular(path) as file:
+            # The packaged file is exempt: a user who can write it can write this code as well, for
+            # example if root runs a checkout that was made under a user's umask.
+            if path != DEFAULT:
+                _refuse_writable(os.fstat(file.fileno()), "file")
             content = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise Unusable(_cannot(error)) from None
-    finally:
-        os.close(descriptor)
+    except NotRegularError as error:
+        raise Unusable(f"{error}: a configuration is read from a file on disk") from None
+    except (OSError, ValueError) as error:
+        raise Unusable(cannot_be_read(error)) from None
     if len(content) > MAX_BYTES:
         raise Unusable(f"is larger than {MAX_BYTES >> 20} MiB: no configuration needs so much")
     return content
@@ -75,8 +69,3 @@ def _refuse_writable(status: os.stat_result, what: str) -> None:
         raise Unusable(f"others may write this {what}: chmod o-w it")
     if status.st_mode & stat.S_IWGRP and status.st_gid != 0:
         raise Unusable(f"the group {status.st_gid} may write this {what}: chmod g-w it")
-
-
-def _cannot(error: OSError | ValueError) -> str:
-    reason = error.strerror if isinstance(error, OSError) else str(error)
-    return f"cannot be read: {reason}"

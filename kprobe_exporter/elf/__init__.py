@@ -3,7 +3,7 @@
 Takes a file's path and the name of a function. Gives the function's offset in the file, or a
 GrammarError. The ELF parser is imported when the first file is read: it takes 4 MB, and most agents
 probe no file.
-May import errors and grammar.
+May import errors, grammar and util.
 """
 
 from collections.abc import Iterator

@@ -6,7 +6,6 @@ memory for each part are bounded, and any exception of the parser becomes a Gram
 
 import errno
 import os
-import stat
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from elftools.common.utils import struct_parse
 from elftools.elf.elffile import ELFFile
 
 from kprobe_exporter.errors import GrammarError
+from kprobe_exporter.util.regular_file import NotRegularError, open_regular
 
 LARGEST_STRINGS = 1 << 28
 """Bytes of a string table. That of a browser with all its symbols has half as many."""
@@ -76,16 +76,12 @@ class Part(NamedTuple):
 def opened(path: str) -> Iterator["ElfFile"]:
     """Open a file read-only. Raises GrammarError for any fault of it, also inside the ``with`` block."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        stream = open_regular(path)
     except (OSError, ValueError) as error:
         raise GrammarError(_cannot_open(path, error)) from None
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode):
-        os.close(fd)
-        raise GrammarError(f"{path} is no regular file, so no program or library")
-    with os.fdopen(fd, "rb") as stream:
+    with stream:
         try:
-            yield ElfFile(path, stream, found.st_size)
+            yield ElfFile(path, stream, os.fstat(stream.fileno()).st_size)
         except GrammarError:
             raise
         except OSError as error:
@@ -95,6 +91,8 @@ def opened(path: str) -> Iterator["ElfFile"]:
 
 
 def _cannot_open(path: str, error: OSError | ValueError) -> str:
+    if isinstance(error, NotRegularError):
+        return f"{path} {error}, so no program or library"
     code = error.errno if isinstance(error, OSError) else None
     if code == errno.ENOENT:
         return f"there is no file {path} here; one in a container is /proc/PID/root/…, PID a process in it"

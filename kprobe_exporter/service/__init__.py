@@ -2,5 +2,5 @@
 
 Takes signals, systemd's environment and log records. Gives flags to wait for, messages to systemd and
 lines on stderr.
-May import errors.
+May import errors and util.
 """

@@ -3,6 +3,8 @@
 import logging
 from dataclasses import dataclass
 
+from kprobe_exporter.util.token_bucket import TokenBucket
+
 WINDOW = 60.0
 """Seconds over which repetitions are counted together."""
 
@@ -38,11 +40,10 @@ class _Message:
 
 
 @dataclass(slots=True)
-class _Bucket:
+class _Place:
     """The token bucket of a place in the code, and the messages that it left out for lack of tokens."""
 
-    at: float
-    tokens: float = BURST
+    bucket: TokenBucket
     began: float = 0.0  # when the first message was left out
     left_out: int = 0
     last: Key = ("", 0, "")
@@ -59,7 +60,7 @@ class Repeats:
 
     def __init__(self) -> None:
         self._messages: dict[Key, _Message] = {}  # in the order in which their windows began
-        self._buckets: dict[Place, _Bucket] = {}
+        self._places: dict[Place, _Place] = {}
         self._forgotten: list[logging.LogRecord] = []
 
     def admit(self, record: logging.LogRecord, now: float) -> bool:
@@ -86,11 +87,11 @@ class Repeats:
             if now - self._messages[oldest].began < WINDOW:
                 break
             told += self._forget(oldest)
-        for bucket in self._buckets.values():
-            if bucket.left_out and now - bucket.began >= WINDOW:
-                text = f"{bucket.left_out} more messages like this one were left out: {bucket.last[2]}"
-                told.append(_record(bucket.last, text))
-                bucket.left_out = 0
+        for place in self._places.values():
+            if place.left_out and now - place.began >= WINDOW:
+                text = f"{place.left_out} more messages like this one were left out: {place.last[2]}"
+                told.append(_record(place.last, text))
+                place.left_out = 0
         return told
 
     @property
@@ -99,20 +100,19 @@ class Repeats:
         return (
             bool(self._forgotten)
             or any(message.left_out for message in self._messages.values())
-            or any(bucket.left_out for bucket in self._buckets.values())
+            or any(place.left_out for place in self._places.values())
         )
 
     def _take_token(self, place: Place, key: Key, now: float) -> bool:
-        bucket = self._buckets.setdefault(place, _Bucket(now))
-        bucket.tokens = min(BURST, bucket.tokens + (now - bucket.at) * RATE)
-        bucket.at = now
-        if bucket.tokens >= 1:
-            bucket.tokens -= 1
+        known = self._places.get(place)
+        if known is None:
+            known = self._places[place] = _Place(TokenBucket(RATE, BURST, now))
+        if known.bucket.take(now):
             return True
-        if not bucket.left_out:
-            bucket.began = now
-        bucket.left_out += 1
-        bucket.last = key
+        if not known.left_out:
+            known.began = now
+        known.left_out += 1
+        known.last = key
         return False
 
     def _forget(self, key: Key) -> list[logging.LogRecord]:

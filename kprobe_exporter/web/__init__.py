@@ -2,5 +2,5 @@
 
 Takes sockets, plain settings and callables: the snapshot, the readiness, the reload. Gives answers over
 HTTP and HTTPS.
-May import errors, export and model.
+May import errors, export, model and util.
 """

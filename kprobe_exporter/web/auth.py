@@ -11,6 +11,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from kprobe_exporter.util.token_bucket import TokenBucket
 from kprobe_exporter.web.responses import line
 from kprobe_exporter.web.settings import Rate, WebSettings
 
@@ -31,18 +32,28 @@ class Access:
     ) -> None:
         self._app = app
         self._settings = settings
-        self._bucket = _Bucket(clock)
+        self._clock = clock
+        self._rate: Rate | None = None
+        self._bucket = TokenBucket(0, 0)
         self._passwords: Passwords | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         settings = self._settings()
-        if not self._bucket.take(settings.rate):
+        if not self._within(settings.rate):
             refusal: Response | None = line("too many requests", HTTPStatus.TOO_MANY_REQUESTS)
         elif settings.users:
             refusal = await self._refuse(settings, scope)
         else:
             refusal = None
         await (refusal or self._app)(scope, receive, _adding(settings.headers.items(), send))
+
+    def _within(self, rate: Rate | None) -> bool:
+        """Take a token for a request, if one is left. A change of the rate refills the bucket."""
+        now = self._clock()
+        if rate is not None and rate != self._rate:
+            self._bucket = TokenBucket(1 / rate.interval, rate.burst, now)
+        self._rate = rate
+        return rate is None or self._bucket.take(now)
 
     async def _refuse(self, settings: WebSettings, scope: Scope) -> Response | None:
         """Return None if the client is authenticated, else the response that refuses it."""
@@ -53,7 +64,7 @@ class Access:
             self._passwords = Passwords()
         said = credentials(Headers(scope=scope).get("authorization", ""))
         if said is None:
-            return line("say who you are", HTTPStatus.UNAUTHORIZED, _ASK)
+            return line("authentication required", HTTPStatus.UNAUTHORIZED, _ASK)
         client = scope["client"][0] if scope["client"] else ""
         try:
             if await self._passwords.match(settings.users, *said, client):
@@ -74,31 +85,6 @@ def credentials(header: str) -> tuple[bytes, bytes] | None:
     except (binascii.Error, ValueError):
         return None
     return (name, password) if colon else None
-
-
-class _Bucket:
-    """A token bucket. It starts full, and a change of its rate refills it."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._rate: Rate | None = None
-        self._tokens = 0.0
-        self._filled = 0.0
-
-    def take(self, rate: Rate | None) -> bool:
-        """Return whether one more request is within the rate, and take a token for it."""
-        if rate is None:
-            return True
-        now = self._clock()
-        if rate != self._rate:
-            self._rate, self._tokens = rate, rate.burst
-        else:
-            self._tokens = min(rate.burst, self._tokens + (now - self._filled) / rate.interval)
-        self._filled = now
-        if self._tokens < 1:
-            return False
-        self._tokens -= 1
-        return True
 
 
 def _adding(headers: ItemsView[str, str], send: Send) -> Send:

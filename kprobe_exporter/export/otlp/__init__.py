@@ -2,5 +2,5 @@
 
 Takes records, snapshots and plain settings. Gives requests to a collector; each item is counted once: as
 exported, as dropped or as failed.
-May import errors and model.
+May import errors, model and util.
 """

@@ -5,6 +5,7 @@ from hashlib import blake2b
 from struct import Struct
 
 from kprobe_exporter.model.values import CPU, LAYOUT_ID, STACK_POINTER, TID, TIME, Layout, Record
+from kprobe_exporter.util.token_bucket import TokenBucket
 
 MOST_CALLS = 16_384
 """Open calls that contain others. Above this number the oldest are discarded, and decided on again."""
@@ -15,27 +16,21 @@ _hashed, _hash = Struct("<4Q").pack, Struct(">3Q").unpack
 
 
 class Limit:
-    """A token bucket: ``per_second`` tokens a second, with room for one second's tokens, at least one.
+    """A token bucket with room for one second's tokens, at least one. ``clock`` returns seconds."""
 
-    ``clock`` returns seconds and never goes back. Not thread-safe.
-    """
-
-    __slots__ = ("_clock", "_left", "_most", "_since", "_speed")
+    __slots__ = ("_bucket", "_clock")
 
     def __init__(self, per_second: float, clock: Callable[[], float]) -> None:
-        self._speed, self._most, self._clock = per_second, max(1.0, per_second), clock
-        self._left, self._since = self._most, clock()
+        self._clock = clock
+        self._bucket = TokenBucket(per_second, max(1.0, per_second), clock())
 
     def ready(self) -> bool:
         """Whether a token is available."""
-        now = self._clock()
-        self._left = min(self._most, self._left + (now - self._since) * self._speed)
-        self._since = now
-        return self._left >= 1
+        return self._bucket.refill(self._clock()) >= 1
 
     def take(self) -> None:
         """Take a token, even if none is left. The debt is at most one second's tokens; later items wait."""
-        self._left = max(self._left - 1, -self._most)
+        self._bucket.level = max(self._bucket.level - 1, -self._bucket.burst)
 
 
 class SpanPolicy:

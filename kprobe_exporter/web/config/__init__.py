@@ -2,5 +2,5 @@
 
 Takes the file's path. Gives ``WebSettings`` or every problem of the file, again whenever the file or a
 certificate changes.
-May import config, errors and web.
+May import config, errors, util and web.
 """

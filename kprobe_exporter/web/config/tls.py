@@ -9,6 +9,7 @@ from typing import Any
 
 from kprobe_exporter.config.files import Unusable
 from kprobe_exporter.config.wording import listed
+from kprobe_exporter.util.regular_file import cannot_be_read, open_regular
 from kprobe_exporter.web.config.context import (
     CIPHERS,
     CLIENT_AUTH,
@@ -161,27 +162,12 @@ class TlsSection:
 def _read_pem(path: FilePath) -> bytes:
     """Read the file of a certificate or a key. Raises Unusable; never waits for a writer."""
     try:
-        # Without O_NONBLOCK, opening a FIFO that has no writer would block forever.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    except (OSError, ValueError) as error:
-        raise Unusable(_cannot(error)) from None
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise Unusable("is no regular file")
-        if status.st_mode & stat.S_IWOTH:
-            raise Unusable("may be written by others: chmod o-w it")
-        with open(descriptor, "rb", closefd=False) as file:
+        with open_regular(path) as file:
+            if os.fstat(file.fileno()).st_mode & stat.S_IWOTH:
+                raise Unusable("may be written by others: chmod o-w it")
             content = file.read(MAX_PEM_BYTES + 1)
-    except OSError as error:
-        raise Unusable(_cannot(error)) from None
-    finally:
-        os.close(descriptor)
+    except (OSError, ValueError) as error:
+        raise Unusable(cannot_be_read(error)) from None
     if len(content) > MAX_PEM_BYTES:
         raise Unusable(f"is larger than {MAX_PEM_BYTES >> 20} MiB")
     return content
-
-
-def _cannot(error: OSError | ValueError) -> str:
-    reason = error.strerror if isinstance(error, OSError) else str(error)
-    return f"cannot be read: {reason}"

@@ -1,0 +1,5 @@
+"""What the standard library lacks and several packages need: a token bucket, opening a regular file.
+
+Takes and gives plain values.
+May import nothing.
+"""
