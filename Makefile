@@ -8,7 +8,7 @@ bin := .venv/bin
 # Programs that virtme-ng calls; without udev it finds no port to print to, without file no busybox.
 vm-packages := busybox-static file iproute2 kmod qemu-system-x86 udev
 # Programs that the kernel suite compares the agent with, and runs it under.
-suite-packages := $(vm-packages) bpftrace libseccomp2 systemd util-linux
+suite-packages := $(vm-packages) bpftrace curl libseccomp2 systemd util-linux
 # Programs that build the container image, and run it.
 image-packages := buildah catatonit debootstrap podman runc
 # The command that `make demo` runs in the guest.
