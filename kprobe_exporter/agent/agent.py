@@ -235,7 +235,7 @@ class Agent:
         found = difference(old, config)
         before = {probe.name: probe for probe in self._probe_set.probes}
         kept = {name for name in found.kept if before[name].state != "failed"}  # failed ones are tried again
-        self._pipeline.expect(config.probes)
+        self._pipeline.prepare(config.probes)
         self._identities.configure(config)
         coming = [probe for probe in config.probes if probe.name not in kept]
         plans = {plan.probe.name: plan for plan in self._installer.plan(coming, config.settings)}

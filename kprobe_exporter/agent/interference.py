@@ -205,9 +205,9 @@ class Interference:
                     self._loaded.add(module)
                 elif module not in self._loaded:
                     continue
-                gone = ("module_gone", probe.name) in self._holding
+                was_gone = ("module_gone", probe.name) in self._holding
                 self._set("module_gone", probe.name, holds=not there)
-                if gone and there and part.spec.file == "dynamic_events" and probe.state == "up":
+                if was_gone and there and part.spec.file == "dynamic_events" and probe.state == "up":
                     repairs.append(Repair(probe.name, "replace", f"the module {module} is loaded again"))
                     break
         return repairs

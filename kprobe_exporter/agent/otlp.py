@@ -106,15 +106,15 @@ class OtlpExport:
     def add(self, attached: Attached, export: Export, pairing: Pairing, *, counted: bool) -> None:
         """Export the records of an installed probe. ``pairing`` passes them on, in the stream's order."""
         layout = attached.layout
-        told = self._selector.told(
+        on_record = self._selector.on_record(
             Exported(layout, export.signal, export.sample, export.max_per_second, _passes(attached, export)),
             attached.joined,
         )
         if attached.joined is not None:
             called = attached.spec.kind == Kind.SYSCALL
-            pairing.add(attached.joined, counted=counted, ended=told, system_call=called)
+            pairing.add(attached.joined, counted=counted, ended=on_record, system_call=called)
         else:
-            pairing.watch(layout, told)
+            pairing.watch(layout, on_record)
         self._probes[layout.layout_id] = layout.probe, layout.place("duration")
         described = Described(
             layout,

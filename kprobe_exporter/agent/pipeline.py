@@ -68,14 +68,14 @@ class Pipeline:
             self._otlp.consume(batch)
             self._identities.after()
 
-    def doubt(self, joins: Iterable[Join], *, threads: bool) -> None:
+    def reset(self, joins: Iterable[Join], *, threads: bool) -> None:
         """Count open calls as unpaired; with ``threads``, forget cgroups. The reader's thread calls it."""
         for join in joins:
             self._pairing.reset(join)
         if threads:
             self._identities.cgroups.lost()
 
-    def expect(self, probes: Iterable[Probe]) -> None:
+    def prepare(self, probes: Iterable[Probe]) -> None:
         """Prepare what these probes need, so that no event has to wait for it.
 
         It takes a while, and changes no probe. Raises StartError for exports that can never work.
@@ -104,15 +104,15 @@ class Pipeline:
             layouts |= {part.layout: part.system for part in flow.attached.parts}
         recipes = {layout_id: flow.recipe for layout_id, flow in flows.items() if flow.recipe is not None}
         swap = self._buffers.prepare(self._symbols, layouts, recipes, tgid=self._tgid)
-        gone = [flow for layout_id, flow in self._flows.items() if flows.get(layout_id) is not flow]
-        came = [flow for layout_id, flow in flows.items() if self._flows.get(layout_id) is not flow]
+        removed = [flow for layout_id, flow in self._flows.items() if flows.get(layout_id) is not flow]
+        added = [flow for layout_id, flow in flows.items() if self._flows.get(layout_id) is not flow]
         if following is not self._following:
             self._watch(following)
 
         def change() -> None:
-            for flow in gone:
+            for flow in removed:
                 self._leave(flow)
-            for flow in came:
+            for flow in added:
                 self._join(flow)
             swap()
 

@@ -117,7 +117,7 @@ class ProbeSet:
         attached = [probe.attached for probe in self.probes if not name or probe.name == name]
         joins = [one.joined for one in attached if one is not None and one.joined is not None]
         self._source.drain(LAST_TIME)
-        self._source.call(lambda: self._pipeline.doubt(joins, threads=not name))
+        self._source.call(lambda: self._pipeline.reset(joins, threads=not name))
 
     def follow_again(self, disabled: Collection[str]) -> None:
         """Enable the tracepoints of cgroups again if another process disabled one of them."""
@@ -141,23 +141,23 @@ class ProbeSet:
 
     def _dismiss(self, probes: Iterable[ProbeState]) -> None:
         """Stop these probes, take their last events and counts, and forget them."""
-        gone = [probe.attached for probe in probes if probe.attached is not None]
-        if not gone:
+        removed = [probe.attached for probe in probes if probe.attached is not None]
+        if not removed:
             return
-        self.poller.refresh(LAST_TIME, anew=True)
+        self.poller.refresh(LAST_TIME, fresh=True)
         before = self._aggregator.hits()
         self._source.drain(LAST_TIME)
-        self._switch_losses.look(gone, before)
-        for attached in gone:
+        self._switch_losses.look(removed, before)
+        for attached in removed:
             attached.pause()
         self._read_out()
-        self._switch_losses.end(gone, before)
-        for attached in gone:
+        self._switch_losses.end(removed, before)
+        for attached in removed:
             attached.remove()
             self._aggregator.detach(attached.layout)
 
     def _read_out(self) -> None:
-        if not (self._source.drain(LAST_TIME) and self.poller.refresh(LAST_TIME, anew=True)):
+        if not (self._source.drain(LAST_TIME) and self.poller.refresh(LAST_TIME, fresh=True)):
             log.debug("the last events or counts did not come within %s s", LAST_TIME)
 
     def _attach(self, probe: ProbeState) -> None:

@@ -41,10 +41,10 @@ class SwitchLosses:
             if name in self._begun and name in hits:
                 self._begun[name] = max(self._begun[name], _untold(ledger, name))
 
-    def end(self, gone: Iterable[Attached], before: Mapping[str, int]) -> None:
+    def end(self, removed: Iterable[Attached], before: Mapping[str, int]) -> None:
         """Count the losses of these, which are off and read completely. ``before`` are the earlier hits."""
         ledger = self._aggregator.ledger()
-        for name in [attached.spec.probe for attached in gone]:
+        for name in [attached.spec.probe for attached in removed]:
             begun = self._begun.pop(name, None)
             if begun is None or name not in before or name not in ledger.hits:
                 continue

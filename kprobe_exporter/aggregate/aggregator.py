@@ -99,13 +99,13 @@ class Aggregator:
         with self._lock:
             self._declare(probe)
 
-    def redeclare(self, probes: Sequence[ProbeMetrics], anew: Collection[str] = ()) -> None:
+    def redeclare(self, probes: Sequence[ProbeMetrics], reset: Collection[str] = ()) -> None:
         """Keep exactly these probes, and remove the metrics that none of them declares.
 
-        The metrics named in ``anew`` restart at 0. No attached layout may feed them.
+        The metrics named in ``reset`` restart at 0. No attached layout may feed them.
         """
         with self._lock:
-            declared = {spec.name for probe in probes for spec in probe.metrics} - set(anew)
+            declared = {spec.name for probe in probes for spec in probe.metrics} - set(reset)
             for name in self._metrics.keys() - declared:
                 self._metrics.pop(name).series.close()
             for name in self._probes.keys() - {probe.probe for probe in probes}:

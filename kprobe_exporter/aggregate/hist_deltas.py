@@ -35,11 +35,11 @@ class HistDeltas:
             passed += table.passed(reading)
             for row in table.grown(reading):
                 for feed in table.feeds:
-                    told = feed(row)
-                    if isinstance(told, Tally):
-                        batch.tallies.append(told)
-                    elif told is not None:
-                        batch.refused.append(told)
+                    increase = feed(row)
+                    if isinstance(increase, Tally):
+                        batch.tallies.append(increase)
+                    elif increase is not None:
+                        batch.refused.append(increase)
         batch.arrived[self._layout_id] = passed
         return batch
 

@@ -56,9 +56,9 @@ class OpenCalls:
     def drop(self, key: Key, left: int = 0) -> None:
         """Drop all but the first ``left`` of a list, and count them as unpaired."""
         calls = self.lists[key]
-        gone = len(calls) - left
-        self.number -= gone
-        self.unpaired += gone
+        ended = len(calls) - left
+        self.number -= ended
+        self.unpaired += ended
         del calls[left:]
         if not calls:
             del self.lists[key]

@@ -32,7 +32,7 @@ Of: TypeAlias = Callable[[Record], Any]  # returns the values of a half by which
 Take: TypeAlias = Callable[[Record], Record | None]  # handles a record; returns the record to keep, if any
 Make: TypeAlias = Callable[[Record, Record], Record | None]  # joins two halves; None if the pair is in doubt
 
-Told: TypeAlias = Callable[[Record, Record, list[Record]], None]
+OnRecord: TypeAlias = Callable[[Record, Record, list[Record]], None]
 """Called with the first half and the joined record of a call, or with the record of a single event twice; and
 with the first halves of the calls with ``ended`` that enclose it, the innermost first."""
 
@@ -81,7 +81,7 @@ class Pairing:
         return self._opened.number
 
     def add(
-        self, join: Join, *, counted: bool = False, ended: Told | None = None, system_call: bool = False
+        self, join: Join, *, counted: bool = False, ended: OnRecord | None = None, system_call: bool = False
     ) -> None:
         """Start joining; ``counted``: report the number of first halves in ``Batch.arrived``.
 
@@ -108,7 +108,7 @@ class Pairing:
         if counted:
             self._counted |= {begin.layout_id for begin in join.begins}
 
-    def watch(self, layout: Layout, seen: Told) -> None:
+    def watch(self, layout: Layout, seen: OnRecord) -> None:
         """Call ``seen`` with each record of a single event, in stream order.
 
         Raises ValueError if the layout is a half of a join.
@@ -168,7 +168,7 @@ class Pairing:
             raise ValueError("what calls lie in is not known unless the pairing is made with 'nested'")
         return self._nested
 
-    def _telling(self, join: Join, make: Make, ended: Told, *, system_call: bool) -> Make:
+    def _telling(self, join: Join, make: Make, ended: OnRecord, *, system_call: bool) -> Make:
         nested = self._open_calls()
         in_thread = join.by != "key" or join.key == ("tid",)
         if in_thread:

@@ -9,7 +9,7 @@ from kprobe_exporter.config.sites import (
     BUILT_IN,
     Alternative,
     AlternativeBuilder,
-    Refuse,
+    Report,
     no_field,
 )
 from kprobe_exporter.config.values import Attach
@@ -27,23 +27,23 @@ THREAD_KEYS = frozenset({"tid", "pid", "cpu"})
 RETURN_OF_END = "a pair's `return` is that of its last event: fetch this one's $retval under another name"
 
 
-def alternatives(probe: ProbeModel, refuse: Refuse, defined: Target | None = None) -> tuple[Alternative, ...]:
-    """Return all alternatives of a well-formed probe, in order. Problems go to ``refuse``.
+def alternatives(probe: ProbeModel, report: Report, defined: Target | None = None) -> tuple[Alternative, ...]:
+    """Return all alternatives of a well-formed probe, in order. Problems go to ``report``.
 
     ``defined`` is the target of the probe's definition, which is then the only alternative.
     """
-    found = tuple(_alternatives(probe, refuse, defined))
+    found = tuple(_alternatives(probe, report, defined))
     if found:
-        _refuse_idle_keys(probe, found, refuse)
+        _refuse_idle_keys(probe, found, report)
         if len(found) > 1:
-            _refuse_patterns(found, refuse)
+            _refuse_patterns(found, report)
     return found
 
 
-def _alternatives(probe: ProbeModel, refuse: Refuse, defined: Target | None) -> Iterator[Alternative]:
+def _alternatives(probe: ProbeModel, report: Report, defined: Target | None) -> Iterator[Alternative]:
     if defined:
         own = AttachModel.model_construct({"to"}, to=str(defined))
-        yield AlternativeBuilder(probe, defined, own, ("definition",), refuse).alternative()
+        yield AlternativeBuilder(probe, defined, own, ("definition",), report).alternative()
         return
     entries = probe.attach if isinstance(probe.attach, list) else [probe.attach]
     for index, entry in enumerate(entries):
@@ -52,39 +52,39 @@ def _alternatives(probe: ProbeModel, refuse: Refuse, defined: Target | None) -> 
             continue
         own = AttachModel(to=entry) if isinstance(entry, str) else entry
         if own.pair is not None:
-            yield _Pair(probe, own, own.pair, path, refuse).alternative()
+            yield _Pair(probe, own, own.pair, path, report).alternative()
         elif own.to is not None:
-            yield AlternativeBuilder(probe, parse_target(own.to), own, path, refuse).alternative()
+            yield AlternativeBuilder(probe, parse_target(own.to), own, path, report).alternative()
 
 
-def _refuse_idle_keys(probe: ProbeModel, found: tuple[Alternative, ...], refuse: Refuse) -> None:
+def _refuse_idle_keys(probe: ProbeModel, found: tuple[Alternative, ...], report: Report) -> None:
     """Refuse keys that would silently have no effect."""
     kinds = {target.kind for one in found for target in (one.attach.target.parts or (one.attach.target,))}
     if probe.maxactive and not kinds & {Kind.KRETPROBE, Kind.FEXIT, Kind.CALL}:
-        refuse(("maxactive",), "only a kretprobe has it, and none is attached: leave it out")
+        report(("maxactive",), "only a kretprobe has it, and none is attached: leave it out")
     if not any(one.attach.returns for one in found):
         for key in ("returns", "return_buckets"):
             if getattr(probe, key) is not None:
-                refuse((key,), "nothing here has a return value to read: leave it out")
+                report((key,), "nothing here has a return value to read: leave it out")
     if probe.duration_buckets is not None and not any(one.attach.target.kind.is_joined for one in found):
-        refuse(("duration_buckets",), "nothing here takes time: attach a call or a pair, or leave it out")
+        report(("duration_buckets",), "nothing here takes time: attach a call or a pair, or leave it out")
 
 
-def _refuse_patterns(found: tuple[Alternative, ...], refuse: Refuse) -> None:
+def _refuse_patterns(found: tuple[Alternative, ...], report: Report) -> None:
     """Refuse a pattern among several alternatives, because everything that it matches is probed together."""
     for index, one in enumerate(found):
         if one.attach.target.is_pattern:
-            refuse(("attach", index), f"{one.attach.target} is a pattern, which has no alternatives")
+            report(("attach", index), f"{one.attach.target} is a pattern, which has no alternatives")
 
 
 class _Pair:
     """Builds one pair. The probe's fetch arguments are read at its first event, as with calls."""
 
     def __init__(
-        self, probe: ProbeModel, own: AttachModel, pair: PairModel, path: Path, refuse: Refuse
+        self, probe: ProbeModel, own: AttachModel, pair: PairModel, path: Path, report: Report
     ) -> None:
         self.probe, self.own, self.pair = probe, own, pair
-        self.path, self.refuse = path, refuse
+        self.path, self.report = path, report
         self.keys = dict(self._keys())
 
     def alternative(self) -> Alternative:
@@ -99,7 +99,7 @@ class _Pair:
         )
         end = self._half(self.pair.to, ("to",), {}, returns)
         if own.returns is not None and end.attach.returns is None:
-            self.refuse((*self.path, "returns"), f"{end.attach.target} has no return value to read")
+            self.report((*self.path, "returns"), f"{end.attach.target} has no return value to read")
         self._compare_keys([*begins, end])
         fields: dict[str, FieldType | None] = {**end.fields}
         for name in {name for begin in begins for name in begin.fields}:
@@ -126,12 +126,12 @@ class _Pair:
         listed = {name: (*path, index) for index, name in enumerate(written)}
         for name, place in ({written: path} if isinstance(written, str) else listed).items():
             if name == STACK_POINTER or name in BUILT_IN - THREAD_KEYS:
-                self.refuse(place, f"{quote(name)} is no key: take a field that both events have, or tid")
+                self.report(place, f"{quote(name)} is no key: take a field that both events have, or tid")
                 continue
             try:
                 check_name(name)
             except GrammarError as error:
-                self.refuse(place, error.message, column=error.column)
+                self.report(place, error.message, column=error.column)
             else:
                 yield name, place
 
@@ -142,11 +142,11 @@ class _Pair:
         own = () if isinstance(half, str) else half.model_fields_set
         path = (*self.path, "pair", *at)
         if "return" in attach.fetch:
-            self.refuse(
+            self.report(
                 (*path, "fetch", "return") if "fetch" in own else self._written("fetch"), RETURN_OF_END
             )
         if attach.filter and "return" in parse_filter(attach.filter, fractions=True).fields:
-            self.refuse((*path, "filter"), RETURN_OF_END)
+            self.report((*path, "filter"), RETURN_OF_END)
         fields = {name: type_ for name, type_ in found.fields.items() if name != "return"}
         return Alternative(replace(attach, returns=None, guessed=False), fields)
 
@@ -159,7 +159,7 @@ class _Pair:
         target = parse_target(own.to)
         if target.kind.is_joined or target.is_pattern:
             place = path if isinstance(half, str) else (*path, "to")
-            self.refuse(place, f"{target} is not one event: name the one that is meant")
+            self.report(place, f"{target} is not one event: name the one that is meant")
         if not target.kind.is_return and not target.kind.on_event:
             returns = None
         fetched = dict((own.fetch if "fetch" in own.model_fields_set else fetch) or {})
@@ -172,12 +172,12 @@ class _Pair:
                 fetched[key] = key
             else:
                 sentence = f"{target} has no {quote(key)}: fetch it there, as {{to: …, fetch: {{…}}}}"
-                self.refuse(place, sentence)
+                self.report(place, sentence)
         if "fetch" in own.model_fields_set:
             own = own.model_copy(update={"fetch": fetched})
         probe = self.probe.model_copy(update={"fetch": fetched, "filter": None, "returns": returns})
         written = {"fetch": self._written("fetch")}
-        return AlternativeBuilder(probe, target, own, path, self.refuse, written).alternative()
+        return AlternativeBuilder(probe, target, own, path, self.report, written).alternative()
 
     def _written(self, key: str) -> Path:
         """Return the path of a key that applies to the whole pair."""
@@ -190,7 +190,7 @@ class _Pair:
             text = [target for target, found in known.items() if found and found.is_string]
             number = [target for target, found in known.items() if found and not found.is_string]
             if text and number:
-                self.refuse(place, f"{quote(key)} is text at {text[0]}, and a number at {number[0]}")
+                self.report(place, f"{quote(key)} is text at {text[0]}, and a number at {number[0]}")
 
     def _filter(self, fields: Mapping[str, FieldType | None]) -> str | None:
         """Return the pair's own filter, which the agent evaluates because it has both events."""
@@ -203,7 +203,7 @@ class _Pair:
         try:
             parsed = parse_filter(text, fractions=True).rename(names)
         except GrammarError as error:
-            self.refuse(path, error.message, column=error.column)
+            self.report(path, error.message, column=error.column)
             return None
         for part in parsed.comparisons:
             why = None
@@ -214,7 +214,7 @@ class _Pair:
             elif part.name in known:
                 why = next(map(str, check_fields(part, known)), None)
             if why:
-                self.refuse(path, why, column=part.column)
+                self.report(path, why, column=part.column)
         return parsed.render()
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from kprobe_exporter.config.fields import PATTERNS, PROBE_NAME
 from kprobe_exporter.config.schema import ProbeModel
-from kprobe_exporter.config.sites import BUILT_IN, Refuse
+from kprobe_exporter.config.sites import BUILT_IN, Report
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.definition import Definition, ProbeKind, parse_definition
 from kprobe_exporter.grammar.fetch import FetchArg
@@ -47,19 +47,19 @@ def defined_name(line: object) -> str | None:
         return None
 
 
-def spell_out(probe: ProbeModel, line: str, refuse: Refuse) -> tuple[ProbeModel, Target | None]:
+def spell_out(probe: ProbeModel, line: str, report: Report) -> tuple[ProbeModel, Target | None]:
     """Return the probe with its definition converted to its other keys, and the definition's target.
 
-    The target is None if this version cannot probe it. Problems go to ``refuse``.
+    The target is None if this version cannot probe it. Problems go to ``report``.
     """
-    return _Written(probe, line, refuse).probe_and_target()
+    return _Written(probe, line, report).probe_and_target()
 
 
 class _Written:
     """Converts one definition."""
 
-    def __init__(self, probe: ProbeModel, line: str, refuse: Refuse) -> None:
-        self.probe, self.line, self.refuse = probe, line, refuse
+    def __init__(self, probe: ProbeModel, line: str, report: Report) -> None:
+        self.probe, self.line, self.report = probe, line, report
         self.definition = parse_definition(line)
         self.on_event = self.definition.kind is ProbeKind.EPROBE
 
@@ -82,11 +82,11 @@ class _Written:
 
     def warn(self, message: str, word: str) -> None:
         """Warn that ``word`` of the line is read differently than it is written."""
-        self.refuse.warn(_HERE, message, column=self._column(word))
+        self.report.warn(_HERE, message, column=self._column(word))
 
     def wrong(self, message: str, word: str) -> None:
         """Refuse ``word`` of the line."""
-        self.refuse(_HERE, message, column=self._column(word))
+        self.report(_HERE, message, column=self._column(word))
 
     def _column(self, word: str) -> int:
         found = re.search(rf"(?<!\w){re.escape(word)}(?!\w)", self.line)
@@ -132,7 +132,7 @@ class _Written:
                 self.wrong(f"{name!r} is a built-in field: choose another name", name)
             elif name in (self.probe.fetch or {}):
                 sentence = "the definition has an argument of this name: choose another"
-                self.refuse(("fetch", name), sentence, at_key=True)
+                self.report(("fetch", name), sentence, at_key=True)
             elif not self.on_event:
                 yield name, arg.body
             elif field := self._field(arg):
@@ -153,11 +153,11 @@ class _Written:
             return self.probe.filter
         if self.probe.filter is None:
             return self.definition.filter.render()
-        self.refuse(("filter",), "the definition has a filter already, after its `if`: keep one")
+        self.report(("filter",), "the definition has a filter already, after its `if`: keep one")
         return self.probe.filter
 
     def _maxactive(self) -> int | None:
         if self.definition.maxactive is not None and self.probe.maxactive is not None:
             sentence = f"the definition says {self.definition.maxactive} already: keep one"
-            self.refuse(("maxactive",), sentence)
+            self.report(("maxactive",), sentence)
         return self.definition.maxactive or self.probe.maxactive

@@ -7,7 +7,7 @@ from kprobe_exporter.config.kernel import EVENTS
 from kprobe_exporter.config.metrics import check_where
 from kprobe_exporter.config.otlp import ExportModel, OtlpModel
 from kprobe_exporter.config.schema import ProbeModel
-from kprobe_exporter.config.sites import BUILT_IN, Alternative, Refuse
+from kprobe_exporter.config.sites import BUILT_IN, Alternative, Report
 from kprobe_exporter.config.values import Export, Otlp
 from kprobe_exporter.config.wording import listed, quote
 from kprobe_exporter.grammar.lexis import closest
@@ -68,21 +68,21 @@ def export_of(
     model: ExportModel,
     probe: ProbeModel,
     alternatives: tuple[Alternative, ...],
-    refuse: Refuse,
+    report: Report,
     *,
     short: bool,
 ) -> Export:
-    """Convert a probe's ``export``, one word if ``short``. Problems go to ``refuse``, by paths within it."""
+    """Convert a probe's ``export``, one word if ``short``. Problems go to ``report``, by paths within it."""
     if probe.aggregate == "kernel":
-        refuse((), f"the kernel keeps no events where it aggregates: {EVENTS}")
+        report((), f"the kernel keeps no events where it aggregates: {EVENTS}")
     if why := _wrong_signal(model.signal, alternatives):
-        refuse(() if short else ("as",), why)
-    check_where(model.where, alternatives, refuse)
+        report(() if short else ("as",), why)
+    check_where(model.where, alternatives, report)
     for index, name in enumerate(model.attributes):
         if why := _no_attribute(name, alternatives):
-            refuse(("attributes", index), why)
+            report(("attributes", index), why)
         elif name in model.attributes[:index]:
-            refuse(("attributes", index), f"{quote(name)} is there already: keep one")
+            report(("attributes", index), f"{quote(name)} is there already: keep one")
     return Export(model.signal, model.sample, model.max_per_second, model.where, tuple(model.attributes))
 
 

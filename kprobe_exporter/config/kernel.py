@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from kprobe_exporter.config.metrics import return_buckets
 from kprobe_exporter.config.schema import MetricModel, ProbeModel
-from kprobe_exporter.config.sites import Alternative, Refuse
+from kprobe_exporter.config.sites import Alternative, Report
 from kprobe_exporter.config.values import Metric
 from kprobe_exporter.config.wording import Path, listed, quote
 from kprobe_exporter.grammar.filter import parse_filter
@@ -23,36 +23,36 @@ WORDS = frozenset({"hitcount", "raw", "stacktrace", "STACKTRACE", "cpu", "CPU"})
 EVENTS = "leave `aggregate` out to have it"
 
 
-def refuse_probe(probe: ProbeModel, alternatives: tuple[Alternative, ...], refuse: Refuse) -> None:
+def refuse_probe(probe: ProbeModel, alternatives: tuple[Alternative, ...], report: Report) -> None:
     """Refuse the settings of a probe, except for its metrics, that hist triggers do not support."""
     if joined := [str(one.attach.target) for one in alternatives if one.attach.target.kind.is_joined]:
-        refuse(("aggregate",), f"{listed(joined)} is two events, which the agent joins: {EVENTS}")
+        report(("aggregate",), f"{listed(joined)} is two events, which the agent joins: {EVENTS}")
     if probe.stack:
-        refuse(("stack",), f"the kernel keeps no stacks where it aggregates: {EVENTS}")
+        report(("stack",), f"the kernel keeps no stacks where it aggregates: {EVENTS}")
     measured = any(one.attach.returns and one.attach.returns.fetch for one in alternatives)
     if measured and (wrong := list(_no_powers(return_buckets(probe), 1.0))):
-        refuse(("return_buckets",), _not_a_power(wrong))
+        report(("return_buckets",), _not_a_power(wrong))
 
 
 def refuse_metric(
-    model: MetricModel, metric: Metric, alternatives: tuple[Alternative, ...], refuse: Refuse
+    model: MetricModel, metric: Metric, alternatives: tuple[Alternative, ...], report: Report
 ) -> None:
     """Refuse the settings of a metric that hist triggers do not support, by paths within the metric."""
     if metric.kind == "gauge":
-        refuse(("gauge",), f"the kernel keeps no last value where it aggregates: {EVENTS}")
+        report(("gauge",), f"the kernel keeps no last value where it aggregates: {EVENTS}")
     if metric.value is not None and (why := _no_value(metric.value, alternatives)):
-        refuse(("value",), why)
+        report(("value",), why)
     if metric.kind == "histogram" and (wrong := list(_no_powers(metric.buckets or (), metric.scale))):
-        refuse(("buckets",), _not_a_power(wrong))
+        report(("buckets",), _not_a_power(wrong))
     if len(metric.labels) > MOST_LABELS:
-        refuse(("labels",), f"the kernel aggregates by {MOST_LABELS} labels at most: {EVENTS}")
+        report(("labels",), f"the kernel aggregates by {MOST_LABELS} labels at most: {EVENTS}")
     for path, field in _label_fields(model):
         if why := _no_key(field, alternatives):
-            refuse(path, why)
+            report(path, why)
     for label in metric.labels:
         if label.decode and label.decode[0].name in OF_THREAD:
-            refuse(("labels",), f"the kernel does not aggregate by {label.decode[0].name}: {EVENTS}")
-    _refuse_where(model, alternatives, refuse)
+            report(("labels",), f"the kernel does not aggregate by {label.decode[0].name}: {EVENTS}")
+    _refuse_where(model, alternatives, report)
 
 
 def _label_fields(model: MetricModel) -> Iterator[tuple[Path, str]]:
@@ -89,7 +89,7 @@ def _no_key(field: str, alternatives: tuple[Alternative, ...]) -> str | None:
     return None
 
 
-def _refuse_where(model: MetricModel, alternatives: tuple[Alternative, ...], refuse: Refuse) -> None:
+def _refuse_where(model: MetricModel, alternatives: tuple[Alternative, ...], report: Report) -> None:
     """Refuse conditions that the trigger, which evaluates them on the kernel's event, does not support."""
     if model.where is None:
         return
@@ -104,7 +104,7 @@ def _refuse_where(model: MetricModel, alternatives: tuple[Alternative, ...], ref
             why = "the kernel compares the whole register: say that it `returns` int, ssize_t or the like"
         else:
             continue
-        refuse(("where",), why, column=part.column)
+        report(("where",), why, column=part.column)
 
 
 def _no_powers(bounds: tuple[float, ...], scale: float) -> Iterator[float]:

@@ -17,7 +17,7 @@ from kprobe_exporter.config.fields import Decoders, hits_per_second
 from kprobe_exporter.config.files import Unusable, expand, read
 from kprobe_exporter.config.kernel import refuse_metric, refuse_probe
 from kprobe_exporter.config.metrics import duration_buckets, return_buckets, write_out
-from kprobe_exporter.config.names import Taken, wrong_with_space
+from kprobe_exporter.config.names import MetricNames, wrong_with_space
 from kprobe_exporter.config.otlp import ExportModel, OtlpModel
 from kprobe_exporter.config.schema import Document, GlobalModel, MetricModel, ProbeModel
 from kprobe_exporter.config.sites import Alternative
@@ -43,7 +43,7 @@ def load(paths: Sequence[Path], decoders: Decoders, environ: Mapping[str, str] =
 
 
 @dataclass(frozen=True, slots=True)
-class _Refuse:
+class _Report:
     """Collects the problems and warnings of one probe or metric, by their paths within it."""
 
     source: YamlSource
@@ -60,9 +60,9 @@ class _Refuse:
         message = f"warning: {message}"
         self.warnings.append(self.source.problem((*self.place, *path), message, column=column))
 
-    def below(self, path: Place) -> "_Refuse":
+    def below(self, path: Place) -> "_Report":
         """Return the collector for the part of the probe at ``path``."""
-        return _Refuse(self.source, (*self.place, *path), self.problems, self.warnings)
+        return _Report(self.source, (*self.place, *path), self.problems, self.warnings)
 
 
 class _Loading:
@@ -84,7 +84,7 @@ class _Loading:
             self._check_shape(source)
         settings, otlp = self._settings(sources), self._otlp(sources)
         self._check_probe_names(sources)
-        taken = Taken(settings.namespace)
+        taken = MetricNames(settings.namespace)
         probes = [probe for source in sources for probe in self._probes(source, taken)]
         if not probes and not self.problems:
             where = sources[0].file if sources else "(none)"
@@ -203,7 +203,7 @@ class _Loading:
                 else:
                     first[name] = source.where(place)
 
-    def _probes(self, source: YamlSource, taken: Taken) -> Iterator[Probe]:
+    def _probes(self, source: YamlSource, taken: MetricNames) -> Iterator[Probe]:
         """Check and yield the well-formed probes of one source."""
         for index, data in enumerate(_list(source, "probes")):
             if not isinstance(data, dict):
@@ -211,33 +211,33 @@ class _Loading:
             # Problems in metrics, export and unknown keys must hide no others, so these are left out.
             known = {key: data[key] for key in data if key in ProbeModel.model_fields}
             if model := self._valid(ProbeModel, known | {"metrics": [], "export": None}):
-                refuse = _Refuse(source, ("probes", index), self.problems, self.warnings)
-                yield self._probe(model, known, taken, refuse)
+                report = _Report(source, ("probes", index), self.problems, self.warnings)
+                yield self._probe(model, known, taken, report)
 
     def _probe(
-        self, model: ProbeModel, written: Mapping[str, object], taken: Taken, refuse: _Refuse
+        self, model: ProbeModel, written: Mapping[str, object], taken: MetricNames, report: _Report
     ) -> Probe:
         metrics = written.get("metrics")
         defined = None
         if model.definition is not None and model.attach is None:
-            model, defined = spell_out(model, model.definition, refuse)
-        attached = alternatives(model, refuse, defined)
+            model, defined = spell_out(model, model.definition, report)
+        attached = alternatives(model, report, defined)
         if model.aggregate == "kernel":
-            refuse_probe(model, attached, refuse)
+            refuse_probe(model, attached, report)
         found: dict[str, Metric] = {}
         for index, data in enumerate(metrics if isinstance(metrics, list) else []):
             place: Place = ("metrics", index)
             if not (one := self._valid(MetricModel, data)):
                 continue
-            metric = write_out(one, model, attached, refuse.below(place))
+            metric = write_out(one, model, attached, report.below(place))
             if model.aggregate == "kernel":
-                refuse_metric(one, metric, attached, refuse.below(place))
+                refuse_metric(one, metric, attached, report.below(place))
             place = (*place, metric.kind)
-            where = f"probe {model.name} at {refuse.source.where((*refuse.place, *place))}"
+            where = f"probe {model.name} at {report.source.where((*report.place, *place))}"
             if metric.name in found:
-                refuse(place, "this probe has this metric already: keep one")
+                report(place, "this probe has this metric already: keep one")
             elif sentence := taken.add(metric, where):
-                refuse(place, sentence)
+                report(place, sentence)
             found[metric.name] = metric
         return Probe(
             name=model.name or "",
@@ -252,19 +252,19 @@ class _Loading:
             stack=model.stack,
             aggregate=model.aggregate,
             limit=hits_per_second(model.limit),
-            export=self._export(written.get("export"), model, attached, refuse),
+            export=self._export(written.get("export"), model, attached, report),
         )
 
     def _export(
-        self, written: object, probe: ProbeModel, attached: tuple[Alternative, ...], refuse: _Refuse
+        self, written: object, probe: ProbeModel, attached: tuple[Alternative, ...], report: _Report
     ) -> Export | None:
         if written is None:
             return None
         if probe.enabled and not self.has_otlp:
-            refuse(("export",), NOWHERE, at_key=True)
+            report(("export",), NOWHERE, at_key=True)
         short = isinstance(written, str)
         model = self._valid(ExportModel, {"as": written} if short else written)
-        return export_of(model, probe, attached, refuse.below(("export",)), short=short) if model else None
+        return export_of(model, probe, attached, report.below(("export",)), short=short) if model else None
 
     def _valid(self, kind: type[Model], data: object) -> Model | None:
         """Return the model of a well-formed part, or None: _check_shape has reported its problems."""

@@ -6,7 +6,7 @@ from typing import Any
 from kprobe_exporter.config.fields import bounds
 from kprobe_exporter.config.names import wrong_with_label, wrong_with_metric
 from kprobe_exporter.config.schema import LabelModel, MetricModel, ProbeModel
-from kprobe_exporter.config.sites import Alternative, Refuse
+from kprobe_exporter.config.sites import Alternative, Report
 from kprobe_exporter.config.values import DURATION_BUCKETS, RETURN_BUCKETS, Decode, Label, Metric, MetricKind
 from kprobe_exporter.config.wording import Path, listed, quote
 from kprobe_exporter.grammar.condition import Comparison
@@ -31,10 +31,10 @@ def duration_buckets(probe: ProbeModel) -> tuple[float, ...]:
 
 
 def write_out(
-    model: MetricModel, probe: ProbeModel, alternatives: tuple[Alternative, ...], refuse: Refuse
+    model: MetricModel, probe: ProbeModel, alternatives: tuple[Alternative, ...], report: Report
 ) -> Metric:
-    """Return a metric with all its defaults. Problems go to ``refuse``, by paths within the metric."""
-    return _Written(model, probe, alternatives, refuse).metric()
+    """Return a metric with all its defaults. Problems go to ``report``, by paths within the metric."""
+    return _Written(model, probe, alternatives, report).metric()
 
 
 def _kind_and_name(model: MetricModel) -> tuple[MetricKind, str]:
@@ -54,19 +54,19 @@ class _Written:
         model: MetricModel,
         probe: ProbeModel,
         alternatives: tuple[Alternative, ...],
-        refuse: Refuse,
+        report: Report,
     ) -> None:
-        self.model, self.probe, self.refuse = model, probe, refuse
+        self.model, self.probe, self.report = model, probe, report
         self.alternatives = alternatives
         self.kind, self.name = _kind_and_name(model)
 
     def metric(self) -> Metric:
         """Check the model and return the metric."""
         for sentence in wrong_with_metric(self.kind, self.name):
-            self.refuse((self.kind,), sentence)
+            self.report((self.kind,), sentence)
         self._check_value()
         self._check_scale()
-        check_where(self.model.where, self.alternatives, self.refuse)
+        check_where(self.model.where, self.alternatives, self.report)
         labels = sorted(self._labels(), key=lambda label: label.name)
         about = self.name.removesuffix("_total").replace("_", " ")
         help_ = self.model.help or f"{about[:1].upper()}{about[1:]}, from kernel events."
@@ -91,22 +91,22 @@ class _Written:
                 if one.attach.returns and one.attach.returns.pointer
             ]
             if self.model.value == "return" and pointers:
-                self.refuse(path, f"{listed(pointers)} returns a pointer, which measures nothing")
+                self.report(path, f"{listed(pointers)} returns a pointer, which measures nothing")
         elif self.kind != "counter":
-            self.refuse(path, f"a {self.kind} needs `value`: the field whose number it takes")
+            self.report(path, f"a {self.kind} needs `value`: the field whose number it takes")
 
     def _check_scale(self) -> None:
         if self.model.scale is None:
             return
         if self.model.value is None:
-            self.refuse(("scale",), "there is no `value` to multiply: add one, or leave scale out")
+            self.report(("scale",), "there is no `value` to multiply: add one, or leave scale out")
         elif self.kind == "histogram" and self.model.buckets is None:
-            self.refuse(("scale",), "the usual buckets do not suit a scaled value: write `buckets`")
+            self.report(("scale",), "the usual buckets do not suit a scaled value: write `buckets`")
 
     def _buckets(self) -> tuple[float, ...] | None:
         if self.kind != "histogram":
             if self.model.buckets is not None:
-                self.refuse(("buckets",), f"only a histogram has buckets, not a {self.kind}")
+                self.report(("buckets",), f"only a histogram has buckets, not a {self.kind}")
             return None
         if self.model.buckets is not None:
             return bounds(self.model.buckets)
@@ -120,7 +120,7 @@ class _Written:
             for index, name in enumerate(written):
                 path = ("labels", index)
                 if name in written[:index]:
-                    self.refuse(path, f"the label {name!r} is there already: keep one")
+                    self.report(path, f"the label {name!r} is there already: keep one")
                 else:
                     yield self._label(name, name, path)
         else:
@@ -129,7 +129,7 @@ class _Written:
 
     def _label(self, name: str, value: str | LabelModel, path: Path) -> Label:
         for sentence in wrong_with_label(name):
-            self.refuse(path, sentence, at_key=True)
+            self.report(path, sentence, at_key=True)
         if isinstance(value, str):
             self._check_field(value, path, label=True)
             return Label(name, value)
@@ -138,28 +138,28 @@ class _Written:
         self._check_field(value.field, (*path, "field"), label=True, number=bool(of_thread))
         if of_thread and steps[0].name not in OF_THREAD:
             sentence = f"{of_thread[0]} takes a thread's id: let it be the first, with field: tid"
-            self.refuse((*path, "decode"), sentence)
+            self.report((*path, "decode"), sentence)
         return Label(name, value.field, steps)
 
     def _check_field(self, name: str, path: Path, *, number: bool = False, label: bool = False) -> None:
         """Refuse a field that in some alternative is missing, no ``number``, or not usable as a ``label``."""
         if sentence := _missing(name, self.alternatives):
-            self.refuse(path, sentence)
+            self.report(path, sentence)
         elif label and name == "duration":
-            self.refuse(path, MEASURED)
+            self.report(path, MEASURED)
         elif number and (
             text := [str(one.attach.target) for one in self.alternatives if _is_text(one, name)]
         ):
-            self.refuse(path, f"{quote(name)} is text at {listed(text)}: this needs a number")
+            self.report(path, f"{quote(name)} is text at {listed(text)}: this needs a number")
 
 
-def check_where(where: str | None, alternatives: tuple[Alternative, ...], refuse: Refuse) -> None:
+def check_where(where: str | None, alternatives: tuple[Alternative, ...], report: Report) -> None:
     """Check the filter ``where``, which the agent evaluates, against the fields of every alternative."""
     if where is None:
         return
     for part in parse_filter(where, fractions=True).comparisons:
         if why := _missing(part.name, alternatives) or _uncomparable(part, alternatives):
-            refuse(("where",), why, column=part.column)
+            report(("where",), why, column=part.column)
 
 
 def _uncomparable(part: Comparison, alternatives: tuple[Alternative, ...]) -> str | None:

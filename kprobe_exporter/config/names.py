@@ -95,7 +95,7 @@ def _series(kind: MetricKind, name: str) -> frozenset[str]:
     return frozenset({name})
 
 
-class Taken:
+class MetricNames:
     """The metrics already defined under one namespace, and the series names that they take."""
 
     def __init__(self, namespace: str) -> None:

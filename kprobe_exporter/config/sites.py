@@ -41,7 +41,7 @@ MAX_FETCH = 64
 _ARGUMENT = re.compile(r"\$arg[1-9]\d?(?!\w)")
 
 
-class Refuse(Protocol):
+class Report(Protocol):
     """Reports a problem: its path within the probe, and a message."""
 
     def __call__(self, path: Path, message: str, *, column: int = 0, at_key: bool = False) -> None: ...
@@ -69,12 +69,12 @@ class AlternativeBuilder:
         target: Target,
         own: AttachModel | HalfModel,
         path: Path,
-        refuse: Refuse,
+        report: Report,
         written: Mapping[str, Path] | None = None,
     ) -> None:
         """``written`` gives the paths of keys that neither ``own`` nor the probe itself holds."""
         self.probe, self.target, self.own = probe, target, own
-        self.path, self.refuse, self.written = path, refuse, written or {}
+        self.path, self.report, self.written = path, report, written or {}
         self.fetch = probe.fetch or {}
         self.filter = probe.filter
         returns = probe.returns
@@ -95,7 +95,7 @@ class AlternativeBuilder:
         """Check the target and return its alternative."""
         fetch: dict[str, str] = {}
         if len(self.fetch) > MAX_FETCH:
-            self.refuse(self._path("fetch"), f"at most {MAX_FETCH} can be fetched")
+            self.report(self._path("fetch"), f"at most {MAX_FETCH} can be fetched")
         for name, text in self.fetch.items():
             path = (*self._path("fetch"), name)
             self.fields[name] = None
@@ -103,7 +103,7 @@ class AlternativeBuilder:
                 self._check_name(name, path)
                 fetch[name] = self._fetched(name, text, path)
             except GrammarError as error:
-                self.refuse(path, self._here(error.message, "fetch"), column=error.column)
+                self.report(path, self._here(error.message, "fetch"), column=error.column)
         self._check_filter()
         guessed = self.returns is not None and self.guessed
         attach = Attach(self.target, fetch, self.filter, self.returns, guessed)
@@ -126,7 +126,7 @@ class AlternativeBuilder:
         if kind.is_return or kind.is_call or fetched:
             return return_type(name or "long")
         if self.own.returns is not None:
-            self.refuse((*self.path, "returns"), f"{self.target} has no return value to read")
+            self.report((*self.path, "returns"), f"{self.target} has no return value to read")
         return None
 
     def _own_fields(self) -> None:
@@ -153,9 +153,9 @@ class AlternativeBuilder:
     def _check_name(self, name: str, path: Path) -> None:
         own = name == "return" and self.target.kind is Kind.TRACEPOINT
         if name in BUILT_IN and not own:
-            self.refuse(path, f"{name!r} is a built-in field: choose another name", at_key=True)
+            self.report(path, f"{name!r} is a built-in field: choose another name", at_key=True)
         elif name == STACK_POINTER:
-            self.refuse(path, f"{name!r} is the agent's own: choose another name", at_key=True)
+            self.report(path, f"{name!r} is the agent's own: choose another name", at_key=True)
         else:
             check_name(name)
 
@@ -171,7 +171,7 @@ class AlternativeBuilder:
         if found.expression == "$arg*":
             raise GrammarError("$arg* is many: give each argument a name of its own")
         if found.warning:
-            self.refuse.warn(path, found.warning)
+            self.report.warn(path, found.warning)
         if found.expression == "$retval" and found.type is None and self.returns:
             # Without a type, kernels differ: 6.1 prints -2 as 0xfffffffffffffffe, 6.12 uses BTF's type.
             found = replace(found, type=self.returns.fetch)
@@ -186,14 +186,14 @@ class AlternativeBuilder:
             # The kernel compares no fractions; the agent, which filters calls and pairs, does.
             parts = parse_filter(self.filter, fractions=self.target.kind.is_joined).comparisons
         except GrammarError as error:
-            self.refuse(self._path("filter"), self._here(error.message, "filter"), column=error.column)
+            self.report(self._path("filter"), self._here(error.message, "filter"), column=error.column)
             return
         for part in parts:
             why = self._wrong_in_filter(part.name)
             if not why and part.name in self.compared:
                 why = next(map(str, check_fields(part, self.compared)), None)
             if why:
-                self.refuse(self._path("filter"), self._here(why, "filter"), column=part.column)
+                self.report(self._path("filter"), self._here(why, "filter"), column=part.column)
 
     def _wrong_in_filter(self, name: str) -> str | None:
         kind = self.target.kind
@@ -254,9 +254,9 @@ def _parse(text: str, target: Target) -> FetchArg:
     if not target.kind.in_file:
         return parse_fetch(text, _site(target))
     if target.kind is Kind.URETPROBE:
-        if gone := _ARGUMENT.search(text):
-            sentence = f"{gone[0]} is gone when the function returns: fetch it on entry"
-            raise GrammarError(sentence, text, gone.start())
+        if argument := _ARGUMENT.search(text):
+            sentence = f"{argument[0]} is gone when the function returns: fetch it on entry"
+            raise GrammarError(sentence, text, argument.start())
         return parse_fetch(text, FetchSite("user", returns=True))
     return parse_fetch(_ARGUMENT.sub("%di", text), FetchSite("user"))
 

@@ -134,12 +134,12 @@ class _Seen(Generic[T]):
 
     def update(self, there: dict[str, T], now: float) -> None:
         """Take in the names that are there now; others stay for ``keep`` seconds, if there is room."""
-        gone = {key: entry for key, entry in self._entries.items() if key not in there}
-        for key, entry in gone.items():
+        ended = {key: entry for key, entry in self._entries.items() if key not in there}
+        for key, entry in ended.items():
             entry.missed = now if entry.missed is None else entry.missed
             if now - entry.missed >= self._keep:
                 del self._entries[key]
-        left = [key for key in gone if key in self._entries]
+        left = [key for key in ended if key in self._entries]
         for key in left[: max(0, len(left) - MOST_NAMES)]:
             del self._entries[key]
         self._entries.update({key: _Entry(value) for key, value in there.items()})

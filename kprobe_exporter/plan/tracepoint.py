@@ -64,8 +64,8 @@ def tracepoint_specs(
 
 def _because(ways: list[ProbeSpec | Unsupported], reason: str | None) -> list[ProbeSpec | Unsupported]:
     """Return the ways to read every event, with the reason for reading them."""
-    told = reason or "this kernel counts a tracepoint in no other way"
-    return [way if isinstance(way, Unsupported) else replace(way, because=told) for way in ways]
+    because = reason or "this kernel counts a tracepoint in no other way"
+    return [way if isinstance(way, Unsupported) else replace(way, because=because) for way in ways]
 
 
 def _in_kernel(

@@ -81,18 +81,18 @@ class Repeats:
 
     def due(self, now: float) -> list[logging.LogRecord]:
         """End the windows that are over by now, and return their summaries."""
-        told, self._forgotten = self._forgotten, []
+        summaries, self._forgotten = self._forgotten, []
         while self._messages:
             oldest = next(iter(self._messages))
             if now - self._messages[oldest].began < WINDOW:
                 break
-            told += self._forget(oldest)
+            summaries += self._forget(oldest)
         for place in self._places.values():
             if place.left_out and now - place.began >= WINDOW:
                 text = f"{place.left_out} more messages like this one were left out: {place.last[2]}"
-                told.append(_record(place.last, text))
+                summaries.append(_record(place.last, text))
                 place.left_out = 0
-        return told
+        return summaries
 
     @property
     def pending(self) -> bool:

@@ -23,7 +23,7 @@ from math import ceil, floor
 
 from kprobe_exporter.model.values import MAX_ERRNO as _MAX_ERRNO, Batch
 from kprobe_exporter.model.aggregation import Refused, Tally
-from kprobe_exporter.source.pages import frame, loss, untold
+from kprobe_exporter.source.pages import frame, loss, close_gaps
 from kprobe_exporter.source.values import reader
 
 cdef enum:
@@ -241,7 +241,7 @@ cdef class PageParser:
         batch, self._batch = self._batch, Batch()
         batch.unparsed, batch.lost = self._unparsed, self._lost
         self._unparsed = self._lost = 0
-        batch.losses += untold(self._gaps, self._lasts)
+        batch.losses += close_gaps(self._gaps, self._lasts)
         cdef uint32_t i
         cdef Kind* kind
         for i in range(self._nkinds):
@@ -256,7 +256,7 @@ cdef class PageParser:
             self._empty(&self._tables[i], i, batch)
         return batch
 
-    def succeed(self, PageParser before):
+    def resume_from(self, PageParser before):
         """Go on where another one stopped, of which everything was taken: it may have left off between an
         event and its stack."""
         self._stacked, self._lasts, self._gaps = before._stacked, before._lasts, before._gaps

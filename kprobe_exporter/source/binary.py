@@ -46,7 +46,7 @@ class PagesParser(Protocol):
     def waiting(self) -> int: ...
     def pull(self, fd: int, cpu: int, pages: int) -> int: ...
     def take(self) -> Batch: ...
-    def succeed(self, before: Any) -> None: ...
+    def resume_from(self, before: Any) -> None: ...
 
 
 class BinaryPipe:
@@ -98,7 +98,7 @@ class BinaryPipe:
     def adopt(self, parser: PagesParser) -> None:
         """Continue with a parser for other layouts, between two rounds. Records that wait are kept."""
         self._hand_over(0)
-        parser.succeed(self._parser)
+        parser.resume_from(self._parser)
         self._parser = parser
 
     def close(self) -> None:

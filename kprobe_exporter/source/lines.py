@@ -75,7 +75,7 @@ class LineParser:
         self._gaps: dict[int, int] = {}
         self._gaps_at = 0
 
-    def succeed(self, before: "LineParser") -> None:
+    def resume_from(self, before: "LineParser") -> None:
         """Continue where another parser stopped, possibly in the middle of a line."""
         self._rest, self._stacks = before._rest, before._stacks
         self._last, self._gaps = before._last, before._gaps

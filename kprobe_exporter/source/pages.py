@@ -105,10 +105,10 @@ class PageParser:
     def take(self) -> Batch:
         """Return what arrived since the last call."""
         batch, self._batch = self._batch, Batch()
-        batch.losses += untold(self._gaps, self._last)
+        batch.losses += close_gaps(self._gaps, self._last)
         return batch
 
-    def succeed(self, before: "PageParser") -> None:
+    def resume_from(self, before: "PageParser") -> None:
         """Continue after the last ``take`` of another parser, perhaps between an event and its stack."""
         self._stacked, self._last, self._gaps = before._stacked, before._last, before._gaps
         self.time = before.time
@@ -224,7 +224,7 @@ def loss(cpu: int, start: int, end: int) -> Loss:
     return Loss(cpu, start, end) if start <= end else Loss(cpu, 0, start)
 
 
-def untold(gaps: set[int], last: Mapping[int, int]) -> list[Loss]:
+def close_gaps(gaps: set[int], last: Mapping[int, int]) -> list[Loss]:
     """Return the losses of these CPUs whose end is not known yet, and clear ``gaps``."""
     losses = [loss(cpu, last.get(cpu, 0), UNKNOWN) for cpu in sorted(gaps)]
     gaps.clear()

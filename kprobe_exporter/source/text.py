@@ -18,7 +18,7 @@ class LinesParser(Protocol):
     """Turns the bytes into batches, and keeps what is unfinished."""
 
     def feed(self, data: bytes) -> Batch: ...
-    def succeed(self, before: Any) -> None: ...
+    def resume_from(self, before: Any) -> None: ...
 
 
 class TextPipe:
@@ -47,7 +47,7 @@ class TextPipe:
 
     def adopt(self, parser: LinesParser) -> None:
         """Continue with a parser for other layouts, between two rounds."""
-        parser.succeed(self._parser)
+        parser.resume_from(self._parser)
         self._parser = parser
 
     def close(self) -> None:

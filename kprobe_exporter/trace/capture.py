@@ -105,7 +105,7 @@ def collected(
     kernel = known_kernel(instance, found, resolver, MOST, binary=True)
     layout_ids, taken = itertools.count(), names_in_use(instance)
     named = {probe.name for probe in probes}
-    made = Capture([], [], None, frozenset(probe.name for probe in found) - named, warn)
+    capture = Capture([], [], None, frozenset(probe.name for probe in found) - named, warn)
     refused: dict[str, str] = {}
     pairing = Pairing()
     layouts: dict[Layout, str] = {}
@@ -114,8 +114,8 @@ def collected(
         for each in found:
             probe = _fetching_all(each, kernel) if all_fields else each
             plan = plan_probe(probe, NAMESPACE, DECODERS, kernel, layout_ids)
-            one_of_many = each.name in made.matched
-            others = [part.spec for part in made.parts]
+            one_of_many = each.name in capture.matched
+            others = [part.spec for part in capture.parts]
             # Explaining a refusal reads all symbols of the kernel, which is too slow for each match.
             explain = _plain if one_of_many else resolver.explain
             attached, reasons = settle(instance, plan, taken, others, explain)
@@ -124,8 +124,8 @@ def collected(
                     raise TracefsError(" ".join(f"{target}: {why}" for target, why in reasons.items()))
                 refused |= reasons
                 continue
-            made.plans.append(plan)
-            made.attached.append(attached)
+            capture.plans.append(plan)
+            capture.attached.append(attached)
             if attached.spec.plan != "events":
                 continue
             layouts |= {part.layout: part.system for part in attached.parts}
@@ -133,11 +133,11 @@ def collected(
                 pairing.add(attached.joined, counted=not attached.counted_by_kernel)
             elif recipe := recipes(attached, plan):
                 kept[attached.layout.layout_id] = recipe
-        made.leave_out(refused, len(found))
+        capture.leave_out(refused, len(found))
         if layouts:
             if any(layout.caller or layout.stack for layout in layouts):
                 symbols.name(0)  # loads the symbols before the probes are enabled: it is slow
-            made.pipe = open_pipe(
+            capture.pipe = open_pipe(
                 instance,
                 event_source,
                 symbols,
@@ -147,11 +147,11 @@ def collected(
                 buffer_kib,
                 tgid=tgid,
             )
-        yield made
+        yield capture
     finally:
-        if made.pipe is not None:
-            made.pipe.close()
-        for attached in made.attached:
+        if capture.pipe is not None:
+            capture.pipe.close()
+        for attached in capture.attached:
             attached.remove()
 
 
@@ -181,10 +181,12 @@ def _knows_caller(attach: Attach) -> bool:
 
 
 def _fetching_all(probe: Probe, kernel: Kernel) -> Probe:
-    made = replace(probe, attach=tuple(_fetching(attach, kernel) for attach in probe.attach))
+    widened = replace(probe, attach=tuple(_fetching(attach, kernel) for attach in probe.attach))
     # Without eprobes the tracepoint's own record is read, and only the fields that a metric uses.
-    labels = tuple(Label(name, name) for attach in made.attach for name in attach.fetch)
-    return replace(made, metrics=tuple(replace(one, labels=one.labels + labels) for one in made.metrics))
+    labels = tuple(Label(name, name) for attach in widened.attach for name in attach.fetch)
+    return replace(
+        widened, metrics=tuple(replace(one, labels=one.labels + labels) for one in widened.metrics)
+    )
 
 
 def _fetching(attach: Attach, kernel: Kernel) -> Attach:

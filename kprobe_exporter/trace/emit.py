@@ -32,8 +32,8 @@ def configuration(
     if stacks:
         lines.append("    stack: true")
     first, *others = lines
-    told = escaped(shlex.join(command)).replace("\n", "\\n").replace("\t", "\\t")
-    comment = f"# {told}\n" if command else ""
+    shown = escaped(shlex.join(command)).replace("\n", "\\n").replace("\t", "\\t")
+    comment = f"# {shown}\n" if command else ""
     return "\n".join([f"{comment}probes:", first.replace("    ", "  - ", 1), *others]) + "\n"
 
 

@@ -42,13 +42,13 @@ def write_objects(
     wanted = [each_event(probe, stacks=stacks) for probe in probes]
     with collected(
         instance, wanted, objects.consume, buffer_kib, warn=warn, tgid=True, all_fields=True
-    ) as made:
-        for plan, attached in zip(made.plans, made.attached, strict=True):
+    ) as capture:
+        for plan, attached in zip(capture.plans, capture.attached, strict=True):
             objects.add(
                 plan, attached.layout, attached.spec.kind, attached.spec.target, attached.residual_filter
             )
         with suppress(Gone):
-            _run(made, threads, stop, out, seconds, lambda passed: None)
+            _run(capture, threads, stop, out, seconds, lambda passed: None)
             objects.finish()
         stats = buffer_stats(instance.files, instance.path)
     return stats.overrun + stats.dropped
@@ -77,12 +77,12 @@ def show_counts(
     counts = TraceCounts(title, narrowed)
     wanted = [counting(probe, narrowed=each, stacks=False) for probe in probes]
     screen = _Screen(out, color=color)
-    with collected(instance, wanted, counts.consume, buffer_kib, warn=warn, recipes=counts.recipe) as made:
-        counts.attach(made)
+    with collected(instance, wanted, counts.consume, buffer_kib, warn=warn, recipes=counts.recipe) as capture:
+        counts.attach(capture)
 
         def redraw(passed: float, *, last: bool = False) -> None:
             try:
-                counts.update(read_counts(instance, made.parts))
+                counts.update(read_counts(instance, capture.parts))
             except OSError as error:
                 raise TracefsError(f"the kernel's counts cannot be read: {error.strerror}.") from None
             table = counts.table(passed, last=last)
@@ -90,7 +90,7 @@ def show_counts(
                 screen.draw(table)
 
         with suppress(Gone):
-            redraw(_run(made, threads, stop, out, seconds, redraw), last=True)
+            redraw(_run(capture, threads, stop, out, seconds, redraw), last=True)
 
 
 class _Screen:
@@ -111,7 +111,7 @@ class _Screen:
 
 
 def _run(
-    made: Capture,
+    capture: Capture,
     threads: TracedThreads,
     stop: Interrupt,
     out: Output,
@@ -119,24 +119,24 @@ def _run(
     every_second: Callable[[float], None],
 ) -> float:
     """Enable, read until a request to stop, disable, read the rest; return the seconds it was enabled."""
-    made.enable()
+    capture.enable()
     started = time.monotonic()
     drawn = passed = 0.0
     while not stop.is_set() and (seconds is None or passed < seconds):
         left = TURN if seconds is None else min(TURN, seconds - passed)
-        stop.wait_for(made.pipe.descriptors if made.pipe else (), left, out.watched)
-        if made.pipe is not None:
-            made.pipe.empty(last=False)
+        stop.wait_for(capture.pipe.descriptors if capture.pipe else (), left, out.watched)
+        if capture.pipe is not None:
+            capture.pipe.empty(last=False)
         threads.look()
         passed = time.monotonic() - started
         if passed - drawn >= REDRAW:
             every_second(passed)
             drawn = passed
-    for attached in made.attached:
+    for attached in capture.attached:
         attached.disable()
     passed = time.monotonic() - started
-    if made.pipe is not None:
-        made.pipe.empty(last=True)
+    if capture.pipe is not None:
+        capture.pipe.empty(last=True)
     return passed
 
 

@@ -63,13 +63,13 @@ def delete(files: Tracefs, group: str, event: str) -> str | None:
 
 def delete_group(files: Tracefs, group: str) -> tuple[list[str], list[str]]:
     """Delete every event of a group. Return the deleted names, and a sentence for each that remains."""
-    gone, stayed = [], []
+    deleted, remaining = [], []
     for defined in list_definitions(files):
         if defined.group != group:
             continue
         reason = delete(files, group, defined.event)
         if reason is None:
-            gone.append(f"{group}/{defined.event}")
+            deleted.append(f"{group}/{defined.event}")
         else:
-            stayed.append(f"{group}/{defined.event} could not be deleted: {reason}.")
-    return gone, stayed
+            remaining.append(f"{group}/{defined.event} could not be deleted: {reason}.")
+    return deleted, remaining

@@ -228,10 +228,10 @@ class Instance:
         return _rmdir(self.files, self.path)
 
     def _sweep(self) -> None:
-        gone, stayed = delete_group(self.files, self.group)
-        if gone:
-            log.debug("deleted %s", ", ".join(gone))
-        for sentence in stayed:
+        deleted, remaining = delete_group(self.files, self.group)
+        if deleted:
+            log.debug("deleted %s", ", ".join(deleted))
+        for sentence in remaining:
             log.warning("%s", sentence)
 
     def _reclaim(self) -> None:

@@ -113,18 +113,18 @@ class Poller:
     def start(self) -> None:
         self._thread.start()
 
-    def refresh(self, timeout: float, *, anew: bool = False, watching: bool = False) -> bool:
+    def refresh(self, timeout: float, *, fresh: bool = False, watching: bool = False) -> bool:
         """Have numbers no older than MAX_AGE delivered. Return False if this takes more than ``timeout`` s.
 
-        ``anew``: the read must start after this call; one under way may have read some numbers before it.
+        ``fresh``: the read must start after this call; one under way may have read some numbers before it.
         ``watching``: numbers of any read serve, and a read for it does not count as a scrape's refresh.
         """
         with self._condition:
             last = self._finished if watching else self._served
-            if (not anew and self._clock() - last < MAX_AGE) or self._closed:
+            if (not fresh and self._clock() - last < MAX_AGE) or self._closed:
                 return True
             self._serving |= not watching
-            wanted = self._attempts + (2 if anew and self._under_way else 1)
+            wanted = self._attempts + (2 if fresh and self._under_way else 1)
             self._wanted = max(self._wanted, wanted)
             self._condition.notify_all()
             return self._condition.wait_for(lambda: self._attempts >= wanted or self._closed, timeout)

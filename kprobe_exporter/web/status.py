@@ -79,8 +79,8 @@ def _summary(snapshot: Snapshot) -> str:
     ]
     for age in _samples(snapshot, AGE).values():
         if age > OLD:
-            told = "never" if age == float("inf") else f"{age:.0f} s ago"
-            tiles.append(_tile(told, "the kernel's counts were read", "bad"))
+            ago = "never" if age == float("inf") else f"{age:.0f} s ago"
+            tiles.append(_tile(ago, "the kernel's counts were read", "bad"))
     return f'<section class="tiles">{"".join(tiles)}</section>\n'
 
 

@@ -28,5 +28,5 @@ def partial(signal: Signal, response: Any) -> RequestOutcome:
             response = kind.FromString(response)
         except Exception:  # not an OTLP response: only the status is known, and it means success
             return RequestOutcome(True)
-    told = response.partial_success
-    return RequestOutcome(True, told.error_message, rejected=max(0, getattr(told, rejected)))
+    partial = response.partial_success
+    return RequestOutcome(True, partial.error_message, rejected=max(0, getattr(partial, rejected)))

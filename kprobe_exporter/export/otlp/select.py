@@ -15,7 +15,7 @@ from kprobe_exporter.model.values import LAYOUT_ID, TID, TIME, Batch, Emission, 
 
 Signal: TypeAlias = Literal["log", "span"]
 
-Told: TypeAlias = Callable[[Record, Record, Sequence[Record]], None]
+OnRecord: TypeAlias = Callable[[Record, Record, Sequence[Record]], None]
 """Takes a call's first half and its joined record, or a single event's record twice; and the first halves of
 the open calls that the thread is in, the innermost first."""
 
@@ -79,9 +79,9 @@ class _Waiting:
 class Selector:
     """Selects the records to export. The reader's thread owns it, so there is no lock.
 
-    The functions that ``told`` returns are called in the stream's order. ``consume`` follows for the batch,
-    when the thread's container is known. ``tick`` follows each round of the reader and limits the wait for
-    stacks. Guarantees:
+    The functions that ``on_record`` returns are called in the stream's order. ``consume`` follows for the
+    batch, when the thread's container is known. ``tick`` follows each round of the reader and limits the
+    wait for stacks. Guarantees:
 
     - Either all calls of a trace that pass their filters are exported, or none. The outermost call's share
       and limits decide for the whole trace, when the first item in it is to be exported.
@@ -93,7 +93,7 @@ class Selector:
       not. The items of an admitted trace also count against the limits, so that later traces wait for them.
 
     ``max_per_second`` is for all probes together. A call costs 2 µs if it is sampled out and 3.5 µs if it is
-    exported, with the function from ``told``; a log record costs 0.2 and 1.5 µs. Filters cost extra.
+    exported, with the function from ``on_record``; a log record costs 0.2 and 1.5 µs. Filters cost extra.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Selector:
         self._calls_with_stack: set[int] = set()
         self._until = 0
 
-    def told(self, exported: Exported, join: Join | None = None) -> Told:
+    def on_record(self, exported: Exported, join: Join | None = None) -> OnRecord:
         """Return the function to call for each record of a probe, in the stream's order.
 
         Raises ValueError if the signal is a span but the probe's events are not joined.
@@ -179,7 +179,7 @@ class Selector:
         for waiting in list(self._waiting.values()):
             self._release(waiting)
 
-    def _span(self, exported: Exported, source: SpanPolicy, *, stack: bool) -> Told:
+    def _span(self, exported: Exported, source: SpanPolicy, *, stack: bool) -> OnRecord:
         ended, passes = self._traces.ended, exported.passes
         outlet = self._outlets["span"]
 
@@ -201,7 +201,7 @@ class Selector:
 
         return span
 
-    def _log(self, exported: Exported, source: SpanPolicy, *, stack: bool) -> Told:
+    def _log(self, exported: Exported, source: SpanPolicy, *, stack: bool) -> OnRecord:
         around, passes, sample, chance = self._traces.around, exported.passes, exported.sample, self._chance
         outlet = self._outlets["log"]
 

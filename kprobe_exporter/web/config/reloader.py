@@ -91,9 +91,9 @@ class WebConfigReloader:
         self._files = outcome.files
         self._seen = self._held
         self._unread_since = 0 if outcome.unread else None
-        problems, told, self._problems = outcome.problems, self._problems, outcome.problems
+        problems, known, self._problems = outcome.problems, self._problems, outcome.problems
         if outcome.settings is None:
-            if problems != told or not outcome.unread:
+            if problems != known or not outcome.unread:
                 log.error("the web configuration has changed, and the old one holds: %s", _told(problems))
         elif why := _needs_restart(self._settings, outcome.settings):
             log.error("%s: %s; until then the old web configuration holds", self._path, why)

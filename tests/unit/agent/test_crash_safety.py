@@ -150,7 +150,7 @@ def test_a_change_that_the_kernel_refuses(
 ) -> None:
     """Each change fails in turn: the reason is one sentence at most, and the next start removes the rest."""
     caplog.set_level(logging.INFO)
-    told = 0
+    on_record = 0
     for at in range(1, points + 1):
         caplog.clear()
         life = Life(tmp_path / str(at))
@@ -161,7 +161,7 @@ def test_a_change_that_the_kernel_refuses(
         assert [record for record in caplog.records if record.exc_info] == [], where
         assert "Traceback" not in caplog.text, where
         if reason is not None:
-            told += 1
+            on_record += 1
             assert "\n" not in reason, where
             assert reason.endswith("."), where
         assert life.error is None or isinstance(life.error, KprobeExporterError), where
@@ -173,4 +173,4 @@ def test_a_change_that_the_kernel_refuses(
             assert life.lead() is None, where
         assert life.ours() == [], where
         assert life.foreign_is_untouched(), where
-    assert told >= 1
+    assert on_record >= 1

@@ -245,38 +245,38 @@ def test_a_poller_stuck_in_the_kernel_stops_no_scrape(machine: Watched) -> None:
 
 def interruptions(machine: Watched, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
     """Collect the calls of ``interrupted``: the probe's name, and whether recording was on again by then."""
-    told: list[tuple[str, bool]] = []
+    on_record: list[tuple[str, bool]] = []
     tracing_on, enable = f"instances/{GROUP}/tracing_on", f"{EVENTS}/open/enable"
 
     def interrupted(name: str) -> None:
         enabled = machine.files.exists(enable) and machine.read_file(enable).startswith(b"1")
-        told.append((name, machine.real_read(tracing_on) == b"1" and enabled))
+        on_record.append((name, machine.real_read(tracing_on) == b"1" and enabled))
 
     monkeypatch.setattr(machine.agent._probe_set, "interrupted", interrupted)
-    return told
+    return on_record
 
 
 def test_what_interrupts_recording_casts_doubt_before_it_is_mended(
     machine: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = interruptions(machine, monkeypatch)
+    on_record = interruptions(machine, monkeypatch)
     machine.look()
-    assert told == []
+    assert on_record == []
     machine.files.write(f"instances/{GROUP}/tracing_on", "0")
     machine.look()
-    assert told == [("", False)]
+    assert on_record == [("", False)]
     machine.look()
     machine.files.write(f"{EVENTS}/open/enable", "0")
     machine.look()
-    assert told[1:] == [("open", False)]
+    assert on_record[1:] == [("open", False)]
     machine.delete("open")
     machine.look()
-    assert told[2:] == [("", False)]
+    assert on_record[2:] == [("", False)]
     machine.look()
     machine.switch.write_text("0\n")
     for _ in range(3):
         machine.look()
-    assert told[3:] == [("", True)]
+    assert on_record[3:] == [("", True)]
 
 
 def test_no_pair_spans_it(machine: Watched) -> None:

@@ -89,6 +89,6 @@ def test_what_makes_no_events_loses_none(spec: ProbeSpec | None) -> None:
 @given(st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 1000))
 def test_it_is_no_less_than_what_was_lost(came: int, missing: int, others: int) -> None:
     """The bound holds however many events the other probes lost."""
-    told = lost(single(), came + missing, came, overrun=missing + others)
-    assert told is not None
-    assert told >= missing
+    on_record = lost(single(), came + missing, came, overrun=missing + others)
+    assert on_record is not None
+    assert on_record >= missing

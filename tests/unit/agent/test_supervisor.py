@@ -170,8 +170,8 @@ def test_counts_that_are_old_are_told_once_and_when_that_is_over(
     for age in (1.0, float("inf"), STALE - 1, STALE, STALE + 1, float("inf"), 0.5, 0.6):
         agent.age = age
         agent.second(0)
-    told = [record.message for record in caplog.records if "counts" in record.message]
-    assert told == [
+    on_record = [record.message for record in caplog.records if "counts" in record.message]
+    assert on_record == [
         "the kernel's counts are 10 s old: something holds up all reads of tracefs",
         "the kernel's counts are read again",
     ]

@@ -48,7 +48,7 @@ class Switched:
         self.balance.begin([self.attached])
 
     @property
-    def told(self) -> int:
+    def on_record(self) -> int:
         return self.aggregator.copy().lost.get(REASON, 0)
 
 
@@ -56,15 +56,15 @@ def test_what_is_no_longer_recorded_is_lost() -> None:
     probe = Switched()
     probe.fire(100, 100)
     probe.switch(hits=60, events=10)
-    assert probe.told == 50
+    assert probe.on_record == 50
 
 
 def test_it_is_told_anew_each_time_and_never_twice() -> None:
     probe = Switched()
-    for hits, events, told in ((8, 3, 5), (8, 3, 10), (4, 4, 10), (0, 0, 10), (5, 0, 15)):
+    for hits, events, on_record in ((8, 3, 5), (8, 3, 10), (4, 4, 10), (0, 0, 10), (5, 0, 15)):
         probe.fire(7, 7)
         probe.switch(hits, events)
-        assert probe.told == told
+        assert probe.on_record == on_record
     numbers = probe.aggregator.copy()
     assert numbers.hits[NAME] == numbers.events[NAME] + sum(numbers.lost.values())
 
@@ -73,19 +73,19 @@ def test_what_the_ring_buffer_lost_is_not_told_again() -> None:
     probe = Switched()
     probe.fire(100, 70, overrun=30)
     probe.switch(hits=50, events=40, overrun=10)
-    assert probe.told == 0
+    assert probe.on_record == 0
     probe.fire(100, 100)
     probe.switch(hits=9)
-    assert probe.told == 9
+    assert probe.on_record == 9
 
 
 def test_what_others_lost_makes_it_tell_less_and_only_until_it_is_changed() -> None:
     probe = Switched()
     probe.fire(10, 10, overrun=1000)
     probe.switch(hits=9)
-    assert probe.told == 0
+    assert probe.on_record == 0
     probe.switch(hits=9)
-    assert probe.told == 9
+    assert probe.on_record == 9
 
 
 def test_what_was_missing_before_is_not_told() -> None:
@@ -93,7 +93,7 @@ def test_what_was_missing_before_is_not_told() -> None:
     probe = Switched()
     probe.fire(500, 100)
     probe.switch(hits=53, events=50)
-    assert probe.told == 3
+    assert probe.on_record == 3
 
 
 @pytest.mark.parametrize(
@@ -104,10 +104,10 @@ def test_where_not_each_hit_is_to_be_an_event_nothing_is_told(spec: dict[str, ob
     probe = Switched(**spec)
     probe.fire(10, 0)
     probe.switch(hits=50)
-    assert probe.told == 0
+    assert probe.on_record == 0
 
 
 def test_who_has_no_count_has_no_balance() -> None:
     probe = Switched()
     probe.balance.end([probe.attached], {})
-    assert probe.told == 0
+    assert probe.on_record == 0

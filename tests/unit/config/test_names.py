@@ -3,7 +3,7 @@
 import pytest
 
 from kprobe_exporter.config.names import (
-    Taken,
+    MetricNames,
     wrong_with_label,
     wrong_with_metric,
     wrong_with_space,
@@ -92,13 +92,13 @@ def metric(kind: MetricKind, name: str, *labels: str, help_: str = "h") -> Metri
     ],
 )
 def test_built_in_names_are_taken(one: Metric) -> None:
-    assert "is taken by the built-in kprobe_" in (Taken("kprobe").add(one, "here") or "")
+    assert "is taken by the built-in kprobe_" in (MetricNames("kprobe").add(one, "here") or "")
 
 
 def test_names_of_the_exporter_itself() -> None:
     one = metric("counter", "exporter_events_total")
-    assert "the exporter's own" in (Taken("kprobe").add(one, "here") or "")
-    assert Taken("other").add(one, "here") is None
+    assert "the exporter's own" in (MetricNames("kprobe").add(one, "here") or "")
+    assert MetricNames("other").add(one, "here") is None
 
 
 @pytest.mark.parametrize(
@@ -112,13 +112,13 @@ def test_names_of_the_exporter_itself() -> None:
     ],
 )
 def test_series_that_would_be_there_twice(first: Metric, second: Metric) -> None:
-    taken = Taken("kprobe")
+    taken = MetricNames("kprobe")
     assert taken.add(first, "there") is None
     assert "there: choose another name" in (taken.add(second, "here") or "")
 
 
 def test_sharing() -> None:
-    taken = Taken("kprobe")
+    taken = MetricNames("kprobe")
     assert taken.add(metric("counter", "a_total", "x"), "there") is None
     assert taken.add(metric("counter", "a_total", "x"), "here") is None
     assert taken.add(metric("counter", "a_total", "y", help_="other"), "here") == (

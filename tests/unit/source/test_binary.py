@@ -33,7 +33,7 @@ class Pages:
         self.batch = Batch()
         self.last: dict[int, int] = {}
 
-    def succeed(self, before: "Pages") -> None:
+    def resume_from(self, before: "Pages") -> None:
         self.cpus, self.time, self.last = before.cpus, before.time, before.last
 
     @property

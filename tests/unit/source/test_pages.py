@@ -350,7 +350,7 @@ def test_a_successor_goes_on_where_the_other_stopped(kind: Any) -> None:
     first.feed(Page().add(7, event(11, 5)).render(), 3)
     (waiting,) = first.take().records
     second = parser(kind, SHAPES[:1])
-    second.succeed(first)
+    second.resume_from(first)
     assert second.time == 7
     stack = event(4, 5, struct.pack("=ixxxx2Q", 2, 0x10, 0x20))
     second.feed(Page(8, flags=MISSED).add(9, event(7, 1, bytes(0))).render(), 2)

@@ -29,7 +29,7 @@ class Lines:
         *lines, self.rest = (self.rest + data).split(b"\n")
         return Batch([(line,) for line in lines])
 
-    def succeed(self, before: "Lines") -> None:
+    def resume_from(self, before: "Lines") -> None:
         self.rest = before.rest
 
 

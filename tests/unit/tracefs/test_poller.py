@@ -55,17 +55,17 @@ def kernel() -> Iterator[Kernel]:
 
 
 def test_anew_is_what_is_read_afterwards(kernel: Kernel) -> None:
-    """Fresh numbers do not serve ``anew``, nor does a read under way, which may have read some before."""
+    """Fresh numbers do not serve ``fresh``, nor does a read under way, which may have read some before."""
     assert kernel.poller.refresh(SOON)
-    assert kernel.poller.refresh(SOON, anew=True)
+    assert kernel.poller.refresh(SOON, fresh=True)
     assert kernel.reads == 2
     kernel.hold()
     with ThreadPoolExecutor() as pool:
         kernel.wait_for_a_read()
         kernel.wait_for_a_read()
-        first = pool.submit(kernel.poller.refresh, SOON, anew=True)
+        first = pool.submit(kernel.poller.refresh, SOON, fresh=True)
         kernel.wait_for_a_read()  # the third is under way
-        second = pool.submit(kernel.poller.refresh, SOON, anew=True)
+        second = pool.submit(kernel.poller.refresh, SOON, fresh=True)
         while kernel.poller._wanted < 4:
             time.sleep(0.001)
         kernel.free.set()

@@ -123,15 +123,15 @@ class Wiring:
 
     def span(self, join: Join, sample: float = 1.0, most: float | None = None) -> "Wiring":
         exported = Exported(join.layout, "span", sample, most, keep)
-        self.pairing.add(join, ended=self.selector.told(exported, join))
+        self.pairing.add(join, ended=self.selector.on_record(exported, join))
         return self
 
     def log(self, what: Layout | Join = POINT, sample: float = 1.0, most: float | None = None) -> "Wiring":
         if isinstance(what, Join):
             exported = Exported(what.layout, "log", sample, most, keep)
-            self.pairing.add(what, ended=self.selector.told(exported, what))
+            self.pairing.add(what, ended=self.selector.on_record(exported, what))
         else:
-            self.pairing.watch(what, self.selector.told(Exported(what, "log", sample, most, keep)))
+            self.pairing.watch(what, self.selector.on_record(Exported(what, "log", sample, most, keep)))
         return self
 
     def feed(self, *records: Record, stacks: list[tuple[Record, tuple[bytes, ...]]] | None = None) -> None:
@@ -198,7 +198,7 @@ class TestSpans:
 
     def test_a_span_takes_time(self) -> None:
         with pytest.raises(ValueError, match="'point' takes no time"):
-            Wiring().selector.told(Exported(POINT, "span"))
+            Wiring().selector.on_record(Exported(POINT, "span"))
 
 
 class TestFilters:
