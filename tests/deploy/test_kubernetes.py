@@ -17,13 +17,11 @@ from kprobe_exporter.config.files import DEFAULT
 from kprobe_exporter.config.load import load
 from kprobe_exporter.labels import DECODERS
 from tests.deploy.manifests import COMPONENTS, KUBERNETES, OVERLAYS, crd_schema, only, references, rendered
+from tests.support.kubernetes import CUSTOM, NEWEST, OLDEST
 from tests.vm import ROOT
 
 DEPLOYED = ["base", *(f"overlays/{name}" for name in OVERLAYS)]
-OLDEST, NEWEST = "1.25", "1.37"
-"""The oldest supported Kubernetes, and the newest that has a schema."""
 
-CUSTOM = "monitoring.coreos.com/v1"
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 deployed = pytest.mark.parametrize("directory", DEPLOYED)

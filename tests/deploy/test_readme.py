@@ -21,8 +21,8 @@ from tests.agent_process import Metrics
 from tests.conftest import needs_tracefs
 from tests.deploy.containers import build, inspect, needs_containers, tool
 from tests.deploy.manifests import crd_schema, only, rendered
-from tests.deploy.test_kubernetes import CUSTOM, NEWEST
 from tests.readme import ROOT, reads
+from tests.support.kubernetes import CUSTOM, NEWEST
 from tests.support.patience import eventually, patience
 from tests.support.private_tracefs import TRACEFS
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import PlayBack
-from tests.unit.service.test_sdnotify import EXTENDED, Manager
+from tests.support.notify_socket import EXTENDED, Manager
 
 CONFIG = """
 probes:

@@ -5,7 +5,7 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 
 from tests.kernel.conftest import StartAgent, as_found, start_agent, tracefs  # noqa: F401
-from tests.kernel.test_binary import FLOOD, getppid, losses, settled
+from tests.support.flood import FLOOD, getppid, losses, settled
 
 pytestmark = pytest.mark.needs("kprobe_events")
 

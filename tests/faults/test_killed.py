@@ -17,7 +17,7 @@ from kprobe_exporter.service.shutdown import Shutdown
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.instance import Instance
 from tests.kernel.conftest import as_found, files, tracefs  # noqa: F401
-from tests.kernel.test_lifecycle import foreign_things
+from tests.support.foreign import foreign_things
 from tests.support.leftovers import definitions, instances
 
 pytestmark = pytest.mark.needs("kprobe_events")

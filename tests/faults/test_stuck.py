@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.agent_process import AgentProcess, Metrics
-from tests.faults.test_faults import AGE, CONFIG, DELIVERED, HITS, TIMES, Suffering
 from tests.kernel.conftest import StartAgent, as_found, start_agent, tracefs  # noqa: F401
 from tests.support.patience import eventually, within
+from tests.support.suffering import AGE, CONFIG, DELIVERED, HITS, TIMES, Suffering
 
 pytestmark = [
     pytest.mark.needs("kprobe_events"),

@@ -14,8 +14,8 @@ from kprobe_exporter.web.settings import Tls, WebSettings
 from tests.fuzz.material import certificates, hello
 from tests.fuzz.mutate import Mutator
 from tests.fuzz.target import Input, Take, Target
-from tests.unit.web.test_bytes import HASH, SAID, read_all
-from tests.unit.web.test_bytes import Target as Server
+from tests.support.web_target import HASH, SAID, read_all
+from tests.support.web_target import Target as Server
 
 END = b"\r\n\r\n"
 PATIENCE = 0.03

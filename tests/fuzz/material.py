@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.certificates import Authority
 from tests.compiling import compiled
 from tests.fuzz.target import KEPT
-from tests.unit.elf.test_find import GO, LIBRARY, PROGRAM, VERSIONS
+from tests.support.programs import GO, LIBRARY, PROGRAM, VERSIONS
 
 
 def certificates() -> Path:

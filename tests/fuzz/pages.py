@@ -13,7 +13,7 @@ from tests.fuzz.mutate import Mutator
 from tests.fuzz.target import Input, Take, Target
 from tests.ring_buffer import GEOMETRY
 from tests.sanitizer.fuzz import damaged_page
-from tests.unit.source.test_pages import PROBES, SHAPES, STACKS, Names, compiled
+from tests.support.page_material import PROBES, SHAPES, STACKS, Names, compiled
 
 MOST = 3
 """Pages of one input; several, so that state kept between pages is tested as well."""

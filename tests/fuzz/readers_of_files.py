@@ -11,7 +11,7 @@ from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.target import parse_target
 from tests.fuzz.material import programs
 from tests.fuzz.reader import Reader
-from tests.unit.btf.test_prototypes import SAMPLE, UNKNOWN, TestNewerForms, sample
+from tests.support.btf_samples import SAMPLE, UNKNOWN, sample, with_an_unknown_type
 
 MANY = [*"fg", *(f"name{number}" for number in range(100))]
 """Enough names for the lookup that read_prototypes uses for many."""
@@ -23,7 +23,7 @@ MOST = 1000
 def _with_layout() -> Sequence[bytes]:
     """Blobs with a table of the sizes of each kind of type."""
     layout = [(0, 0)] * UNKNOWN + [(4, 8)]
-    return [TestNewerForms.blob().data(layout=layout), sample().data(layout=layout)]
+    return [with_an_unknown_type().data(layout=layout), sample().data(layout=layout)]
 
 
 def _btf(data: bytes, _: Path) -> bool:

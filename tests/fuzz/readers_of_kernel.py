@@ -21,11 +21,13 @@ from kprobe_exporter.tracefs.hist_tables import parse_hist
 from kprobe_exporter.tracefs.profile import buffer_stats, kprobe_counts, uprobe_counts
 from kprobe_exporter.tracefs.refusal import logged_error
 from tests.fuzz.reader import Reader
+from tests.support.function_lists import BLACKLIST, MODULES, NAMES, SYMBOLS, TRACEABLE
+from tests.support.hist_texts import EMPTY, POWERS
+from tests.support.hist_texts import NAMES as HIST_NAMES
+from tests.support.kallsyms import HIDDEN, KALLSYMS
+from tests.support.kallsyms import LISTED as LISTED_FUNCTIONS
+from tests.support.kallsyms import Machine as KallsymsMachine
 from tests.unit.captured import FIXTURES, captured
-from tests.unit.symbols import test_addresses
-from tests.unit.symbols.test_functions import BLACKLIST, MODULES, NAMES
-from tests.unit.symbols.test_resolve import SYMBOLS, TRACEABLE
-from tests.unit.tracefs import test_hist_tables
 from tests.unit.tracefs.conftest import Table
 
 TARGETS = [
@@ -51,7 +53,7 @@ def _fixtures(start: str) -> list[bytes]:
 def _lists(data: bytes, which: str) -> Lists:
     """The kernel's lists, with ``data`` as one of them."""
     known = {"traceable": TRACEABLE, "symbols": SYMBOLS, "blacklist": BLACKLIST, "modules": MODULES}
-    addresses = test_addresses.LISTED
+    addresses = LISTED_FUNCTIONS
     texts = {**known, "addresses": addresses, which: data}
     return Lists(**{name: lambda text=text: text.splitlines(keepends=True) for name, text in texts.items()})
 
@@ -82,16 +84,16 @@ def _functions(data: bytes, which: str) -> bool:
 
 def _symbols(directory: Path, kallsyms: bytes | None, functions: bytes | None, modules: bytes = b"") -> bool:
     """Resolve addresses to names by kallsyms or by tracefs' list."""
-    machine = test_addresses.Machine(directory, kallsyms, functions)
+    machine = KallsymsMachine(directory, kallsyms, functions)
     machine.modules.write_bytes(modules)
     if kallsyms is None:
-        machine.file.write_bytes(test_addresses.HIDDEN)
+        machine.file.write_bytes(HIDDEN)
     found = [machine.symbols.text(address) for address in LISTED]
     return any(not text.startswith(b"0x") for text in found)
 
 
 def _modules(data: bytes, directory: Path) -> bool:
-    _symbols(directory, test_addresses.KALLSYMS, None, data)
+    _symbols(directory, KALLSYMS, None, data)
     return _functions(data, "modules")
 
 
@@ -169,13 +171,13 @@ def _material(*texts: bytes) -> Sequence[bytes]:
 
 READERS: Mapping[str, Reader] = {
     "kallsyms": Reader(
-        lambda: _material(test_addresses.KALLSYMS, SYMBOLS, test_addresses.HIDDEN),
+        lambda: _material(KALLSYMS, SYMBOLS, HIDDEN),
         lambda data, directory: _functions(data, "symbols") | _symbols(directory, data, None),
         words=(b"[bpf]", b"[__builtin__kprobes]", b"\t[ext4]", b"ffffffffffffffff t x\n", b" T ", b"__pfx_"),
     ),
     "functions": Reader(lambda: _material(TRACEABLE), lambda data, _: _functions(data, "traceable")),
     "addresses": Reader(
-        lambda: _material(test_addresses.LISTED),
+        lambda: _material(LISTED_FUNCTIONS),
         lambda data, directory: _symbols(directory, None, data) | _functions(data, "addresses"),
         words=(b" [ext4]", b"ffffffffffffffff x\n"),
     ),
@@ -191,9 +193,9 @@ READERS: Mapping[str, Reader] = {
     "stats": Reader(lambda: _fixtures("stats/"), _stats),
     "hist": Reader(
         lambda: _material(
-            test_hist_tables.NAMES,
-            test_hist_tables.POWERS,
-            test_hist_tables.NAMES + b"\n\n" + test_hist_tables.POWERS + b"\n\n" + test_hist_tables.EMPTY,
+            HIST_NAMES,
+            POWERS,
+            HIST_NAMES + b"\n\n" + POWERS + b"\n\n" + EMPTY,
         ),
         lambda data, _: parse_hist(data),
         words=(

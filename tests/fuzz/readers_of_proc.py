@@ -11,8 +11,9 @@ from kprobe_exporter.labels import user
 from kprobe_exporter.tracefs.features import kernel_checks
 from kprobe_exporter.tracefs.mount import find
 from tests.fuzz.reader import Reader
-from tests.unit.identity import test_cgroups, test_threads
-from tests.unit.identity.test_containers import UID, UNIT, A, B
+from tests.support.cgroup_tree import Machine as CgroupMachine
+from tests.support.container_paths import UID, UNIT, A, B
+from tests.support.proc_threads import Machine as ThreadMachine
 
 TID = 7
 CGROUP = (
@@ -59,8 +60,8 @@ CONFINEMENT_FILES = (
 
 
 @cache
-def _machine(directory: Path) -> test_cgroups.Machine:
-    machine = test_cgroups.Machine(directory / "proc-of-cgroups")
+def _machine(directory: Path) -> CgroupMachine:
+    machine = CgroupMachine(directory / "proc-of-cgroups")
     machine.lives(TID, "/x")
     return machine
 
@@ -93,8 +94,8 @@ def _own_cgroup(data: bytes, directory: Path) -> bool:
 
 
 @cache
-def _others(directory: Path) -> test_threads.Machine:
-    machine = test_threads.Machine(directory / "proc-of-threads")
+def _others(directory: Path) -> ThreadMachine:
+    machine = ThreadMachine(directory / "proc-of-threads")
     machine.born(TID, TID, b"x")
     return machine
 

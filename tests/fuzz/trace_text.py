@@ -13,8 +13,8 @@ from kprobe_exporter.replay.parser import SavedParser
 from kprobe_exporter.source.lines import LineParser
 from tests.fuzz.mutate import Mutator
 from tests.fuzz.target import Input, Take, Target
+from tests.support.captured_text import LAYOUTS, captured_layout, line
 from tests.unit.captured import FIXTURES, captured
-from tests.unit.source.test_lines import LAYOUTS, captured_layout, line
 
 LINES = 12
 """Lines in a piece of material."""

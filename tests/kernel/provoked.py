@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.test_containers import UID
+from tests.support.containers import UID
 from tests.support.kernel_modules import unload
 
 TIMES = 23

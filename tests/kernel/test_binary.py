@@ -19,6 +19,7 @@ from kprobe_exporter.identity.threads import Threads
 from kprobe_exporter.model.values import CPU, TID, TIME, VALUES, Batch
 from kprobe_exporter.plan.shape import geometry, shape
 from kprobe_exporter.probing.event_source import KernelNames
+from kprobe_exporter.source import _pages as compiled
 from kprobe_exporter.source import pages
 from kprobe_exporter.source.binary import BinaryPipe
 from kprobe_exporter.source.lines import LineParser
@@ -28,71 +29,16 @@ from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed
-from tests.agent_process import AgentProcess, Metrics, running
+from tests.agent_process import AgentProcess, running
 from tests.kernel.conftest import StartAgent
-from tests.kernel.test_pages import compiled, installed
+from tests.support.flood import FLOOD, getppid, losses, settled
+from tests.support.installed_probes import installed
 from tests.support.patience import eventually
 
-FLOOD = 300_000
 FORGED_LINE = '             cat-1     [000] .....     1.000001: open: (f+0x0/0x1) dfd=3 file="/etc/shadow"'
 FORGED = f"/nonexistent\n{FORGED_LINE}"
 
 SOURCES = ["binary", "text"]
-
-
-def getppid(times: int) -> None:
-    for _ in range(times):
-        os.getppid()
-
-
-def losses(metrics: Metrics) -> float:
-    return sum(
-        metrics.value("kprobe_exporter_events_lost_total", reason=reason)
-        for reason in ("overrun", "commit_overrun", "dropped")
-    )
-
-
-def settled(agent: AgentProcess) -> Metrics:
-    """Scrape until nothing more comes; the flood must be over when this is called.
-
-    Two reads of the kernel's counts, both after the flood, must agree. A scrape may show counts from before,
-    because the agent reads them at most once a second, and less often on a busy machine. The buffer must be
-    empty, or nothing changes for QUIET seconds: the kernel's count of bytes may stay above 0 (seen once, on
-    6.12).
-    """
-    read = changed = time.monotonic()
-    found: list[Metrics] = []
-
-    def same() -> bool:
-        nonlocal read, changed
-        asked = time.monotonic()
-        metrics = agent.scrape()
-        age = metrics.value(AGE)
-        if asked - age <= read:
-            return False  # it may be the same read as before, or have begun during the flood
-        read = time.monotonic() - age
-        found.append(metrics)
-        last_two = found[-2:]
-        if len(last_two) < 2 or len({_counts(metrics) for metrics in last_two}) > 1:
-            changed = time.monotonic()
-            return False
-        empty = all(metrics.value("kprobe_exporter_ring_buffer_bytes") == 0 for metrics in last_two)
-        return empty or time.monotonic() - changed > QUIET
-
-    eventually(same, 60)
-    return found[-1]
-
-
-def _counts(metrics: Metrics) -> tuple[float, ...]:
-    """Return the values that a flood changes."""
-    names = ("kprobe_hits_total", "kprobe_exporter_events_total")
-    counts = (metrics.value(name, probe="flood") for name in names)
-    return (*counts, losses(metrics), metrics.value("kprobe_exporter_events_lost_total", reason="unpaired"))
-
-
-AGE = "kprobe_exporter_kernel_read_age_seconds"
-QUIET = 5.0
-"""Seconds without a change, after which the flood is taken to be read."""
 
 
 @pytest.mark.needs("kprobe_events")

@@ -7,20 +7,19 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.agent_process import AgentProcess, Metrics
 from tests.kernel.conftest import StartAgent
+from tests.support.joined_calls import BOUNDS, check, lost
 from tests.support.kernel_ids import kernel_tid
 from tests.support.patience import eventually
 
 TIMES = 23
-BOUNDS = (0.1, 0.2, 0.4, 0.8, 1.6)
 SLEEPS = (0.15, 0.3, 0.6, 1.2)
 """Seconds, each in the middle of a bucket."""
 
@@ -56,24 +55,6 @@ def interruptible() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGUSR1, before)
-
-
-def check(metrics: Metrics, name: str, naps: Sequence[tuple[float, float]], **labels: str) -> None:
-    """Assert that each nap is in its bucket, or in a longer one if a loaded machine woke the thread late."""
-    for bound in BOUNDS:
-        count = metrics.value(f"{name}_bucket", le=str(bound), **labels)
-        assert sum(most <= bound for _, most in naps) <= count <= sum(least <= bound for least, _ in naps)
-    total = metrics.value(f"{name}_sum", **labels)
-    assert sum(least for least, _ in naps) <= total <= sum(most for _, most in naps)
-    assert metrics.value(f"{name}_count", **labels) == len(naps)
-
-
-def lost(agent: AgentProcess) -> dict[str, float]:
-    """Return the counts of lost events by reason, without those that are 0."""
-    metrics = agent.scrape()
-    every = metrics.labels("kprobe_exporter_events_lost_total")
-    counts = {one["reason"]: metrics.value("kprobe_exporter_events_lost_total", **one) for one in every}
-    return {reason: count for reason, count in counts.items() if count}
 
 
 @pytest.fixture

@@ -3,18 +3,15 @@
 import json
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from kprobe_exporter.cli import main
 from kprobe_exporter.config.files import DEFAULT
 from kprobe_exporter.symbols.functions import Functions, Lists
 from kprobe_exporter.tracefs.files import MountedTracefs
-from tests.agent_process import Metrics
 from tests.conftest import has
 from tests.kernel.conftest import StartAgent
+from tests.support.dry_runs import compare, look
 from tests.support.leftovers import definitions
 
 ROOT = Path(__file__).parents[2]
@@ -40,29 +37,6 @@ probes:
   - {name: three, attach: tracepoint:sched:sched_process_exec, filter: comm != "sh"}
   - {name: array, attach: tracepoint:tcp:tcp_probe, fetch: {who: saddr}}
 """
-
-
-def look(*paths: Path) -> list[dict[str, Any]]:
-    """Return the rows of `check --live`, and assert that its exit status agrees with them."""
-    result = CliRunner().invoke(main, ["check", "--live", "--json", *map(str, paths)])
-    rows: list[dict[str, Any]] = json.loads(result.stdout)
-    assert result.exit_code == int(any(row["state"] == "down" for row in rows)), result.output
-    return rows
-
-
-def compare(rows: list[dict[str, Any]], metrics: Metrics) -> None:
-    """Assert that the agent's metrics show what the rows foretold."""
-    info = {labels["probe"]: labels for labels in metrics.labels("kprobe_info")}
-    for row in rows:
-        found = info.get(row["probe"])
-        known = ("kprobe_up", frozenset({("probe", row["probe"])})) in metrics
-        assert known == (row["state"] != "absent"), row
-        if row["state"] == "unsure":
-            continue
-        assert (row["state"] == "up") == (found is not None), row
-        assert (row["state"] == "up") == bool(metrics.value("kprobe_up", probe=row["probe"])), row
-        if found is not None:
-            assert {key: row[key] for key in ("probe", "kind", "target", "plan")} == found
 
 
 def errors(tracefs: Path) -> str:

@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.kernel.conftest import StartAgent
-from tests.kernel.test_counts import TIMES, opens_of_a_missing_file
 from tests.support.kernel_ids import kernel_tid
 from tests.support.patience import eventually
+from tests.support.provoked_calls import TIMES, opens_of_a_missing_file
 
 
 @pytest.mark.needs("kprobe_events")

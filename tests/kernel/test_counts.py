@@ -12,23 +12,7 @@ from tests.agent_process import AgentProcess
 from tests.kernel.conftest import StartAgent
 from tests.support.kernel_ids import kernel_tid
 from tests.support.patience import eventually
-
-TIMES = 23
-
-
-def opens_of_a_missing_file(times: int = TIMES) -> None:
-    for _ in range(times):
-        with pytest.raises(FileNotFoundError):
-            os.open("/nonexistent", os.O_RDONLY)
-
-
-def fsyncs_of_a_pipe(times: int = TIMES) -> None:
-    read, write = os.pipe()
-    for _ in range(times):
-        with pytest.raises(OSError, match="Invalid argument"):
-            os.fsync(write)
-    os.close(read)
-    os.close(write)
+from tests.support.provoked_calls import TIMES, fsyncs_of_a_pipe, opens_of_a_missing_file
 
 
 def plan_target(agent: AgentProcess, probe: str) -> str:

@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.agent_process import Metrics
 from tests.conftest import has
 from tests.kernel.conftest import StartAgent
 from tests.support.patience import eventually
+from tests.support.totals import total
 
 
 def test_the_packaged_configuration(start_agent: StartAgent) -> None:
@@ -62,13 +62,6 @@ def test_promtool_has_nothing_to_say(start_agent: StartAgent, promtool: str) -> 
         [promtool, "check", "metrics"], input=text, capture_output=True, text=True, check=False
     )
     assert (check.returncode, check.stdout, check.stderr) == (0, "", "")
-
-
-def total(metrics: Metrics, name: str, **labels: str) -> float:
-    """Return the sum over the label sets that have these labels."""
-    return sum(
-        value for (found, key), value in metrics.items() if found == name and key >= set(labels.items())
-    )
 
 
 def _fail_to_open_and_sync() -> None:

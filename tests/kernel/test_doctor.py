@@ -16,7 +16,7 @@ from kprobe_exporter.cli import main
 from kprobe_exporter.tracefs.features import TRIAL
 from kprobe_exporter.tracefs.files import MountedTracefs
 from tests.kernel.conftest import StartAgent
-from tests.kernel.test_lifecycle import PROBES, foreign_things
+from tests.support.foreign import PROBES, foreign_things
 from tests.support.leftovers import definitions, instances
 from tests.support.patience import eventually
 

@@ -10,9 +10,9 @@ import pytest
 
 from tests.agent_process import AgentProcess
 from tests.kernel.conftest import StartAgent
-from tests.kernel.test_counts import TIMES, fsyncs_of_a_pipe, opens_of_a_missing_file
 from tests.support.kernel_ids import kernel_tid
 from tests.support.patience import eventually
+from tests.support.provoked_calls import TIMES, fsyncs_of_a_pipe, opens_of_a_missing_file
 
 KINDS = {
     "kprobe": "kprobe:vfs_fsync_range",

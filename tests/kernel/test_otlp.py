@@ -14,11 +14,11 @@ import pytest
 from tests.agent_process import AgentProcess, Metrics
 from tests.compiling import compiled
 from tests.kernel.conftest import StartAgent
-from tests.kernel.test_containers import PATHS, PROGRAM, UID, container_id, group, write_logs
-from tests.kernel.test_counts import TIMES, fsyncs_of_a_pipe, opens_of_a_missing_file
 from tests.receivers import MockServer, attributes, mock_server, needs_mock_server, rotel
+from tests.support.containers import PATHS, PROGRAM, UID, container_id, group, write_logs
 from tests.support.kernel_ids import kernel_tid
 from tests.support.patience import eventually
+from tests.support.provoked_calls import TIMES, fsyncs_of_a_pipe, opens_of_a_missing_file
 
 pytestmark = pytest.mark.needs("kprobe_events")
 BOTH = pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])

@@ -14,9 +14,9 @@ from tests.kernel import pack_events
 from tests.kernel.conftest import StartAgent
 from tests.kernel.pack_events import BYTES, CGROUP, UDP_PORT
 from tests.kernel.provoked import TIMES
-from tests.kernel.test_check_live import compare, look
-from tests.kernel.test_default import total
+from tests.support.dry_runs import compare, look
 from tests.support.patience import eventually
+from tests.support.totals import total
 
 pytestmark = pytest.mark.needs("kprobe_events", "uprobe_events")
 

@@ -17,7 +17,7 @@ from kprobe_exporter.agent import pruning
 from kprobe_exporter.tracefs.files import MountedTracefs
 from tests.agent_process import AgentProcess, Metrics
 from tests.kernel.conftest import StartAgent
-from tests.kernel.test_lifecycle import foreign_things
+from tests.support.foreign import foreign_things
 from tests.support.leftovers import definitions, instances
 from tests.support.libc import own_libc
 from tests.support.patience import eventually, patience

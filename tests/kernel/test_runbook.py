@@ -1,6 +1,5 @@
 """Each trace command of docs/runbook.md, README.md and docs/command-line.md works and leaves nothing."""
 
-import re
 import shlex
 from contextlib import suppress
 from pathlib import Path
@@ -10,14 +9,11 @@ import pytest
 from kprobe_exporter.config.load import load
 from kprobe_exporter.labels import DECODERS
 from tests.support.patience import eventually
+from tests.support.runbook import FOUND
 from tests.trace_process import TraceProcess
 
 pytestmark = pytest.mark.needs("kprobe_events")
 
-ROOT = Path(__file__).parents[2]
-DOCUMENTS = ("docs/runbook.md", "README.md", "docs/command-line.md")
-TEXT = "".join((ROOT / name).read_text() for name in DOCUMENTS)
-FOUND = set(re.findall(r"^kprobe-exporter trace ([^#\n]*?)\s*(?:#.*)?$", TEXT, re.MULTILINE))
 COMMANDS = sorted(command for command in FOUND if "--emit-config" not in command)
 EMITTING = sorted(FOUND - set(COMMANDS))
 

@@ -14,10 +14,10 @@ from click.testing import CliRunner
 from kprobe_exporter.cli import main
 from kprobe_exporter.tracefs.files import MountedTracefs
 from tests.kernel.conftest import StartAgent
-from tests.kernel.test_lifecycle import foreign_things
-from tests.kernel.test_trace_text import MOST, TRACING, lines, work
+from tests.support.foreign import foreign_things
 from tests.support.leftovers import definitions, instances
 from tests.support.patience import eventually
+from tests.support.traces import MOST, TRACING, lines, work
 from tests.trace_process import DEADLY, StartTrace, TraceProcess, getppid
 
 pytestmark = pytest.mark.needs("kprobe_events")

@@ -12,24 +12,14 @@ import pytest
 
 from tests.kernel.workload import FORGED, Child
 from tests.support.patience import eventually
-from tests.trace_process import StartTrace, TraceProcess, getppid
+from tests.support.traces import MOST, TRACING, lines, work
+from tests.trace_process import StartTrace, getppid
 
 pytestmark = pytest.mark.needs("kprobe_events")
 
-TRACING = b"Tracing kprobe mine. Ctrl-C to end.\n"
 ENDING = b"\nEnding tracing...\n"
 PATHS = (b"/nonexistent", b"/\xff\xfe\x1b[31m", b"/a\tb", b"/x y", FORGED)
-MOST = 23
 NOBODY = "4194000"
-
-
-def lines(trace: TraceProcess) -> list[bytes]:
-    return [line for line in trace.output.splitlines() if b": mine: (" in line]
-
-
-def work(times: int = MOST) -> None:
-    for _ in range(times):
-        os.getppid()
 
 
 def opens() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.compiling import compiled
 from tests.kernel.conftest import StartAgent
-from tests.kernel.test_calls import BOUNDS, check, lost
+from tests.support.joined_calls import BOUNDS, check, lost
 from tests.support.patience import eventually
 
 pytestmark = pytest.mark.needs("uprobe_events")

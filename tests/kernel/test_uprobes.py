@@ -26,7 +26,7 @@ from kprobe_exporter.tracefs.probes import Installed, install, names_in_use
 from kprobe_exporter.tracefs.profile import buffer_stats
 from kprobe_exporter.tracefs.refusal import UNFIT
 from tests.compiling import compiled
-from tests.kernel.test_pages import by_text, compare
+from tests.support.installed_probes import by_text, compare
 from tests.support.kernel_ids import kernel_tid
 from tests.support.libc import own_libc
 

@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,11 +22,9 @@ from kprobe_exporter.errors import ConfigError
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.web.config.read import read_web_config
 from tests.certificates import Authority
-from tests.deploy import test_readme as of_deployment
-from tests.kernel import test_readme as of_kernels
-from tests.kernel.test_runbook import FOUND as TRACED
 from tests.readme import STARTS, block, commands, reads
 from tests.readme import command as the_command
+from tests.support.runbook import FOUND as TRACED
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -44,8 +43,9 @@ NAMED = {"kprobe-exporter trace": "asks for a definition; docs/command-line.md h
 
 
 def test_every_command_shown_is_run() -> None:
-    """The two imported modules and this one take the commands that they run from the documents."""
-    assert all(module.reads is reads for module in (of_deployment, of_kernels))
+    """The modules of tests that run commands take them from the documents when they are imported."""
+    for module in ("tests.deploy.test_readme", "tests.kernel.test_readme"):
+        import_module(module)
     run = set(map(the_command, STARTS)) | {f"kprobe-exporter trace {arguments}" for arguments in TRACED}
     assert len(commands()) > 20
     assert [line for line in commands() if line not in run | NOT_RUN.keys() | NAMED.keys()] == []

@@ -15,8 +15,8 @@ from kprobe_exporter.agent import interference as module
 from kprobe_exporter.agent.faults import MEANING, Fault
 from kprobe_exporter.agent.interference import REPAIRS, WITHIN, Interference
 from kprobe_exporter.tracefs.poller import Poller
+from tests.support.machine import COUNTED, GROUP, OPEN, READ, Machine
 from tests.support.patience import eventually, patience
-from tests.unit.agent.test_agent import COUNTED, GROUP, OPEN, READ, Machine
 
 EVENTS = f"instances/{GROUP}/events/{GROUP}"
 

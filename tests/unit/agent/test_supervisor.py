@@ -7,8 +7,8 @@ import pytest
 
 from kprobe_exporter.agent.rate_limit import Trip
 from kprobe_exporter.agent.supervisor import INTERVAL, LATE, STALE, Observation, Supervisor
+from tests.support.machine import OPEN, Machine
 from tests.support.patience import patience
-from tests.unit.agent.test_agent import OPEN, Machine
 
 
 class Agent:

@@ -10,7 +10,7 @@ from kprobe_exporter.agent.switch_losses import REASON, SwitchLosses
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.values import Batch, KernelCounts
 from kprobe_exporter.probing.attach import Attached
-from tests.unit.aggregate.test_aggregator import OPEN, aggregator, record
+from tests.support.aggregated import OPEN, aggregator, record
 
 NAME = "open"
 

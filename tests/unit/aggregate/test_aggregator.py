@@ -17,7 +17,6 @@ from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.values import (
-    Arg,
     Batch,
     Exemplar,
     Family,
@@ -27,11 +26,10 @@ from kprobe_exporter.model.values import (
     Layout,
     MetricSpec,
     ProbeMetrics,
-    Record,
     ReturnType,
 )
+from tests.support.aggregated import LONG, OPEN, aggregator, probe, record
 
-LONG = ReturnType("long", "s64", signed=True, wide=True)
 PTR = ReturnType("ptr", "x64", pointer=True)
 VOID = ReturnType("void", None)
 
@@ -41,23 +39,6 @@ ERRORS = MetricSpec("kprobe_open_errors_total", "counter", "Failed.", None, (ERR
 TOTAL = MetricSpec("kprobe_all_total", "counter", "All.", None, ())
 SIZES = MetricSpec("kprobe_sizes", "histogram", "Sizes.", "return", (), (0.0, 10.0))
 LAST = MetricSpec("kprobe_last", "gauge", "The last.", "return", (COMM,))
-
-OPEN = Layout(7, "open", "open", "return", "f", (Arg("return", "int"), Arg("comm", "str")), LONG)
-
-
-def probe(name: str, *metrics: MetricSpec, returns: ReturnType | None = LONG) -> ProbeMetrics:
-    return ProbeMetrics(name, metrics, (1.0, 4.0), returns)
-
-
-def record(returned: object, comm: object = b"bash", layout_id: int = 7) -> Record:
-    return (layout_id, 1_000, 0, 77, None, b"g", returned, comm)
-
-
-def aggregator(*metrics: MetricSpec, count_hits: bool = False, max_series: int = 1000) -> Aggregator:
-    made = Aggregator("kprobe", SeriesLimits(max_series, 20_000), name_of)
-    made.declare(probe("open", *metrics))
-    made.attach(OPEN, count_hits=count_hits)
-    return made
 
 
 def families(numbers: Numbers) -> dict[str, Family]:

@@ -7,7 +7,7 @@ from kprobe_exporter.grammar.evaluate import compile_filter
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.values import MAX_ERRNO, ReturnType
-from tests.unit.aggregate.records import INT, LONG, PTR, U64, layout, record
+from tests.support.return_records import INT, LONG, PTR, U64, layout, record
 
 WIDTHS = [
     (LONG, -2, -2),

@@ -25,7 +25,7 @@ from kprobe_exporter.model.values import (
     ReturnType,
 )
 from kprobe_exporter.plan.metric import where
-from tests.unit.aggregate.records import INT, LONG, PTR, U64, layout, record
+from tests.support.return_records import INT, LONG, PTR, U64, layout, record
 
 
 def tallies(group: Group, *records: Record) -> list[Tally | Refused]:

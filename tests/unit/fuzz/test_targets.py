@@ -12,7 +12,7 @@ from tests.fuzz.document import END, START, merged
 from tests.fuzz.proc_texts import READERS, mutator
 from tests.fuzz.run import Limit, fuzz
 from tests.fuzz.target import ROOT
-from tests.unit.tracefs import test_hist_tables
+from tests.support.hist_texts import NAMES as HIST_NAMES
 
 INPUTS = 200
 SECONDS = 120.0
@@ -27,7 +27,7 @@ MENDED = [
     ("format", b"name: x\nID: 5\n\tfield:char y[" + b"9" * 5000 + b"];\toffset:8;\tsize:8;\tsigned:1;\n"),
     ("format", b'name: x\nID: 5\nprint fmt: "%d", ' + b"(" * 30_000 + b"REC->y" + b")" * 30_000),
     ("header_page", b"\tfield: u64 timestamp;\toffset:" + b"9" * 5000 + b";\tsize:8;\tsigned:0;\n"),
-    ("hist", test_hist_tables.NAMES.replace(b"keys=comm,", b"keys=comm.x,")),
+    ("hist", HIST_NAMES.replace(b"keys=comm,", b"keys=comm.x,")),
     ("stats", b"entries: " + b"9" * 5000 + b"\n"),
     ("stat", b"7 (x) S 1 1 1 0 -1 4\x8c4 0 0 0 0 0 0 0 0 20 0 1 0 1234 0 0\n"),
     ("stat", b"7 (x) S 1 1 1 0 -1 44 0 0 0 0 0 0 0 0 20 0 1 0 12x4 0 0\n"),

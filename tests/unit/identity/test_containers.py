@@ -5,10 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.identity.containers import Container, container
+from tests.support.container_paths import UID, UNIT, A, B
 
-A, B = "a1" * 32, "0b" * 32
-UID = "0f6dd4bd-9a2c-4a4b-8b5e-3e1f0a9d7c11"
-UNIT = UID.replace("-", "_")
 HASH = "6a0b8c5ddf6d9a0cbd8ef4d9d0b3a1c2"
 SLICE = "/kubepods.slice/kubepods-burstable.slice"
 KIND = f"/docker/{A}/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice"

@@ -7,36 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.identity import threads
-from kprobe_exporter.identity.threads import FRESH, INITIAL, Threads, parse_comms, parse_tgids
-
-
-class Machine:
-    """A /proc, the two files of tracefs, and a clock."""
-
-    def __init__(self, root: Path, namespace: str = INITIAL) -> None:
-        self.proc = root
-        self.now = 100.0
-        self.saved = {"saved_cmdlines": b"", "saved_tgids": b""}
-        self.scans = 0
-        (root / "self/ns").mkdir(parents=True)
-        (root / "self/ns/pid").symlink_to(namespace)
-        self.threads = Threads(self.read, root, lambda: self.now)
-
-    def read(self, path: str) -> bytes:
-        self.scans += 1
-        return self.saved[path]
-
-    def born(self, tid: int, tgid: int, comm: bytes) -> None:
-        (self.proc / str(tid)).mkdir(exist_ok=True)
-        (self.proc / str(tid) / "comm").write_bytes(comm + b"\n")
-        (self.proc / str(tid) / "status").write_bytes(
-            b"Name:\tx\nTgid:\t%d\nNgid:\t0\nPid:\t%d\n" % (tgid, tid)
-        )
-
-    def died(self, tid: int) -> None:
-        for file in (self.proc / str(tid)).iterdir():
-            file.unlink()
-        (self.proc / str(tid)).rmdir()
+from kprobe_exporter.identity.threads import FRESH, Threads, parse_comms, parse_tgids
+from tests.support.proc_threads import Machine
 
 
 @pytest.fixture

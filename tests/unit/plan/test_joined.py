@@ -22,7 +22,7 @@ from kprobe_exporter.model.values import Arg, Layout, MetricSpec, ProbeSpec, Uns
 from kprobe_exporter.plan import JoinedSpec, Kernel, ProbePlan, plan_probe, wants_tgid
 from kprobe_exporter.plan.joined import MEASURED
 from kprobe_exporter.plan.metric import in_nanoseconds, where
-from tests.unit.plan.test_probe import formats
+from tests.support.planned import formats
 
 SP, STACK_POINTER = "stack_pointer=$stack:u64", Arg("stack_pointer", "int")
 DURATION = Arg("duration", "int")

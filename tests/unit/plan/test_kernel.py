@@ -11,7 +11,7 @@ from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.hist import HistFeed, HistTable
 from kprobe_exporter.model.values import ProbeSpec, Unsupported
 from kprobe_exporter.plan import JoinedSpec, Kernel, plan_probe
-from tests.unit.plan.test_probe import EXEC, EXIT, attach, counter, formats, probe
+from tests.support.planned import EXEC, EXIT, attach, counter, formats, probe
 
 WIDE = "return >= 4294963201 && return <= 4294967295"
 NOT_WIDE = "(return < 4294963201 || return > 4294967295)"

@@ -8,34 +8,11 @@ import pytest
 
 from kprobe_exporter.config.values import Attach, Decode, Label, Metric, Probe, return_type
 from kprobe_exporter.grammar.definition import parse_definition
-from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.values import Arg, LabelSpec, MetricSpec, ProbeMetrics, ProbeSpec, Unsupported
 from kprobe_exporter.plan import Kernel, ProbePlan, fields_used, metric_spec, plan_probe, wants_tgid
-from tests.unit.captured import KERNELS, Captured, captured
-
-EXIT, EXEC, SWITCH = "syscalls:sys_exit_openat", "sched:sched_process_exec", "sched:sched_switch"
-
-
-def formats(system: str, event: str) -> str | None:
-    """Return a format file of one real kernel; None if it is not captured."""
-    for file in captured("format/"):
-        if file.kernel == KERNELS[0] and file.name == f"format/{system}/{event}":
-            return file.text
-    return None
-
-
-def attach(to: str, returns: str | None = None, filter_text: str | None = None, **fetch: str) -> Attach:
-    return Attach(parse_target(to), fetch, filter_text, return_type(returns) if returns else None)
-
-
-def counter(*fields: str, value: str | None = None) -> Metric:
-    return Metric("counter", "x_total", "help", value, tuple(Label(f"l_{name}", name) for name in fields))
-
-
-def probe(*ways: Attach, metrics: tuple[Metric, ...] = (), **more: Any) -> Probe:
-    return Probe("p", "help", ways, metrics, **more)
-
+from tests.support.planned import EXEC, EXIT, SWITCH, attach, counter, formats, probe
+from tests.unit.captured import KERNELS, Captured
 
 REAL = Kernel(formats, counts_tracepoints=True)
 

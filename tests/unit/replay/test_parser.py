@@ -7,45 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.model.values import CALLER, VALUES, Layout, Record, Value
-from kprobe_exporter.replay.parser import LAYOUTS, OVERFLOW, SavedBatch, SavedParser
+from kprobe_exporter.model.values import CALLER, VALUES, Value
+from kprobe_exporter.replay.parser import LAYOUTS, OVERFLOW, SavedParser
 from kprobe_exporter.source.lines import LONGEST, LineParser
+from tests.support.captured_text import captured_layout
+from tests.support.replayed import Read
 from tests.unit.captured import Captured, captured
-from tests.unit.source.test_lines import captured_layout
 
 OLD = b"            bash-1234  [001] d... 12.345678: "
 """Linux 3.4 to 5.9: a number without 0x may be decimal or hexadecimal."""
 
 NEW = b"            bash-1234    [001] .....    12.345678: "
 """Since Linux 5.14: digits alone are a decimal number."""
-
-
-class Read:
-    """Everything that the parser gives for pieces of text."""
-
-    def __init__(self, *pieces: bytes) -> None:
-        self.layouts: list[Layout] = []
-        parser, batch = SavedParser(self.layouts.append), SavedBatch()
-        for data in (*pieces, None):
-            more = parser.finish() if data is None else parser.feed(data)
-            batch.cut += [number + len(batch.records) for number in more.cut]
-            batch.records += more.records
-            batch.stacks += more.stacks
-            for name in ("unparsed", "lost", "lines", "ambiguous"):
-                setattr(batch, name, getattr(batch, name) + getattr(more, name))
-        self.batch = batch
-
-    def layout(self, record: Record) -> Layout:
-        return self.layouts[record[0]]
-
-    @property
-    def events(self) -> list[tuple[str, dict[str, Value]]]:
-        """The names and arguments of the events."""
-        return [
-            (layout.event, dict(zip((arg.name for arg in layout.args), record[VALUES:], strict=True)))
-            for record in self.batch.records
-            for layout in [self.layout(record)]
-        ]
 
 
 def arguments(data: bytes) -> dict[str, Value]:

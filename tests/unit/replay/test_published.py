@@ -5,8 +5,8 @@ import re
 import pytest
 
 from kprobe_exporter.model.values import CALLER, TID, VALUES
+from tests.support.replayed import Read
 from tests.unit.captured import FIXTURES
-from tests.unit.replay.test_parser import Read
 
 DOCUMENTS = FIXTURES / "documents"
 

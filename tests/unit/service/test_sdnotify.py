@@ -9,30 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.service.sdnotify import EXTENSION, MAX_STATUS, SEND_TIME, Systemd
-
-EXTENDED = f"EXTEND_TIMEOUT_USEC={int(EXTENSION * 1e6)}"
-
-
-class Manager:
-    """systemd's end of the socket."""
-
-    def __init__(self, address: str) -> None:
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.socket.bind("\0" + address[1:] if address.startswith("@") else address)
-        self.socket.settimeout(5)
-
-    def heard(self) -> list[str]:
-        """Return the assignments of the next message."""
-        return self.socket.recv(65536).decode().split("\n")
-
-    def heard_nothing(self) -> bool:
-        self.socket.setblocking(False)
-        try:
-            self.socket.recv(1)
-        except BlockingIOError:
-            return True
-        return False
+from kprobe_exporter.service.sdnotify import MAX_STATUS, SEND_TIME, Systemd
+from tests.support.notify_socket import EXTENDED, Manager
 
 
 @pytest.fixture(params=["path", "abstract"])

@@ -9,7 +9,7 @@ import pytest
 
 from kprobe_exporter.service.sdnotify import Systemd
 from kprobe_exporter.service.watchdog import Vital, Watchdog
-from tests.unit.service.test_sdnotify import Manager
+from tests.support.notify_socket import Manager
 
 
 class Told(Systemd):

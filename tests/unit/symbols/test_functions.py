@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kprobe_exporter.symbols.functions import Answer, Functions, Lists
+from tests.support.function_lists import BLACKLIST, MODULES, NAMES
 
 TRACEABLE = b"""vfs_read
 vfs_write
@@ -40,14 +41,6 @@ ffffffff810000b0 t number_of_same_symbols
 ffffffffc0000010 t ext4_open\t[ext4]
 ffffffffc0000020 t notraced_there\t[ext4]
 """
-BLACKLIST = b"0xffffffff81000070-0xffffffff81000078\tkeeps_off\n"
-MODULES = b"ext4 1130496 1 - Live 0xffffffffc0000000\nxfs 1 0 - Live 0x0\n"
-
-NAMES = [
-    *("vfs_read", "vfs_raed", "do_sys_open", "twice", "keeps_off", "__x64_sys_getppid", "notraced"),
-    *("jiffies", "ext4_open", "notraced_there", "_do_fork", "shrink", "nothing_like_it", "shared_name"),
-    *("vfs_write.cold", "notraced.cold"),
-]
 
 
 def text(content: bytes | None) -> Callable[[], Iterable[bytes]]:

@@ -23,51 +23,9 @@ from kprobe_exporter.symbols.resolve import Resolved, Resolver, event_names, wit
 from kprobe_exporter.tracefs.features import FPROBE_SYNTAX, no_fprobes
 from kprobe_exporter.tracefs.files import ReadOnlyTracefs
 from kprobe_exporter.tracefs.refusal import NON_UNIQUE, NotUnique, refused
+from tests.support.function_lists import SYMBOLS, TRACEABLE
 from tests.unit.tracefs.conftest import Table
 
-TRACEABLE = b"""vfs_read
-vfs_write
-vfs_writev
-Vfs_odd
-tcp_ack.isra.0
-tcp_push.isra.0
-tcp_push.constprop.0
-tcp_rcv
-tcp_rcv.part.0
-tcp_slow.part.0.isra.0
-notraced.constprop.0
-twice
-twice
-keeps_off
-keeps_off_there [ext4]
-both_places
-both_places [ext4]
-ext4_open [ext4]
-ext4_make.isra.0 [ext4]
-everywhere [ext4]
-everywhere [xfs]
-__ftrace_invalid_address___42
-vfs_write.cold
-"""
-SYMBOLS = b"""ffffffff81000000 T _text
-ffffffff81000010 T vfs_read
-ffffffff81000020 T vfs_write
-ffffffff81000050 t twice
-ffffffff81000060 t twice
-ffffffff81000068 d twice
-ffffffff82000060 t twice
-ffffffff82000000 T _sinittext
-ffffffff82001000 T _einittext
-ffffffff81000070 T keeps_off
-ffffffff81000090 T notraced
-ffffffff81000098 t notraced.constprop.0
-ffffffff810000b0 t number_of_same_symbols
-ffffffff81000100 t both_places
-ffffffffc0000010 t ext4_open\t[ext4]
-ffffffffc0000020 t both_places\t[ext4]
-ffffffffc0000030 t everywhere\t[ext4]
-ffffffffc1000030 t everywhere\t[xfs]
-"""
 ADDRESSES = b"""ffffffff81000014 vfs_read
 ffffffff81000024 vfs_write
 ffffffff81000054 twice

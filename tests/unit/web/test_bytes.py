@@ -5,27 +5,14 @@ import ssl
 from collections.abc import Iterator
 from contextlib import suppress
 
-import bcrypt
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kprobe_exporter.web.handshake import NOT_TLS
-from kprobe_exporter.web.listen import listen
-from kprobe_exporter.web.routes import create_app
-from kprobe_exporter.web.server import WebServer
 from kprobe_exporter.web.settings import Tls, WebSettings
 from tests.certificates import Authority
-from tests.support.patience import eventually, patience
-from tests.unit.export.conftest import SNAPSHOT
-
-HASH = bcrypt.hashpw(b"secret", bcrypt.gensalt(4))
-SAID = (
-    "Invalid HTTP request received.",
-    "Unsupported upgrade request.",
-    "a TLS handshake failed: SSLError(",
-    NOT_TLS,
-)
+from tests.support.patience import eventually
+from tests.support.web_target import HASH, SAID, Target, read_all
 
 
 def fuzzed(*words: bytes) -> st.SearchStrategy[bytes]:
@@ -50,29 +37,6 @@ REQUESTS = st.tuples(
 MESSAGES = st.lists(REQUESTS | st.binary(max_size=300), min_size=1, max_size=4)
 CLIENT = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 QUICK = settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-
-
-class Target:
-    """A server, with or without TLS, and with or without a password."""
-
-    def __init__(self, config: WebSettings, client: ssl.SSLContext | None) -> None:
-        self.errors: list[BaseException] = []
-        app = create_app(lambda: SNAPSHOT, lambda: None, reload=lambda: None, settings=lambda: config)
-        self.web = WebServer(app, listen(["127.0.0.1:0"]), self.errors.append, lambda: config.tls)
-        self.port = int(self.web.addresses[0].rpartition(":")[2])
-        self.client = client
-
-    def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=patience(10))
-
-    def secure(self) -> socket.socket:
-        sock = self.connect()
-        return self.client.wrap_socket(sock, server_hostname="localhost") if self.client else sock
-
-    def is_well(self) -> bool:
-        with self.secure() as sock:
-            sock.sendall(b"GET /-/healthy HTTP/1.0\r\nAuthorization: Basic c2NyYXBlcjpzZWNyZXQ=\r\n\r\n")
-            return read_all(sock).endswith(b"healthy\n")
 
 
 @pytest.fixture(scope="module", params=["plain", "passwords", "TLS"])
@@ -103,14 +67,6 @@ def target(
     assert [record.getMessage() for record in records if not record.getMessage().startswith(SAID)] == []
     assert [record for record in records if record.exc_info] == []
     assert capfd.readouterr() == ("", "")
-
-
-def read_all(sock: socket.socket) -> bytes:
-    data = b""
-    with suppress(OSError):
-        while chunk := sock.recv(65536):
-            data += chunk
-    return data
 
 
 @QUICK
