@@ -14,7 +14,7 @@ from tests.bench.load import RETURNS, TIMED, Agent, Workload, agent, workloads
 from tests.bench.progress import say
 from tests.bench.sending import BUILT, OURS, QUEUE, USUAL, WAYS, Took, sendings
 from tests.bench.table import Table, reached
-from tests.receivers import free_port, rotel
+from tests.support.receivers import free_port, rotel
 
 TITLE = "OpenTelemetry"
 ITEMS = 30 * BATCH

@@ -11,7 +11,7 @@ import pytest
 from kprobe_exporter.tracefs.definitions import list_definitions
 from kprobe_exporter.tracefs.files import MountedTracefs, Tracefs
 from tests.conftest import has, needs_tracefs
-from tests.fake_tracefs import FakeTracefs
+from tests.support.fake_tracefs import FakeTracefs
 from tests.support.leftovers import counts, group
 from tests.support.private_tracefs import TRACEFS
 

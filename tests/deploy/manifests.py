@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests import npm
+from tests.support import npm
 from tests.vm import BUILD, ROOT
 
 KUBERNETES = ROOT / "deploy/kubernetes"

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from grafana.__main__ import DIRECTORY, texts
-from tests.dashboard_schema import panels, parts, schema
+from tests.support.dashboard_schema import panels, parts, schema
 
 DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in sorted(DIRECTORY.glob("*.json"))}
 PROVISIONING = DIRECTORY.parent / "provisioning"

@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 
-from tests.agent_process import Metrics
 from tests.conftest import needs_tracefs
 from tests.deploy.containers import IMAGE, build, get, inspect, needs_containers, tool
+from tests.support.agent_process import Metrics
 from tests.support.patience import eventually, patience, within
 from tests.support.private_tracefs import TRACEFS
 from tests.vm import ROOT

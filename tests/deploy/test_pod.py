@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.agent_process import Metrics
 from tests.conftest import needs_tracefs
 from tests.deploy.containers import build, get, inspect, needs_containers, tool
 from tests.deploy.manifests import KUBERNETES, only, rendered
+from tests.support.agent_process import Metrics
 from tests.support.patience import eventually, patience
 from tests.support.private_tracefs import TRACEFS
 

@@ -17,14 +17,14 @@ import jsonschema
 import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 
-from tests.agent_process import Metrics
 from tests.conftest import needs_tracefs
 from tests.deploy.containers import build, inspect, needs_containers, tool
 from tests.deploy.manifests import crd_schema, only, rendered
-from tests.readme import ROOT, reads
+from tests.support.agent_process import Metrics
 from tests.support.kubernetes import CUSTOM, NEWEST
 from tests.support.patience import eventually, patience
 from tests.support.private_tracefs import TRACEFS
+from tests.support.readme import ROOT, reads
 
 INSTANCE = TRACEFS / "instances/kprobe_exporter"
 ASK = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode())"

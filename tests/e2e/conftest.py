@@ -14,8 +14,8 @@ from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.service import logs
 from kprobe_exporter.service.shutdown import Shutdown
 from kprobe_exporter.tracefs.files import Tracefs
-from tests.agent_process import AgentProcess, running
-from tests.fake_tracefs import FakeTracefs
+from tests.support.agent_process import AgentProcess, running
+from tests.support.fake_tracefs import FakeTracefs
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 

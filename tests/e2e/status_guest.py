@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 
 from kprobe_exporter.cli import main
-from tests.agent_process import AgentProcess
+from tests.support.agent_process import AgentProcess
 
 CONFIG = Path(__file__).with_name("status_page.yaml")
 PAUSE = 0.5

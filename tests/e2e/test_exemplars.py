@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from kprobe_exporter.cli import main
-from tests.agent_process import AgentProcess, running
 from tests.kernel.workload import Child, children
-from tests.prometheus_server import prometheus
-from tests.receivers import Rotel, rotel
+from tests.support.agent_process import AgentProcess, running
 from tests.support.patience import eventually
+from tests.support.prometheus_server import prometheus
+from tests.support.receivers import Rotel, rotel
 
 CALLS = 5
 BUCKETS = 'kprobe_duration_seconds_bucket{probe="seek"}'

@@ -18,8 +18,8 @@ from kprobe_exporter.export.otlp.pusher import Pusher
 from kprobe_exporter.export.otlp.settings import OtlpSettings, Signal
 from kprobe_exporter.export.otlp.transport import connect
 from kprobe_exporter.model.values import Family, HistogramValue, Snapshot
-from tests.receivers import MockServer, Rotel, attributes, mock_server, needs_mock_server, rotel
 from tests.support.patience import eventually, patience
+from tests.support.receivers import MockServer, Rotel, attributes, mock_server, needs_mock_server, rotel
 
 BOTH = pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
 

@@ -16,7 +16,7 @@ from opentelemetry.trace import SpanContext, TraceFlags
 from kprobe_exporter.export.otlp.channel import BATCH, Channel
 from kprobe_exporter.export.otlp.settings import OtlpSettings
 from kprobe_exporter.export.otlp.transport import connect
-from tests.otlp_faults import OK, Collector, Fault, Pair, collector
+from tests.support.otlp_faults import OK, Collector, Fault, Pair, collector
 from tests.support.patience import eventually, patience, within
 
 HTTP: Literal["http/protobuf"] = "http/protobuf"

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.e2e.conftest import PlayBack
-from tests.e2e.test_captured import CONFIG, streams
+from tests.support.captured_streams import CONFIG, streams
 from tests.support.patience import eventually, patience
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent_process import Metrics
 from tests.e2e.conftest import FIXTURES
+from tests.support.agent_process import Metrics
 from tests.support.patience import patience
 
 DOCUMENTS = FIXTURES / "documents"

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.agent_process import AgentProcess
+from tests.support.agent_process import AgentProcess
 
 BUFFER = "64KiB"
 CPU = 0

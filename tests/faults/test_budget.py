@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import pytest
 
 from kprobe_exporter.agent import rate_limit
-from tests.agent_process import AgentProcess, Metrics
 from tests.kernel.conftest import StartAgent, as_found, start_agent, tracefs  # noqa: F401
+from tests.support.agent_process import AgentProcess, Metrics
 from tests.support.patience import eventually, patience
 
 pytestmark = pytest.mark.needs("kprobe_events")

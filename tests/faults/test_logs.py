@@ -14,8 +14,8 @@ from kprobe_exporter.cli import main
 from kprobe_exporter.cli import run as run  # noqa: PLC0414
 from kprobe_exporter.service import log_limit
 from kprobe_exporter.service.log_limit import SAME
-from tests.agent_process import AgentProcess, running
 from tests.kernel.conftest import as_found, tracefs  # noqa: F401
+from tests.support.agent_process import AgentProcess, running
 from tests.support.patience import patience
 
 TIMES = 23

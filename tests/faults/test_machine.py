@@ -13,7 +13,6 @@ import pytest
 
 from kprobe_exporter.cli import main
 from kprobe_exporter.cli import run as run  # noqa: PLC0414
-from tests.agent_process import AgentProcess, Metrics, running
 from tests.kernel.conftest import (  # noqa: F401
     StartAgent,
     as_found,
@@ -22,9 +21,10 @@ from tests.kernel.conftest import (  # noqa: F401
     start_agent,
     tracefs,
 )
-from tests.receivers import rotel
+from tests.support.agent_process import AgentProcess, Metrics, running
 from tests.support.kernel_modules import unload
 from tests.support.patience import eventually
+from tests.support.receivers import rotel
 
 pytestmark = [
     pytest.mark.needs("kprobe_events"),

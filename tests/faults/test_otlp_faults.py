@@ -18,11 +18,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kprobe_exporter.agent.otlp import FLUSH
-from tests.agent_process import AgentProcess, Metrics
 from tests.kernel.conftest import StartAgent, as_found, start_agent, tracefs  # noqa: F401
 from tests.kernel.workload import Child, children
-from tests.otlp_apart import Apart, collector_apart
-from tests.otlp_faults import OK, Fault
+from tests.support.agent_process import AgentProcess, Metrics
+from tests.support.otlp_apart import Apart, collector_apart
+from tests.support.otlp_faults import OK, Fault
 from tests.support.patience import eventually, patience, within
 
 HTTP, GRPC = "http/protobuf", "grpc"

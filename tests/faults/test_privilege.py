@@ -11,7 +11,6 @@ import pytest
 from kprobe_exporter.cli import doctor as doctor  # noqa: PLC0414
 from kprobe_exporter.cli import main
 from kprobe_exporter.cli import run as run  # noqa: PLC0414
-from tests.agent_process import AgentProcess, Metrics, running
 from tests.faults.confinement import (
     PROFILE,
     Step,
@@ -24,6 +23,7 @@ from tests.faults.confinement import (
     read_only,
 )
 from tests.kernel.conftest import as_found, tracefs  # noqa: F401
+from tests.support.agent_process import AgentProcess, Metrics, running
 from tests.support.libc import own_libc
 from tests.support.patience import eventually
 

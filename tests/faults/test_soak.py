@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent_process import AgentProcess, Metrics
 from tests.faults import soak
 from tests.faults.soak import BURSTS, Eye, Load
 from tests.kernel.conftest import StartAgent, as_found, start_agent, tracefs  # noqa: F401
+from tests.support.agent_process import AgentProcess, Metrics
 from tests.support.leftovers import definitions
 from tests.support.libc import own_libc
 from tests.support.patience import eventually

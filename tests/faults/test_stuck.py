@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent_process import AgentProcess, Metrics
 from tests.kernel.conftest import StartAgent, as_found, start_agent, tracefs  # noqa: F401
+from tests.support.agent_process import AgentProcess, Metrics
 from tests.support.patience import eventually, within
 from tests.support.suffering import AGE, CONFIG, DELIVERED, HITS, TIMES, Suffering
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from tests.certificates import Authority
-from tests.compiling import compiled
 from tests.fuzz.target import KEPT
+from tests.support.certificates import Authority
+from tests.support.compiling import compiled
 from tests.support.programs import GO, LIBRARY, PROGRAM, VERSIONS
 
 

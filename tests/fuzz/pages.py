@@ -11,9 +11,9 @@ from kprobe_exporter.model.record_layout import Geometry
 from kprobe_exporter.source.pages import ULONG_MAX, PageParser
 from tests.fuzz.mutate import Mutator
 from tests.fuzz.target import Input, Take, Target
-from tests.ring_buffer import GEOMETRY
 from tests.sanitizer.fuzz import damaged_page
 from tests.support.page_material import PROBES, SHAPES, STACKS, Names, compiled
+from tests.support.ring_buffer import GEOMETRY
 
 MOST = 3
 """Pages of one input; several, so that state kept between pages is tested as well."""

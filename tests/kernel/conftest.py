@@ -15,13 +15,13 @@ from kprobe_exporter.cli import main
 from kprobe_exporter.cli import run as run  # noqa: PLC0414
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.profile import parse_stats
-from tests.agent_process import AgentProcess, running
 from tests.conftest import needs_tracefs
+from tests.support.agent_process import AgentProcess, running
 from tests.support.leftovers import definitions, instances
 from tests.support.patience import eventually
 from tests.support.private_tracefs import TRACEFS
 from tests.support.read_once import read_once
-from tests.trace_process import StartTrace, traces
+from tests.support.trace_process import StartTrace, traces
 
 SEED = 20261121
 

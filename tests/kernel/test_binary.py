@@ -29,8 +29,8 @@ from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed
-from tests.agent_process import AgentProcess, running
 from tests.kernel.conftest import StartAgent
+from tests.support.agent_process import AgentProcess, running
 from tests.support.flood import FLOOD, getppid, losses, settled
 from tests.support.installed_probes import installed
 from tests.support.patience import eventually

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent_process import AgentProcess
-from tests.compiling import compiled
 from tests.kernel.conftest import StartAgent
+from tests.support.agent_process import AgentProcess
+from tests.support.compiling import compiled
 from tests.support.containers import PATHS, PROGRAM, container_id, group, write_logs
 from tests.support.patience import eventually
 

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.agent_process import AgentProcess
 from tests.kernel.conftest import StartAgent
+from tests.support.agent_process import AgentProcess
 from tests.support.kernel_ids import kernel_tid
 from tests.support.patience import eventually
 from tests.support.provoked_calls import TIMES, fsyncs_of_a_pipe, opens_of_a_missing_file

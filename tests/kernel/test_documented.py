@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent_process import Metrics
-from tests.compiling import compiled
 from tests.conftest import has
 from tests.kernel.conftest import StartAgent
 from tests.kernel.provoked import (
@@ -36,9 +34,19 @@ from tests.kernel.provoked import (
     syncs,
     unlinks,
 )
-from tests.kinds_document import COMMON, DOCUMENT, Row, decoders, kinds, probe_of_decoder, probe_of_kind
+from tests.support.agent_process import Metrics
+from tests.support.compiling import compiled
 from tests.support.kernel_ids import kernel_tid
 from tests.support.kernel_modules import unload
+from tests.support.kinds_document import (
+    COMMON,
+    DOCUMENT,
+    Row,
+    decoders,
+    kinds,
+    probe_of_decoder,
+    probe_of_kind,
+)
 from tests.support.patience import eventually
 
 pytestmark = pytest.mark.needs("kprobe_events", "uprobe_events")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent_process import AgentProcess, Metrics
 from tests.kernel.conftest import StartAgent
+from tests.support.agent_process import AgentProcess, Metrics
 from tests.support.kernel_ids import kernel_tid
 
 pytestmark = pytest.mark.needs("kprobe_events")

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent_process import Metrics
 from tests.kernel.conftest import StartAgent
+from tests.support.agent_process import Metrics
 from tests.support.kernel_modules import unload
 from tests.support.patience import eventually
 

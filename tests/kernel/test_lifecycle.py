@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from kprobe_exporter.cli import main
 from kprobe_exporter.tracefs.files import MountedTracefs
-from tests.agent_process import AgentProcess
 from tests.kernel.conftest import StartAgent
+from tests.support.agent_process import AgentProcess
 from tests.support.foreign import PROBES, foreign_things
 from tests.support.leftovers import definitions, instances
 from tests.support.patience import eventually

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from tests.agent_process import AgentProcess, Metrics
-from tests.compiling import compiled
 from tests.kernel.conftest import StartAgent
-from tests.receivers import MockServer, attributes, mock_server, needs_mock_server, rotel
+from tests.support.agent_process import AgentProcess, Metrics
+from tests.support.compiling import compiled
 from tests.support.containers import PATHS, PROGRAM, UID, container_id, group, write_logs
 from tests.support.kernel_ids import kernel_tid
 from tests.support.patience import eventually
 from tests.support.provoked_calls import TIMES, fsyncs_of_a_pipe, opens_of_a_missing_file
+from tests.support.receivers import MockServer, attributes, mock_server, needs_mock_server, rotel
 
 pytestmark = pytest.mark.needs("kprobe_events")
 BOTH = pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.conftest import StartAgent
-from tests.receivers import Rotel, rotel
 from tests.support.patience import eventually
+from tests.support.receivers import Rotel, rotel
 
 pytestmark = pytest.mark.needs("kprobe_events")
 

@@ -16,10 +16,10 @@ from click.testing import CliRunner, Result
 from kprobe_exporter.cli import main
 from kprobe_exporter.config.load import load
 from kprobe_exporter.labels import DECODERS
-from tests.agent_process import AgentProcess, Metrics
 from tests.kernel.conftest import StartAgent
-from tests.readme import README, ROOT, block, reads
+from tests.support.agent_process import AgentProcess, Metrics
 from tests.support.patience import eventually
+from tests.support.readme import README, ROOT, block, reads
 
 LIVE = """
 probes:

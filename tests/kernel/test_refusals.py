@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent_process import AgentProcess
 from tests.kernel.conftest import StartAgent
+from tests.support.agent_process import AgentProcess
 
 GOOD = """
   - name: good

@@ -15,8 +15,8 @@ import pytest
 
 from kprobe_exporter.agent import pruning
 from kprobe_exporter.tracefs.files import MountedTracefs
-from tests.agent_process import AgentProcess, Metrics
 from tests.kernel.conftest import StartAgent
+from tests.support.agent_process import AgentProcess, Metrics
 from tests.support.foreign import foreign_things
 from tests.support.leftovers import definitions, instances
 from tests.support.libc import own_libc

@@ -10,7 +10,7 @@ from kprobe_exporter.config.load import load
 from kprobe_exporter.labels import DECODERS
 from tests.support.patience import eventually
 from tests.support.runbook import FOUND
-from tests.trace_process import TraceProcess
+from tests.support.trace_process import TraceProcess
 
 pytestmark = pytest.mark.needs("kprobe_events")
 

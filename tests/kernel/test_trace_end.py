@@ -17,8 +17,8 @@ from tests.kernel.conftest import StartAgent
 from tests.support.foreign import foreign_things
 from tests.support.leftovers import definitions, instances
 from tests.support.patience import eventually
+from tests.support.trace_process import DEADLY, StartTrace, TraceProcess, getppid
 from tests.support.traces import MOST, TRACING, lines, work
-from tests.trace_process import DEADLY, StartTrace, TraceProcess, getppid
 
 pytestmark = pytest.mark.needs("kprobe_events")
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.perf_tools import ROWS, Came, Row, run
+from tests.support.perf_tools import ROWS, Came, Row, run
 
 pytestmark = pytest.mark.needs("kprobe_events")
 

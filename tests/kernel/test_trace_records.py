@@ -19,7 +19,7 @@ from kprobe_exporter.cli import main
 from tests.kernel.conftest import StartAgent
 from tests.kernel.workload import FORGED, Child
 from tests.support.patience import eventually
-from tests.trace_process import StartTrace, TraceProcess, traces
+from tests.support.trace_process import StartTrace, TraceProcess, traces
 
 pytestmark = pytest.mark.needs("kprobe_events")
 

@@ -12,8 +12,8 @@ import pytest
 
 from tests.kernel.workload import FORGED, Child
 from tests.support.patience import eventually
+from tests.support.trace_process import StartTrace, getppid
 from tests.support.traces import MOST, TRACING, lines, work
-from tests.trace_process import StartTrace, getppid
 
 pytestmark = pytest.mark.needs("kprobe_events")
 

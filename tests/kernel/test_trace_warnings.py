@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.perf_tools_document import DOCUMENT
-from tests.trace_process import StartTrace
+from tests.support.perf_tools_document import DOCUMENT
+from tests.support.trace_process import StartTrace
 
 pytestmark = pytest.mark.needs("kprobe_events")
 

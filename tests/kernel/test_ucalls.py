@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.compiling import compiled
 from tests.kernel.conftest import StartAgent
+from tests.support.compiling import compiled
 from tests.support.joined_calls import BOUNDS, check, lost
 from tests.support.patience import eventually
 

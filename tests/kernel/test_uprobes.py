@@ -25,7 +25,7 @@ from kprobe_exporter.tracefs.poller import read_counts
 from kprobe_exporter.tracefs.probes import Installed, install, names_in_use
 from kprobe_exporter.tracefs.profile import buffer_stats
 from kprobe_exporter.tracefs.refusal import UNFIT
-from tests.compiling import compiled
+from tests.support.compiling import compiled
 from tests.support.installed_probes import by_text, compare
 from tests.support.kernel_ids import kernel_tid
 from tests.support.libc import own_libc

@@ -15,7 +15,7 @@ from kprobe_exporter.config.load import load
 from kprobe_exporter.export.prometheus import Exposition
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.service.shutdown import Shutdown
-from tests.fake_tracefs import FakeTracefs
+from tests.support.fake_tracefs import FakeTracefs
 
 CONFIG = """
 otlp: {endpoint: "http://127.0.0.1:4318", metrics: {interval: 60s}}

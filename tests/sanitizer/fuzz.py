@@ -16,8 +16,8 @@ from typing import Any
 
 from kprobe_exporter.aggregate.recipes import source_recipe
 from kprobe_exporter.model.record_layout import Geometry
-from tests.ring_buffer import GEOMETRY, MISSED, Page, event
 from tests.support.page_material import PROBES, SHAPES, STACKS, Names, back, entry
+from tests.support.ring_buffer import GEOMETRY, MISSED, Page, event
 
 EXTREMES = (0, 1, 3, 4, 7, 8, 0x7F, 0xFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 1 << 31, 1 << 30, 4080, 4081, 4096)
 MANY_PAGES = 70

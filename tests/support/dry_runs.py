@@ -7,7 +7,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from kprobe_exporter.cli import main
-from tests.agent_process import Metrics
+from tests.support.agent_process import Metrics
 
 
 def look(*paths: Path) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 import os
 import time
 
-from tests.agent_process import AgentProcess, Metrics
+from tests.support.agent_process import AgentProcess, Metrics
 from tests.support.patience import eventually
 
 FLOOD = 300_000

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tests.agent_process import AgentProcess, Metrics
+from tests.support.agent_process import AgentProcess, Metrics
 
 BOUNDS = (0.1, 0.2, 0.4, 0.8, 1.6)
 

@@ -8,7 +8,7 @@ from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.service.shutdown import Shutdown
-from tests.fake_tracefs import FakeTracefs
+from tests.support.fake_tracefs import FakeTracefs
 from tests.support.patience import eventually
 
 GROUP = "kprobe_exporter"

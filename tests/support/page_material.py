@@ -17,7 +17,7 @@ from kprobe_exporter.model.values import (
     ProbeMetrics,
 )
 from kprobe_exporter.plan.metric import where
-from tests.ring_buffer import event, located
+from tests.support.ring_buffer import event, located
 
 compiled: Any = pytest.importorskip("kprobe_exporter.source._pages")
 

@@ -18,9 +18,9 @@ from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.service import logs
 from kprobe_exporter.service.shutdown import Shutdown
 from kprobe_exporter.tracefs.files import Tracefs
-from tests.agent_process import AgentProcess, running
-from tests.certificates import Authority
 from tests.e2e.conftest import Playback
+from tests.support.agent_process import AgentProcess, running
+from tests.support.certificates import Authority
 from tests.support.patience import eventually, patience
 
 IDLE = SLOW = 20

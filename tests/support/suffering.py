@@ -3,7 +3,6 @@
 import os
 
 from kprobe_exporter.agent.faults import Fault
-from tests.agent_process import AgentProcess
 from tests.kernel.conftest import (  # noqa: F401
     StartAgent,
     as_found,
@@ -12,6 +11,7 @@ from tests.kernel.conftest import (  # noqa: F401
     start_agent,
     tracefs,
 )
+from tests.support.agent_process import AgentProcess
 from tests.support.patience import eventually
 
 HITS, DELIVERED, LOST = (

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent_process import Metrics
+from tests.support.agent_process import Metrics
 from tests.support.patience import eventually, patience
 from tests.vm import ROOT
 from tests.vm.boot import free_port

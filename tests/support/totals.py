@@ -1,6 +1,6 @@
 """The total of a metric."""
 
-from tests.agent_process import Metrics
+from tests.support.agent_process import Metrics
 
 
 def total(metrics: Metrics, name: str, **labels: str) -> float:

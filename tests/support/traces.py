@@ -2,7 +2,7 @@
 
 import os
 
-from tests.trace_process import TraceProcess
+from tests.support.trace_process import TraceProcess
 
 TRACING = b"Tracing kprobe mine. Ctrl-C to end.\n"
 

@@ -21,9 +21,9 @@ from kprobe_exporter.config.load import load
 from kprobe_exporter.errors import ConfigError
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.web.config.read import read_web_config
-from tests.certificates import Authority
-from tests.readme import STARTS, block, commands, reads
-from tests.readme import command as the_command
+from tests.support.certificates import Authority
+from tests.support.readme import STARTS, block, commands, reads
+from tests.support.readme import command as the_command
 from tests.support.runbook import FOUND as TRACED
 
 ROOT = Path(__file__).parents[2]

@@ -279,3 +279,17 @@ def test_what_counts_as_writing(tmp_path: Path, source: str, calls: list[str]) -
     module = tmp_path / "m.py"
     module.write_text(source)
     assert list(opens_for_writing(module)) == calls
+
+
+def test_no_module_imports_from_a_test() -> None:
+    """What several modules of tests need lives in tests/support."""
+    imports = re.compile(
+        r"^\s*(?:from tests[\w.]*\.test_\w+ import|from tests[\w.]* import [^\n]*\btest_|import tests)"
+    )
+    found = [
+        f"{path.relative_to(ROOT)}: {line}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for line in path.read_text().splitlines()
+        if imports.match(line)
+    ]
+    assert found == []

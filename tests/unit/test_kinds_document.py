@@ -9,7 +9,7 @@ from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Probe
 from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.labels import DECODERS
-from tests.kinds_document import DOCUMENT, Row, decoders, kinds, probe_of_decoder, probe_of_kind
+from tests.support.kinds_document import DOCUMENT, Row, decoders, kinds, probe_of_decoder, probe_of_kind
 
 README = (DOCUMENT.parents[1] / "README.md").read_text()
 

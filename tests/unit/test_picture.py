@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.picture import (
+from tests.support.picture import (
     BOTTOM,
     COLOURS,
     HEIGHT,

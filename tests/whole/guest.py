@@ -9,8 +9,8 @@ from itertools import count
 from pathlib import Path
 
 from kprobe_exporter.cli import main
-from tests.agent_process import AgentProcess
 from tests.kernel import pack_events
+from tests.support.agent_process import AgentProcess
 
 HERE = Path(__file__).parent
 PACKS = HERE.parents[1] / "examples/packs"

@@ -12,11 +12,11 @@ import pytest
 import yaml
 
 from grafana.__main__ import DIRECTORY
-from tests import picture
-from tests.dashboard_schema import panels
-from tests.picture import Line
-from tests.prometheus_server import Prometheus
+from tests.support import picture
+from tests.support.dashboard_schema import panels
 from tests.support.patience import eventually, patience
+from tests.support.picture import Line
+from tests.support.prometheus_server import Prometheus
 from tests.whole.vm import DEPLOY, LIMIT, NODE, needs_a_vm, whole
 
 DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in sorted(DIRECTORY.glob("*.json"))}

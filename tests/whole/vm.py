@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.prometheus_server import Prometheus, prometheus
 from tests.support.patience import eventually, patience
+from tests.support.prometheus_server import Prometheus, prometheus
 from tests.vm import ROOT, boot
 from tests.vm.debian import promtool
 from tests.vm.kernels import KERNELS

@@ -17,7 +17,7 @@ from kprobe_exporter.errors import KprobeExporterError
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.service.shutdown import Shutdown
 from kprobe_exporter.tracefs.instance import Instance
-from tests.fake_tracefs import FakeTracefs
+from tests.support.fake_tracefs import FakeTracefs
 
 GROUP = "kprobe_exporter"
 

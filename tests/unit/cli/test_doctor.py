@@ -14,7 +14,7 @@ from kprobe_exporter.cli.doctor import examine, table, tracefs_checks
 from kprobe_exporter.errors import TracefsError
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tracefs.features import TRIAL, Check
-from tests.fake_tracefs import EXEC_FORMAT, FakeEvent, FakeTracefs
+from tests.support.fake_tracefs import EXEC_FORMAT, FakeEvent, FakeTracefs
 
 GOOD = Check("kernel", "ok", "6.12")
 LESS = Check("btf", "no", "there is no btf", "Boot another kernel.")

@@ -17,7 +17,7 @@ from kprobe_exporter.plan.joined import MEASURED
 from kprobe_exporter.symbols.functions import Answer
 from kprobe_exporter.tracefs.files import ReadOnlyTracefs
 from kprobe_exporter.tracefs.instance import Instance
-from tests.fake_tracefs import EXEC_FORMAT
+from tests.support.fake_tracefs import EXEC_FORMAT
 
 EXEC = "tracepoint:sched:sched_process_exec"
 COMM = (Metric("counter", "x_total", "help", labels=(Label("comm", "comm"),)),)

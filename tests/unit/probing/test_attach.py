@@ -18,7 +18,7 @@ from kprobe_exporter.tracefs.definitions import list_definitions
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.poller import read_counts
 from kprobe_exporter.tracefs.probes import Installed, names_in_use
-from tests.fake_tracefs import FakeTracefs
+from tests.support.fake_tracefs import FakeTracefs
 
 NAME = "attach_test"
 EXEC, EXIT = "tracepoint:sched:sched_process_exec", "tracepoint:syscalls:sys_exit_openat"

@@ -1,7 +1,7 @@
 """Pages of the ring buffer: the compiled walk and the Python walk must agree.
 
-The pages that `tests.ring_buffer` builds define the records. An aggregator that gets the records one by one
-defines the sums.
+The pages that `tests.support.ring_buffer` builds define the records. An aggregator that gets the records
+one by one defines the sums.
 """
 
 import fcntl
@@ -31,7 +31,6 @@ from kprobe_exporter.model.values import (
     Loss,
 )
 from kprobe_exporter.source import pages
-from tests.ring_buffer import GEOMETRY, MISSED, Page, event
 from tests.support.page_material import (
     LONG,
     PROBES,
@@ -45,6 +44,7 @@ from tests.support.page_material import (
     condition,
     entry,
 )
+from tests.support.ring_buffer import GEOMETRY, MISSED, Page, event
 
 if os.environ.get("CI"):
     importlib.import_module("kprobe_exporter.source._pages")

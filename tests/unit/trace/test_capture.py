@@ -16,7 +16,7 @@ from kprobe_exporter.trace.capture import collected, each_event
 from kprobe_exporter.trace.count import counting
 from kprobe_exporter.tracefs.definitions import list_definitions
 from kprobe_exporter.tracefs.instance import Instance
-from tests.fake_tracefs import FakeTracefs
+from tests.support.fake_tracefs import FakeTracefs
 
 NAME = "collect_test"
 

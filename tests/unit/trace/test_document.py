@@ -6,8 +6,8 @@ import pytest
 from click.testing import CliRunner
 
 from kprobe_exporter.cli import main
-from tests.perf_tools import ROWS, Row
-from tests.perf_tools_document import DOCUMENT, Shown, shown
+from tests.support.perf_tools import ROWS, Row
+from tests.support.perf_tools_document import DOCUMENT, Shown, shown
 
 OPTIONS = set("FdpLvHsh")
 """The options in perf-tools' usage."""

@@ -10,7 +10,7 @@ from kprobe_exporter.errors import TracefsError
 from kprobe_exporter.tracefs import leftovers
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.leftovers import PREFIX, acquire_for_trace, remove_dead_traces, traces
-from tests.fake_tracefs import FakeTracefs
+from tests.support.fake_tracefs import FakeTracefs
 
 OWN = f"{PREFIX}{os.getpid()}"
 

@@ -14,7 +14,7 @@ from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.poller import read_counts
 from kprobe_exporter.tracefs.probes import install, names_in_use
 from kprobe_exporter.tracefs.retired import Retired, RetiredDefinition
-from tests.fake_tracefs import FakeTracefs
+from tests.support.fake_tracefs import FakeTracefs
 
 NAME = "retired_test"
 SPEC = ProbeSpec(

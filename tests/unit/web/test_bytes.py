@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kprobe_exporter.web.settings import Tls, WebSettings
-from tests.certificates import Authority
+from tests.support.certificates import Authority
 from tests.support.patience import eventually
 from tests.support.web_target import HASH, SAID, Target, read_all
 

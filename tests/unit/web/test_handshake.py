@@ -19,7 +19,7 @@ from kprobe_exporter.web.listen import listen
 from kprobe_exporter.web.routes import create_app
 from kprobe_exporter.web.server import WebServer
 from kprobe_exporter.web.settings import Tls
-from tests.certificates import Authority, Pair
+from tests.support.certificates import Authority, Pair
 from tests.support.patience import eventually, patience, within
 
 REQUEST = b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -9,7 +9,7 @@ from kprobe_exporter.grammar.event_format import parse_format
 from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.symbols.listing import Details, Place
 from kprobe_exporter.symbols.listing.details import declaration, signature
-from tests.fake_tracefs import EXEC_FORMAT, EXIT_OPENAT_FORMAT
+from tests.support.fake_tracefs import EXEC_FORMAT, EXIT_OPENAT_FORMAT
 
 EXEC = Place(Kind.TRACEPOINT, "sched", "sched_process_exec")
 OPENAT = Place(Kind.SYSCALL, "", "openat")

@@ -10,7 +10,7 @@ import pytest
 from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.target import Kind, parse_target
 from kprobe_exporter.symbols.listing import Query, file_places, parse_query
-from tests.compiling import compiled
+from tests.support.compiling import compiled
 
 SOURCE = """
 int shared(void) { return 1; }

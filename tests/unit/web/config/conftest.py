@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kprobe_exporter.web.config.read import Outcome, read_web_config
-from tests.certificates import Authority, Pair
+from tests.support.certificates import Authority, Pair
 
 HASH = "$2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG"
 

@@ -9,7 +9,7 @@ import pytest
 
 from kprobe_exporter.web.config.context import CIPHERS, CURVES, RefusedSetting, make_context
 from kprobe_exporter.web.settings import Tls
-from tests.certificates import Authority, Pair
+from tests.support.certificates import Authority, Pair
 
 TLS12, TLS13 = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
 ECDSA = "TLS_ECDHE_ECDSA_WITH_"

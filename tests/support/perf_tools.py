@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.support.kernel_modules import unload
 from tests.support.patience import eventually
-from tests.trace_process import TraceProcess, traces
+from tests.support.trace_process import TraceProcess, traces
 
 PREFIX = rb"^ *[^\n]{1,16}-\d+ +\[\d{3}\] [^ ]{4,5} +\d+\.\d{6}: "
 """The start of the kernel's line: thread name and id, CPU, flags, time."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kprobe_exporter.cli import COMMANDS
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 OTHERS = ("docs/command-line.md", "docs/operating.md", "docs/collecting.md")
 SHOWN = "\n".join([README, *((ROOT / name).read_text() for name in OTHERS)])

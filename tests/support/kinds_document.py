@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-DOCUMENT = Path(__file__).parents[1] / "docs/kinds.md"
+DOCUMENT = Path(__file__).parents[2] / "docs/kinds.md"
 
 COMMON = ("comm", "tid", "pid", "cpu")
 """The fields that every kind has."""

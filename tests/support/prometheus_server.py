@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.receivers import free_port
 from tests.support.patience import eventually, patience
+from tests.support.receivers import free_port
 
 Labels = dict[str, str]
 

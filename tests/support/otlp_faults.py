@@ -20,8 +20,8 @@ import grpc
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
-from tests.otlp_services import SERVICES, Service
-from tests.receivers import free_port
+from tests.support.otlp_services import SERVICES, Service
+from tests.support.receivers import free_port
 
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER with a timeout of 0 s: close() sends RST."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.vm.debian import PackageError
 
-BUILD = Path(__file__).parents[1] / "build"
+BUILD = Path(__file__).parents[2] / "build"
 QUIET = ("--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error")
 
 

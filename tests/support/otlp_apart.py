@@ -1,4 +1,4 @@
-"""A collector of tests/otlp_faults.py in a separate process, for tests that fork agents or measure time.
+"""A collector of otlp_faults.py in a separate process, for tests that fork agents or measure time.
 
 A process in which gRPC runs cannot be forked, and gRPC's threads would disturb a test that measures time.
 """
@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-from tests.otlp_faults import Fault, collector
+from tests.support.otlp_faults import Fault, collector
 from tests.support.patience import patience
 
 

@@ -1,6 +1,6 @@
 """The table of perf-tools' examples in docs/perf-tools.md: read it, and print it again.
 
-``python -m tests.perf_tools_document``, as root on a kernel with kprobes, prints the rows.
+``python -m tests.support.perf_tools_document``, as root on a kernel with kprobes, prints the rows.
 """
 
 import re
@@ -9,9 +9,9 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.perf_tools import ROWS, Came, Row, run
+from tests.support.perf_tools import ROWS, Came, Row, run
 
-DOCUMENT = Path(__file__).parents[1] / "docs/perf-tools.md"
+DOCUMENT = Path(__file__).parents[2] / "docs/perf-tools.md"
 LINE_END = "<br>"
 
 

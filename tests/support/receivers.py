@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from tests import npm
+from tests.support import npm
 from tests.support.patience import eventually
 
-SOURCE = Path(__file__).parent / "mockotlpserver"
-INSTALLED = Path(__file__).parents[1] / "build/mockotlpserver"
+SOURCE = Path(__file__).parents[1] / "mockotlpserver"
+INSTALLED = Path(__file__).parents[2] / "build/mockotlpserver"
 
 
 def install() -> None:

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests import npm
+from tests.support import npm
 from tests.vm.debian import PackageError
 
-SOURCE = Path(__file__).parent / "grafana_schema"
+SOURCE = Path(__file__).parents[1] / "grafana_schema"
 RAW = "node_modules/@grafana/schema/dist/esm/raw"
 PLUGINS = {"heatmap": "Heatmap", "stat": "Stat", "table": "Table", "timeseries": "TimeSeries"}
 """The panels that have a schema, and the prefix of the file that declares their types."""
