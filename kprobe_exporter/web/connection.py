@@ -1,4 +1,8 @@
-"""uvicorn's HTTP connection, with the bounds of ``Clients`` on the number of connections and their time."""
+"""uvicorn's HTTP connection, with the bounds of ``Clients`` on the number of connections and their time.
+
+uvicorn has no option for these bounds, and neither has h11. This module alone overrides uvicorn's protocol,
+whose methods are not documented, so pyproject.toml names one version of uvicorn.
+"""
 
 import asyncio
 from typing import Any

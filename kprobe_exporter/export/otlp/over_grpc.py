@@ -1,7 +1,8 @@
 """OTLP over gRPC: the SDK's exporters, with our own handling of the collector's answers.
 
 The exporters alone treat a partial success as a success, look for a RetryInfo where no server puts it, and
-encode the request again for each attempt (opentelemetry/exporter/otlp/proto/grpc/exporter.py, _export).
+encode the request again for each attempt (opentelemetry/exporter/otlp/proto/grpc/exporter.py, _export). They
+take no stub as an argument, so their private ``_client`` is replaced; pyproject.toml names one version.
 """
 
 from collections.abc import Callable, Mapping

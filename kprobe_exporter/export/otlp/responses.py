@@ -28,5 +28,5 @@ def partial(signal: Signal, response: Any) -> RequestOutcome:
             response = kind.FromString(response)
         except Exception:  # not an OTLP response: only the status is known, and it means success
             return RequestOutcome(True)
-    partial = response.partial_success
-    return RequestOutcome(True, partial.error_message, rejected=max(0, getattr(partial, rejected)))
+    success = response.partial_success
+    return RequestOutcome(True, success.error_message, rejected=max(0, getattr(success, rejected)))
