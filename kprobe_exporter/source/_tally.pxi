@@ -88,7 +88,7 @@ cdef bint _meets(const Node* nodes, uint32_t number, const Rec* rec) noexcept no
 
 
 cdef inline uint64_t _hash(const uint8_t* key, uint32_t length, uint64_t seed) noexcept nogil:
-    """Mixes 8 bytes at a time; seeded, for the strings are whatever users wish."""
+    """Mixes 8 bytes at a time; seeded, because users choose the strings."""
     cdef uint64_t value = seed ^ length, word
     cdef uint32_t at = 0
     while at + 8 <= length:

@@ -41,8 +41,8 @@ BURSTS_NOTE = (
     f"Durations are measured in bursts of {BURST:,} calls by a process on a CPU of its own, which fit into"
     " half of the default buffer: an agent runs on the other CPU and has read and joined each burst before"
     f" the next one. A round's figure is the fastest of {BURSTS} bursts, the median that of"
-    f" {latency_guest.ROUNDS} rounds. (The emulated CPUs take turns on one real CPU, so whoever reads"
-    " meanwhile would be measured with the call; bpftrace is kept to that other CPU as well.)"
+    f" {latency_guest.ROUNDS} rounds. (The emulated CPUs take turns on one real CPU, so a process that"
+    " reads meanwhile would be measured with the call; bpftrace is kept to that other CPU as well.)"
 )
 COUNT_GOAL = 1.0
 HIST_GOAL = 1.25

@@ -185,7 +185,7 @@ def usual(signal: Signal, exporter: Any) -> Way:
 
 
 def built(exporter: Any) -> Way:
-    """The agent's spans, built by whoever ends them, through the SDK's batch processor."""
+    """The agent's spans, built by the thread that ends them, through the SDK's batch processor."""
     counted: Any = Counted(exporter)
     builder = Builder([DESCRIBED], resource(), WallClock(), name_of)
     processor = BatchSpanProcessor(counted, max_queue_size=QUEUE)

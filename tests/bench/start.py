@@ -30,8 +30,8 @@ def table() -> Table:
     return Table(
         TITLE,
         "From the start of the process until `/-/ready` answers 200, with kprobes on so many functions that"
-        " nobody calls; beside it the same definitions, filters and enables, written one after the other by a"
-        " script that does nothing else.",
+        " are never called; beside it the same definitions, filters and enables, written one after the other"
+        " by a script that does nothing else.",
         tuple(head),
         tuple(rows),
         (

@@ -99,8 +99,8 @@ def table() -> Table:
             "The floor copies the pages of trace_pipe_raw and looks at nothing.",
             "awk (mawk) counts by two fields of each line, the CPU and the value, and that is all.",
             "trace-cmd extracts the pages of the same buffer into a file (`record` would want events of its"
-            " own; it takes along what waits in the top-level buffer), then prints that file as text; nobody"
-            " has counted anything yet.",
+            " own; it takes along what waits in the top-level buffer), then prints that file as text,"
+            " without counting anything.",
             reached("binary at least 8 times as fast as text", f"{binary / text:.1f}", ok=binary >= 8 * text),
             reached(
                 f"3 million events/s on a machine on which text does {SCALE / 1e6:.2f} million",

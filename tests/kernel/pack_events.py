@@ -90,10 +90,10 @@ def sends_after_a_second() -> None:
 
 def _refused_connections() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
-        nobody = closed.getsockname()
+        closed_address = closed.getsockname()
     for _ in range(TIMES):
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(nobody)
+            socket.create_connection(closed_address)
 
 
 def _datagrams() -> None:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.needs("kprobe_events")
 
 ENDING = b"\nEnding tracing...\n"
 PATHS = (b"/nonexistent", b"/\xff\xfe\x1b[31m", b"/a\tb", b"/x y", FORGED)
-NOBODY = "4194000"
+ABSENT = "4194000"
 
 
 def opens() -> None:
@@ -110,9 +110,9 @@ def test_a_process_with_the_threads_that_it_starts(trace: StartTrace) -> None:
 
 def test_a_thread_or_process_that_is_not_there(trace: StartTrace) -> None:
     for what, option in (("process", "-p"), ("thread", "-L")):
-        one = trace(option, NOBODY, getppid())
+        one = trace(option, ABSENT, getppid())
         assert one.wait() == 1
-        assert one.errors == f"kprobe-exporter: there is no {what} {NOBODY}.\n"
+        assert one.errors == f"kprobe-exporter: there is no {what} {ABSENT}.\n"
 
 
 def test_a_call_that_the_compiler_renamed(trace: StartTrace, tracefs: Path) -> None:

@@ -56,7 +56,7 @@ REASONS: Mapping[str, str] = {
     "disabled": "Firings of a probe that was being switched off because it fired too often or was changed:"
     " the kernel still counts them, but no longer records them. Only for single events without a filter",
     "wiped": "Firings while old definitions were deleted, which happens after hundreds of changes by"
-    " reloads. A lower bound, since nobody knows what a filter would have let through",
+    " reloads. A lower bound, since it is unknown what a filter would have let through",
 }
 """By the label ``reason``."""
 

@@ -444,11 +444,11 @@ def test_in_a_cgroup_namespace_what_is_inside_tells_too_little(tmp_path: Path) -
 
 
 def test_no_proc_at_all(tmp_path: Path) -> None:
-    nobody = Cgroups(tmp_path)
-    nobody.scan()
-    assert nobody.path(7, 1) is None
-    nobody.attached(7, 0, b"/a", 2)
-    assert nobody.path(7, 2) == b"/a"
+    cgroups = Cgroups(tmp_path)
+    cgroups.scan()
+    assert cgroups.path(7, 1) is None
+    cgroups.attached(7, 0, b"/a", 2)
+    assert cgroups.path(7, 2) == b"/a"
 
 
 def test_the_dead_make_room_first(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

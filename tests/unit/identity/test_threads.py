@@ -102,8 +102,8 @@ def test_unreadable_files_give_no_name(tmp_path: Path) -> None:
     def read(path: str) -> bytes:
         raise PermissionError(path)
 
-    nobody = Threads(read, tmp_path)
-    assert (nobody.comm(7), nobody.tgid(7)) == (None, None)
+    threads = Threads(read, tmp_path)
+    assert (threads.comm(7), threads.tgid(7)) == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -94,10 +94,10 @@ REFUSED = [
 
 STRICTER = {
     "no TLS would come of it": tls("min_version: TLS13"),
-    "nobody verifies it": tls(f"{PAIR}, client_auth_type: RequireAnyClientCert"),
-    "nobody looks at it": tls(f"{PAIR}, client_auth_type: RequestClientCert"),
+    "the certificate is not verified": tls(f"{PAIR}, client_auth_type: RequireAnyClientCert"),
+    "the certificate is not looked at": tls(f"{PAIR}, client_auth_type: RequestClientCert"),
     "any public authority would do": tls(f"{PAIR}, client_auth_type: RequireAndVerifyClientCert"),
-    "nobody would be let in": tls(f"{PAIR}, {CLIENTS}".replace("authority.pem", "junk.pem")),
+    "no client would be let in": tls(f"{PAIR}, {CLIENTS}".replace("authority.pem", "junk.pem")),
     "others may write the key": tls("cert_file: server.pem, key_file: open.key"),
     "RFC 8996": tls(f"{PAIR}, min_version: TLS10"),
     "no version is left": tls(f"{PAIR}, min_version: TLS13, max_version: TLS12"),
