@@ -44,5 +44,5 @@ OF_THE_INSTANCE: tuple[Fault, ...] = (
 )
 """Faults because of which the instance's files cannot be read."""
 
-MENDED: tuple[Fault, ...] = ("tracing_off", "probe_disabled", "probe_gone")
+REPAIRED: tuple[Fault, ...] = ("tracing_off", "probe_disabled", "probe_gone")
 """Faults that the agent repairs as soon as it notices them."""

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
-from kprobe_exporter.agent.faults import MEANING, MENDED, OF_THE_INSTANCE, SWITCHES, Fault
+from kprobe_exporter.agent.faults import MEANING, OF_THE_INSTANCE, REPAIRED, SWITCHES, Fault
 from kprobe_exporter.agent.probe import ProbeState
 from kprobe_exporter.agent.repairs import Action, Repair
 from kprobe_exporter.grammar.target import parse_target
@@ -213,7 +213,7 @@ class Interference:
         return repairs
 
     def _set(self, fault: Fault, probe: str, *, holds: bool) -> None:
-        """Note whether the fault holds, and log its begin and end; the end of MENDED ones at debug level."""
+        """Note whether the fault holds; log its begin and end, the end of REPAIRED ones at debug level."""
         key = fault, probe
         if holds == (key in self._holding):
             return
@@ -224,7 +224,7 @@ class Interference:
             log.warning("%s%s [%s]", whose, MEANING[fault], fault)
         else:
             del self._holding[key]
-            level = logging.DEBUG if fault in MENDED else logging.INFO
+            level = logging.DEBUG if fault in REPAIRED else logging.INFO
             log.log(level, "%sit is over [%s]", whose, fault)
 
     def _forget(self, names: set[str]) -> None:

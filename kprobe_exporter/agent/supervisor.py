@@ -9,6 +9,7 @@ from typing import NamedTuple
 from kprobe_exporter.agent.overhead import Overhead
 from kprobe_exporter.agent.rate_limit import Budget, Trip
 from kprobe_exporter.agent.rates import History
+from kprobe_exporter.util.trouble import Trouble
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class Supervisor:
         self._budget = Budget()
         self._read_at = float("-inf")
         self._passed_over = self._stale = False
-        self._complained = False
+        self._trouble = Trouble()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kprobe-supervisor", daemon=True)
 
@@ -116,8 +117,7 @@ class Supervisor:
             try:
                 self.look()
             except Exception as error:  # the thread goes on after any error
-                if not self._complained:
+                if self._trouble.failed():
                     log.exception("the probes cannot be watched: %s", error)
-                self._complained = True
             else:
-                self._complained = False
+                self._trouble.succeeded()

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from kprobe_exporter.aggregate.accumulator import Accumulator
 from kprobe_exporter.aggregate.cells import (
     HistogramCell,
     MetricNumbers,
@@ -16,7 +15,7 @@ from kprobe_exporter.aggregate.cells import (
     metric_take,
 )
 from kprobe_exporter.aggregate.hist_deltas import HistDeltas
-from kprobe_exporter.aggregate.numbers import Ledger, Numbers, ProbeNumbers, built_in, family
+from kprobe_exporter.aggregate.numbers import Accumulator, Ledger, Numbers, ProbeNumbers, built_in, family
 from kprobe_exporter.aggregate.recipes import recipe
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.aggregate.sums import Sums

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kprobe_exporter.aggregate.accumulator import Accumulator
 from kprobe_exporter.aggregate.cells import HistogramCell, MetricNumbers
 from kprobe_exporter.aggregate.series import UNKNOWN
 from kprobe_exporter.model.values import Family, HistogramValue, LabelValues, ProbeMetrics
@@ -16,6 +15,28 @@ HELP = {
     "return_errors_total": "Error returns of the probed function, by errno.",
     "duration_seconds": "Seconds from a call's entry to its return, or between the events of a pair.",
 }
+
+
+class Accumulator:
+    """A counter that never falls, of a kernel counter that restarts when its probe is installed again.
+
+    Not thread-safe: the aggregator's lock guards it.
+    """
+
+    __slots__ = ("_last", "total")
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._last = 0
+
+    def update(self, raw: int) -> None:
+        """Take the current raw value. If it is lower than the last one, the raw counter restarted from 0."""
+        self.total += raw - self._last if raw >= self._last else raw
+        self._last = raw
+
+    def restart(self) -> None:
+        """Expect another raw counter from now on, which begins at 0."""
+        self._last = 0
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.model.hist import HistReading, HistTable
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.refusal import why
+from kprobe_exporter.util.trouble import Trouble
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +101,7 @@ class HistTables:
         self._event = event
         self._tables = tables
         self._attached: list[HistTable] = []
-        self._complained = False
+        self._trouble = Trouble()
 
     def attach(self) -> None:
         """Attach to ``events/SYSTEM/EVENT``. Raises ProbeRefused; ``detach`` then undoes what was done."""
@@ -138,9 +139,8 @@ class HistTables:
         whole = tuple(reading for reading in found if reading is not None)
         if len(whole) == len(found):
             return whole
-        if not self._complained:
+        if self._trouble.failed():
             log.warning("the hist tables of %s cannot be read: its numbers stay as they are", self._event)
-        self._complained = True
         return None
 
 

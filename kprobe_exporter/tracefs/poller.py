@@ -12,6 +12,7 @@ from kprobe_exporter.tracefs.hist_tables import parse_hist
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed
 from kprobe_exporter.tracefs.profile import PROFILES, Counts, buffer_stats
+from kprobe_exporter.util.trouble import Trouble
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ class Poller:
         self._wanted = 0  # how many attempts are requested
         self._under_way = False
         self._closed = False
-        self._complained = False
+        self._trouble = Trouble()
         self._thread = threading.Thread(target=self._run, name="kprobe-poller", daemon=True)
 
     def start(self) -> None:
@@ -167,12 +168,10 @@ class Poller:
         try:
             self._deliver(self._read())
         except Exception as error:  # the thread survives any error, and the last numbers stay
-            if not self._complained:
+            if self._trouble.failed():
                 bug = not isinstance(error, OSError)
                 log.warning("the kernel's counts cannot be read: %s", error, exc_info=bug)
-            self._complained = True
             return False
-        if self._complained:
+        if self._trouble.succeeded():
             log.info("the kernel's counts can be read again")
-        self._complained = False
         return True

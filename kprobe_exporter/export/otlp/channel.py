@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from kprobe_exporter.util.trouble import Trouble
+
 log = logging.getLogger(__name__)
 
 BATCH = 512
@@ -73,7 +75,7 @@ class Channel(Generic[Item]):
         self._queue: deque[Item] = deque()
         self._counts = SignalCounts()
         self._under_way = 0
-        self._complained = False
+        self._trouble = Trouble()
         self._closed = threading.Event()
         self._ended = False  # set by close(), after which only close() counts items
         self._deadline = float("inf")
@@ -176,9 +178,8 @@ class Channel(Generic[Item]):
 
     def _complain(self, text: str, *values: object) -> None:
         """Log only the first error: it is a bug in the agent and may come with every item."""
-        if not self._complained:
+        if self._trouble.failed():
             log.error(text, *values, exc_info=True)
-        self._complained = True
 
     def _count(self, exported: int = 0, dropped: int = 0, failed: int = 0) -> None:
         """Add to the counts. The caller holds the lock."""

@@ -10,6 +10,7 @@ from opentelemetry.sdk.metrics.export import Metric
 from kprobe_exporter.export.otlp.channel import Sender, SignalCounts
 from kprobe_exporter.export.otlp.metrics import Conversion, batches, size
 from kprobe_exporter.model.values import Snapshot
+from kprobe_exporter.util.trouble import Trouble
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class Pusher:
         self._closed = threading.Event()
         self._ended = False
         self._deadline = float("inf")
-        self._complained = False
+        self._trouble = Trouble()
         self._thread = threading.Thread(target=self._run, name="kprobe-otlp-metrics", daemon=True)
 
     def start(self) -> None:
@@ -112,9 +113,8 @@ class Pusher:
 
     def _complain(self, error: Exception) -> None:
         """Log only the first error: it is a bug in the agent and comes with every push."""
-        if not (self._complained or self._ended):
+        if not self._ended and self._trouble.failed():
             log.error("the metrics cannot be pushed: %r", error, exc_info=True)
-        self._complained = True
 
     def _count(self, exported: int = 0, dropped: int = 0, failed: int = 0) -> None:
         """Add to the counts. The caller holds the lock."""

@@ -9,6 +9,7 @@ from typing import Any
 from kprobe_exporter.errors import StartError
 from kprobe_exporter.export.otlp.retry import NotTaken, RequestOutcome, Retries
 from kprobe_exporter.export.otlp.settings import OtlpSettings, Signal, check, protocol_of
+from kprobe_exporter.util.trouble import Trouble
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +46,7 @@ class Transport:
         self._attempts = attempts
         self._pack = pack
         self._size = size
-        self._clock = clock
-        self._troubled = False
-        self._complained = float("-inf")
+        self._trouble = Trouble(QUIET, clock)
 
     def export(self, items: Sequence[Any]) -> int:
         """Send all items within the timeout; return how many of them the collector accepted.
@@ -87,13 +86,10 @@ class Transport:
     def _tell(self, reason: str, size: int, lost: int) -> None:
         """Log when requests begin to fail and when that ends; at most one warning in QUIET seconds."""
         if not lost:
-            if self._troubled:
+            if self._trouble.succeeded():
                 log.info("%s are taken again by the collector", self.signal)
-            self._troubled = False
-        elif not self._troubled and self._clock() - self._complained >= QUIET:
+        elif self._trouble.failed():
             log.warning("%d of %d %s were not taken: %s", lost, size, self.signal, reason[:MAX_REASON])
-            self._troubled = True
-            self._complained = self._clock()
 
 
 def connect(

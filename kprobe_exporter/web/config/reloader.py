@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kprobe_exporter.errors import ConfigError, Problem
+from kprobe_exporter.util.trouble import Trouble
 from kprobe_exporter.web.settings import WebSettings
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class WebConfigReloader:
         self._held = self._seen = _signature(())
         self._unread_since: int | None = None  # in checks
         self._problems: Sequence[Problem] = ()
-        self._complained = False
+        self._trouble = Trouble()
         if path is not None:
             self._begin(path)
 
@@ -61,11 +62,10 @@ class WebConfigReloader:
             try:
                 self.look()
             except Exception as error:  # the thread survives any error
-                if not self._complained:
+                if self._trouble.failed():
                     log.exception("the web configuration cannot be watched: %s", error)
-                self._complained = True
             else:
-                self._complained = False
+                self._trouble.succeeded()
 
     def _begin(self, path: Path) -> None:
         outcome, self._held = _read_still(path)

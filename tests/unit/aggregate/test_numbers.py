@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.aggregate.accumulator import Accumulator
+from kprobe_exporter.aggregate.numbers import Accumulator
 
 
 @pytest.mark.parametrize(
