@@ -39,7 +39,7 @@ def open_missing() -> None:
 def kernel(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kernel]:
     """Yield a kernel, and assert that its definitions and instances are the same afterwards."""
     if request.param == "fake":
-        fake = FakeTracefs(tmp_path, {"__x64_sys_getppid", "do_sys_openat2"})
+        fake = FakeTracefs(tmp_path, {"__x64_sys_getppid", "do_sys_openat2"}, pages=True)
         tid = threading.get_native_id()
         kernel = Kernel(
             fake,

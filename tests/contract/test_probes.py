@@ -1,14 +1,20 @@
 """Probes are installed under unique names, counted, refused with one sentence, and removed."""
 
 import os
+import threading
 from dataclasses import replace
 
 import pytest
 
 from kprobe_exporter.errors import ProbeRefused
+from kprobe_exporter.identity.threads import Threads
 from kprobe_exporter.model.hist import HistKey, HistTable
-from kprobe_exporter.model.values import VALUES, Arg, Layout, ProbeSpec
+from kprobe_exporter.model.values import TID, VALUES, Arg, Batch, Layout, ProbeSpec
+from kprobe_exporter.plan.shape import geometry, shape
+from kprobe_exporter.probing.event_source import KernelNames, page_parser
+from kprobe_exporter.source.binary import BinaryPipe
 from kprobe_exporter.source.lines import LineParser
+from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tracefs.definitions import list_definitions
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.poller import read_counts
@@ -77,6 +83,33 @@ def test_return_values_and_names(kernel: Kernel) -> None:
     own = [record for record in batch.records if record[VALUES] == -2]
     assert len(own) >= 23
     assert all(isinstance(record[VALUES + 1], bytes) for record in own)
+
+
+def test_pages_hold_the_same_records(kernel: Kernel) -> None:
+    batches: list[Batch] = []
+    with Instance.acquire(kernel.files, NAME) as instance:
+        instance.set_up(256, record_tgid=False)
+        probe = install(instance, failed(kernel.fails, "return < 0"), names_in_use(instance))
+        probe.enable()
+        pipes = instance.open_raw()
+        for _ in range(23):
+            kernel.fail()
+        probe.disable()
+        page, header = (instance.read(f"events/{name}").decode() for name in ("header_page", "header_event"))
+        form = instance.event_format(probe.system, probe.event)
+        assert form is not None
+        names = KernelNames(Threads(instance.files.read), Symbols(instance.files))
+        layout = geometry(page, header)
+        parser = page_parser()(layout, [shape(probe.layout, form)], names)
+        pipe = BinaryPipe(pipes, parser, batches.append, 1000, layout.page)
+        pipe.empty(last=True)
+        pipe.close()
+    records = [record for batch in batches for record in batch.records]
+    own = [record for record in records if record[TID] == threading.get_native_id()]
+    assert {record[VALUES] for record in own} == {-2}
+    assert len(own) == 23
+    assert all(isinstance(record[VALUES + 1], bytes) for record in own)
+    assert sum(batch.unparsed for batch in batches) == 0
 
 
 def test_names_taken_by_others_are_left_to_them(kernel: Kernel) -> None:

@@ -1,7 +1,8 @@
 """A tracefs in memory that answers as a kernel does; the contract tests compare it with the real one.
 
 It has what the tracefs layer uses: instances with their lock, definitions with the kernel's errnos,
-enabling, filters, hist triggers, profiles, statistics, and a trace_pipe with the kernel's text.
+enabling, filters, hist triggers, profiles, statistics, a trace_pipe with the kernel's text, and the pages
+of the first CPU's trace_pipe_raw.
 """
 
 import errno
@@ -9,12 +10,14 @@ import fcntl
 import os
 import re
 import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.definition import parse_definition
+from kprobe_exporter.grammar.definition import Definition, parse_definition
 from kprobe_exporter.grammar.filter import parse_filter
+from tests.support import fake_pages
 
 EXEC_FORMAT = """name: sched_process_exec
 ID: 311
@@ -42,6 +45,9 @@ format:
 print fmt: "0x%lx", REC->ret
 """
 
+PIPE_BYTES = 1 << 20
+"""The capacity of a pipe, which may be filled before it is read: each record fired gets a page of its own."""
+
 TOP = ("events", "instances", "trace_clock", "README")
 DEFINITION_FILES = ("kprobe_events", "uprobe_events", "dynamic_events")
 
@@ -52,7 +58,9 @@ class FakeEvent:
 
     group: str
     name: str
+    number: int
     line: str
+    definition: Definition
     symbol: str
     is_return: bool
     kprobe: bool
@@ -62,11 +70,13 @@ class FakeEvent:
 
 @dataclass
 class FakeInstance:
-    """One instance: the unread text of its ring buffer, and what was written to its files."""
+    """One instance: what is unread of its ring buffer, as text and as records, and what was written to it."""
 
     unread: bytes = b""
+    records: list[tuple[int, bytes]] = field(default_factory=list)  # each with its time
     entries: int = 0
     open_pipes: dict[int, int] = field(default_factory=dict)  # read end → write end
+    raw_pipes: dict[int, int] = field(default_factory=dict)  # the same of trace_pipe_raw
     values: dict[str, str] = field(default_factory=dict)
     triggers: dict[str, dict[str, int]] = field(default_factory=dict)  # event → hist trigger → hits
     notrace: set[int] = field(default_factory=set)
@@ -74,19 +84,32 @@ class FakeInstance:
 
 
 class FakeTracefs:
-    """The fake. ``root`` holds real, empty directories, so that the kernel provides the locks."""
+    """The fake. ``root`` holds real, empty directories, so that the kernel provides the locks.
 
-    def __init__(self, root: Path, functions: set[str], kprobes: bool = True, eprobes: bool = True) -> None:
+    Without ``pages`` it has no events/header_page, so that its events can only be read as text.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        functions: set[str],
+        *,
+        kprobes: bool = True,
+        eprobes: bool = True,
+        pages: bool = False,
+    ) -> None:
         self.root = root
         self.functions = functions
         self.kprobes = kprobes
         self.eprobes = eprobes
+        self.pages = pages
         self.tracepoints = {
             ("sched", "sched_process_exec"): EXEC_FORMAT,
             ("syscalls", "sys_exit_openat"): EXIT_OPENAT_FORMAT,
         }
         self.events: list[FakeEvent] = []
         self.instances: dict[str, FakeInstance] = {}
+        self._last_number = 1000
         self.error_log = ""
         self.writes: list[tuple[str, str]] = []
         (root / "instances").mkdir()
@@ -120,7 +143,7 @@ class FakeTracefs:
         name = path.removeprefix("instances/")
         if name not in self.instances:
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        if self._live_pipes(self.instances[name]):
+        if self._is_read(self.instances[name]):
             raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), path)
         (self.root / path).rmdir()
         del self.instances[name]
@@ -137,13 +160,16 @@ class FakeTracefs:
         return fd
 
     def open_pipe(self, path: str) -> int:
-        instance, _ = self._instance(path)
+        instance, rest = self._instance(path)
         if instance is None:
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        if self._live_pipes(instance):
+        raw = rest.endswith("/trace_pipe_raw")
+        if not raw and self._is_read(instance):
             raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), path)
         read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        instance.open_pipes[read] = write
+        fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        pipes = instance.raw_pipes if raw else instance.open_pipes
+        pipes[read] = write
         self._flush(instance)
         return read
 
@@ -180,8 +206,9 @@ class FakeTracefs:
         for event in [e for e in self.events if e.symbol == symbol and (e.enabled or self._soft(e))]:
             event.hits += 1
             address = f"caller+0x1/0x2 <- {symbol}" if event.is_return else f"{symbol}+0x0/0x10"
+            record = fake_pages.record(event.number, event.definition, tid, body)
             for name in event.enabled:
-                self._record(self.instances[name], tid, f"{event.name}: ({address}){body}")
+                self._record(self.instances[name], tid, f"{event.name}: ({address}){body}", record)
         for instance in self.instances.values():
             for event in [e for e in self.events if e.symbol == symbol]:
                 hist = instance.triggers.get(f"events/{event.group}/{event.name}", {})
@@ -207,30 +234,38 @@ class FakeTracefs:
             return None, path
         return self.instances.get(found[1]), found[2] or ""
 
-    def _record(self, instance: FakeInstance, tid: int, body: str) -> None:
+    def _record(self, instance: FakeInstance, tid: int, body: str, record: bytes) -> None:
         if tid in instance.notrace:
             return
         instance.entries += 1
+        instance.records.append((time.monotonic_ns(), record))
         instance.unread += f"{'test':>16}-{tid:<7} [000] d..1. {1:5}.{instance.entries:06}: {body}\n".encode()
         self._flush(instance)
 
     def _flush(self, instance: FakeInstance) -> None:
-        for read in self._live_pipes(instance):
-            os.write(instance.open_pipes[read], instance.unread)
-            instance.unread = b""
+        for write in self._live_pipes(instance.open_pipes):
+            os.write(write, instance.unread)
+            instance.unread, instance.records = b"", []
+        for write in self._live_pipes(instance.raw_pipes)[:1]:  # the first CPU's
+            for page in fake_pages.pages(instance.records):
+                os.write(write, page)
+            instance.unread, instance.records = b"", []
+
+    def _is_read(self, instance: FakeInstance) -> bool:
+        return bool(self._live_pipes(instance.open_pipes) or self._live_pipes(instance.raw_pipes))
 
     @staticmethod
-    def _live_pipes(instance: FakeInstance) -> list[int]:
-        """The read ends that are still open. A reader stops by closing its read end."""
-        for read, write in list(instance.open_pipes.items()):
+    def _live_pipes(pipes: dict[int, int]) -> list[int]:
+        """The write ends of pipes that are still read. A reader stops by closing its read end."""
+        for read, write in list(pipes.items()):
             try:  # the number may be reused for another file; both ends of a pipe share one inode
                 live = os.fstat(read).st_ino == os.fstat(write).st_ino
             except OSError:
                 live = False
             if not live:
                 os.close(write)
-                del instance.open_pipes[read]
-        return list(instance.open_pipes)
+                del pipes[read]
+        return list(pipes.values())
 
     def _definitions(self, path: str) -> str:
         shown = (e for e in self.events if path == "dynamic_events" or e.kprobe)
@@ -256,7 +291,9 @@ class FakeTracefs:
         group, name = definition.group or "kprobes", definition.event or f"p_{symbol}_0"
         if any((e.group, e.name) == (group, name) for e in self.events):
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), path)
-        self.events.append(FakeEvent(group, name, line, symbol, line[0] == "r", kprobe))
+        self._last_number += 1
+        number = self._last_number
+        self.events.append(FakeEvent(group, name, number, line, definition, symbol, line[0] == "r", kprobe))
 
     def _refuse(self, code: int, text: str, line: str, column: int) -> OSError:
         caret = " " * (len("  Command: ") + column) + "^"
@@ -278,6 +315,8 @@ class FakeTracefs:
 
     def _read_instance(self, instance: FakeInstance, path: str, rest: str) -> str:
         parts = rest.split("/")
+        if self.pages and parts[0] == "events" and parts[-1] in fake_pages.HEADERS:
+            return fake_pages.HEADERS[parts[-1]]
         if parts[0] == "events" and len(parts) == 4:
             return self._read_event(instance, path, rest, parts)
         if re.fullmatch(r"per_cpu/cpu[01]/stats", rest):
@@ -291,6 +330,8 @@ class FakeTracefs:
         event, static = self._event(rest), self.tracepoints.get((parts[1], parts[2]))
         if parts[3] == "format" and static:
             return static
+        if parts[3] == "format" and event:
+            return fake_pages.event_format(event.name, event.number, event.definition)
         if (event or static) and parts[3] in {"enable", "filter", "trigger"}:
             return instance.values.get(rest, "0\n")
         if event and parts[3] == "hist":
@@ -308,7 +349,8 @@ class FakeTracefs:
         elif rest == "set_event_notrace_pid":
             instance.notrace |= set(map(int, text.split()))
         elif rest == "trace_marker":
-            self._record(instance, threading.get_native_id(), f"tracing_mark_write: {text}")
+            tid = threading.get_native_id()
+            self._record(instance, tid, f"tracing_mark_write: {text}", fake_pages.marker(tid, text))
         elif event is not None and last == "enable":
             (event.enabled.add if text == "1" else event.enabled.discard)(name)
         elif event is not None and last == "filter":

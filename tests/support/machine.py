@@ -25,10 +25,10 @@ COUNTED = "{name: counted, attach: 'kprobe:do_write'}"
 
 
 class Machine:
-    """An agent, its kernel and its configuration file."""
+    """An agent, its kernel and its configuration file. Its events are read as pages, as everywhere else."""
 
-    def __init__(self, directory: Path, **kernel: bool) -> None:
-        self.files = FakeTracefs(directory, {"do_open", "do_read", "do_write"}, **kernel)
+    def __init__(self, directory: Path, *, pages: bool = True, **kernel: bool) -> None:
+        self.files = FakeTracefs(directory, {"do_open", "do_read", "do_write"}, pages=pages, **kernel)
         self.config = directory / "config.yaml"
         self.stop = Shutdown()
         self.agent: Agent

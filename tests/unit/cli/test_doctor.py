@@ -12,6 +12,7 @@ from kprobe_exporter.cli import doctor as module
 from kprobe_exporter.cli import main
 from kprobe_exporter.cli.doctor import examine, table, tracefs_checks
 from kprobe_exporter.errors import TracefsError
+from kprobe_exporter.grammar.definition import parse_definition
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tracefs.features import TRIAL, Check
 from tests.support.fake_tracefs import EXEC_FORMAT, FakeEvent, FakeTracefs
@@ -113,7 +114,9 @@ def test_events_that_threads_are_followed_by(fake: FakeTracefs) -> None:
 
 
 def test_a_fake_kernel_is_left_as_it_was(fake: FakeTracefs) -> None:
-    fake.events.append(FakeEvent("other", "doctor_kprobe", "p:other/doctor_kprobe f", "f", False, True))
+    line = "p:other/doctor_kprobe f"
+    event = FakeEvent("other", "doctor_kprobe", 1, line, parse_definition(line), "f", False, True)
+    fake.events.append(event)
     states = {check.name: check.state for check in tracefs_checks(fake)}
     assert states["kprobe"] == states["kretprobe"] == states["eprobe"] == states["instance"] == "ok"
     assert [event.group for event in fake.events] == ["other"]
