@@ -8,9 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.labels.regexp import LONGEST, decoder
+from kprobe_exporter.labels.regexp import LONGEST, SHORTEST, decoder
 from kprobe_exporter.model.values import Value
 from tests.support.patience import patience
+
+LENGTHS = [SHORTEST << doubled for doubled in range(6)]
+"""Of texts, up to LONGEST: a pattern may be limited to any of them."""
 
 WORST = 0.5
 """Seconds of CPU time, which other load does not add to, for the text that takes a pattern longest."""
@@ -31,8 +34,13 @@ WORST = 0.5
         (r"^(.*)$", "Größe".encode(), "Größe"),
         (r"^(.*)$", b"a\xff", r"a\xff"),
         (r"^(\w*)", b" ", ""),
-        (r"^(a*)", b"a" * 1000, "a" * LONGEST),
-        (r"b(c)", b"a" * LONGEST + b"bc", None),
+        (r"^(a*)", b"a" * LONGEST, "a" * LONGEST),
+        (r"^(a*)", b"a" * (LONGEST + 1), None),
+        (r"([^/]+)$", b"/long" * 200 + b"/postgres-backup", "postgres-backup"),
+        (r"([^/]+)$", b"/" * 1024, None),
+        (r"b(c)", b"a" * (LONGEST - 2) + b"bc", "c"),
+        (r"^(\w*)\w*\w*$", b"a" * SHORTEST, "a" * SHORTEST),
+        (r"^(\w*)\w*\w*$", b"a" * (SHORTEST + 1), None),
         (r"^(.*)", None, None),
     ],
 )
@@ -81,7 +89,8 @@ def test_refused(options: object, sentence: str) -> None:
 @pytest.mark.parametrize("pattern", [r"^(\w*)\w*\w*$", r"(\w+)\w+!", r"^(a*?)a*?a*?b", r"((?:ab?c?){1})x"])
 def test_the_worst_that_is_taken_is_bounded(pattern: str) -> None:
     decode, begin = decoder(pattern), time.thread_time()
-    assert decode(b"a" * (LONGEST - 1) + b"-") is None
+    for length in LENGTHS:
+        assert decode(b"a" * (length - 1) + b"-") is None
     assert time.thread_time() - begin < patience(WORST)
 
 
@@ -99,8 +108,9 @@ def test_whatever_is_taken_is_fast(parts: list[str]) -> None:
     except ValueError:
         return
     begin = time.thread_time()
-    decode(b"a" * (LONGEST - 1) + b"-")
-    decode(b"ab" * (LONGEST // 2 - 1) + b"-")
+    for length in LENGTHS:
+        decode(b"a" * (length - 1) + b"-")
+        decode(b"ab" * (length // 2 - 1) + b"-")
     assert time.thread_time() - begin < patience(WORST)
 
 
