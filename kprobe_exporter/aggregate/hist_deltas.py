@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from kprobe_exporter.aggregate.fields import normal_return
-from kprobe_exporter.aggregate.recipes import whole_scale
+from kprobe_exporter.aggregate.recipes import thresholds
 from kprobe_exporter.model.aggregation import RETURN_ERRORS, RETURN_VALUES, Refused, Tally
 from kprobe_exporter.model.hist import HistFeed, HistKey, HistReading, HistTable
 from kprobe_exporter.model.values import Batch, Layout, ProbeMetrics, Value, is_error
@@ -95,8 +95,7 @@ def _feed(
 ) -> Callable[[Row], Tally | Refused | None]:
     feeds, labels, place = feed.feeds, feed.labels, feed.value
     spec = None if feeds in (RETURN_VALUES, RETURN_ERRORS) else metrics.metrics[feeds]
-    bounds = spec.buckets if spec else metrics.return_buckets
-    scale = whole_scale(spec.scale) if spec else 1
+    bounds = thresholds(spec.buckets, spec.scale) if spec else thresholds(metrics.return_buckets, 1)
     log2 = table.keys[place].log2
 
     def add(row: Row) -> Tally:
@@ -109,11 +108,11 @@ def _feed(
         assert isinstance(value, int)
         if log2:
             # All values in (2^(k-1), 2^k] fall into one bucket; 0.75 * 2^k does so without rounding.
-            place_of = 0.75 * 2.0**value * scale
+            place_of = 0.75 * 2.0**value
         else:
             if spec is None and value < 0:
                 return None
-            place_of, total = value * scale, value * hits
+            place_of, total = value, value * hits
         counts = [0] * (len(bounds) + 1)
         counts[bisect_left(bounds, place_of)] = hits
         key = tuple([values[label] for label in labels])

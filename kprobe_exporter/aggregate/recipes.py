@@ -1,6 +1,7 @@
 """What a layout's records are needed for, written as data, so that a source can add them up itself."""
 
 from collections.abc import Iterator, Mapping
+from fractions import Fraction
 
 from kprobe_exporter.model.aggregation import (
     DURATIONS,
@@ -44,7 +45,7 @@ def recipe(layout: Layout, metrics: ProbeMetrics, residual_filter: Where | None 
     if layout.returns is not None and layout.place("return") is not None:
         groups += _return_groups(layout.returns, metrics.return_buckets)
     if metrics.duration_buckets and layout.place("duration") is not None:
-        bounds = thresholds(metrics.duration_buckets, NANOSECONDS)
+        bounds = thresholds(metrics.duration_buckets, 1e-9)
         groups.append(Group(DURATIONS, value="duration", bounds=bounds))
     return Recipe(tuple(groups), residual_filter)
 
@@ -82,7 +83,7 @@ def _group(number: int, spec: MetricSpec) -> Group:
         number,
         keys=tuple(label.field for label in spec.labels),
         value=spec.value,
-        bounds=thresholds(spec.buckets, whole_scale(spec.scale)) if spec.kind == "histogram" else None,
+        bounds=thresholds(spec.buckets, spec.scale) if spec.kind == "histogram" else None,
         last=spec.kind == "gauge",
         positive=spec.kind == "counter",
         where=spec.where,
@@ -100,21 +101,16 @@ def _return_groups(returns: ReturnType, bounds: tuple[float, ...]) -> Iterator[G
 def thresholds(bounds: tuple[float, ...], scale: float) -> tuple[int, ...]:
     """Return for each bucket the greatest whole number whose product with ``scale`` is within the bound.
 
-    The multiplication is the same as that of a single value, so that rounding changes no bucket.
+    Bounds and scale are the decimal numbers that a person writes: 3 * 1.1 is within 3.3, though the product
+    of the floats is not. SMALLEST - 1 stands for a bucket into which no number falls.
     """
-    return tuple(_greatest(bound, scale) for bound in bounds)
+    factor = decimal(scale)
+    return tuple(max(SMALLEST - 1, min(int(decimal(bound) // factor), LARGEST)) for bound in bounds)
 
 
-def _greatest(bound: float, scale: float) -> int:
-    """Return the greatest number whose product is at most ``bound``; SMALLEST - 1 if there is none."""
-    low, high = SMALLEST - 1, LARGEST
-    while low < high:
-        middle = (low + high + 1) // 2
-        if middle * scale <= bound:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+def decimal(number: float) -> Fraction:
+    """Return the shortest decimal number that is written as this float."""
+    return Fraction(repr(float(number)))
 
 
 class _Part(float):

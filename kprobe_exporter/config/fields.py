@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from itertools import pairwise
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -229,7 +230,9 @@ def bounds(buckets: list[float] | BucketRule) -> tuple[float, ...]:
     if isinstance(buckets, list):
         found = tuple(map(float, buckets))
     elif rule := buckets.linear:
-        found = tuple(rule.start + rule.width * i for i in range(rule.count))
+        # As decimals: 0.7 + 0.1 is 0.8, and the sum of the floats a bit less.
+        start, width = Decimal(repr(rule.start)), Decimal(repr(rule.width))
+        found = tuple(float(start + width * i) for i in range(rule.count))
     else:
         assert buckets.exp2
         found = tuple(buckets.exp2.min * 2.0**i for i in range(buckets.exp2.count))

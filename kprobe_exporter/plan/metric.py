@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from decimal import Decimal
+from fractions import Fraction
 
 from kprobe_exporter.config.values import Attach, Label, Metric, Probe
 from kprobe_exporter.grammar.condition import And, Comparison, Filter, Not, Or
@@ -11,7 +12,7 @@ from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.model.aggregation import Condition, Where
 from kprobe_exporter.model.values import Decoder, LabelSpec, MetricSpec
 
-SECOND = 1e9
+SECOND = 10**9
 """Nanoseconds, the unit of the durations in records."""
 
 Decoders = Mapping[str, Callable[[object], Decoder]]
@@ -24,7 +25,7 @@ def metric_spec(metric: Metric, namespace: str, decoders: Decoders) -> MetricSpe
         made = tuple((step.name, decoders[step.name](step.options)) for step in label.decode)
         return LabelSpec(label.name, label.field, made)
 
-    unit = SECOND if metric.value == "duration" else 1  # a divisor, since 1000 * 1e-9 is not exactly 1e-6
+    unit = SECOND if metric.value == "duration" else 1
     return MetricSpec(
         f"{namespace}_{metric.name}",
         metric.kind,
@@ -32,7 +33,7 @@ def metric_spec(metric: Metric, namespace: str, decoders: Decoders) -> MetricSpe
         metric.value,
         tuple(map(label_spec, metric.labels)),
         metric.buckets or (),
-        metric.scale / unit,
+        float(Fraction(repr(metric.scale)) / unit),  # the quotient of the decimals, to its last digit
         where(in_nanoseconds(parse_filter(metric.where, fractions=True)))
         if metric.where is not None
         else None,

@@ -46,7 +46,7 @@ print fmt: "0x%lx", REC->ret
 """
 
 PIPE_BYTES = 1 << 20
-"""The capacity of a pipe, which may be filled before it is read: each record fired gets a page of its own."""
+"""The capacity of a pipe: of pages, 256. Each firing makes a page."""
 
 TOP = ("events", "instances", "trace_clock", "README")
 DEFINITION_FILES = ("kprobe_events", "uprobe_events", "dynamic_events")
@@ -168,6 +168,7 @@ class FakeTracefs:
             raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), path)
         read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        os.set_blocking(write, True)  # a test that fires much waits for the reader, so that nothing is lost
         pipes = instance.raw_pipes if raw else instance.open_pipes
         pipes[read] = write
         self._flush(instance)

@@ -94,6 +94,7 @@ BUCKETS = "probes: [{{name: p, attach: 'kretprobe:f', return_buckets: {}}}]"
         ("[0.001, 1, 1e3]", (0.001, 1.0, 1000.0)),
         ("[-1, 0]", (-1.0, 0.0)),
         ("{linear: {start: 0, width: 5, count: 3}}", (0.0, 5.0, 10.0)),
+        ("{linear: {start: 0.7, width: 0.1, count: 3}}", (0.7, 0.8, 0.9)),
         ("{exp2: {min: 1e-6, count: 3}}", (1e-6, 2e-6, 4e-6)),
         ("{exp2: {min: 1, count: 1}}", (1.0,)),
     ],
