@@ -53,8 +53,8 @@ def metric_numbers(
 
 
 def _number() -> list[float]:
-    """Return the cell of a counter or gauge."""
-    return [0]
+    """Return the cell of a counter or gauge: its value, and a gauge's time in nanoseconds."""
+    return [0, 0]
 
 
 def metric_take(spec: MetricSpec, series: Series[Any]) -> Take:
@@ -66,7 +66,10 @@ def metric_take(spec: MetricSpec, series: Series[Any]) -> Take:
         cell[0] += tally.events if counts else tally.sum * scale
 
     def keep(tally: Tally) -> None:
-        series.cell(tally.key, tally.events)[0] = tally.sum * scale
+        """Keep the latest value: the tallies of one CPU may come after those of another, and be earlier."""
+        cell = series.cell(tally.key, tally.events)
+        if tally.time >= cell[1]:
+            cell[:] = tally.sum * scale, tally.time
 
     def spread(tally: Tally) -> None:
         series.cell(tally.key, tally.events).add(tally, scale)
