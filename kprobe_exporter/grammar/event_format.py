@@ -1,6 +1,7 @@
 """Parser of a tracepoint's ``format`` file: its fields, and the pattern of the text that it prints."""
 
 import re
+import sys
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
@@ -33,11 +34,22 @@ NUMBER = {
 }
 """The pattern of a printed number, by conversion. One bounded run of digits bounds the matching time."""
 
+REGISTER = 8
+NARROW = {
+    **dict.fromkeys(("int", "pid_t", "key_t", "key_serial_t", "clockid_t", "timer_t"), (4, True)),
+    **dict.fromkeys(("mqd_t", "rwf_t", "s32", "__s32"), (4, True)),
+    **dict.fromkeys(("unsigned int", "unsigned", "uid_t", "gid_t", "qid_t", "u32", "__u32"), (4, False)),
+    **dict.fromkeys(("umode_t", "old_uid_t", "old_gid_t"), (2, False)),
+}
+"""C types of a system call's arguments: bytes, and whether they are signed. Of every argument the event holds
+the whole register (kernel/trace/trace_syscalls.c), of which programs set only the bytes of the type."""
+
 
 class FormatField(NamedTuple):
     """One field of an event's record. ``offset`` and ``size`` are in bytes; ``text`` marks a string in it.
 
     ``length`` is the length of an array; 0 if the field is no array or if each record holds the length.
+    ``narrow``: it is the part of a register that its C type has. The kernel knows the whole register only.
     """
 
     name: str
@@ -48,6 +60,7 @@ class FormatField(NamedTuple):
     text: bool
     array: bool
     length: int = 0
+    narrow: bool = False
 
     @property
     def fetch_type(self) -> str | None:
@@ -82,7 +95,7 @@ def parse_format(text: str) -> EventFormat:
         kind, array = found["type"].strip(), found["array"] is not None or "[" in found["type"]
         kept = common if found["name"].startswith("common_") else fields
         length = re.search(r"\[(\d{1,9})\]$", found["array"] or kind)
-        kept[found["name"]] = FormatField(
+        field = FormatField(
             found["name"],
             kind,
             int(found["offset"]),
@@ -92,6 +105,7 @@ def parse_format(text: str) -> EventFormat:
             array,
             int(length[1]) if length else 0,
         )
+        kept[field.name] = _narrowed(field) if name[1].startswith("sys_enter_") else field
     printed = PRINT.search(text)
     return EventFormat(
         name[1],
@@ -101,6 +115,16 @@ def parse_format(text: str) -> EventFormat:
         _unescape(printed["text"]) if printed else "",
         tuple(_split(printed["rest"])) if printed else (),
     )
+
+
+def _narrowed(field: FormatField) -> FormatField:
+    """Return the part of a system call's argument that its C type has."""
+    narrow = NARROW.get(field.type.removeprefix("const "))
+    if narrow is None or field.size != REGISTER:
+        return field
+    size, signed = narrow
+    offset = field.offset + (0 if sys.byteorder == "little" else REGISTER - size)
+    return field._replace(offset=offset, size=size, signed=signed, narrow=True)
 
 
 def text_pattern(form: EventFormat, wanted: Collection[str]) -> tuple[bytes, tuple[Arg, ...]]:
@@ -220,7 +244,8 @@ def _or_unread(certain: bytes) -> bytes:
 
 def _arg(field: FormatField, kind: str) -> Arg:
     if kind in "xX":
-        return Arg(field.name, "hex", field.size * 8 if field.signed else 0)
+        bits = field.size * 8
+        return Arg(field.name, "hex", bits if field.signed else -bits if field.narrow else 0)
     return Arg(field.name, "int")
 
 

@@ -53,7 +53,8 @@ class ReturnType(NamedTuple):
 class Arg(NamedTuple):
     """One argument of an event, in the order of its definition.
 
-    ``bits`` is set where a signed number is printed as an unsigned one of that width. ``type`` is the
+    ``bits`` is the width of a signed number that is printed as an unsigned one; below 0 it is that of an
+    unsigned number that is printed with further bits. ``type`` is the
     kernel's fetch type, such as ``x32[4]`` or ``symbol``; "" where the event's ``format`` is sufficient.
     ``field`` is the argument's name in that format, "" if it equals ``name``. ``pointer``: the plan takes
     the argument for an address.

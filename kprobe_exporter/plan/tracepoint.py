@@ -55,7 +55,7 @@ def tracepoint_specs(
     own_event = own(wanted, next(layout_ids))
     if attach.filter is None:
         return [*first, *_because([eprobe, own_event], because)]
-    by_kernel = _kernel_filters(attach, attach.filter, own_event)
+    by_kernel = _kernel_filters(attach, attach.filter, own_event, form)
     with_fields = own(wanted | filter_fields(attach.filter), next(layout_ids))
     by_agent = _agent_filters(attach.filter, with_fields)
     ways = [eprobe, by_kernel, by_agent] if counted else [eprobe, by_agent, by_kernel]
@@ -78,7 +78,7 @@ def _in_kernel(
     max_series: int,
 ) -> list[ProbeSpec | Unsupported]:
     """Plan hist triggers on the tracepoint itself, which costs least, and then on an eprobe: for the
-    thread's name, which only an eprobe records, or if another probe has the same triggers there."""
+    thread's name and the arguments that an event has too wide, or if another probe has the same triggers."""
     keys = {
         name: HistKey(name, field, found.size * 8, found.signed)
         for name, field in used.items()
@@ -91,7 +91,7 @@ def _in_kernel(
         named = {name: key._replace(name=name) for name, key in keys.items()}
         named |= {"comm": HistKey("comm", "comm", 0)} if comm else {}
         on_eprobe = aggregated(eprobe, probe, attach.filter, named, {}, max_series)
-    if comm:
+    if comm or any(form.fields[field].narrow for field in used.values()):
         return [on_eprobe]
     only = parse_filter(attach.filter).rename(used).render() if attach.filter else None
     bare = _counted(probe, attach, next(layout_ids))
@@ -250,10 +250,17 @@ def _element(found: FormatField) -> str:
     return f"{'s' if found.signed else 'u'}{found.size * 8 // max(1, found.length)}"
 
 
-def _kernel_filters(attach: Attach, text: str, spec: ProbeSpec | Unsupported) -> ProbeSpec | Unsupported:
+def _kernel_filters(
+    attach: Attach, text: str, spec: ProbeSpec | Unsupported, form: EventFormat
+) -> ProbeSpec | Unsupported:
     if isinstance(spec, Unsupported):
         return spec
-    return replace(spec, filter=parse_filter(text).rename(attach.fetch).render())
+    parsed = parse_filter(text).rename(attach.fetch)
+    for name in sorted(parsed.fields & form.fields.keys()):
+        if form.fields[name].narrow:
+            size = form.fields[name].size
+            return Unsupported(spec.target, f"the kernel would compare 8 bytes of '{name}', not its {size}")
+    return replace(spec, filter=parsed.render())
 
 
 def _agent_filters(text: str, spec: ProbeSpec | Unsupported) -> ProbeSpec | Unsupported:

@@ -112,15 +112,16 @@ def _number(text: bytes | None) -> Value:
 
 
 def _hexadecimal(bits: int) -> Callable[[bytes | None], Value]:
-    """Return the reader of hexadecimal numbers; ``bits`` is the width of signed ones, else 0."""
+    """Return the reader of hexadecimal numbers; ``bits`` as in `Arg`."""
     if not bits:
         return lambda text: None if text is None else int(text, 16)
-    wrap, sign = 1 << bits, 1 << (bits - 1)
+    wrap = 1 << abs(bits)
+    sign = wrap >> 1 if bits > 0 else 0
 
-    def signed(text: bytes | None) -> Value:
+    def number(text: bytes | None) -> Value:
         if text is None:
             return None
-        number = int(text, 16) & (wrap - 1)
-        return number - wrap if number & sign else number
+        found = int(text, 16) & (wrap - 1)
+        return found - wrap if found & sign else found
 
-    return signed
+    return number

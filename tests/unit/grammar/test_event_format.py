@@ -118,6 +118,18 @@ def test_the_formats_of_real_kernels(file: Captured) -> None:
             FormatField("filename", "const char *", 24, 8, False, False, False),
             "u64",
         ),
+        (
+            "syscalls/sys_enter_openat",
+            "dfd",
+            FormatField("dfd", "int", 16, 4, True, False, False, narrow=True),
+            "s32",
+        ),
+        (
+            "syscalls/sys_enter_openat",
+            "mode",
+            FormatField("mode", "umode_t", 40, 2, False, False, False, narrow=True),
+            "u16",
+        ),
     ],
 )
 def test_fields_of_real_kernels(file: str, name: str, field: FormatField, fetch_type: str) -> None:

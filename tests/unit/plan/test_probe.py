@@ -123,6 +123,22 @@ def test_the_agent_filters_a_tracepoint_that_the_kernel_does_not_count() -> None
     assert early.residual_filter is None
 
 
+def test_a_system_calls_argument_has_the_width_and_sign_of_its_type() -> None:
+    """The event holds a whole register, of which a program sets only the 32 bits of an int."""
+    made = probe(attach("tracepoint:syscalls:sys_enter_openat", None, "dfd == -100", dfd="dfd"))
+    eprobe, by_kernel, by_agent = plan(made).alternatives
+    assert isinstance(eprobe, ProbeSpec)
+    assert eprobe.body == "syscalls.sys_enter_openat dfd=$dfd:s32"
+    assert eprobe.filter == "dfd == -100"
+    assert isinstance(by_agent, ProbeSpec)
+    assert by_agent.filter is None
+    assert by_agent.residual_filter is not None
+    assert by_agent.residual_filter.test({"dfd": -100})
+    assert by_kernel == Unsupported(
+        "tracepoint:syscalls:sys_enter_openat", "the kernel would compare 8 bytes of 'dfd', not its 4"
+    )
+
+
 def test_strings_go_last() -> None:
     """Strings go last, because a process that chooses a string can forge the text after it."""
     made = probe(

@@ -175,9 +175,11 @@ def test_kinds(kind: Any, text: bytes, value: object) -> None:
         (32, b"0xfffffffffffffffe", -2),
         (32, b"0x7fffffff", 2**31 - 1),
         (0, b"0xfffffffe", 2**32 - 2),
+        (-32, b"0xffffffffffffff9c", 0xFFFFFF9C),
+        (-16, b"0x12345", 0x2345),
     ],
 )
-def test_signed_numbers_in_hexadecimal(bits: int, text: bytes, value: int) -> None:
+def test_numbers_of_a_known_width_in_hexadecimal(bits: int, text: bytes, value: int) -> None:
     layout = Layout(
         0, "x", "sys_exit_read", "tracepoint", "s", (Arg("ret", "hex", bits),), None, rb"(0x[0-9a-f]+)"
     )

@@ -1,0 +1,69 @@
+"""Values are those that the traced program gave, with the width, sign and order that it gave them."""
+
+import ctypes
+import platform
+
+import pytest
+
+from tests.kernel.conftest import StartAgent
+from tests.support.kernel_ids import kernel_tid
+
+SYS_OPENAT = {"x86_64": 257, "aarch64": 56}[platform.machine()]
+LIBC = ctypes.CDLL(None, use_errno=True)
+TIMES = 21
+DFD = -77
+REGISTERS = (DFD % (1 << 32), DFD % (1 << 64))
+"""Both hold the int DFD: a program may leave anything in the register's upper half."""
+
+
+def openat() -> None:
+    for register in REGISTERS:
+        for _ in range(TIMES):
+            LIBC.syscall(SYS_OPENAT, ctypes.c_uint64(register), b"nonexistent", 0, 0)
+
+
+@pytest.mark.parametrize("source", ["binary", "text"])
+def test_an_int_argument_of_a_system_call(start_agent: StartAgent, source: str) -> None:
+    agent = start_agent(f"""
+global: {{source: {source}}}
+probes:
+  - name: opened
+    attach: tracepoint:syscalls:sys_enter_openat
+    fetch: {{dfd: dfd}}
+    filter: "common_pid == {kernel_tid()}"
+    metrics:
+      - counter: opened_total
+        labels: {{dfd: dfd, from: {{field: dfd, decode: {{map: {{{DFD}: here}}}}}}}}
+      - counter: chosen_total
+        where: "dfd == {DFD}"
+  - name: filtered
+    attach: tracepoint:syscalls:sys_enter_openat
+    fetch: {{dfd: dfd}}
+    filter: "dfd == {DFD} && common_pid == {kernel_tid()}"
+    metrics: [{{counter: filtered_total}}]
+""")
+    openat()
+    metrics = agent.scrape()
+    known = [labels for labels in metrics.labels("kprobe_opened_total") if labels["from"] == "here"]
+    assert known == [{"dfd": str(DFD), "from": "here"}]
+    assert metrics.value("kprobe_opened_total", **known[0]) == 2 * TIMES
+    assert metrics.value("kprobe_chosen_total") == 2 * TIMES
+    assert metrics.value("kprobe_filtered_total") == 2 * TIMES
+
+
+@pytest.mark.needs("events/sched/sched_process_exec/hist")
+def test_an_int_argument_that_the_kernel_counts_by(start_agent: StartAgent) -> None:
+    agent = start_agent(f"""
+probes:
+  - name: opened
+    attach: tracepoint:syscalls:sys_enter_openat
+    fetch: {{dfd: dfd}}
+    filter: "dfd == {DFD} && common_pid == {kernel_tid()}"
+    aggregate: kernel
+    metrics: [{{counter: opened_total, labels: [dfd]}}, {{counter: sum_total, value: dfd, where: "dfd < 0"}}]
+""")
+    openat()
+    metrics = agent.scrape()
+    assert metrics.labels("kprobe_opened_total") == [{"dfd": str(DFD)}]
+    assert metrics.value("kprobe_opened_total", dfd=str(DFD)) == 2 * TIMES
+    assert metrics.value("kprobe_exporter_events_lost_total", reason="negative") == 2 * TIMES
