@@ -209,7 +209,8 @@ class Aggregator:
                 else:
                     unparsed += number
             self._take(chain(batch.tallies, batch.refused))
-            for reason, number in (("unparsed", unparsed), ("unpaired", batch.unpaired)):
+            lost = {"unparsed": unparsed, "unpaired": batch.unpaired, "table_full": batch.table_full}
+            for reason, number in lost.items():
                 if number:
                     self._lost_here[reason] += number
 

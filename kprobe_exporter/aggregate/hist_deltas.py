@@ -27,12 +27,15 @@ class HistDeltas:
     def since(self, readings: Sequence[HistReading]) -> Batch:
         """Return what happened since the last reading, in the form in which a source of events reports it.
 
-        Events that passed the filter are counted by the tables that see all of them, with a row or without.
+        Events that passed the filter are counted by the tables that see all of them. One that found its table
+        full is no event, but a loss.
         """
         batch = Batch()
         passed = 0
         for table, reading in zip(self._tables, readings, strict=True):
-            passed += table.passed(reading)
+            added, dropped = table.seen(reading)
+            passed += added
+            batch.table_full += dropped
             for row in table.grown(reading):
                 for feed in table.feeds:
                     increase = feed(row)
@@ -51,16 +54,17 @@ class _Table:
         self.feeds = [_feed(layout.layout_id, metrics, table, feed) for feed in table.feeds]
         self._readers = [_reader(layout, key) for key in table.keys]
         self._counts_passed = table.passed
-        self._seen = 0
+        self._seen = 0, 0
         self._last: Mapping[Key, tuple[int, int]] = {}
 
-    def passed(self, reading: HistReading) -> int:
-        """Return how many events passed the filter since the last reading, or since the table restarted."""
-        seen = reading.hits + reading.dropped
-        if seen < self._seen:
-            self._seen, self._last = 0, {}
-        more, self._seen = seen - self._seen, seen
-        return more if self._counts_passed else 0
+    def seen(self, reading: HistReading) -> tuple[int, int]:
+        """Return the numbers of events that passed the filter and were added to a row, and of those that were
+        dropped, since the last reading or since the table restarted."""
+        hits, dropped = self._seen
+        if reading.hits < hits or reading.dropped < dropped:
+            hits, dropped, self._last = 0, 0, {}
+        self._seen = reading.hits, reading.dropped
+        return (reading.hits - hits if self._counts_passed else 0), reading.dropped - dropped
 
     def grown(self, reading: HistReading) -> Iterator[Row]:
         """Yield the rows that grew. A sum has 64 bits and may overflow."""

@@ -132,7 +132,8 @@ class Batch:
 
     ``losses`` say when events went missing. A reader of pages delivers a loss before any record later than
     its start; a reader of text, only where the next event of that CPU is printed. ``unpaired`` counts
-    the events that belong to a pair whose other half is missing.
+    the events that belong to a pair whose other half is missing, ``table_full`` those that found no room in
+    a hist table.
     """
 
     records: list[Record] = field(default_factory=list)
@@ -145,6 +146,7 @@ class Batch:
     stacks: list[tuple[Record, tuple[bytes, ...]]] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
     unpaired: int = 0
+    table_full: int = 0
 
 
 STACK_POINTER = "stack_pointer"
@@ -293,9 +295,9 @@ class KernelCounts:
     """The kernel's counts, read at one moment; raw, so they restart when a probe is installed again.
 
     ``hits`` and ``misses`` are by probe, without those that the kernel does not count. ``lost`` is by
-    reason, summed over all CPUs of our instance and all hist tables. ``buffer_bytes`` wait in the ring
-    buffers. ``tables`` are by the id of the probe's layout, in the order of its specification. ``epoch``
-    is the aggregator's epoch at the time when the list of events to read was made.
+    reason, summed over all CPUs of our instance. ``buffer_bytes`` wait in the ring buffers. ``tables`` are
+    by the id of the probe's layout, in the order of its specification. ``epoch`` is the aggregator's epoch
+    at the time when the list of events to read was made.
     """
 
     hits: Mapping[str, int] = field(default_factory=dict)

@@ -58,7 +58,6 @@ def read_counts(instance: Instance, probes: Sequence[Installed]) -> KernelCounts
             "overrun": stats.overrun,
             "commit_overrun": stats.commit_overrun,
             "dropped": stats.dropped,
-            "table_full": sum(one.dropped for readings in tables.values() for one in readings),
         },
         buffer_bytes=stats.bytes,
         tables=tables,

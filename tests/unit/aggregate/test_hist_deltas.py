@@ -1,6 +1,7 @@
 """Growing hist tables become counters that never decrease: differences, buckets and typed keys."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -22,6 +23,7 @@ from kprobe_exporter.model.values import (
     Batch,
     HistogramValue,
     KernelCounts,
+    LabelSpec,
     Layout,
     MetricSpec,
     ProbeMetrics,
@@ -59,7 +61,10 @@ def test_what_happened_since() -> None:
     assert made.since([reading(first)]) == Batch(arrived={3: 0})
     batch = made.since([reading({**first, (b"b", 5): (3, 15)}, dropped=7)])
     assert batch.tallies == [Tally(3, 0, (5, b"b"), 2, 5)]
-    assert batch.arrived == {3: 9}
+    assert (batch.arrived, batch.table_full) == ({3: 2}, 7)
+    assert made.since([reading({**first, (b"b", 5): (3, 15)}, dropped=9)]) == Batch(
+        arrived={3: 0}, table_full=2
+    )
 
 
 def test_a_table_that_started_again() -> None:
@@ -202,3 +207,21 @@ def test_an_update_of_a_probe_that_is_not_attached() -> None:
     aggregator = Aggregator("ns", SeriesLimits(1, 1), name_of)
     aggregator.update_kernel(KernelCounts(tables={9: ()}))
     assert aggregator.copy().events == {}
+
+
+def test_what_a_full_table_lost_is_counted_once() -> None:
+    """When another probe goes, what the remaining tables lost before is not counted again."""
+    aggregator = Aggregator("ns", SeriesLimits(100, 100), name_of)
+    labels = (LabelSpec("return", "return"), LabelSpec("comm", "comm"))
+    metric = MetricSpec("a_total", "counter", "help", None, labels)
+    layouts = [replace(LAYOUT, layout_id=number, probe=f"p{number}") for number in (1, 2)]
+    for layout in layouts:
+        aggregator.declare(ProbeMetrics(layout.probe, (metric,), (1.0,), layout.returns))
+        aggregator.attach(layout, tables=[COUNTED])
+    first, second = reading({(b"a", 1): (128, 0)}, dropped=872), reading({(b"a", 1): (1, 0)}, dropped=372)
+    aggregator.update_kernel(KernelCounts(tables={1: (first,), 2: (second,)}))
+    assert aggregator.copy().lost == {"table_full": 1244}
+    assert aggregator.copy().events == {"p1": 128, "p2": 1}
+    aggregator.detach(layouts[0])
+    aggregator.update_kernel(KernelCounts(tables={2: (second,)}, epoch=aggregator.epoch))
+    assert aggregator.copy().lost == {"table_full": 1244}
