@@ -1,8 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, embedsignature=True
-"""The walk from ring-buffer pages to records and tallies, compiled: pages.py with the hot path in C.
+"""Turns ring-buffer pages into records and tallies, compiled: pages.py with the hot path in C.
 
-The one rule of this file: whatever a page claims, nothing is read outside the bytes that were read of
-it. ``_walk_page`` checks each record against the page's end, ``size`` of its shape against the record,
+The one rule of this file: whatever a page holds, nothing outside of it is read. ``_walk_page`` checks each record against the page's end, ``size`` of its shape against the record,
 and ``_text`` (_record.pxi) each string against the record. Costs some 10 ns a record, and 15 for each metric.
 """
 
@@ -181,7 +180,7 @@ cdef class PageParser:
         free(self._buffer)
 
     def feed(self, page, int cpu):
-        """Take in one page that was read of ``cpu``; ``time`` is its last record's then."""
+        """Take in one page that was read from ``cpu``; ``time`` is then that of its last record."""
         cdef Py_buffer view
         cdef int state
         self._begin(cpu)
@@ -196,7 +195,7 @@ cdef class PageParser:
             raise MemoryError
 
     def pull(self, int fd, int cpu, int pages=64):
-        """Read and take in up to ``pages`` (64 at the most) of a trace_pipe_raw; how many there were.
+        """Read and take in up to ``pages`` (at most 64) of a trace_pipe_raw; return their number.
 
         Raises OSError. Reading and walking are one here, so that a busy interpreter cannot come
         between two pages: each time the lock is given up, getting it back may take 5 ms.
@@ -218,7 +217,7 @@ cdef class PageParser:
                 if state == NO_MEMORY or self._many():
                     break
                 if size >= self._data and (_u32(at + self._low) & ~(MISSED | COUNTED)) < self._page // 2:
-                    break  # the page that is being written: there is hardly more, and it comes in crumbs
+                    break  # the kernel still writes this page: hardly anything follows, and in small pieces
             if size < 0 and errno != EAGAIN:
                 error = errno
         self._build(cpu)
@@ -230,14 +229,14 @@ cdef class PageParser:
 
     @property
     def waiting(self):
-        """How many records, losses and tallies ``take`` would give."""
+        """The number of records, losses and tallies that ``take`` would return."""
         cdef uint32_t i, used = 0
         for i in range(self._ntables):
             used += self._tables[i].used
         return len(self._batch.records) + len(self._batch.losses) + used
 
     def take(self):
-        """What came since the last call."""
+        """Return what arrived since the last call."""
         batch, self._batch = self._batch, Batch()
         batch.unparsed, batch.lost = self._unparsed, self._lost
         self._unparsed = self._lost = 0
@@ -257,13 +256,12 @@ cdef class PageParser:
         return batch
 
     def resume_from(self, PageParser before):
-        """Go on where another one stopped, of which everything was taken: it may have left off between an
-        event and its stack."""
+        """Continue after the last ``take`` of another parser, perhaps between an event and its stack."""
         self._stacked, self._lasts, self._gaps = before._stacked, before._lasts, before._gaps
         self.time = before.time
 
     cdef int _begin(self, int cpu) except -1:
-        """Get ready for pages of this CPU."""
+        """Prepare for pages of this CPU."""
         self._last = self._lasts.get(cpu, 0)
         self._gap = cpu in self._gaps
         self._nlosses = 0
@@ -277,7 +275,7 @@ cdef class PageParser:
         return False
 
     cdef int _walk_page(self, const uint8_t* page, size_t length, int cpu) noexcept nogil:
-        """Walk one page of ``length`` bytes; where it is damaged, the rest of its events is missing."""
+        """Walk one page of ``length`` bytes; behind a damage, the rest of its events is missing."""
         cdef int state = self._walk(page, length, cpu)
         if state == DAMAGED:
             self._unparsed += 1
@@ -285,7 +283,7 @@ cdef class PageParser:
         return state
 
     cdef inline int _walk(self, const uint8_t* page, size_t length, int cpu) noexcept nogil:
-        """Walk one page, of which any byte may hold anything."""
+        """Walk one page. Any byte of it may have any value."""
         cdef uint32_t commit, word, next_word, delta, size, head
         cdef uint8_t kind
         cdef size_t at = self._data, end, start
@@ -345,7 +343,7 @@ cdef class PageParser:
                 state = self._event(page + start, size, time, cpu)
                 if state != WALKED:
                     return state
-                if self._gap:  # no page has two: it is behind another page's events, or our own page ends
+                if self._gap:  # at most once a page: a gap is at its beginning, or the page before was damaged
                     self._gap = False
                     self._losses[self._nlosses] = Between(self._last, time)
                     self._nlosses += 1
@@ -401,7 +399,7 @@ cdef class PageParser:
         return True
 
     cdef int _build(self, int cpu) except -1:
-        """Make losses and records of what waits for it; the bytes are still there."""
+        """Make the losses and records of the last pages, whose bytes are still in the buffer."""
         cdef uint32_t i, count = self._npending
         cdef Pending* one
         cdef const uint8_t* before = NULL
@@ -463,7 +461,7 @@ cdef class PageParser:
         return None
 
     cdef object _expect(self, record, bint same):
-        """A stack may follow: it belongs to all records of the same event, which two of one time are not."""
+        """Note that a stack may follow, for all records of this event. Two events may have the same time."""
         _, _, cpu, tid, *_ = record
         if same:
             self._stacked[cpu][1].append(record)
@@ -488,7 +486,7 @@ cdef class PageParser:
         self._batch.stacks += [(record, tuple(frames)) for record in expected[1]]
 
     cdef object _empty(self, Table* table, uint32_t number, batch):
-        """Hand a table's sums over, and start it anew."""
+        """Move a table's sums to the batch, and empty the table."""
         cdef uint32_t i, b
         cdef Cell* cell
         layout_id, feeds = self._owners[number]

@@ -1,4 +1,4 @@
-"""A record's values: where they are, and how they are read without leaving the record."""
+"""Reads a record's values, without reading outside the record."""
 
 cdef enum:
     UNSIGNED, SIGNED, TEXT, DYNAMIC, RELATIVE, CPU, TID, NOTHING, COMPLEX
@@ -52,7 +52,7 @@ cdef inline void _add(Num* total, Num value) noexcept nogil:
 
 
 cdef inline bint _number(const Place* field, const Rec* rec, Num* out) noexcept nogil:
-    """Read a number; False where the field is none. The record is long enough: its shape's size says so."""
+    """Read a number; False if the field is none. `_event` has checked that the record is long enough."""
     cdef const uint8_t* at = rec.start + field.offset
     cdef int16_t half
     cdef int32_t whole
@@ -87,7 +87,7 @@ cdef inline bint _number(const Place* field, const Rec* rec, Num* out) noexcept 
         out.lo = <uint64_t>rec.cpu
     else:
         return False
-    if field.normal == WIDE:  # an int's error, read too wide (model/values.py: ReturnType.wrap)
+    if field.normal == WIDE:  # an int's error that was read as 64 bits (model/values.py: ReturnType.wrap)
         if out.hi == 0 and out.lo >= (1ull << 32) - MAX_ERRNO and out.lo < (1ull << 32):
             out.lo -= 1ull << 32
             out.hi = -1
@@ -98,7 +98,7 @@ cdef inline bint _number(const Place* field, const Rec* rec, Num* out) noexcept 
 
 
 cdef inline bint _text(const Place* field, const Rec* rec, const uint8_t** at, uint32_t* length) noexcept nogil:
-    """Find a string in its record; False where it could not be read, or leads outside."""
+    """Find a string in its record; False if the kernel could not read it, or if it leads outside."""
     cdef uint32_t place, first, size
     cdef const void* nul
     if field.kind == TEXT:
@@ -140,7 +140,7 @@ cdef int _place(field, Place* out) except -1:
 
 
 cdef int _place_named(shape, str name, Place* out) except -1:
-    """The place of a field by its name; NOTHING where the records do not have it."""
+    """Fill in the place of a field by its name; NOTHING if the records do not have it."""
     memset(out, 0, sizeof(Place))
     layout = shape.layout
     if name == "cpu":

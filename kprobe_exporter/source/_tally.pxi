@@ -1,11 +1,11 @@
-"""Adding up: conditions, and what one record does to the table of one metric."""
+"""Adds up records: conditions, and the table of each metric."""
 
 cdef enum:
     ALL, ANY, NOT, TRUE, FALSE, LESS, LESS_EQUAL, GREATER, GREATER_EQUAL, EQUAL, UNEQUAL, BITS
     TEXT_EQUAL, TEXT_UNEQUAL
 
 cdef uint32_t MANY_CELLS = 4096
-"""When ``waiting`` asks for ``take``: so many that a table stays in the cache."""
+"""Cells, and bytes of keys, after which reading stops for ``take``, so that a table stays in the cache."""
 cdef size_t MANY_BYTES = 1 << 20
 
 cdef struct Node:
@@ -49,7 +49,7 @@ cdef struct Table:
 
 
 cdef bint _meets(const Node* nodes, uint32_t number, const Rec* rec) noexcept nogil:
-    """Whether a record meets a condition; a value that is none of its sort equals nothing."""
+    """Whether a record meets a condition; a value of another type equals nothing."""
     cdef const Node* node = &nodes[number]
     cdef Num value
     cdef const uint8_t* text
@@ -88,7 +88,7 @@ cdef bint _meets(const Node* nodes, uint32_t number, const Rec* rec) noexcept no
 
 
 cdef inline uint64_t _hash(const uint8_t* key, uint32_t length, uint64_t seed) noexcept nogil:
-    """Mixes 8 bytes at a time; seeded, because users choose the strings."""
+    """Hash a key, 8 bytes at a time. The seed is secret, because users choose the strings."""
     cdef uint64_t value = seed ^ length, word
     cdef uint32_t at = 0
     while at + 8 <= length:
@@ -105,7 +105,7 @@ cdef inline uint64_t _hash(const uint8_t* key, uint32_t length, uint64_t seed) n
 
 
 cdef uint32_t _key(const Table* table, const Rec* rec, uint8_t* out) noexcept nogil:
-    """Write the raw values of a table's keys, each behind a byte that tells its sort; how long they are."""
+    """Write the raw values of a table's keys, each after a byte for its type; return their length."""
     cdef uint32_t at = 0, i, length
     cdef Num value
     cdef const uint8_t* text
@@ -126,7 +126,7 @@ cdef uint32_t _key(const Table* table, const Rec* rec, uint8_t* out) noexcept no
 
 
 cdef bint _grow(Table* table) noexcept nogil:
-    """Twice the room for cells; False if there is no memory."""
+    """Double the room for cells; False if there is no memory."""
     cdef uint32_t room = 2 * table.room if table.room else 16, slots = 4 * room, i, at
     cdef Cell* cells = <Cell*>realloc(table.cells, room * sizeof(Cell))
     if cells == NULL:
@@ -152,7 +152,7 @@ cdef bint _grow(Table* table) noexcept nogil:
 
 
 cdef Cell* _cell(Table* table, const uint8_t* key, uint32_t length, uint64_t seed) noexcept nogil:
-    """The cell of a key, made if it is not there; NULL if there is no memory."""
+    """Return the cell of a key, a new one for a new key; NULL if there is no memory."""
     cdef uint64_t hash = _hash(key, length, seed) if length else 0
     cdef uint32_t at
     cdef Cell* cell
@@ -195,7 +195,7 @@ cdef Cell* _cell(Table* table, const uint8_t* key, uint32_t length, uint64_t see
 cdef bint _tally(
     Table* table, const Node* nodes, const Rec* rec, uint8_t* scratch, uint64_t seed
 ) noexcept nogil:
-    """What one record does to one metric; False if there is no memory."""
+    """Add one record to one table; False if there is no memory."""
     cdef Num value
     cdef Cell* cell
     cdef int32_t low, high, middle
@@ -230,7 +230,7 @@ cdef bint _tally(
 
 
 cdef int _fill_node(Node* node, entry) except -1:
-    """Write a condition's node down; ``entry`` is one of _add_nodes."""
+    """Fill in a node of a condition; ``entry`` is one of _add_nodes."""
     op, first, count, field, value = entry
     cdef bytes text
     node.op, node.first, node.count = op, first, count
@@ -249,7 +249,7 @@ cdef int _fill_node(Node* node, entry) except -1:
 
 
 cdef int _fill_table(Table* table, group, shape, int where) except -1:
-    """Write down what a metric wants, with the places of its fields in these records."""
+    """Fill in a table for a group, with the places of its fields in these records."""
     cdef uint32_t i
     table.where, table.nbounds = where, -1
     table.last, table.positive, table.valued = group.last, group.positive, group.value is not None
@@ -281,7 +281,7 @@ cdef void _free_table(Table* table) noexcept:
 
 
 def _resolver(shape, name, names):
-    """What turns a raw value of the table into what a record would hold; None if nothing has to."""
+    """Return the function that turns a raw key into what a record would hold, None if both are the same."""
     if name == "pid":
         return names.tgid
     if name == "caller":
@@ -304,7 +304,7 @@ _COMPARE = {"<": LESS, "<=": LESS_EQUAL, ">": GREATER, ">=": GREATER_EQUAL, "=="
 
 
 def _add_nodes(nodes, conditions, shape):
-    """Write conditions down side by side, their operands behind them; the number of the first."""
+    """Append the nodes of conditions, and behind them their operands; return the number of the first."""
     first = len(nodes)
     nodes.extend([None] * len(conditions))
     for number, condition in enumerate(conditions, first):
@@ -326,7 +326,7 @@ def _add_nodes(nodes, conditions, shape):
 
 
 def _whole(op, value):
-    """A comparison of a whole number with a fraction, as one with a whole number."""
+    """Return a comparison of a whole number with a fraction as one with a whole number."""
     if op == BITS:
         return op, int(value)
     if isinstance(value, float):
