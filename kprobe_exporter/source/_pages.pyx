@@ -1,8 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, embedsignature=True
 """Turns ring-buffer pages into records and tallies, compiled: pages.py with the hot path in C.
 
-The one rule of this file: whatever a page holds, nothing outside of it is read. ``_walk_page`` checks each record against the page's end, ``size`` of its shape against the record,
-and ``_text`` (_record.pxi) each string against the record. Costs some 10 ns a record, and 15 for each metric.
+The one rule of this file: whatever a page holds, nothing outside of it is read. ``_walk_page`` checks each
+record against the page's end, ``size`` of its shape against the record, and ``_text`` (_record.pxi) each
+string against the record. It costs about 10 ns a record, and 15 ns for each metric.
 """
 
 import sys
