@@ -264,7 +264,7 @@ def test_a_pipe_that_cannot_be_read_any_more_is_a_source_error(
 
 def test_a_flood_does_not_hold_up_close(reader: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pipe is never empty, so the reader has to stop by itself."""
-    monkeypatch.setattr(text, "MOST_READS", 50)
+    monkeypatch.setattr(text, "MOST_BATCHES", 5)
     stop, flooding = threading.Event(), threading.Event()
     os.set_blocking(reader.end, False)
 
