@@ -60,8 +60,8 @@ def _bucket(limit: float | None, now: float) -> TokenBucket | None:
     return TokenBucket(limit, BURST * limit, now) if limit else None
 
 
-def _is_empty(bucket: TokenBucket, firings: float, now: float) -> bool:
-    """Take so many firings, which came since the last call, out of the bucket."""
+def _take(bucket: TokenBucket, firings: float, now: float) -> bool:
+    """Take the firings since the last call out of the bucket. Return whether it is empty then."""
     bucket.level -= firings
     return bucket.refill(now) < 0
 
@@ -144,7 +144,7 @@ class Budget:
             fired += more
             if seconds > 0:
                 rates[name] = more / seconds
-                if probe.bucket is not None and _is_empty(probe.bucket, more, now):
+                if probe.bucket is not None and _take(probe.bucket, more, now):
                     tripped.append(self._off(name, now, rates[name], probe.bucket.rate))
         tripped += self._together(fired, rates, now, enough=bool(tripped))
         again = [
@@ -159,7 +159,7 @@ class Budget:
         self._read_at = now
         if self._all is None:
             return []
-        over, limit = _is_empty(self._all, fired, now), self._all.rate
+        over, limit = _take(self._all, fired, now), self._all.rate
         if over or enough:
             self._all = _bucket(limit, now)
         if enough or not over or not rates:

@@ -1,7 +1,7 @@
 """What a layout's records are needed for, written as data, so that a source can add them up itself."""
 
 from collections.abc import Iterator, Mapping
-from fractions import Fraction
+from functools import lru_cache
 
 from kprobe_exporter.model.aggregation import (
     DURATIONS,
@@ -18,6 +18,7 @@ from kprobe_exporter.model.values import (
     ProbeMetrics,
     ReturnType,
     Value,
+    decimal,
     is_error,
 )
 
@@ -98,6 +99,7 @@ def _return_groups(returns: ReturnType, bounds: tuple[float, ...]) -> Iterator[G
         yield Group(RETURN_VALUES, value="return", bounds=thresholds(bounds, 1), where=NO_ERRORS)
 
 
+@lru_cache(256)
 def thresholds(bounds: tuple[float, ...], scale: float) -> tuple[int, ...]:
     """Return for each bucket the greatest whole number whose product with ``scale`` is within the bound.
 
@@ -106,11 +108,6 @@ def thresholds(bounds: tuple[float, ...], scale: float) -> tuple[int, ...]:
     """
     factor = decimal(scale)
     return tuple(max(SMALLEST - 1, min(int(decimal(bound) // factor), LARGEST)) for bound in bounds)
-
-
-def decimal(number: float) -> Fraction:
-    """Return the shortest decimal number that is written as this float."""
-    return Fraction(repr(float(number)))
 
 
 class _Part(float):

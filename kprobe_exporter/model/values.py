@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard
 
 from kprobe_exporter.model.aggregation import Refused, Tally, Where
@@ -23,6 +24,11 @@ MAX_ERRNO = 4095
 def is_error(value: object) -> TypeGuard[int]:
     """Return whether this return value is an error, if it was read with its own width and sign."""
     return isinstance(value, int) and -MAX_ERRNO <= value < 0
+
+
+def decimal(number: float) -> Fraction:
+    """Return the shortest decimal number that is this float, which is what a configuration says."""
+    return Fraction(repr(float(number)))
 
 
 class ReturnType(NamedTuple):

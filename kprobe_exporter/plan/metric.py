@@ -3,14 +3,13 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from decimal import Decimal
-from fractions import Fraction
 
 from kprobe_exporter.config.values import Attach, Label, Metric, Probe
 from kprobe_exporter.grammar.condition import And, Comparison, Filter, Not, Or
 from kprobe_exporter.grammar.evaluate import compile_filter
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.model.aggregation import Condition, Where
-from kprobe_exporter.model.values import Decoder, LabelSpec, MetricSpec
+from kprobe_exporter.model.values import Decoder, LabelSpec, MetricSpec, decimal
 
 SECOND = 10**9
 """Nanoseconds, the unit of the durations in records."""
@@ -33,7 +32,7 @@ def metric_spec(metric: Metric, namespace: str, decoders: Decoders) -> MetricSpe
         metric.value,
         tuple(map(label_spec, metric.labels)),
         metric.buckets or (),
-        float(Fraction(repr(metric.scale)) / unit),  # the quotient of the decimals, to its last digit
+        float(decimal(metric.scale) / unit),  # the quotient of the decimals, to its last digit
         where(in_nanoseconds(parse_filter(metric.where, fractions=True)))
         if metric.where is not None
         else None,

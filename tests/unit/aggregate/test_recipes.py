@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.aggregate.recipes import LARGEST, SMALLEST, decimal, thresholds
+from kprobe_exporter.aggregate.recipes import LARGEST, SMALLEST, thresholds
+from kprobe_exporter.model.values import decimal
 
 SCALES = [1.0, 512.0, 0.1, 0.3, 1.1, 0.07, 2.5, 1e-3, 1e-6, 1e-9, 1.1e-9]
 
