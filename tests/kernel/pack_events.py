@@ -16,8 +16,9 @@ from tempfile import TemporaryFile
 
 import pytest
 
-from tests.kernel.provoked import TIMES, resolutions
+from tests.kernel.provoked import resolutions
 from tests.support.patience import eventually
+from tests.support.provoked_calls import TIMES
 
 BYTES = 1000
 """The size of each write."""

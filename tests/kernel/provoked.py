@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.containers import UID
 from tests.support.kernel_modules import unload
+from tests.support.provoked_calls import TIMES
 
-TIMES = 23
 SHOP = Path("/opt/shop")
 GROUPS = Path("/run/documented-cgroups")
 CONTAINER = "9f3c" * 16
@@ -36,15 +36,6 @@ def mkdirs() -> None:
             with pytest.raises(FileExistsError):
                 os.mkdir("run" if at else "/run", dir_fd=at)
     os.close(root)
-
-
-def syncs() -> None:
-    read, write = os.pipe()
-    for _ in range(TIMES):
-        with pytest.raises(OSError, match="Invalid argument"):
-            os.fsync(write)
-    os.close(read)
-    os.close(write)
 
 
 def loads_of_a_module() -> None:

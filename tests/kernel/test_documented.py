@@ -20,7 +20,6 @@ from tests.kernel.provoked import (
     POD,
     SERVICE,
     SHOP,
-    TIMES,
     block_reads,
     connections,
     failed_and_other_opens,
@@ -31,7 +30,6 @@ from tests.kernel.provoked import (
     programs_in_cgroups,
     resolutions,
     serves,
-    syncs,
     unlinks,
 )
 from tests.support.agent_process import Metrics
@@ -48,6 +46,7 @@ from tests.support.kinds_document import (
     probe_of_kind,
 )
 from tests.support.patience import eventually
+from tests.support.provoked_calls import TIMES, fsyncs_of_a_pipe
 
 pytestmark = pytest.mark.needs("kprobe_events", "uprobe_events")
 
@@ -120,19 +119,19 @@ PROVOKED: dict[str, tuple[Callable[[], None], int]] = {
     "kprobe": (unlinks, TIMES),
     "kprobe at an offset": (unlinks, TIMES),
     "kprobe in a module": (loads_of_a_module, 2 * TIMES),
-    "kprobe by a pattern": (syncs, TIMES),
-    "kretprobe": (syncs, TIMES),
+    "kprobe by a pattern": (fsyncs_of_a_pipe, TIMES),
+    "kretprobe": (fsyncs_of_a_pipe, TIMES),
     "fentry": (mkdirs, 2 * TIMES),
     "fexit": (unlinks, TIMES),
     "uprobe": (resolutions, TIMES),
     "uprobe on a version": (resolutions, TIMES),
     "uprobe at an offset": (serves, TIMES),
     "uretprobe": (resolutions, TIMES),
-    "tracepoint": (syncs, TIMES),
-    "tracepoint by a pattern": (syncs, 2 * TIMES),
+    "tracepoint": (fsyncs_of_a_pipe, TIMES),
+    "tracepoint by a pattern": (fsyncs_of_a_pipe, 2 * TIMES),
     "call": (mkdirs, 2 * TIMES),
     "ucall": (resolutions, TIMES),
-    "syscall": (syncs, TIMES),
+    "syscall": (fsyncs_of_a_pipe, TIMES),
     "pair": (block_reads, TIMES),
     "pair of several": (mkdirs, 2 * TIMES),
 }

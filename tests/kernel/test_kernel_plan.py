@@ -10,18 +10,12 @@ import pytest
 from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import AgentProcess, Metrics
 from tests.support.kernel_ids import kernel_tid
+from tests.support.provoked_calls import TIMES, fsyncs_of_a_pipe, opens_of_a_missing_file
 
 pytestmark = pytest.mark.needs("kprobe_events")
 
-TIMES = 23
 BOUNDS = ("0.0", "1.0", "4.0", "16.0", "256.0", "4096.0", "+Inf")
 SIZES = (0, 1, 2, 3, 4, 5, 8, 15, 16, 17, 255, 256, 257, 4096, 4097, 65536)
-
-
-def opens_of_a_missing_file(times: int = TIMES) -> None:
-    for _ in range(times):
-        with pytest.raises(FileNotFoundError):
-            os.open("/nonexistent", os.O_RDONLY)
 
 
 @pytest.fixture
@@ -147,15 +141,6 @@ def test_both_plans_tell_the_same(
         sum(size <= float(le) for size in SIZES) for le in BOUNDS
     ]
     assert text.value("kprobe_exporter_events_lost_total", reason="negative") == 6
-
-
-def fsyncs_of_a_pipe() -> None:
-    read, write = os.pipe()
-    for _ in range(TIMES):
-        with pytest.raises(OSError, match="Invalid argument"):
-            os.fsync(write)
-    os.close(read)
-    os.close(write)
 
 
 @pytest.mark.parametrize("returns", ["int", "long"])

@@ -12,10 +12,10 @@ from kprobe_exporter.labels import DECODERS
 from tests.kernel import pack_events
 from tests.kernel.conftest import StartAgent
 from tests.kernel.pack_events import BYTES, CGROUP, UDP_PORT
-from tests.kernel.provoked import TIMES
 from tests.support.agent_process import Metrics
 from tests.support.dry_runs import compare, look
 from tests.support.patience import eventually
+from tests.support.provoked_calls import TIMES
 from tests.support.totals import total
 
 pytestmark = pytest.mark.needs("kprobe_events", "uprobe_events")

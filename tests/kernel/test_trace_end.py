@@ -40,7 +40,7 @@ def test_a_signal_at_any_moment(trace: StartTrace, tracefs: Path) -> None:
         number = DEADLY[part % 4]
         one = trace("-s", "-p", str(os.getpid()), getppid())
         time.sleep(took * part / 14)
-        one.kill(number)
+        one.signal(number)
         time.sleep(took * (part % 5) / 20)
         assert one.end(number) in (0, 1, -number), one.errors  # 1 or -N: before its code runs, or after it
         assert "Traceback" not in one.errors
@@ -93,7 +93,7 @@ def test_killed(trace: StartTrace, start_agent: StartAgent, files: MountedTracef
             killed = trace("-s", getppid())
             killed.wait_for(TRACING)
             work()
-            killed.kill(signal.SIGKILL)
+            killed.signal(signal.SIGKILL)
             assert killed.wait() == -signal.SIGKILL
             left = f"kprobe_exporter_trace_{killed.pid}"
             assert left in instances(tracefs)

@@ -12,6 +12,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from kprobe_exporter.agent import agent as agent_module
+from tests.support.forked_child import ForkedChild
 from tests.support.patience import eventually, patience
 
 SERVING = re.compile(r"serving metrics at (http://\S+?)/metrics")
@@ -55,7 +56,7 @@ class Metrics(Mapping[tuple[str, frozenset[tuple[str, str]]], float]):
         return [dict(labels) for found, labels in self._values if found == name]
 
 
-class AgentProcess:
+class AgentProcess(ForkedChild):
     """The command line in a forked child. It is not executed, because imports are slow under emulation.
 
     Unless ``complete``, a scrape waits for the reader as long as in service, and may miss the last events.
@@ -71,7 +72,6 @@ class AgentProcess:
     ) -> None:
         self.log = log
         self.address = ""
-        self._status: int | None = None
         log.touch()
         drain_time = patience(DRAIN_TIME) if complete else DRAIN_TIME
         # The child has pytest's handlers until it has set its own: a signal in between waits.
@@ -107,23 +107,11 @@ class AgentProcess:
     def scrape(self) -> Metrics:
         return Metrics(self.get())
 
-    def poll(self) -> int | None:
-        """Return the exit status, -N if signal N ended the process, or None while it runs."""
-        if self._status is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self._status = os.waitstatus_to_exitcode(status)
-        return self._status
-
     def wait(self, seconds: float = 30) -> int:
         """Wait for the process to end, and return its exit status."""
         eventually(lambda: self.poll() is not None, seconds)
         assert self._status is not None
         return self._status
-
-    def signal(self, number: int) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, number)
 
     def end(self) -> int:
         """Send SIGTERM, wait, and return the exit status."""

@@ -335,7 +335,7 @@ def _run_at_once(rows: Iterable[Row], directory: Path) -> dict[Row, Came]:
             eventually(lambda: all(row.pattern.search(trace.output) for row, trace in running.items()))
         for row, trace in running.items():
             if row.work and not _has_duration(row):
-                trace.kill(signal.SIGINT)
+                trace.signal(signal.SIGINT)
         return {row: Came(trace.wait(), trace.output, trace.errors) for row, trace in running.items()}
 
 

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 from kprobe_exporter.cli import main
 from kprobe_exporter.cli import trace as _trace  # noqa: F401 - imported once, inherited by every child
+from tests.support.forked_child import ForkedChild
 from tests.support.patience import eventually
 
 TRACEFS = Path("/sys/kernel/tracing")
@@ -30,7 +31,7 @@ START = 20
 DEADLY = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
-class TraceProcess:
+class TraceProcess(ForkedChild):
     """The command line in a forked child. It is not executed, because imports are slow under emulation.
 
     ``stdout`` is a file, or a descriptor that the test provides. With ``terminal`` it is a pty: ``output`` is
@@ -40,7 +41,6 @@ class TraceProcess:
     def __init__(
         self, directory: Path, arguments: Sequence[str], *, terminal: bool = False, stdout: int | None = None
     ) -> None:
-        self._status: int | None = None
         self._read = b""
         # The files stay open: opening them at each look would cause events of the test in do_sys_openat2.
         self._out, self._err = (_file(directory / name) for name in ("stdout", "stderr"))
@@ -120,14 +120,6 @@ class TraceProcess:
         except AssertionError as error:
             raise AssertionError(f"{error}: {self._state()}") from None
 
-    def poll(self) -> int | None:
-        """Return the exit status, -N if signal N ended the process, or None while it runs."""
-        if self._status is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self._status = os.waitstatus_to_exitcode(status)
-        return self._status
-
     def wait(self, seconds: float = 20) -> int:
         """Wait for the end and return the exit status. The terminal is read meanwhile, lest writes block."""
 
@@ -142,18 +134,14 @@ class TraceProcess:
         assert self._status is not None
         return self._status
 
-    def kill(self, number: int) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, number)
-
     def end(self, number: int = signal.SIGINT) -> int:
         """Interrupt it as Ctrl-C does, and return its exit status."""
-        self.kill(number)
+        self.signal(number)
         return self.wait()
 
     def _state(self) -> str:
         """Its output so far, and the stacks of its threads."""
-        self.kill(signal.SIGUSR1)
+        self.signal(signal.SIGUSR1)
         with suppress(AssertionError):
             eventually(lambda: "most recent call first" in self.errors or self.poll() is not None, 2)
         return f"{self.output!r} {self.errors}"
@@ -164,7 +152,7 @@ class TraceProcess:
             if self.poll() is None:
                 self.end()
         except AssertionError:
-            self.kill(signal.SIGKILL)
+            self.signal(signal.SIGKILL)
             self.wait()
             raise
         finally:
@@ -191,7 +179,7 @@ def traces(directory: Path) -> Iterator[StartTrace]:
         yield start
     finally:
         for each in started:
-            each.kill(signal.SIGINT)
+            each.signal(signal.SIGINT)
         for each in started:
             each.close()
 

@@ -21,6 +21,7 @@ from kprobe_exporter.web.server import WebServer
 from kprobe_exporter.web.settings import Tls
 from tests.support.certificates import Authority, Pair
 from tests.support.patience import eventually, patience, within
+from tests.support.web_target import read_all
 
 REQUEST = b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n"
 SNAPSHOT = Snapshot(
@@ -127,14 +128,6 @@ def secured(shared: Secured, pair: Pair, caplog: pytest.LogCaptureFixture) -> It
     assert [record for record in ours if record.exc_info] == []
     said = {record.getMessage().split(":")[0] for record in ours}
     assert said <= {"a TLS handshake failed", NOT_ADMITTED, NOT_TLS}
-
-
-def read_all(sock: socket.socket) -> bytes:
-    data = b""
-    with suppress(OSError):
-        while chunk := sock.recv(65536):
-            data += chunk
-    return data
 
 
 def is_healthy(sock: socket.socket) -> bool:
