@@ -2,33 +2,22 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
-from kprobe_exporter.config.values import Attach, Config, Probe
+from kprobe_exporter.agent.own_tracepoints import Followed, OwnTracepoints
+from kprobe_exporter.agent.thread_events import ThreadEvents
+from kprobe_exporter.config.values import Config
 from kprobe_exporter.errors import ProbeRefused
-from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.identity.attributes import Whereabouts
 from kprobe_exporter.identity.cgroups import Cgroups
 from kprobe_exporter.identity.pods import Pods
-from kprobe_exporter.model.values import OF_THREAD, TID, TIME, Batch, Layout, ProbeSpec, Record
+from kprobe_exporter.model.values import OF_THREAD, TID, TIME, Batch, Layout, Record
 from kprobe_exporter.plan import Kernel
-from kprobe_exporter.plan.tracepoint import tracepoint_specs
 from kprobe_exporter.tracefs.instance import Instance
-from kprobe_exporter.tracefs.probes import Installed, install
 
 log = logging.getLogger(__name__)
 
 Handle = Callable[[Record], None]
-
-
-class Followed(NamedTuple):
-    """A tracepoint about threads. ``fields`` maps our names of its fields to the kernel's."""
-
-    system: str
-    event: str
-    fields: dict[str, str]
 
 
 FOLLOWED = (
@@ -63,9 +52,9 @@ def exports_containers(config: Config) -> bool:
 
 
 class Identities:
-    """The cgroups and pods of threads. The reader's thread owns it while that runs.
+    """The cgroups and pods of threads, and their ends. The reader's thread owns it while that runs.
 
-    Threads are tracked only while the configuration needs their cgroups. The thread that holds the
+    Threads are tracked only while the configuration needs it. The thread that holds the
     change lock calls ``configure`` and ``follow``, before the reader knows of the change.
     """
 
@@ -74,12 +63,19 @@ class Identities:
         self.cgroups = Cgroups()
         self._wanted = self._exported = False
         self._whereabouts = Whereabouts(self.cgroups, self.pods)
-        self.following: Following | None = None
+        self.following: CgroupEvents | None = None
+        self.ends = ThreadEvents()
 
     def configure(self, config: Config) -> None:
-        """Take from the configuration whether cgroups are needed from now on."""
+        """Take from the configuration what is needed from now on."""
+        self.ends.configure(config)
         self._wanted = wants_cgroups(config)
         self._exported = exports_containers(config)
+
+    @property
+    def tracepoints(self) -> tuple[OwnTracepoints, ...]:
+        """The tracepoints that are installed now."""
+        return tuple(each for each in (self.following, self.ends.following) if each is not None)
 
     @property
     def attributes(self) -> Callable[[int, int], Mapping[str, str] | None] | None:
@@ -94,18 +90,19 @@ class Identities:
     def follow(self, instance: Instance, kernel: Kernel, layout_ids: Iterator[int]) -> None:
         """Install the tracepoints if the configuration needs them, or disable them. Where they cannot be
         installed, the agent reads cgroups from /proc only."""
+        self.ends.follow(instance, kernel, layout_ids)
         if not self._wanted and self.following is not None:
             self.following.disable()
             self.following = None
         if not self._wanted or self.following is not None:
             return
         if not kernel.binary:
-            log.warning("cgroups are looked up in /proc only, where events are read as text")
+            log.warning("%s, where events are read as text", CgroupEvents.without)
             return
         try:
-            self.following = Following(instance, kernel, layout_ids, self.cgroups)
+            self.following = CgroupEvents(instance, kernel, layout_ids, self.cgroups)
         except ProbeRefused as error:
-            log.warning("cgroups are looked up in /proc only: %s", error)
+            log.warning("%s: %s", CgroupEvents.without, error)
 
     def before(self, batch: Batch) -> None:
         """Forget the threads known from before the end of the batch's losses: they may have moved."""
@@ -117,66 +114,24 @@ class Identities:
         self._whereabouts.forget()
 
 
-class Following:
-    """The tracepoints FOLLOWED, recorded without definitions. Raises ProbeRefused if one is unavailable.
+class CgroupEvents(OwnTracepoints):
+    """The tracepoints FOLLOWED. ``handlers``, by layout id, get the records in time order."""
 
-    ``layouts`` go to the source with the probes' own. ``handlers``, by layout id, get the records in time
-    order. It needs pages: in text, an unprivileged user could forge these events by a file's name.
-    """
+    without = "cgroups are looked up in /proc only"
 
     def __init__(
         self, instance: Instance, kernel: Kernel, layout_ids: Iterator[int], cgroups: Cgroups
     ) -> None:
+        super().__init__(instance, kernel, layout_ids, FOLLOWED)
         self._cgroups = cgroups
-        self.parts: tuple[Installed, ...] = ()
-        self.enabled = False
-        self.layouts: dict[Layout, str] = {}
-        self.handlers: dict[int, Handle] = {}
-        try:
-            for followed in FOLLOWED:
-                part = install(instance, _spec(followed, kernel, layout_ids), set())
-                self.parts += (part,)
-                self.layouts[part.layout] = part.system
-                self.handlers[part.layout.layout_id] = _handler(followed.event, part.layout, cgroups)
-        except BaseException:
-            self.disable()
-            raise
+        self.handlers: dict[int, Handle] = {
+            layout.layout_id: _handler(event, layout, cgroups) for event, layout in self.by_event.items()
+        }
 
-    @property
-    def specs(self) -> list[ProbeSpec]:
-        """The specifications of what is installed."""
-        return [part.spec for part in self.parts]
-
-    def enable(self) -> None:
-        """Start recording; call ``scan`` afterwards. Raises ProbeRefused."""
-        for part in self.parts:
-            part.enable()
-        self.enabled = True
-
-    def scan(self) -> None:
-        """Forget what was known, and read all threads from /proc. The reader's thread calls it."""
+    def begin(self) -> None:
+        """Forget what was known, and read all threads from /proc."""
         self._cgroups.lost()
         self._cgroups.scan()
-
-    def disable(self) -> None:
-        """Stop recording. Never raises."""
-        for part in self.parts:
-            part.disable()
-
-
-def _spec(followed: Followed, kernel: Kernel, layout_ids: Iterator[int]) -> ProbeSpec:
-    """Plan the tracepoint itself: an eprobe on it would only copy its event."""
-    target = Target(Kind.TRACEPOINT, system=followed.system, event=followed.event)
-    attach = Attach(target, followed.fields, None, None)
-    probe = Probe(followed.event, "", (attach,), aggregate="events")
-    text = kernel.event_format(followed.system, followed.event)
-    ways = tracepoint_specs(
-        probe, attach, set(followed.fields), text, layout_ids, 1, counted=False, binary=kernel.binary
-    )
-    for way in ways:
-        if isinstance(way, ProbeSpec) and way.file is None:
-            return replace(way, role="own")
-    raise ProbeRefused(f"this kernel has no {target} that can be read.")
 
 
 def _handler(event: str, layout: Layout, cgroups: Cgroups) -> Handle:

@@ -54,7 +54,7 @@ class Installer:
         return replace(config, probes=tuple(probes))
 
     def plan(self, probes: Sequence[Probe], settings: Settings) -> list[ProbePlan]:
-        """Plan how to collect these; also install or disable the tracepoints of cgroups as configured."""
+        """Plan how to collect these; also install or disable the agent's own tracepoints."""
         most, binary = settings.max_matches, self._event_source.geometry is not None
         kernel = known_kernel(self._instance, probes, self._resolver, most, binary=binary)
         self._identities.follow(self._instance, kernel, self._layout_ids)
@@ -80,7 +80,7 @@ class Installer:
                 self._unexpected(probe, error)
             return
         there = [part.spec for probe in beside if probe.attached for part in probe.attached.parts]
-        there += self._identities.following.specs if self._identities.following is not None else []
+        there += [spec for own in self._identities.tracepoints for spec in own.specs]
         for probe in probes:
             if self._stopping():
                 break

@@ -103,7 +103,7 @@ class OtlpExport:
         }
         self._selector = Selector(outlets, otlp.max_per_second, identity=identity)
 
-    def add(self, attached: Attached, export: Export, pairing: Pairing, *, counted: bool) -> None:
+    def add(self, attached: Attached, export: Export, pairing: Pairing) -> None:
         """Export the records of an installed probe. ``pairing`` passes them on, in the stream's order."""
         layout = attached.layout
         on_record = self._selector.on_record(
@@ -112,7 +112,7 @@ class OtlpExport:
         )
         if attached.joined is not None:
             called = attached.spec.kind == Kind.SYSCALL
-            pairing.add(attached.joined, counted=counted, ended=on_record, system_call=called)
+            pairing.add(attached.joined, ended=on_record, system_call=called)
         else:
             pairing.watch(layout, on_record)
         self._probes[layout.layout_id] = layout.probe, layout.place("duration")

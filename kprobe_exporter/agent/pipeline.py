@@ -3,8 +3,10 @@
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from kprobe_exporter.agent.cgroup_events import Following, Identities
+from kprobe_exporter.agent.cgroup_events import CgroupEvents, Identities
+from kprobe_exporter.agent.own_tracepoints import OwnTracepoints
 from kprobe_exporter.agent.probe import ProbeState
+from kprobe_exporter.agent.thread_events import handlers
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.aggregate.recipes import source_recipe
@@ -47,7 +49,8 @@ class Pipeline:
         self._otlp = otlp_export
         self._pairing = Pairing(nested=otlp_export is not None)
         self._flows: dict[int, _Flow] = {}
-        self._following: Following | None = None
+        self._following: CgroupEvents | None = None
+        self._ends: OwnTracepoints | None = None
         self._buffers: BufferReader
         self._symbols: Symbols
         self._loaded = self._tgid = False
@@ -98,8 +101,8 @@ class Pipeline:
         Raises TracefsError if an event cannot be read.
         """
         flows = {flow.attached.layout.layout_id: flow for flow in map(self._flow, probes) if flow is not None}
-        following = self._identities.following
-        layouts = dict(following.layouts) if following is not None else {}
+        following, ends = self._identities.following, self._identities.ends.following
+        layouts = {layout: at for own in self._identities.tracepoints for layout, at in own.layouts.items()}
         for flow in flows.values():
             layouts |= {part.layout: part.system for part in flow.attached.parts}
         recipes = {layout_id: flow.recipe for layout_id, flow in flows.items() if flow.recipe is not None}
@@ -114,6 +117,7 @@ class Pipeline:
                 self._leave(flow)
             for flow in added:
                 self._join(flow)
+            self._follow(ends)
             swap()
 
         call(change)
@@ -136,11 +140,11 @@ class Pipeline:
         )
 
     def _join(self, flow: _Flow) -> None:
-        attached, counted = flow.attached, not flow.attached.counted_by_kernel
+        attached = flow.attached
         if self._otlp is not None and flow.export is not None:
-            self._otlp.add(attached, flow.export, self._pairing, counted=counted)
+            self._otlp.add(attached, flow.export, self._pairing)
         elif attached.joined is not None:
-            self._pairing.add(attached.joined, counted=counted)
+            self._pairing.add(attached.joined)
 
     def _leave(self, flow: _Flow) -> None:
         if self._otlp is not None and flow.export is not None:
@@ -148,7 +152,18 @@ class Pipeline:
         elif flow.attached.joined is not None:
             self._pairing.remove(flow.attached.joined)
 
-    def _watch(self, following: Following | None) -> None:
+    def _follow(self, ends: OwnTracepoints | None) -> None:
+        """Pass the records of the tracepoints about ends of threads to the pairing, or stop that."""
+        if ends is self._ends:
+            return
+        for layout in self._ends.layouts if self._ends is not None else ():
+            self._pairing.unwatch(layout)
+        if ends is not None:
+            for layout, handle in handlers(ends, self._pairing.threads).items():
+                self._pairing.follow(layout, handle)
+        self._ends = ends
+
+    def _watch(self, following: CgroupEvents | None) -> None:
         """Pass the records of the tracepoints of cgroups to their handlers, or stop that."""
         for layout_id in self._following.handlers if self._following is not None else ():
             self._aggregator.unwatch(layout_id)

@@ -120,24 +120,23 @@ class ProbeSet:
         self._source.call(lambda: self._pipeline.reset(joins, threads=not name))
 
     def follow_again(self, disabled: Collection[str]) -> None:
-        """Enable the tracepoints of cgroups again if another process disabled one of them."""
-        following = self._identities.following
-        if following is not None and any(part.name in disabled for part in following.parts):
-            following.enabled = False
-            self._follow()
+        """Enable the agent's own tracepoints again if another process disabled one of them."""
+        for own in self._identities.tracepoints:
+            if any(part.name in disabled for part in own.parts):
+                own.enabled = False
+        self._follow()
 
     @property
     def own(self) -> tuple[Installed, ...]:
         """The events that are recorded for the agent itself."""
-        following = self._identities.following
-        return following.parts if following is not None and following.enabled else ()
+        return tuple(part for own in self._identities.tracepoints if own.enabled for part in own.parts)
 
     def off(self) -> None:
         """Stop all recording, at the end. Never raises."""
         for part in self._now.parts:
             part.disable()
-        if self._identities.following is not None:
-            self._identities.following.disable()
+        for own in self._identities.tracepoints:
+            own.disable()
 
     def _dismiss(self, probes: Iterable[ProbeState]) -> None:
         """Stop these probes, take their last events and counts, and forget them."""
@@ -169,7 +168,7 @@ class ProbeSet:
             count_hits=not attached.counted_by_kernel,
             residual_filter=attached.residual_filter,
             tables=attached.tables,
-            begins=attached.joined.begins if attached.joined else (),
+            joined=attached.joined is not None,
         )
         if probe.plan.probe.export is not None and (note := self._identities.note) is not None:
             self._aggregator.also(attached.layout.layout_id, note)
@@ -181,14 +180,14 @@ class ProbeSet:
             self._aggregator.detach(layout)
 
     def _follow(self) -> None:
-        following = self._identities.following
-        if following is None or following.enabled:
-            return
-        try:
-            following.enable()
-        except ProbeRefused as error:
-            log.warning("cgroups are looked up in /proc only: %s", error)
-        self._source.call(following.scan)
+        for own in self._identities.tracepoints:
+            if own.enabled:
+                continue
+            try:
+                own.enable()
+            except ProbeRefused as error:
+                log.warning("%s: %s", own.without, error)
+            self._source.call(own.begin)
 
     def _publish(self, probes: tuple[ProbeState, ...]) -> None:
         parts = tuple(part for probe in probes if probe.attached for part in probe.attached.parts)
@@ -197,4 +196,5 @@ class ProbeSet:
     def _counts(self) -> KernelCounts:
         """Read the kernel's counts, in the poller's thread."""
         now = self._now
-        return replace(read_counts(self._instance, now.parts), epoch=now.epoch)
+        recorded = self._aggregator.recorded()
+        return replace(read_counts(self._instance, now.parts), epoch=now.epoch, recorded=recorded)

@@ -3,7 +3,7 @@
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 
 from kprobe_exporter.aggregate.cells import (
@@ -37,23 +37,28 @@ from kprobe_exporter.model.values import (
 class _Attached:
     """The events of one layout. ``filtered``: those that passed the agent's filter are the probe's events.
 
-    Of the first events of calls and pairs, which have no ``sums``, only the number arrives.
+    Of a call or a pair, ``begun`` counts the events that begin it.
     """
 
     probe: str
-    sums: Sums | None = None
-    takes: Mapping[int, Take] = field(default_factory=dict)
-    deltas: HistDeltas | None = None
-    filtered: bool = False
+    sums: Sums
+    takes: Mapping[int, Take]
+    deltas: HistDeltas
+    filtered: bool
+    joined: bool
     arrived: int = 0
     passed: int = 0
+    begun: int = 0
 
     @property
     def events(self) -> int:
         """The events of the probe that have arrived."""
-        if self.sums is None:
-            return 0
         return self.passed if self.filtered else self.arrived
+
+    @property
+    def recorded(self) -> int:
+        """The events that are hits, and have arrived."""
+        return self.begun if self.joined else self.arrived
 
 
 class Aggregator:
@@ -125,13 +130,13 @@ class Aggregator:
         count_hits: bool = False,
         residual_filter: Where | None = None,
         tables: Sequence[HistTable] = (),
-        begins: Sequence[Layout] = (),
+        joined: bool = False,
     ) -> None:
         """Prepare for the events of an installed probe that was declared, or for its hist ``tables``.
 
         ``count_hits``: the kernel does not count the hits, so each event that arrives is one. With a
-        ``residual_filter``, an event that does not pass is a hit, but not an event. ``begins`` are the
-        first events of a call or a pair; each of them is a hit, and only their number arrives here.
+        ``residual_filter``, an event that does not pass is a hit, but not an event. ``joined``: the hits are
+        the first events of a call or a pair, of which only the number arrives here.
         """
         with self._lock:
             probe = self._probes[layout.probe]
@@ -141,12 +146,9 @@ class Aggregator:
             sums = Sums(layout, recipe(layout, probe.metrics, residual_filter), self._cgroup)
             deltas = HistDeltas(layout, probe.metrics, tables)
             filtered = residual_filter is not None
-            self._attached[layout.layout_id] = _Attached(layout.probe, sums, takes, deltas, filtered)
+            self._attached[layout.layout_id] = _Attached(layout.probe, sums, takes, deltas, filtered, joined)
             self._handlers[layout.layout_id] = sums.add
-            if count_hits:
-                probe.counted_here = tuple(one.layout_id for one in begins or (layout,))
-                for layout_id in probe.counted_here:
-                    self._attached.setdefault(layout_id, _Attached(layout.probe))
+            probe.counted_here = count_hits
 
     def detach(self, layout: Layout) -> None:
         """Forget a layout, of which no more events will arrive; its probe keeps its totals.
@@ -158,11 +160,10 @@ class Aggregator:
             attached = self._attached.pop(layout.layout_id, None)
             self._handlers.pop(layout.layout_id, None)
             probe = self._probes.get(layout.probe)
-            if probe is not None:
-                probe.events_before += attached.events if attached else 0
-                here = [self._attached.pop(layout_id, attached) for layout_id in probe.counted_here]
-                probe.hits_before += sum(one.arrived for one in here if one is not None)
-                probe.counted_here = ()
+            if probe is not None and attached is not None:
+                probe.events_before += attached.events
+                probe.hits_before += attached.recorded if probe.counted_here else probe.early
+                probe.counted_here, probe.early = False, 0
                 probe.hits.restart()
                 probe.misses.restart()
             self.epoch += 1
@@ -208,6 +209,9 @@ class Aggregator:
                     attached.passed += batch.passed.get(layout_id, 0)
                 else:
                     unparsed += number
+            for layout_id, number in batch.begun.items():
+                if (attached := self._attached.get(layout_id)) is not None:
+                    attached.begun += number
             self._take(chain(batch.tallies, batch.refused))
             lost = {"unparsed": unparsed, "unpaired": batch.unpaired, "table_full": batch.table_full}
             for reason, number in lost.items():
@@ -217,7 +221,7 @@ class Aggregator:
     def _add_up(self, layout_id: int) -> None:
         """Take the sums over the records of a layout."""
         attached = self._attached.get(layout_id)
-        if attached is not None and attached.sums is not None:
+        if attached is not None:
             arrived, passed, sums = attached.sums.take()
             attached.arrived += arrived
             attached.passed += passed
@@ -252,8 +256,10 @@ class Aggregator:
             if counts.epoch != self.epoch:
                 return
             for name, hits in counts.hits.items():
-                self._probes[name].hits.update(hits)
-                self._probes[name].kernel_hits = True
+                probe = self._probes[name]
+                probe.hits.update(hits)
+                probe.early = max(probe.early, counts.recorded.get(name, 0) - probe.hits.current)
+                probe.kernel_hits = True
             for name, misses in counts.misses.items():
                 self._probes[name].misses.update(misses)
                 self._probes[name].kernel_misses = True
@@ -264,7 +270,7 @@ class Aggregator:
                 (self._attached.get(layout_id), readings) for layout_id, readings in counts.tables.items()
             ]
         for attached, readings in grown:
-            if attached is not None and attached.deltas is not None:
+            if attached is not None:
                 self.consume(attached.deltas.since(readings))
 
     def copy(self) -> Numbers:
@@ -306,14 +312,21 @@ class Aggregator:
             return self._hits()
 
     def _hits(self) -> dict[str, int]:
+        here = {name for name, probe in self._probes.items() if probe.counted_here}
+        recorded = self._recorded() if here else {}
         return {
-            name: probe.hits.total + probe.hits_before + sum(map(self._arrived, probe.counted_here))
+            name: probe.hits.total + probe.hits_before + (recorded[name] if name in here else probe.early)
             for name, probe in self._probes.items()
             if probe.kernel_hits or probe.counted_here or probe.hits_before
         }
 
-    def _arrived(self, layout_id: int) -> int:
-        return self._attached[layout_id].arrived
+    def recorded(self) -> dict[str, int]:
+        """Return how many events that are hits have arrived of each probe, as it is attached now."""
+        with self._lock:
+            return self._recorded()
+
+    def _recorded(self) -> dict[str, int]:
+        return {attached.probe: attached.recorded for attached in self._attached.values()}
 
     def _declare(self, metrics: ProbeMetrics) -> None:
         probe = self._probes.get(metrics.probe)

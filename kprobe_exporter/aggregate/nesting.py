@@ -2,8 +2,8 @@
 
 from itertools import islice
 
-from kprobe_exporter.aggregate.open_calls import NEVER, Key, OpenCalls
-from kprobe_exporter.model.values import CPU, TID, TIME, Join, Record
+from kprobe_exporter.aggregate.open_calls import INHERITED, NEVER, Key, OpenCalls
+from kprobe_exporter.model.values import CPU, LAYOUT_ID, TID, TIME, Join, Record
 
 DEEPEST = 256
 """The most open calls that are examined, the innermost first; calls beyond it are not reported."""
@@ -64,11 +64,10 @@ class NestedCalls(OpenCalls):
             self._forget(first)
         return first
 
-    def drop(self, key: Key, left: int = 0) -> None:
-        if key[0] in self._shown:
-            for _, first in self.lists[key][left:]:
-                self._forget(first)
-        super().drop(key, left)
+    def _leave(self, ended: list[tuple[int, Record]]) -> None:
+        super()._leave(ended)
+        for _, first in ended:
+            self._forget(first)
 
     def enclosing(self, record: Record) -> list[Record]:
         """Return the first halves of its thread's open calls that began no later, the innermost first.
@@ -91,6 +90,8 @@ class NestedCalls(OpenCalls):
         ]
 
     def _forget(self, first: Record) -> None:
+        if first[LAYOUT_ID] == INHERITED:
+            return
         thread = _thread(first)
         calls = self._threads.get(thread)
         if calls is not None:

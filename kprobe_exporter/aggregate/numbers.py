@@ -20,23 +20,25 @@ HELP = {
 class Accumulator:
     """A counter that never falls, of a kernel counter that restarts when its probe is installed again.
 
-    Not thread-safe: the aggregator's lock guards it.
+    ``current`` is its part since the last ``restart``. Not thread-safe: the aggregator's lock guards it.
     """
 
-    __slots__ = ("_last", "total")
+    __slots__ = ("_last", "current", "total")
 
     def __init__(self) -> None:
-        self.total = 0
+        self.total = self.current = 0
         self._last = 0
 
     def update(self, raw: int) -> None:
         """Take the current raw value. If it is lower than the last one, the raw counter restarted from 0."""
-        self.total += raw - self._last if raw >= self._last else raw
+        added = raw - self._last if raw >= self._last else raw
+        self.total += added
+        self.current += added
         self._last = raw
 
     def restart(self) -> None:
         """Expect another raw counter from now on, which begins at 0."""
-        self._last = 0
+        self._last = self.current = 0
 
 
 @dataclass(slots=True)
@@ -44,7 +46,8 @@ class ProbeNumbers:
     """The numbers that every probe has without any configuration.
 
     ``hits`` and ``misses`` are the kernel's; ``kernel_hits`` and ``kernel_misses`` say whether it counts
-    them. ``counted_here`` are the layouts whose events the agent counts as hits. ``hits_before`` and
+    them. ``counted_here``: the agent counts its events as hits. ``early`` are events that were recorded while
+    the kernel did not count hits yet, or no longer (see `tracefs.hist.HitCounter`). ``hits_before`` and
     ``events_before`` are those of layouts that are detached by now.
     """
 
@@ -56,7 +59,8 @@ class ProbeNumbers:
     misses: Accumulator = field(default_factory=Accumulator)
     kernel_hits: bool = False
     kernel_misses: bool = False
-    counted_here: tuple[int, ...] = ()
+    counted_here: bool = False
+    early: int = 0
     hits_before: int = 0
     events_before: int = 0
 

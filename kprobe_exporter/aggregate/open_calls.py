@@ -4,12 +4,15 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import Any, TypeAlias
 
-from kprobe_exporter.model.values import Loss, Record
+from kprobe_exporter.model.values import LAYOUT_ID, TIME, Loss, Record
 
 Key: TypeAlias = tuple[Any, ...]  # the joined layout_id, then the values that both halves share
 
 MOST_LOSSES = 1024  # losses that are not applied yet; more are merged into one that spans them all
 NEVER = 1 << 64  # nanoseconds; no clock reaches it
+
+INHERITED = -1
+"""The layout_id that stands for a call that a forked child has from its parent: the child never made it."""
 
 
 class OpenCalls:
@@ -56,12 +59,44 @@ class OpenCalls:
     def drop(self, key: Key, left: int = 0) -> None:
         """Drop all but the first ``left`` of a list, and count them as unpaired."""
         calls = self.lists[key]
-        ended = len(calls) - left
-        self.number -= ended
-        self.unpaired += ended
+        self._leave(calls[left:])
         del calls[left:]
         if not calls:
             del self.lists[key]
+
+    def drop_until(self, key: Key, time: int) -> None:
+        """Drop the calls of a list that began at this time or earlier, and count them as unpaired."""
+        later: list[tuple[int, Record]] = []
+        ended: list[tuple[int, Record]] = []
+        for call in self.lists[key]:
+            (later if call[1][TIME] > time else ended).append(call)
+        self._leave(ended)
+        if later:
+            self.lists[key] = later
+        else:
+            del self.lists[key]
+
+    def inherit(self, key: Key, child: Key, time: int) -> bool:
+        """Copy the calls of a list for a child forked at ``time``, as INHERITED; return False without any."""
+        calls = self.lists.get(key)
+        if calls is None:
+            return False
+        if child in self.lists:
+            self.drop(child)
+        self.lists[child] = [(place, (INHERITED, time)) for place, _ in calls]
+        self.number += len(calls)
+        return True
+
+    def rename(self, key: Key, new: Key) -> None:
+        """Give the calls of a list another key, whose own calls have ended."""
+        if new in self.lists:
+            self.drop(new)
+        self.lists[new] = self.lists.pop(key)
+
+    def _leave(self, ended: list[tuple[int, Record]]) -> None:
+        """Count these calls as no longer open, and as unpaired if the thread made them."""
+        self.number -= len(ended)
+        self.unpaired += sum(first[LAYOUT_ID] != INHERITED for _, first in ended)
 
     def tell(self, loss: Loss) -> None:
         losses = self._losses

@@ -11,9 +11,10 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, TypeAlias
 
+from kprobe_exporter.aggregate.ended_threads import EndedThreads, Note
 from kprobe_exporter.aggregate.fields import PLACES
 from kprobe_exporter.aggregate.nesting import NestedCalls
-from kprobe_exporter.aggregate.open_calls import Key, OpenCalls, above
+from kprobe_exporter.aggregate.open_calls import INHERITED, Key, OpenCalls, above
 from kprobe_exporter.model import values
 from kprobe_exporter.model.values import (
     CALLER,
@@ -57,6 +58,7 @@ class Pairing:
     - By ``depth``, a pair is wrong only if an event of its thread went missing without a reported loss, such
       as returns beyond maxactive (kernel/kprobes.c) or beyond 64 nested ones (kernel/events/uprobes.c).
     - By ``key``, a pair is a first half and the next second half, with no first half in between.
+    - Where ``threads`` is told of them, a thread's exit or exec ends its calls: they are unpaired.
 
     At most ``most_open`` first halves are open, over all joins. Beyond that, whole lists are dropped (a
     thread's calls on one stack, or the event of a key), the oldest first, a 64th of the limit at once.
@@ -70,8 +72,9 @@ class Pairing:
     def __init__(self, joins: Iterable[Join] = (), most_open: int = 65_536, *, nested: bool = False) -> None:
         self._nested = NestedCalls(most_open) if nested else None
         self._opened = self._nested or OpenCalls(most_open)
+        self.threads = EndedThreads(self._opened)
         self._takes: dict[int, Take] = {}
-        self._counted: set[int] = set()
+        self._ways: dict[int, _ByStack | _ByValue] = {}
         for join in joins:
             self.add(join)
 
@@ -80,10 +83,8 @@ class Pairing:
         """The number of first halves that wait for their second half."""
         return self._opened.number
 
-    def add(
-        self, join: Join, *, counted: bool = False, ended: OnRecord | None = None, system_call: bool = False
-    ) -> None:
-        """Start joining; ``counted``: report the number of first halves in ``Batch.arrived``.
+    def add(self, join: Join, *, ended: OnRecord | None = None, system_call: bool = False) -> None:
+        """Start joining, and reporting the number of first halves in ``Batch.begun``.
 
         ``ended`` is called at each join, in stream order, and from then on the join's calls are among those
         that enclose others. Pairs by key have no enclosing calls and enclose none, unless a thread is their
@@ -94,7 +95,9 @@ class Pairing:
         make = _joiner(join, self._opened)
         if ended is not None:
             make = self._telling(join, make, ended, system_call=system_call)
-        way = (_ByStack if join.by == "stack" else _ByValue)(join, self._opened, make)
+        note = self.threads.add(join)
+        stack = join.by == "stack"
+        way = _ByStack(join, self._opened, make, note) if stack else _ByValue(join, self._opened, make)
         takes: dict[int, Take] = {
             begin.layout_id: partial(way.begin, _of(join, begin)) for begin in join.begins
         }
@@ -105,8 +108,7 @@ class Pairing:
                     f"layout_id {layout_id} of the join {join.layout.event!r} is a half of another join"
                 )
         self._takes |= takes
-        if counted:
-            self._counted |= {begin.layout_id for begin in join.begins}
+        self._ways[join.layout.layout_id] = way
 
     def watch(self, layout: Layout, seen: OnRecord) -> None:
         """Call ``seen`` with each record of a single event, in stream order.
@@ -123,6 +125,14 @@ class Pairing:
 
         self._takes[layout.layout_id] = take
 
+    def follow(self, layout: Layout, handle: Callable[[Record], None]) -> None:
+        """Call ``handle`` with each record of a tracepoint about threads, in stream order, and consume it."""
+
+        def take(record: Record) -> None:
+            handle(record)
+
+        self._takes[layout.layout_id] = take
+
     def reset(self, join: Join) -> None:
         """Count the open first halves of a join as unpaired: its probe was disabled in between."""
         lists = self._opened.lists
@@ -132,6 +142,8 @@ class Pairing:
     def remove(self, join: Join) -> None:
         """Stop joining: open halves are unpaired, later ones unchanged. Its events must be off, and read."""
         self.reset(join)
+        self.threads.remove(join)
+        self._ways.pop(join.layout.layout_id, None)
         for layout in (*join.begins, join.end):
             self.unwatch(layout)
         if self._nested is not None:
@@ -140,16 +152,12 @@ class Pairing:
     def unwatch(self, layout: Layout) -> None:
         """Pass the records of this layout on unchanged from now on."""
         self._takes.pop(layout.layout_id, None)
-        self._counted.discard(layout.layout_id)
 
     def pair(self, batch: Batch) -> Batch:
         """Return the same batch with joined records, each in the place of its second half."""
         opened, take_of = self._opened, self._takes.get
         for loss in batch.losses:
             opened.tell(loss)
-        if self._counted:
-            arrived = Counter(map(itemgetter(LAYOUT_ID), batch.records))
-            batch.arrived |= {layout_id: arrived[layout_id] for layout_id in self._counted & arrived.keys()}
         records: list[Record] = []
         keep = records.append
         for record in batch.records:
@@ -159,6 +167,11 @@ class Pairing:
             elif (joined := take(record)) is not None:
                 keep(joined)
         batch.records = records
+        self.threads.apply()
+        for layout_id, way in self._ways.items():
+            if way.begun:
+                batch.begun[layout_id] = way.begun
+                way.begun = 0
         batch.unpaired += opened.unpaired
         opened.unpaired = 0
         return batch
@@ -192,17 +205,23 @@ class _ByStack:
     sets its stack pointer at will may win a vote; then calls are unpaired until others outvote it.
     """
 
-    def __init__(self, join: Join, opened: OpenCalls, make: Make) -> None:
+    def __init__(self, join: Join, opened: OpenCalls, make: Make, note: Note | None) -> None:
         self._layout_id, self._opened, self._make = join.layout.layout_id, opened, make
+        self._note = note
+        self.begun = 0
         self._distance, self._matched = 8, 0
         self._votes: Counter[int] = Counter()
 
     def begin(self, of: Of, first: Record) -> None:
+        self.begun += 1
         place = of(first)
         if place is None:
             self._opened.unpaired += 1
         else:
-            self._opened.put((self._layout_id, first[TID], place >> REGION), place, first)
+            key = (self._layout_id, first[TID], place >> REGION)
+            self._opened.put(key, place, first)
+            if self._note is not None:
+                self._note(first[TID], key)
 
     def end(self, of: Of, second: Record) -> Record | None:
         read, opened = of(second), self._opened
@@ -221,7 +240,8 @@ class _ByStack:
             opened.drop(key, above(calls, read - 1))
             return None
         self._matched += 1
-        return self._make(opened.pop(key), second)
+        first = opened.pop(key)
+        return None if first[LAYOUT_ID] == INHERITED else self._make(first, second)
 
     def _uncover(self, key: Key, read: int, now: int) -> bool:
         """Drop ended calls from the end of a list; return whether its last one is the returning call then.
@@ -233,7 +253,7 @@ class _ByStack:
         found = left > 0 and calls[left - 1][0] == place
         if not found:
             innermost, first = calls[-1]
-            found = self._outvoted(read - innermost, first[TIME], now)
+            found = first[LAYOUT_ID] != INHERITED and self._outvoted(read - innermost, first[TIME], now)
             left = len(calls) if found else above(calls, read)
         self._opened.drop(key, left)
         return found
@@ -256,8 +276,10 @@ class _ByValue:
     def __init__(self, join: Join, opened: OpenCalls, make: Make) -> None:
         self._layout_id, self._opened, self._make = join.layout.layout_id, opened, make
         self._nested = join.by == "depth"
+        self.begun = 0
 
     def begin(self, of: Of, first: Record) -> None:
+        self.begun += 1
         key, opened = (self._layout_id, *of(first)), self._opened
         if None in key:
             opened.unpaired += 1

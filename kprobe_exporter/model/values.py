@@ -134,7 +134,8 @@ class Batch:
     may be from an earlier batch, and the last frames may come with the next batch.
 
     ``tallies`` are the sums over the records of layouts with a recipe. ``arrived`` counts these records by
-    layout_id; ``passed`` counts those that passed the filter, where the agent evaluates it.
+    layout_id; ``passed`` counts those that passed the filter, where the agent evaluates it. ``begun`` counts
+    the first halves of calls and pairs, by the joined layout's id.
 
     ``losses`` say when events went missing. A reader of pages delivers a loss before any record later than
     its start; a reader of text, only where the next event of that CPU is printed. ``unpaired`` counts
@@ -147,6 +148,7 @@ class Batch:
     refused: list[Refused] = field(default_factory=list)
     arrived: dict[int, int] = field(default_factory=dict)
     passed: dict[int, int] = field(default_factory=dict)
+    begun: dict[int, int] = field(default_factory=dict)
     unparsed: int = 0
     lost: int = 0
     stacks: list[tuple[Record, tuple[bytes, ...]]] = field(default_factory=list)
@@ -303,7 +305,8 @@ class KernelCounts:
     ``hits`` and ``misses`` are by probe, without those that the kernel does not count. ``lost`` is by
     reason, summed over all CPUs of our instance. ``buffer_bytes`` wait in the ring buffers. ``tables`` are
     by the id of the probe's layout, in the order of its specification. ``epoch`` is the aggregator's epoch
-    at the time when the list of events to read was made.
+    at the time when the list of events to read was made. ``recorded`` are the recorded events by probe that
+    had been read before ``hits`` were: no probe has fewer hits.
     """
 
     hits: Mapping[str, int] = field(default_factory=dict)
@@ -312,6 +315,7 @@ class KernelCounts:
     buffer_bytes: int = 0
     tables: Mapping[int, tuple[HistReading, ...]] = field(default_factory=dict)
     epoch: int = 0
+    recorded: Mapping[str, int] = field(default_factory=dict)
 
 
 class Exemplar(NamedTuple):

@@ -130,7 +130,7 @@ def collected(
                 continue
             layouts |= {part.layout: part.system for part in attached.parts}
             if attached.joined is not None:
-                pairing.add(attached.joined, counted=not attached.counted_by_kernel)
+                pairing.add(attached.joined)
             elif recipe := recipes(attached, plan):
                 kept[attached.layout.layout_id] = recipe
         capture.leave_out(refused, len(found))

@@ -86,7 +86,7 @@ class TraceCounts:
                 count_hits=not attached.counted_by_kernel,
                 residual_filter=attached.residual_filter,
                 tables=attached.tables,
-                begins=attached.joined.begins if attached.joined else (),
+                joined=attached.joined is not None,
             )
 
     def consume(self, batch: Batch) -> None:

@@ -3,10 +3,10 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
-from kprobe_exporter.model.hist import HistReading
+from kprobe_exporter.model.hist import HistReading, HistTable
 from kprobe_exporter.model.values import KernelCounts
 from kprobe_exporter.tracefs.hist_tables import parse_hist
 from kprobe_exporter.tracefs.instance import Instance
@@ -50,6 +50,8 @@ def read_counts(instance: Instance, probes: Sequence[Installed]) -> KernelCounts
             hits.add(probe.spec.probe, probe.hits.total(found))
         if probe.tables is not None and (readings := probe.tables.read(found)) is not None:
             tables[probe.layout.layout_id] = readings
+            if probe.tables_count_hits:
+                hits.add(probe.spec.probe, _hits(probe.spec.tables, readings))
     stats = buffer_stats(instance.files, instance.path)
     return KernelCounts(
         hits=hits.known(),
@@ -61,6 +63,15 @@ def read_counts(instance: Instance, probes: Sequence[Installed]) -> KernelCounts
         },
         buffer_bytes=stats.bytes,
         tables=tables,
+    )
+
+
+def _hits(tables: Iterable[HistTable], readings: Iterable[HistReading]) -> int:
+    """Return the hits of an unfiltered probe, each of which is in one of the tables that count events."""
+    return sum(
+        reading.hits + reading.dropped
+        for table, reading in zip(tables, readings, strict=True)
+        if table.passed
     )
 
 

@@ -68,8 +68,13 @@ class Installed:
 
     @property
     def counted_by_kernel(self) -> bool:
-        """Whether the kernel counts its hits, in a profile or by a hist trigger."""
-        return self.profiled or self.hits is not None
+        """Whether the kernel counts its hits, in a profile or by hist triggers."""
+        return self.profiled or self.hits is not None or self.tables_count_hits
+
+    @property
+    def tables_count_hits(self) -> bool:
+        """Whether the hist triggers of its metrics see every hit, so that no other trigger need do so."""
+        return self.spec.plan == "kernel" and self.spec.filter is None and not self.profiled
 
     @property
     def counted_softly(self) -> bool:
@@ -127,12 +132,19 @@ class Installed:
             self.tables.attach()
 
     def count_hits(self) -> None:
-        """Count hits with a hist trigger if no profile does. Raises ProbeRefused if the plan requires it."""
-        if not self.profiled:
-            self._used = True
-            self.hits = HitCounter.attach(self._instance, self._dir)
-            if self.hits is None and self.spec.plan != "events":
+        """Count hits with a hist trigger if nothing else does. Raises ProbeRefused if the plan requires it.
+
+        Events that are recorded are counted once that has started; see `enable`.
+        """
+        if self.profiled or self.tables_count_hits:
+            return
+        self._used = True
+        self.hits = HitCounter.attach(self._instance, self._dir)
+        if self.hits is None:
+            if self.spec.plan != "events":
                 raise ProbeRefused("the kernel refuses a hist trigger on it, by which it would be counted.")
+        elif self.spec.plan != "events":
+            self.hits.begin()
 
     def enable(self) -> None:
         """Start recording, or only counting. Raises ProbeRefused."""
@@ -148,10 +160,14 @@ class Installed:
         if not self._enabled:
             self._instance.share(self._dir)
         self._enabled = True
+        if self.hits is not None:
+            self.hits.begin()
 
     def pause(self) -> None:
         """Stop recording; its counts can still be read. Never raises: an event that no longer exists records
         nothing. An event that another probe of ours also reads stays enabled."""
+        if self.hits is not None:
+            self.hits.freeze()
         if self._enabled:
             self._enabled = False
             self._instance.release(self._dir)
@@ -203,9 +219,9 @@ def install(instance: Instance, spec: ProbeSpec, taken: set[str]) -> Installed:
     try:
         probe.set_filter()
         probe.take_stacks()
-        probe.aggregate()
         if spec.role in ("whole", "begin"):
-            probe.count_hits()
+            probe.count_hits()  # before the tables of a filtered probe, so that no event is without a hit
+        probe.aggregate()
     except BaseException:
         probe.remove()
         raise

@@ -83,11 +83,11 @@ class Wired:
         self.pairing = Pairing(nested=True)
         if call is not None:
             attached = Attached(SPEC, (), JOIN)
-            self.telemetry.add(attached, call, self.pairing, counted=False)
+            self.telemetry.add(attached, call, self.pairing)
         if event is not None:
             spec = SimpleNamespace(kind="kretprobe")
             single = SimpleNamespace(layout=OPEN, joined=None, residual_filter=None, spec=spec)
-            self.telemetry.add(cast("Attached", single), event, self.pairing, counted=False)
+            self.telemetry.add(cast("Attached", single), event, self.pairing)
         self.telemetry.start(lambda: Snapshot((), ()), 0)
 
     def feed(self, *records: Record) -> None:
@@ -142,7 +142,7 @@ def test_a_thread_that_died_in_a_call_is_no_parent(collector: Collector) -> None
         replace(RETURN, layout_id=11),
     )
     join = Join(write[0], write[1:2], write[2], "key", ("tid",))
-    made.telemetry.add(Attached(SPEC, (), join), Export("span"), made.pairing, counted=False)
+    made.telemetry.add(Attached(SPEC, (), join), Export("span"), made.pairing)
     dead, _ = call(1_000_000_000, 0)
     hour = 3600 * 10**9
     made.feed((10, *dead[1:]), *(half for start in range(3) for half in call(hour + 1000 * start, 250)))
@@ -220,7 +220,7 @@ def test_exports_come_and_go_while_it_runs(collector: Collector) -> None:
     attached = Attached(SPEC, (), JOIN)
     for _ in range(3):
         made.telemetry.open("span")
-        made.telemetry.add(attached, Export("span"), made.pairing, counted=False)
+        made.telemetry.add(attached, Export("span"), made.pairing)
         made.feed(*call(1_000_000_000, 250_000))
         made.telemetry.remove(attached, made.pairing)
         made.feed(*call(2_000_000_000, 250_000))
@@ -236,7 +236,7 @@ def test_what_went_is_forgotten_in_the_end(collector: Collector, monkeypatch: py
     for layout_id in range(10, 20):
         layout = replace(OPEN, layout_id=layout_id)
         single = SimpleNamespace(layout=layout, joined=None, residual_filter=None, spec=spec)
-        made.telemetry.add(cast("Attached", single), Export("log"), made.pairing, counted=False)
+        made.telemetry.add(cast("Attached", single), Export("log"), made.pairing)
         made.feed((layout_id, 1, 0, 7, 70, None, -2))
         made.telemetry.remove(cast("Attached", single), made.pairing)
     assert set(made.telemetry._described) == set(made.telemetry._probes) == {17, 18, 19}

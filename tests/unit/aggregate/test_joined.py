@@ -1,7 +1,6 @@
 """Records of calls and pairs: their durations in seconds, their hits, and the unpaired events."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -36,7 +35,6 @@ LONG = ReturnType("long", "s64", signed=True, wide=True)
 JOINED = Layout(
     3, "read", "read", "joined", "f", (Arg("return", "int"), Arg("comm", "str"), Arg("duration", "int")), LONG
 )
-BEGINS = (Layout(1, "read", "read", "entry", "f"), Layout(2, "read", "read_2", "entry", "g"))
 SECOND = 1_000_000_000
 
 
@@ -52,13 +50,12 @@ def seconds(text: str) -> Where:
 def aggregator(
     *metrics: MetricSpec,
     buckets: tuple[float, ...] = DURATION_BUCKETS,
-    begins: Sequence[Layout] = BEGINS,
     count_hits: bool = False,
     residual_filter: Where | None = None,
 ) -> Aggregator:
     made = Aggregator("kprobe", SeriesLimits(1000, 20_000), name_of)
     made.declare(ProbeMetrics("read", metrics, (1.0, 4.0), LONG, buckets))
-    made.attach(JOINED, count_hits=count_hits, residual_filter=residual_filter, begins=begins)
+    made.attach(JOINED, count_hits=count_hits, residual_filter=residual_filter, joined=True)
     return made
 
 
@@ -200,9 +197,7 @@ def test_the_agents_filter_narrows_events_and_durations() -> None:
         residual_filter=seconds('duration >= 1 && comm == "cat"'),
         count_hits=True,
     )
-    made.consume(
-        Batch([joined(SECOND), joined(SECOND - 1), joined(SECOND, comm=b"dog")], arrived={1: 2, 2: 1})
-    )
+    made.consume(Batch([joined(SECOND), joined(SECOND - 1), joined(SECOND, comm=b"dog")], begun={3: 3}))
     numbers = made.copy()
     assert (numbers.hits, numbers.events) == ({"read": 3}, {"read": 1})
     assert sample(made, "all_total") == 1
@@ -213,8 +208,8 @@ def test_hits_are_the_begun_calls_if_the_kernel_does_not_count() -> None:
     """A call counts as a hit whether it ended or not."""
     made = aggregator(count_hits=True)
     assert made.copy().hits == {"read": 0}
-    made.consume(Batch([joined(1)], arrived={1: 2, 2: 3}))
-    made.consume(Batch([joined(1)], arrived={1: 10}))
+    made.consume(Batch([joined(1)], begun={3: 5}))
+    made.consume(Batch([joined(1)], begun={3: 10}))
     numbers = made.copy()
     assert numbers.hits == {"read": 15}
     assert families(numbers)["kprobe_hits_total"].samples == {("read",): 15}
@@ -223,22 +218,37 @@ def test_hits_are_the_begun_calls_if_the_kernel_does_not_count() -> None:
 
 def test_hits_are_the_kernels_where_it_counts_what_begins() -> None:
     made = aggregator()
-    made.consume(Batch([joined(1)], arrived={1: 2, 2: 3}))
+    made.consume(Batch([joined(1)], begun={3: 5}))
     assert made.copy().hits == {}
     made.update_kernel(KernelCounts(hits={"read": 7}, misses={"read": 1}))
     assert (made.copy().hits, made.copy().misses) == ({"read": 7}, {"read": 1})
 
 
 def test_events_of_other_layouts_are_no_hits() -> None:
-    made = aggregator(count_hits=True, begins=BEGINS[:1])
-    made.consume(Batch(arrived={1: 2, 2: 3, 99: 4}))
+    made = aggregator(count_hits=True)
+    made.consume(Batch(begun={3: 2, 99: 4}))
     assert (made.copy().hits, made.copy().events) == ({"read": 2}, {"read": 0})
+
+
+def test_events_that_were_recorded_before_the_kernel_counted_are_hits() -> None:
+    """Recording begins first, so some events are no hits of the kernel: how many is seen when it is quiet."""
+    made = aggregator()
+    made.consume(Batch([joined(1)], begun={3: 5}))
+    assert made.recorded() == {"read": 5}
+    made.update_kernel(KernelCounts(hits={"read": 2}, recorded={"read": 0}))
+    assert made.copy().hits == {"read": 2}
+    made.update_kernel(KernelCounts(hits={"read": 3}, recorded={"read": 5}))
+    assert made.copy().hits == {"read": 5}
+    made.update_kernel(KernelCounts(hits={"read": 9}, recorded={"read": 10}))
+    assert made.copy().hits == {"read": 11}
+    made.detach(JOINED)
+    assert made.copy().hits == {"read": 11}
 
 
 def test_a_probe_that_did_not_come_up_has_no_hits() -> None:
     made = aggregator(count_hits=True)
     made.detach(JOINED)
-    made.consume(Batch(arrived={1: 2}))
+    made.consume(Batch(begun={3: 2}))
     assert made.copy().hits == {}
 
 

@@ -87,7 +87,9 @@ def test_the_batch_is_the_same_and_the_rest_of_it_stays() -> None:
     batch = Batch([entry(1)], lost=3, losses=[Loss(0, 5, 6)], unparsed=2, unpaired=4)
     pairing = Pairing([BY_STACK])
     assert pairing.pair(batch) is batch
-    assert batch == Batch([], lost=3, losses=[Loss(0, 5, 6)], unparsed=2, unpaired=4)
+    expected = Batch([], lost=3, losses=[Loss(0, 5, 6)], unparsed=2, unpaired=4)
+    expected.begun = {READ.layout_id: 1}
+    assert batch == expected
     assert pairing.open == 1
 
 
@@ -404,9 +406,8 @@ def test_a_flood_of_entries_is_bounded() -> None:
     assert [record[3] for record in found] == list(range(5_000 - len(found), 5_000))
 
 
-def test_first_halves_are_counted_if_the_kernel_does_not_count() -> None:
-    pairing = Pairing()
-    pairing.add(BY_STACK, counted=True)
-    pairing.add(BY_KEY)
+def test_first_halves_are_counted() -> None:
+    pairing = Pairing([BY_STACK, BY_KEY])
     batch = Batch(records=[entry(1), ret(2), entry(3), wakeup(4, 7)])
-    assert pairing.pair(batch).arrived == {ENTRY.layout_id: 2}
+    assert pairing.pair(batch).begun == {READ.layout_id: 2, WAIT.layout_id: 1}
+    assert pairing.pair(Batch(records=[entry(5, None), ret(6)])).begun == {READ.layout_id: 1}

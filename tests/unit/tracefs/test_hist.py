@@ -33,6 +33,7 @@ def counter(table: Table) -> HitCounter:
     made = HitCounter.attach(Instance(table, "i", None), EVENT)
     assert made is not None
     assert table.written == [(f"instances/i/{EVENT}/trigger", "hist:keys=common_cpu")]
+    made.begin()
     return made
 
 
@@ -69,6 +70,7 @@ def test_two_probes_count_by_one_trigger(counter: HitCounter, table: Table) -> N
     second = HitCounter.attach(instance, EVENT)
     table.refused.clear()
     assert second is not None
+    second.begin()
     assert (counter.read(), second.read()) == (23, 0)
     table.files[f"instances/i/{EVENT}/hist"] = TABLE.replace(b"Hits: 23", b"Hits: 30")
     assert (counter.read(), second.read()) == (30, 7)
@@ -78,6 +80,26 @@ def test_two_probes_count_by_one_trigger(counter: HitCounter, table: Table) -> N
     assert table.written == []
     second.detach()
     assert table.written == [(f"instances/i/{EVENT}/trigger", "!hist:keys=common_cpu")]
+
+
+def test_it_counts_while_its_event_is_recorded(counter: HitCounter, table: Table) -> None:
+    """What the trigger counts before recording begins, or after it ended, is no hit."""
+    second = HitCounter.attach(counter._instance, EVENT)
+    assert second is not None
+    table.files[f"instances/i/{EVENT}/hist"] = TABLE
+    assert second.read() == 0
+    second.begin()
+    table.files[f"instances/i/{EVENT}/hist"] = TABLE.replace(b"Hits: 23", b"Hits: 30")
+    second.begin()
+    assert second.read() == 7
+    second.freeze()
+    table.files[f"instances/i/{EVENT}/hist"] = TABLE.replace(b"Hits: 23", b"Hits: 40")
+    second.freeze()
+    assert (counter.read(), second.read()) == (40, 7)
+    unbegun = HitCounter.attach(counter._instance, EVENT)
+    assert unbegun is not None
+    unbegun.freeze()
+    assert unbegun.read() == 0
 
 
 def test_it_goes_as_it_came(counter: HitCounter, table: Table) -> None:

@@ -1,0 +1,155 @@
+"""Calls whose thread exits, forks or executes a program are told as lost, and have no wrong duration."""
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.conftest import StartAgent
+from tests.support.agent_process import AgentProcess
+from tests.support.compiling import compiled
+from tests.support.joined_calls import lost
+from tests.support.patience import eventually
+
+pytestmark = pytest.mark.needs("uprobe_events")
+
+TIMES = 23
+EVENTS, HITS = "kprobe_exporter_events_total", "kprobe_hits_total"
+
+PROGRAM = """
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#define OWN __attribute__((noinline, noclone))
+
+static char **program;
+OWN int leaves(int how) {
+    if (how == 1) pthread_exit(0);
+    if (how == 2) execv(program[0], program);
+    if (how == 3) { if (fork() == 0) return 1; wait(0); }
+    return 0;
+}
+OWN int outer(int how) { int in_child = leaves(how); __asm__(""); return in_child; }
+static void *calls(void *how) { outer((long)how); return 0; }
+static void *replaces(void *unused) {
+    printf("%ld\\n", syscall(SYS_gettid));
+    fflush(stdout);
+    usleep(200000);
+    execv(program[0], program);
+    return 0;
+}
+
+int main(int count, char **words) {
+    pthread_t thread;
+    program = words + 3;
+    int times = atoi(words[2]);
+    for (int i = 0; i < times; i++) {
+        if (!strcmp(words[1], "exit")) {
+            pthread_create(&thread, 0, calls, (void *)1);
+            pthread_join(thread, 0);
+        }
+        if (!strcmp(words[1], "fork") && outer(3)) return 0;
+        if (!strcmp(words[1], "exec") && fork() == 0) return outer(2);
+        wait(0);
+    }
+    if (!strcmp(words[1], "thread")) {
+        pthread_create(&thread, 0, replaces, 0);
+        pause();
+    }
+    return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(tmp_path_factory.mktemp("thread_ends") / "program", PROGRAM, "-pthread")
+
+
+@pytest.fixture
+def calls(start_agent: StartAgent, program: Path) -> AgentProcess:
+    return start_agent(f"""
+probes:
+  - {{name: outer, attach: "ucall:{program}:outer"}}
+  - {{name: leaves, attach: "ucall:{program}:leaves"}}
+""")
+
+
+@pytest.mark.parametrize("how", ["exit", "exec"])
+def test_calls_of_a_function_that_does_not_return(calls: AgentProcess, program: Path, how: str) -> None:
+    subprocess.run([program, how, str(TIMES), "/bin/true"], check=True)
+    eventually(lambda: lost(calls) == {"unpaired": 2 * TIMES})
+    metrics = calls.scrape()
+    for probe in ("outer", "leaves"):
+        assert metrics.value(HITS, probe=probe) == TIMES
+        assert metrics.value(EVENTS, probe=probe) == 0
+
+
+def test_a_fork_within_a_call(calls: AgentProcess, program: Path) -> None:
+    """The child returns from the calls that its parent made: these are no calls, and none is lost."""
+    subprocess.run([program, "fork", str(TIMES)], check=True)
+    eventually(lambda: calls.scrape().value(EVENTS, probe="outer") >= TIMES)
+    metrics = calls.scrape()
+    for probe in ("outer", "leaves"):
+        assert metrics.value(HITS, probe=probe) == TIMES
+        assert metrics.value(EVENTS, probe=probe) == TIMES
+    assert lost(calls) == {}
+
+
+@pytest.mark.needs("kprobe_events")
+def test_a_system_call_that_ends_its_thread(start_agent: StartAgent, program: Path) -> None:
+    agent = start_agent("""
+probes:
+  - {name: exits, attach: "syscall:exit_group"}
+""")
+    for _ in range(TIMES):
+        subprocess.run([program, "none", "0"], check=True)
+
+    def told() -> bool:
+        hits = agent.scrape().value(HITS, probe="exits")
+        return hits >= TIMES and lost(agent) == {"unpaired": hits}
+
+    eventually(told)
+
+
+@pytest.mark.needs("kprobe_events", "initial_pid_namespace")
+def test_an_exec_by_another_thread_than_the_leader(start_agent: StartAgent, program: Path) -> None:
+    """The thread gets the leader's id. A process that gets its former id ends none of its calls."""
+    agent = start_agent("""
+probes:
+  - {name: executes, attach: "syscall:execve"}
+  - {name: execve, attach: "call:__x64_sys_execve"}
+  - name: runs
+    attach:
+      pair:
+        from: tracepoint:syscalls:sys_enter_execve
+        to: tracepoint:sched:sched_process_exit
+        key: [tid]
+    metrics: [{histogram: run_seconds, value: duration, scale: 1e-9, buckets: [0.001, 1, 3600]}]
+""")
+    command = [str(program), "thread", "0", "/bin/true"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None
+        tid = int(started.stdout.readline())
+        assert tid != started.pid
+    assert started.returncode == 0
+    eventually(lambda: agent.scrape().value(EVENTS, probe="runs") == 2)
+    time.sleep(1.5)  # longer than the bucket of 1 s: a process that ends the call of the former one is seen
+    Path("/proc/sys/kernel/ns_last_pid").write_text(str(tid - 1))
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert pid == tid, "another process took the id"
+    metrics = agent.scrape()
+    for probe in ("executes", "execve", "runs"):
+        assert metrics.value(HITS, probe=probe) == 2
+        assert metrics.value(EVENTS, probe=probe) == 2
+    assert metrics.value("kprobe_run_seconds_bucket", le="1.0") == 2
+    assert lost(agent) == {}
