@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from kprobe_exporter import __version__
+from kprobe_exporter.agent.audit import Audit, audited
 from kprobe_exporter.agent.cgroup_events import Identities
 from kprobe_exporter.agent.config_diff import difference, needs_restart
 from kprobe_exporter.agent.installer import UNEXPECTED, Installer
@@ -89,6 +90,7 @@ class Agent:
         settings = config.settings
         limits = SeriesLimits(settings.max_series, settings.max_series_total, settings.series_ttl)
         self._identities = Identities()
+        self._audit = Audit()
         self._aggregator = Aggregator(settings.namespace, limits, name_of, self._identities.cgroups.path)
         self._supervisor = Supervisor(
             self._look, lambda trip: self.disable(trip.probe, str(trip)), self.enable
@@ -150,6 +152,7 @@ class Agent:
                 *agent_families(numbers, BUILD, read.at, age, successful=read.successful),
                 *off_families(shown),
                 *fault_families(self._interference.faults, self._interference.noticed),
+                self._audit.family(),
                 self._supervisor.overhead.family(probe.name for probe in probes),
                 *(self._otlp.families() if self._otlp else ()),
             ),
@@ -260,6 +263,8 @@ class Agent:
         # While probes change, the aggregator ignores the counts that are read.
         age = float("inf") if self._changing.locked() else self._probe_set.poller.age()
         hits, probes = self._aggregator.hits(), self._probe_set.probes
+        if age < float("inf"):
+            self._audit.look(self._aggregator.arrivals(), audited(probes))
         limits = {probe.name: probe.plan.probe.limit for probe in probes}
         up = frozenset(probe.name for probe in probes if probe.state == "up")
         costs = {probe.name: probe.cost for probe in probes}
@@ -274,13 +279,18 @@ class Agent:
             if not self._ended:
                 probe_set, now = self._probe_set, time.monotonic()
                 repairs = self._interference.look(
-                    self._instance, probe_set.probes, now, probe_set.interrupted, probe_set.own
+                    self._instance, probe_set.probes, now, self._interrupted, probe_set.own
                 )
                 for old, new in replacements(probe_set.probes, repairs):
                     self._put(old, new)
                 probe_set.follow_again([repair.probe for repair in repairs if repair.action == "enable"])
         finally:
             self._changing.release()
+
+    def _interrupted(self, name: str = "") -> None:
+        """Take into account that another process had stopped the recording of this probe, or of all."""
+        self._audit.excuse()
+        self._probe_set.interrupted(name)
 
     def _set_probes(self, probes: tuple[ProbeState, ...], reset: Collection[str] = ()) -> None:
         try:

@@ -15,7 +15,15 @@ from kprobe_exporter.aggregate.cells import (
     metric_take,
 )
 from kprobe_exporter.aggregate.hist_deltas import HistDeltas
-from kprobe_exporter.aggregate.numbers import Accumulator, Ledger, Numbers, ProbeNumbers, built_in, family
+from kprobe_exporter.aggregate.numbers import (
+    Accumulator,
+    Arrivals,
+    Ledger,
+    Numbers,
+    ProbeNumbers,
+    built_in,
+    family,
+)
 from kprobe_exporter.aggregate.recipes import recipe
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.aggregate.sums import Sums
@@ -324,6 +332,18 @@ class Aggregator:
         """Return how many events that are hits have arrived of each probe, as it is attached now."""
         with self._lock:
             return self._recorded()
+
+    def arrivals(self) -> Arrivals:
+        """Return what the audit compares."""
+        with self._lock:
+            counts = {}
+            for layout_id, attached in self._attached.items():
+                probe = self._probes[attached.probe]
+                if probe.kernel_hits:
+                    counts[layout_id] = probe.hits.current + probe.early, attached.recorded
+            lost = sum(self._lost[reason].total for reason in ("overrun", "commit_overrun", "dropped"))
+            here = self._lost_here["unparsed"] + self._lost_here["wiped"]
+            return Arrivals(counts, lost + here, self._buffer_bytes)
 
     def _recorded(self) -> dict[str, int]:
         return {attached.probe: attached.recorded for attached in self._attached.values()}

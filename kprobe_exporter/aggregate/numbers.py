@@ -73,6 +73,17 @@ class Ledger(NamedTuple):
     lost: dict[str, int]
 
 
+class Arrivals(NamedTuple):
+    """Hits and recorded events since each layout was attached, by layout_id, where the kernel counts hits.
+
+    ``lost`` are the losses so far for which the probe is unknown, ``waiting`` the bytes in the ring buffers.
+    """
+
+    counts: dict[int, tuple[int, int]]
+    lost: int
+    waiting: int
+
+
 class Numbers(NamedTuple):
     """A copy of all numbers at one moment; ``hits`` and ``misses`` lack the probes without such a count."""
 

@@ -199,7 +199,8 @@ class ProbeSpec:
     the head of the line (``p``, ``r1024``, ``e``), ``body`` the part after the name. ``system`` and
     ``event`` name the static tracepoint. The kernel evaluates ``filter``, the agent ``residual_filter``.
     ``because`` tells the user in one clause why this plan was chosen. ``tables`` are the hist triggers of
-    the plan ``kernel``, each with the filter in its own condition. ``role`` is the event's part in a call
+    the plan ``kernel``, each with the filter in its own condition; ``tables_count_hits`` if there is none, so
+    that they see each hit. ``role`` is the event's part in a call
     or a pair; events with ``end`` are no hits, nor are ``own`` events, which the agent itself needs.
     """
 
@@ -219,6 +220,7 @@ class ProbeSpec:
     plan: Plan = "events"
     because: str = ""
     tables: tuple[HistTable, ...] = ()
+    tables_count_hits: bool = False
     role: Literal["whole", "begin", "end", "own"] = "whole"
 
     def line(self, group: str, event: str) -> str:

@@ -56,7 +56,14 @@ def aggregated(
         tables = hist_tables(probe, spec.layout.returns, only, known, names, max_series)
     except GrammarError as error:
         return Unsupported(spec.target, error.message)
-    return replace(spec, filter=None, plan="kernel", because="aggregate: kernel", tables=tables)
+    return replace(
+        spec,
+        filter=None,
+        plan="kernel",
+        because="aggregate: kernel",
+        tables=tables,
+        tables_count_hits=only is None,
+    )
 
 
 def hist_tables(

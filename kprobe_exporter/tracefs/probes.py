@@ -74,7 +74,7 @@ class Installed:
     @property
     def tables_count_hits(self) -> bool:
         """Whether the hist triggers of its metrics see every hit, so that no other trigger need do so."""
-        return self.spec.plan == "kernel" and self.spec.filter is None and not self.profiled
+        return self.spec.tables_count_hits and not self.profiled
 
     @property
     def counted_softly(self) -> bool:

@@ -51,6 +51,7 @@ LOST = "kprobe_exporter_events_lost_total"
 EVENTS = 'kprobe_exporter_events_total{probe="open"}'
 ERRORS = "kprobe_return_errors_total"
 FAULT = "kprobe_exporter_fault"
+UNEXPLAINED = "kprobe_exporter_unexplained_events"
 
 CASES = (
     Case(
@@ -82,6 +83,17 @@ CASES = (
             # A fault for four minutes, and faults that the agent repairs each time.
             Quiet({f'{FAULT}{{fault="kprobes_off"}}': "0 1x4 0x60"}, (5, 6, 7, 30)),
             Quiet({f'{FAULT}{{fault="probe_disabled"}}': "0 1 0 1 0 1 0 1 0 1 0x60"}, (6, 8, 10, 30)),
+        ),
+    ),
+    Case(
+        "KprobeEventsUnexplained",
+        {f'{UNEXPLAINED}{{probe="open"}}': "0 3x30", f'{UNEXPLAINED}{{probe="close"}}': "0x30"},
+        at=6,
+        labels={"probe": "open"},
+        values={"$value": "3"},
+        quiet=(
+            Quiet({f'{UNEXPLAINED}{{probe="open"}}': "0x60"}),
+            Quiet({f'{UNEXPLAINED}{{probe="open"}}': "0 3x4 0x60"}, (5, 6, 7, 30)),
         ),
     ),
     Case(

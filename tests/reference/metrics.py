@@ -39,6 +39,9 @@ NOTES: Mapping[str, str] = {
     " checks once a second, a few probes at a time if there are many; most faults are repaired by then.",
     f"{PREFIX}_probe_overhead_seconds_total": "The constants: [benchmarks.md](benchmarks.md#7-a-firing). A"
     " tenth of a second per second is a tenth of a processor, spread over those threads.",
+    f"{PREFIX}_unexplained_events": "For tracepoints, system calls and pairs of tracepoints without a"
+    " filter: a filter in the kernel drops hits uncounted, and hits of functions include the agent's own."
+    " Always 0 unless something is wrong.",
     f"{PREFIX}_scrape_duration_seconds": "0 at the first scrape.",
 }
 """What the help does not say."""
@@ -48,8 +51,8 @@ REASONS: Mapping[str, str] = {
     "commit_overrun": "Events for which interrupts within interrupts had left no room in the ring buffer",
     "dropped": "Events that found no room in a ring buffer that does not overwrite; ours does",
     "unparsed": "Not an event: a damaged page; in text, what follows a newline in a name or a string",
-    "unpaired": "An event of a call or a pair whose counterpart is missing or in doubt. If a call has both"
-    " events, but a loss lies between them, both count",
+    "unpaired": "An event of a call or a pair whose counterpart is missing or in doubt, as where a thread"
+    " exits within a call. If a call has both events, but a loss lies between them, both count",
     "unreadable": "A value, not its event: the kernel could not read it",
     "negative": "A value, not its event: it would have made a counter go down",
     "table_full": "With `aggregate: kernel`: an event that found no room in a metric's table",

@@ -30,6 +30,7 @@ PROVOKED = {
     "KprobeSeriesOverflow",
 }
 HEALTHY = {
+    "KprobeEventsUnexplained",
     "KprobeExporterAbsent",
     "KprobeExporterDown",
     "KprobeExporterFault",
