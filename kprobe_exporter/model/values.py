@@ -199,6 +199,7 @@ class ProbeSpec:
     ``because`` tells the user in one clause why this plan was chosen. ``tables`` are the hist triggers of
     the plan ``kernel``, each with the filter in its own condition. ``role`` is the event's part in a call
     or a pair; events with ``end`` are no hits, nor are ``own`` events, which the agent itself needs.
+    ``inode`` is the device and inode number of the program for which a place in a file was planned.
     """
 
     probe: str
@@ -218,6 +219,7 @@ class ProbeSpec:
     because: str = ""
     tables: tuple[HistTable, ...] = ()
     role: Literal["whole", "begin", "end", "own"] = "whole"
+    inode: tuple[int, int] | None = None
 
     def line(self, group: str, event: str) -> str:
         """Return the definition in the kernel's syntax, for this group and event name."""
