@@ -155,17 +155,33 @@ class Aggregator:
         read before this call are ignored: see ``epoch``.
         """
         with self._lock:
-            attached = self._attached.pop(layout.layout_id, None)
-            self._handlers.pop(layout.layout_id, None)
-            probe = self._probes.get(layout.probe)
+            attached, probe = self._forget(layout)
             if probe is not None:
-                probe.events_before += attached.events if attached else 0
                 here = [self._attached.pop(layout_id, attached) for layout_id in probe.counted_here]
                 probe.hits_before += sum(one.arrived for one in here if one is not None)
                 probe.counted_here = ()
                 probe.hits.restart()
                 probe.misses.restart()
-            self.epoch += 1
+
+    def detach_one(self, layout: Layout, hits: int | None) -> None:
+        """Forget one of several layouts of a probe, whose hits the kernel counts: the others go on.
+
+        ``hits`` is what the kernel counted for this layout in all, None if that is unknown.
+        """
+        with self._lock:
+            _, probe = self._forget(layout)
+            if probe is not None:
+                probe.hits.leave_out(hits)
+
+    def _forget(self, layout: Layout) -> tuple[_Attached | None, ProbeNumbers | None]:
+        """Forget a layout and begin the next epoch; return what was attached, and its probe's numbers."""
+        attached = self._attached.pop(layout.layout_id, None)
+        self._handlers.pop(layout.layout_id, None)
+        probe = self._probes.get(layout.probe)
+        if probe is not None and attached is not None:
+            probe.events_before += attached.events
+        self.epoch += 1
+        return attached, probe
 
     def watch(self, layout_id: int, handle: Callable[[Record], None]) -> None:
         """Call ``handle`` with each record of a layout that belongs to no probe, in stream order."""

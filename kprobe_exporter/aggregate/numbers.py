@@ -27,12 +27,20 @@ class Accumulator:
 
     def __init__(self) -> None:
         self.total = 0
-        self._last = 0
+        self._last: int | None = 0
 
     def update(self, raw: int) -> None:
         """Take the current raw value. If it is lower than the last one, the raw counter restarted from 0."""
-        self.total += raw - self._last if raw >= self._last else raw
+        if self._last is not None:
+            self.total += raw - self._last if raw >= self._last else raw
         self._last = raw
+
+    def leave_out(self, part: int | None) -> None:
+        """Continue without one of the counters whose sum the raw values are; ``part`` is its last value.
+
+        If that is unknown, what the others count until the next value is not counted.
+        """
+        self._last = None if part is None or self._last is None else self._last - part
 
     def restart(self) -> None:
         """Expect another raw counter from now on, which begins at 0."""
