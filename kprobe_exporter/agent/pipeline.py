@@ -97,7 +97,8 @@ class Pipeline:
 
         Raises TracefsError if an event cannot be read.
         """
-        flows = {flow.attached.layout.layout_id: flow for flow in map(self._flow, probes) if flow is not None}
+        found = [self._flow(probe, attached) for probe in probes for attached in probe.attachments]
+        flows = {flow.attached.layout.layout_id: flow for flow in found if flow is not None}
         following = self._identities.following
         layouts = dict(following.layouts) if following is not None else {}
         for flow in flows.values():
@@ -119,10 +120,9 @@ class Pipeline:
         call(change)
         self._flows = flows
 
-    def _flow(self, probe: ProbeState) -> _Flow | None:
-        """Return how a probe's events flow, None if it has none."""
-        attached = probe.attached
-        if attached is None or attached.spec.plan != "events":
+    def _flow(self, probe: ProbeState, attached: Attached) -> _Flow | None:
+        """Return how the events of one of a probe's attachments flow, None if it has none."""
+        if attached.spec.plan != "events":
             return None
         before = self._flows.get(attached.layout.layout_id)
         if before is not None and before.attached is attached:
