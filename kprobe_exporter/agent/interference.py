@@ -123,7 +123,7 @@ class Interference:
         parts = [
             (probe, part)
             for probe in probes
-            if probe.state == "up"
+            if probe.records
             for attached in probe.attachments
             for part in attached.parts
         ]

@@ -390,15 +390,15 @@ def test_one_that_was_deleted_is_planned_again(start: Start, program: Program) -
     )
 
 
-def test_the_old_file_is_repaired_too(start: Start, program: Program) -> None:
+@pytest.mark.parametrize("source", [None, MAIN], ids=["attached to both", "only to the old one"])
+def test_the_old_file_is_repaired_too(start: Start, program: Program, source: str | None) -> None:
     machine, old = start(), program.code
-    program.replace()
+    program.replace(source)
     machine.look()
     machine.files.write(f"{EVENTS}/events/enable", "0")
     for _ in range(2):  # a look may begin with a later event
         machine.look()
-    machine.fire(old)
-    machine.fire(program.code)
+    machine.fire(old, 2)
     totals(machine, 2)
 
 
