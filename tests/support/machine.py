@@ -1,5 +1,6 @@
 """An agent over a fake tracefs."""
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,6 +56,12 @@ class Machine:
         self.agent = Agent(self.read(), self.files, self.stop)
         self.agent.__enter__()
         return self
+
+    def close(self) -> None:
+        """End the agent, and close the pipe of its shutdown: select() takes no descriptor above 1023."""
+        self.agent.__exit__()
+        for descriptor in (self.stop.wake_up_fd, vars(self.stop)["_read"]):
+            os.close(descriptor)
 
     def reload(self, *probes: str, settings: str = "") -> str | None:
         self.write(*probes, settings=settings)
@@ -139,4 +146,4 @@ def watched(directory: Path, monkeypatch: pytest.MonkeyPatch, *probes: str) -> I
     made.start(*probes)
     yield made
     made.broken = None
-    made.agent.__exit__()
+    made.close()
