@@ -8,9 +8,10 @@ import logging
 import platform
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from kprobe_exporter import __version__
@@ -20,9 +21,10 @@ from kprobe_exporter.agent.config_diff import difference, needs_restart
 from kprobe_exporter.agent.installer import UNEXPECTED, Installer
 from kprobe_exporter.agent.interference import Interference
 from kprobe_exporter.agent.pipeline import Pipeline
-from kprobe_exporter.agent.probe import ProbeState, State
+from kprobe_exporter.agent.probe import ProbeState
 from kprobe_exporter.agent.probe_set import ProbeSet
 from kprobe_exporter.agent.repairs import replacements
+from kprobe_exporter.agent.replaced_files import ReplacedFiles, plan_again, report, retained, successors
 from kprobe_exporter.agent.supervisor import Observation, Supervisor
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.self_metrics import (
@@ -32,7 +34,7 @@ from kprobe_exporter.aggregate.self_metrics import (
     probe_families,
 )
 from kprobe_exporter.aggregate.series import SeriesLimits
-from kprobe_exporter.config.values import Config
+from kprobe_exporter.config.values import Config, Probe
 from kprobe_exporter.errors import KprobeExporterError, StartError, TracefsError
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.values import Snapshot
@@ -96,6 +98,7 @@ class Agent:
             self._look, lambda trip: self.disable(trip.probe, str(trip)), self.enable
         )
         self._interference = Interference()
+        self._replaced_files = ReplacedFiles()
         self._otlp: OtlpExport | None = None
         self._instance: Instance
         self._installer: Installer
@@ -175,12 +178,13 @@ class Agent:
         return reason
 
     def disable(self, name: str, reason: str) -> bool:
-        """Remove a probe that is up from the kernel, and keep its numbers. Return False if it is not up."""
-        return self._replace(name, "up", lambda plan: ProbeState(plan, "tripped", reason)) is not None
+        """Remove a probe that records from the kernel, and keep its numbers. Return False if none does."""
+        make = partial(ProbeState, state="tripped", reason=reason)
+        return self._replace(name, lambda probe: probe.records, make) is not None
 
     def enable(self, name: str) -> bool:
         """Install and enable a probe again that ``disable`` switched off. Return whether it is up then."""
-        probe = self._replace(name, "tripped", ProbeState.of)
+        probe = self._replace(name, lambda probe: probe.state == "tripped", ProbeState.of)
         return probe is not None and probe.state == "up"
 
     def _open(self) -> None:
@@ -228,6 +232,7 @@ class Agent:
         try:
             self._instance.read("tracing_on")  # else new probes would fail, and old ones would stay
             self._apply(config, self._config)
+            self._follow_files()
         except OSError as error:
             return f"{UNEXPECTED}: {error}."
         return None
@@ -251,6 +256,9 @@ class Agent:
             before[probe.name] if probe.name in kept else ProbeState.of(plans[probe.name])
             for probe in config.probes
         )
+        for new in probes:
+            if new.name in found.kept and new.name not in kept:
+                new.older = retained(before[new.name].older, new.plan)
         self._set_probes(probes, frozenset(f"{settings.namespace}_{name}" for name in found.reset))
         self._probe_set.prune()
         self._config = config
@@ -266,7 +274,7 @@ class Agent:
         if age < float("inf"):
             self._audit.look(self._aggregator.arrivals(), audited(probes))
         limits = {probe.name: probe.plan.probe.limit for probe in probes}
-        up = frozenset(probe.name for probe in probes if probe.state == "up")
+        up = frozenset(probe.name for probe in probes if probe.records)
         costs = {probe.name: probe.cost for probe in probes}
         limit = self._config.settings.limit
         return Observation(hits, limits, up, costs, limit, age)
@@ -284,6 +292,7 @@ class Agent:
                 for old, new in replacements(probe_set.probes, repairs):
                     self._put(old, new)
                 probe_set.follow_again([repair.probe for repair in repairs if repair.action == "enable"])
+                self._follow_files()
         finally:
             self._changing.release()
 
@@ -292,6 +301,17 @@ class Agent:
         self._audit.excuse()
         self._probe_set.interrupted(name)
 
+    def _follow_files(self) -> None:
+        """Attach probes to the files that replaced theirs, and leave them attached to the old ones too."""
+        probes = self._probe_set.probes
+        if changes := successors(self._replaced_files.look(probes, time.monotonic()), self._plan):
+            self._set_probes(tuple(changes.get(probe, probe) for probe in probes))
+            report(changes)
+            self._probe_set.prune()
+
+    def _plan(self, probes: Sequence[Probe]) -> list[ProbePlan]:
+        return self._installer.plan(probes, self._config.settings)
+
     def _set_probes(self, probes: tuple[ProbeState, ...], reset: Collection[str] = ()) -> None:
         try:
             self._probe_set.replace(probes, reset)
@@ -299,18 +319,22 @@ class Agent:
             self.failed(error)
             raise
 
-    def _replace(self, name: str, state: State, make: Callable[[ProbePlan], ProbeState]) -> ProbeState | None:
-        """Replace the probe ``name`` if it is in this state. Return its successor, None if there is none."""
+    def _replace(
+        self, name: str, fits: Callable[[ProbeState], bool], make: Callable[[ProbePlan], ProbeState]
+    ) -> ProbeState | None:
+        """Replace the probe ``name`` if it ``fits``. Return its successor, None if there is none."""
         with self._changing:
             probes = self._probe_set.probes
             for old in probes:
-                if old.name == name and old.state == state and not self._ended:
+                if old.name == name and fits(old) and not self._ended:
                     new = make(old.plan)
                     self._put(old, new)
                     return new
         return None
 
     def _put(self, old: ProbeState, new: ProbeState) -> None:
+        if new.state == "failed":
+            plan_again(old, new, self._plan)
         self._set_probes(tuple(new if probe is old else probe for probe in self._probe_set.probes))
 
     def _close(self) -> None:

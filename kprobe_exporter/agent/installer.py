@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from kprobe_exporter.agent.cgroup_events import Identities
 from kprobe_exporter.agent.probe import ProbeState, warn_of_strings
+from kprobe_exporter.agent.replaced_files import moved
 from kprobe_exporter.config.values import Config, Probe, Settings
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.labels import decoders
@@ -102,6 +103,8 @@ class Installer:
         """Start recording; return True. If the kernel refuses, remove the probe and return False."""
         assert probe.attached is not None
         try:
+            if (path := moved(probe.attached)) is not None:
+                raise ProbeRefused(f"{path} was replaced at this moment: the new file is tried next.")
             probe.attached.enable()
         except ProbeRefused as error:
             probe.attached.remove()

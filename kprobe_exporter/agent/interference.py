@@ -123,8 +123,9 @@ class Interference:
         parts = [
             (probe, part)
             for probe in probes
-            if probe.state == "up" and probe.attached is not None
-            for part in probe.attached.parts
+            if probe.records
+            for attached in probe.attachments
+            for part in attached.parts
         ]
         if self._turn >= len(parts):
             self._turn = 0

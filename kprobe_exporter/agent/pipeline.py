@@ -100,8 +100,10 @@ class Pipeline:
 
         Raises TracefsError if an event cannot be read.
         """
-        flows = {flow.attached.layout.layout_id: flow for flow in map(self._flow, probes) if flow is not None}
-        following, ends = self._identities.following, self._identities.ends.following
+        found = [self._flow(probe, attached) for probe in probes for attached in probe.attachments]
+        flows = {flow.attached.layout.layout_id: flow for flow in found if flow is not None}
+        ends = self._identities.ends.following
+        following = self._identities.following
         layouts = {layout: at for own in self._identities.tracepoints for layout, at in own.layouts.items()}
         for flow in flows.values():
             layouts |= {part.layout: part.system for part in flow.attached.parts}
@@ -123,10 +125,9 @@ class Pipeline:
         call(change)
         self._flows = flows
 
-    def _flow(self, probe: ProbeState) -> _Flow | None:
-        """Return how a probe's events flow, None if it has none."""
-        attached = probe.attached
-        if attached is None or attached.spec.plan != "events":
+    def _flow(self, probe: ProbeState, attached: Attached) -> _Flow | None:
+        """Return how the events of one of a probe's attachments flow, None if it has none."""
+        if attached.spec.plan != "events":
             return None
         before = self._flows.get(attached.layout.layout_id)
         if before is not None and before.attached is attached:

@@ -31,6 +31,10 @@ class ProbeState:
     attached: Attached | None = None
     unexpected: bool = False
     """Whether it failed for a reason that may pass, such as a lack of descriptors, and was not refused."""
+    older: tuple[Attached, ...] = ()
+    """How it is attached to files that were replaced, the newest first. Their calls count too."""
+    logged: str = ""
+    """The explanation that was logged last, also for predecessors on earlier files."""
 
     @classmethod
     def of(cls, plan: ProbePlan) -> "ProbeState":
@@ -42,6 +46,24 @@ class ProbeState:
     @property
     def name(self) -> str:
         return self.plan.probe.name
+
+    @property
+    def attachments(self) -> tuple[Attached, ...]:
+        """All that records or counts for it in the kernel, the newest first."""
+        return self.older if self.attached is None else (self.attached, *self.older)
+
+    @property
+    def records(self) -> bool:
+        """Whether it is attached and enabled, be it only to a file that was replaced."""
+        return self.state == "up" or bool(self.older)
+
+    @property
+    def explanation(self) -> str:
+        """Why it is down or which alternatives failed, for users; "" if there is nothing to say."""
+        if self.state != "failed" or not self.older:
+            return self.reason
+        counted = "only calls in processes that still run the file that was replaced are counted"
+        return f"{self.reason.rstrip('.')}; {counted}."
 
     @property
     def absent(self) -> bool:
@@ -63,7 +85,7 @@ class ProbeState:
             kind=spec.kind if spec else first.kind.value,
             target=spec.target if spec else str(first),
             plan=spec.plan if spec else "",
-            reason=self.reason,
+            reason=self.explanation,
             hits=numbers.hits.get(self.name),
             misses=numbers.misses.get(self.name),
             events=numbers.events.get(self.name, 0),
@@ -74,9 +96,11 @@ class ProbeState:
         )
 
     def complain(self) -> None:
-        """Log why it is down."""
-        level = logging.DEBUG if self.plan.probe.optional else logging.WARNING
-        log.log(level, "the probe '%s' is down: %s", self.name, self.reason)
+        """Log why it is down, once while that is the same."""
+        quiet = (self.plan.probe.optional and not self.older) or self.explanation == self.logged
+        self.logged = self.explanation
+        level = logging.DEBUG if quiet else logging.WARNING
+        log.log(level, "the probe '%s' is down: %s", self.name, self.explanation)
 
 
 def _lost(attached: Attached, numbers: Numbers) -> int | None:

@@ -15,6 +15,7 @@ from kprobe_exporter.agent.switch_losses import SwitchLosses
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.model.values import Batch, KernelCounts
+from kprobe_exporter.probing.attach import Attached
 from kprobe_exporter.service.shutdown import Shutdown
 from kprobe_exporter.source.reader import Reader
 from kprobe_exporter.tracefs.instance import Instance
@@ -85,10 +86,10 @@ class ProbeSet:
         """Make these the only probes. The metrics ``reset`` begin at 0.
 
         Current probes among them stay as they are. Of the new ones, those in the state ``failed`` are
-        installed and enabled. After any exception the agent cannot go on.
+        installed and enabled; what is ``older`` of them goes on. After any exception the agent cannot go on.
         """
         staying = set(probes) & set(self.probes)
-        self._dismiss([probe for probe in self.probes if probe not in staying])
+        self._dismiss(probes)
         self._aggregator.redeclare([probe.plan.metrics for probe in probes], reset)
         coming = [probe for probe in probes if probe not in staying and probe.state == "failed"]
         self._installer.install(coming, [probe for probe in probes if probe in staying])
@@ -114,8 +115,9 @@ class ProbeSet:
 
     def interrupted(self, name: str = "") -> None:
         """Drop the open calls of this probe, or of all: they may have ended while recording was stopped."""
-        attached = [probe.attached for probe in self.probes if not name or probe.name == name]
-        joins = [one.joined for one in attached if one is not None and one.joined is not None]
+        probes = [probe for probe in self.probes if not name or probe.name == name]
+        attached = [one for probe in probes for one in probe.attachments]
+        joins = [one.joined for one in attached if one.joined is not None]
         self._source.drain(LAST_TIME)
         self._source.call(lambda: self._pipeline.reset(joins, threads=not name))
 
@@ -139,21 +141,34 @@ class ProbeSet:
             own.disable()
 
     def _dismiss(self, probes: Iterable[ProbeState]) -> None:
-        """Stop these probes, take their last events and counts, and forget them."""
-        removed = [probe.attached for probe in probes if probe.attached is not None]
+        """Stop what none of these probes needs, take its last events and counts, and forget it."""
+        kept = {id(attached): attached.spec.probe for probe in probes for attached in probe.attachments}
+        current = [attached for probe in self.probes for attached in probe.attachments]
+        removed = [attached for attached in current if id(attached) not in kept]
         if not removed:
             return
+        going_on = set(kept.values())  # the probes of which another attachment stays
+        whole = [attached for attached in removed if attached.spec.probe not in going_on]
         self.poller.refresh(LAST_TIME, fresh=True)
         before = self._aggregator.hits()
         self._source.drain(LAST_TIME)
-        self._switch_losses.look(removed, before)
+        self._switch_losses.look(whole, before)
         for attached in removed:
             attached.pause()
         self._read_out()
-        self._switch_losses.end(removed, before)
+        self._switch_losses.end(whole, before)
         for attached in removed:
+            if attached.spec.probe in going_on:
+                self._aggregator.detach_one(attached.layout, self._hits(attached))
+            else:
+                self._aggregator.detach(attached.layout)
             attached.remove()
-            self._aggregator.detach(attached.layout)
+
+    def _hits(self, attached: Attached) -> int | None:
+        """Return what the kernel has counted of this attachment, None if that cannot be read."""
+        with suppress(OSError):
+            return read_counts(self._instance, attached.parts).hits.get(attached.spec.probe)
+        return None
 
     def _read_out(self) -> None:
         if not (self._source.drain(LAST_TIME) and self.poller.refresh(LAST_TIME, fresh=True)):
@@ -176,7 +191,11 @@ class ProbeSet:
     def _enable(self, probe: ProbeState) -> None:
         assert probe.attached is not None
         layout = probe.attached.layout
-        if not self._installer.enable(probe):
+        if self._installer.enable(probe):
+            return
+        if probe.older:
+            self._aggregator.detach_one(layout, 0)
+        else:
             self._aggregator.detach(layout)
 
     def _follow(self) -> None:
@@ -190,7 +209,8 @@ class ProbeSet:
             self._source.call(own.begin)
 
     def _publish(self, probes: tuple[ProbeState, ...]) -> None:
-        parts = tuple(part for probe in probes if probe.attached for part in probe.attached.parts)
+        attached = [one for probe in probes for one in probe.attachments]
+        parts = tuple(part for one in attached for part in one.parts)
         self._now = _Now(probes, parts, self._aggregator.epoch)
 
     def _counts(self) -> KernelCounts:

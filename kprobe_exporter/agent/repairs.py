@@ -37,9 +37,9 @@ def replacements(
 def repaired(probe: ProbeState, repair: Repair) -> ProbeState | None:
     """Return the successor of this probe; None if it stays."""
     if repair.action == "enable":
-        assert probe.attached is not None
-        with suppress(ProbeRefused):  # the next look at it tries again
-            probe.attached.enable()
+        for attached in probe.attachments:
+            with suppress(ProbeRefused):  # the next look at it tries again
+                attached.enable()
         return None
     if repair.action == "leave":
         log.warning("the probe '%s' is down: %s", probe.name, repair.reason)

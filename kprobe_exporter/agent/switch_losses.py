@@ -27,8 +27,9 @@ class SwitchLosses:
         self._begun: dict[str, int] = {}
 
     def begin(self, coming: Iterable[Attached]) -> None:
-        """Note the difference of these probes, which are about to be enabled."""
-        names = [attached.spec.probe for attached in coming if each_hit_is_an_event(attached)]
+        """Note the difference of these probes, which are about to be enabled, unless they record already."""
+        names = [one.spec.probe for one in coming if each_hit_is_an_event(one)]
+        names = [name for name in names if name not in self._begun]
         if names:
             ledger = self._aggregator.ledger()
             self._begun |= {name: _untold(ledger, name) for name in names}

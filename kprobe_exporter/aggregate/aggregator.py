@@ -165,16 +165,32 @@ class Aggregator:
         read before this call are ignored: see ``epoch``.
         """
         with self._lock:
-            attached = self._attached.pop(layout.layout_id, None)
-            self._handlers.pop(layout.layout_id, None)
-            probe = self._probes.get(layout.probe)
+            attached, probe = self._forget(layout)
             if probe is not None and attached is not None:
-                probe.events_before += attached.events
                 probe.hits_before += attached.recorded if probe.counted_here else probe.early
                 probe.counted_here, probe.early = False, 0
                 probe.hits.restart()
                 probe.misses.restart()
-            self.epoch += 1
+
+    def detach_one(self, layout: Layout, hits: int | None) -> None:
+        """Forget one of several layouts of a probe, whose hits the kernel counts: the others go on.
+
+        ``hits`` is what the kernel counted for this layout in all, None if that is unknown.
+        """
+        with self._lock:
+            _, probe = self._forget(layout)
+            if probe is not None:
+                probe.hits.leave_out(hits)
+
+    def _forget(self, layout: Layout) -> tuple[_Attached | None, ProbeNumbers | None]:
+        """Forget a layout and begin the next epoch; return what was attached, and its probe's numbers."""
+        attached = self._attached.pop(layout.layout_id, None)
+        self._handlers.pop(layout.layout_id, None)
+        probe = self._probes.get(layout.probe)
+        if probe is not None and attached is not None:
+            probe.events_before += attached.events
+        self.epoch += 1
+        return attached, probe
 
     def watch(self, layout_id: int, handle: Callable[[Record], None]) -> None:
         """Call ``handle`` with each record of a layout that belongs to no probe, in stream order."""
@@ -346,7 +362,10 @@ class Aggregator:
             return Arrivals(counts, lost + here, self._buffer_bytes)
 
     def _recorded(self) -> dict[str, int]:
-        return {attached.probe: attached.recorded for attached in self._attached.values()}
+        recorded: Counter[str] = Counter()
+        for attached in self._attached.values():
+            recorded[attached.probe] += attached.recorded
+        return recorded
 
     def _declare(self, metrics: ProbeMetrics) -> None:
         probe = self._probes.get(metrics.probe)

@@ -27,14 +27,22 @@ class Accumulator:
 
     def __init__(self) -> None:
         self.total = self.current = 0
-        self._last = 0
+        self._last: int | None = 0
 
     def update(self, raw: int) -> None:
         """Take the current raw value. If it is lower than the last one, the raw counter restarted from 0."""
-        added = raw - self._last if raw >= self._last else raw
-        self.total += added
-        self.current += added
+        if self._last is not None:
+            added = raw - self._last if raw >= self._last else raw
+            self.total += added
+            self.current += added
         self._last = raw
+
+    def leave_out(self, part: int | None) -> None:
+        """Continue without one of the counters whose sum the raw values are; ``part`` is its last value.
+
+        If that is unknown, what the others count until the next value is not counted.
+        """
+        self._last = None if part is None or self._last is None else self._last - part
 
     def restart(self) -> None:
         """Expect another raw counter from now on, which begins at 0."""

@@ -21,7 +21,7 @@ from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.symbols.lists import ADDRESSES
 from kprobe_exporter.tracefs.features import TRIAL, Check, instance_checks, kernel_checks
 from kprobe_exporter.tracefs.files import MountedTracefs, Tracefs
-from kprobe_exporter.tracefs.instance import SUB_BUFFER, Instance
+from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.leftovers import remove_dead_traces
 from kprobe_exporter.tracefs.mount import USUAL, find, mounted
 
@@ -85,8 +85,7 @@ def tracefs_checks(files: Tracefs) -> list[Check]:
         return [*checks, _refused("instance", error)]
     with instance:
         made = Check("instance", "ok", f"{instance.path} could be made and locked", required=True)
-        own = _following(instance), _large_records(instance), *_reading(instance)
-        return [*checks, made, *instance_checks(instance), *own]
+        return [*checks, made, *instance_checks(instance), _following(instance), *_reading(instance)]
 
 
 def table(checks: list[Check], missing: list[str]) -> str:
@@ -142,15 +141,6 @@ def _reading(instance: Instance) -> list[Check]:
     )
     hidden = f"/proc/kallsyms shows no address, and there is no {ADDRESSES}"
     return [pages, Check("symbols", "warn", hidden, fix)]
-
-
-def _large_records(instance: Instance) -> Check:
-    """Check whether the kernel records events that are larger than a page."""
-    if instance.takes_large_records:
-        return Check("large_records", "ok", f"there is {instance.path}/{SUB_BUFFER}")
-    evidence = f"there is no {SUB_BUFFER}: the kernel drops events larger than a page, uncounted"
-    fix = "Boot Linux 6.8 or later; until then, an event with a string of about 4,000 bytes is missing."
-    return Check("large_records", "warn", evidence, fix)
 
 
 def _following(instance: Instance) -> Check:

@@ -31,7 +31,7 @@ def locate(target: Target) -> Code:
             raise GrammarError(
                 f"{target.path} is written in Go, which a probe on a return makes crash: probe the entry"
             )
-        return Code(_offset(file, target.symbol, target.offset), file.machine)
+        return Code(_offset(file, target.symbol, target.offset), file.machine, file.inode)
 
 
 def file_offset(path: str, symbol: str, offset: int = 0) -> int:

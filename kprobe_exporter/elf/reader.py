@@ -81,7 +81,7 @@ def opened(path: str) -> Iterator["ElfFile"]:
         raise GrammarError(_cannot_open(path, error)) from None
     with stream:
         try:
-            yield ElfFile(path, stream, os.fstat(stream.fileno()).st_size)
+            yield ElfFile(path, stream, os.fstat(stream.fileno()))
         except GrammarError:
             raise
         except OSError as error:
@@ -104,8 +104,9 @@ def _cannot_open(path: str, error: OSError | ValueError) -> str:
 class ElfFile:
     """An open file, made by ``opened``. On a damaged file its methods may raise any exception."""
 
-    def __init__(self, path: str, stream: IO[bytes], size: int) -> None:
-        self.path, self.stream, self.size = path, stream, size
+    def __init__(self, path: str, stream: IO[bytes], status: os.stat_result) -> None:
+        self.path, self.stream, self.size = path, stream, status.st_size
+        self.inode = status.st_dev, status.st_ino
         start = stream.read(4)
         if start != b"\x7fELF":
             kind = "a script: probe the program that runs it" if start[:2] == b"#!" else "no ELF file"

@@ -202,6 +202,7 @@ class ProbeSpec:
     the plan ``kernel``, each with the filter in its own condition; ``tables_count_hits`` if there is none, so
     that they see each hit. ``role`` is the event's part in a call
     or a pair; events with ``end`` are no hits, nor are ``own`` events, which the agent itself needs.
+    ``inode`` is the device and inode number of the program for which a place in a file was planned.
     """
 
     probe: str
@@ -222,6 +223,7 @@ class ProbeSpec:
     tables: tuple[HistTable, ...] = ()
     tables_count_hits: bool = False
     role: Literal["whole", "begin", "end", "own"] = "whole"
+    inode: tuple[int, int] | None = None
 
     def line(self, group: str, event: str) -> str:
         """Return the definition in the kernel's syntax, for this group and event name."""

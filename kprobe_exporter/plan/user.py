@@ -79,6 +79,7 @@ def user_spec(
         ),
         plan="events" if because else "count",
         because=because or COUNTED,
+        inode=code.inode,
     )
     if probe.aggregate != "kernel":
         return made

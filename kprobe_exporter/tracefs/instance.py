@@ -22,11 +22,6 @@ ATTEMPTS = 20
 MARKER_LINE = rb"(?s).{16}-(\d+)\s.*?%s"
 """The trace line of our marker: the thread's name, 16 columns of arbitrary bytes, and then its id."""
 
-SUB_BUFFER = "buffer_subbuf_size_kb"
-SUB_BUFFER_KIB = 16
-"""The kernel drops a record that is larger than a sub-buffer, and counts it nowhere (rb_reserve_next_event()
-in kernel/trace/ring_buffer.c). A string has at most 4,096 bytes: three of them fit."""
-
 
 class Instance:
     """A trace instance that this process holds, with our probe group of the same name.
@@ -104,14 +99,8 @@ class Instance:
         """Set clock, buffer size and options before anything is recorded. ``buffer_kib`` is per CPU.
 
         The clock is set first, as writing it clears the instance's buffer (tracing_set_clock, trace.c).
-        Then come the sub-buffers, in which the buffer's size is counted.
         """
         self.write("trace_clock", "mono")
-        if self.takes_large_records and buffer_kib >= 8 * SUB_BUFFER_KIB:
-            try:
-                self.write(SUB_BUFFER, str(SUB_BUFFER_KIB))
-            except OSError as error:  # no memory in pieces of this size
-                log.info("records of more than 4 KiB are lost without being counted: %s", error)
         try:
             self.write("buffer_size_kb", str(buffer_kib))
         except OSError as error:
@@ -122,11 +111,6 @@ class Instance:
         if record_tgid:
             self.write("options/record-tgid", "1")
         self.write("tracing_on", "1")
-
-    @property
-    def takes_large_records(self) -> bool:
-        """Whether the kernel (6.8 and later) has sub-buffers larger than a page, for larger records."""
-        return self.files.exists(f"{self.path}/{SUB_BUFFER}")
 
     def keep_own_threads_out(self) -> bool:
         """Exclude this thread, and every thread that it will start, from what the instance records.

@@ -12,17 +12,22 @@ from kprobe_exporter.model.values import ProbeSpec
 
 
 class RetiredDefinition(NamedTuple):
-    """What makes two definitions the same: the line without its names, and the requested event name."""
+    """What makes two definitions the same: the line without its names, and the requested event name.
+
+    A uprobe's definition keeps the ``inode`` that its path named when it was written (kern_path() in
+    kernel/trace/trace_uprobe.c), so the same line for a file that was replaced since is another definition.
+    """
 
     file: str
     verb: str
     body: str
     preferred_name: str
+    inode: tuple[int, int] | None = None
 
     @classmethod
     def of(cls, spec: ProbeSpec) -> "RetiredDefinition":
         assert spec.file is not None
-        return cls(spec.file, spec.verb, spec.body, spec.layout.event)
+        return cls(spec.file, spec.verb, spec.body, spec.layout.event, spec.inode)
 
 
 class Retired:

@@ -4,7 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +20,6 @@ HITS, EVENTS = "kprobe_hits_total", "kprobe_exporter_events_total"
 LOST = "kprobe_exporter_events_lost_total"
 RELOADED = "kprobe_exporter_config_last_reload_success_timestamp_seconds"
 RELOADS = 4
-TIMES = 5
 
 NAMES = ("enters", "call", "table", "function")
 PROBES = """
@@ -103,45 +102,3 @@ def test_reloads_under_load(start_agent: StartAgent, tmp_path: Path) -> None:
             eventually(done, 60)
             time.sleep(0.5)
     check(agent)
-
-
-LARGE = """
-global: {source: %s}
-probes:
-  - name: executes
-    attach: tracepoint:sched:sched_process_exec
-    metrics: [{counter: executes_total, labels: [tid]}]
-  - {name: counted, attach: "tracepoint:sched:sched_process_exec"}
-  - {name: added, attach: "tracepoint:sched:sched_process_exec", aggregate: kernel,
-     metrics: [{counter: added_total, labels: [tid]}]}
-  - name: opens
-    attach: kprobe:do_sys_openat2
-    fetch: {once: "+0(%%si):ustring", twice: "+0(%%si):ustring", thrice: "+0(%%si):ustring"}
-    filter: once ~ "*/./*"
-    metrics: [{counter: opens_total}]
-"""
-
-
-@pytest.mark.needs("buffer_subbuf_size_kb")
-@pytest.mark.parametrize("source", ["binary", "text"])
-def test_events_larger_than_a_page(start_agent: StartAgent, source: str) -> None:
-    """A path of almost PATH_MAX, 4,096 bytes, in a record with the event's other fields."""
-    agent = start_agent(LARGE % source)
-    before = agent.scrape()
-    path = "/bin/" + "./" * 2040 + "true"
-    for _ in range(TIMES):
-        assert os.spawnv(os.P_WAIT, path, ["true"]) == 0
-        with suppress(OSError):
-            os.open(path.replace("true", "none"), os.O_RDONLY)
-
-    counts = [(HITS, "executes"), (HITS, "counted"), (HITS, "added"), (EVENTS, "executes"), (EVENTS, "added")]
-
-    def told() -> bool:
-        metrics = agent.scrape()
-        return all(
-            metrics.value(count, probe=name) - before.value(count, probe=name) == TIMES
-            for count, name in counts
-        )
-
-    eventually(told)
-    assert agent.scrape().value("kprobe_opens_total") == TIMES

@@ -17,6 +17,7 @@ from pathlib import Path
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.definition import Definition, parse_definition
 from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.place import FileOffset
 from tests.support import fake_pages
 
 EXEC_FORMAT = """name: sched_process_exec
@@ -181,6 +182,8 @@ class FakeTracefs:
         if path == "kprobe_profile" and self.kprobes:
             lines = (f"  {e.name:<44} {e.hits:15} {0:15}\n" for e in self.events if e.kprobe)
             return "".join(lines).encode()
+        if path == "uprobe_profile":
+            return "".join(map(_uprobe_line, self.events)).encode()
         if path == "error_log":
             return self.error_log.encode()
         if path in TOP:
@@ -269,7 +272,9 @@ class FakeTracefs:
         return list(pipes.values())
 
     def _definitions(self, path: str) -> str:
-        shown = (e for e in self.events if path == "dynamic_events" or e.kprobe)
+        shown = [e for e in self.events if path == "dynamic_events" or e.kprobe]
+        if path == "uprobe_events":
+            shown = [e for e in self.events if isinstance(e.definition.place, FileOffset)]
         return "".join(f"{e.line}\n" for e in shown)
 
     def _define(self, path: str, line: str) -> None:
@@ -280,12 +285,15 @@ class FakeTracefs:
             definition = parse_definition(line)
         except GrammarError as error:
             raise self._refuse(errno.EINVAL, "Invalid definition", line, error.column) from None
-        kprobe = line[0] in "pr"
+        kprobe = line[0] in "pr" and path != "uprobe_events"
         body = line.split(" ", 2)[1]
         symbol = body.partition(".")[2] if line[0] == "e" else body.partition("+")[0].rpartition(":")[2]
         if line[0] == "e" and not (self.eprobes and path == "dynamic_events"):
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
         known = self.functions if kprobe else {event for _, event in self.tracepoints}
+        if isinstance(definition.place, FileOffset):
+            symbol = code_at(definition.place.path, definition.place.offset)
+            known = {symbol}
         if symbol not in known:
             place = line.index(body)
             raise self._refuse(errno.ENOENT, "Invalid probed address or symbol", line, place)
@@ -390,6 +398,17 @@ class FakeTracefs:
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
         else:
             instance.triggers[key][text] = 0
+
+
+def code_at(path: str | Path, offset: int) -> str:
+    """Return the "symbol" of a place in a file: a uprobe belongs to the inode, not to the path."""
+    found = Path(path).stat()
+    return f"{found.st_dev}:{found.st_ino}:{offset:#x}"
+
+
+def _uprobe_line(event: FakeEvent) -> str:
+    place = event.definition.place
+    return f"  {place.path} {event.name:<44} {event.hits:15}\n" if isinstance(place, FileOffset) else ""
 
 
 def hist_table(trigger: str, hits: int) -> str:

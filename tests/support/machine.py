@@ -1,9 +1,18 @@
 """An agent over a fake tracefs."""
 
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from kprobe_exporter.agent.agent import Agent
+from kprobe_exporter.agent.faults import Fault
+from kprobe_exporter.agent.interference import Interference
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.labels import DECODERS
@@ -12,6 +21,8 @@ from tests.support.fake_tracefs import FakeTracefs
 from tests.support.patience import eventually
 
 GROUP = "kprobe_exporter"
+
+EVENTS = f"instances/{GROUP}/events/{GROUP}"
 
 TID = 1
 """A thread of another process: the agent's own threads are not recorded."""
@@ -46,6 +57,12 @@ class Machine:
         self.agent.__enter__()
         return self
 
+    def close(self) -> None:
+        """End the agent, and close the pipe of its shutdown: select() takes no descriptor above 1023."""
+        self.agent.__exit__()
+        for descriptor in (self.stop.wake_up_fd, vars(self.stop)["_read"]):
+            os.close(descriptor)
+
     def reload(self, *probes: str, settings: str = "") -> str | None:
         self.write(*probes, settings=settings)
         return self.agent.reload(self.read)
@@ -74,3 +91,59 @@ class Machine:
     def successful(self) -> tuple[Any, Any]:
         prefix = "kprobe_exporter_config_last_reload_success"
         return self.value(f"{prefix}ful"), self.value(f"{prefix}_timestamp_seconds")
+
+
+class Watched(Machine):
+    """A machine whose clock and switches the test sets, and on which the agent looks only when told."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.now = 1000.0
+        self.broken: OSError | None = None
+        self.switch = directory / "ftrace_enabled"
+        self.switch.write_text("1\n")
+        self.real_read = self.files.read
+        self.files.read = self.read_file  # type: ignore[method-assign]
+
+    def read_file(self, path: str) -> bytes:
+        """Read ``enable`` as the kernel shows it; reads of the instance raise ``broken`` if it is set."""
+        if self.broken is not None and path.startswith(f"instances/{GROUP}"):
+            raise self.broken
+        text = self.real_read(path)
+        if path.startswith(EVENTS) and path.endswith("/enable"):
+            instance, key = self.files.instances[GROUP], path.removeprefix(f"instances/{GROUP}/")
+            event = next(e for e in self.files.events if key == f"events/{e.group}/{e.name}/enable")
+            soft = instance.soft.get(key.removesuffix("/enable"))
+            return b"%d%s\n" % (GROUP in event.enabled, b"*" if soft else b"")
+        return text
+
+    def look(self, seconds: float = 1.0) -> None:
+        self.now += seconds
+        self.agent._repair()
+
+    def delete(self, name: str) -> None:
+        """Delete a probe as another tool does: disable it in our instance, then delete its definition."""
+        self.files.write(f"{EVENTS}/{name}/enable", "0")
+        self.files.write("kprobe_events", f"-:{GROUP}/{name}")
+
+    def fault(self, name: Fault) -> tuple[object, object]:
+        """Return whether the fault holds, and how often it began."""
+        return self.value("kprobe_exporter_fault", name), self.value("kprobe_exporter_faults_total", name)
+
+
+@contextmanager
+def watched(directory: Path, monkeypatch: pytest.MonkeyPatch, *probes: str) -> Iterator[Watched]:
+    """Yield a machine with these probes, whose agent looks only when the test tells it to."""
+    monkeypatch.setattr("kprobe_exporter.tracefs.poller.MAX_AGE", 0.0)
+    monkeypatch.setattr("kprobe_exporter.agent.supervisor.INTERVAL", 3600.0)
+    made = Watched(directory)
+    monkeypatch.setattr(
+        "kprobe_exporter.agent.agent.Interference",
+        lambda: Interference({"ftrace_off": made.switch}, directory),
+    )
+    own = SimpleNamespace(monotonic=lambda: made.now, time=time.time, time_ns=time.time_ns)
+    monkeypatch.setattr("kprobe_exporter.agent.agent.time", own)
+    made.start(*probes)
+    yield made
+    made.broken = None
+    made.close()

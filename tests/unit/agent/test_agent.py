@@ -32,7 +32,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 def machine(tmp_path: Path) -> Iterator[Machine]:
     made = Machine(tmp_path)
     yield made
-    made.agent.__exit__()
+    made.close()
     assert made.files.events == []
     assert made.files.instances == {}
 

@@ -4,79 +4,26 @@ import errno
 import logging
 import os
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from kprobe_exporter.agent import interference as module
 from kprobe_exporter.agent.faults import MEANING, Fault
-from kprobe_exporter.agent.interference import REPAIRS, WITHIN, Interference
+from kprobe_exporter.agent.interference import REPAIRS, WITHIN
 from kprobe_exporter.tracefs.poller import Poller
-from tests.support.machine import COUNTED, GROUP, OPEN, READ, Machine
+from tests.support.machine import COUNTED, EVENTS, GROUP, OPEN, READ, Watched, watched
 from tests.support.patience import eventually, patience
-
-EVENTS = f"instances/{GROUP}/events/{GROUP}"
-
-
-class Watched(Machine):
-    """A machine whose clock and switches the test sets, and on which the agent looks only when told."""
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
-        self.now = 1000.0
-        self.broken: OSError | None = None
-        self.switch = directory / "ftrace_enabled"
-        self.switch.write_text("1\n")
-        self.real_read = self.files.read
-        self.files.read = self.read_file  # type: ignore[method-assign]
-
-    def read_file(self, path: str) -> bytes:
-        """Read ``enable`` as the kernel shows it; reads of the instance raise ``broken`` if it is set."""
-        if self.broken is not None and path.startswith(f"instances/{GROUP}"):
-            raise self.broken
-        text = self.real_read(path)
-        if path.startswith(EVENTS) and path.endswith("/enable"):
-            instance, key = self.files.instances[GROUP], path.removeprefix(f"instances/{GROUP}/")
-            event = next(e for e in self.files.events if key == f"events/{e.group}/{e.name}/enable")
-            soft = instance.soft.get(key.removesuffix("/enable"))
-            return b"%d%s\n" % (GROUP in event.enabled, b"*" if soft else b"")
-        return text
-
-    def look(self, seconds: float = 1.0) -> None:
-        self.now += seconds
-        self.agent._repair()
-
-    def delete(self, name: str) -> None:
-        """Delete a probe as another tool does: disable it in our instance, then delete its definition."""
-        self.files.write(f"{EVENTS}/{name}/enable", "0")
-        self.files.write("kprobe_events", f"-:{GROUP}/{name}")
-
-    def fault(self, name: Fault) -> tuple[object, object]:
-        """Return whether the fault holds, and how often it began."""
-        return self.value("kprobe_exporter_fault", name), self.value("kprobe_exporter_faults_total", name)
 
 
 @pytest.fixture
 def machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> Iterator[Watched]:
-    monkeypatch.setattr("kprobe_exporter.tracefs.poller.MAX_AGE", 0.0)
-    monkeypatch.setattr("kprobe_exporter.agent.supervisor.INTERVAL", 3600.0)
     caplog.set_level(logging.INFO)
-    made = Watched(tmp_path)
-    monkeypatch.setattr(
-        "kprobe_exporter.agent.agent.Interference",
-        lambda: Interference({"ftrace_off": made.switch}, tmp_path),
-    )
-    own = SimpleNamespace(monotonic=lambda: made.now, time=time.time, time_ns=time.time_ns)
-    monkeypatch.setattr("kprobe_exporter.agent.agent.time", own)
-    made.start(OPEN, READ, COUNTED)
-    yield made
-    made.broken = None
-    made.agent.__exit__()
+    with watched(tmp_path, monkeypatch, OPEN, READ, COUNTED) as made:
+        yield made
     assert made.files.events == []
 
 

@@ -314,6 +314,22 @@ def test_the_kernels_counts_go_on_from_0() -> None:
     assert (numbers.hits, numbers.misses, numbers.lost["overrun"]) == ({"open": 14}, {"open": 5}, 3)
 
 
+def test_one_of_two_layouts_goes_and_the_other_goes_on() -> None:
+    made = aggregator(TOTAL)
+    made.attach(NEXT)
+    made.consume(Batch([record(1), record(2, layout_id=17)]))
+    late = KernelCounts({"open": 5 + 3}, epoch=made.epoch)
+    made.update_kernel(late)
+    made.detach_one(OPEN, 6)
+    made.update_kernel(late)
+    made.update_kernel(KernelCounts({"open": 4}, epoch=made.epoch))
+    made.consume(Batch([record(3, layout_id=17), record(4)]))
+    numbers = made.copy()
+    assert (numbers.hits, numbers.events) == ({"open": 6 + 4}, {"open": 3})
+    assert samples(numbers, "kprobe_all_total") == {(): 3}
+    assert numbers.lost["unparsed"] == 1
+
+
 def test_an_undeclared_metric_is_removed_and_makes_room() -> None:
     limits = SeriesLimits(2, 2)
     made = Aggregator("kprobe", limits, name_of)

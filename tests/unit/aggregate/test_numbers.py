@@ -49,3 +49,36 @@ def test_restarts_that_can_be_seen_lose_nothing(lives: list[list[int]]) -> None:
         last = counts[-1]
         total += last
     assert accumulator.total == total
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.booleans()), max_size=9),
+    st.integers(0, 9),
+    st.lists(st.integers(0, 9), max_size=9),
+)
+def test_one_of_two_counters_is_left_out(
+    steps: list[tuple[int, int, bool]], last: int, alone: list[int]
+) -> None:
+    """It does not matter when the sum was read last: every hit of both counts, and none twice."""
+    accumulator, first, second = Accumulator(), 0, 0
+    for more, other, read in steps:
+        first, second = first + more, second + other
+        if read:
+            accumulator.update(first + second)
+    first += last
+    accumulator.leave_out(first)
+    for other in alone:
+        second += other
+        accumulator.update(second)
+    if alone:
+        assert accumulator.total == first + second
+
+
+def test_a_part_that_is_unknown_is_never_counted_twice() -> None:
+    accumulator = Accumulator()
+    accumulator.update(100 + 7)
+    accumulator.leave_out(None)
+    accumulator.leave_out(None)
+    for second in (9, 12):
+        accumulator.update(second)
+    assert accumulator.total == 107 + 3

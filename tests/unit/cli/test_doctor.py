@@ -113,12 +113,6 @@ def test_events_that_threads_are_followed_by(fake: FakeTracefs) -> None:
     assert check.state == "ok"
 
 
-def test_events_larger_than_a_page(fake: FakeTracefs) -> None:
-    check = next(check for check in tracefs_checks(fake) if check.name == "large_records")
-    assert check.state == "warn"
-    assert check.evidence.startswith("there is no buffer_subbuf_size_kb: the kernel drops events larger than")
-
-
 def test_a_fake_kernel_is_left_as_it_was(fake: FakeTracefs) -> None:
     line = "p:other/doctor_kprobe f"
     event = FakeEvent("other", "doctor_kprobe", 1, line, parse_definition(line), "f", False, True)

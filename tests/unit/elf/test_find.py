@@ -202,7 +202,7 @@ def test_where_a_probe_sits(build: Callable[..., Path]) -> None:
     machine = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}.get(os.uname().machine)
     for place, offset in [("twice", start), ("twice+2", start + 2), (f"{start:#x}", start)]:
         found = locate(parse_target(f"uprobe:{path}:{place}"))
-        assert found == Code(offset, machine or found.machine)
+        assert found == Code(offset, machine or found.machine, (path.stat().st_dev, path.stat().st_ino))
     assert locate(parse_target(f"uretprobe:{path}:twice")).offset == start
 
 

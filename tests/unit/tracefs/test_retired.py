@@ -28,6 +28,7 @@ def test_the_same_definition_is_taken_once() -> None:
     retired.put("p", DEFINITION)
     assert retired.take(DEFINITION._replace(body="f a=$stack")) is None
     assert retired.take(DEFINITION._replace(preferred_name="q")) is None
+    assert retired.take(DEFINITION._replace(inode=(1, 2))) is None
     assert (retired.take(DEFINITION), retired.take(DEFINITION), len(retired)) == ("p", None, 0)
 
 
