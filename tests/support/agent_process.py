@@ -23,6 +23,9 @@ since they rely on a scrape to include all that the kernel recorded before it.""
 
 ENDING = {signal.SIGINT, signal.SIGTERM}
 
+UNEXPLAINED = "neither events nor counted as lost"
+"""What the agent logs if its audit finds something."""
+
 START_TIME = 20
 """Seconds that an agent needs at most to start on an idle machine."""
 
@@ -121,9 +124,13 @@ class AgentProcess(ForkedChild):
 
 @contextmanager
 def running(agent: AgentProcess) -> Iterator[AgentProcess]:
-    """Yield the agent, and end it by SIGTERM when the context is left; by SIGKILL if it does not end."""
+    """Yield the agent, and end it by SIGTERM when the context is left; by SIGKILL if it does not end.
+
+    Its audit must have found no hit that is neither an event nor lost.
+    """
     try:
         yield agent
+        assert UNEXPLAINED not in agent.output(), agent.output()
     finally:
         try:
             agent.end()

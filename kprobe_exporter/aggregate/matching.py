@@ -1,0 +1,184 @@
+"""How an end finds its beginning: by the stack pointer, or by values that both halves have; and the record
+that both become.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any, TypeAlias
+
+from kprobe_exporter.aggregate.ended_threads import Note
+from kprobe_exporter.aggregate.fields import PLACES
+from kprobe_exporter.aggregate.open_calls import INHERITED, Key, OpenCalls, above
+from kprobe_exporter.model import values
+from kprobe_exporter.model.values import (
+    CALLER,
+    CPU,
+    LAYOUT_ID,
+    TID,
+    TIME,
+    VALUES,
+    Join,
+    Layout,
+    Record,
+)
+
+Of: TypeAlias = Callable[[Record], Any]  # returns the values of a half by which it is paired
+Make: TypeAlias = Callable[[Record, Record], Record | None]  # joins two halves; None if the pair is in doubt
+
+# Kernel stacks are aligned to their size, 16 KiB (THREAD_SIZE in arch/x86/include/asm/page_64_types.h), and
+# an interrupt has its own. Where stacks are larger, calls that ended without an event are detected later.
+REGION = 14
+FARTHEST = 64  # bytes that a return may be above its entry; 0, 8 and 16 occur
+
+
+class ByStack:
+    """Calls, proved by the stack pointer.
+
+    A return's stack pointer is at the same distance above its entry's in all calls of a join: 8 bytes, until
+    returns show another. A return without an entry there votes for the distance to the innermost open call,
+    if nothing was lost in between. A distance with more votes than matched returns takes over. A program that
+    sets its stack pointer at will may win a vote; then calls are unpaired until others outvote it.
+
+    ``begun`` counts the first halves.
+    """
+
+    def __init__(self, join: Join, opened: OpenCalls, make: Make, note: Note | None) -> None:
+        self._layout_id, self._opened, self._make = join.layout.layout_id, opened, make
+        self._note = note
+        self.begun = 0
+        self._distance, self._matched = 8, 0
+        self._votes: Counter[int] = Counter()
+
+    def begin(self, of: Of, first: Record) -> None:
+        """Open a first half."""
+        self.begun += 1
+        place = of(first)
+        if place is None:
+            self._opened.unpaired += 1
+        else:
+            key = (self._layout_id, first[TID], place >> REGION)
+            self._opened.put(key, place, first)
+            if self._note is not None:
+                self._note(first[TID], key)
+
+    def end(self, of: Of, second: Record) -> Record | None:
+        """Join a second half with its first half; None if that is missing or in doubt."""
+        read, opened = of(second), self._opened
+        if read is None:
+            opened.unpaired += 1
+            return None
+        place = read - self._distance
+        key = (self._layout_id, second[TID], place >> REGION)
+        calls = opened.lists.get(key)
+        if calls is None or (calls[-1][0] != place and not self._uncover(key, read, second[TIME])):
+            opened.unpaired += 1
+            return None
+        if len(calls) > 1 and calls[-2][0] < read:
+            # The enclosing call lies below the stack pointer too, so it has returned: the distance is wrong.
+            opened.unpaired += 1
+            opened.drop(key, above(calls, read - 1))
+            return None
+        self._matched += 1
+        first = opened.pop(key)
+        return None if first[LAYOUT_ID] == INHERITED else self._make(first, second)
+
+    def _uncover(self, key: Key, read: int, now: int) -> bool:
+        """Drop ended calls from the end of a list; return whether its last one is the returning call then.
+
+        If the returning call is not in the list, all calls up to the current stack pointer have ended too.
+        """
+        calls, place = self._opened.lists[key], read - self._distance
+        left = above(calls, place - 1)
+        found = left > 0 and calls[left - 1][0] == place
+        if not found:
+            innermost, first = calls[-1]
+            found = first[LAYOUT_ID] != INHERITED and self._outvoted(read - innermost, first[TIME], now)
+            left = len(calls) if found else above(calls, read)
+        self._opened.drop(key, left)
+        return found
+
+    def _outvoted(self, distance: int, begun: int, now: int) -> bool:
+        """Take a vote; return whether it is the one by which its distance takes over."""
+        self._opened.advance(now)
+        if 0 <= distance <= FARTHEST and distance % 8 == 0 and self._opened.broken_until <= begun <= now:
+            self._votes[distance] += 1
+            if self._votes[distance] > self._matched:
+                self._distance = distance
+                self._votes.clear()
+                return True
+        return False
+
+
+class ByValue:
+    """Pairs the innermost open call of a thread (``depth``), or the latest event of a key (``key``).
+
+    ``begun`` counts the first halves.
+    """
+
+    def __init__(self, join: Join, opened: OpenCalls, make: Make) -> None:
+        self._layout_id, self._opened, self._make = join.layout.layout_id, opened, make
+        self._nested = join.by == "depth"
+        self.begun = 0
+
+    def begin(self, of: Of, first: Record) -> None:
+        """Open a first half."""
+        self.begun += 1
+        key, opened = (self._layout_id, *of(first)), self._opened
+        if None in key:
+            opened.unpaired += 1
+        else:
+            opened.put(key, -len(opened.lists.get(key, ())) if self._nested else 0, first)
+
+    def end(self, of: Of, second: Record) -> Record | None:
+        """Join a second half with its first half; None if that is missing or in doubt."""
+        key, opened = (self._layout_id, *of(second)), self._opened
+        if key in opened.lists:
+            return self._make(opened.pop(key), second)
+        opened.unpaired += self._nested
+        return None
+
+
+def of_half(join: Join, layout: Layout) -> Of:
+    """Return the function that reads from a half what it is paired by. Raises ValueError if it lacks that."""
+    if join.by == "depth":
+        # Thread 0 is a different thread on each CPU (init_idle() in kernel/sched/core.c).
+        return lambda record: (record[TID] or ~record[CPU],)
+    places = []
+    for name in (values.STACK_POINTER,) if join.by == "stack" else join.key:
+        own = layout.place(name)
+        places.append(PLACES.get(name, -1) if own is None else own)
+    if -1 in places:
+        raise ValueError(f"{layout.event!r} lacks a field that {join.layout.event!r} is to be paired by")
+    if join.by == "key" and len(places) == 1:
+        return itemgetter(slice(places[0], places[0] + 1))
+    return itemgetter(*places)
+
+
+def joiner(join: Join, opened: OpenCalls) -> Make:
+    """Return the function that joins two halves, or counts both as unpaired if the pair is in doubt."""
+    layout_id = join.layout.layout_id
+    picks = {begin.layout_id: _picker(join, begin) for begin in join.begins}
+
+    def make(first: Record, second: Record) -> Record | None:
+        begun, now = first[TIME], second[TIME]
+        if now > opened.next_loss:
+            opened.advance(now)
+        if begun < opened.broken_until or begun > now:
+            opened.unpaired += 2
+            return None
+        return picks[first[LAYOUT_ID]]((*first, *second, layout_id, now - begun, None))
+
+    return make
+
+
+def _picker(join: Join, begin: Layout) -> Callable[[Record], Record]:
+    """Return the function that picks a joined record out of a row: both halves, layout id, duration, None."""
+    second = VALUES + len(begin.args)
+    layout_id = second + VALUES + len(join.end.args)
+    places = [layout_id, *range(TIME, CALLER), second + CALLER]
+    for name in [arg.name for arg in join.layout.args]:
+        first, last = begin.place(name), join.end.place(name)
+        nowhere = layout_id + 2 if last is None else second + last
+        places.append(layout_id + 1 if name == "duration" else nowhere if first is None else first)
+    return itemgetter(*places)
