@@ -1,0 +1,77 @@
+"""What the agent shows of drawn probes under drawn loads is what the load says that it did."""
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import has
+from tests.kernel.conftest import StartAgent
+from tests.kernel.differential.cases import Case, draw
+from tests.kernel.differential.known import KNOWN
+from tests.kernel.differential.load import Load, script
+from tests.kernel.differential.probes import configuration
+from tests.kernel.differential.run import Runner
+from tests.kernel.differential.shrink import shrink
+
+pytestmark = pytest.mark.needs("kprobe_events")
+
+AT_ONCE = 20
+"""Cases that share a configuration and a load."""
+
+
+MOST_LINES = 40
+"""Differences of several cases that are printed before one of them is found."""
+
+
+@pytest.fixture
+def runner(start_agent: StartAgent, tmp_path: Path) -> Iterator[Runner]:
+    load = Load.build(tmp_path)
+    agent = start_agent(configuration((), str(load.program)))
+    yield Runner(agent, tmp_path / "config0.yaml", load)
+    assert "Traceback" not in agent.output()
+
+
+@pytest.fixture
+def cases(request: pytest.FixtureRequest) -> list[Case]:
+    first, number = (request.config.getoption(name) for name in ("--first-seed", "--seeds"))
+    excluded = KNOWN.keys() - set(request.config.getoption("--draw"))
+    fprobes = has("f[:[<group>/][<event>]]")
+    return [draw(seed, fprobes=fprobes, excluded=excluded) for seed in range(first, first + number)]
+
+
+def test_seeds(runner: Runner, cases: Sequence[Case]) -> None:
+    """All seeds, some at once; a failing one is made smaller and printed."""
+    begun = time.monotonic()
+    for start in range(0, len(cases), AT_ONCE):
+        together = cases[start : start + AT_ONCE]
+        if wrong := runner.run(together):
+            print("these differ:", *wrong[:MOST_LINES], sep="\n", flush=True)
+            pytest.fail(explained(runner, together, wrong), pytrace=False)
+        last = together[-1].seed
+        print(f"seeds to {last}: {time.monotonic() - begun:.0f} s", runner.seconds, flush=True)
+
+
+def explained(runner: Runner, together: Sequence[Case], wrong: Sequence[str]) -> str:
+    """The smallest failing case that was found, as a configuration and a load."""
+
+    def fails(*some: Case) -> list[str]:
+        runner.reset()
+        return runner.run(some)
+
+    named = [case for case in together if any(f"k{case.seed}_" in line for line in wrong)]
+    for case in (*named, *(case for case in together if case not in named)):
+        if alone := fails(case):
+            small = shrink(case, lambda smaller: bool(fails(smaller)))
+            return report(small, fails(small) or alone, str(runner.load.program))
+    seeds = f"{together[0].seed} to {together[-1].seed}"
+    return "\n".join([f"the seeds {seeds} fail together, and none of them alone:", *wrong])
+
+
+def report(case: Case, wrong: Sequence[str], program: str) -> str:
+    lines = [f"seed {case.seed}, of which this much is needed:"]
+    for number, phase in enumerate(case.phases, 1):
+        lines += [f"configuration {number}:", configuration(phase.probes, program)]
+        lines += [f"load {number}:", script(phase.operations)]
+    return "\n".join([*lines, *wrong])
