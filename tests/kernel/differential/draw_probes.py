@@ -20,7 +20,14 @@ PATTERNS = (
     ("~", "*quote*"),
     ("~", "relative"),
 )
-BUCKETS = ((1, 4, 16, 256), (-8, -1, 0, 1, 100), (0.5, 2.5, 1e6), (0,), (1, 10, 100, 1000, 1e9))
+BUCKETS = (
+    (1, 4, 16, 256),
+    (-100.5, -2.5, -0.5, 0.5),
+    (-8, -1, 0, 1, 100),
+    (0.5, 2.5, 1e6),
+    (0,),
+    (1, 10, 100, 1000, 1e9),
+)
 POWERS = ((1, 2, 4, 8), (1, 64, 4096), (-1, 0, 1, 16))
 DURATIONS = ((1e-6, 1e-3, 1e-2), (1e-4, 5e-3, 1.0), (1e-9, 10.0))
 
@@ -137,7 +144,8 @@ class ProbeDrawing:
         if kind == "histogram":
             buckets = POWERS if probe.kernel else DURATIONS if value == "duration" else BUCKETS
             metric = replace(metric, buckets=self._random.choice(buckets))
-        if value and value != "duration" and kind != "histogram" and self._random.random() < 0.2:
+        unscaled = value in ("", "duration") or (kind == "histogram" and probe.kernel)
+        if not unscaled and self._random.random() < 0.2:
             metric = replace(metric, scale=self._random.choice((0.001, 512, 2.5)))
         if self._random.random() < 0.3:
             metric = replace(metric, where=self._condition(self._for_where(probe)))

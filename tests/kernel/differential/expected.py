@@ -3,6 +3,8 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
+from math import isinf
 from typing import NamedTuple
 
 from tests.kernel.differential.events import (
@@ -224,8 +226,15 @@ def _histogram(
             surely = sum(event.most / 1e9 <= bound for event in group)
             perhaps = sum(event.least / 1e9 <= bound for event in group)
         else:
-            surely = perhaps = sum(_number(event, metric.value) * metric.scale <= bound for event in group)
+            surely = perhaps = sum(_within(event, metric, bound) for event in group)
         result.add(f"{name}_bucket", {**labels, "le": str(bound)}, surely, perhaps)
+
+
+def _within(event: Event, metric: Metric, bound: float) -> bool:
+    """Whether a scaled value is within a bound, both as the decimal numbers that a person writes."""
+    if isinf(bound):
+        return True
+    return _number(event, metric.value) * Fraction(str(metric.scale)) <= Fraction(str(bound))
 
 
 def _gauge(
@@ -235,6 +244,6 @@ def _gauge(
     last = [
         event for event in group if not any(other.begin >= event.end for other in group if other is not event)
     ]
-    values = [_number(event, metric.value) * metric.scale for event in last]
+    values = [float(_number(event, metric.value) * metric.scale) for event in last]
     if values or frozenset(labels.items()) not in result.samples[name]:
         result.set(name, labels, values or [0.0])

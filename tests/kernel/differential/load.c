@@ -7,7 +7,7 @@
  *
  * LINE is the number of the script's line, from 0, and -1 for the start of the program. ROLE is "call" for an entry and its return, "entry" for an
  * entry that never returns, "return" for a return without an entry. The call began after BEGIN, ended before
- * END and took at least LEAST. COMM is the name of the thread in hexadecimal.
+ * END and took at least LEAST. COMM is the name of the thread in hexadecimal. The calls of "burst" have no record.
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -46,31 +46,34 @@ def test_seeds(runner: Runner, cases: Sequence[Case]) -> None:
     begun = time.monotonic()
     for start in range(0, len(cases), AT_ONCE):
         together = cases[start : start + AT_ONCE]
-        if wrong := runner.run(together):
+        busy = start // AT_ONCE % 2 == 1
+        if wrong := runner.run(together, busy=busy):
             print("these differ:", *wrong[:MOST_LINES], sep="\n", flush=True)
-            pytest.fail(explained(runner, together, wrong), pytrace=False)
+            pytest.fail(explained(runner, together, wrong, busy=busy), pytrace=False)
         last = together[-1].seed
         print(f"seeds to {last}: {time.monotonic() - begun:.0f} s", runner.seconds, flush=True)
 
 
-def explained(runner: Runner, together: Sequence[Case], wrong: Sequence[str]) -> str:
+def explained(runner: Runner, together: Sequence[Case], wrong: Sequence[str], *, busy: bool) -> str:
     """The smallest failing case that was found, as a configuration and a load."""
 
     def fails(*some: Case) -> list[str]:
         runner.reset()
-        return runner.run(some)
+        return runner.run(some, busy=busy)
 
     named = [case for case in together if any(f"k{case.seed}_" in line for line in wrong)]
     for case in (*named, *(case for case in together if case not in named)):
         if alone := fails(case):
             small = shrink(case, lambda smaller: bool(fails(smaller)))
-            return report(small, fails(small) or alone, str(runner.load.program))
+            return report(small, fails(small) or alone, str(runner.load.program), busy=busy)
     seeds = f"{together[0].seed} to {together[-1].seed}"
     return "\n".join([f"the seeds {seeds} fail together, and none of them alone:", *wrong])
 
 
-def report(case: Case, wrong: Sequence[str], program: str) -> str:
-    lines = [f"seed {case.seed}, of which this much is needed:"]
+def report(case: Case, wrong: Sequence[str], program: str, *, busy: bool) -> str:
+    """A case as two configurations and two loads, and what differs."""
+    when = " (its second load runs during the reload)" if busy else ""
+    lines = [f"seed {case.seed}{when}, of which this much is needed:"]
     for number, phase in enumerate(case.phases, 1):
         lines += [f"configuration {number}:", configuration(phase.probes, program)]
         lines += [f"load {number}:", script(phase.operations)]
