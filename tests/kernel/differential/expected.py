@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from math import isinf
+from math import isclose, isinf
 from typing import NamedTuple
 
 from tests.kernel.differential.events import (
@@ -41,12 +41,12 @@ class Range(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The values of which a gauge must have one."""
+    """The values of which a gauge must have one, but for the last digits of its scaling."""
 
     values: frozenset[float]
 
     def holds(self, value: float) -> bool:
-        return value in self.values
+        return any(isclose(value, one, rel_tol=1e-12) for one in self.values)
 
 
 Bounds = Range | Choice

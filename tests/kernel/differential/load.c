@@ -1,13 +1,15 @@
 /* Runs a script of operations in threads, and writes down each call that it made.
  *
- * Its argument is the time before it was executed, since that is a system call as well. A line of the script on stdin: THREAD OPERATION A B TEXT, with the text in hexadecimal, or "-". The lines of
- * one thread run in order. A line of the record on stdout, with times of CLOCK_MONOTONIC in nanoseconds:
+ * Its argument is the time before it was executed, since execve is a call as well. A line of the script on
+ * stdin: THREAD OPERATION A B TEXT, with the text in hexadecimal, or "-". The lines of one thread run in
+ * order. A line of the record on stdout, with times of CLOCK_MONOTONIC in nanoseconds:
  *
  *     LINE POINT ROLE A B TID CPU BEGIN LEAST END RESULT COMM
  *
- * LINE is the number of the script's line, from 0, and -1 for the start of the program. ROLE is "call" for an entry and its return, "entry" for an
- * entry that never returns, "return" for a return without an entry. The call began after BEGIN, ended before
- * END and took at least LEAST. COMM is the name of the thread in hexadecimal. The calls of "burst" have no record.
+ * LINE is the number of the script's line, from 0; it is -1 for the start of the program. ROLE is "call" for
+ * an entry and its return, "entry" for an entry that never returns, "return" for a return without an entry.
+ * The call began after BEGIN, ended before END and took at least LEAST. COMM is the name of the thread in
+ * hexadecimal. The calls of the operation "burst" have no record.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -60,8 +62,9 @@ static long now(void) {
 static void record(int line, const char *point, const char *role, long a, long b, long begin, long least,
                    long end, long result) {
     char text[512];
-    int length = snprintf(text, sizeof text, "%d %s %s %ld %ld %ld %d %ld %ld %ld %ld ", line, point, role, a, b,
-                          (long)syscall(SYS_gettid), sched_getcpu(), begin, least, end, result);
+    long tid = syscall(SYS_gettid);
+    int length = snprintf(text, sizeof text, "%d %s %s %ld %ld %ld %d %ld %ld %ld %ld ", line, point, role, a,
+                          b, tid, sched_getcpu(), begin, least, end, result);
     for (int i = 0; i < 16 && comm[i]; i++)
         length += snprintf(text + length, sizeof text - length, "%02x", (unsigned char)comm[i]);
     text[length++] = '\n';
@@ -163,7 +166,7 @@ static void value_in_this_image(int line, long value, const char *text) {
     record(line, "take_value", "call", value, 0, begin, 0, now(), result);
 }
 
-/* The new image ends the record of execve, and calls take_value. The first argument is the time before execve. */
+/* The new image ends the record of execve, whose begin is its first argument, and calls take_value. */
 static void *execute(void *argument) {
     struct operation *op = argument;
     char line[24], value[24], begin[24];
@@ -228,6 +231,8 @@ static void run(struct operation *op) {
     else if (!strcmp(name, "rename")) {
         prctl(PR_SET_NAME, op->text);
         prctl(PR_GET_NAME, comm);
+    } else if (!strcmp(name, "burst")) {
+        for (long value = 0; value < op->a; value++) take_value(value, op->text);
     } else if (!strcmp(name, "pin")) go_to(op->a);
     else if (!strcmp(name, "pause")) usleep(op->a);
     else _exit(72);
@@ -251,9 +256,10 @@ static char *decoded(const char *text) {
 
 static void read_script(void) {
     static char text[1 << 16];
+    static const char form[] = "%ld %23s %ld %ld %65535s";
     struct operation op;
     long number;
-    for (op.line = 0; scanf("%ld %23s %ld %ld %65535s", &number, op.name, &op.a, &op.b, text) == 5; op.line++) {
+    for (op.line = 0; scanf(form, &number, op.name, &op.a, &op.b, text) == 5; op.line++) {
         if (number < 0 || number >= MOST_THREADS) exit(73);
         struct thread *thread = &threads[number];
         op.text = decoded(text);

@@ -1,6 +1,6 @@
 """Bursts that a small ring buffer cannot hold: hits are events, what a filter turned away, or told losses."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -52,10 +52,10 @@ def passing(probe: Probe, calls: int) -> int:
 
 
 @pytest.fixture
-def runner(start_agent: StartAgent, tmp_path: Path) -> Iterator[Runner]:
+def runner(start_agent: StartAgent, tmp_path: Path) -> Runner:
     load = Load.build(tmp_path)
     agent = start_agent(configuration((), str(load.program), buffer="64KiB"))
-    yield Runner(agent, tmp_path / "config0.yaml", load, buffer="64KiB")
+    return Runner(agent, tmp_path / "config0.yaml", load, buffer="64KiB")
 
 
 def test_bursts(runner: Runner, random: Random) -> None:
