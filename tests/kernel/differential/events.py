@@ -30,7 +30,7 @@ class Event:
 class Joining:
     """The calls and pairs of one probe: those that were joined, and first halves that were told as unpaired.
 
-    ``waiting`` are first halves whose end did not come, by key.
+    ``waiting`` are beginnings of a pair whose end did not come.
     """
 
     events: list[Event]
@@ -55,7 +55,8 @@ def single_events(probe: Probe, firings: Iterable[Firing]) -> Iterator[Event]:
 def joined_calls(probe: Probe, firings: Iterable[Firing]) -> Joining:
     """The calls of a probe, before its filter.
 
-    An entry without a return is told as unpaired when its thread enters the function again.
+    An entry without a return is told as unpaired when its thread enters the function again, or ends. The
+    return of a forked child, which never entered, is none.
     """
     result = Joining([], 0, 0)
     left: dict[int, int] = {}
@@ -70,9 +71,7 @@ def joined_calls(probe: Probe, firings: Iterable[Firing]) -> Joining:
             result.events.append(Event(values, firing.begin, firing.end, firing.least, took))
         elif firing.role == "entry":
             left[firing.tid] = 1
-        else:
-            result.unpaired += 1
-    result.waiting = sum(left.values())
+    result.unpaired += sum(left.values())
     return result
 
 

@@ -2,14 +2,15 @@
 
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.kernel.differential.cases import Case, Phase, merged
 from tests.kernel.differential.compare import differences, fallen, samples
-from tests.kernel.differential.expected import LOST, Expected, Run, expected
+from tests.kernel.differential.expected import EVENTS, HITS, LOST, Expected, Run, expected
+from tests.kernel.differential.known import KNOWN
 from tests.kernel.differential.load import Firing, Load, Operation
 from tests.kernel.differential.probes import Probe, configuration
 from tests.support.agent_process import AgentProcess, Metrics
@@ -43,6 +44,7 @@ class Runner:
     config: Path
     load: Load
     buffer: str = "4MiB"
+    excluded: Collection[str] = frozenset(KNOWN)
     last: Metrics | None = None
     falls: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -67,6 +69,8 @@ class Runner:
             all_losses = not busy or len(runs) == 1
             if wrong := self.settled(expected(wanted), before, all_losses=all_losses):
                 return [f"after load {len(runs)}: {one}" for one in [*wrong, *self._down(phase)]]
+            if busy and len(runs) == 2 and (wrong := self._unrecorded(merged(cases, 0), phase)):
+                return wrong
         return [*self.falls]
 
     def _reloaded(self, phase: Phase, *, busy: bool) -> list[Firing]:
@@ -147,6 +151,20 @@ class Runner:
                 self._spent("settle", begun)
                 return wrong
             time.sleep(0.1)
+
+    def _unrecorded(self, before: Phase, phase: Phase) -> list[str]:
+        """The probes that a reload under load added, and that have hits which are no events."""
+        if "hits_before_recording" in self.excluded or self.last is None:
+            return []
+        old = {probe.name for probe in before.probes}
+        added = [probe for probe in phase.probes if probe.name not in old and probe.filter is None]
+        return [
+            f"{probe.name} was added under load, and has {hits} hits and {events} events"
+            for probe in added
+            if not (probe.joined or probe.counts_only or probe.kind == "uretprobe")
+            and (hits := self.last.value(HITS, probe=probe.name))
+            != (events := self.last.value(EVENTS, probe=probe.name))
+        ]
 
     def _down(self, phase: Phase) -> list[str]:
         """The probes that the agent could not install."""

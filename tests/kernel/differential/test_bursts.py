@@ -68,19 +68,24 @@ def test_bursts(runner: Runner, random: Random) -> None:
         text = b"x" * random.choice((1, 100, 700))
         before = runner.scrape()
         runner.load.run([Operation(thread, "burst", calls, text=text) for thread in range(threads)])
-        found: list[list[str]] = []
-
-        def holds(number: int = threads * calls, before: Metrics = before) -> bool:
-            wrong = differences(runner.scrape(), before, (RESIDENT, *present), number, calls)  # noqa: B023
-            found.append(wrong)  # noqa: B023
-            return not wrong
-
-        with suppress(AssertionError):
-            eventually(holds, 5)
-        assert found[-1] == [], configuration(present, "load")
+        wrong = settled(runner, before, (RESIDENT, *present), threads, calls)
+        assert wrong == [], configuration(present, "load")
         overruns += since(runner.scrape(), before, LOST, reason="overrun")
     assert runner.falls == []
     assert overruns > 0
+
+
+def settled(runner: Runner, before: Metrics, present: Sequence[Probe], threads: int, calls: int) -> list[str]:
+    """What is wrong after the last events and counts have arrived."""
+    wrong: list[str] = []
+
+    def holds() -> bool:
+        wrong[:] = differences(runner.scrape(), before, present, threads * calls, calls)
+        return not wrong
+
+    with suppress(AssertionError):
+        eventually(holds, 5)
+    return wrong
 
 
 def since(metrics: Metrics, before: Metrics, name: str, **labels: str) -> float:

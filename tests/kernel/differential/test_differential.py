@@ -26,17 +26,22 @@ MOST_LINES = 40
 
 
 @pytest.fixture
-def runner(start_agent: StartAgent, tmp_path: Path) -> Iterator[Runner]:
+def excluded(request: pytest.FixtureRequest) -> frozenset[str]:
+    """The known faults that the drawing stays clear of."""
+    return frozenset(KNOWN) - set(request.config.getoption("--draw"))
+
+
+@pytest.fixture
+def runner(start_agent: StartAgent, tmp_path: Path, excluded: frozenset[str]) -> Iterator[Runner]:
     load = Load.build(tmp_path)
     agent = start_agent(configuration((), str(load.program)))
-    yield Runner(agent, tmp_path / "config0.yaml", load)
+    yield Runner(agent, tmp_path / "config0.yaml", load, excluded=excluded)
     assert "Traceback" not in agent.output()
 
 
 @pytest.fixture
-def cases(request: pytest.FixtureRequest) -> list[Case]:
+def cases(request: pytest.FixtureRequest, excluded: frozenset[str]) -> list[Case]:
     first, number = (request.config.getoption(name) for name in ("--first-seed", "--seeds"))
-    excluded = KNOWN.keys() - set(request.config.getoption("--draw"))
     fprobes = has("f[:[<group>/][<event>]]")
     return [draw(seed, fprobes=fprobes, excluded=excluded) for seed in range(first, first + number)]
 
