@@ -27,6 +27,19 @@ def shrink(case: Case, fails: Callable[[Case], bool], attempts: int = MOST_ATTEM
             return case
 
 
+def narrowed(items: Sequence[Item], fails: Callable[[Sequence[Item]], bool]) -> Sequence[Item]:
+    """Return the failing half of the failing half and so on; more than one item if no half fails alone."""
+    while len(items) > 1:
+        middle = len(items) // 2
+        for half in (items[:middle], items[middle:]):
+            if fails(half):
+                items = half
+                break
+        else:
+            return items
+    return items
+
+
 def steps(case: Case) -> Iterator[Case]:
     """The smaller cases to try, the greatest steps first."""
     first, second = case.phases

@@ -13,7 +13,7 @@ from tests.kernel.differential.known import KNOWN
 from tests.kernel.differential.load import Load, script
 from tests.kernel.differential.probes import configuration
 from tests.kernel.differential.run import Runner
-from tests.kernel.differential.shrink import shrink
+from tests.kernel.differential.shrink import narrowed, shrink
 
 pytestmark = pytest.mark.needs("kprobe_events")
 
@@ -67,12 +67,15 @@ def explained(runner: Runner, together: Sequence[Case], wrong: Sequence[str], *,
         return runner.run(some, busy=busy)
 
     named = [case for case in together if any(f"k{case.seed}_" in line for line in wrong)]
-    for case in (*named, *(case for case in together if case not in named)):
-        if alone := fails(case):
-            small = shrink(case, lambda smaller: bool(fails(smaller)))
-            return report(small, fails(small) or alone, str(runner.load.program), busy=busy)
+    for some in (named, together):
+        if some and fails(*some):
+            few = narrowed(some, lambda half: bool(fails(*half)))
+            if len(few) == 1:
+                small = shrink(few[0], lambda smaller: bool(fails(smaller)))
+                return report(small, fails(small), str(runner.load.program), busy=busy)
+            return "\n".join([f"the seeds {[case.seed for case in few]} fail only together:", *wrong])
     seeds = f"{together[0].seed} to {together[-1].seed}"
-    return "\n".join([f"the seeds {seeds} fail together, and none of them alone:", *wrong])
+    return "\n".join([f"the seeds {seeds} failed together, once:", *wrong])
 
 
 def report(case: Case, wrong: Sequence[str], program: str, *, busy: bool) -> str:

@@ -1,7 +1,9 @@
 """A failing case becomes as small as a person would make it, in a bounded number of attempts."""
 
+from collections.abc import Sequence
+
 from tests.kernel.differential.cases import Case, draw
-from tests.kernel.differential.shrink import MOST_ATTEMPTS, fewer, shrink
+from tests.kernel.differential.shrink import MOST_ATTEMPTS, fewer, narrowed, shrink
 
 
 def naps(case: Case) -> bool:
@@ -36,3 +38,15 @@ def test_attempts_are_bounded() -> None:
 def test_halves_come_before_single_items() -> None:
     assert [*fewer((1, 2, 3, 4))] == [(3, 4), (1, 2), (2, 3, 4), (1, 3, 4), (1, 2, 4), (1, 2, 3)]
     assert [*fewer((1,))] == [()]
+
+
+def test_a_failing_item_is_found_by_halves() -> None:
+    tried: list[tuple[int, ...]] = []
+
+    def fails(items: Sequence[int]) -> bool:
+        tried.append(tuple(items))
+        return 13 in items
+
+    assert [*narrowed(range(20), fails)] == [13]
+    assert len(tried) <= 10
+    assert [*narrowed(range(4), lambda items: {0, 3} <= set(items))] == [0, 1, 2, 3]
