@@ -15,10 +15,10 @@ image-packages := buildah catatonit debootstrap podman runc
 COMMAND ?= $(bin)/kprobe-exporter run $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check vmtest demo bench fuzz soak shell fixtures hooks clean .venv
+.PHONY: help run test check vmtest demo bench fuzz soak differential shell fixtures hooks clean .venv
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 run: .venv/runtime.stamp ## the agent on this machine, on :10435 (ARGS="--config FILE")
 	$(bin)/kprobe-exporter run $(ARGS)
@@ -53,6 +53,10 @@ fuzz: .venv/test.stamp ## wrong bytes for the parsers (ARGS="--seconds 60 pages 
 soak: .venv/test.stamp ## an agent under load for many minutes, written to docs/reliability.md (KERNEL=6.12 MINUTES=30)
 	@scripts/debian-packages $(suite-packages)
 	@$(bin)/python -m tests.faults.soaking $(KERNEL:%=--kernel %) $(MINUTES:%=--minutes %)
+
+differential: .venv/test.stamp ## drawn probes under drawn loads in a VM (KERNEL=6.1 SEEDS=10000 ARGS="--first-seed 7")
+	@scripts/debian-packages $(suite-packages)
+	@$(bin)/python -m tests.kernel.differential $(KERNEL:%=--kernel %) $(SEEDS:%=--seeds %) $(ARGS)
 
 shell: .venv/test.stamp ## a shell in a VM (KERNEL=6.12)
 	@scripts/debian-packages $(vm-packages)
