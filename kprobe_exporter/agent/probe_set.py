@@ -216,5 +216,6 @@ class ProbeSet:
     def _counts(self) -> KernelCounts:
         """Read the kernel's counts, in the poller's thread."""
         now = self._now
-        recorded = self._aggregator.recorded()
+        counted = {part.spec.probe for part in now.parts if part.hits is not None}
+        recorded = {name: n for name, n in self._aggregator.recorded().items() if name in counted}
         return replace(read_counts(self._instance, now.parts), epoch=now.epoch, recorded=recorded)

@@ -309,8 +309,8 @@ class KernelCounts:
     ``hits`` and ``misses`` are by probe, without those that the kernel does not count. ``lost`` is by
     reason, summed over all CPUs of our instance. ``buffer_bytes`` wait in the ring buffers. ``tables`` are
     by the id of the probe's layout, in the order of its specification. ``epoch`` is the aggregator's epoch
-    at the time when the list of events to read was made. ``recorded`` are the recorded events by probe that
-    had been read before ``hits`` were: no probe has fewer hits.
+    at the time when the list of events to read was made. ``recorded`` are the recorded events that had been
+    read before ``hits`` were, of the probes that a hist trigger counts: these have no fewer hits.
     """
 
     hits: Mapping[str, int] = field(default_factory=dict)

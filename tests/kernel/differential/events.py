@@ -30,7 +30,7 @@ class Event:
 class Joining:
     """The calls and pairs of one probe: those that were joined, and first halves that were told as unpaired.
 
-    ``waiting`` are beginnings of a pair whose end did not come.
+    ``waiting`` are beginnings of a pair whose end did not come, and may still do so.
     """
 
     events: list[Event]
@@ -89,7 +89,10 @@ def pairs(probe: Probe, firings: Iterable[Firing]) -> Joining:
             values = {**_own(first), "key": firing.a, "value": first.b, "other": firing.b}
             least, most = max(0, firing.begin - first.end), firing.end - first.begin
             result.events.append(Event(values, first.begin, firing.end, least, most))
-    result.waiting = len(opened)
+    if "tid" in probe.keys:
+        result.unpaired += len(opened)  # no thread outlives its load
+    else:
+        result.waiting = len(opened)
     return result
 
 

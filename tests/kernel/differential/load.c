@@ -59,16 +59,20 @@ static long now(void) {
 }
 
 /* One write of a short line to a pipe is atomic, so threads and processes share it without a lock. */
-static void record(int line, const char *point, const char *role, long a, long b, long begin, long least,
-                   long end, long result) {
+static void record_of(long tid, int line, const char *point, const char *role, long a, long b, long begin,
+                      long least, long end, long result) {
     char text[512];
-    long tid = syscall(SYS_gettid);
     int length = snprintf(text, sizeof text, "%d %s %s %ld %ld %ld %d %ld %ld %ld %ld ", line, point, role, a,
                           b, tid, sched_getcpu(), begin, least, end, result);
     for (int i = 0; i < 16 && comm[i]; i++)
         length += snprintf(text + length, sizeof text - length, "%02x", (unsigned char)comm[i]);
     text[length++] = '\n';
     if (write(1, text, length) != length) _exit(70);
+}
+
+static void record(int line, const char *point, const char *role, long a, long b, long begin, long least,
+                   long end, long result) {
+    record_of(syscall(SYS_gettid), line, point, role, a, b, begin, least, end, result);
 }
 
 /* The functions that are probed. */
@@ -166,14 +170,16 @@ static void value_in_this_image(int line, long value, const char *text) {
     record(line, "take_value", "call", value, 0, begin, 0, now(), result);
 }
 
-/* The new image ends the record of execve, whose begin is its first argument, and calls take_value. */
+/* The new image ends the record of execve, whose begin is its first argument, and calls take_value. The last
+ * argument is the id of the thread that called execve: it has its leader's id by then. */
 static void *execute(void *argument) {
     struct operation *op = argument;
-    char line[24], value[24], begin[24];
+    char line[24], value[24], begin[24], tid[24];
     snprintf(line, sizeof line, "%d", op->line);
     snprintf(value, sizeof value, "%ld", op->a);
+    snprintf(tid, sizeof tid, "%ld", syscall(SYS_gettid));
     snprintf(begin, sizeof begin, "%ld", now());
-    char *words[] = {program, begin, line, value, op->text, 0}, *none[] = {0};
+    char *words[] = {program, begin, line, value, op->text, tid, 0}, *none[] = {0};
     syscall(SYS_execve, program, words, none);
     _exit(71);
 }
@@ -188,10 +194,10 @@ static void execute_in_a_child(struct operation *op) {
     waitpid(child, 0, 0);
 }
 
-static void executed(const char *begin, int line) {
+static void executed(const char *begin, int line, long tid) {
     long end = now();
     prctl(PR_GET_NAME, comm);
-    record(line, "execve", "call", 0, 0, atol(begin), 0, end, 0);
+    record_of(tid, line, "execve", "call", 0, 0, atol(begin), 0, end, 0);
 }
 
 static void go_to(long cpu) {
@@ -274,8 +280,9 @@ static void read_script(void) {
 
 int main(int count, char **words) {
     program = words[0];
-    executed(words[1], count > 2 ? atoi(words[2]) : -1);
-    if (count > 2) {
+    if (count == 2) executed(words[1], -1, syscall(SYS_gettid));
+    else {
+        executed(words[1], atoi(words[2]), atol(words[5]));
         value_in_this_image(atoi(words[2]), atol(words[3]), words[4]);
         return 0;
     }

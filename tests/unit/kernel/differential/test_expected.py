@@ -109,6 +109,8 @@ def test_a_pair_is_the_last_beginning_and_the_next_end() -> None:
     assert value(result, LOST, reason="unpaired") == (2, 2)  # one was replaced, one waits at the end
     result = expected([((pair,), firings)])
     assert value(result, LOST, reason="unpaired") == (1, 1)
+    of_thread = Probe("p", "pair", "pair_begin", fetch, metrics=(metric,), keys=("key", "tid"))
+    assert value(expected([((of_thread,), firings)]), LOST, reason="unpaired") == (2, 2)
     assert value(result, "kprobe_seen", value="6") == frozenset({7.0})
     assert value(result, HITS, probe="p") == (3, 3)
 
