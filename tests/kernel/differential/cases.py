@@ -1,6 +1,6 @@
 """Draws a case from a seed: probes, a load, and the probes and the load after a reload."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -64,6 +64,13 @@ def merged(cases: Collection[Case], phase: int) -> Phase:
             for operation in case.phases[phase].operations
         ]
     return Phase(tuple(probes), (*operations, LAST))
+
+
+def joint(cases: Sequence[Case]) -> Case:
+    """Several cases as one, with the seed of the first. A load fires the probes of all cases."""
+    first, second = (merged(cases, phase) for phase in (0, 1))
+    phases = [Phase(phase.probes, phase.operations[:-1]) for phase in (first, second)]
+    return Case(cases[0].seed, (phases[0], phases[1]))
 
 
 def replaced(operation: Operation, thread: int) -> Operation:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import has
 from tests.kernel.conftest import StartAgent
-from tests.kernel.differential.cases import Case, draw
+from tests.kernel.differential.cases import Case, draw, joint
 from tests.kernel.differential.known import KNOWN
 from tests.kernel.differential.load import Load, script
 from tests.kernel.differential.probes import configuration
@@ -70,10 +70,9 @@ def explained(runner: Runner, together: Sequence[Case], wrong: Sequence[str], *,
     for some in (named, together):
         if some and fails(*some):
             few = narrowed(some, lambda half: bool(fails(*half)))
-            if len(few) == 1:
-                small = shrink(few[0], lambda smaller: bool(fails(smaller)))
-                return report(small, fails(small), str(runner.load.program), busy=busy)
-            return "\n".join([f"the seeds {[case.seed for case in few]} fail only together:", *wrong])
+            whole = few[0] if len(few) == 1 else joint(few)
+            small = shrink(whole, lambda smaller: bool(fails(smaller)))
+            return report(small, fails(small) or wrong, str(runner.load.program), busy=busy)
     seeds = f"{together[0].seed} to {together[-1].seed}"
     return "\n".join([f"the seeds {seeds} failed together, once:", *wrong])
 

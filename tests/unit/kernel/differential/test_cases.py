@@ -6,7 +6,7 @@ import pytest
 
 from kprobe_exporter.config import load
 from kprobe_exporter.labels import DECODERS
-from tests.kernel.differential.cases import LAST, MOST_AT_ONCE, THREADS, draw, merged
+from tests.kernel.differential.cases import LAST, MOST_AT_ONCE, THREADS, draw, joint, merged
 from tests.kernel.differential.known import KNOWN
 from tests.kernel.differential.load import Firing, Operation, parse, script
 from tests.kernel.differential.probes import configuration
@@ -48,6 +48,12 @@ def test_cases_share_a_load_but_no_thread() -> None:
     assert {operation.thread for operation in merged(cases[:1], 0).operations[:-1]} <= set(range(THREADS))
     keys = {(operation.a, operation.thread) for operation in operations if operation.name.startswith("pair_")}
     assert len(keys) == len({key for key, _ in keys})
+
+
+def test_several_cases_as_one_have_the_same_load() -> None:
+    cases = [draw(seed, fprobes=True) for seed in range(1, 6)]
+    for phase in (0, 1):
+        assert merged([joint(cases)], phase) == merged(cases, phase)
 
 
 def test_a_known_fault_is_drawn_when_it_is_asked_for() -> None:
