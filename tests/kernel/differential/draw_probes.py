@@ -44,8 +44,6 @@ class ProbeDrawing:
             return self._pair(name)
         point = POINTS[self._random.choice(sorted(POINTS))]
         kind = self._random.choice(point.kinds)
-        if point.name == "fork_inside" and kind == "ucall" and "fork_inside" in self._excluded:
-            kind = "uprobe"
         if point.name == "execve" and kind == "syscall" and self._random.random() < 0.5:
             kind = "enter"
         kind = kind if self._fprobes else WITHOUT_FPROBES.get(kind, kind)

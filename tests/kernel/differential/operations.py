@@ -58,7 +58,7 @@ class OperationDrawing:
                 operations.append(self._aside(thread))
             points = self._points if self._random.random() < 0.9 else sorted(self._draws)
             operations += self._draws[self._random.choice(points)](thread)
-        if "exit_inside" not in self._excluded and self._random.random() < 0.2:
+        if self._random.random() < 0.2:
             operations.append(Operation(self._random.randrange(threads), "quit_inside", self.number(), 1))
         return tuple(operations)
 
@@ -121,5 +121,5 @@ class OperationDrawing:
         return [Operation(thread, "getpriority", which, who)]
 
     def _execve(self, thread: int) -> list[Operation]:
-        of_a_thread = "exec_of_a_thread" not in self._excluded and self._random.random() < 0.5
-        return [Operation(thread, "execve", self.number(), int(of_a_thread), b"/path")]
+        of_a_thread = int(self._random.random() < 0.5)
+        return [Operation(thread, "execve", self.number(), of_a_thread, b"/path")]

@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +10,6 @@ from pathlib import Path
 from tests.kernel.differential.cases import Case, Phase, merged
 from tests.kernel.differential.compare import differences, fallen, samples
 from tests.kernel.differential.expected import EVENTS, HITS, LOST, Expected, Run, expected
-from tests.kernel.differential.known import KNOWN
 from tests.kernel.differential.load import Firing, Load, Operation
 from tests.kernel.differential.probes import Probe, configuration
 from tests.support.agent_process import AgentProcess, Metrics
@@ -44,7 +43,6 @@ class Runner:
     config: Path
     load: Load
     buffer: str = "4MiB"
-    excluded: Collection[str] = frozenset(KNOWN)
     last: Metrics | None = None
     falls: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -154,7 +152,7 @@ class Runner:
 
     def _unrecorded(self, before: Phase, phase: Phase) -> list[str]:
         """The probes that a reload under load added, and that have hits which are no events."""
-        if "hits_before_recording" in self.excluded or self.last is None:
+        if self.last is None:
             return []
         old = {probe.name for probe in before.probes}
         added = [probe for probe in phase.probes if probe.name not in old and probe.filter is None]

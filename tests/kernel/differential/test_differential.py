@@ -32,10 +32,10 @@ def excluded(request: pytest.FixtureRequest) -> frozenset[str]:
 
 
 @pytest.fixture
-def runner(start_agent: StartAgent, tmp_path: Path, excluded: frozenset[str]) -> Iterator[Runner]:
+def runner(start_agent: StartAgent, tmp_path: Path) -> Iterator[Runner]:
     load = Load.build(tmp_path)
     agent = start_agent(configuration((), str(load.program)))
-    yield Runner(agent, tmp_path / "config0.yaml", load, excluded=excluded)
+    yield Runner(agent, tmp_path / "config0.yaml", load)
     assert "Traceback" not in agent.output()
 
 
