@@ -77,6 +77,7 @@ class Pipeline:
             self._pairing.reset(join)
         if threads:
             self._identities.cgroups.lost()
+        self.consume(Batch())
 
     def prepare(self, probes: Iterable[Probe]) -> None:
         """Prepare what these probes need, so that no event has to wait for it.
@@ -120,6 +121,7 @@ class Pipeline:
             for flow in added:
                 self._join(flow)
             self._follow(ends)
+            self.consume(Batch())  # tells the calls that were open, without waiting for an event
             swap()
 
         call(change)

@@ -19,7 +19,7 @@ from kprobe_exporter.probing.attach import Attached
 from kprobe_exporter.service.shutdown import Shutdown
 from kprobe_exporter.source.reader import Reader
 from kprobe_exporter.tracefs.instance import Instance
-from kprobe_exporter.tracefs.poller import Poller, read_counts
+from kprobe_exporter.tracefs.poller import Poller, counted_by_trigger, read_counts
 from kprobe_exporter.tracefs.probes import Installed
 
 log = logging.getLogger(__name__)
@@ -216,6 +216,5 @@ class ProbeSet:
     def _counts(self) -> KernelCounts:
         """Read the kernel's counts, in the poller's thread."""
         now = self._now
-        counted = {part.spec.probe for part in now.parts if part.hits is not None}
-        recorded = {name: n for name, n in self._aggregator.recorded().items() if name in counted}
+        recorded = self._aggregator.recorded(counted_by_trigger(now.parts))
         return replace(read_counts(self._instance, now.parts), epoch=now.epoch, recorded=recorded)

@@ -344,10 +344,10 @@ class Aggregator:
             if probe.kernel_hits or probe.counted_here or probe.hits_before
         }
 
-    def recorded(self) -> dict[str, int]:
-        """Return how many events that are hits have arrived of each probe, as it is attached now."""
+    def recorded(self, names: Collection[str]) -> dict[str, int]:
+        """Return how many events that are hits have arrived of these probes, as they are attached now."""
         with self._lock:
-            return self._recorded()
+            return {name: number for name, number in self._recorded().items() if name in names}
 
     def arrivals(self) -> Arrivals:
         """Return what the audit compares."""

@@ -1,7 +1,7 @@
 """Counts events with the agent's aggregation, and makes the numbers of a table from them."""
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -93,9 +93,10 @@ class TraceCounts:
         """Count a batch of events."""
         self._aggregator.consume(batch)
 
-    def update(self, counts: KernelCounts) -> None:
-        """Take over the kernel's counts."""
-        self._aggregator.update_kernel(counts)
+    def update(self, counts: KernelCounts, counted_by_trigger: Collection[str]) -> None:
+        """Take over the kernel's counts. No event may have been consumed since they were read."""
+        recorded = self._aggregator.recorded(counted_by_trigger)
+        self._aggregator.update_kernel(replace(counts, recorded=recorded))
 
     def table(self, seconds: float, *, last: bool = False) -> CountTable:
         """Return the numbers ``seconds`` after the start; with ``last``, rates are over the whole trace."""

@@ -16,7 +16,7 @@ from kprobe_exporter.trace.output import Gone, Output
 from kprobe_exporter.trace.session import TracedThreads
 from kprobe_exporter.trace.table import columns, draw
 from kprobe_exporter.tracefs.instance import Instance
-from kprobe_exporter.tracefs.poller import read_counts
+from kprobe_exporter.tracefs.poller import counted_by_trigger, read_counts
 from kprobe_exporter.tracefs.profile import buffer_stats
 
 TURN = 0.1
@@ -82,7 +82,7 @@ def show_counts(
 
         def redraw(passed: float, *, last: bool = False) -> None:
             try:
-                counts.update(read_counts(instance, capture.parts))
+                counts.update(read_counts(instance, capture.parts), counted_by_trigger(capture.parts))
             except OSError as error:
                 raise TracefsError(f"the kernel's counts cannot be read: {error.strerror}.") from None
             table = counts.table(passed, last=last)

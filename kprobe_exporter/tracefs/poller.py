@@ -66,6 +66,11 @@ def read_counts(instance: Instance, probes: Sequence[Installed]) -> KernelCounts
     )
 
 
+def counted_by_trigger(probes: Iterable[Installed]) -> set[str]:
+    """Return the names of the probes whose hits a hist trigger counts while they record (see `HitCounter`)."""
+    return {probe.spec.probe for probe in probes if probe.hits is not None}
+
+
 def _hits(tables: Iterable[HistTable], readings: Iterable[HistReading]) -> int:
     """Return the hits of an unfiltered probe, each of which is in one of the tables that count events."""
     return sum(

@@ -234,7 +234,8 @@ def test_events_that_were_recorded_before_the_kernel_counted_are_hits() -> None:
     """Recording begins first, so some events are no hits of the kernel: how many is seen when it is quiet."""
     made = aggregator()
     made.consume(Batch([joined(1)], begun={3: 5}))
-    assert made.recorded() == {"read": 5}
+    assert made.recorded({"read"}) == {"read": 5}
+    assert made.recorded({"other"}) == {}
     made.update_kernel(KernelCounts(hits={"read": 2}, recorded={"read": 0}))
     assert made.copy().hits == {"read": 2}
     made.update_kernel(KernelCounts(hits={"read": 3}, recorded={"read": 5}))
