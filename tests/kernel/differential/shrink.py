@@ -1,6 +1,6 @@
 """Makes a failing case smaller by steps that a person would try, while it still fails."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -48,8 +48,9 @@ def steps(case: Case) -> Iterator[Case]:
         yield Case(case.seed, (first, nothing))
     if first.operations:
         yield Case(case.seed, (replace(first, operations=()), second))
-    for name in dict.fromkeys(probe.name for phase in case.phases for probe in phase.probes):
-        yield without_probe(case, name)
+    names = dict.fromkeys(probe.name for phase in case.phases for probe in phase.probes)
+    for some in fewer([*names]):
+        yield with_probes(case, some)
     for number, phase in enumerate(case.phases):
         for operations in fewer(phase.operations):
             yield _with(case, number, replace(phase, operations=operations))
@@ -91,10 +92,10 @@ def simplified(probe: Probe) -> Iterator[Probe]:
                 yield replace(probe, metrics=(*probe.metrics[:index], simpler, *probe.metrics[index + 1 :]))
 
 
-def without_probe(case: Case, name: str) -> Case:
-    """The same case without a probe, before and after its reload."""
+def with_probes(case: Case, names: Collection[str]) -> Case:
+    """The same case with only these probes, before and after its reload."""
     first, second = (
-        replace(phase, probes=tuple(probe for probe in phase.probes if probe.name != name))
+        replace(phase, probes=tuple(probe for probe in phase.probes if probe.name in names))
         for phase in case.phases
     )
     return Case(case.seed, (first, second))

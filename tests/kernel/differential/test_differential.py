@@ -21,6 +21,8 @@ AT_ONCE = 20
 """Cases that share a configuration and a load."""
 
 
+SHRINKING = 240
+"""Seconds for making a failing case smaller; tests/vm ends a suite in which no test ends for much longer."""
 MOST_LINES = 40
 """Differences of several cases that are printed before one of them is found."""
 
@@ -67,11 +69,12 @@ def explained(runner: Runner, together: Sequence[Case], wrong: Sequence[str], *,
         return runner.run(some, busy=busy)
 
     named = [case for case in together if any(f"k{case.seed}_" in line for line in wrong)]
+    end = time.monotonic() + SHRINKING
     for some in (named, together):
         if some and fails(*some):
             few = narrowed(some, lambda half: bool(fails(*half)))
             whole = few[0] if len(few) == 1 else joint(few)
-            small = shrink(whole, lambda smaller: bool(fails(smaller)))
+            small = shrink(whole, lambda smaller: time.monotonic() < end and bool(fails(smaller)))
             return report(small, fails(small) or wrong, str(runner.load.program), busy=busy)
     seeds = f"{together[0].seed} to {together[-1].seed}"
     return "\n".join([f"the seeds {seeds} failed together, once:", *wrong])
