@@ -67,7 +67,7 @@ def read_counts(instance: Instance, probes: Sequence[Installed]) -> KernelCounts
 
 
 def counted_by_trigger(probes: Iterable[Installed]) -> set[str]:
-    """Return the names of the probes whose hits a hist trigger counts while they record (see `HitCounter`)."""
+    """Return the names of the probes that record, and whose hits a hist trigger counts (see `HitCounter`)."""
     return {probe.spec.probe for probe in probes if probe.hits is not None}
 
 
