@@ -54,6 +54,7 @@ class _Table:
         self.feeds = [_feed(layout.layout_id, metrics, table, feed) for feed in table.feeds]
         self._readers = [_reader(layout, key) for key in table.keys]
         self._counts_passed = table.passed
+        self._overflow = 1 << (96 if table.high else 64)
         self._seen = 0, 0
         self._last: Mapping[Key, tuple[int, int]] = {}
 
@@ -67,13 +68,13 @@ class _Table:
         return (reading.hits - hits if self._counts_passed else 0), reading.dropped - dropped
 
     def grown(self, reading: HistReading) -> Iterator[Row]:
-        """Yield the rows that grew. A sum has 64 bits and may overflow."""
+        """Yield the rows that grew. A sum has 64 bits and may overflow; with upper halves it has 96."""
         last, self._last = self._last, reading.rows
         for key, (hits, total) in reading.rows.items():
             hits_before, sum_before = last.get(key, (0, 0))
             if hits < hits_before:
                 hits_before, sum_before = 0, 0
-            more, added = hits - hits_before, (total - sum_before) % (1 << 64)
+            more, added = hits - hits_before, (total - sum_before) % self._overflow
             if more or added:
                 yield tuple([read(raw) for read, raw in zip(self._readers, key, strict=True)]), more, added
 

@@ -8,7 +8,8 @@ class HistKey(NamedTuple):
     """One key of a hist trigger: ``name`` in the kernel's event, ``field`` in our records.
 
     The kernel prints every number as unsigned; ``bits`` and ``signed`` say how to convert it back. A
-    string has 0 bits. With ``log2`` the key is the exponent of the next power of two, not the value.
+    string has 0 bits. With ``log2`` the key is the exponent of the next power of two, not the value. ``high``
+    names the field that holds the value's upper 32 bits, if the event has it.
     """
 
     field: str
@@ -16,6 +17,7 @@ class HistKey(NamedTuple):
     bits: int = 64
     signed: bool = False
     log2: bool = False
+    high: str = ""
 
     def render(self) -> str:
         return f"{self.name}.log2" if self.log2 else self.name
@@ -44,7 +46,8 @@ class HistTable(NamedTuple):
 
     ``value`` is the field to sum, None where the rows need no sum. ``size`` is the number of rows that the
     kernel allocates. ``passed``: the table's hits count as events that passed the probe's filter; tables
-    of one probe that are marked so never count the same event twice.
+    of one probe that are marked so never count the same event twice. ``high`` is the field with the upper 32
+    bits of ``value``, summed too: from both the sum is known beyond its 64 bits.
     """
 
     keys: tuple[HistKey, ...]
@@ -53,18 +56,25 @@ class HistTable(NamedTuple):
     size: int
     feeds: tuple[HistFeed, ...]
     passed: bool = False
+    high: str = ""
+
+    @property
+    def vals(self) -> str:
+        """The summed fields, as the kernel spells them."""
+        return ",".join(name for name in (self.value, self.high) if name)
 
     @property
     def trigger(self) -> str:
         """The trigger in the kernel's syntax (event_hist_trigger_parse, kernel/trace/trace_events_hist.c)."""
         keys = ",".join(key.render() for key in self.keys)
-        vals = f":vals={self.value}" if self.value else ""
+        vals = f":vals={self.vals}" if self.value else ""
         condition = f" if {self.condition}" if self.condition else ""
         return f"hist:keys={keys}{vals}:size={self.size}{condition}"
 
 
 class HistReading(NamedTuple):
-    """A table as it was read: ``rows`` map keys to hits and sum, with numbers as the kernel prints them.
+    """A table as it was read: ``rows`` map keys to hits and sum, with numbers as the kernel prints them, but
+    for a sum with upper halves, which is whole.
 
     ``hits`` counts events that were added to a row, ``dropped`` events whose new key found the table full.
     """

@@ -6,7 +6,7 @@ from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.grammar.fetch import FetchArg, parse_fetch
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.model.values import STACK_POINTER, Arg, ArgKind, Layout, ProbeSpec, Unsupported
-from kprobe_exporter.plan.kernel import NO_HIST, aggregated, argument_keys
+from kprobe_exporter.plan.kernel import NO_HIST, aggregated, argument_keys, with_upper_halves
 from kprobe_exporter.plan.metric import COUNTED, events_for, filter_fields
 
 UNCOUNTED = "this kernel counts an fprobe in no other way"
@@ -38,6 +38,7 @@ def function_spec(
     is_return = target.kind.is_return
     args = [parse_fetch(text, name=name) for name, text in attach.fetch.items()]
     args = event_args(args, probe, attach, wanted, is_return=is_return)
+    written = with_upper_halves(args, probe, attach.returns if is_return else None)
     because = events_for(probe, attach, wanted) or (UNCOUNTED if fprobe and not hist else None)
     file, verb, place = _fprobe(target, probe.maxactive) if fprobe else _kprobe(target, probe.maxactive)
     made = ProbeSpec(
@@ -47,7 +48,7 @@ def function_spec(
         symbol=target.symbol,
         file=file,
         verb=verb,
-        body=" ".join([place, *(arg.render() for arg in args)]),
+        body=" ".join([place, *(arg.render() for arg in written)]),
         filter=attach.filter,
         layout=Layout(
             layout_id,
@@ -66,7 +67,7 @@ def function_spec(
     )
     if probe.aggregate != "kernel":
         return made
-    return aggregated(made, probe, attach.filter, argument_keys(args), {}, max_series)
+    return aggregated(made, probe, attach.filter, argument_keys(written), {}, max_series)
 
 
 def _kprobe(target: Target, maxactive: int) -> tuple[str, str, str]:

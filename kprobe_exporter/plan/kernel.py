@@ -6,7 +6,7 @@ from itertools import count
 
 from kprobe_exporter.config.values import Metric, Probe
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.fetch import FetchArg
+from kprobe_exporter.grammar.fetch import LONGEST, LONGEST_NAME, FetchArg
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.model.aggregation import RETURN_ERRORS, RETURN_VALUES
 from kprobe_exporter.model.hist import HistFeed, HistKey, HistTable, HistUse
@@ -31,12 +31,51 @@ ROWS = {"cpu": 1 << 10, "log2": MIN_ROWS, "value": 1 << 9}
 """Rows of a table without labels, by kind. Its keys: one per CPU, 65 powers of two, error values."""
 
 
+HIGH = "b32@32/64"
+"""The upper half of 64 bits, as a type of the kernel's (Documentation/trace/kprobetrace.rst)."""
+
+SIZES = frozenset({"size_t", "ssize_t"})
+"""Return types whose values are at most MAX_RW_COUNT, below 2^31, so that their sums never overflow."""
+
+
+def with_upper_halves(args: list[FetchArg], probe: Probe, returns: ReturnType | None) -> list[FetchArg]:
+    """Return what the event records with `aggregate: kernel`: also the upper half of each summed argument.
+
+    The kernel's sums have 64 bits, and those of 64-bit values may overflow.
+    """
+    if probe.aggregate != "kernel":
+        return args
+    summed = {metric.value for metric in probe.metrics if metric.value is not None}
+    if returns is not None and not returns.pointer:
+        summed.add("return")
+    if returns is not None and returns.name in SIZES:
+        summed.discard("return")
+    names = {arg.name for arg in args}
+    halves = [
+        FetchArg(_high(arg.name), arg.expression, HIGH)
+        for arg in args
+        if arg.name in summed and arg.value_kind == "int" and arg.size == 8 and arg.type != HIGH
+    ]
+    return [*args, *(half for half in halves if half.name not in names and len(half.body) <= LONGEST)]
+
+
+def _high(name: str) -> str:
+    return f"{name}_high"[:LONGEST_NAME]
+
+
 def argument_keys(args: list[FetchArg]) -> dict[str, HistKey]:
     """Return the arguments of a probe event that can be keys, and the thread's name if it is recorded."""
+    halves = {arg.name for arg in args if arg.type == HIGH}
     keys = {
-        arg.name: HistKey(arg.name, arg.name, arg.size * 8, arg.signed)
+        arg.name: HistKey(
+            arg.name,
+            arg.name,
+            arg.size * 8,
+            arg.signed,
+            high=_high(arg.name) if _high(arg.name) in halves else "",
+        )
         for arg in args
-        if arg.value_kind == "int"
+        if arg.value_kind == "int" and arg.name not in halves
     }
     if any(arg.name == "comm" for arg in args):
         keys["comm"] = HistKey("comm", "comm", 0)
@@ -170,7 +209,8 @@ class _Tables:
         if before is not None:
             self.found[same] = before._replace(feeds=before.feeds + feeds)
             return before.trigger
-        made = self.found[same] = HistTable(keys, summed_name, condition, rows, feeds)
+        high = summed.high if summed else ""
+        made = self.found[same] = HistTable(keys, summed_name, condition, rows, feeds, high=high)
         if not own:
             self.whole = [made.trigger]
         return made.trigger

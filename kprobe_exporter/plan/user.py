@@ -23,7 +23,7 @@ from kprobe_exporter.grammar.fetch import FetchArg, parse_fetch
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.model.values import Layout, ProbeSpec, Unsupported
 from kprobe_exporter.plan.function import event_args, layout_args
-from kprobe_exporter.plan.kernel import NO_HIST, aggregated, argument_keys
+from kprobe_exporter.plan.kernel import NO_HIST, aggregated, argument_keys, with_upper_halves
 from kprobe_exporter.plan.metric import COUNTED, events_for
 from kprobe_exporter.plan.registers import ARGUMENT, in_registers
 
@@ -56,6 +56,7 @@ def user_spec(
     except GrammarError as error:
         return Unsupported(str(target), error.message)
     args = event_args(args, probe, attach, wanted, is_return=is_return)
+    written = with_upper_halves(args, probe, attach.returns if is_return else None)
     because = events_for(probe, attach, wanted)
     symbol = target.symbol or f"{target.offset:#x}"
     made = ProbeSpec(
@@ -65,7 +66,7 @@ def user_spec(
         symbol=symbol,
         file="uprobe_events",
         verb="r" if is_return else "p",
-        body=" ".join([f"{target.path}:{code.offset:#x}", *(arg.render() for arg in args)]),
+        body=" ".join([f"{target.path}:{code.offset:#x}", *(arg.render() for arg in written)]),
         filter=attach.filter,
         layout=Layout(
             layout_id,
@@ -83,7 +84,7 @@ def user_spec(
     )
     if probe.aggregate != "kernel":
         return made
-    return aggregated(made, probe, attach.filter, argument_keys(args), {}, max_series)
+    return aggregated(made, probe, attach.filter, argument_keys(written), {}, max_series)
 
 
 def _fetched(name: str, text: str, target: Target, machine: str) -> FetchArg:

@@ -63,12 +63,23 @@ def _tables(text: bytes) -> Iterator[Shown]:
             key = tuple([_value(name, part) for name, part in zip(names, parts, strict=False)])
             hits, *sums = map(int, parts[len(names) :])
             hits_before, sum_before = rows.get(key, (0, 0))
-            rows[key] = hits_before + hits, sum_before + sum(sums)
+            rows[key] = hits_before + hits, sum_before + _sum(sums)
         totals = TOTALS.match(text, at)
         if totals is None:
             return
         at = totals.end()
         yield Shown(keys, vals, condition, HistReading(int(totals[1]), int(totals[2]), rows))
+
+
+def _sum(sums: Sequence[int]) -> int:
+    """Return the sum of a row's values. The kernel has 64 bits of it, and perhaps that of the upper halves.
+
+    The whole sum is above that of the upper halves, by less than 2^32 for each value.
+    """
+    if len(sums) < 2:
+        return sum(sums)
+    low, high = sums[0], sums[1] << 32
+    return high + (low - high) % (1 << 64)
 
 
 def _row(keys: Sequence[str], vals: Sequence[str]) -> bytes:
@@ -151,5 +162,5 @@ def share_name(event: str, keys: str, vals: str, condition: str | None) -> str:
 
 def _spelled(table: HistTable) -> tuple[str, str, str | None]:
     """Return a trigger's keys, values and condition as event_hist_trigger_print() spells them."""
-    vals = f"hitcount,{table.value}" if table.value else "hitcount"
+    vals = f"hitcount,{table.vals}" if table.value else "hitcount"
     return ",".join(key.render() for key in table.keys), vals, table.condition

@@ -15,6 +15,7 @@ from tests.support.provoked_calls import TIMES, fsyncs_of_a_pipe, opens_of_a_mis
 pytestmark = pytest.mark.needs("kprobe_events")
 
 BOUNDS = ("0.0", "1.0", "4.0", "16.0", "256.0", "4096.0", "+Inf")
+FAR, MANY = 2**62, 50
 SIZES = (0, 1, 2, 3, 4, 5, 8, 15, 16, 17, 255, 256, 257, 4096, 4097, 65536)
 
 
@@ -266,3 +267,33 @@ def test_probes_on_one_tracepoint_do_not_meet(
         assert metrics.value("kprobe_return_value_count", probe=name) == TIMES
     assert metrics.value("kprobe_hits_total", probe="all") == TIMES
     assert entries() == before
+
+
+def test_sums_beyond_64_bits(start_agent: StartAgent, tid: int, other: ThreadPoolExecutor) -> None:
+    """Within one reading of the kernel's tables, whose sums have 64 bits."""
+    agent = start_agent(f"""
+probes:
+  - name: seeks
+    attach: kprobe:__x64_sys_lseek
+    fetch: {{offset: "+104($arg1):u64"}}
+    filter: "common_pid == {tid} && offset >= {FAR}"
+    aggregate: kernel
+    metrics:
+      - {{counter: offsets_total, value: offset, labels: [tid]}}
+      - {{histogram: offset, value: offset, buckets: [1, {FAR}]}}
+""")
+
+    def seek() -> None:
+        for number in range(MANY):
+            with pytest.raises(OSError, match="Illegal seek"):
+                os.lseek(pipe, FAR + number, os.SEEK_SET)
+
+    pipe, write = os.pipe()
+    other.submit(seek).result()
+    metrics = fresh(agent)
+    total = float(sum(FAR + number for number in range(MANY)))
+    assert metrics.value("kprobe_offsets_total", tid=str(tid)) == total
+    assert metrics.value("kprobe_offset_sum") == total
+    assert metrics.value("kprobe_offset_count") == MANY
+    os.close(pipe)
+    os.close(write)

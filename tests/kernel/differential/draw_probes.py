@@ -122,7 +122,7 @@ class ProbeDrawing:
 
     def _metric(self, probe: Probe, name: str) -> Metric:
         values = sorted(self._numbers(probe))
-        if probe.kernel and "wide_sums" in self._excluded:
+        if probe.kernel and probe.kind in ("enter", "exit") and "wide_sums" in self._excluded:
             narrow = {"s8", "s16", "s32", "u8", "u16", "u32", "x16", "int"}
             values = [field for field in values if self._numbers(probe)[field] in narrow]
         if probe.joined:

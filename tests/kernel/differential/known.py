@@ -6,7 +6,7 @@ from types import MappingProxyType
 KNOWN: Mapping[str, str] = MappingProxyType(
     {
         "large_records": "An event whose record is larger than a page vanishes: a path of 4,000 bytes.",
-        "wide_sums": "With `aggregate: kernel`, sums of one poll wrap beyond 2^63.",
+        "wide_sums": "With `aggregate: kernel`, sums of a tracepoint's own fields wrap at 2^64 in a poll.",
     }
 )
 """Names of exclusions, each with the fault in a sentence. `--draw NAME` draws what one of them leaves out."""

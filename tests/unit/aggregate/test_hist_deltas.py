@@ -81,6 +81,16 @@ def test_a_sum_that_ran_over() -> None:
     assert made.since([reading({(b"a", 1): (2, 4)})]).tallies == [Tally(3, 0, (1, b"a"), 1, 5)]
 
 
+def test_a_sum_of_whole_values_that_ran_over() -> None:
+    made = tables(COUNTED._replace(value="n", high="n_high"))
+    made.since([reading({(b"a", 1): (1, 2**64 - 1)})])
+    assert made.since([reading({(b"a", 1): (2, 2**70)})]).tallies == [
+        Tally(3, 0, (1, b"a"), 1, 2**70 - 2**64 + 1)
+    ]
+    made.since([reading({(b"a", 1): (3, 2**96 - 1)})])
+    assert made.since([reading({(b"a", 1): (4, 4)})]).tallies == [Tally(3, 0, (1, b"a"), 1, 5)]
+
+
 def test_numbers_by_their_width() -> None:
     """A key is printed sign-extended if it is alone, else zero-extended; the width of a long is a guess."""
     narrow = HistTable((HistKey("n", "n", 32, signed=True),), None, None, 128, (HistFeed(0, "add", (0,)),))

@@ -89,7 +89,8 @@ def histogram(*fields: str, value: str) -> Metric:
             (counter("comm"),),
             [
                 "hist:keys=comm:size=4096 if return != 0",
-                f"hist:keys=return.log2:vals=return:size=128 if (return != 0) && (return > 0 && {NOT_WIDE})",
+                f"hist:keys=return.log2:vals=return,return_high:size=128"
+                f" if (return != 0) && (return > 0 && {NOT_WIDE})",
                 "hist:keys=return:size=512"
                 f" if (return != 0) && ((return <= 0 && return >= -4095) || ({WIDE}))",
             ],

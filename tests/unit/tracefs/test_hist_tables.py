@@ -68,6 +68,19 @@ def test_whatever_the_names(tables: list[dict[tuple[bytes, int], int]], width: i
         assert one.reading.rows == expected
 
 
+@given(st.lists(numbers, min_size=1, max_size=50))
+def test_a_sum_of_more_than_64_bits(values: list[int]) -> None:
+    """The kernel adds up the values, and their upper halves, in 64 bits each (hist_trigger_elt_update())."""
+    low, high = sum(values) % 2**64, sum(value >> 32 for value in values)
+    [shown] = parse_hist(
+        b"# event histogram\n#\n# trigger info: hist:keys=common_cpu:vals=hitcount,n,n_high:sort=hitcount"
+        b":size=128 [active]\n#\n\n{ common_cpu:          0 } hitcount: %10d  n: %10d  n_high: %10d\n\n"
+        b"Totals:\n    Hits: %d\n    Entries: 1\n    Dropped: 0\n" % (len(values), low, high, len(values))
+    )
+    assert shown.vals == "hitcount,n,n_high"
+    assert shown.reading.rows == {(0,): (len(values), sum(values))}
+
+
 @given(st.binary())
 def test_any_bytes(text: bytes) -> None:
     assert parse_hist(text) == []
