@@ -33,6 +33,7 @@ KERNELS = {
             elsewhere=(
                 "tests/faults/test_faults.py",
                 "tests/faults/test_machine.py",
+                "tests/kernel/differential/test_oracles.py",
                 "tests/kernel/test_doctor.py",
                 "tests/kernel/test_documented.py",
                 "tests/kernel/test_list.py",
