@@ -124,7 +124,10 @@ class AlternativeBuilder:
         kind = self.target.kind
         fetched = kind is Kind.TRACEPOINT and "return" in self.fetch
         if kind.is_return or kind.is_call or fetched:
-            return return_type(name or "long")
+            found = return_type(name or "long")
+            # A system call's tracepoint holds a C long: its upper half is never garbage.
+            whole = kind is Kind.SYSCALL or self.target.system == "syscalls"
+            return found._replace(wide=False) if whole else found
         if self.own.returns is not None:
             self.report((*self.path, "returns"), f"{self.target} has no return value to read")
         return None

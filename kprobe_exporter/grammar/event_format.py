@@ -49,7 +49,7 @@ class FormatField(NamedTuple):
     """One field of an event's record. ``offset`` and ``size`` are in bytes; ``text`` marks a string in it.
 
     ``length`` is the length of an array; 0 if the field is no array or if each record holds the length.
-    ``narrow``: it is the part of a register that its C type has. The kernel knows the whole register only.
+    ``narrow``: it is read by its C type, of which the kernel knows nothing: it is part of a register, say.
     """
 
     name: str
@@ -122,8 +122,12 @@ def _narrowed(field: FormatField) -> FormatField:
     narrow = NARROW.get(field.type.removeprefix("const "))
     if narrow is None or field.size != REGISTER:
         return field
-    size, signed = narrow
-    offset = field.offset + (0 if sys.byteorder == "little" else REGISTER - size)
+    return read_as(field, *narrow)
+
+
+def read_as(field: FormatField, size: int, signed: bool) -> FormatField:
+    """Return a number's field as read by a C type of ``size`` bytes, which are at most the field's own."""
+    offset = field.offset + (0 if sys.byteorder == "little" else field.size - size)
     return field._replace(offset=offset, size=size, signed=signed, narrow=True)
 
 

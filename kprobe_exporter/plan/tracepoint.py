@@ -6,7 +6,13 @@ from functools import partial
 
 from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.event_format import EventFormat, FormatField, parse_format, text_pattern
+from kprobe_exporter.grammar.event_format import (
+    EventFormat,
+    FormatField,
+    parse_format,
+    read_as,
+    text_pattern,
+)
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.model.hist import HistKey
 from kprobe_exporter.model.values import Arg, ArgKind, Layout, ProbeSpec, Unsupported
@@ -39,7 +45,7 @@ def tracepoint_specs(
     if text is None:
         return [Unsupported(str(target), f"this kernel has no tracepoint {target.system}:{target.event}")]
     try:
-        form = parse_format(text)
+        form = _typed(parse_format(text), attach)
         used = _fields(attach, form)
     except GrammarError as error:
         return [Unsupported(str(target), error.message)]
@@ -100,6 +106,21 @@ def _in_kernel(
         aggregated(replace(bare, layout=layout), probe, only, keys, used, max_series),
         on_eprobe,
     ]
+
+
+def _typed(form: EventFormat, attach: Attach) -> EventFormat:
+    """Return the form with the field that is the return value read by its declared type.
+
+    The field of a system call's return is a ``long``, whatever its C type is.
+    """
+    field = form.fields.get(attach.fetch.get("return", ""))
+    fetch = attach.returns.fetch if attach.returns else None
+    if field is None or field.array or fetch is None or fetch[0] not in "su":
+        return form
+    size, signed = int(fetch[1:]) // 8, fetch[0] == "s"
+    if size > field.size or (size, signed) == (field.size, field.signed):
+        return form
+    return form._replace(fields={**form.fields, field.name: read_as(field, size, signed)})
 
 
 def _fields(attach: Attach, form: EventFormat) -> dict[str, str]:
@@ -232,8 +253,9 @@ def _page_args(form: EventFormat, shown: dict[str, str], wanted: set[str]) -> tu
     for name, field in shown.items():
         found = form.fields[field]
         kind: ArgKind = "str" if found.text else "bare" if found.array else "int"
-        length = f"{_element(found)}[{found.length}]" if kind == "bare" else ""
-        args.append(Arg(name, kind, type=length, field=field, pointer=_is_pointer(form, field)))
+        read = f"{_element(found)}[{found.length}]" if kind == "bare" else ""
+        read = _element(found) if found.narrow else read
+        args.append(Arg(name, kind, type=read, field=field, pointer=_is_pointer(form, field)))
     if "comm" in wanted - shown.keys():
         args.append(Arg("comm", "comm"))
     return b"", tuple(args)
@@ -258,8 +280,10 @@ def _kernel_filters(
     parsed = parse_filter(text).rename(attach.fetch)
     for name in sorted(parsed.fields & form.fields.keys()):
         if form.fields[name].narrow:
-            size = form.fields[name].size
-            return Unsupported(spec.target, f"the kernel would compare 8 bytes of '{name}', not its {size}")
+            read = _element(form.fields[name])
+            return Unsupported(
+                spec.target, f"the kernel would compare '{name}' as it is recorded, not as {read}"
+            )
     return replace(spec, filter=parsed.render())
 
 

@@ -1,7 +1,10 @@
 """Values are those that the traced program gave, with the width, sign and order that it gave them."""
 
 import ctypes
+import errno
+import os
 import platform
+import tempfile
 
 import pytest
 
@@ -14,6 +17,7 @@ TIMES = 21
 DFD = -77
 REGISTERS = (DFD % (1 << 32), DFD % (1 << 64))
 """Both hold the int DFD: a program may leave anything in the register's upper half."""
+BELOW_4_GIB = (1 << 32) - 100
 
 
 def openat() -> None:
@@ -67,3 +71,35 @@ probes:
     assert metrics.labels("kprobe_opened_total") == [{"dfd": str(DFD)}]
     assert metrics.value("kprobe_opened_total", dfd=str(DFD)) == 2 * TIMES
     assert metrics.value("kprobe_exporter_events_lost_total", reason="negative") == 2 * TIMES
+
+
+@pytest.mark.parametrize("source", ["binary", "text"])
+def test_a_return_value_of_a_system_call(start_agent: StartAgent, source: str) -> None:
+    """Just below 4 GiB an offset is no error, in a whole long. Another type is a part of it."""
+    agent = start_agent(f"""
+global: {{source: {source}}}
+probes:
+  - name: whole
+    attach: syscall:lseek
+    filter: "common_pid == {kernel_tid()}"
+    metrics: [{{counter: whole_total, labels: [return]}}]
+  - name: narrow
+    attach: tracepoint:syscalls:sys_exit_lseek
+    fetch: {{return: ret}}
+    returns: u32
+    filter: "return > 4000000000 && common_pid == {kernel_tid()}"
+    metrics: [{{counter: narrow_total, labels: [return]}}]
+""")
+    for _ in range(TIMES):
+        assert LIBC.lseek64(-1, ctypes.c_int64(0), 0) == -1
+    with tempfile.TemporaryFile() as file:
+        for _ in range(TIMES):
+            assert os.lseek(file.fileno(), BELOW_4_GIB, os.SEEK_SET) == BELOW_4_GIB
+    metrics = agent.scrape()
+    bad = -errno.EBADF
+    assert metrics.value("kprobe_whole_total", **{"return": str(bad)}) == TIMES
+    assert metrics.value("kprobe_whole_total", **{"return": str(BELOW_4_GIB)}) == TIMES
+    assert metrics.value("kprobe_return_errors_total", probe="whole", errno="EBADF") == TIMES
+    assert [one["errno"] for one in metrics.labels("kprobe_return_errors_total")] == ["EBADF"]
+    assert metrics.value("kprobe_narrow_total", **{"return": str(bad % (1 << 32))}) == TIMES
+    assert metrics.value("kprobe_narrow_total", **{"return": str(BELOW_4_GIB)}) == TIMES

@@ -50,9 +50,9 @@ class ProbeDrawing:
         probe = Probe(name, kind, point.name)
         if kind in RETURNS | CALLS:
             probe = replace(probe, returns=self._random.choice(RETURN_TYPES))
-        if kind in ("exit", "syscall"):  # these have the tracepoint's own long, whatever `returns` says
-            without = "void" if kind == "syscall" else ""
-            probe = replace(probe, returns="long" if self._random.random() < 0.8 else without)
+        if kind == "exit":
+            types = ["" if one == "void" else one for one in RETURN_TYPES]
+            probe = replace(probe, returns=self._random.choice(types))
         probe = replace(probe, fetch=self._fetch(probe))
         if self._random.random() < 0.4:
             probe = replace(probe, filter=self._condition(probe))

@@ -64,6 +64,8 @@ def test_a_system_call_returns_ret(
     assert whole.begins[0].fetch == {"path": "filename"}
     assert whole.end
     assert whole.end.fetch == fetched
+    assert whole.end.returns
+    assert not whole.end.returns.wide  # the tracepoint's long is whole, as a register is not
 
 
 @pytest.mark.parametrize("to", ["call:f", "syscall:f"])

@@ -11,6 +11,7 @@ from kprobe_exporter.grammar.definition import parse_definition
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.values import Arg, LabelSpec, MetricSpec, ProbeMetrics, ProbeSpec, Unsupported
 from kprobe_exporter.plan import Kernel, ProbePlan, fields_used, metric_spec, plan_probe, wants_tgid
+from kprobe_exporter.plan.shape import shape
 from tests.support.planned import EXEC, EXIT, SWITCH, attach, counter, formats, probe
 from tests.unit.captured import KERNELS, Captured
 
@@ -135,8 +136,22 @@ def test_a_system_calls_argument_has_the_width_and_sign_of_its_type() -> None:
     assert by_agent.residual_filter is not None
     assert by_agent.residual_filter.test({"dfd": -100})
     assert by_kernel == Unsupported(
-        "tracepoint:syscalls:sys_enter_openat", "the kernel would compare 8 bytes of 'dfd', not its 4"
+        "tracepoint:syscalls:sys_enter_openat", "the kernel would compare 'dfd' as it is recorded, not as s32"
     )
+
+
+def test_a_system_calls_return_value_is_read_by_its_type() -> None:
+    """The event holds a long, whatever the system call's C type is."""
+    way = attach("tracepoint:syscalls:sys_exit_openat", "u32", "return > 7", **{"return": "ret"})
+    pages = Kernel(formats, counts_tracepoints=True, binary=True)
+    eprobe, by_kernel, by_agent = plan(probe(way, metrics=(counter("return"),)), kernel=pages).alternatives
+    assert isinstance(eprobe, ProbeSpec)
+    assert eprobe.body == "syscalls.sys_exit_openat return=$ret:u32"
+    assert isinstance(by_kernel, Unsupported)
+    assert isinstance(by_agent, ProbeSpec)
+    assert by_agent.layout.args == (Arg("return", "int", type="u32", field="ret"),)
+    place = shape(by_agent.layout, formats("syscalls", "sys_exit_openat") or "").fields[0]
+    assert (place.kind, place.size) == ("unsigned", 4)
 
 
 def test_strings_go_last() -> None:
