@@ -36,6 +36,7 @@ KERNELS = {
                 "tests/kernel/differential/test_oracles.py",
                 "tests/kernel/test_doctor.py",
                 "tests/kernel/test_documented.py",
+                "tests/kernel/test_lifecycle.py",
                 "tests/kernel/test_list.py",
                 "tests/kernel/test_otlp.py",
                 "tests/kernel/test_readme.py",
