@@ -9,6 +9,8 @@ import pytest
 from tests.kernel.conftest import StartAgent
 from tests.support.kernel_ids import kernel_tid
 
+pytestmark = pytest.mark.needs("kprobe_events")
+
 SYSCALLS = {"x86_64": "__x64_sys_chdir", "aarch64": "__arm64_sys_chdir"}
 POINTER = {"x86_64": "+u0(+112(%di))", "aarch64": "+u0(+0(%x0))"}[platform.machine()]
 """The path of chdir is the first argument in the registers (struct pt_regs) that the function is given."""
