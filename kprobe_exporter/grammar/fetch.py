@@ -48,7 +48,11 @@ class _Type(NamedTuple):
     need: Need | None = None
 
 
-_TYPES = {f"{sign}{bits}": _Type(bits // 8, sign == "s") for sign in "usx" for bits in (8, 16, 32, 64)}
+INTEGERS = {f"{sign}{bits}": (bits // 8, sign == "s") for sign in "us" for bits in (8, 16, 32, 64)}
+"""The types of plain numbers: bytes, and whether they are signed."""
+
+_TYPES = {name: _Type(*read) for name, read in INTEGERS.items()}
+_TYPES |= {f"x{bits}": _Type(bits // 8) for bits in (8, 16, 32, 64)}
 _TYPES |= {
     "char": _Type(1, kind="char", need=Need.CHAR),
     "symbol": _Type(8, kind="bare"),

@@ -4,10 +4,10 @@ import re
 
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.event_format import FormatField, parse_format, read_as
+from kprobe_exporter.grammar.fetch import INTEGERS
 from kprobe_exporter.model.record_layout import Field, FieldKind, Geometry, Shape, StackLayout
 from kprobe_exporter.model.values import Arg, Layout
 
-INTEGER = re.compile(r"([su])(8|16|32|64)")
 ARRAY_TYPE = re.compile(r"(\w+)\[(\d+)\]")
 HEADER = re.compile(r"field: (\w+) (\w+);\s*offset:(\d{1,9});\s*size:(\d{1,9});")
 EVENT_HEADER = {
@@ -78,8 +78,8 @@ def _field(arg: Arg, known: dict[str, FormatField], event: str, probe: bool) -> 
         return Field(_string_kind(found), found.offset, found.size, fault=probe)
     if found.array or "[" in arg.type:
         return _array(arg, found, event)
-    if not probe and (typed := INTEGER.fullmatch(arg.type)):
-        found = read_as(found, int(typed[2]) // 8, typed[1] == "s")
+    if not probe and (typed := INTEGERS.get(arg.type)):
+        found = read_as(found, *typed)
     return Field(_number_kind(arg, found, event), found.offset, found.size)
 
 

@@ -13,6 +13,7 @@ from kprobe_exporter.grammar.event_format import (
     read_as,
     text_pattern,
 )
+from kprobe_exporter.grammar.fetch import INTEGERS
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.model.hist import HistKey
 from kprobe_exporter.model.values import Arg, ArgKind, Layout, ProbeSpec, Unsupported
@@ -114,13 +115,12 @@ def _typed(form: EventFormat, attach: Attach) -> EventFormat:
     The field of a system call's return is a ``long``, whatever its C type is.
     """
     field = form.fields.get(attach.fetch.get("return", ""))
-    fetch = attach.returns.fetch if attach.returns else None
-    if field is None or field.array or fetch is None or fetch[0] not in "su":
+    typed = INTEGERS.get(attach.returns.fetch or "") if attach.returns else None
+    if field is None or field.array or typed is None:
         return form
-    size, signed = int(fetch[1:]) // 8, fetch[0] == "s"
-    if size > field.size or (size, signed) == (field.size, field.signed):
+    if typed[0] > field.size or typed == (field.size, field.signed):
         return form
-    return form._replace(fields={**form.fields, field.name: read_as(field, size, signed)})
+    return form._replace(fields={**form.fields, field.name: read_as(field, *typed)})
 
 
 def _fields(attach: Attach, form: EventFormat) -> dict[str, str]:
@@ -253,8 +253,8 @@ def _page_args(form: EventFormat, shown: dict[str, str], wanted: set[str]) -> tu
     for name, field in shown.items():
         found = form.fields[field]
         kind: ArgKind = "str" if found.text else "bare" if found.array else "int"
-        read = f"{_element(found)}[{found.length}]" if kind == "bare" else ""
-        read = _element(found) if found.narrow else read
+        element = _element(found)
+        read = f"{element}[{found.length}]" if kind == "bare" else element if found.narrow else ""
         args.append(Arg(name, kind, type=read, field=field, pointer=_is_pointer(form, field)))
     if "comm" in wanted - shown.keys():
         args.append(Arg("comm", "comm"))
