@@ -64,11 +64,11 @@ class Client:
     def turn_to_go(self) -> tuple[bool, bool, float]:
         """The order in which clients are dropped for others.
 
-        First go those that never sent a request, then those that pipeline or for which the server does
-        nothing; of each the one that has waited longest.
+        First go those that pipeline, then those for which the server has nothing to do; of each the one that
+        has waited longest.
         """
-        working = self.talk is not None and self.talk.is_answering() and not self.talk.pipelines
-        return self.talk is not None, working, self.since
+        pipelines = self.talk is not None and self.talk.pipelines
+        return not pipelines, self.is_answering, self.since
 
     def is_gone(self) -> bool:
         """Return whether nothing can be sent to this client any more."""

@@ -46,8 +46,8 @@ class Passwords:
         """Return whether a user of this name has this password.
 
         ``network`` is the client's, which takes turns with others. If the client ``is_gone`` by then, its
-        password is not checked, and does not match. An unknown name takes as long as a known one: it is checked against the hash of one
-        of the users, always the same for this name.
+        password is not checked, and does not match. An unknown name takes as long as a known one: it is
+        checked against the hash of one of the users, always the same for this name.
         """
         hashed = users.get(name)
         digest = self._digest(name, hashed or b"", password)

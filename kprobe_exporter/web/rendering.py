@@ -68,7 +68,7 @@ class Renderer:
 
 
 class Unsent:
-    """The renderings that clients have not taken yet. Above ``limit`` bytes the slowest clients are dropped."""
+    """What clients have not taken yet. Above ``limit`` bytes the slowest clients are dropped."""
 
     def __init__(self, limit: int = MAX_UNSENT) -> None:
         self._limit = limit
@@ -88,7 +88,7 @@ class Unsent:
                 self._clients.pop(rendering, None)
 
     def _drop_slowest(self) -> None:
-        """Drop the clients that still take the oldest rendering, until the others fit. The latest may stay."""
+        """Drop the clients of the oldest rendering, until the others fit. The latest may stay."""
         while len(self._clients) > 1 and sum(len(one.body) for one in self._clients) > self._limit:
             for client in self._clients.pop(next(iter(self._clients))):
                 client.drop()

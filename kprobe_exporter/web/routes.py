@@ -29,8 +29,9 @@ from kprobe_exporter.web.status import render_status
 
 log = logging.getLogger("kprobe_exporter.web")
 
-# The interpreter's lock lets one thread render at a time: more threads would only hold more memory.
-_WORKERS = 4
+# The interpreter's lock lets one thread render at a time, so more threads would only hold more memory. The
+# second one renders while the first waits for the kernel.
+_WORKERS = 2
 
 # Bytes of a response, below which gzip's header costs more than compression saves.
 _GZIP_FROM = 500
@@ -69,13 +70,13 @@ def create_app(
 ) -> ASGIApp:
     """Return the application. ``ready`` returns None, or why not; without ``reload``, reloading is forbidden.
 
-    ``snapshot`` and ``reload`` are called in 4 worker threads, ``reload`` by one at a time, and ``ready`` in
-    one of its own, so the event loop answers other requests while they wait. An exception becomes one line
-    for the client and one in the log. ``settings`` is called in the event loop, at each request.
+    ``snapshot`` is called in 2 worker threads, and ``ready`` and ``reload`` each in one of its own, so the
+    event loop answers other requests while they wait. An exception becomes one line for the client and one
+    in the log. ``settings`` is called in the event loop, at each request.
     """
     check_telemetry_path(telemetry_path)
     exposition = Exposition(snapshot)
-    workers, watcher = _Workers(_WORKERS, "web"), _Workers(1, "ready")
+    workers, watcher, reloader = _Workers(_WORKERS, "web"), _Workers(1, "ready"), _Workers(1, "reload")
 
     async def metrics(request: Request) -> Response:
         accept = ",".join(request.headers.getlist("accept"))
@@ -110,7 +111,7 @@ def create_app(
             Route(telemetry_path, metrics),
             Route("/-/healthy", healthy),
             Route("/-/ready", watcher.endpoint(readiness)),
-            Route("/-/reload", _reloading(workers, reload), methods=["POST"]),
+            Route("/-/reload", _reloading(reloader, reload), methods=["POST"]),
         ],
         exception_handlers={HTTPException: _refuse},
     )
