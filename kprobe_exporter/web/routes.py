@@ -4,7 +4,7 @@ import asyncio
 import gzip
 import logging
 import re
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 
@@ -20,7 +20,7 @@ from kprobe_exporter.export.negotiate import accepts_gzip
 from kprobe_exporter.export.prometheus import Exposition, wants_openmetrics
 from kprobe_exporter.model.values import Snapshot
 from kprobe_exporter.web.auth import Access
-from kprobe_exporter.web.limits import RequestLimits
+from kprobe_exporter.web.limits import RequestLimits, check_allowed_hosts
 from kprobe_exporter.web.page import CONTENT_SECURITY_POLICY
 from kprobe_exporter.web.rendering import ClientsGone, Renderer, Rendering, SharedResponse, Unsent
 from kprobe_exporter.web.responses import NOSNIFF, line
@@ -67,14 +67,17 @@ def create_app(
     *,
     reload: Reload | None = None,
     settings: Callable[[], WebSettings] = WebSettings,
+    allowed_hosts: Collection[str] = (),
 ) -> ASGIApp:
     """Return the application. ``ready`` returns None, or why not; without ``reload``, reloading is forbidden.
 
     ``snapshot`` is called in 2 worker threads, and ``ready`` and ``reload`` each in one of its own, so the
     event loop answers other requests while they wait. An exception becomes one line for the client and one
-    in the log. ``settings`` is called in the event loop, at each request.
+    in the log. ``settings`` is called in the event loop, at each request. ``allowed_hosts``: see
+    ``RequestLimits``.
     """
     check_telemetry_path(telemetry_path)
+    check_allowed_hosts(allowed_hosts)
     exposition = Exposition(snapshot)
     workers, watcher, reloader = _Workers(_WORKERS, "web"), _Workers(1, "ready"), _Workers(1, "reload")
 
@@ -117,7 +120,7 @@ def create_app(
     )
     # /metrics/ is an unknown path and is not redirected.
     app.router.redirect_slashes = False
-    return RequestLimits(Access(app, settings))
+    return RequestLimits(Access(app, settings), allowed_hosts)
 
 
 def _reloading(workers: "_Workers", reload: Reload | None) -> Callable[[Request], Awaitable[Response]]:
