@@ -56,7 +56,7 @@ class Exposition:
         """Return the body and its content type for an Accept header and the values of ``name[]``."""
         start = self._clock()
         families = (*self._snapshot().families, self._duration_family())
-        as_openmetrics = _wants_openmetrics(accept)
+        as_openmetrics = wants_openmetrics(accept)
         scrape = _Scrape(families, self._process, frozenset(names), as_openmetrics)
         if as_openmetrics:
             # All our names use the old character set, so every escaping gives the same bytes. The
@@ -162,7 +162,7 @@ def _utf8(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
-def _wants_openmetrics(accept: str) -> bool:
+def wants_openmetrics(accept: str) -> bool:
     """Whether the client prefers OpenMetrics 1.0 to the text format, or accepts both equally.
 
     The client library's choose_encoder is not used: it ignores q-values, promises any version that is
