@@ -16,7 +16,7 @@ class Exhausted(Exception):
     """The budget is spent. The message is a clause after the file's name."""
 
 
-class Budget:
+class ReadingBudget:
     """The bytes and the time that are left for one question about one file."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Budget:
 class Metered:
     """A file whose reads are taken from a budget. It has what pyelftools needs of a stream."""
 
-    def __init__(self, stream: IO[bytes], budget: Budget) -> None:
+    def __init__(self, stream: IO[bytes], budget: ReadingBudget) -> None:
         self._stream, self._budget = stream, budget
         self.seek, self.tell = stream.seek, stream.tell
 

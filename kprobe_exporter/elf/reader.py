@@ -19,7 +19,7 @@ from typing import IO, Any, NamedTuple, TypeAlias, cast
 from elftools.common.utils import struct_parse
 from elftools.elf.elffile import ELFFile
 
-from kprobe_exporter.elf.budget import Budget, Exhausted, Metered
+from kprobe_exporter.elf.budget import Exhausted, Metered, ReadingBudget
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.util.probed_files import ProbedFiles
 from kprobe_exporter.util.regular_file import NotRegularError
@@ -138,7 +138,7 @@ class ElfFile:
     def __init__(self, path: str, stream: IO[bytes], status: os.stat_result) -> None:
         self.path, self.size = path, status.st_size
         self.inode = status.st_dev, status.st_ino
-        self.budget = Budget()
+        self.budget = ReadingBudget()
         self.stream = cast("IO[bytes]", Metered(stream, self.budget))
         start = self.stream.read(4)
         if start != b"\x7fELF":
