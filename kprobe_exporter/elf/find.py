@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from itertools import islice
 
 from kprobe_exporter.elf.code import Code
-from kprobe_exporter.elf.reader import IFUNC, LOCAL, UNDEFINED, ElfFile, ElfSymbol, opened
+from kprobe_exporter.elf.reader import ElfFile, opened
+from kprobe_exporter.elf.tables import IFUNC, LOCAL, UNDEFINED, ElfSymbol
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.grammar.target import Target

@@ -11,13 +11,16 @@ import stat
 import sys
 from collections import deque
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import BinaryIO, NamedTuple
 
 from kprobe_exporter.util.regular_file import NotRegularError
 
 MOST_LINKS = 40
 """Symbolic links in one path, as the kernel's MAXSYMLINKS."""
+
+MOST_DEPTH = 128
+"""Directories that are open at once, one in the other."""
 
 PROC_SUPER_MAGIC = 0x9FA0
 """include/uapi/linux/magic.h"""
@@ -94,16 +97,18 @@ class _Walk:
             self._drop(slice(max(1, len(self._opened) - 1), None))
         if name in ("", ".", ".."):
             return
-        found = self._look_up(name)
-        entry = Entry(self._names[-1], self._opened[-1], name, os.fstat(found))
-        visit(entry)
-        if not stat.S_ISLNK(entry.status.st_mode):
-            self._enter(name, found)
-            return
-        try:
-            self._follow(entry, found)
-        finally:
-            os.close(found)
+        if len(self._opened) > MOST_DEPTH:
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), self._path)
+        with ExitStack() as stack:
+            found = self._look_up(name)
+            stack.callback(os.close, found)
+            entry = Entry(self._names[-1], self._opened[-1], name, os.fstat(found))
+            visit(entry)
+            if stat.S_ISLNK(entry.status.st_mode):
+                self._follow(entry, found)
+            else:
+                self._enter(name, found)
+                stack.pop_all()
 
     def _look_up(self, name: str) -> int:
         try:

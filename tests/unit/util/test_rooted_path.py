@@ -92,6 +92,18 @@ def test_what_cannot_be_opened(tmp_path: Path) -> None:
         open_rooted("/a\0b")
 
 
+def test_a_path_of_very_many_directories(tmp_path: Path) -> None:
+    """A link's text may have 2,000 components, each of which would take a descriptor."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "deep").symlink_to("/".join(["a"] * 2000))
+    with pytest.raises(FileNotFoundError):
+        status(str(tmp_path / "deep"))
+    deepest = tmp_path.joinpath(*["a"] * 200)
+    deepest.mkdir(parents=True)
+    with pytest.raises(OSError, match="too long"):
+        status(str(deepest))
+
+
 def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("here")
     monkeypatch.chdir(tmp_path)
