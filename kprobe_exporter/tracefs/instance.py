@@ -13,6 +13,7 @@ from kprobe_exporter.errors import InstanceBusy, TracefsError
 from kprobe_exporter.tracefs.definitions import delete_group
 from kprobe_exporter.tracefs.files import ReadOnlyTracefs, Tracefs
 from kprobe_exporter.tracefs.retired import Retired
+from kprobe_exporter.util.probed_files import ProbedFiles
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ class Instance:
     other state. Made by ``acquire``. Not thread-safe: the caller of ``acquire`` must let only one thread at
     a time change its content. ``recording``: its ring buffer may hold events that are still needed, so no
     definition that was ever enabled may be deleted. ``retired`` are definitions that no probe uses.
+    ``probed_files`` are open from planning probes in them until these are installed; the caller closes them.
     """
 
     def __init__(self, files: Tracefs, name: str, lock: int | None) -> None:
@@ -39,6 +41,7 @@ class Instance:
         self.path = f"instances/{name}"
         self.recording = False
         self.retired = Retired()
+        self.probed_files = ProbedFiles()
         self._uses: Counter[str] = Counter()
         self._lock = lock
 
@@ -207,6 +210,7 @@ class Instance:
         Definitions are deleted after the instance, because deleting them clears the unread buffer of
         every instance in which they were ever enabled. That is only ours, which no longer exists by then.
         """
+        self.probed_files.close()
         if self._lock is None:
             return
         if not self.files.exists("trace_clock"):
