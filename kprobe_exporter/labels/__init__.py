@@ -2,7 +2,7 @@
 
 Takes a decoder's options. Gives a function from a field's value to a text, or to None for a value that
 it cannot decode.
-May import identity and model.
+May import errors, identity and model.
 """
 
 from collections.abc import Callable, Mapping
