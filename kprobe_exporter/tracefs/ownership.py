@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from kprobe_exporter.errors import InstanceBusy, TracefsError
 from kprobe_exporter.tracefs.definitions import list_definitions
 from kprobe_exporter.tracefs.files import Tracefs
+from kprobe_exporter.tracefs.refusal import cannot_make
 
 MARKER = "made_by_kprobe_exporter"
 """An event in each group that we make. It marks the group, and the instance of the same name, as ours."""
@@ -45,10 +46,7 @@ def mark(files: Tracefs, group: str) -> None:
         elif files.exists("kprobe_events"):
             files.write("kprobe_events", f"p:{group}/{MARKER} {NEVER_CALLED}\n")
     except OSError as error:
-        raise TracefsError(
-            f"the kernel refuses the marker {group}/{MARKER} ({error.strerror}), without which a later "
-            "start could not tell that the instance is ours: see 'kprobe-exporter doctor'."
-        ) from None
+        raise TracefsError(cannot_make(f"the marker {group}/{MARKER}", error)) from None
 
 
 def _empty_file() -> int:

@@ -95,7 +95,7 @@ def why(
 
 
 def cannot_make(path: str, error: OSError) -> str:
-    """Return a sentence that says why the kernel did not make an instance."""
+    """Return a sentence that says why the kernel did not make an instance or its marker."""
     why = {
         errno.EPERM: "the kernel is locked down, or a security module forbids it",
         errno.EACCES: "no permission; run as root, and in a container outside the default AppArmor "
