@@ -18,6 +18,7 @@ from prometheus_client.samples import Exemplar as ClientExemplar
 from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
+from kprobe_exporter.errors import one_line
 from kprobe_exporter.export.negotiate import accepted
 from kprobe_exporter.model.values import Exemplar, Family, HistogramValue, LabelValues, Snapshot
 
@@ -154,7 +155,7 @@ def _exemplar(one: Exemplar) -> ClientExemplar:
 
 
 def _labels(family: Family, values: LabelValues) -> dict[str, str]:
-    return dict(zip(family.labels, map(_utf8, values), strict=True))
+    return dict(zip(family.labels, map(one_line, values), strict=True))
 
 
 def _utf8(text: str) -> str:

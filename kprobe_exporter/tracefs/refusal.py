@@ -95,3 +95,17 @@ def why(
         if said:
             return f"{meaning} ({name}); the kernel says: {said}"
     return f"{meaning} ({name})"
+
+
+def cannot_make(path: str, error: OSError) -> str:
+    """Return a sentence that says why the kernel did not make an instance or its marker."""
+    why = {
+        errno.EPERM: "the kernel is locked down, or a security module forbids it",
+        errno.EACCES: "no permission; run as root, and in a container outside the default AppArmor "
+        "profile's paths (mount tracefs at /tracefs and give --tracefs /tracefs)",
+        errno.EROFS: "tracefs is mounted read-only; mount it read-write",
+        errno.ENOMEM: "no memory for its ring buffer",
+        errno.ENOENT: "this tracefs has no instances",
+        errno.EINVAL: "the kernel does not take this name",
+    }.get(error.errno or 0, error.strerror or str(error))
+    return f"{path} cannot be made: {why}."

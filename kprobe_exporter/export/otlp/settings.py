@@ -1,11 +1,15 @@
 """Settings of the OTLP export as plain values, with the environment for what they leave out."""
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from kprobe_exporter.errors import StartError
+from kprobe_exporter.util.file_access import all_may_read, who_may_change
+
+log = logging.getLogger(__name__)
 
 Signal: TypeAlias = Literal["logs", "traces", "metrics"]
 Protocol: TypeAlias = Literal["http/protobuf", "grpc"]
@@ -67,6 +71,12 @@ def check(signal: Signal, settings: OtlpSettings) -> None:
     for name, file in files.items():
         if file:
             try:
-                open(file, "rb").close()
+                with open(file, "rb") as opened:
+                    who = who_may_change(opened.fileno())
+                    for_all = name == "client_key" and all_may_read(opened.fileno())
             except OSError as error:
                 raise StartError(f"otlp.{name}: {file} cannot be read: {error.strerror}.") from None
+            if who is not None:
+                raise StartError(f"otlp.{name}: {file} is not safe: {who}.")
+            if for_all:
+                log.warning("otlp.%s: every user of this machine may read %s: chmod o-r it", name, file)

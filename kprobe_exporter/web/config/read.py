@@ -43,14 +43,15 @@ HTTP2 = "http2 is not spoken here: clients that offer it settle on HTTP/1.1 by t
 class Outcome:
     """The result of reading a file. ``settings`` is None if there are ``problems``.
 
-    ``files`` are those that were read, or should have been; ``notes`` are for the log. ``unread``: one of
-    them could not be read, so reading the unchanged files again may succeed.
+    ``files`` are those that were read, or should have been; ``notes`` and ``warnings`` are for the log.
+    ``unread``: one of them could not be read, so reading the unchanged files again may succeed.
     """
 
     settings: WebSettings | None
     files: tuple[FilePath, ...]
     problems: tuple[Problem, ...] = ()
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     unread: bool = False
 
 
@@ -71,7 +72,8 @@ def read_web_config(path: FilePath) -> Outcome:
     notes = (HTTP2,) if document.flag((HTTP, "http2"), default=False) else ()
     problems = tuple(sorted(document.problems))
     files = path, *section.files
-    return Outcome(None if problems else settings, files, problems, notes, section.unread)
+    warnings = tuple(dict.fromkeys(section.warnings))  # one file may be both certificate and key
+    return Outcome(None if problems else settings, files, problems, notes, warnings, section.unread)
 
 
 def _headers(document: WebDocument) -> dict[str, str]:

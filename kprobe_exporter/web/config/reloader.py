@@ -73,6 +73,7 @@ class WebConfigReloader:
             raise ConfigError(list(outcome.problems))
         for note in outcome.notes:
             log.info("%s: %s", path, note)
+        _warn(path, outcome.warnings)
         self._settings, self._files, self._seen = outcome.settings, outcome.files, self._held
 
     def settings(self) -> WebSettings:
@@ -100,12 +101,18 @@ class WebConfigReloader:
         else:
             self._settings = outcome.settings
             log.info("%s: read again", self._path)
+            _warn(self._path, outcome.warnings)
 
     def _is_to_be_tried_again(self) -> bool:
         if self._unread_since is None:
             return False
         self._unread_since += 1
         return self._unread_since >= RETRY
+
+
+def _warn(path: Path, warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        log.warning("%s: %s", path, warning)
 
 
 def _read_still(path: Path) -> "tuple[Outcome, _Signature]":

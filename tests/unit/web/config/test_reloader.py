@@ -173,6 +173,17 @@ def test_a_certificate_is_renewed_while_there_are_too_few_descriptors(
     assert look(watch, 20) is after
 
 
+def test_a_key_that_every_user_may_read_is_a_warning(
+    file: Path, directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = start(file, TLS.replace("server.key", "read.key"))
+    change(directory / "read.key", (directory / "read.key").read_bytes())
+    look(watch, 3)
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 2  # at the start, and when it was read again
+    assert all("every user of this machine may read the key in" in warning for warning in warnings)
+
+
 def test_a_certificate_that_may_be_read_only_later(file: Path, directory: Path, told: Told) -> None:
     """A changed mode is not a change of the file, so the file is read again after ``RETRY`` looks."""
     watch = start(file, TLS)
