@@ -87,7 +87,7 @@ class TlsSection:
             self.unread = True
             self._document.refuse((TLS,), f"OpenSSL cannot read what is configured here: {error.strerror}")
             return None
-        return Tls(context, names)
+        return Tls(context, names, curve)
 
     def _pem(self, section: Mapping[Any, Any], name: str) -> bytes | None:
         """Return the PEM in ``cert``, or in the file that ``cert_file`` names; other names work alike."""
