@@ -80,7 +80,7 @@ class Transport:
         self._attempts.stop(timeout)
 
     def close(self) -> None:
-        """Close the connection; over gRPC this ends a request that is under way."""
+        """Close the connection; this ends a request that is under way."""
         self._exporter.shutdown()
 
     def _tell(self, reason: str, size: int, lost: int) -> None:
