@@ -9,35 +9,20 @@ from typing import Any, Literal
 
 import grpc
 import pytest
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanContext, TraceFlags
 
 from kprobe_exporter.export.otlp.channel import BATCH, Channel
 from kprobe_exporter.export.otlp.settings import OtlpSettings
 from kprobe_exporter.export.otlp.transport import connect
 from tests.support.otlp_faults import OK, Collector, Fault, Pair, collector, slow_peer
+from tests.support.otlp_spans import span, spans
 from tests.support.patience import eventually, patience, within
 
 HTTP: Literal["http/protobuf"] = "http/protobuf"
 GRPC: Literal["grpc"] = "grpc"
 BOTH = pytest.mark.parametrize("protocol", [HTTP, GRPC])
 
-RESOURCE = Resource({"service.name": "kprobe_exporter"})
-SCOPE = InstrumentationScope("kprobe_exporter", "1")
-
 LINGER = 3600
 """Seconds for which a batch waits to be full, so that its size does not depend on how fast it fills."""
-
-
-def span(number: int) -> ReadableSpan:
-    context = SpanContext(1, number, is_remote=False, trace_flags=TraceFlags(1))
-    return ReadableSpan(f"call {number}", context, None, RESOURCE, instrumentation_scope=SCOPE)
-
-
-def spans(numbers: list[int]) -> list[ReadableSpan]:
-    return [span(number) for number in numbers]
 
 
 @contextmanager
@@ -114,6 +99,17 @@ def test_an_answer_after_the_timeout_comes_too_late(protocol: str) -> None:
         emit(channel, range(1, 2 * BATCH + 1))
         assert settled(channel, 2 * BATCH) == (0, 0, 2 * BATCH)
         assert len(seen.times) <= 2  # too little time is left for a second attempt
+
+
+def test_a_collector_that_quotes_the_token_it_refuses(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    refusal = Fault(status=401, body=b"no such token: t0ken", headers={"content-type": "text/plain"})
+    with collector(HTTP, refusal) as seen:
+        transport = connect("traces", OtlpSettings(seen.endpoint, HTTP, {"authorization": "Bearer t0ken"}))
+        assert transport.export([span(1)]) == 0
+        transport.close()
+    assert "the collector answered 401 Unauthorized: no such token: ***" in caplog.messages[-1]
+    assert "t0ken" not in caplog.text
 
 
 ANSWER = b"HTTP/1.1 %s\r\ncontent-length: 100000\r\n\r\n"

@@ -98,6 +98,11 @@ class TlsSection:
             return inline.encode()
         if not file:
             return None
+        if "-----BEGIN" in file:
+            self._document.refuse(
+                (TLS, f"{name}_file"), f"this is PEM itself, and no path: write it at {name}"
+            )
+            return None
         path = self._directory / file
         self.files.append(path)
         try:
