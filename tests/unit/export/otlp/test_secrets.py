@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from kprobe_exporter.export.otlp.secrets import REMOVED, redaction
 from kprobe_exporter.export.otlp.settings import OtlpSettings
 from kprobe_exporter.export.otlp.transport import Transport, connect
 from tests.support.otlp_spans import spans
+from tests.support.patience import patience
 
 SECRET = "s3cr3t"
 HERE = "http://127.0.0.1:1"
@@ -146,6 +148,13 @@ def test_what_a_collector_says_is_shown_without_the_token(told: Told) -> None:
 def test_a_short_value_is_no_secret() -> None:
     redact = redaction("traces", OtlpSettings(headers={"x-scope-orgid": "1", "a": "the"}))
     assert redact("the 1st of the 12") == "the 1st of the 12"
+
+
+def test_a_long_text_takes_linear_time() -> None:
+    """A collector may answer with 64 KiB."""
+    redact, begun = redaction("traces", OtlpSettings()), time.thread_time()
+    assert redact("x" * (1 << 16)) == "x" * (1 << 16)
+    assert time.thread_time() - begun < patience(0.1)
 
 
 @given(st.text(min_size=4).filter(lambda text: "*" not in text), st.text(), st.text())
