@@ -88,7 +88,7 @@ class TlsSection:
             self.unread = True
             self._document.refuse((TLS,), f"OpenSSL cannot read what is configured here: {error.strerror}")
             return None
-        return Tls(context, names)
+        return Tls(context, names, curve)
 
     def _pem(self, section: Mapping[Any, Any], name: str) -> bytes | None:
         """Return the PEM in ``cert``, or in the file that ``cert_file`` names; other names work alike."""
@@ -98,6 +98,11 @@ class TlsSection:
         if inline:
             return inline.encode()
         if not file:
+            return None
+        if "-----BEGIN" in file:
+            self._document.refuse(
+                (TLS, f"{name}_file"), f"this is PEM itself, and no path: write it at {name}"
+            )
             return None
         path = self._directory / file
         self.files.append(path)

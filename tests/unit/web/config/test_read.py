@@ -221,6 +221,28 @@ def test_all_problems_at_once(read: Read) -> None:
     assert "secret" not in "".join(told(outcome))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "basic_auth_users: {'alice:s3cr3t'}",
+        "basic_auth_users: {'alice s3cr3t': x}",
+        "basic_auth_users: {'alice:s3cr3t': x, 'alice:s3cr3t': x}",
+        "basic_auth_users: {alice: 's3cr3t'}",
+        "basic_auth_users: {alice: [s3cr3t]}",
+        "basic_auth_users: alice:s3cr3t",
+        "basic_auth_users: {alice: *s3cr3t}",
+        "basic_auth_users: {alice: !s3cr3t!x y}",
+        "tls_server_config: {cert_file: server.pem, key_file: '-----BEGIN PRIVATE KEY-----s3cr3t'}",
+        "tls_server_config: {cert_file: server.pem, key: '-----BEGIN PRIVATE KEY-----s3cr3t'}",
+        "tls_server_config: {cert_file: server.pem, key: s3cr3t}",
+    ],
+)
+def test_a_secret_is_not_shown(read: Read, text: str) -> None:
+    outcome = read(text)
+    assert told(outcome)
+    assert "s3cr3t" not in "".join(told(outcome))
+
+
 def test_too_many_users(read: Read) -> None:
     users = "".join(f"  user{number}: {HASH}\n" for number in range(MAX_USERS + 1))
     assert "more than 1000 users" in told(read(f"basic_auth_users:\n{users}"))[0]
