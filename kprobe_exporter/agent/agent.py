@@ -91,7 +91,7 @@ class Agent:
         self._read = _Read(True, time.time())
         settings = config.settings
         limits = SeriesLimits(settings.max_series, settings.max_series_total, settings.series_ttl)
-        self._identities = Identities()
+        self._identities = Identities(nested=settings.nested_containers)
         self._audit = Audit()
         self._aggregator = Aggregator(settings.namespace, limits, name_of, self._identities.cgroups.path)
         self._supervisor = Supervisor(

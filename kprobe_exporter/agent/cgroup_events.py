@@ -55,14 +55,16 @@ class Identities:
     """The cgroups and pods of threads, and their ends. The reader's thread owns it while that runs.
 
     Threads are tracked only while the configuration needs it. The thread that holds the
-    change lock calls ``configure`` and ``follow``, before the reader knows of the change.
+    change lock calls ``configure`` and ``follow``, before the reader knows of the change. With ``nested`` a
+    container in a container counts.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, nested: bool = False) -> None:
+        self.nested = nested
         self.pods = Pods()
         self.cgroups = Cgroups()
         self._wanted = self._exported = False
-        self._whereabouts = Whereabouts(self.cgroups, self.pods)
+        self._whereabouts = Whereabouts(self.cgroups, self.pods, nested=nested)
         self.following: CgroupEvents | None = None
         self.ends = ThreadEvents()
 

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from kprobe_exporter.config.values import Config, Metric, Probe
 
-RESTART = ("namespace", "tracefs_instance", "source", "buffer_size", "buffer_total")
-"""The keys of ``global`` that affect the instance, its buffer, how that is read, or all metric names."""
+RESTART = ("namespace", "tracefs_instance", "source", "buffer_size", "buffer_total", "nested_containers")
+"""The keys of ``global`` that affect the instance, its buffer, how that is read, all metric names, or which
+container a thread is in."""
 
 
 class Difference(NamedTuple):

@@ -20,6 +20,7 @@ from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.symbols.resolve import Resolver
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import names_in_use
+from kprobe_exporter.tracefs.refusal import REPLACED
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,17 @@ class Installer:
         return replace(config, probes=tuple(probes))
 
     def plan(self, probes: Sequence[Probe], settings: Settings) -> list[ProbePlan]:
-        """Plan how to collect these; also install or disable the agent's own tracepoints."""
+        """Plan how to collect these; also install or disable the agent's own tracepoints.
+
+        The files in which these probes are stay open until ``install`` has ended.
+        """
+        try:
+            return self._plan(probes, settings)
+        except BaseException:
+            self._instance.probed_files.close()
+            raise
+
+    def _plan(self, probes: Sequence[Probe], settings: Settings) -> list[ProbePlan]:
         most, binary = settings.max_matches, self._event_source.geometry is not None
         kernel = known_kernel(self._instance, probes, self._resolver, most, binary=binary)
         self._identities.follow(self._instance, kernel, self._layout_ids)
@@ -63,7 +74,7 @@ class Installer:
             self._symbols = Symbols(self._instance.files)  # a new object: the old one is in use
             self._symbols.text(0)  # loads the symbols now, else events would wait for that
             self._loaded = True
-        known = decoders(self._symbols.text, self._identities.pods)
+        known = decoders(self._symbols.text, self._identities.pods, nested=self._identities.nested)
         return [
             plan_probe(probe, settings.namespace, known, kernel, self._layout_ids, settings.max_series)
             for probe in probes
@@ -71,9 +82,13 @@ class Installer:
 
     def install(self, probes: Iterable[ProbeState], beside: Iterable[ProbeState]) -> None:
         """Install each by the first alternative that the kernel accepts, without enabling it."""
-        probes = list(probes)
-        if not probes:
-            return
+        try:
+            if probes := list(probes):
+                self._install(probes, beside)
+        finally:
+            self._instance.probed_files.close()
+
+    def _install(self, probes: Sequence[ProbeState], beside: Iterable[ProbeState]) -> None:
         try:
             taken = names_in_use(self._instance)
         except OSError as error:
@@ -104,7 +119,7 @@ class Installer:
         assert probe.attached is not None
         try:
             if (path := moved(probe.attached)) is not None:
-                raise ProbeRefused(f"{path} was replaced at this moment: the new file is tried next.")
+                raise ProbeRefused(f"{path} {REPLACED}.")
             probe.attached.enable()
         except ProbeRefused as error:
             probe.attached.remove()
@@ -131,6 +146,7 @@ class Installer:
         )
         probe.reason = " ".join(f"{target}: {reason}" for target, reason in refused.items())
         if probe.attached is None:
+            probe.unexpected = REPLACED in probe.reason
             probe.complain()
         elif self._event_source.geometry is None and probe.attached.spec.plan == "events":
             warn_of_strings(probe.attached)

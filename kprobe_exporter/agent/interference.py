@@ -112,6 +112,7 @@ class Interference:
                 instance.write("tracing_on", "1")
             else:
                 self._set("tracing_off", "", holds=False)
+            instance.keep_marker()
         except OSError as error:
             found = _why(instance, error)
         for fault in OF_THE_INSTANCE:

@@ -34,6 +34,7 @@ class ServeOptions(NamedTuple):
     fail_fast: bool = False
     web_config: Path | None = None
     lifecycle: bool = False
+    allowed_hosts: Sequence[str] = ()
 
 
 @contextmanager
@@ -81,6 +82,7 @@ def serve(
             options.telemetry_path,
             reload=reload if options.lifecycle else None,
             settings=web_config.settings,
+            allowed_hosts=options.allowed_hosts,
         )
         web = WebServer(app, sockets, agent.failed, lambda: web_config.settings().tls)
         stack.callback(web.close)

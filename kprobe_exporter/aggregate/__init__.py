@@ -2,5 +2,5 @@
 
 Takes batches of records, tallies and the kernel's counters. Gives a copy of all counters and histograms at a
 scrape.
-May import model.
+May import errors and model.
 """

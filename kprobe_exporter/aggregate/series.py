@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from kprobe_exporter.errors import one_line
 from kprobe_exporter.model.values import Decoder, LabelSpec, LabelValues, Value
 
 OVERFLOW = "__overflow__"
@@ -149,9 +150,13 @@ def _attempt(decode: Decoder, value: Value) -> str | None:
 
 
 def plain(value: Value) -> str:
-    """Return a value as label text: bytes that are not UTF-8 become ``\\xNN``, and it is cut at 128 bytes."""
+    """Return a value as label text, cut at 128 bytes.
+
+    Users choose the names of files and threads. So what does not print, such as an escape sequence or a
+    change of the direction of writing, is escaped as in the log, and so are bytes that are not UTF-8.
+    """
     if isinstance(value, bytes):
-        text = value.decode(errors="backslashreplace")
+        text = one_line(value.decode(errors="backslashreplace"))
         if len(text) * 4 > LABEL_BYTES:
             text = text.encode()[:LABEL_BYTES].decode(errors="ignore")
         return text

@@ -3,7 +3,7 @@
 Takes the words of a command line. Gives its output and an exit status; an error that the user can fix
 becomes one sentence, without a traceback.
 May import agent, config, diagnose, errors, grammar, labels, probing, replay, service, symbols,
-symbols/listing, trace and tracefs.
+symbols/listing, trace, tracefs and util.
 """
 
 import gc

@@ -12,6 +12,7 @@ import click
 from kprobe_exporter.cli.options import tracefs_option
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Config
+from kprobe_exporter.diagnose.changeable_paths import changeable
 from kprobe_exporter.diagnose.dry_run import DryRunRow, look
 from kprobe_exporter.errors import UsageError, one_line
 from kprobe_exporter.labels import DECODERS
@@ -45,8 +46,8 @@ def check(paths: tuple[Path, ...], live: bool, as_json: bool, tracefs: Path | No
     """Validate configurations; several combine, as they do for 'run'.
 
     Every problem is one line on stderr, FILE:LINE:COLUMN: PATH: MESSAGE, and the exit status is 2;
-    a warning is such a line too, and changes nothing. Whether this kernel has the functions that are
-    named is not looked at.
+    a warning is such a line too, and changes nothing. One says where others than root may change which
+    program a path names. Whether this kernel has the functions that are named is not looked at.
 
     With --live it is: each probe is shown with the target and the plan that 'run' would settle on
     with this kernel, and why. That is found by reading alone, so it takes root, and changes nothing;
@@ -57,7 +58,7 @@ def check(paths: tuple[Path, ...], live: bool, as_json: bool, tracefs: Path | No
     if not live and (as_json or tracefs):
         raise UsageError(f"{'--json' if as_json else '--tracefs'} belongs to --live: give that as well.")
     config = load(paths, DECODERS)
-    for warning in config.warnings:
+    for warning in (*config.warnings, *changeable(config.probes)):
         click.echo(warning, err=True)
     if not as_json:
         click.echo(_read(config))

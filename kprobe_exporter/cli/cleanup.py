@@ -1,20 +1,29 @@
 """``cleanup``: removes the instances and probes of killed agents and traces, and nothing else."""
 
+import re
 from pathlib import Path
 
 import click
 
 from kprobe_exporter.cli.options import config_option, tracefs_option
+from kprobe_exporter.config.fields import PATTERNS, SPACE_NAME
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Settings
-from kprobe_exporter.errors import InstanceBusy
+from kprobe_exporter.errors import InstanceBusy, TracefsError, one_line
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.service import logs
-from kprobe_exporter.tracefs.definitions import list_definitions
 from kprobe_exporter.tracefs.files import MountedTracefs, Tracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.leftovers import PREFIX, traces
 from kprobe_exporter.tracefs.mount import mounted
+from kprobe_exporter.tracefs.ownership import contents
+
+
+def _name(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """Refuse what cannot be the name of an agent's or a trace's instance, such as a path."""
+    if value is not None and not re.fullmatch(SPACE_NAME, value):
+        raise click.BadParameter(f"{value!r} is no name: write {PATTERNS[SPACE_NAME]}.")
+    return value
 
 
 @click.command(
@@ -25,38 +34,43 @@ Examples:
 """,
 )
 @config_option("Take the instance's name from this configuration.")
-@click.option("--instance", metavar="NAME", help="The instance's name, kprobe_exporter by default.")
+@click.option(
+    "--instance", metavar="NAME", callback=_name, help="The instance's name, kprobe_exporter by default."
+)
 @tracefs_option()
-def cleanup(paths: tuple[Path, ...], instance: str | None, tracefs: Path | None) -> None:
+@click.pass_context
+def cleanup(
+    context: click.Context, paths: tuple[Path, ...], instance: str | None, tracefs: Path | None
+) -> None:
     """Remove what a killed agent left in the kernel, and what killed traces did: instances and probes.
 
-    Live ones hold a lock on their instance and keep everything, as do other tools.
+    Live ones hold a lock on their instance and keep everything. What is not marked as made by
+    kprobe_exporter stays too.
     """
     logs.set_up("warning", "text")
     settings = load(paths, DECODERS).settings if paths else Settings()
-    name = instance or settings.tracefs_instance
+    name = settings.tracefs_instance if instance is None else instance
     with mounted(tracefs) as root:
         files = MountedTracefs(root)
-        there = {each: found for each in (name, *traces(files)) if (found := left_behind(files, each))}
+        there = {each: found for each in (name, *traces(files)) if (found := contents(files, each))}
         if not there:
             click.echo(f"nothing of '{name}' is there")
-        for each, found in there.items():
-            _remove(files, each, found)
+        refused = sum(not _remove(files, each, found) for each, found in there.items())
+        context.exit(1 if refused else 0)
 
 
-def _remove(files: Tracefs, name: str, found: list[str]) -> None:
+def _remove(files: Tracefs, name: str, found: list[str]) -> bool:
+    """Remove what a killed agent or trace left under a name. Return False if the name is refused."""
     try:
         Instance.acquire(files, name).close()
     except InstanceBusy:
         what = "trace" if name.startswith(PREFIX) else "agent"
         click.echo(f"a live {what} holds '{name}': nothing was removed")
-        return
-    left = set(left_behind(files, name))
+        return True
+    except TracefsError as error:
+        click.echo(f"kprobe-exporter: {one_line(str(error))}", err=True)
+        return False
+    left = set(contents(files, name))
     for thing in found:
         click.echo(f"{'could not remove' if thing in left else 'removed'} {thing}")
-
-
-def left_behind(files: Tracefs, name: str) -> list[str]:
-    """Return what exists under an agent's name: its instance, and the events of its group."""
-    instance = [f"instances/{name}"] if files.exists(f"instances/{name}") else []
-    return instance + [f"{d.group}/{d.event}" for d in list_definitions(files) if d.group == name]
+    return True

@@ -10,7 +10,6 @@ from pathlib import Path
 import click
 
 from kprobe_exporter.agent.cgroup_events import FOLLOWED
-from kprobe_exporter.cli.cleanup import left_behind
 from kprobe_exporter.cli.options import tracefs_option
 from kprobe_exporter.config.values import Settings
 from kprobe_exporter.diagnose.sandbox import confinement_checks
@@ -24,6 +23,7 @@ from kprobe_exporter.tracefs.files import MountedTracefs, Tracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.leftovers import remove_dead_traces
 from kprobe_exporter.tracefs.mount import USUAL, find, mounted
+from kprobe_exporter.tracefs.ownership import contents, is_live, refusal
 
 SHOWN = {"ok": ("ok", "green"), "warn": ("warn", "yellow"), "no": ("no", "red"), "unknown": ("?", "cyan")}
 
@@ -155,28 +155,15 @@ def _following(instance: Instance) -> Check:
 
 def _agent(files: Tracefs, name: str) -> Check:
     """Check for a live agent of this name, and for what a killed one left."""
-    found = left_behind(files, name)
-    if _is_live(files, name):
+    if is_live(files, name):
         return Check("agent", "ok", f"a live agent holds instances/{name}")
-    if found:
+    if (sentence := refusal(files, name)) is not None:
+        evidence, _, fix = sentence.rpartition(": ")
+        return Check("agent", "warn", evidence, fix[0].upper() + fix[1:])
+    if found := contents(files, name):
         fix = "Run 'kprobe-exporter cleanup'; the next start of the agent does the same."
         return Check("agent", "warn", f"a killed agent left {', '.join(found)}", fix)
     return Check("agent", "ok", f"nothing of '{name}' is there")
-
-
-def _is_live(files: Tracefs, name: str) -> bool:
-    """Whether a process holds the lock of the instance of this name.
-
-    The only test is to take the lock; an agent that starts in these microseconds would find it taken.
-    """
-    try:
-        lock = files.lock(f"instances/{name}")
-    except FileNotFoundError:
-        return False
-    if lock is None:
-        return True
-    os.close(lock)
-    return False
 
 
 def _refused(name: str, error: TracefsError) -> Check:

@@ -60,6 +60,14 @@ Examples:
     is_flag=True,
     help="Let POST /-/reload read the configuration again; SIGHUP always does.",
 )
+@click.option(
+    "--web.allowed-hosts",
+    "allowed_hosts",
+    multiple=True,
+    metavar="HOST",
+    help="Refuse requests for other host names, against web pages whose name resolves to the agent; may be"
+    " given more than once. Addresses and localhost are always allowed. By default every name is.",
+)
 @tracefs_option()
 @click.option(
     "--fail-fast",
@@ -74,6 +82,7 @@ def run(
     telemetry_path: str,
     web_config: Path | None,
     lifecycle: bool,
+    allowed_hosts: tuple[str, ...],
     tracefs: Path | None,
     fail_fast: bool,
     level: str,
@@ -90,7 +99,9 @@ def run(
             log.warning("%s", warning)
         return config
 
-    options = ServeOptions(addresses, telemetry_path, tracefs, fail_fast, web_config, lifecycle)
+    options = ServeOptions(
+        addresses, telemetry_path, tracefs, fail_fast, web_config, lifecycle, allowed_hosts
+    )
     try:
         serve(read, options, stop)
     except KprobeExporterError as error:

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from kprobe_exporter.trace.text import TextOptions, show_format
 from kprobe_exporter.trace.text import trace as trace_text
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.mount import mounted
+from kprobe_exporter.util.probed_files import ProbedFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +100,20 @@ def trace(definition: str, filter_text: str | None, **given: object) -> None:
     with Interrupt().heeded() as stop, _expected():
         logs.set_up("warning", "text")
         out = Output(sys.stdout.fileno(), stop, terminal=sys.stdout.isatty())
-        with mounted(options.tracefs) as root:
-            _trace(MountedTracefs(root), request, filter_text, options, out, stop)
+        with mounted(options.tracefs) as root, closing(ProbedFiles()) as probed_files:
+            _trace(MountedTracefs(root), probed_files, request, filter_text, options, out, stop)
 
 
 def _trace(
     files: MountedTracefs,
+    probed_files: ProbedFiles,
     request: TraceRequest,
     filter_text: str | None,
     options: TraceOptions,
     out: Output,
     stop: Interrupt,
 ) -> None:
-    found = resolve(request, files)
+    found = resolve(request, files, probed_files=probed_files)
     for note in (*_translated(request), *found.notes):
         _tell(f"note: {note}")
     for warning in (*found.warnings, *([found.refused] if found.refused else [])):
@@ -120,7 +122,7 @@ def _trace(
         raise TracefsError("not traced because of the warning: give -F to try it all the same.")
     request = found.request
     held = options.seconds is not None and not (options.as_json or options.count)
-    with own_instance(files, held=held, tgid=options.as_json) as (instance, kib):
+    with own_instance(files, probed_files, held=held, tgid=options.as_json) as (instance, kib):
         threads = TracedThreads(instance, options.pid, options.tid)
         lost = 0
         if options.as_json or options.count:

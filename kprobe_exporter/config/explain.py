@@ -18,7 +18,7 @@ from kprobe_exporter.config.schema import (
     PairModel,
     ProbeModel,
 )
-from kprobe_exporter.config.wording import Path, nearest, quote
+from kprobe_exporter.config.wording import Path, key_text, nearest, quote
 from kprobe_exporter.config.yaml_source import YamlSource
 from kprobe_exporter.errors import Problem
 
@@ -88,18 +88,19 @@ def _explain(source: YamlSource, found: ErrorDetails) -> Problem:
     at_key = loc[-1:] == ("[key]",)
     return source.problem(
         path,
-        _sentence(kind, details, value, found["msg"], secret=path[:1] == ("otlp",)),
+        _sentence(kind, details, value, found["msg"], secret=_secret(path)),
         column=details.get("column", 0),
         at_key=at_key,
     )
 
 
 def _sentence(
-    kind: str, details: Mapping[str, Any], value: object, message: str, *, secret: bool = False
+    kind: str, details: Mapping[str, Any], value: object, message: str, *, secret: tuple[type, ...] = ()
 ) -> str:
-    """Return the problem in words. If ``secret``, a string may be from the environment and is not shown."""
+    """Return the problem in words. A value of a type in ``secret`` may be one, and is not shown."""
     if kind == "string_pattern_mismatch":
-        return f"{quote(value)} is no name to use here: {PATTERNS[details['pattern']]}"
+        what = "this" if secret else quote(value)
+        return f"{what} is no name to use here: {PATTERNS[details['pattern']]}"
     if must_be := _MUST_BE.get(kind):
         return f"must be {must_be}, and not {_described(value, secret=secret)}"
     if worded := _SENTENCES.get(kind):
@@ -107,10 +108,17 @@ def _sentence(
     return message
 
 
-def _described(value: object, *, secret: bool) -> str:
-    if not isinstance(value, str):
-        return quote(value)
-    return "text" if secret else f"the text {quote(value)}"
+def _secret(path: Path) -> tuple[type, ...]:
+    """Return the types that a secret may have here: text from the environment, and a token of digits."""
+    if path[:2] == ("otlp", "headers"):
+        return (str, int, float)
+    return (str,) if path[:1] == ("otlp",) else ()
+
+
+def _described(value: object, *, secret: tuple[type, ...]) -> str:
+    if isinstance(value, str):
+        return "text" if str in secret else f"the text {quote(value)}"
+    return "a number" if type(value) in secret else quote(value)
 
 
 def _missing(source: YamlSource, path: Path, key: str) -> Problem:
@@ -120,7 +128,7 @@ def _missing(source: YamlSource, path: Path, key: str) -> Problem:
 def _unknown(path: Path, key: object) -> str:
     model = _model(path)
     known = [field.alias or name for name, field in model.model_fields.items()]
-    return f"unknown key {quote(key)}{nearest(key, known)}"
+    return f"unknown key {key_text(path, key)}{nearest(key, known)}"
 
 
 def _model(path: Path) -> type[Strict]:

@@ -4,6 +4,7 @@ import os
 import stat
 from pathlib import Path
 
+from kprobe_exporter.util.file_access import who_may_change
 from kprobe_exporter.util.regular_file import NotRegularError, cannot_be_read, open_regular
 
 DEFAULT = Path(__file__).with_name("default.yaml")
@@ -26,10 +27,9 @@ def expand(path: Path) -> list[Path]:
         status = path.stat()
         if not stat.S_ISDIR(status.st_mode):
             return [path]
-        if os.statvfs(path).f_flag & os.ST_RDONLY:
-            # A ConfigMap's directory in a pod has mode 0777, but is mounted read-only: ignore the write bits.
-            status = os.stat_result((status.st_mode & ~0o022, *status[1:]))
-        _refuse_writable(status, "directory")
+        # A ConfigMap's directory in a pod has mode 0777, but is mounted read-only.
+        read_only = bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+        _refuse(who_may_change(path, "directory", read_only=read_only))
         files = sorted(path.iterdir())
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise Unusable(cannot_be_read(error)) from None
@@ -46,7 +46,7 @@ def read(path: Path) -> bytes:
             # The packaged file is exempt: a user who can write it can write this code as well, for
             # example if root runs a checkout that was made under a user's umask.
             if path != DEFAULT:
-                _refuse_writable(os.fstat(file.fileno()), "file")
+                _refuse(who_may_change(file.fileno()))
             content = file.read(MAX_BYTES + 1)
     except NotRegularError as error:
         raise Unusable(f"{error}: a configuration is read from a file on disk") from None
@@ -57,15 +57,7 @@ def read(path: Path) -> bytes:
     return content
 
 
-def _refuse_writable(status: os.stat_result, what: str) -> None:
-    """Raise Unusable if an untrusted user could write the file, and so control what root does."""
-    trusted = {0, os.geteuid()}
-    if status.st_uid not in trusted:
-        raise Unusable(
-            f"this {what} belongs to user {status.st_uid}, who is neither root nor the one who runs"
-            " this: chown it to root"
-        )
-    if status.st_mode & stat.S_IWOTH:
-        raise Unusable(f"others may write this {what}: chmod o-w it")
-    if status.st_mode & stat.S_IWGRP and status.st_gid != 0:
-        raise Unusable(f"the group {status.st_gid} may write this {what}: chmod g-w it")
+def _refuse(who: str | None) -> None:
+    """Raise Unusable if an untrusted user may change the file, and so control what root does."""
+    if who is not None:
+        raise Unusable(who)

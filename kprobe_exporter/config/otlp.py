@@ -121,7 +121,7 @@ class OtlpModel(Strict):
     timeout: (
         Annotated[float, BeforeValidator(_seconds), Field(gt=0, le=3600), _or_variable(**_DURATION)] | None
     ) = None
-    """How long the collector may take to answer, as `10s`."""
+    """How long a request may take as a whole, with its repetitions, as `10s`."""
     compression: Compression | None = None
     """`gzip` or `none`."""
     certificate: File | None = None

@@ -247,6 +247,9 @@ class GlobalModel(Strict):
     """How many functions or tracepoints a pattern such as `kprobe:tcp_send*` may match, a probe each."""
     limit: Limit = LimitModel(hits_per_second=200_000)
     """For all probes together: if exceeded for some seconds, the one that fires most is disabled."""
+    nested_containers: bool = False
+    """Whether a thread in a container of a container, as in a node of kind, is in the inner one. Who may make
+    cgroups in a container or in a unit of systemd can then name another container or pod."""
 
 
 class Document(Strict):

@@ -162,7 +162,8 @@ class Settings:
 
     ``max_series`` limits the label sets of one metric, ``max_series_total`` those of all metrics. A label
     set not seen for ``series_ttl`` seconds is removed; 0 keeps all. A pattern has ``max_matches`` matches at
-    most. ``limit`` limits the hits per second of all probes together; None means no limit.
+    most. ``limit`` limits the hits per second of all probes together; None means no limit. With
+    ``nested_containers`` a container in a container counts.
     """
 
     namespace: str = "kprobe"
@@ -175,6 +176,7 @@ class Settings:
     series_ttl: float = 900.0
     max_matches: int = 100
     limit: float | None = 200_000.0
+    nested_containers: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,9 @@ Path: TypeAlias = tuple[str | int | float, ...]
 """The location of a value in a configuration: keys and list indexes, from the top."""
 
 _MAX_QUOTED = 60
+_SECRET_KEYS = frozenset({("otlp",), ("otlp", "headers"), ("basic_auth_users",)})
+"""Sections in which a key that is no plain word may be a secret: `{"authorization: Bearer x"}` is one key."""
+
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,59}")
 
 
@@ -33,14 +36,20 @@ def quote(value: object) -> str:
 def path_text(path: Path) -> str:
     """Return a path as ``probes[2].metrics[0].labels.errno``, or ``(file)`` for the whole file."""
     text = ""
-    for step in path:
+    for index, step in enumerate(path):
         if isinstance(step, int) and not isinstance(step, bool):
             text += f"[{step}]"
         elif isinstance(step, str) and _PLAIN_KEY.fullmatch(step):
             text += f".{step}"
         else:
-            text += f".{quote(step)}"
+            text += f".{key_text(path[:index], step)}"
     return text.removeprefix(".") or "(file)"
+
+
+def key_text(path: Path, key: object) -> str:
+    """Return the key of a mapping as a message shows it, unless it may be a secret."""
+    is_plain = isinstance(key, str) and _PLAIN_KEY.fullmatch(key)
+    return "(a key that is not shown)" if path in _SECRET_KEYS and not is_plain else quote(key)
 
 
 def listed(names: Iterable[str]) -> str:

@@ -247,6 +247,7 @@ def _end_of(text: str) -> Position:
 
 
 def _syntax(error: yaml.MarkedYAMLError) -> str:
-    words = " ".join(str(error.problem).split())
+    # The name of a tag may be a part of a secret that begins with an exclamation mark.
+    words = re.sub("(undefined tag handle).*", r"\1", " ".join(str(error.problem).split()))
     hint = next((f": {hint}" for part, hint in _HINTS.items() if part in words), "")
     return f"not valid YAML, {words}{hint}"

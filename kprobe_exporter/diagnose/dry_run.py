@@ -57,14 +57,17 @@ class Known:
 def look(config: Config, tracefs: Path, root: Path = Path("/")) -> list[DryRunRow]:
     """Resolve a configuration against this kernel. Raises TracefsError if no agent could start on it."""
     files = ReadOnlyTracefs(tracefs)
+    instance = Instance.top(files)
     try:
         lists = Lists.of(tracefs, root)
         resolver = Resolver(lists, lambda system: event_names(files, system))
         probes = expanded(config.probes, resolver, config.settings.max_matches)
         config = replace(config, probes=tuple(probes))
-        return resolve(config, _known(config, files, lists, resolver, root))
+        return resolve(config, _known(config, instance, files, lists, resolver, root))
     except OSError as error:
         raise TracefsError(f"unexpected error from the kernel: {error}.") from error
+    finally:
+        instance.probed_files.close()
 
 
 def resolve(config: Config, known: Known) -> list[DryRunRow]:
@@ -176,9 +179,15 @@ def _near(text: str, known: Known) -> str:
     return known.near(target)
 
 
-def _known(config: Config, files: ReadOnlyTracefs, lists: Lists, resolver: Resolver, root: Path) -> Known:
+def _known(
+    config: Config,
+    instance: Instance,
+    files: ReadOnlyTracefs,
+    lists: Lists,
+    resolver: Resolver,
+    root: Path,
+) -> Known:
     """Read what the kernel lists. ``choose`` decides between pages and text, as it does for the agent."""
-    instance = Instance.top(files)
     stacks_wanted = any(probe.stack for probe in config.probes)
     reading = choose(instance, config.settings, Symbols(files), stacks_wanted=stacks_wanted)
     binary, most = reading.geometry is not None, config.settings.max_matches

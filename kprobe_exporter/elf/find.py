@@ -1,17 +1,20 @@
 """From a function's name to its offset in a file, or to a sentence that says why it has none.
 
 A uprobe sits at an offset in a file, and every process that runs the file hits it. A path is resolved in
-the agent's mount namespace: a container's file is ``/proc/PID/root/usr/bin/x``, PID a process in it.
+the agent's mount namespace: a container's file is ``/proc/PID/root/usr/bin/x``, PID a process in it. Links
+in the container stay in it.
 """
 
 from collections.abc import Iterator
 from itertools import islice
 
 from kprobe_exporter.elf.code import Code
-from kprobe_exporter.elf.reader import IFUNC, LOCAL, UNDEFINED, ElfFile, ElfSymbol, opened
+from kprobe_exporter.elf.reader import ElfFile, opened
+from kprobe_exporter.elf.tables import IFUNC, LOCAL, UNDEFINED, ElfSymbol
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.grammar.target import Target
+from kprobe_exporter.util.probed_files import ProbedFiles
 
 MOST_NEAR = 20_000
 """Names that are searched for the nearest one, which takes 4 ms per 1,000."""
@@ -20,13 +23,13 @@ MOST_TOLD = 8
 """Offsets, versions or libraries that one error message lists."""
 
 
-def locate(target: Target) -> Code:
+def locate(target: Target, files: ProbedFiles | None = None) -> Code:
     """Return where a uprobe or a uretprobe has to sit. Raises GrammarError with a sentence.
 
     A return probe is refused in a Go program: a uretprobe replaces a return address on the stack, and the
     Go runtime, which moves stacks, ends the program when it finds that address.
     """
-    with opened(target.path) as file:
+    with opened(target.path, files) as file:
         if target.kind.is_return and file.is_go:
             raise GrammarError(
                 f"{target.path} is written in Go, which a probe on a return makes crash: probe the entry"

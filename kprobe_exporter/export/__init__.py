@@ -1,5 +1,5 @@
 """The exposition of a scrape: a snapshot in the format that the client asks for.
 
 Takes a ``Snapshot`` and an Accept header. Gives Prometheus' text format or OpenMetrics, as bytes.
-May import model.
+May import errors and model.
 """

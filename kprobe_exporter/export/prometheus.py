@@ -18,6 +18,7 @@ from prometheus_client.samples import Exemplar as ClientExemplar
 from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
+from kprobe_exporter.errors import one_line
 from kprobe_exporter.export.negotiate import accepted
 from kprobe_exporter.model.values import Exemplar, Family, HistogramValue, LabelValues, Snapshot
 
@@ -56,7 +57,7 @@ class Exposition:
         """Return the body and its content type for an Accept header and the values of ``name[]``."""
         start = self._clock()
         families = (*self._snapshot().families, self._duration_family())
-        as_openmetrics = _wants_openmetrics(accept)
+        as_openmetrics = wants_openmetrics(accept)
         scrape = _Scrape(families, self._process, frozenset(names), as_openmetrics)
         if as_openmetrics:
             # All our names use the old character set, so every escaping gives the same bytes. The
@@ -154,7 +155,7 @@ def _exemplar(one: Exemplar) -> ClientExemplar:
 
 
 def _labels(family: Family, values: LabelValues) -> dict[str, str]:
-    return dict(zip(family.labels, map(_utf8, values), strict=True))
+    return dict(zip(family.labels, map(one_line, values), strict=True))
 
 
 def _utf8(text: str) -> str:
@@ -162,7 +163,7 @@ def _utf8(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
-def _wants_openmetrics(accept: str) -> bool:
+def wants_openmetrics(accept: str) -> bool:
     """Whether the client prefers OpenMetrics 1.0 to the text format, or accepts both equally.
 
     The client library's choose_encoder is not used: it ignores q-values, promises any version that is

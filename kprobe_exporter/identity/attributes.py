@@ -18,10 +18,12 @@ MOST_NOTED = 65_536
 class Whereabouts:
     """Notes where the threads of events were, when the stream is at them; the reader's thread owns it.
 
-    By the end of a batch, a thread may have moved, or another thread may have its id.
+    By the end of a batch, a thread may have moved, or another thread may have its id. With ``nested`` a
+    container in a container counts.
     """
 
-    def __init__(self, cgroups: Cgroups, pods: Pods) -> None:
+    def __init__(self, cgroups: Cgroups, pods: Pods, *, nested: bool = False) -> None:
+        self._nested = nested
         self._cgroups = cgroups
         self._pods = pods
         self._noted: dict[tuple[int, int], Mapping[str, str]] = {}
@@ -41,7 +43,7 @@ class Whereabouts:
         self._noted.clear()
 
     def _attributes(self, path: bytes | None) -> dict[str, str]:
-        found = container(path) if path is not None else None
+        found = container(path, nested=self._nested) if path is not None else None
         if found is None:
             return {}
         attributes = {CONTAINER: found.id}

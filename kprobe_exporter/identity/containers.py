@@ -22,6 +22,15 @@ _POD_PARENTS = (b"kubepods", b"burstable", b"besteffort")
 
 _USERS = re.compile(rb"user(?:-\d+)?\.slice|user@\d+\.service")
 
+_DELEGATED = re.compile(
+    rb"lxc(?:\.(?:payload|monitor)(?:\..*)?)?"
+    rb"|(?!(?:containerd|docker|crio|kubelet|k3s(?:-agent)?|rke2-(?:agent|server))\.service\Z)"
+    rb".*\.(?:service|scope)",
+    re.DOTALL,
+)
+"""Cgroups below which others than a runtime may make cgroups: system containers, and the units of systemd
+(``Delegate=``), with nspawn's and podman's among them. Root alone makes cgroups in a runtime's own unit."""
+
 RUNTIMES = {
     b"cri-containerd": "containerd",
     b"crio": "cri-o",
@@ -46,14 +55,16 @@ class Container(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def container(path: bytes) -> Container | None:
+def container(path: bytes, *, nested: bool = False) -> Container | None:
     """Return the container whose processes are in the cgroup of this path; None on the host.
 
-    It is the innermost container that the path names, such as one in a node of kind. Cgroups that a container
-    makes inside itself (``init.scope``, ``container``) still belong to it. Names below a pod's container are
-    ignored: it may be allowed to make cgroups, and could name them after another pod's. Names below a user's
-    slice are ignored too, because the user may make any cgroup there: a rootless container counts as none.
-    Other trees that root delegated are trusted.
+    It is the outermost container that the path names. Cgroups that a container makes inside itself
+    (``init.scope``, ``container``) still belong to it: it may be allowed to make cgroups, and could name them
+    after another container's or pod's. Names below other cgroups in which others than a runtime may make
+    cgroups are ignored: below a user's slice, where a rootless container counts as none, and _DELEGATED.
+
+    With ``nested`` it is the innermost container, such as one in a node of kind, and delegated trees are
+    trusted, but for a user's slice and the containers of a pod.
     """
     found: Container | None = None
     pod: str | None = None
@@ -69,7 +80,9 @@ def container(path: bytes) -> Container | None:
             found = _bare(_text(bare[1]), pod, before) or found
         elif (unit := _POD.fullmatch(name)) is not None and _may_hold_pods(name, before):
             pod = _uid(unit[1])
-        if pod is not None and found is not None and found.pod == pod:
+        elif not nested and _DELEGATED.fullmatch(name):
+            break
+        if found is not None and (not nested or (pod is not None and found.pod == pod)):
             return found
         before = name
     return found

@@ -2,7 +2,7 @@
 
 Takes a decoder's options. Gives a function from a field's value to a text, or to None for a value that
 it cannot decode.
-May import identity and model.
+May import errors, identity and model.
 """
 
 from collections.abc import Callable, Mapping
@@ -50,11 +50,15 @@ DECODERS: Decoders = {
 """They suffice to check a configuration."""
 
 
-def decoders(symbol: Callable[[int], bytes], pods: Pods) -> Decoders:
-    """Return the decoders of a running agent, which look up kernel symbols and the pods of this machine."""
+def decoders(symbol: Callable[[int], bytes], pods: Pods, *, nested: bool = False) -> Decoders:
+    """Return the decoders of a running agent, which look up kernel symbols and the pods of this machine.
+
+    With ``nested`` a container in a container counts.
+    """
     return {
         **DECODERS,
+        "container": container.decoder_with(nested=nested),
         "ksym": ksym.decoder_with(symbol),
-        "namespace": namespace.decoder_with(pods),
-        "pod": pod.decoder_with(pods),
+        "namespace": namespace.decoder_with(pods, nested=nested),
+        "pod": pod.decoder_with(pods, nested=nested),
     }

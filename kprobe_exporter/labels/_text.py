@@ -2,6 +2,7 @@
 
 import re
 
+from kprobe_exporter.errors import one_line
 from kprobe_exporter.model.values import Value
 
 NUMBER = re.compile(rb"[+-]?(?:0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20})")
@@ -41,7 +42,4 @@ def array(text: bytes) -> list[int] | None:
 
 def printable(name: bytes) -> str:
     """Return a name as text. Invalid UTF-8 and characters that do not print, line ends too, are escaped."""
-    text = name.decode(errors="backslashreplace")
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return one_line(name.decode(errors="backslashreplace"))

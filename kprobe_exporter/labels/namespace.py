@@ -7,9 +7,9 @@ from kprobe_exporter.labels.pod import decoders
 from kprobe_exporter.model.values import Decoder
 
 
-def decoder_with(pods: Pods) -> Callable[[object], Decoder]:
+def decoder_with(pods: Pods, *, nested: bool = False) -> Callable[[object], Decoder]:
     """Return a factory of decoders for these pods. It takes no options; values are paths of cgroups."""
-    return decoders("namespace", pods, lambda pod: pod.namespace)
+    return decoders("namespace", pods, lambda pod: pod.namespace, nested=nested)
 
 
 decoder = decoder_with(Pods())

@@ -10,12 +10,14 @@ OF_PODS = ("containerd", "cri-o")
 """Runtimes whose containers count as a pod's even if the path does not show the pod's cgroup."""
 
 
-def decoder_with(pods: Pods) -> Callable[[object], Decoder]:
+def decoder_with(pods: Pods, *, nested: bool = False) -> Callable[[object], Decoder]:
     """Return a factory of decoders for these pods. It takes no options; values are paths of cgroups."""
-    return decoders("pod", pods, lambda pod: pod.name)
+    return decoders("pod", pods, lambda pod: pod.name, nested=nested)
 
 
-def decoders(name: str, pods: Pods, part: Callable[[Pod], str]) -> Callable[[object], Decoder]:
+def decoders(
+    name: str, pods: Pods, part: Callable[[Pod], str], *, nested: bool
+) -> Callable[[object], Decoder]:
     """Return a factory of decoders to any part of a pod.
 
     A cgroup outside of pods gets an empty label, which Prometheus treats as a missing one. The cgroup
@@ -30,7 +32,7 @@ def decoders(name: str, pods: Pods, part: Callable[[Pod], str]) -> Callable[[obj
     def decode(value: Value) -> str | None:
         if not isinstance(value, bytes):
             return None
-        found = container(value)
+        found = container(value, nested=nested)
         if found is None:
             return ""
         pod = pods.find(found.id, found.pod)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kprobe_exporter.btf import Btf
 from kprobe_exporter.config.values import Attach, Probe
+from kprobe_exporter.elf import locate
 from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.target import Target
 from kprobe_exporter.plan import Kernel
@@ -40,6 +41,7 @@ def known_kernel(
         binary,
         _prototypes(probes, place, root / "sys/kernel/btf"),
         place,
+        partial(locate, files=instance.probed_files),
         no_fprobes=no_fprobes(instance.files, root),
         machine=_machine(instance.files),
     )

@@ -3,5 +3,5 @@
 Takes a definition or an attach string. Gives lines of text, JSON objects, a table of counts, or the YAML
 that does the same.
 May import aggregate, config, elf, errors, grammar, labels, model, plan, probing, service, source,
-symbols and tracefs.
+symbols, tracefs and util.
 """

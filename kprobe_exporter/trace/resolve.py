@@ -13,6 +13,7 @@ from kprobe_exporter.symbols.functions import SILENT, Answer, Functions, Lists
 from kprobe_exporter.symbols.resolve import Resolver
 from kprobe_exporter.trace.request import TraceRequest, located
 from kprobe_exporter.tracefs.files import MountedTracefs
+from kprobe_exporter.util.probed_files import ProbedFiles
 
 
 class ResolvedRequest(NamedTuple):
@@ -28,11 +29,19 @@ class ResolvedRequest(NamedTuple):
     refused: str | None = None
 
 
-def resolve(request: TraceRequest, files: MountedTracefs, root: Path = Path("/")) -> ResolvedRequest:
-    """Find the place to attach to. Raises UsageError for a function that is not in its file."""
+def resolve(
+    request: TraceRequest,
+    files: MountedTracefs,
+    root: Path = Path("/"),
+    probed_files: ProbedFiles | None = None,
+) -> ResolvedRequest:
+    """Find the place to attach to. Raises UsageError for a function that is not in its file.
+
+    The file stays open in ``probed_files``.
+    """
     if request.target is not None and request.definition is not None:
         try:
-            return ResolvedRequest(located(request, locate(request.target).offset))
+            return ResolvedRequest(located(request, locate(request.target, probed_files).offset))
         except GrammarError as error:
             raise UsageError(f"{error.message}.") from None
     function = request.function

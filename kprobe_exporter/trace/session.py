@@ -13,6 +13,7 @@ from kprobe_exporter.trace.request import TraceRequest, parse_request
 from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.leftovers import acquire_for_trace, remove_dead_traces
+from kprobe_exporter.util.probed_files import ProbedFiles
 
 LIVE_BUFFER = Settings().buffer_size
 HELD_BUFFER = 8 * LIVE_BUFFER
@@ -67,14 +68,17 @@ def batched(numbers: list[int], most: int = 100) -> Iterator[list[int]]:
 
 
 @contextmanager
-def own_instance(files: Tracefs, *, held: bool = False, tgid: bool = False) -> Iterator[tuple[Instance, int]]:
+def own_instance(
+    files: Tracefs, probed_files: ProbedFiles, *, held: bool = False, tgid: bool = False
+) -> Iterator[tuple[Instance, int]]:
     """Yield an instance for this trace and its buffer's KiB per CPU; remove it and its probes on exit.
 
     ``held``: events are read only at the end. ``tgid``: process ids are recorded as well. Leftovers of
-    killed traces are removed first. Raises TracefsError.
+    killed traces are removed first. What ``probed_files`` holds is probed. Raises TracefsError.
     """
     remove_dead_traces(files)
     with acquire_for_trace(files) as instance:
+        instance.probed_files = probed_files
         cpus = max(1, len(files.names(f"{instance.path}/per_cpu")))
         kib = max(4, min(HELD_BUFFER if held else LIVE_BUFFER, MOST_BUFFER // cpus) // 1024)
         instance.set_up(kib, record_tgid=tgid)

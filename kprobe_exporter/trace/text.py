@@ -12,6 +12,7 @@ import click
 
 from kprobe_exporter.errors import TracefsError
 from kprobe_exporter.model.values import ProbeSpec
+from kprobe_exporter.trace.entries import read_entries
 from kprobe_exporter.trace.interrupt import Interrupt
 from kprobe_exporter.trace.output import Gone, Output
 from kprobe_exporter.trace.session import TracedThreads
@@ -138,7 +139,7 @@ class _Text:
         lines = 0
         for _ in range(AT_ONCE):
             try:
-                data = os.read(self._pipe, READ_BYTES)
+                data = read_entries(self._pipe) if self._out.terminal else os.read(self._pipe, READ_BYTES)
             except BlockingIOError:
                 return lines, False
             except OSError as error:

@@ -61,11 +61,13 @@ def delete(files: Tracefs, group: str, event: str) -> str | None:
     return reason
 
 
-def delete_group(files: Tracefs, group: str) -> tuple[list[str], list[str]]:
-    """Delete every event of a group. Return the deleted names, and a sentence for each that remains."""
+def delete_group(files: Tracefs, group: str, keep: str = "") -> tuple[list[str], list[str]]:
+    """Delete every event of a group but ``keep``. Return the deleted names, and a sentence for each other
+    that remains.
+    """
     deleted, remaining = [], []
     for defined in list_definitions(files):
-        if defined.group != group:
+        if defined.group != group or defined.event == keep:
             continue
         reason = delete(files, group, defined.event)
         if reason is None:

@@ -9,10 +9,13 @@ from collections import Counter
 from contextlib import suppress
 from types import TracebackType
 
-from kprobe_exporter.errors import InstanceBusy, TracefsError
-from kprobe_exporter.tracefs.definitions import delete_group
+from kprobe_exporter.errors import TracefsError
+from kprobe_exporter.tracefs.definitions import delete, delete_group
 from kprobe_exporter.tracefs.files import ReadOnlyTracefs, Tracefs
+from kprobe_exporter.tracefs.ownership import MARKER, alone, busy, contents, is_marked, mark, refuse_foreign
+from kprobe_exporter.tracefs.refusal import cannot_make
 from kprobe_exporter.tracefs.retired import Retired
+from kprobe_exporter.util.probed_files import ProbedFiles
 
 log = logging.getLogger(__name__)
 
@@ -26,10 +29,12 @@ MARKER_LINE = rb"(?s).{16}-(\d+)\s.*?%s"
 class Instance:
     """A trace instance that this process holds, with our probe group of the same name.
 
-    The name shows that it is ours, and the flock on its directory that its owner is alive; there is no
-    other state. Made by ``acquire``. Not thread-safe: the caller of ``acquire`` must let only one thread at
-    a time change its content. ``recording``: its ring buffer may hold events that are still needed, so no
-    definition that was ever enabled may be deleted. ``retired`` are definitions that no probe uses.
+    A marker in the group shows that both are ours (`ownership`), and the flock on the instance's directory
+    that their owner is alive; there is no other state. Made by ``acquire``. Not thread-safe: the caller of
+    ``acquire`` must let only one thread at a time change its content. ``recording``: its ring buffer may
+    hold events that are still needed, so no definition that was ever enabled may be deleted. ``retired`` are
+    definitions that no probe uses. ``probed_files`` are open from planning probes in them until these are
+    installed; the caller closes them.
     """
 
     def __init__(self, files: Tracefs, name: str, lock: int | None) -> None:
@@ -39,6 +44,7 @@ class Instance:
         self.path = f"instances/{name}"
         self.recording = False
         self.retired = Retired()
+        self.probed_files = ProbedFiles()
         self._uses: Counter[str] = Counter()
         self._lock = lock
 
@@ -53,17 +59,31 @@ class Instance:
     def acquire(cls, files: Tracefs, name: str) -> "Instance":
         """Make the instance and lock it, after removing what a killed agent left under this name.
 
-        Raises InstanceBusy if another live agent holds it, and TracefsError if the kernel refuses.
+        Raises InstanceBusy if another live agent holds it, and TracefsError if the kernel refuses, or if
+        something that is not ours has this name.
         """
+        with alone(files):
+            try:
+                return cls._acquire(files, name)
+            except TracefsError:
+                if contents(files, name) == [f"{name}/{MARKER}"]:
+                    delete(files, name, MARKER)
+                raise
+
+    @classmethod
+    def _acquire(cls, files: Tracefs, name: str) -> "Instance":
         path = f"instances/{name}"
         for _ in range(ATTEMPTS):
+            if not is_marked(files, name):
+                refuse_foreign(files, name)
+                mark(files, name)
             fresh = True
             try:
                 files.mkdir(path)
             except FileExistsError:
                 fresh = False
             except OSError as error:
-                raise TracefsError(_cannot_make(path, error)) from None
+                raise TracefsError(cannot_make(path, error)) from None
             try:
                 lock = files.lock(path)
             except FileNotFoundError:
@@ -73,13 +93,10 @@ class Instance:
                     _rmdir(files, path)
                 raise TracefsError(f"{path} cannot be locked: {error.strerror}.") from None
             if lock is None:
-                raise InstanceBusy(
-                    f"another live agent holds the tracefs instance '{name}': stop it, or give this "
-                    "one another name (global.tracefs_instance)."
-                )
+                raise busy(name)
             instance = cls(files, name, lock)
             if fresh:
-                instance._sweep()
+                instance._sweep(logging.INFO)
                 return instance
             instance._reclaim()
         raise TracefsError(f"{path} is made and removed over and over by another process.")
@@ -146,6 +163,12 @@ class Instance:
             os.close(pipe)
         return int(found[1]) if found else os.getpid()
 
+    def keep_marker(self) -> None:
+        """Define the marker again if another process deleted it. Never raises."""
+        if not self.files.exists(f"{self.path}/events/{self.group}/{MARKER}/enable"):
+            with suppress(TracefsError):
+                mark(self.files, self.group)
+
     def open_pipe(self) -> int:
         """Return a non-blocking descriptor of our trace_pipe. Raises the kernel's OSError."""
         return self.files.open_pipe(f"{self.path}/trace_pipe")
@@ -207,30 +230,39 @@ class Instance:
         Definitions are deleted after the instance, because deleting them clears the unread buffer of
         every instance in which they were ever enabled. That is only ours, which no longer exists by then.
         """
+        self.probed_files.close()
         if self._lock is None:
             return
+        with alone(self.files):
+            self._close()
+        os.close(self._lock)
+        self._lock = None
+
+    def _close(self) -> None:
+        removed = False
         if not self.files.exists("trace_clock"):
             log.warning(
                 "tracefs is not where it was mounted: %s and its probes stay in the kernel; mount it and run "
                 "'kprobe-exporter cleanup'",
                 self.path,
             )
-        elif not self._rmdir():
+        elif not (removed := self._rmdir()):
             log.warning("%s is still in use by another process and stays.", self.path)
         try:
-            self._sweep()
+            self._sweep(logging.DEBUG, unmark=removed)
         except OSError as error:
             log.warning("the definitions cannot be read, and may stay: %s", error)
-        os.close(self._lock)
-        self._lock = None
 
     def _rmdir(self) -> bool:
         return _rmdir(self.files, self.path)
 
-    def _sweep(self) -> None:
-        deleted, remaining = delete_group(self.files, self.group)
+    def _sweep(self, level: int, *, unmark: bool = False) -> None:
+        """Delete the group's definitions. The marker goes last, once nothing remains that it marks."""
+        deleted, remaining = delete_group(self.files, self.group, keep=MARKER)
         if deleted:
-            log.debug("deleted %s", ", ".join(deleted))
+            log.log(level, "deleted %s", ", ".join(deleted))
+        if unmark and not remaining and (reason := delete(self.files, self.group, MARKER)):
+            remaining = [f"{self.group}/{MARKER} could not be deleted: {reason}."]
         for sentence in remaining:
             log.warning("%s", sentence)
 
@@ -241,7 +273,7 @@ class Instance:
         if not removed:  # at least its events must not cost time any more
             with suppress(OSError):
                 self.write("events/enable", "0")
-        self._sweep()
+        self._sweep(logging.INFO, unmark=removed)
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -262,19 +294,6 @@ def _rmdir(files: Tracefs, path: str) -> bool:
         log.debug("rmdir %s: %s", path, error)
         return False
     return True
-
-
-def _cannot_make(path: str, error: OSError) -> str:
-    why = {
-        errno.EPERM: "the kernel is locked down, or a security module forbids it",
-        errno.EACCES: "no permission; run as root, and in a container outside the default AppArmor "
-        "profile's paths (mount tracefs at /tracefs and give --tracefs /tracefs)",
-        errno.EROFS: "tracefs is mounted read-only; mount it read-write",
-        errno.ENOMEM: "no memory for its ring buffer",
-        errno.ENOENT: "this tracefs has no instances",
-        errno.EINVAL: "the kernel does not take this name",
-    }.get(error.errno or 0, error.strerror or str(error))
-    return f"{path} cannot be made: {why}."
 
 
 def _read_available(pipe: int) -> bytes:

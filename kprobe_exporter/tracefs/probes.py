@@ -13,8 +13,9 @@ from kprobe_exporter.tracefs.hist import HitCounter
 from kprobe_exporter.tracefs.hist_tables import HistTables
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.profile import PROFILES, Counts
-from kprobe_exporter.tracefs.refusal import IN_FILE, MEANING, refused, why
+from kprobe_exporter.tracefs.refusal import IN_FILE, MEANING, REPLACED, refused, why
 from kprobe_exporter.tracefs.retired import RetiredDefinition
+from kprobe_exporter.util.regular_file import NotRegularError
 
 log = logging.getLogger(__name__)
 
@@ -239,15 +240,18 @@ def _define(instance: Instance, spec: ProbeSpec, taken: set[str]) -> Installed:
         raise ProbeRefused(not_built(spec.file))
     if (again := _take_up(instance, spec)) is not None:
         return again
+    path, given = _paths(instance, spec)
+    written = replace(spec, body=given + spec.body.removeprefix(path))
     for event in _names(spec.layout.event, taken):
-        line = spec.line(instance.group, event)
+        line = written.line(instance.group, event)
         try:
             instance.files.write(spec.file, line)
         except OSError as error:
             if error.errno == errno.EEXIST:
                 taken.add(event)
                 continue
-            raise refused(error, why(instance.files, error, line, ("error_log",), _meaning(spec))) from None
+            reason = why(instance.files, error, line, ("error_log",), _meaning(spec))
+            raise refused(error, reason.replace(given, path)) from None
         taken.add(event)
         return Installed(instance, spec, event, owned=True)
     raise ProbeRefused(f"all of {NAMES_TRIED} event names like '{spec.layout.event}' are taken.")
@@ -277,6 +281,28 @@ def _take_up(instance: Instance, spec: ProbeSpec) -> Installed | None:
         instance.retired.put(event, definition)
         return None
     return Installed(instance, spec, event, owned=True, before=count)
+
+
+def _paths(instance: Instance, spec: ProbeSpec) -> tuple[str, str]:
+    """Return the path of a place in a file, and the one that the kernel is given instead of it.
+
+    The kernel opens a path again (kern_path() in kernel/trace/trace_uprobe.c), and by then it may name a file
+    in which the offset is in the middle of an instruction. So the kernel is given the descriptor of the file
+    that was parsed. Raises ProbeRefused.
+    """
+    if spec.file != "uprobe_events":
+        return "", ""
+    path = spec.body.partition(" ")[0].rpartition(":")[0]
+    try:
+        given = instance.probed_files.path(path, spec.inode)
+    except NotRegularError as error:
+        raise ProbeRefused(f"{path} {error}.") from None
+    except (OSError, ValueError) as error:
+        code = error.errno if isinstance(error, OSError) else None
+        raise ProbeRefused(f"{path} cannot be opened: {IN_FILE.get(code or 0, error)}.") from None
+    if given is None:
+        raise ProbeRefused(f"{path} {REPLACED}.")
+    return path, given
 
 
 def _meaning(spec: ProbeSpec) -> Mapping[int, str]:

@@ -40,6 +40,9 @@ IN_FILE = MEANING | {
 }
 """The meanings for a uprobe (kernel/events/uprobes.c). The kernel reports some only when it is enabled."""
 
+REPLACED = "was replaced at this moment: the new file is tried next"
+"""Of a program's path, which since planning has come to name another file."""
+
 NON_UNIQUE = "The symbol is not unique"
 """NON_UNIQ_SYMBOL of kernel/trace/trace_probe.h; the errno is EADDRNOTAVAIL before 6.12, then EINVAL."""
 
@@ -92,3 +95,17 @@ def why(
         if said:
             return f"{meaning} ({name}); the kernel says: {said}"
     return f"{meaning} ({name})"
+
+
+def cannot_make(path: str, error: OSError) -> str:
+    """Return a sentence that says why the kernel did not make an instance or its marker."""
+    why = {
+        errno.EPERM: "the kernel is locked down, or a security module forbids it",
+        errno.EACCES: "no permission; run as root, and in a container outside the default AppArmor "
+        "profile's paths (mount tracefs at /tracefs and give --tracefs /tracefs)",
+        errno.EROFS: "tracefs is mounted read-only; mount it read-write",
+        errno.ENOMEM: "no memory for its ring buffer",
+        errno.ENOENT: "this tracefs has no instances",
+        errno.EINVAL: "the kernel does not take this name",
+    }.get(error.errno or 0, error.strerror or str(error))
+    return f"{path} cannot be made: {why}."

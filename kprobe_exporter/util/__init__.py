@@ -1,5 +1,5 @@
-"""What the standard library lacks and several packages need: a token bucket, opening a regular file, and
-which failures to log.
+"""What the standard library lacks and several packages need: a token bucket, opening a file whose path
+others may change, who may change a file, and which failures to log.
 
 Takes and gives plain values.
 May import nothing.

@@ -1,4 +1,4 @@
-"""Basic authentication, the limit on the request rate, and the headers added to every response."""
+"""Basic authentication, the limit on each network's request rate, and the headers of every response."""
 
 import base64
 import binascii
@@ -12,11 +12,15 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kprobe_exporter.util.token_bucket import TokenBucket
+from kprobe_exporter.web.rendering import CLIENT
 from kprobe_exporter.web.responses import line
 from kprobe_exporter.web.settings import Rate, WebSettings
 
 if TYPE_CHECKING:
     from kprobe_exporter.web.passwords import Passwords
+
+MAX_BUCKETS = 1024
+"""Networks whose rate of requests is known. Of more, those that asked longest ago are forgotten."""
 
 _ASK = {"WWW-Authenticate": 'Basic realm="kprobe_exporter", charset="UTF-8"'}
 
@@ -34,12 +38,12 @@ class Access:
         self._settings = settings
         self._clock = clock
         self._rate: Rate | None = None
-        self._bucket = TokenBucket(0, 0)
+        self._buckets: dict[str, TokenBucket] = {}
         self._passwords: Passwords | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         settings = self._settings()
-        if not self._within(settings.rate):
+        if not self._within(settings.rate, scope["state"][CLIENT].network):
             refusal: Response | None = line("too many requests", HTTPStatus.TOO_MANY_REQUESTS)
         elif settings.users:
             refusal = await self._refuse(settings, scope)
@@ -47,31 +51,33 @@ class Access:
             refusal = None
         await (refusal or self._app)(scope, receive, _adding(settings.headers.items(), send))
 
-    def _within(self, rate: Rate | None) -> bool:
-        """Take a token for a request, if one is left. A change of the rate refills the bucket."""
+    def _within(self, rate: Rate | None, network: str) -> bool:
+        """Take one of the network's tokens, if one is left. Another rate refills all buckets."""
+        if rate != self._rate:
+            self._rate = rate
+            self._buckets.clear()
+        if rate is None:
+            return True
         now = self._clock()
-        if rate is not None and rate != self._rate:
-            self._bucket = TokenBucket(1 / rate.interval, rate.burst, now)
-        self._rate = rate
-        return rate is None or self._bucket.take(now)
+        bucket = self._buckets.pop(network, None) or TokenBucket(1 / rate.interval, rate.burst, now)
+        while len(self._buckets) >= MAX_BUCKETS:
+            del self._buckets[next(iter(self._buckets))]
+        self._buckets[network] = bucket  # behind those that asked earlier
+        return bucket.take(now)
 
     async def _refuse(self, settings: WebSettings, scope: Scope) -> Response | None:
         """Return None if the client is authenticated, else the response that refuses it."""
         # Imported only here, because most agents have no passwords.
-        from kprobe_exporter.web.passwords import Passwords, TooManyChecks  # noqa: PLC0415
+        from kprobe_exporter.web.passwords import Passwords  # noqa: PLC0415
 
         if self._passwords is None:
             self._passwords = Passwords()
         said = credentials(Headers(scope=scope).get("authorization", ""))
         if said is None:
             return line("authentication required", HTTPStatus.UNAUTHORIZED, _ASK)
-        client = scope["client"][0] if scope["client"] else ""
-        try:
-            if await self._passwords.match(settings.users, *said, client):
-                return None
-        except TooManyChecks:
-            busy = "other passwords are being checked; try again"
-            return line(busy, HTTPStatus.SERVICE_UNAVAILABLE, {"Retry-After": "1"})
+        client = scope["state"][CLIENT]
+        if await self._passwords.match(settings.users, *said, client.network, client.is_gone):
+            return None
         return line("wrong user or password", HTTPStatus.UNAUTHORIZED, _ASK)
 
 

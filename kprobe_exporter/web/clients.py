@@ -1,7 +1,9 @@
 """The open connections: a bound on their number, and on the time that each may make the server wait."""
 
 import asyncio
+import ipaddress
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
@@ -15,8 +17,26 @@ ANSWER_TIME = 30
 IDLE_TIME = 75
 
 
+def network(host: str) -> str:
+    """Return what stands for one client: an IPv4 address, or the first 64 bits of an IPv6 address.
+
+    A subscriber of IPv6 has at least 2**64 addresses (RFC 6177).
+    """
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return host
+    if address.ipv4_mapped:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((int(address) >> 64 << 64, 64)))
+
+
 class Talk(Protocol):
     """A connection that has sent a request, as far as ``Client`` knows it."""
+
+    pipelines: bool
 
     def is_answering(self) -> bool:
         """Whether the client is waiting for the server, rather than the server for the client."""
@@ -28,6 +48,8 @@ class Client:
     def __init__(self, transport: asyncio.BaseTransport, now: float) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
+        host, *_ = transport.get_extra_info("peername") or ("",)
+        self.network = network(host)
         self.since = now
         """When the connection was accepted, or when its latest request arrived."""
         self.talk: Talk | None = None
@@ -37,6 +59,20 @@ class Client:
     @property
     def is_answering(self) -> bool:
         return self.talk is not None and self.talk.is_answering()
+
+    @property
+    def turn_to_go(self) -> tuple[bool, bool, float]:
+        """The order in which clients are dropped for others.
+
+        First go those that pipeline, then those for which the server has nothing to do; of each the one that
+        has waited longest.
+        """
+        pipelines = self.talk is not None and self.talk.pipelines
+        return not pipelines, self.is_answering, self.since
+
+    def is_gone(self) -> bool:
+        """Return whether nothing can be sent to this client any more."""
+        return self.transport.is_closing()
 
     def overdue(self, now: float) -> bool:
         """Whether the client has exceeded its time limit."""
@@ -68,7 +104,7 @@ class Clients:
         """Register a new connection, and drop one connection if there are too many."""
         client = Client(transport, self.clock())
         self._all.add(client)
-        if len(self._all) > MAX_CONNECTIONS:
+        if sum(not client.dropped for client in self._all) > MAX_CONNECTIONS:
             self._make_room(client)
         return client
 
@@ -90,14 +126,12 @@ class Clients:
             client.drop()
 
     def _make_room(self, newcomer: Client) -> None:
-        """Drop the connection that has been idle longest, preferably one that never sent a request.
+        """Drop a connection of the network that has most of them.
 
         Refusing the newcomer instead would let idle clients lock every scraper out.
         """
-        waiting = [
-            client
-            for client in self._all
-            if client is not newcomer and not client.dropped and not client.is_answering
-        ]
-        victim = min(waiting, key=lambda c: (c.talk is not None, c.since), default=newcomer)
-        victim.drop()
+        present = [client for client in self._all if not client.dropped]
+        numbers = Counter(client.network for client in present)
+        most = max(numbers.values())
+        crowd = [one for one in present if one is not newcomer and numbers[one.network] == most]
+        min(crowd, key=lambda client: client.turn_to_go, default=newcomer).drop()

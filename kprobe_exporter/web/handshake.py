@@ -6,6 +6,7 @@ their handshake would not be counted.
 
 import asyncio
 import ssl
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable
 
 from kprobe_exporter.web.clients import REQUEST_TIME, Client, Clients
@@ -14,6 +15,9 @@ from kprobe_exporter.web.settings import Tls
 
 # Seconds that the server waits for the client's close_notify alert; few scrapers send one.
 GOODBYE_TIME = 2
+
+# By itself, asyncio has a buffer of 256 KiB for each TLS connection.
+SSLProtocol.max_size = 32 * 1024
 
 NOT_TLS = "a client asks by http, and there is only https here"
 NOT_ADMITTED = "a client's certificate has none of the names in client_allowed_sans"

@@ -1,24 +1,23 @@
 """Checks passwords against bcrypt hashes in threads, a few at a time, and remembers successes.
 
-A check takes 60 ms at bcrypt's cost of 10, and twice as long at each step above. A client that guesses
-passwords must not delay scrapes by that time, nor learn from it which user names exist.
+A check takes 60 ms at bcrypt's cost of 10, and twice as long at each step above. Clients that guess
+passwords must not delay scrapes by that time, nor learn from it which user names exist: a password that was
+right before is known at once, and for other checks the clients' networks take turns.
 """
 
 import asyncio
 import os
 import secrets
 import threading
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 
 import bcrypt
 
-# Limits on checks: how many run; run or wait, in all and for one client; and are remembered.
+# How many checks run at a time, and how many right passwords are remembered.
 RUNNING = 2
-MAX_CHECKS = 16
-MAX_CHECKS_OF_CLIENT = 4
 MAX_REMEMBERED = 128
 
 # The nice value of the threads that check passwords: tracing has priority over them.
@@ -28,38 +27,37 @@ NICENESS = 10
 _SIGNIFICANT = 72
 
 
-class TooManyChecks(Exception):
-    """Too many other checks are under way; the client may try again."""
-
-
 class Passwords:
     """Checks user names and passwords. Used in one event loop; bcrypt runs in separate threads."""
 
     def __init__(self) -> None:
         self._secret = secrets.token_bytes(32)
         self._remembered: dict[bytes, None] = {}
-        self._turn = asyncio.Semaphore(RUNNING)
-        self._checks: Counter[str] = Counter()
+        self._turns = _Turns()
 
-    async def match(self, users: Mapping[bytes, bytes], name: bytes, password: bytes, client: str) -> bool:
-        """Return whether a user of this name has this password. Raises TooManyChecks.
+    async def match(
+        self,
+        users: Mapping[bytes, bytes],
+        name: bytes,
+        password: bytes,
+        network: str,
+        is_gone: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Return whether a user of this name has this password.
 
-        ``client`` is the client's address, which limits its checks under way. An unknown name takes as long
-        as a known one: it is checked against the hash of one of the users, always the same for this name.
+        ``network`` is the client's, which takes turns with others. If the client ``is_gone`` by then, its
+        password is not checked, and does not match. An unknown name takes as long as a known one: it is
+        checked against the hash of one of the users, always the same for this name.
         """
         hashed = users.get(name)
         digest = self._digest(name, hashed or b"", password)
         if hashed is not None and digest in self._remembered:
             return True
-        if self._checks.total() >= MAX_CHECKS or self._checks[client] >= MAX_CHECKS_OF_CLIENT:
-            raise TooManyChecks
-        self._checks[client] += 1
+        await self._turns.wait(network)
         try:
-            async with self._turn:
-                matches = await _beside(hashed or self._decoy(users, name), password)
+            matches = not is_gone() and await _beside(hashed or self._decoy(users, name), password)
         finally:
-            self._checks[client] -= 1
-            self._checks += Counter()  # removes clients without checks
+            self._turns.pass_on()
         if hashed is None or not matches:
             return False
         while len(self._remembered) >= MAX_REMEMBERED:
@@ -77,6 +75,41 @@ class Passwords:
     def _decoy(self, users: Mapping[bytes, bytes], name: bytes) -> bytes:
         hashes: Sequence[bytes] = [*users.values()]
         return hashes[int.from_bytes(self._digest(name), "big") % len(hashes)]
+
+
+class _Turns:
+    """Lets RUNNING checks run at a time. Networks whose clients wait take turns. Used in one event loop."""
+
+    def __init__(self) -> None:
+        self._running = 0
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+
+    async def wait(self, network: str) -> None:
+        """Wait for a turn, which then has to be passed on."""
+        if self._running < RUNNING:
+            self._running += 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(network, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # it was this one's turn just now
+                self.pass_on()
+            raise
+
+    def pass_on(self) -> None:
+        """Give a turn to the network that has waited longest, or end it if none waits."""
+        while self._waiting:
+            network = next(iter(self._waiting))
+            queue = self._waiting.pop(network)
+            turn = queue.popleft()
+            if queue:
+                self._waiting[network] = queue  # behind the others
+            if not turn.cancelled():
+                turn.set_result(None)
+                return
+        self._running -= 1
 
 
 async def _beside(hashed: bytes, password: bytes) -> bool:

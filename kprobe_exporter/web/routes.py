@@ -4,7 +4,7 @@ import asyncio
 import gzip
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 
@@ -17,22 +17,30 @@ from starlette.types import ASGIApp
 
 from kprobe_exporter.errors import UsageError
 from kprobe_exporter.export.negotiate import accepts_gzip
-from kprobe_exporter.export.prometheus import Exposition
+from kprobe_exporter.export.prometheus import Exposition, wants_openmetrics
 from kprobe_exporter.model.values import Snapshot
 from kprobe_exporter.web.auth import Access
-from kprobe_exporter.web.limits import RequestLimits
+from kprobe_exporter.web.limits import RequestLimits, check_allowed_hosts
 from kprobe_exporter.web.page import CONTENT_SECURITY_POLICY
+from kprobe_exporter.web.rendering import ClientsGone, Renderer, Rendering, SharedResponse, Unsent
 from kprobe_exporter.web.responses import NOSNIFF, line
 from kprobe_exporter.web.settings import WebSettings
 from kprobe_exporter.web.status import render_status
 
 log = logging.getLogger("kprobe_exporter.web")
 
-# The interpreter's lock lets one thread render at a time: more threads would only hold more memory.
-_WORKERS = 4
+# The interpreter's lock lets one thread render at a time, so more threads would only hold more memory. The
+# second one renders while the first waits for the kernel.
+_WORKERS = 2
 
 # Bytes of a response, below which gzip's header costs more than compression saves.
 _GZIP_FROM = 500
+
+_OF_STATUS = {
+    "Vary": "Accept-Encoding",
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "Referrer-Policy": "no-referrer",
+}
 
 Reload = Callable[[], str | None]
 """Reads the configuration again. Returns None, or the reason why the old one stays in force."""
@@ -59,31 +67,39 @@ def create_app(
     *,
     reload: Reload | None = None,
     settings: Callable[[], WebSettings] = WebSettings,
+    allowed_hosts: Collection[str] = (),
 ) -> ASGIApp:
     """Return the application. ``ready`` returns None, or why not; without ``reload``, reloading is forbidden.
 
-    ``snapshot`` and ``reload`` are called in 4 worker threads, ``reload`` by one at a time, and ``ready`` in
-    one of its own, so the event loop answers other requests while they wait. An exception becomes one line
-    for the client and one in the log. ``settings`` is called in the event loop, at each request.
+    ``snapshot`` is called in 2 worker threads, and ``ready`` and ``reload`` each in one of its own, so the
+    event loop answers other requests while they wait. An exception becomes one line for the client and one
+    in the log. ``settings`` is called in the event loop, at each request. ``allowed_hosts``: see
+    ``RequestLimits``.
     """
     check_telemetry_path(telemetry_path)
+    check_allowed_hosts(allowed_hosts)
     exposition = Exposition(snapshot)
-    workers, watcher = _Workers(_WORKERS, "web"), _Workers(1, "ready")
+    workers, watcher, reloader = _Workers(_WORKERS, "web"), _Workers(1, "ready"), _Workers(1, "reload")
 
-    def metrics(request: Request) -> Response:
+    async def metrics(request: Request) -> Response:
         accept = ",".join(request.headers.getlist("accept"))
-        names = request.query_params.getlist("name[]")
-        body, content_type = exposition.render(accept, names)
-        return _compressed(request, body, content_type, {"Vary": "Accept, Accept-Encoding"})
+        names = frozenset(request.query_params.getlist("name[]"))
+        gzipped = _takes_gzip(request)
 
-    def status(request: Request) -> Response:
-        body = render_status(snapshot(), telemetry_path)
-        headers = {
-            "Vary": "Accept-Encoding",
-            "Content-Security-Policy": CONTENT_SECURITY_POLICY,
-            "Referrer-Policy": "no-referrer",
-        }
-        return _compressed(request, body, "text/html; charset=utf-8", headers)
+        def render() -> Rendering:
+            body, content_type = exposition.render(accept, names)
+            return _rendering(body, content_type, {"Vary": "Accept, Accept-Encoding"}, gzipped)
+
+        return await workers.rendered((wants_openmetrics(accept), names, gzipped), render, request)
+
+    async def status(request: Request) -> Response:
+        gzipped = _takes_gzip(request)
+
+        def render() -> Rendering:
+            body = render_status(snapshot(), telemetry_path)
+            return _rendering(body, "text/html; charset=utf-8", _OF_STATUS, gzipped)
+
+        return await workers.rendered(("status", gzipped), render, request)
 
     def readiness(_: Request) -> Response:
         reason = ready()
@@ -94,17 +110,17 @@ def create_app(
 
     app = Starlette(
         routes=[
-            Route("/", workers.endpoint(status)),
-            Route(telemetry_path, workers.endpoint(metrics)),
+            Route("/", status),
+            Route(telemetry_path, metrics),
             Route("/-/healthy", healthy),
             Route("/-/ready", watcher.endpoint(readiness)),
-            Route("/-/reload", _reloading(workers, reload), methods=["POST"]),
+            Route("/-/reload", _reloading(reloader, reload), methods=["POST"]),
         ],
         exception_handlers={HTTPException: _refuse},
     )
     # /metrics/ is an unknown path and is not redirected.
     app.router.redirect_slashes = False
-    return RequestLimits(Access(app, settings))
+    return RequestLimits(Access(app, settings), allowed_hosts)
 
 
 def _reloading(workers: "_Workers", reload: Reload | None) -> Callable[[Request], Awaitable[Response]]:
@@ -115,7 +131,7 @@ def _reloading(workers: "_Workers", reload: Reload | None) -> Callable[[Request]
         reason = reload()
         return line("reloaded") if reason is None else line(reason, HTTPStatus.INTERNAL_SERVER_ERROR)
 
-    off_loop = workers.endpoint(respond, without_client=True)
+    off_loop = workers.endpoint(respond)
 
     async def endpoint(request: Request) -> Response:
         if reload is None:
@@ -140,38 +156,49 @@ def _is_from_a_page(request: Request) -> bool:
 
 
 class _Workers:
-    """Threads that compute responses.
-
-    A request waits for a thread in the event loop. If its client has given up by then, as Prometheus does
-    after its scrape timeout, no thread computes a response: otherwise an agent that is slower than its
-    clients would work for those that have gone, and never again answer one in time.
-    """
+    """Threads that compute responses. A request waits for a thread in the event loop."""
 
     def __init__(self, threads: int, name: str) -> None:
         self._threads = ThreadPoolExecutor(threads, name)
         self._free = asyncio.Semaphore(threads)
+        self._renderer = Renderer(self._threads, self._free)
+        self._unsent = Unsent()
 
-    def endpoint(
-        self, respond: Callable[[Request], Response], *, without_client: bool = False
-    ) -> Callable[[Request], Awaitable[Response]]:
-        """Return what answers a request with ``respond``; ``without_client``: also if its client has gone."""
+    async def rendered(self, key: Hashable, render: Callable[[], Rendering], request: Request) -> Response:
+        """Answer with what ``render`` returns, called once for all requests with this ``key`` that wait."""
+
+        async def answer() -> Response:
+            return SharedResponse(await self._renderer.get(key, render, request), self._unsent)
+
+        return await _guarded(request, answer)
+
+    def endpoint(self, respond: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
+        """Return what answers a request with ``respond``, also if its client has gone."""
 
         async def endpoint(request: Request) -> Response:
-            try:
+            async def answer() -> Response:
                 async with self._free:
-                    if not without_client and await request.is_disconnected():
-                        return line("the client has gone", HTTPStatus.SERVICE_UNAVAILABLE)
                     return await asyncio.get_running_loop().run_in_executor(self._threads, respond, request)
-            except asyncio.CancelledError:
-                # The server stops and does not wait any longer; the worker's response is discarded.
-                return line("the agent stops", HTTPStatus.SERVICE_UNAVAILABLE)
-            except Exception as error:
-                # %r keeps the message on one line.
-                debug = log.isEnabledFor(logging.DEBUG)
-                log.error("cannot answer %s: %r", request.url.path, error, exc_info=debug)
-                return line("something went wrong: see the agent's log", HTTPStatus.INTERNAL_SERVER_ERROR)
+
+            return await _guarded(request, answer)
 
         return endpoint
+
+
+async def _guarded(request: Request, answer: Callable[[], Awaitable[Response]]) -> Response:
+    """Return the answer, or one line that says why there is none."""
+    try:
+        return await answer()
+    except ClientsGone:
+        return line("the client has gone", HTTPStatus.SERVICE_UNAVAILABLE)
+    except asyncio.CancelledError:
+        # The server stops and does not wait any longer; the worker's response is discarded.
+        return line("the agent stops", HTTPStatus.SERVICE_UNAVAILABLE)
+    except Exception as error:
+        # %r keeps the message on one line.
+        debug = log.isEnabledFor(logging.DEBUG)
+        log.error("cannot answer %s: %r", request.url.path, error, exc_info=debug)
+        return line("something went wrong: see the agent's log", HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
 async def _refuse(_: Request, error: Exception) -> Response:
@@ -183,9 +210,13 @@ async def _refuse(_: Request, error: Exception) -> Response:
     return line(error.detail, error.status_code, headers)
 
 
-def _compressed(request: Request, body: bytes, content_type: str, headers: Mapping[str, str]) -> Response:
+def _takes_gzip(request: Request) -> bool:
+    return accepts_gzip(request.headers.get("accept-encoding", ""))
+
+
+def _rendering(body: bytes, content_type: str, headers: Mapping[str, str], gzipped: bool) -> Rendering:
     headers = {"Content-Type": content_type, **NOSNIFF, **headers}
-    if len(body) >= _GZIP_FROM and accepts_gzip(request.headers.get("accept-encoding", "")):
+    if len(body) >= _GZIP_FROM and gzipped:
         body = gzip.compress(body, compresslevel=6)
         headers["Content-Encoding"] = "gzip"
-    return Response(body, headers=headers)
+    return Rendering(body, headers)

@@ -10,10 +10,12 @@ class Tls(NamedTuple):
     """How connections are secured.
 
     A client's certificate must have one of ``names`` (`client_allowed_sans`); if None, the context decides.
+    ``curve`` is the only one that the context offers, None if it offers all: a context does not tell it.
     """
 
     context: ssl.SSLContext
     names: frozenset[str] | None = None
+    curve: str | None = None
 
     def admits(self, certificate: Mapping[str, Any] | None) -> bool:
         """Return whether a client is admitted, given ``SSLSocket.getpeercert()`` of its certificate."""

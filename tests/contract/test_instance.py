@@ -10,9 +10,10 @@ import pytest
 from kprobe_exporter.errors import InstanceBusy, TracefsError
 from kprobe_exporter.model.values import Layout
 from kprobe_exporter.source.lines import LineParser
-from kprobe_exporter.tracefs.definitions import list_definitions
 from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.ownership import mark
 from tests.contract.conftest import Kernel
+from tests.support.leftovers import list_probes
 
 NAME = "contract_test"
 
@@ -50,7 +51,7 @@ def test_an_abandoned_one_is_reclaimed_with_its_probes(kernel: Kernel) -> None:
     abandon(killed)
     try:
         with Instance.acquire(kernel.files, NAME) as successor:
-            assert [d.group for d in list_definitions(kernel.files) if d.event == "left"] == ["foreign_group"]
+            assert [d.group for d in list_probes(kernel.files) if d.event == "left"] == ["foreign_group"]
             pipe = successor.open_pipe()
             with pytest.raises(BlockingIOError):
                 os.read(pipe, 100)
@@ -60,9 +61,10 @@ def test_an_abandoned_one_is_reclaimed_with_its_probes(kernel: Kernel) -> None:
 
 
 def test_definitions_left_without_an_instance_go_too(kernel: Kernel) -> None:
+    mark(kernel.files, NAME)
     kernel.files.write("kprobe_events", f"p:{NAME}/left {kernel.symbol}")
     with Instance.acquire(kernel.files, NAME):
-        assert not [d for d in list_definitions(kernel.files) if d.group == NAME]
+        assert not [d for d in list_probes(kernel.files) if d.group == NAME]
 
 
 def test_an_abandoned_instance_that_is_read_is_reported(kernel: Kernel) -> None:

@@ -15,12 +15,12 @@ from kprobe_exporter.probing.event_source import KernelNames, page_parser
 from kprobe_exporter.source.binary import BinaryPipe
 from kprobe_exporter.source.lines import LineParser
 from kprobe_exporter.symbols.addresses import Symbols
-from kprobe_exporter.tracefs.definitions import list_definitions
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.poller import read_counts
 from kprobe_exporter.tracefs.probes import install, names_in_use
 from kprobe_exporter.tracefs.profile import kprobe_counts, parse_stats
 from tests.contract.conftest import Kernel
+from tests.support.leftovers import list_probes
 
 NAME = "contract_test"
 
@@ -120,7 +120,7 @@ def test_names_taken_by_others_are_left_to_them(kernel: Kernel) -> None:
             first = install(instance, entry(kernel.symbol), taken)
             second = install(instance, entry(kernel.symbol), taken)
             assert (first.event, second.event) == ("call_2", "call_3")
-        assert [d.group for d in list_definitions(kernel.files) if d.event == "call"] == ["foreign_group"]
+        assert [d.group for d in list_probes(kernel.files) if d.event == "call"] == ["foreign_group"]
     finally:
         kernel.files.write("kprobe_events", "-:foreign_group/call")
 
@@ -130,7 +130,7 @@ def test_a_name_that_was_taken_since_is_passed_over(kernel: Kernel) -> None:
     with Instance.acquire(kernel.files, NAME) as instance:
         kernel.files.write("kprobe_events", f"p:{NAME}/call {kernel.symbol}")
         probe = install(instance, entry(kernel.symbol), set())
-        names = [d.event for d in list_definitions(kernel.files) if d.group == NAME]
+        names = [d.event for d in list_probes(kernel.files) if d.group == NAME]
         assert probe.event in names
 
 
@@ -158,14 +158,14 @@ def test_an_unknown_function_is_refused(kernel: Kernel) -> None:
     with Instance.acquire(kernel.files, NAME) as instance:
         with pytest.raises(ProbeRefused, match=r"Invalid probed address or symbol, at \^ in .*\^no_such"):
             install(instance, entry("no_such_function"), names_in_use(instance))
-        assert not [d for d in list_definitions(kernel.files) if d.group == NAME]
+        assert not [d for d in list_probes(kernel.files) if d.group == NAME]
 
 
 def test_a_bad_filter_is_refused_and_nothing_stays(kernel: Kernel) -> None:
     with Instance.acquire(kernel.files, NAME) as instance:
         with pytest.raises(ProbeRefused, match="the filter 'nothing == 1' is refused"):
             install(instance, entry(kernel.symbol, "nothing == 1"), names_in_use(instance))
-        assert not [d for d in list_definitions(kernel.files) if d.group == NAME]
+        assert not [d for d in list_probes(kernel.files) if d.group == NAME]
 
 
 def test_a_tracepoint_has_no_probe_that_is_not_there(kernel: Kernel) -> None:
@@ -188,7 +188,7 @@ def test_an_eprobe_counts_by_a_trigger(kernel: Kernel) -> None:
         assert probe.hits.read() == 0
         probe.remove()
         assert probe.hits.read() is None
-        assert not [d for d in list_definitions(kernel.files) if d.group == NAME]
+        assert not [d for d in list_probes(kernel.files) if d.group == NAME]
 
 
 def test_a_definition_in_use_stays(kernel: Kernel) -> None:
@@ -198,7 +198,7 @@ def test_a_definition_in_use_stays(kernel: Kernel) -> None:
         with Instance.acquire(kernel.files, NAME) as instance:
             install(instance, entry(kernel.symbol), names_in_use(instance))
             kernel.files.write(f"instances/foreign/events/{NAME}/call/enable", "1")
-        assert [d.event for d in list_definitions(kernel.files) if d.group == NAME] == ["call"]
+        assert [d.event for d in list_probes(kernel.files) if d.group == NAME] == ["call"]
         kernel.files.write(f"instances/foreign/events/{NAME}/call/enable", "0")
     finally:
         kernel.files.rmdir("instances/foreign")
@@ -264,4 +264,4 @@ def test_a_probe_that_the_kernel_aggregates_records_nothing(kernel: Kernel) -> N
         assert read_counts(instance, [probe]).tables == {}
         with pytest.raises(ProbeRefused, match="another probe has the same hist trigger"):
             install(instance, replace(spec, tables=(none, none)), names_in_use(instance))
-        assert [d.event for d in list_definitions(kernel.files) if d.group == NAME] == ["call"]
+        assert [d.event for d in list_probes(kernel.files) if d.group == NAME] == ["call"]

@@ -1,6 +1,7 @@
 """Whatever a collector does, each item is counted once, no caller blocks, and the log stays short."""
 
 import logging
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,35 +9,20 @@ from typing import Any, Literal
 
 import grpc
 import pytest
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanContext, TraceFlags
 
 from kprobe_exporter.export.otlp.channel import BATCH, Channel
 from kprobe_exporter.export.otlp.settings import OtlpSettings
 from kprobe_exporter.export.otlp.transport import connect
-from tests.support.otlp_faults import OK, Collector, Fault, Pair, collector
+from tests.support.otlp_faults import OK, Collector, Fault, Pair, collector, slow_peer
+from tests.support.otlp_spans import span, spans
 from tests.support.patience import eventually, patience, within
 
 HTTP: Literal["http/protobuf"] = "http/protobuf"
 GRPC: Literal["grpc"] = "grpc"
 BOTH = pytest.mark.parametrize("protocol", [HTTP, GRPC])
 
-RESOURCE = Resource({"service.name": "kprobe_exporter"})
-SCOPE = InstrumentationScope("kprobe_exporter", "1")
-
 LINGER = 3600
 """Seconds for which a batch waits to be full, so that its size does not depend on how fast it fills."""
-
-
-def span(number: int) -> ReadableSpan:
-    context = SpanContext(1, number, is_remote=False, trace_flags=TraceFlags(1))
-    return ReadableSpan(f"call {number}", context, None, RESOURCE, instrumentation_scope=SCOPE)
-
-
-def spans(numbers: list[int]) -> list[ReadableSpan]:
-    return [span(number) for number in numbers]
 
 
 @contextmanager
@@ -113,6 +99,85 @@ def test_an_answer_after_the_timeout_comes_too_late(protocol: str) -> None:
         emit(channel, range(1, 2 * BATCH + 1))
         assert settled(channel, 2 * BATCH) == (0, 0, 2 * BATCH)
         assert len(seen.times) <= 2  # too little time is left for a second attempt
+
+
+def test_a_collector_that_quotes_the_token_it_refuses(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    refusal = Fault(status=401, body=b"no such token: t0ken", headers={"content-type": "text/plain"})
+    with collector(HTTP, refusal) as seen:
+        transport = connect("traces", OtlpSettings(seen.endpoint, HTTP, {"authorization": "Bearer t0ken"}))
+        assert transport.export([span(1)]) == 0
+        transport.close()
+    assert "the collector answered 401 Unauthorized: no such token: ***" in caplog.messages[-1]
+    assert "t0ken" not in caplog.text
+
+
+ANSWER = b"HTTP/1.1 %s\r\ncontent-length: 100000\r\n\r\n"
+LATE = "no answer within the timeout"
+
+
+@pytest.mark.parametrize(
+    ("drip", "taken", "reason"),
+    [
+        (b"HTTP/1.1 200 O", 0, LATE),
+        (b"HTTP/1.1 200 OK\r\nx-a: a", 0, LATE),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" * 50, 0, LATE),
+        # The status is there, and stands.
+        (ANSWER % b"200 OK", 3, ""),
+        (ANSWER % b"503 Busy", 0, "the collector answered 503 Busy"),
+    ],
+)
+def test_an_answer_that_drips_ends_at_the_timeout(
+    drip: bytes, taken: int, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The deadline is of the whole request: a byte that arrives in time does not move it."""
+    with collector(HTTP, Fault(drip=drip)) as seen:
+        transport = connect("traces", OtlpSettings(seen.endpoint, HTTP, timeout=patience(0.5)))
+        with within(1.5):
+            assert transport.export(spans([1, 2, 3])) == taken
+        assert [line.partition("taken: ")[2] for line in caplog.messages] == [reason] * bool(reason)
+        with within(0.5):
+            transport.close()
+
+
+def test_a_collector_that_drips_does_not_hold_up_the_end() -> None:
+    """Once closing, an agent waits for one request that has no answer in time, and drops the rest."""
+    drip = Fault(drip=b"HTTP/1.1 200 O")
+    with (
+        collector(HTTP, drip) as seen,
+        sending(seen, HTTP, timeout=0.5, linger=LINGER) as channel,
+    ):
+        emit(channel, range(1, 20 * BATCH + 1))
+        eventually(lambda: seen.times)
+        with within(1.5):
+            channel.close(patience(10))
+        exported, dropped, failed = channel.counts()
+        assert (exported, dropped + failed) == (0, 20 * BATCH)
+        assert dropped
+
+
+@BOTH
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_peer_that_reads_or_writes_a_byte_now_and_then(protocol: str, scheme: str) -> None:
+    """It takes a large request byte by byte, or draws a handshake out."""
+    first = iter([b"\x16\x03\x03\x3f\xff"])
+
+    def exchange(sock: socket.socket) -> None:
+        if scheme == "https":
+            sock.send(next(first, b"\0"))
+        else:
+            sock.recv(1)
+
+    with slow_peer(exchange) as address:
+        settings = OtlpSettings(f"{scheme}://{address}", protocol, timeout=patience(0.5))  # type: ignore[arg-type]
+        transport = connect("traces", settings)
+        made = spans([*range(1, 31)])
+        for one in made:
+            one._name = "x" * 100_000
+        with within(1.5):
+            assert transport.export(made) == 0
+        with within(0.5):
+            transport.close()
 
 
 RETRIED = [

@@ -175,6 +175,7 @@ def ends_well(agent: AgentProcess) -> None:
     assert len(lines) <= 12
 
 
+DRIPS = (Fault(drip=b"HTTP/1.1 200 O"),)
 REFUSALS = tuple(Fault(status=status) for status in (400, 401, 404))
 CODES = tuple(
     Fault(code=code)
@@ -190,6 +191,7 @@ CASES = [
     Case("down", GRPC, (), "UNAVAILABLE", {FAILED}, "1s"),
     Case("slow", HTTP, (Fault(hang=True),), "no answer|timed out", {DROPPED, FAILED}, "1s", queue=200),
     Case("slow", GRPC, (Fault(hang=True),), "DEADLINE_EXCEEDED", {DROPPED, FAILED}, "1s", queue=200),
+    Case("drips", HTTP, DRIPS, "no answer", {DROPPED, FAILED}, "1s", queue=200),
     Case("refuses", HTTP, REFUSALS, "the collector answered 400 Bad Request: said why", {FAILED}),
     Case("refuses", GRPC, CODES, "INVALID_ARGUMENT: said why", {FAILED}),
     Case("throttles", HTTP, (LATER, OK), "", {EXPORTED}),
@@ -202,6 +204,7 @@ CASES = [
 HANGS = [
     Case("hangs", HTTP, (Fault(hang=True),), "", set(), "60s"),
     Case("hangs", GRPC, (Fault(hang=True),), "", set(), "60s"),
+    Case("drips", HTTP, DRIPS, "", set(), "60s"),
     Case("wants silence", HTTP, (Fault(status=429, retry_after=3600),), "", set(), "60s"),
 ]
 

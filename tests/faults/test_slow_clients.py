@@ -3,6 +3,7 @@
 A benchmark measures the speed on a real machine (tests/bench/clients.py).
 """
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,14 @@ from statistics import quantiles
 
 import pytest
 
-from tests.support.scraped import SAMPLES, Scraped, guessing_clients, idle_and_slow_clients, protected
+from tests.support.scraped import (
+    SAMPLES,
+    Scraped,
+    guessing_clients,
+    hostile_clients,
+    idle_and_slow_clients,
+    protected,
+)
 
 WARM_UP = 10
 SCRAPES = 100
@@ -56,3 +64,35 @@ def test_clients_that_guess_passwords(agents: tuple[Scraped, Scraped]) -> None:
     with guessing_clients(agent) as statuses:
         compare(agent, alone, lambda number: None)
     assert {401} <= set(statuses) <= {401, 503}
+
+
+LARGE = 40_000
+"""Samples of an exposition of 2 MB."""
+BESIDE_LARGE = 10
+MOST_MEMORY = 48
+"""MB that such clients may add. An agent without them has less than another 48 MB, and the DaemonSet's agent
+may have 192."""
+
+
+@pytest.mark.parametrize("requests", [1, 50], ids=["drip", "pipeline"])
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
+def test_as_many_hostile_clients_as_connections(tmp_path: Path, tls: bool, requests: int) -> None:
+    """Every scrape is answered, and memory stays bounded."""
+    with protected(tmp_path / "agent", tls=tls, samples=LARGE) as agent:
+        alone = most_memory(agent)
+        with hostile_clients(agent, requests):
+            for _ in range(BESIDE_LARGE):
+                status, body = agent.ask()
+                assert (status, body.count(b"{tid=")) == (200, LARGE)
+        beside = most_memory(agent)
+    print(f"{len(body) / 1e6:.1f} MB a scrape; {beside:.0f} MB resident, {alone:.0f} MB without such clients")
+    assert beside - alone < MOST_MEMORY
+
+
+def most_memory(agent: Scraped) -> float:
+    """Return the most memory in MB that the agent has had resident."""
+    found = re.search(
+        r"^VmHWM:\s+(\d+) kB$", Path(f"/proc/{agent.agent.pid}/status").read_text(), re.MULTILINE
+    )
+    assert found
+    return int(found[1]) / 1000

@@ -1,6 +1,7 @@
 """Material that is made once in a checkout, so that a seed always gives the same input."""
 
 import ssl
+import struct
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -9,6 +10,7 @@ from pathlib import Path
 from tests.fuzz.target import KEPT
 from tests.support.certificates import Authority
 from tests.support.compiling import compiled
+from tests.support.crafted_elf import DYNAMIC, DYNSYM, NAMES, SYMTAB, VERDEF, VERSYM, elf, symbol
 from tests.support.programs import GO, LIBRARY, PROGRAM, VERSIONS
 
 
@@ -20,6 +22,22 @@ def certificates() -> Path:
 def programs() -> list[bytes]:
     """The bytes of programs and of a library, in several forms."""
     return [file.read_bytes() for file in sorted(_once("programs", _compile).iterdir())]
+
+
+def crafted() -> bytes:
+    """A file of a few hundred bytes with each kind of section that is read: most changes hit one of them."""
+    version = struct.pack("<HHHHIII", 1, 0, 2, 1, 0, 20, 0) + struct.pack("<II", 6, 0)
+    with tempfile.TemporaryDirectory() as directory:
+        path = elf(
+            Path(directory) / "crafted",
+            (NAMES, b"\0main\0VERS_1\0libc.so.6\0puts\0", 0, 0),
+            (DYNSYM, symbol(1) + symbol(23, section=0), 1, 0),
+            (VERSYM, struct.pack("<HH", 2, 0), 2, 0),
+            (VERDEF, version, 1, 1),
+            (DYNAMIC, struct.pack("<qQ", 1, 13), 1, 0),
+            (SYMTAB, symbol(1), 1, 0),
+        )
+        return path.read_bytes()
 
 
 def hello() -> bytes:

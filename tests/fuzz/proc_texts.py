@@ -1,4 +1,4 @@
-"""Fuzzes what reads /proc, tracefs' files, BTF, ELF files, and names of containers and pods."""
+"""Fuzzes what reads /proc, tracefs' files, BTF, and names of containers and pods."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -1,17 +1,25 @@
-"""Fuzzes the web configuration: its text, its values, and the certificates and keys that it names."""
+"""Fuzzes the web configuration: its text, its values, and the certificates and keys that it names.
 
+A file that was cut short is read by an agent that has read the whole one: it must not protect less.
+"""
+
+import logging
+import os
 import shutil
-from collections.abc import Iterator
+import ssl
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import yaml
 
 from kprobe_exporter.web.config.context import CIPHERS, CLIENT_AUTH, CURVES, VERSIONS
 from kprobe_exporter.web.config.read import read_web_config
+from kprobe_exporter.web.config.reloader import WebConfigReloader
 from kprobe_exporter.web.settings import WebSettings
 from tests.fuzz.configuration import YAML
 from tests.fuzz.material import certificates
@@ -28,13 +36,13 @@ CERTIFICATES = {
         "client_auth_type": "RequireAndVerifyClientCert",
     }
 }
-WHOLE = {
+WHOLE: Mapping[str, Any] = {
     "tls_server_config": {
         **CERTIFICATES["tls_server_config"],
         "client_allowed_sans": ["prometheus.example", "::1"],
         "min_version": "TLS12",
         "max_version": "TLS13",
-        "cipher_suites": sorted(CIPHERS)[:3],
+        "cipher_suites": sorted(CIPHERS)[2:5],
         "prefer_server_cipher_suites": False,
         "curve_preferences": ["CurveP384"],
     },
@@ -87,8 +95,24 @@ def pems() -> Mutator:
     return Mutator([(certificates() / name).read_bytes() for name in FILES], PEM)
 
 
+def _whole(random: Random) -> bytes:
+    """Return the whole configuration with its sections, and the keys in them, in any order."""
+    document = {name: _shuffled(random, section) for name, section in _shuffled(random, WHOLE).items()}
+    document["tls_server_config"]["min_version"] = random.choice((*VERSIONS,))
+    style = random.choice((None, False, True))
+    return yaml.safe_dump(document, sort_keys=False, default_flow_style=style, width=1000).encode()
+
+
+def _shuffled(random: Random, section: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(random.sample(list(section.items()), len(section)))
+
+
 def make(random: Random) -> Input:
-    what = random.choice(("text", "values", "values", *FILES))
+    what = random.choice(("text", "values", "values", "cut", *FILES))
+    if what == "cut":
+        whole = _whole(random)
+        # The whole file is before a NUL, which no YAML has, and what remains of it behind.
+        return Input(what, whole + b"\0" + whole[: random.randrange(len(whole))])
     if what == "values":
         return Input(what, trees()(random))
     return Input(what, (texts() if what == "text" else pems())(random))
@@ -96,12 +120,15 @@ def make(random: Random) -> Input:
 
 @contextmanager
 def taking() -> Iterator[Take]:
+    logging.getLogger("kprobe_exporter.web").setLevel(logging.CRITICAL)  # in a process of its own
     with TemporaryDirectory() as name:
         directory = Path(name)
         shutil.copytree(certificates(), directory, dirs_exist_ok=True)
         file, named = directory / "web.yml", yaml.safe_dump(CERTIFICATES).encode()
 
         def take(given: Input) -> bool:
+            if given.what == "cut":
+                return _take_cut(file, *given.data.split(b"\0"))
             changed = directory / given.what if given.what in FILES else None
             file.write_bytes(named if changed else given.data)
             before = changed.read_bytes() if changed else b""
@@ -118,6 +145,32 @@ def taking() -> Iterator[Take]:
             return not lines
 
         yield take
+
+
+def _take_cut(file: Path, whole: bytes, cut: bytes) -> bool:
+    file.write_bytes(whole)
+    reloader = WebConfigReloader(file)
+    before = reloader.settings()
+    file.write_bytes(cut)
+    os.utime(file, ns=(1, 1))
+    for _ in range(2):
+        reloader.look()
+    after = reloader.settings()
+    assert before.tls
+    assert after.tls
+    assert before.rate
+    assert after.rate
+    assert after.tls.context.verify_mode is ssl.CERT_REQUIRED
+    assert after.tls.context.minimum_version >= before.tls.context.minimum_version
+    assert after.tls.names is not None
+    assert after.tls.curve == before.tls.curve
+    suites = [{suite["name"] for suite in tls.context.get_ciphers()} for tls in (before.tls, after.tls)]
+    assert suites[1] <= suites[0]
+    assert after.users
+    assert after.users.items() <= before.users.items()
+    assert after.rate.interval > before.rate.interval / 1000
+    assert after.rate.burst <= before.rate.burst
+    return after is not before
 
 
 TARGET = Target("web-configuration", make, taking)

@@ -193,12 +193,12 @@ probes:
     agent_text = agent.get()
     metrics = agent.scrape()
     (labels,) = metrics.labels("kprobe_opens_total")
-    assert (labels["file"], labels["dfd"]) == (FORGED, "-100")
+    assert (labels["file"], labels["dfd"]) == (FORGED.replace("\n", "\\n"), "-100")
     assert metrics.value("kprobe_opens_total", **labels) == 1
     assert metrics.value("kprobe_exporter_events_total", probe="open") == 1
     assert losses(metrics) + metrics.value("kprobe_exporter_events_lost_total", reason="unparsed") == 0
     (line,) = [line for line in agent_text.splitlines() if line.startswith("kprobe_opens_total{")]
-    assert "/nonexistent\\n" in line
+    assert "/nonexistent\\\\n" in line
     assert not any(line.lstrip().startswith("cat-1") for line in agent_text.splitlines())
 
 

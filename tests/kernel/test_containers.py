@@ -92,6 +92,24 @@ def test_short_lived_processes(start_agent: StartAgent, program: Path, hierarchy
     assert opened(agent) == expected
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_who_may_make_cgroups_chooses_no_label(
+    start_agent: StartAgent, program: Path, hierarchy: Path, logs: Path, nested: bool
+) -> None:
+    """Cgroups in a container and in a delegated unit, named after a victim's container and pod."""
+    write_logs(logs, 2, "victim", "shop")
+    outer = PATHS["docker"].format(id=container_id(1), uid="", uid_="")
+    agent = start_agent(CONFIG + ("global: {nested_containers: true}\n" if nested else ""))
+    for outside in (outer, "system.slice/jobs.service", "lxc.payload.web"):
+        procs = group(hierarchy, f"{outside}/{PATHS['containerd']}", 2) / "cgroup.procs"
+        subprocess.run([program, procs, str(TIMES)], check=True)
+    victim = (container_id(2)[:12], "shop", "victim")
+    if nested:
+        assert opened(agent) == {victim: 3 * TIMES, HOST: 3}
+    else:
+        assert opened(agent) == {(container_id(1)[:12], "", ""): TIMES, HOST: 2 * TIMES + 3}
+
+
 def test_children_of_what_ran_before(
     start_agent: StartAgent, program: Path, hierarchy: Path, logs: Path
 ) -> None:

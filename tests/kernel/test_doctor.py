@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from kprobe_exporter.cli import main
 from kprobe_exporter.tracefs.features import TRIAL
 from kprobe_exporter.tracefs.files import MountedTracefs
+from kprobe_exporter.tracefs.ownership import mark
 from tests.kernel.conftest import StartAgent
 from tests.support.foreign import PROBES, foreign_things
 from tests.support.leftovers import definitions, instances
@@ -92,6 +93,7 @@ def test_what_a_killed_agent_left_is_told_and_kept(start_agent: StartAgent, trac
 def test_what_a_killed_doctor_left_goes(files: MountedTracefs, tracefs: Path, command: list[str]) -> None:
     before = definitions(tracefs), instances(tracefs)
     files.mkdir(f"instances/{TRIAL}")
+    mark(files, TRIAL)
     files.write("uprobe_events", f"p:{TRIAL}/doctor_uprobe /proc/self/exe:0x0")
     if files.exists("kprobe_events"):
         files.write("kprobe_events", f"p:{TRIAL}/doctor_kprobe vfs_mknod")

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from kprobe_exporter.cli import main
 from kprobe_exporter.tracefs.files import MountedTracefs
+from kprobe_exporter.tracefs.ownership import MARKER
 from tests.kernel.conftest import StartAgent
 from tests.support.foreign import foreign_things
 from tests.support.leftovers import definitions, instances
@@ -127,10 +128,9 @@ def successors(
     def cleans(living: TraceProcess, killed: TraceProcess) -> None:
         result = CliRunner().invoke(main, ["cleanup"])
         assert result.exit_code == 0
-        assert (
-            f"removed instances/{killed.instance.name}\nremoved {killed.instance.name}/mine\n"
-            in result.output
-        )
+        name = killed.instance.name
+        removed = [f"removed instances/{name}", f"removed {name}/{MARKER}", f"removed {name}/mine"]
+        assert "\n".join(removed) in result.output
         assert f"a live trace holds '{living.instance.name}'" in result.output
 
     def looks(living: TraceProcess, killed: TraceProcess) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kprobe_exporter.tracefs.ownership import MARKER
 from tests.kernel.workload import FORGED, Child
 from tests.support.patience import eventually
 from tests.support.trace_process import StartTrace, getppid
@@ -57,6 +58,32 @@ def test_a_terminal_gets_no_control_bytes(trace: StartTrace) -> None:
     assert one.wait() == 0
     assert b"\x1b" not in one.output
     assert one.output.endswith(b"\r\n^C\r\nEnding tracing...\r\n")
+
+
+def test_a_newline_in_a_name_forges_no_line_on_a_terminal(trace: StartTrace) -> None:
+    """Neither a file's nor a thread's name begins a line; the lines of kernel stacks stay lines."""
+    forged = b"/evil" + FORGED
+
+    def named() -> None:
+        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text("a\n forged-1 [0]")
+        with suppress(OSError):
+            os.open(forged, os.O_RDONLY)
+
+    one = trace("-s", "p:mine do_sys_openat2 name=+0(%si):string", 'name ~ "*evil*"', terminal=True)
+    one.wait_for(b"Tracing kprobe mine.")
+    for _ in range(3):
+        thread = threading.Thread(target=named)
+        thread.start()
+        thread.join()
+    name = re.escape(forged.replace(b"\n", rb"\n"))
+    whole = re.compile(rb"(?s)(name=\"" + name + rb"\"\r\n.*<stack trace>\r\n( => [^\n]*\r\n)+.*){3}")
+    eventually(lambda: whole.search(one.output))
+    one.type(b"\x03")
+    assert one.wait() == 0
+    shown = one.output.split(b"\r\n")
+    assert [line for line in shown if re.match(rb"\s*forged-1", line)] == []
+    assert sum(line.startswith(b" a\\n forged-1 [0]-") for line in shown) == 6
+    assert sum(line.startswith(b" => ") for line in shown) >= 3
 
 
 def test_what_is_held_in_the_kernel_comes_at_the_end(trace: StartTrace) -> None:
@@ -126,7 +153,7 @@ def test_a_call_that_the_compiler_renamed(trace: StartTrace, tracefs: Path) -> N
     one = trace(f"call:{name}")
     one.wait_for(f"Tracing call:{name}.isra.0. Ctrl-C to end.\n".encode())
     events = tracefs / f"events/{one.instance.name}"
-    assert {event.name for event in events.iterdir() if event.is_dir()} == {name, f"{name}_return"}
+    assert {event.name for event in events.iterdir() if event.is_dir()} == {name, f"{name}_return", MARKER}
     assert one.end() == 0
     assert one.errors == (
         f"kprobe-exporter: note: '{name}' is compiled as '{name}.isra.0' here: its arguments may be others.\n"

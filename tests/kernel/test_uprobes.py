@@ -253,22 +253,22 @@ def test_a_program_as_another_process_sees_it(instance: Instance, program: Path)
 @pytest.mark.parametrize(
     ("place", "words"),
     [
-        ("{0}/absent:0x10", ["no such file where this process looks", "Failed to find the given file"]),
-        ("{0}:0x10", ["this is no regular file", "Not a regular file"]),
+        ("{0}/absent:0x10", ["{0}/absent cannot be opened", "no such file where this process looks"]),
+        ("{0}:0x10", ["{0} is no regular file"]),
         ("{0}/program:0x7fffffff", ["it cannot be enabled", "the offset is behind its end", "(EINVAL)"]),
         ("/proc/self/status:0x0", ["it cannot be enabled", "does not let its files be probed (EIO)"]),
-        ("{0}/program:0x1149 x=%nosuch", ["an argument is unknown", "^%nosuch"]),
+        ("{0}/program:0x1149 x=%nosuch", ["an argument is unknown", "{0}/program:0x1149 x=^%nosuch"]),
     ],
 )
 def test_what_the_kernel_refuses(instance: Instance, program: Path, place: str, words: list[str]) -> None:
-    spec = replace(planned("bad", f"uprobe:{program}:twice"), body=place.format(program.parent))
+    spec = replace(planned("bad", f"uprobe:{program}:twice"), body=place.format(program.parent), inode=None)
     with pytest.raises(ProbeRefused) as caught, installed(instance, spec):
         pass
     said = str(caught.value)
     assert said.count("\n") == 0
     assert said.endswith(".")
     for word in words:
-        assert word in said
+        assert word.format(program.parent) in said
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the instruction is x86-64's")

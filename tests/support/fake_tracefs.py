@@ -18,6 +18,7 @@ from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.definition import Definition, parse_definition
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.place import FileOffset
+from kprobe_exporter.tracefs.ownership import MARKER
 from tests.support import fake_pages
 
 EXEC_FORMAT = """name: sched_process_exec
@@ -203,6 +204,11 @@ class FakeTracefs:
         self._write_instance(instance, path, rest, text.rstrip("\n"))
 
     # The actions of a test.
+
+    @property
+    def probes(self) -> list[FakeEvent]:
+        """The events without the markers, which show whose a group is."""
+        return [event for event in self.events if event.name != MARKER]
 
     def fire(self, symbol: str, body: str = "", tid: int | None = None) -> None:
         """Call a function that returns, or fire a tracepoint, in this thread or in the thread ``tid``."""

@@ -12,8 +12,9 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from kprobe_exporter.tracefs.definitions import delete, list_definitions
-from kprobe_exporter.tracefs.files import MountedTracefs
+from kprobe_exporter.tracefs.definitions import Defined, delete, list_definitions
+from kprobe_exporter.tracefs.files import MountedTracefs, Tracefs
+from kprobe_exporter.tracefs.ownership import MARKER
 from tests.support import private_tracefs
 
 ALONE = "KPROBE_EXPORTER_VM" in os.environ
@@ -31,6 +32,11 @@ def definitions(tracefs: Path, *, alone: bool = ALONE) -> str:
     files = [tracefs / name for name in ("kprobe_events", "uprobe_events", "dynamic_events")]
     lines = [line for file in files if file.exists() for line in file.read_text().splitlines(keepends=True)]
     return "".join(line for line in lines if counts(group(line), alone=alone))
+
+
+def list_probes(files: Tracefs) -> list[Defined]:
+    """The dynamic events without the markers, which show whose a group is."""
+    return [defined for defined in list_definitions(files) if defined.event != MARKER]
 
 
 def instances(tracefs: Path, *, alone: bool = ALONE) -> list[str]:

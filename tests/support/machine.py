@@ -81,12 +81,12 @@ class Machine:
             eventually(lambda: self.value(str(name), *map(str, labels)) == value, 5)  # noqa: B023
 
     def defined(self) -> list[str]:
-        return [event.name for event in self.files.events if event.group == GROUP]
+        return [event.name for event in self.files.probes if event.group == GROUP]
 
     def enabled(self) -> list[str]:
         """Return the events that record or count."""
         soft = self.files.instances[GROUP].soft
-        return [e.name for e in self.files.events if e.enabled or soft.get(f"events/{GROUP}/{e.name}")]
+        return [e.name for e in self.files.probes if e.enabled or soft.get(f"events/{GROUP}/{e.name}")]
 
     def successful(self) -> tuple[Any, Any]:
         prefix = "kprobe_exporter_config_last_reload_success"

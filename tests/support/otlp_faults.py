@@ -8,9 +8,9 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -33,6 +33,7 @@ class Fault:
 
     ``hang``: no answer before the test ends. ``reset``: the connection is reset. ``rejected``: the number of
     items that are not accepted. ``retry_after``: seconds, sent in the form that the protocol has for it.
+    ``drip``: the first bytes of an answer over HTTP, which is followed by a byte every DRIP seconds.
     """
 
     status: int | None = None
@@ -43,9 +44,13 @@ class Fault:
     retry_after: float | None = None
     body: bytes | None = None
     headers: dict[str, str] = field(default_factory=dict)
+    drip: bytes | None = None
 
 
 OK = Fault()
+
+DRIP = 0.05
+"""Seconds between two bytes of an answer that drips."""
 
 
 class Pair:
@@ -114,6 +119,33 @@ def collector(protocol: str, *faults: Fault, pair: Pair | None = None) -> Iterat
 
 
 @contextmanager
+def slow_peer(exchange: Callable[[socket.socket], object]) -> Iterator[str]:
+    """Accept connections, and call ``exchange`` every DRIP seconds for each; yield the address."""
+    over = threading.Event()
+
+    def drip(connection: socket.socket) -> None:
+        with connection, suppress(OSError):  # the client gave up
+            while not over.wait(DRIP):
+                exchange(connection)
+
+    def accept() -> None:
+        with ThreadPoolExecutor() as pool:
+            while not over.is_set():
+                pool.submit(drip, server.accept()[0])
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        thread = threading.Thread(target=accept)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{address[1]}"
+        finally:
+            over.set()
+            socket.create_connection(address).close()
+            thread.join()
+
+
+@contextmanager
 def _http(seen: Collector, pair: Pair | None) -> Iterator[None]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -128,7 +160,13 @@ def _http(seen: Collector, pair: Pair | None) -> Iterator[None]:
             fault = seen.next(signal, dict(self.headers.items()))
             if fault.hang:
                 seen.over.wait()
-            if fault.hang or fault.reset:
+            if fault.drip is not None:
+                self.wfile.write(fault.drip)
+                with suppress(OSError):  # the client gave up
+                    while not seen.over.wait(DRIP):
+                        self.wfile.write(b"x")
+                        self.wfile.flush()
+            if fault.hang or fault.reset or fault.drip is not None:
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                 self.close_connection = True
                 return

@@ -25,10 +25,12 @@ from tests.support.patience import eventually, patience
 
 IDLE = SLOW = 20
 GUESSING = 4
+HOSTILE = 128
+"""As many clients as the agent has connections."""
 SAMPLES = 1000
 
 CONFIG = """
-global: {tracefs_instance: slow_clients}
+global: {tracefs_instance: slow_clients, max_series: 30000, max_series_total: 100000}
 probes:
   - name: open
     attach: kprobe:do_sys_openat2
@@ -36,10 +38,14 @@ probes:
       - {counter: opens_total, help: Opens., labels: {tid: tid}}
       - {gauge: cpu, help: Where., value: cpu, labels: {tid: tid}}
 """
-EVENTS = b"".join(
-    b"%16s-%-7d [000] d..1. %5d.%06d: open: (do_sys_openat2+0x0/0xe0)\n" % (b"test", tid, 1, tid)
-    for tid in range(1, SAMPLES // 2 + 1)
-)
+
+
+def events(samples: int) -> bytes:
+    """Return the text of events that make this many samples, half of each metric."""
+    form = b"%16s-%-7d [000] d..1. %5d.%06d: open: (do_sys_openat2+0x0/0xe0)\n"
+    return b"".join(form % (b"test", tid, 1, tid) for tid in range(1, samples // 2 + 1))
+
+
 REQUEST = b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: %s\r\n\r\n"
 
 
@@ -92,9 +98,13 @@ class Scraped:
 
 @contextmanager
 def scraped(
-    directory: Path, web_config: str, client: ssl.SSLContext | None, text: str = CONFIG
+    directory: Path,
+    web_config: str,
+    client: ssl.SSLContext | None,
+    text: str = CONFIG,
+    samples: int = SAMPLES,
 ) -> Iterator[Scraped]:
-    """Run an agent with this configuration and its files in the directory; its one function fires EVENTS."""
+    """Run an agent with this configuration and its files in the directory; its function makes the samples."""
     config, web = directory / "config.yaml", directory / "web.yml"
     config.write_text(text)
     web.write_text(web_config)
@@ -111,7 +121,7 @@ def scraped(
         def kernel(_: Path | None) -> Iterator[Tracefs]:
             root = directory / "tracefs"
             root.mkdir()
-            yield Playback(root, {"open": EVENTS}, {"do_sys_openat2"})
+            yield Playback(root, {"open": events(samples)}, {"do_sys_openat2"})
 
         options = ServeOptions(listen=[f"127.0.0.1:{port}"], web_config=web)
         serve(lambda: load([config], DECODERS), options, stop, kernel)
@@ -125,7 +135,7 @@ def scraped(
 
 
 @contextmanager
-def protected(directory: Path, *, tls: bool) -> Iterator[Scraped]:
+def protected(directory: Path, *, tls: bool, samples: int = SAMPLES) -> Iterator[Scraped]:
     """Run an agent that requires a password, perhaps over TLS, and wait until it has all its samples."""
     directory.mkdir()
     hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(10)).decode()
@@ -136,8 +146,8 @@ def protected(directory: Path, *, tls: bool) -> Iterator[Scraped]:
         authority.issue("server")
         text += "tls_server_config: {cert_file: server.pem, key_file: server.key}\n"
         client = ssl.create_default_context(cafile=authority.certificate)
-    with scraped(directory, text, client) as agent:
-        eventually(lambda: agent.ask()[1].count(b"{tid=") == SAMPLES)
+    with scraped(directory, text, client, samples=samples) as agent:
+        eventually(lambda: agent.ask()[1].count(b"{tid=") == samples)
         yield agent
 
 
@@ -182,3 +192,28 @@ def guessing_clients(agent: Scraped) -> Iterator[list[int]]:
         over.set()
         for guesser in guessers:
             guesser.join()
+
+
+@contextmanager
+def hostile_clients(agent: Scraped, requests: int) -> Iterator[None]:
+    """Run HOSTILE threads that send so many requests at once, with the password, and drip-read the answer."""
+    over = threading.Event()
+    request = REQUEST % basic("secret").encode()
+
+    def ask_and_drip() -> None:
+        while not over.is_set():
+            with suppress(OSError), agent.secure(buffer=4096) as sock:
+                sock.sendall(request * requests)
+                for _ in range(20):
+                    over.wait(0.1)
+                    sock.recv(1)
+
+    hostile = [threading.Thread(target=ask_and_drip) for _ in range(HOSTILE)]
+    for one in hostile:
+        one.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for one in hostile:
+            one.join()

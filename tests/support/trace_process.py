@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 from kprobe_exporter.cli import main
 from kprobe_exporter.cli import trace as _trace  # noqa: F401 - imported once, inherited by every child
+from kprobe_exporter.tracefs.ownership import MARKER
 from tests.support.forked_child import ForkedChild
 from tests.support.patience import eventually
 
@@ -108,9 +109,8 @@ class TraceProcess(ForkedChild):
             events = self.instance / "events"
             with suppress(OSError):
                 own = events / self.instance.name
-                files = (
-                    [event / "enable" for event in own.iterdir() if event.is_dir()] if own.exists() else []
-                )
+                names = [event.name for event in own.iterdir() if event.is_dir()] if own.exists() else []
+                files = [own / name / "enable" for name in names if name != MARKER]
                 files = files or [events / "sched/sched_process_exec/enable"]
                 return all(file.read_text() in states for file in files)
             return False

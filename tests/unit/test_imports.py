@@ -232,7 +232,7 @@ def opens_for_writing(module: Path) -> Iterator[str]:
         called = ast.unparse(node.func)
         last = called.rsplit(".", 1)[-1]
         if called == "os.open":
-            if "O_RDONLY" not in ast.unparse(node):
+            if not {"os.O_RDONLY", "os.O_PATH"} & {ast.unparse(part) for part in ast.walk(node)}:
                 yield called
         elif last in ("write_text", "write_bytes", "touch", "mkdir", "rmdir", "unlink"):
             yield called

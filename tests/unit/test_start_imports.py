@@ -28,6 +28,7 @@ def imported() -> frozenset[str]:
         "grpc",
         "requests",
         "bcrypt",
+        "re2",
         "hypothesis",
         "kprobe_exporter.diagnose",
         "kprobe_exporter.export.otlp",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from kprobe_exporter.errors import one_line
 from kprobe_exporter.model.values import (
     CPU,
     STACK_POINTER,
@@ -145,9 +146,7 @@ def plain(value: int | bytes) -> Attribute:
 
 def text(value: bytes) -> str:
     """Decode bytes to text of at most MOST_BYTES; invalid UTF-8 and unprintable characters are escaped."""
-    found = value[: MOST_BYTES + 4].decode(errors="backslashreplace")
-    if not found.isprintable():
-        found = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in found)
+    found = one_line(value[: MOST_BYTES + 4].decode(errors="backslashreplace"))
     if len(found) * 4 > MOST_BYTES:
         found = found.encode()[:MOST_BYTES].decode(errors="ignore")
     return found

@@ -19,6 +19,7 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
+from kprobe_exporter.errors import one_line
 from kprobe_exporter.model.values import Family, HistogramValue, LabelValues, Snapshot
 
 UNITS = {"seconds": "s", "bytes": "By"}
@@ -115,7 +116,7 @@ def _with_points(metric: Metric, points: Sequence[Any]) -> Metric:
 def _metric(family: Family, starts: Mapping[LabelValues, int], now: int) -> Metric:
     points: list[Any] = []
     for labels, value in family.samples.items():
-        attributes = dict(zip(family.labels, map(_text, labels), strict=True))
+        attributes = dict(zip(family.labels, map(one_line, labels), strict=True))
         start = ABSENT if family.type == "gauge" else starts[labels]
         if isinstance(value, HistogramValue):
             points.append(_histogram(attributes, start, now, value))

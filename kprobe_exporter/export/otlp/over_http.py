@@ -18,8 +18,9 @@ from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
+from kprobe_exporter.export.otlp.deadline import Connections, Deadline
 from kprobe_exporter.export.otlp.responses import MAX_REQUEST, partial
-from kprobe_exporter.export.otlp.retry import NotTaken, RequestOutcome, Retries, root_of
+from kprobe_exporter.export.otlp.retry import TIMED_OUT, NotTaken, RequestOutcome, Retries, root_of
 from kprobe_exporter.export.otlp.settings import OtlpSettings, Signal
 
 EXPORTERS: Mapping[Signal, Callable[..., Any]] = {
@@ -65,6 +66,10 @@ class Session(requests.Session):
         self.auth = lambda request: request
         self._signal = signal
         self._attempts = attempts
+        self._connections = Connections()
+        self._deadline = Deadline(self._connections.shut_down)
+        for scheme in ("http://", "https://"):
+            self.mount(scheme, self._connections)
 
     def request(self, *args: Any, **options: Any) -> requests.Response:
         try:
@@ -84,15 +89,23 @@ class Session(requests.Session):
             nonlocal response
             try:
                 with requests.Session.send(self, request, timeout=left, **options) as response:
-                    return self._answer(response)
+                    # A connection that was shut down ends a status line and headers like any others.
+                    return TIMED_OUT if self._deadline.is_over else self._answer(response)
             except requests.RequestException as error:
+                if self._deadline.is_over:
+                    return TIMED_OUT
                 broken = isinstance(error, (requests.ConnectionError, requests.Timeout))
                 of_tls = isinstance(error, requests.exceptions.SSLError)
                 return RequestOutcome(False, root_of(error), retry=broken and not of_tls)
 
-        if not self._attempts.run(once, timeout):
+        if not self._attempts.run(lambda left: self._deadline.run(lambda: once(left), left), timeout):
             raise NotTaken
         return response
+
+    def close(self) -> None:
+        """Close the connections, also that of a request that is under way."""
+        self._connections.shut_down()
+        super().close()
 
     def _answer(self, response: requests.Response) -> RequestOutcome:
         status, body = response.status_code, _body(response)

@@ -63,12 +63,12 @@ def resource(environ: Mapping[str, str] = os.environ, system: os.uname_result | 
 def _listed(text: str) -> dict[str, str]:
     """Parse ``KEY=VALUE,…``, with special characters in both as ``%XX`` (the SDK's specification)."""
     found: dict[str, str] = {}
-    for part in filter(str.strip, text.split(",")):
+    for number, part in enumerate(text.split(","), 1):
         key, equals, value = part.partition("=")
         if equals and key.strip():
             found[unquote(key.strip())] = unquote(value.strip())
-        else:
-            log.warning("OTEL_RESOURCE_ATTRIBUTES has no KEY=VALUE in '%s': it is left out", part.strip())
+        elif part.strip():  # which may be a part of a secret
+            log.warning("entry %d of OTEL_RESOURCE_ATTRIBUTES is no KEY=VALUE: it is left out", number)
     return found
 
 

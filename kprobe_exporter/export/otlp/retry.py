@@ -72,12 +72,15 @@ class Retries:
         deadline = self._clock() + timeout
         attempt = 0
         self.answer = TIMED_OUT
-        while (left := min(deadline, self._end) - self._clock()) > 0:
+        while (left := min(deadline, self._end) - (begun := self._clock())) > 0:
             try:
                 answer = once(left)
             except Exception as error:  # any error of a library means that it was not accepted
                 answer = RequestOutcome(False, root_of(error))
             self.answer = answer
+            if self._stopped.is_set() and not answer.taken and self._clock() - begun >= left:
+                # This collector does not answer in time, so the rest would only delay the end.
+                self._not_before = float("inf")
             if not answer.retry:
                 break
             if answer.after is None:
@@ -96,6 +99,9 @@ class Retries:
         return self._not_before - self._clock()
 
     def stop(self, timeout: float) -> None:
-        """Allow no retries from now on, and no attempts at all after ``timeout`` seconds."""
+        """Allow no retries from now on, and no attempts at all after ``timeout`` seconds.
+
+        The first request that then gets no answer in time is the last one.
+        """
         self._end = min(self._end, self._clock() + timeout)
         self._stopped.set()

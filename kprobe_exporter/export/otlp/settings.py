@@ -1,11 +1,15 @@
 """Settings of the OTLP export as plain values, with the environment for what they leave out."""
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from kprobe_exporter.errors import StartError
+from kprobe_exporter.util.file_access import all_may_read, who_may_change
+
+log = logging.getLogger(__name__)
 
 Signal: TypeAlias = Literal["logs", "traces", "metrics"]
 Protocol: TypeAlias = Literal["http/protobuf", "grpc"]
@@ -40,33 +44,50 @@ def protocol_of(signal: Signal, settings: OtlpSettings) -> Protocol:
             return "http/protobuf"
         case "grpc":
             return "grpc"
-    raise StartError(
-        f"OTEL_EXPORTER_OTLP_PROTOCOL is {found!r}, which is not supported: set it to http/protobuf or grpc."
-    )
+    raise StartError("OTEL_EXPORTER_OTLP_PROTOCOL is not supported: set it to http/protobuf or grpc.")
 
 
 def variable(signal: Signal, name: str) -> str | None:
-    """An environment variable: the signal's own, or else the one for all signals."""
-    environ = os.environ
-    return environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_{name}") or environ.get(
-        f"OTEL_EXPORTER_OTLP_{name}"
-    )
+    """The value of an environment variable: the signal's own, or else the one for all signals."""
+    return os.environ.get(_name_of(signal, name))
+
+
+def _name_of(signal: Signal, name: str) -> str:
+    own = f"OTEL_EXPORTER_OTLP_{signal.upper()}_{name}"
+    return own if os.environ.get(own) else f"OTEL_EXPORTER_OTLP_{name}"
 
 
 def check(signal: Signal, settings: OtlpSettings) -> None:
-    """Raise StartError for mistakes that can be found before anything is sent."""
+    """Raise StartError for mistakes that can be found before anything is sent.
+
+    No message quotes a value: it may be a secret, also one that stands in the wrong variable.
+    """
     if settings.endpoint and protocol_of(signal, settings) != "grpc" and "://" not in settings.endpoint:
         raise StartError(
-            f"otlp.endpoint is {settings.endpoint!r}: with http/protobuf write http:// or https:// before it."
+            "otlp.endpoint has no scheme: with http/protobuf write http:// or https:// before it."
         )
+    for number, entry in enumerate((variable(signal, "HEADERS") or "").split(","), 1):
+        name, equals, _ = entry.partition("=")
+        if entry.strip() and not (equals and name.strip()):
+            where = _name_of(signal, "HEADERS")
+            log.warning("entry %d of %s is no NAME=VALUE: it is left out", number, where)
     files = {
         "certificate": settings.certificate or variable(signal, "CERTIFICATE"),
         "client_certificate": settings.client_certificate or variable(signal, "CLIENT_CERTIFICATE"),
         "client_key": settings.client_key or variable(signal, "CLIENT_KEY"),
     }
     for name, file in files.items():
+        if file and "-----BEGIN" in file:
+            raise StartError(f"otlp.{name} is PEM itself: write it to a file, and give the file's path.")
         if file:
             try:
-                open(file, "rb").close()
-            except OSError as error:
-                raise StartError(f"otlp.{name}: {file} cannot be read: {error.strerror}.") from None
+                with open(file, "rb") as opened:
+                    who = who_may_change(opened.fileno())
+                    for_all = name == "client_key" and all_may_read(opened.fileno())
+            except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+                why = getattr(error, "strerror", None) or "it is no path"
+                raise StartError(f"otlp.{name}: {file} cannot be read: {why}.") from None
+            if who is not None:
+                raise StartError(f"otlp.{name}: {file} is not safe: {who}.")
+            if for_all:
+                log.warning("otlp.%s: every user of this machine may read %s: chmod o-r it", name, file)

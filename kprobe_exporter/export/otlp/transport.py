@@ -8,6 +8,7 @@ from typing import Any
 
 from kprobe_exporter.errors import StartError
 from kprobe_exporter.export.otlp.retry import NotTaken, RequestOutcome, Retries
+from kprobe_exporter.export.otlp.secrets import redaction
 from kprobe_exporter.export.otlp.settings import OtlpSettings, Signal, check, protocol_of
 from kprobe_exporter.util.trouble import Trouble
 
@@ -30,6 +31,7 @@ class Transport:
     One thread calls ``export``; any thread may call ``stop`` and ``close``. The exporter's return value is
     ignored, because it does not show a partial rejection: ``attempts`` has the answer. ``pack`` converts a
     list of items to what the exporter takes, and ``size`` returns how many items they count as.
+    ``redact`` removes secrets from what is logged.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class Transport:
         pack: Callable[[Sequence[Any]], Any] = list,
         size: Callable[[Sequence[Any]], int] = len,
         clock: Callable[[], float] = time.monotonic,
+        redact: Callable[[str], str] = str,
     ) -> None:
         self.signal = signal
         self._exporter = exporter
@@ -47,6 +50,7 @@ class Transport:
         self._pack = pack
         self._size = size
         self._trouble = Trouble(QUIET, clock)
+        self._redact = redact
 
     def export(self, items: Sequence[Any]) -> int:
         """Send all items within the timeout; return how many of them the collector accepted.
@@ -60,7 +64,9 @@ class Transport:
         except NotTaken:
             pass
         except Exception as error:
-            log.debug("%d %s cannot be encoded together: %s", len(items), self.signal, error)
+            log.debug(
+                "%d %s cannot be encoded together: %s", len(items), self.signal, self._redact(str(error))
+            )
         answer = self._attempts.answer
         if answer is None and len(items) > 1:
             half = len(items) // 2
@@ -80,7 +86,7 @@ class Transport:
         self._attempts.stop(timeout)
 
     def close(self) -> None:
-        """Close the connection; over gRPC this ends a request that is under way."""
+        """Close the connection; this ends a request that is under way."""
         self._exporter.shutdown()
 
     def _tell(self, reason: str, size: int, lost: int) -> None:
@@ -89,7 +95,8 @@ class Transport:
             if self._trouble.succeeded():
                 log.info("%s are taken again by the collector", self.signal)
         elif self._trouble.failed():
-            log.warning("%d of %d %s were not taken: %s", lost, size, self.signal, reason[:MAX_REASON])
+            why = self._redact(reason)[:MAX_REASON]
+            log.warning("%d of %d %s were not taken: %s", lost, size, self.signal, why)
 
 
 def connect(
@@ -116,6 +123,10 @@ def connect(
         from kprobe_exporter.export.otlp.over_http import exporter as make  # noqa: PLC0415
     try:
         made = make(signal, settings, attempts)
-    except Exception as error:  # the SDK's class differs for each variable that it cannot read
-        raise StartError(f"the OTLP exporter of {signal} cannot be set up: {error}.") from error
-    return Transport(signal, made, attempts, pack, size)
+    except Exception:  # the SDK's class differs for each variable that it cannot read, and its text quotes it
+        names = sorted(name for name in os.environ if name.startswith("OTEL_EXPORTER_OTLP_"))
+        where = " or ".join(names) or "otlp"
+        raise StartError(
+            f"the OTLP exporter of {signal} cannot be set up: {where} has a value that is not allowed there."
+        ) from None
+    return Transport(signal, made, attempts, pack, size, redact=redaction(signal, settings))

@@ -36,6 +36,10 @@ MAX_USERS = 1000
 _DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)(ns|us|µs|ms|s|m|h)")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
+SHORTEST_INTERVAL = 1e-6
+"""Seconds; more requests than these never come. A plain number is in nanoseconds, so `1`, which remains of
+`1s` in a file that was cut short, is no limit either."""
+
 HTTP2 = "http2 is not spoken here: clients that offer it settle on HTTP/1.1 by themselves"
 
 
@@ -43,14 +47,15 @@ HTTP2 = "http2 is not spoken here: clients that offer it settle on HTTP/1.1 by t
 class Outcome:
     """The result of reading a file. ``settings`` is None if there are ``problems``.
 
-    ``files`` are those that were read, or should have been; ``notes`` are for the log. ``unread``: one of
-    them could not be read, so reading the unchanged files again may succeed.
+    ``files`` are those that were read, or should have been; ``notes`` and ``warnings`` are for the log.
+    ``unread``: one of them could not be read, so reading the unchanged files again may succeed.
     """
 
     settings: WebSettings | None
     files: tuple[FilePath, ...]
     problems: tuple[Problem, ...] = ()
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     unread: bool = False
 
 
@@ -71,7 +76,8 @@ def read_web_config(path: FilePath) -> Outcome:
     notes = (HTTP2,) if document.flag((HTTP, "http2"), default=False) else ()
     problems = tuple(sorted(document.problems))
     files = path, *section.files
-    return Outcome(None if problems else settings, files, problems, notes, section.unread)
+    warnings = tuple(dict.fromkeys(section.warnings))  # one file may be both certificate and key
+    return Outcome(None if problems else settings, files, problems, notes, warnings, section.unread)
 
 
 def _headers(document: WebDocument) -> dict[str, str]:
@@ -120,7 +126,7 @@ def _rate(document: WebDocument) -> Rate | None:
         document.refuse(where, "burst must be a number up to 1000000")
     elif interval and not burst:
         document.refuse(where, "burst must be at least 1: with 0, no request is let in")
-    elif interval:
+    elif interval and interval >= SHORTEST_INTERVAL:
         return Rate(interval, burst)
     return None
 

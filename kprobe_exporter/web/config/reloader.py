@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kprobe_exporter.errors import ConfigError, Problem
 from kprobe_exporter.util.trouble import Trouble
-from kprobe_exporter.web.settings import WebSettings
+from kprobe_exporter.web.settings import Tls, WebSettings
 
 if TYPE_CHECKING:
     from kprobe_exporter.web.config.read import Outcome
@@ -73,6 +73,7 @@ class WebConfigReloader:
             raise ConfigError(list(outcome.problems))
         for note in outcome.notes:
             log.info("%s: %s", path, note)
+        _warn(path, outcome.warnings)
         self._settings, self._files, self._seen = outcome.settings, outcome.files, self._held
 
     def settings(self) -> WebSettings:
@@ -100,12 +101,18 @@ class WebConfigReloader:
         else:
             self._settings = outcome.settings
             log.info("%s: read again", self._path)
+            _warn(self._path, outcome.warnings)
 
     def _is_to_be_tried_again(self) -> bool:
         if self._unread_since is None:
             return False
         self._unread_since += 1
         return self._unread_since >= RETRY
+
+
+def _warn(path: Path, warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        log.warning("%s: %s", path, warning)
 
 
 def _read_still(path: Path) -> "tuple[Outcome, _Signature]":
@@ -131,14 +138,37 @@ def _signature_of(path: Path) -> tuple[int, int, int, int] | None:
 
 
 def _needs_restart(old: WebSettings, new: WebSettings) -> str | None:
+    """Return why a reload may not apply the new settings: they protect less, as a file's first half may."""
     if old.tls and not new.tls:
         return "TLS ends with a restart only"
     if new.tls and not old.tls:
         return "TLS begins with a restart only"
+    if old.tls and new.tls and (setting := _weakened(old.tls, new.tls)):
+        return f"a weaker {setting} takes effect with a restart only"
     if old.users and not new.users:
-        # A truncated file must not switch authentication off.
         return "passwords end with a restart only"
+    if old.rate and not new.rate:
+        return "the rate limit ends with a restart only"
     return None
+
+
+def _weakened(old: Tls, new: Tls) -> str | None:
+    """Return the key of the first setting that demands less of clients than before."""
+    if new.context.verify_mode < old.context.verify_mode:
+        return "client_auth_type"
+    if old.names is not None and new.names is None:
+        return "client_allowed_sans"
+    if new.context.minimum_version < old.context.minimum_version:
+        return "min_version"
+    if not _suites(new) <= _suites(old):
+        return "cipher_suites"
+    if old.curve and not new.curve:
+        return "curve_preferences"
+    return None
+
+
+def _suites(tls: Tls) -> frozenset[str]:
+    return frozenset(suite["name"] for suite in tls.context.get_ciphers())
 
 
 def _told(problems: Sequence[Problem]) -> str:

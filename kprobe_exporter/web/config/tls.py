@@ -1,14 +1,13 @@
 """Reads the section `tls_server_config` and the files that it names, and makes a context of them."""
 
-import os
 import ssl
-import stat
 from collections.abc import Mapping
 from pathlib import Path as FilePath
 from typing import Any
 
 from kprobe_exporter.config.files import Unusable
 from kprobe_exporter.config.wording import listed
+from kprobe_exporter.util.file_access import all_may_read, who_may_change
 from kprobe_exporter.util.regular_file import cannot_be_read, open_regular
 from kprobe_exporter.web.config.context import (
     CIPHERS,
@@ -32,6 +31,7 @@ MAX_PEM_BYTES = 1 << 20
 
 class TlsSection:
     """Reads the section. ``files`` are those that it names; relative paths start at ``directory``.
+    ``warnings`` are sentences about files that are used all the same.
 
     ``unread``: something could not be read, so reading the unchanged files again may succeed.
     """
@@ -40,6 +40,7 @@ class TlsSection:
         self._document = document
         self._directory = directory
         self.files: list[FilePath] = []
+        self.warnings: list[str] = []
         self.unread = False
 
     def tls(self) -> Tls | None:
@@ -87,7 +88,7 @@ class TlsSection:
             self.unread = True
             self._document.refuse((TLS,), f"OpenSSL cannot read what is configured here: {error.strerror}")
             return None
-        return Tls(context, names)
+        return Tls(context, names, curve)
 
     def _pem(self, section: Mapping[Any, Any], name: str) -> bytes | None:
         """Return the PEM in ``cert``, or in the file that ``cert_file`` names; other names work alike."""
@@ -98,14 +99,22 @@ class TlsSection:
             return inline.encode()
         if not file:
             return None
+        if "-----BEGIN" in file:
+            self._document.refuse(
+                (TLS, f"{name}_file"), f"this is PEM itself, and no path: write it at {name}"
+            )
+            return None
         path = self._directory / file
         self.files.append(path)
         try:
-            return _read_pem(path)
+            pem, for_all = _read_pem(path)
         except Unusable as error:
             self.unread = True
             self._document.refuse((TLS, f"{name}_file"), f"{str(path)!r} {error}")
             return None
+        if for_all and b"PRIVATE KEY-----" in pem:
+            self.warnings.append(f"every user of this machine may read the key in {path}: chmod o-r it")
+        return pem
 
     @staticmethod
     def _written(section: Mapping[Any, Any], name: str) -> str:
@@ -159,15 +168,19 @@ class TlsSection:
         return CURVES[words[0]]
 
 
-def _read_pem(path: FilePath) -> bytes:
-    """Read the file of a certificate or a key. Raises Unusable; never waits for a writer."""
+def _read_pem(path: FilePath) -> tuple[bytes, bool]:
+    """Read the file of a certificate or a key; also return whether every user may read it.
+
+    Raises Unusable; never waits for a writer.
+    """
     try:
         with open_regular(path) as file:
-            if os.fstat(file.fileno()).st_mode & stat.S_IWOTH:
-                raise Unusable("may be written by others: chmod o-w it")
+            if (who := who_may_change(file.fileno())) is not None:
+                raise Unusable(f"is not safe: {who}")
+            for_all = all_may_read(file.fileno())
             content = file.read(MAX_PEM_BYTES + 1)
     except (OSError, ValueError) as error:
         raise Unusable(cannot_be_read(error)) from None
     if len(content) > MAX_PEM_BYTES:
         raise Unusable(f"is larger than {MAX_PEM_BYTES >> 20} MiB")
-    return content
+    return content, for_all

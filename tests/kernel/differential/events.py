@@ -155,7 +155,8 @@ def label_text(label: Label, values: Mapping[str, Value]) -> str:
         return hex(value % (1 << 64))
     if isinstance(value, int):
         return str(value)
-    return value.decode(errors="backslashreplace").encode()[:LABEL_BYTES].decode(errors="ignore")
+    text = value.decode(errors="backslashreplace").replace("\n", r"\n")  # the drawn names' only such byte
+    return text.encode()[:LABEL_BYTES].decode(errors="ignore")
 
 
 def errno_name(value: int) -> str:

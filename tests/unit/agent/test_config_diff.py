@@ -115,6 +115,7 @@ OTHER: dict[str, object] = {
     "source": "text",
     "buffer_size": 1,
     "buffer_total": 1,
+    "nested_containers": True,
 }
 
 

@@ -15,6 +15,7 @@ from kprobe_exporter.aggregate.series import (
     SeriesLimits,
     plain,
 )
+from kprobe_exporter.errors import one_line
 from kprobe_exporter.model.values import Decoder, LabelSpec, Value
 
 COMM = LabelSpec("comm", "comm")
@@ -54,7 +55,10 @@ def decoded(*decoders: tuple[str, Decoder]) -> LabelSpec:
         (b"\xff\xfebytes", r"\xff\xfebytes"),
         (b"a\xc3", r"a\xc3"),
         (b"\xed\xa0\x80", r"\xed\xa0\x80"),
-        (b'new\nline "quoted" \\', 'new\nline "quoted" \\'),
+        (b'new\nline "quoted" \\', r'new\nline "quoted" ' + "\\"),
+        (b"\x1b]0;title\x07", r"\x1b]0;title\x07"),
+        ("\x9b2J\u202egnp\u2028\u2066".encode(), r"\x9b2J\u202egnp\u2028\u2066"),
+        (b"\0" * 100, r"\x00" * 32),
         (b"x" * 128, "x" * 128),
         (b"x" * 129, "x" * 128),
         (b"\xff" * 100, r"\xff" * 32),
@@ -71,9 +75,18 @@ def test_plain_text(value: Value, text: str) -> None:
 def test_any_bytes_become_text_that_fits(value: bytes) -> None:
     text = plain(value)
     assert len(text.encode()) <= LABEL_BYTES
-    shown = value.decode(errors="backslashreplace")
+    assert text.isprintable()
+    shown = one_line(value.decode(errors="backslashreplace"))
     assert shown.startswith(text)
     assert text == shown or len(text.encode()) > LABEL_BYTES - 4
+
+
+def test_names_that_look_alike_once_escaped_are_counted_together() -> None:
+    """An exposition with the same label set twice would be refused whole."""
+    metric = Metric(COMM)
+    metric.count(b"a\x1b")
+    metric.count(rb"a\x1b")
+    assert metric.counts == {(r"a\x1b",): 2}
 
 
 def test_a_metric_without_labels_is_there_from_the_start() -> None:

@@ -15,6 +15,7 @@ from kprobe_exporter.errors import TracefsError
 from kprobe_exporter.grammar.definition import parse_definition
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tracefs.features import TRIAL, Check
+from kprobe_exporter.tracefs.ownership import mark
 from tests.support.fake_tracefs import EXEC_FORMAT, FakeEvent, FakeTracefs
 
 GOOD = Check("kernel", "ok", "6.12")
@@ -124,6 +125,7 @@ def test_a_fake_kernel_is_left_as_it_was(fake: FakeTracefs) -> None:
 
 
 def test_what_a_killed_doctor_left_goes(fake: FakeTracefs) -> None:
+    mark(fake, TRIAL)
     fake.mkdir(f"instances/{TRIAL}")
     fake.write("kprobe_events", f"p:{TRIAL}/doctor_kprobe vfs_mknod")
     assert {check.name: check.state for check in tracefs_checks(fake)}["kprobe"] == "ok"
@@ -146,6 +148,7 @@ def agent(fake: FakeTracefs) -> Check:
 
 def test_an_agent_that_lives_and_one_that_was_killed(fake: FakeTracefs) -> None:
     assert agent(fake) == Check("agent", "ok", "nothing of 'kprobe_exporter' is there")
+    mark(fake, "kprobe_exporter")
     fake.mkdir("instances/kprobe_exporter")
     fake.write("kprobe_events", "p:kprobe_exporter/open vfs_mknod")
     lock = fake.lock("instances/kprobe_exporter")
@@ -154,10 +157,22 @@ def test_an_agent_that_lives_and_one_that_was_killed(fake: FakeTracefs) -> None:
     os.close(lock)
     killed = agent(fake)
     assert killed.state == "warn"
-    assert killed.evidence == "a killed agent left instances/kprobe_exporter, kprobe_exporter/open"
+    assert killed.evidence == (
+        "a killed agent left instances/kprobe_exporter, kprobe_exporter/made_by_kprobe_exporter, "
+        "kprobe_exporter/open"
+    )
     assert "cleanup" in (killed.fix or "")
     assert list(fake.instances) == ["kprobe_exporter"]
-    assert len(fake.events) == 1
+    assert len(fake.probes) == 1
+
+
+def test_an_instance_of_another_program(fake: FakeTracefs) -> None:
+    fake.mkdir("instances/kprobe_exporter")
+    foreign = agent(fake)
+    assert foreign.state == "warn"
+    assert foreign.evidence.endswith("is left alone; it holds instances/kprobe_exporter")
+    assert (foreign.fix or "").startswith("Use another name (global.tracefs_instance)")
+    assert list(fake.instances) == ["kprobe_exporter"]
 
 
 def test_an_instance_that_cannot_be_made(fake: FakeTracefs, monkeypatch: pytest.MonkeyPatch) -> None:

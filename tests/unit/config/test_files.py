@@ -2,12 +2,17 @@
 
 import os
 import socket
+import struct
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from kprobe_exporter.config.files import DEFAULT, MAX_BYTES, Unusable, expand, read
+from kprobe_exporter.util.file_access import ACCESS
+
+NO_ID = 0xFFFFFFFF
+ACL_OF_USER_54321 = (1, 7, NO_ID, 2, 6, 54321, 4, 0, NO_ID, 0x10, 6, NO_ID, 0x20, 0, NO_ID)
 
 
 def test_a_file_stands_for_itself(tmp_path: Path) -> None:
@@ -128,6 +133,18 @@ def test_who_may_write(
     else:
         with pytest.raises(Unusable, match=refused):
             read(file)
+
+
+def test_an_acl_lets_no_other_user_write(tmp_path: Path) -> None:
+    """The group's bits of the mode are the ACL's mask, and root's group may write."""
+    file = tmp_path / "c.yaml"
+    file.write_text("x")
+    file.chmod(0o600)
+    os.setxattr(file, ACCESS, struct.pack("<I" + "HHI" * 5, 2, *ACL_OF_USER_54321))
+    for refused in (read, expand):
+        with pytest.raises(Unusable, match=r"an ACL lets user 54321 write this (file|directory): setfacl"):
+            refused(file if refused is read else tmp_path)
+        os.setxattr(tmp_path, ACCESS, struct.pack("<I" + "HHI" * 5, 2, *ACL_OF_USER_54321))
 
 
 def test_the_packaged_file_is_as_good_as_the_code(monkeypatch: pytest.MonkeyPatch) -> None:

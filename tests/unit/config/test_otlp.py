@@ -145,14 +145,17 @@ def test_endpoints(tmp_path: Path, endpoint: str, protocol: str) -> None:
         ("{client_certificate: ¦a.pem}", "otlp.client_certificate: client_certificate and client_key go"),
         ("{client_key: ¦a.pem}", "otlp.client_key: client_certificate and client_key go together"),
         ("{¦headers: [a]}", "otlp.headers: must be a mapping of KEY: VALUE, and not a list"),
-        ("{headers: {a: ¦3}}", "otlp.headers.a: must be text, and not 3"),
+        ("{headers: {a: ¦3}}", "otlp.headers.a: must be text, and not a number"),
         ("{headers: {a: ¦''}}", "otlp.headers.a: a header's value is one line of printable ASCII"),
         ("{headers: {a: ¦' b'}}", "otlp.headers.a: a header's value is one line of printable ASCII"),
         ('{headers: {a: ¦"b\\nc: d"}}', "otlp.headers.a: a header's value is one line of printable ASCII"),
         ("{headers: {a: ¦ü}}", "otlp.headers.a: a header's value is one line of printable ASCII"),
-        ("{headers: {¦1: b}}", "otlp.headers[1]: must be text, and not 1"),
-        ("{headers: {¦'a b': c}}", "otlp.headers.'a b': 'a b' is no name to use here: up to 128 of A-Z,"),
-        ("{headers: {¦'a:': c}}", "otlp.headers.'a:': 'a:' is no name to use here"),
+        ("{headers: {¦1: b}}", "otlp.headers[1]: must be text, and not a number"),
+        (
+            "{headers: {¦'a b': c}}",
+            "otlp.headers.(a key that is not shown): this is no name to use here: up to 128 of A-Z,",
+        ),
+        ("{headers: {¦'a:': c}}", "otlp.headers.(a key that is not shown): this is no name to use here"),
         ("{headers: {¦Content-Type: c}}", "otlp.headers.Content-Type: this header is the protocol's own"),
         ("{headers: {¦grpc-timeout: c}}", "otlp.headers.grpc-timeout: this header is the protocol's own"),
         ("{headers: {¦a-bin: c}}", "otlp.headers.a-bin: this header is the protocol's own"),
@@ -260,6 +263,37 @@ def test_a_secret_in_the_wrong_place_is_not_shown(tmp_path: Path, text: str, sec
     for problem in refused(tmp_path, {"S": secret}, c=f"{SENT}otlp: {text}"):
         assert problem.startswith("c.yaml:2:")
         assert "s3cr3t" not in problem
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{headers: {'authorization: Bearer s3cr3t'}}",
+        "{headers: {'Bearer s3cr3t': authorization}}",
+        "{headers: {'x s3cr3t': a, 'x s3cr3t': b}}",
+        "{headers: [Bearer s3cr3t]}",
+        "{headers: Bearer s3cr3t}",
+        "{headers: {authorization: *s3cr3t}}",
+        "{headers: {authorization: !s3cr3t }}",
+        "{headers: {authorization: !s3cr3t!x y}}",
+        "{headers: {authorization: &s3cr3t y}}",
+        "{headers: {authorization: [s3cr3t]}}",
+        "{headers: {authorization: {s3cr3t : }}}",
+        "{headers: {authorization: 's3cr3t\n\n x'}}",
+        "{'headers: Bearer s3cr3t'}",
+        "{'authorization: Bearer s3cr3t'}",
+        "{endpoint: 'http://user:s3cr3t@collector:4318'}",
+        "{endpoint: 'user:s3cr3t@collector:4317'}",
+    ],
+)
+def test_a_secret_that_is_written_wrongly_is_not_shown(tmp_path: Path, text: str) -> None:
+    for problem in refused(tmp_path, c=f"{SENT}otlp: {text}"):
+        assert "s3cr3t" not in problem
+
+
+def test_a_token_of_digits_is_not_shown(tmp_path: Path) -> None:
+    [problem] = refused(tmp_path, c=f"{SENT}otlp: {{headers: {{x-token: 1234567890}}}}")
+    assert "must be text, and not a number" in problem
 
 
 @pytest.mark.parametrize("key", ["endpoint", "certificate", "client_certificate", "client_key"])

@@ -229,10 +229,10 @@ def test_what_is_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "cannot be opened" in refusal(f"{empty}/main", "main")
     assert "cannot be opened" in refusal("/\0", "main")
 
-    def forbidden(*_: object) -> int:
+    def forbidden(*_: object, **__: object) -> int:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("kprobe_exporter.elf.reader.os.open", forbidden)
+    monkeypatch.setattr("os.open", forbidden)
     assert refusal(empty, "main") == f"this process may not read {empty}"
 
 

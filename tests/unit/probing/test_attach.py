@@ -14,11 +14,11 @@ from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.values import ProbeSpec
 from kprobe_exporter.plan import JoinedSpec, Kernel, ProbePlan, plan_probe
 from kprobe_exporter.probing.attach import Attached, settle
-from kprobe_exporter.tracefs.definitions import list_definitions
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.poller import read_counts
 from kprobe_exporter.tracefs.probes import Installed, names_in_use
 from tests.support.fake_tracefs import FakeTracefs
+from tests.support.leftovers import list_probes
 
 NAME = "attach_test"
 EXEC, EXIT = "tracepoint:sched:sched_process_exec", "tracepoint:syscalls:sys_exit_openat"
@@ -70,7 +70,7 @@ def plan(instance: Instance, tmp_path: Path) -> Plans:
 
 
 def defined(kernel: Picky) -> list[str]:
-    return [one.event for one in list_definitions(kernel)]
+    return [one.event for one in list_probes(kernel)]
 
 
 def up(found: tuple[Attached | None, dict[str, str]]) -> Attached:
@@ -304,7 +304,7 @@ def test_what_cannot_be_read_is_taken_away_again(instance: Instance, kernel: Pic
     assert attached is not None
     assert attached.spec.target == "kprobe:g"
     assert refused == {"kprobe:f": "its field is strange."}
-    assert [defined.event for defined in list_definitions(kernel)] == ["p"] == sorted(taken)
+    assert [defined.event for defined in list_probes(kernel)] == ["p"] == sorted(taken)
     attached.remove()
     counted, refused = settle(instance, plan("attach: 'kprobe:f'"), set(), (), unreadable=unreadable)
     assert (counted is not None, refused) == (True, {})

@@ -14,9 +14,9 @@ from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.trace import capture as module
 from kprobe_exporter.trace.capture import collected, each_event
 from kprobe_exporter.trace.count import counting
-from kprobe_exporter.tracefs.definitions import list_definitions
 from kprobe_exporter.tracefs.instance import Instance
 from tests.support.fake_tracefs import FakeTracefs
+from tests.support.leftovers import list_probes
 
 NAME = "collect_test"
 
@@ -59,7 +59,7 @@ def trace(kernel: FakeTracefs, attach: str) -> tuple[list[str], list[str]]:
             targets = [attached.spec.target for attached in made.attached]
             assert len(made.plans) == len(targets)
             made.enable()
-        assert list_definitions(kernel) == []
+        assert list_probes(kernel) == []
     return targets, said
 
 
@@ -111,7 +111,7 @@ def test_nothing_is_left(tmp_path: Path, attach: str, taken: str, stuck: str, sa
     with pytest.raises(TracefsError) as refusal:
         trace(kernel, attach)
     assert said in str(refusal.value)
-    assert list_definitions(kernel) == []
+    assert list_probes(kernel) == []
 
 
 @pytest.mark.parametrize("eprobes", [True, False])

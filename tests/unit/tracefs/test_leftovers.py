@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from kprobe_exporter.errors import TracefsError
-from kprobe_exporter.tracefs import leftovers
-from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs import ownership
 from kprobe_exporter.tracefs.leftovers import PREFIX, acquire_for_trace, remove_dead_traces, traces
+from kprobe_exporter.tracefs.ownership import mark
 from tests.support.fake_tracefs import FakeTracefs
 
 OWN = f"{PREFIX}{os.getpid()}"
@@ -22,18 +22,20 @@ def fake(tmp_path: Path) -> FakeTracefs:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leftovers, "ATTEMPTS", 2)
-    monkeypatch.setattr(leftovers, "PAUSE", 0)
+    monkeypatch.setattr(ownership, "ATTEMPTS", 2)
+    monkeypatch.setattr(ownership, "PAUSE", 0)
 
 
 def die(fake: FakeTracefs, name: str) -> None:
     """Leave what a killed trace leaves: an instance that no process has locked, and an event."""
+    mark(fake, name)
     fake.mkdir(f"instances/{name}")
     fake.write("kprobe_events", f"p:{name}/mine vfs_read")
 
 
 def test_a_dead_one_goes_and_a_live_one_stays(fake: FakeTracefs) -> None:
     die(fake, f"{PREFIX}1")
+    mark(fake, f"{PREFIX}2")
     fake.write("kprobe_events", f"p:{PREFIX}2/mine vfs_read")  # killed after its instance was removed
     fake.write("kprobe_events", "p:other/mine vfs_read")
     fake.mkdir("instances/other")
@@ -56,17 +58,18 @@ def test_another_process_of_the_same_number(fake: FakeTracefs) -> None:
 def test_one_after_the_other(fake: FakeTracefs, monkeypatch: pytest.MonkeyPatch, start: object) -> None:
     """``instances`` is locked meanwhile: an instance that is made but not locked yet looks dead."""
     held = []
-    acquire = Instance.acquire
+    make = fake.mkdir
 
-    def watched(files: FakeTracefs, name: str) -> Instance:
-        held.append(files.lock("instances") is None)
-        return acquire(files, name)
+    def watched(path: str) -> None:
+        held.append(fake.lock("instances") is None)
+        make(path)
 
     die(fake, f"{PREFIX}1")
-    monkeypatch.setattr(Instance, "acquire", watched)
+    monkeypatch.setattr(fake, "mkdir", watched)
     assert callable(start)
     start(fake)
-    assert held == [True]
+    assert held
+    assert all(held)
     lock = fake.lock("instances")
     assert lock is not None
     os.close(lock)

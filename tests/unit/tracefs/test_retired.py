@@ -60,7 +60,7 @@ def instance(kernel: FakeTracefs) -> Iterator[Instance]:
 
 
 def defined(kernel: FakeTracefs) -> list[str]:
-    return [event.name for event in kernel.events]
+    return [event.name for event in kernel.probes]
 
 
 class Stubborn(FakeTracefs):

@@ -9,7 +9,7 @@ import bcrypt
 import pytest
 
 from kprobe_exporter.web import passwords as module
-from kprobe_exporter.web.passwords import Passwords, TooManyChecks
+from kprobe_exporter.web.passwords import Passwords
 from tests.support.patience import patience
 
 
@@ -51,11 +51,12 @@ class Held:
     def __init__(self) -> None:
         self.go = threading.Event()
         self.lock = threading.Lock()
-        self.running = self.most = 0
+        self.running = self.most = self.checks = 0
         self.names: set[str] = set()
 
     def checkpw(self, password: bytes, hashed: bytes) -> bool:
         with self.lock:
+            self.checks += 1
             self.running += 1
             self.most = max(self.most, self.running)
             self.names.add(threading.current_thread().name)
@@ -191,29 +192,54 @@ def test_guessing_does_not_delay_known_users(held: Held) -> None:
             assert await passwords.match(USERS, b"alice", b"secret", "scraper")
         assert held.running == module.RUNNING
         held.go.set()
-        answers = await asyncio.gather(*guesses, return_exceptions=True)
-        assert answers.count(False) == module.MAX_CHECKS
-        assert sum(isinstance(answer, TooManyChecks) for answer in answers) == 100 - module.MAX_CHECKS
+        assert set(await asyncio.gather(*guesses)) == {False}
         assert held.most == module.RUNNING
         assert held.names == {"password"}
 
     run(work)
 
 
-def test_one_guesser_leaves_room_for_others(held: Held) -> None:
+def test_networks_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a right password of one network, those are checked that run, and one of each other network."""
+    checked: list[bytes] = []
+
+    def checkpw(password: bytes, _: bytes) -> bool:
+        checked.append(password)
+        return False
+
+    monkeypatch.setattr(bcrypt, "checkpw", checkpw)
+
     async def work(passwords: Passwords) -> None:
         guesses = [
-            asyncio.create_task(passwords.match(USERS, b"alice", b"guess", "guesser")) for _ in range(100)
+            asyncio.create_task(passwords.match(USERS, b"alice", b"guess", f"guesser {number % 3}"))
+            for number in range(120)
         ]
-        while held.running < module.RUNNING:
-            await asyncio.sleep(0)
-        scrape = asyncio.create_task(passwords.match(USERS, b"alice", b"secret", "scraper"))
         await asyncio.sleep(0)
+        await passwords.match(USERS, b"alice", b"secret", "scraper")
+        assert checked.index(b"secret") <= module.RUNNING + 3
+        assert set(await asyncio.gather(*guesses)) == {False}
+        assert len(checked) == 121
+        assert not passwords._turns._waiting
+        assert passwords._turns._running == 0
+
+    run(work)
+
+
+def test_of_clients_that_have_gone_nothing_is_checked(held: Held) -> None:
+    async def work(passwords: Passwords) -> None:
+        def check(is_gone: bool) -> asyncio.Task[bool]:
+            return asyncio.create_task(passwords.match(USERS, b"alice", b"secret", "a", lambda: is_gone))
+
+        running = [check(False) for _ in range(module.RUNNING)]
+        gone = [check(True) for _ in range(50)]
+        cancelled, last = check(False), check(False)
+        await asyncio.sleep(0)
+        cancelled.cancel()
         held.go.set()
-        assert await scrape
-        answers = await asyncio.gather(*guesses, return_exceptions=True)
-        assert answers.count(False) == module.MAX_CHECKS_OF_CLIENT
-        assert not passwords._checks
+        assert set(await asyncio.gather(*gone)) == {False}
+        assert set(await asyncio.gather(*running, last)) == {True}
+        assert held.checks == module.RUNNING + 1
+        assert passwords._turns._running == 0
 
     run(work)
 

@@ -95,7 +95,7 @@ def test_metrics(agent: Agent) -> None:
     assert int(response.headers["Content-Length"]) == len(body)
     assert b'\nkprobe_hits_total{probe="open"} 23.0\n' in body
     assert agent.threads
-    assert all(name.startswith("web_") for name in agent.threads)
+    assert all(name.startswith(("web_", "reload_")) for name in agent.threads)
 
 
 def test_openmetrics(agent: Agent) -> None:
@@ -229,7 +229,7 @@ def test_headers_over_16_kib_are_refused(agent: Agent) -> None:
 def test_reload(agent: Agent) -> None:
     response, body = agent.ask("/-/reload", "POST")
     assert (response.status, body, agent.reloads) == (200, b"reloaded\n", 1)
-    assert all(name.startswith("web_") for name in agent.threads)
+    assert all(name.startswith(("web_", "reload_")) for name in agent.threads)
 
 
 def test_a_reload_that_fails_says_why(agent: Agent) -> None:
@@ -309,46 +309,84 @@ def test_bad_telemetry_paths(path: str) -> None:
         create_app(lambda: SNAPSHOT, lambda: None, path)
 
 
-def test_no_work_is_done_for_clients_that_have_gone() -> None:
-    """20 clients leave while the 4 workers are busy: waiting requests are dropped, and the next is served."""
-    going_on, begun = threading.Event(), threading.Semaphore(0)
-    snapshots = 0
+class Busy:
+    """A server whose 2 workers are busy until ``going_on`` is set, each with a rendering of its own."""
 
-    def snapshot() -> Snapshot:
-        nonlocal snapshots
-        snapshots += 1
-        begun.release()
-        assert going_on.wait(patience(10))
+    def __init__(self) -> None:
+        self.going_on = threading.Event()
+        self.snapshots = 0
+        self._begun = threading.Semaphore(0)
+        errors: list[BaseException] = []
+        self._web = WebServer(
+            create_app(self._snapshot, lambda: None), listen(["127.0.0.1:0"]), errors.append
+        )
+        self._port = int(self._web.addresses[0].rpartition(":")[2])
+        self._web.start()
+        self._clients = [self.ask(f"/metrics?name[]=kprobe_{number}") for number in range(2)]
+        assert all(self._begun.acquire(timeout=patience(10)) for _ in range(2))
+
+    def _snapshot(self) -> Snapshot:
+        self.snapshots += 1
+        self._begun.release()
+        assert self.going_on.wait(patience(10))
         return SNAPSHOT
 
-    def is_ready() -> None:
-        connection = HTTPConnection("127.0.0.1", port, timeout=patience(10))
-        connection.request("GET", "/-/ready")
-        assert connection.getresponse().status == 200
-        connection.close()
+    def ask(self, path: str) -> socket.socket:
+        """Send a request, and return its connection once the server has read the request."""
+        sock = socket.create_connection(("127.0.0.1", self._port), timeout=patience(10))
+        sock.sendall(f"GET {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n".encode())
+        self.catch_up()
+        return sock
 
-    errors: list[BaseException] = []
-    app = create_app(snapshot, lambda: None)
-    web = WebServer(app, listen(["127.0.0.1:0"]), errors.append)
-    port = int(web.addresses[0].rpartition(":")[2])
-    web.start()
-    try:
-        clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
-        for client in clients:
-            client.sendall(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")
-        assert all(begun.acquire(timeout=patience(10)) for _ in range(4))
-        # The first response shows that the event loop has read all requests, the second that it saw the ends.
-        is_ready()
-        for client in clients:
+    def catch_up(self) -> None:
+        """Wait until the event loop has seen all that clients did."""
+        for _ in range(2):
+            connection = HTTPConnection("127.0.0.1", self._port, timeout=patience(10))
+            connection.request("GET", "/-/ready")
+            assert connection.getresponse().status == 200
+            connection.close()
+
+    def close(self) -> None:
+        self.going_on.set()
+        for client in self._clients:
             client.close()
-        is_ready()
-        answer = HTTPConnection("127.0.0.1", port, timeout=patience(10))
-        answer.request("GET", "/metrics")
-        going_on.set()
-        assert answer.getresponse().status == 200
-        answer.close()
-    finally:
-        going_on.set()
-        web.close()
-    assert snapshots == 5
-    assert errors == []
+        self._web.close()
+
+
+@pytest.fixture
+def busy() -> Iterator[Busy]:
+    server = Busy()
+    yield server
+    server.close()
+
+
+def read_all(sock: socket.socket) -> bytes:
+    with sock:
+        return b"".join(iter(lambda: sock.recv(65536), b""))
+
+
+def test_one_rendering_answers_all_that_wait_for_it(busy: Busy) -> None:
+    clients = [busy.ask("/metrics") for _ in range(20)]
+    busy.going_on.set()
+    answers = {read_all(client).partition(b"\r\n\r\n")[2] for client in clients}
+    assert len(answers) == 1
+    assert b'\nkprobe_hits_total{probe="open"} 23.0\n' in answers.pop()
+    assert busy.snapshots == 2 + 1
+
+
+def test_a_rendering_starts_after_all_its_requests(busy: Busy) -> None:
+    """The two under way began before this request, so none of them answers it, though one is the same."""
+    again = busy.ask("/metrics?name[]=kprobe_0")
+    busy.going_on.set()
+    assert read_all(again).startswith(b"HTTP/1.1 200")
+    assert busy.snapshots == 2 + 1
+
+
+def test_no_work_is_done_for_clients_that_have_gone(busy: Busy) -> None:
+    for number in range(20):
+        busy.ask(f"/metrics?name[]=gone_{number}").close()
+    busy.catch_up()
+    going_on = busy.ask("/metrics")
+    busy.going_on.set()
+    assert read_all(going_on).startswith(b"HTTP/1.1 200")
+    assert busy.snapshots == 2 + 1

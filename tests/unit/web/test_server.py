@@ -1,6 +1,7 @@
 """The server against clients that are idle, slow, gone or hostile; and how it shuts down."""
 
 import asyncio
+import itertools
 import logging
 import socket
 import struct
@@ -172,6 +173,89 @@ def test_idle_connections_are_kept_for_the_next_scrape(served: Served) -> None:
     connection.close()
 
 
+HEALTH = b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize("first", [HEALTH, REQUEST])
+@pytest.mark.parametrize("more", [1, 2000])
+def test_a_client_that_pipelines_gets_one_answer(served: Served, first: bytes, more: int) -> None:
+    with served.connect() as sock:
+        with suppress(ConnectionResetError, BrokenPipeError):
+            sock.sendall(first + HEALTH * more)
+        assert read_all(sock).count(b"HTTP/1.1 200 OK") == 1
+
+
+def test_clients_that_pipeline_do_not_block_others(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More of them than connections, which come again at once; they would be answered for an hour."""
+    monkeypatch.setattr(clients, "ANSWER_TIME", 3600)
+    over = threading.Event()
+
+    def pipeline() -> None:
+        while not over.is_set():
+            with suppress(OSError), served.connect() as sock:
+                sock.sendall(REQUEST.replace(b"/metrics", b"/metrics?name[]=kprobe_up") * 100)
+                sock.recv(65536)
+                over.wait(0.1)
+
+    hostile = [threading.Thread(target=pipeline) for _ in range(clients.MAX_CONNECTIONS)]
+    for one in hostile:
+        one.start()
+    try:
+        for _ in range(10):
+            served.scrape()
+    finally:
+        over.set()
+        for one in hostile:
+            one.join()
+
+
+class FakeTransport(asyncio.Transport):
+    """A transport that only knows its peer."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__({"peername": (host, 1)})
+        self.aborted = False
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class Answering:
+    """A connection whose client waits for its answer."""
+
+    def __init__(self, *, pipelines: bool = False) -> None:
+        self.pipelines = pipelines
+
+    def is_answering(self) -> bool:
+        return True
+
+
+def test_the_network_with_most_connections_makes_room() -> None:
+    """Though all of its clients wait for an answer, and a client of another network is idle."""
+    known = clients.Clients(itertools.count().__next__)
+    other = known.add(FakeTransport("192.0.2.1"))
+    many = [known.add(FakeTransport(f"2001:db8::{n:x}")) for n in range(1, clients.MAX_CONNECTIONS)]
+    for client in many:
+        client.talk = Answering(pipelines=client is many[5])
+    newcomers = [known.add(FakeTransport("198.51.100.7")) for _ in range(2)]
+    assert [client for client in many if client.dropped] == [many[0], many[5]]
+    assert not any(client.dropped for client in (other, *newcomers))
+
+
+@pytest.mark.parametrize(
+    ("host", "network"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", ""),
+    ],
+)
+def test_a_clients_network(host: str, network: str) -> None:
+    assert clients.network(host) == network
+
+
 @pytest.mark.parametrize(
     ("now", "asked", "answered", "unsent", "overdue"),
     [
@@ -190,6 +274,8 @@ def test_patience(now: float, asked: bool, answered: bool, unsent: int, overdue:
             return unsent
 
     class Talk:
+        pipelines = False
+
         def is_answering(self) -> bool:
             return not answered
 
@@ -332,13 +418,25 @@ class Slow:
 def test_health_answers_while_every_worker_waits() -> None:
     slow = Slow()
     with serving(app_of(slow.snapshot)) as served, ExitStack() as stack:
-        for _ in range(20):
-            stack.enter_context(served.connect()).sendall(REQUEST)
+        for number in range(20):
+            asked = REQUEST.replace(b"/metrics", b"/metrics?name[]=kprobe_%d" % number)
+            stack.enter_context(served.connect()).sendall(asked)
         assert slow.entered.wait(patience(10))
         with served.connect() as sock:
             sock.sendall(b"GET /-/healthy HTTP/1.0\r\n\r\n")
             assert read_all(sock).endswith(b"healthy\n")
         slow.go.set()
+
+
+def test_what_comes_before_the_answer_is_not_read() -> None:
+    slow = Slow()
+    with serving(app_of(slow.snapshot)) as served, served.connect() as sock:
+        sock.sendall(REQUEST)
+        assert slow.entered.wait(patience(10))
+        sock.sendall(HEALTH)
+        eventually(lambda: any(client.talk and client.talk.pipelines for client in served.web._clients._all))
+        slow.go.set()
+        assert read_all(sock).count(b"HTTP/1.1 200 OK") == 1
 
 
 def test_close_lets_a_scrape_finish() -> None:

@@ -119,6 +119,21 @@ def test_once_stopped_each_is_tried_once_and_in_time() -> None:
     assert time.left == [2, 0.5]
 
 
+def test_once_stopped_the_first_that_has_no_answer_in_time_is_the_last() -> None:
+    time = Time()
+    time.attempts.stop(5)
+    time.attempts.run(time.answering(BUSY, takes=1), 2)
+    assert time.attempts.pause() <= 0
+    time.attempts.run(time.answering(BUSY, takes=3), 2)
+    assert time.attempts.pause() > 0
+
+
+def test_before_that_one_without_an_answer_in_time_delays_none() -> None:
+    time = Time()
+    time.attempts.run(time.answering(BUSY, takes=3), 2)
+    assert time.attempts.pause() <= 0
+
+
 def test_an_exception_is_an_answer() -> None:
     def once(left: float) -> RequestOutcome:
         raise ValueError("metadata was invalid")

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import struct
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ from kprobe_exporter.export.otlp.responses import partial
 from kprobe_exporter.export.otlp.retry import NotTaken, RequestOutcome, Retries
 from kprobe_exporter.export.otlp.settings import OtlpSettings, Signal, protocol_of
 from kprobe_exporter.export.otlp.transport import QUIET, Transport, connect
+from kprobe_exporter.util.file_access import ACCESS
 
 SIGNALS: tuple[Signal, ...] = ("logs", "traces", "metrics")
 
@@ -161,6 +163,33 @@ def test_what_can_never_work(
         monkeypatch.setenv(name, value)
     with pytest.raises(StartError, match=sentence):
         connect("logs", settings)
+
+
+@pytest.mark.parametrize("name", ["certificate", "client_certificate", "client_key"])
+def test_files_that_another_user_may_write(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "pem"
+    file.touch()
+    no_id = 0xFFFFFFFF
+    entries = (1, 6, no_id, 2, 6, 54321, 4, 0, no_id, 0x10, 6, no_id, 0x20, 0, no_id)
+    os.setxattr(file, ACCESS, struct.pack("<I" + "HHI" * 5, 2, *entries))
+    monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{name.upper()}", str(file))
+    with pytest.raises(StartError, match=f"otlp.{name}: {file} is not safe: an ACL lets user 54321 write"):
+        connect("logs", OtlpSettings("https://127.0.0.1:1"))
+
+
+def test_a_key_that_every_user_may_read_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "pem"
+    file.touch()
+    for mode, times in ((0o600, 0), (0o644, 1)):
+        file.chmod(mode)
+        connect("logs", OtlpSettings("https://127.0.0.1:1", "grpc", client_key=str(file))).close()
+        assert (
+            caplog.text.count(f"otlp.client_key: every user of this machine may read {file}: chmod") == times
+        )
 
 
 def test_files_of_certificates_may_be_anything(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Fixtures: an authority with a server's and a client's certificate, and a reader of one text."""
 
+import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,8 +31,12 @@ def client_pair(authority: Authority) -> Pair:
 
 
 @pytest.fixture
-def directory(tmp_path: Path, authority: Authority, server: Pair, client_pair: Pair) -> Path:
-    """A directory with the files that the tests name: valid certificates and keys, and invalid ones."""
+def directory(tmp_path: Path, authority: Authority, server: Pair, client_pair: Pair) -> Iterator[Path]:
+    """A directory with the files that the tests name: valid certificates and keys, and invalid ones.
+
+    No other user may read a file of the test: that would be a warning.
+    """
+    before = os.umask(0o077)
     for pair in (authority, server, client_pair):
         for file in (pair.certificate, pair.key):
             (tmp_path / file.name).write_bytes(file.read_bytes())
@@ -43,7 +48,10 @@ def directory(tmp_path: Path, authority: Authority, server: Pair, client_pair: P
     subprocess.run([*lock, "-out", str(tmp_path / "locked.key")], check=True)
     (tmp_path / "open.key").write_text(key)
     (tmp_path / "open.key").chmod(0o666)
-    return tmp_path
+    (tmp_path / "read.key").write_text(key)
+    (tmp_path / "read.key").chmod(0o644)
+    yield tmp_path
+    os.umask(before)
 
 
 @pytest.fixture

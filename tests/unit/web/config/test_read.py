@@ -1,9 +1,12 @@
 """A web configuration file gives its settings, or every problem in it with its place."""
 
+import os
+import struct
 from pathlib import Path
 
 import pytest
 
+from kprobe_exporter.util.file_access import ACCESS
 from kprobe_exporter.web.config.read import HTTP2, MAX_USERS, Outcome, read_web_config
 from kprobe_exporter.web.settings import Rate, WebSettings
 from tests.unit.web.config.conftest import HASH, Read
@@ -130,7 +133,10 @@ NO_TLS = "cert_file is missing: there is no TLS without cert_file and key_file"
             "gone.pem' cannot be read: No such",
         ),
         ("tls_server_config: {cert_file: ., key_file: server.key}", "is no regular file"),
-        ("tls_server_config: {cert_file: server.pem, key_file: open.key}", "may be written by others: chmod"),
+        (
+            "tls_server_config: {cert_file: server.pem, key_file: open.key}",
+            "others may write this file: chmod",
+        ),
         ("tls_server_config: {cert_file: empty.pem, key_file: server.key}", "there is no certificate in PEM"),
         ("tls_server_config: {cert_file: junk.pem, key_file: server.key}", "OpenSSL refuses the certificate"),
         ("tls_server_config: {cert_file: server.pem, key_file: junk.pem}", "there is no private key in PEM"),
@@ -215,6 +221,28 @@ def test_all_problems_at_once(read: Read) -> None:
     assert "secret" not in "".join(told(outcome))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "basic_auth_users: {'alice:s3cr3t'}",
+        "basic_auth_users: {'alice s3cr3t': x}",
+        "basic_auth_users: {'alice:s3cr3t': x, 'alice:s3cr3t': x}",
+        "basic_auth_users: {alice: 's3cr3t'}",
+        "basic_auth_users: {alice: [s3cr3t]}",
+        "basic_auth_users: alice:s3cr3t",
+        "basic_auth_users: {alice: *s3cr3t}",
+        "basic_auth_users: {alice: !s3cr3t!x y}",
+        "tls_server_config: {cert_file: server.pem, key_file: '-----BEGIN PRIVATE KEY-----s3cr3t'}",
+        "tls_server_config: {cert_file: server.pem, key: '-----BEGIN PRIVATE KEY-----s3cr3t'}",
+        "tls_server_config: {cert_file: server.pem, key: s3cr3t}",
+    ],
+)
+def test_a_secret_is_not_shown(read: Read, text: str) -> None:
+    outcome = read(text)
+    assert told(outcome)
+    assert "s3cr3t" not in "".join(told(outcome))
+
+
 def test_too_many_users(read: Read) -> None:
     users = "".join(f"  user{number}: {HASH}\n" for number in range(MAX_USERS + 1))
     assert "more than 1000 users" in told(read(f"basic_auth_users:\n{users}"))[0]
@@ -229,3 +257,37 @@ def test_a_file_that_others_may_write(read: Read, directory: Path) -> None:
     read("{}")
     (directory / "web.yml").chmod(0o666)
     assert "others may write this file" in told(read_web_config(directory / "web.yml"))[0]
+
+
+def test_a_key_that_every_user_may_read(read: Read, directory: Path) -> None:
+    outcome = read("tls_server_config: {cert_file: server.pem, key_file: read.key}")
+    assert outcome.settings is not None
+    assert outcome.warnings == (
+        f"every user of this machine may read the key in {directory / 'read.key'}: chmod o-r it",
+    )
+    assert read("tls_server_config: {cert_file: server.pem, key_file: server.key}").warnings == ()
+
+
+@pytest.mark.parametrize("name", ["server.pem", "server.key", "authority.pem"])
+def test_an_acl_lets_no_other_user_write(read: Read, directory: Path, name: str) -> None:
+    no_id = 0xFFFFFFFF
+    entries = (1, 6, no_id, 2, 6, 54321, 4, 0, no_id, 0x10, 6, no_id, 0x20, 0, no_id)
+    os.setxattr(directory / name, ACCESS, struct.pack("<I" + "HHI" * 5, 2, *entries))
+    clients = "client_ca_file: authority.pem, client_auth_type: RequireAndVerifyClientCert"
+    outcome = read(f"tls_server_config: {{cert_file: server.pem, key_file: server.key, {clients}}}")
+    (problem,) = outcome.problems
+    assert f"{name}' is not safe: an ACL lets user 54321 write this file: setfacl -x u:54321" in str(problem)
+
+
+def test_a_key_of_another_user(read: Read, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.fstat
+
+    def fstat(descriptor: int) -> os.stat_result:
+        status = real(descriptor)
+        is_key = Path(f"/proc/self/fd/{descriptor}").readlink().name == "server.key"
+        return os.stat_result((*status[:4], 1001, *status[5:])) if is_key else status
+
+    monkeypatch.setattr(os, "fstat", fstat)
+    outcome = read("tls_server_config: {cert_file: server.pem, key_file: server.key}")
+    (problem,) = outcome.problems
+    assert "server.key' is not safe: this file belongs to user 1001, who is neither root" in str(problem)

@@ -3,6 +3,7 @@
 import logging
 import os
 import resource
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -20,6 +21,11 @@ from tests.unit.web.config.conftest import HASH
 
 PLAIN = f"basic_auth_users: {{alice: {HASH}}}\n"
 TLS = "tls_server_config: {cert_file: server.pem, key_file: server.key}\n"
+CERTIFICATE = "tls_server_config:\n  cert_file: server.pem\n  key_file: server.key\n"
+CLIENTS = "  client_ca_file: authority.pem\n  client_auth_type: "
+DEMANDED = f"{CERTIFICATE}{CLIENTS}RequireAndVerifyClientCert\n"
+RATE = "rate_limit:\n  burst: 30\n  interval: 1s\n"
+SUITE = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"
 
 Told = Callable[[], list[str]]
 Exhausted = Callable[[int | None], None]
@@ -173,6 +179,17 @@ def test_a_certificate_is_renewed_while_there_are_too_few_descriptors(
     assert look(watch, 20) is after
 
 
+def test_a_key_that_every_user_may_read_is_a_warning(
+    file: Path, directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = start(file, TLS.replace("server.key", "read.key"))
+    change(directory / "read.key", (directory / "read.key").read_bytes())
+    look(watch, 3)
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 2  # at the start, and when it was read again
+    assert all("every user of this machine may read the key in" in warning for warning in warnings)
+
+
 def test_a_certificate_that_may_be_read_only_later(file: Path, directory: Path, told: Told) -> None:
     """A changed mode is not a change of the file, so the file is read again after ``RETRY`` looks."""
     watch = start(file, TLS)
@@ -212,6 +229,10 @@ def test_a_certificate_that_a_wrong_file_names_is_watched(
     assert told()[-1] == f"{file}: read again"
 
 
+def weaker(setting: str) -> str:
+    return f"a weaker {setting} takes effect"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
@@ -220,6 +241,17 @@ def test_a_certificate_that_a_wrong_file_names_is_watched(
         (TLS, "", "TLS ends"),
         (PLAIN, "", "passwords end"),
         (TLS + PLAIN, TLS, "passwords end"),
+        (PLAIN + RATE, PLAIN, "the rate limit ends"),
+        (PLAIN + RATE, PLAIN + RATE[:-2], "the rate limit ends"),  # interval: 1, in nanoseconds
+        (DEMANDED, CERTIFICATE, weaker("client_auth_type")),
+        (DEMANDED, f"{CERTIFICATE}{CLIENTS}VerifyClientCertIfGiven", weaker("client_auth_type")),
+        (f"{CERTIFICATE}{CLIENTS}VerifyClientCertIfGiven", CERTIFICATE, weaker("client_auth_type")),
+        (f"{DEMANDED}  client_allowed_sans: [prometheus.example]", DEMANDED, weaker("client_allowed_sans")),
+        (f"{CERTIFICATE}  min_version: TLS13", CERTIFICATE, weaker("min_version")),
+        (f"{CERTIFICATE}  min_version: TLS13", f"{CERTIFICATE}  min_version: TLS12", weaker("min_version")),
+        (f"{CERTIFICATE}  cipher_suites: [TLS_AES_128_GCM_SHA256]", CERTIFICATE, weaker("min_version")),
+        (f"{CERTIFICATE}  cipher_suites: [{SUITE}]", CERTIFICATE, weaker("cipher_suites")),
+        (f"{CERTIFICATE}  curve_preferences: [CurveP384]", CERTIFICATE, weaker("curve_preferences")),
     ],
 )
 def test_what_takes_a_restart(file: Path, told: Told, old: str, new: str, why: str) -> None:
@@ -228,6 +260,49 @@ def test_what_takes_a_restart(file: Path, told: Told, old: str, new: str, why: s
     change(file, new)
     assert look(watch, 5) is before
     assert told() == [f"{file}: {why} with a restart only; until then the old web configuration holds"]
+
+
+def test_no_cut_of_a_file_drops_the_demand_for_client_certificates(file: Path, told: Told) -> None:
+    """A disk that is full, or a copy that is interrupted, leaves the first bytes of a file."""
+    whole = f"{DEMANDED}  client_allowed_sans: [prometheus.example]\n  min_version: TLS13"
+    watch = start(file, whole)
+    for size in range(len(whole)):
+        change(file, whole[:size])
+        tls = look(watch).tls
+        assert tls is not None, whole[:size]
+        assert tls.context.verify_mode is ssl.CERT_REQUIRED, whole[:size]
+        assert tls.names == frozenset(["prometheus.example"]), whole[:size]
+        assert tls.context.minimum_version is ssl.TLSVersion.TLSv1_3, whole[:size]
+    assert any("client_auth_type" in line for line in told())
+    assert f"{file}: read again" not in told()
+    change(file, whole)
+    look(watch)
+    assert told()[-1] == f"{file}: read again"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (CERTIFICATE, DEMANDED),
+        (CERTIFICATE, f"{CERTIFICATE}  min_version: TLS13"),
+        (CERTIFICATE, f"{CERTIFICATE}  cipher_suites: [{SUITE}]"),
+        (CERTIFICATE, f"{CERTIFICATE}  curve_preferences: [CurveP384]"),
+        (f"{CERTIFICATE}  max_version: TLS12", CERTIFICATE),
+        (DEMANDED, f"{DEMANDED}  client_allowed_sans: [prometheus.example]"),
+        (
+            f"{DEMANDED}  client_allowed_sans: [prometheus.example]",
+            f"{DEMANDED}  client_allowed_sans: [prometheus.example, other.example]",
+        ),
+        (PLAIN, PLAIN + RATE),
+        (PLAIN + RATE, PLAIN + RATE.replace("1s", "10ms")),
+    ],
+)
+def test_what_takes_no_restart(file: Path, told: Told, old: str, new: str) -> None:
+    watch = start(file, old)
+    before = watch.settings()
+    change(file, new)
+    assert look(watch) is not before
+    assert told() == [f"{file}: read again"]
 
 
 def test_passwords_may_begin(file: Path) -> None:

@@ -1,0 +1,168 @@
+"""Resolves a path as the kernel does, but never out of a root directory that it has entered.
+
+The kernel resolves an absolute symbolic link from the root of the process that follows it. So a link inside
+a container, followed through ``/proc/PID/root``, would lead to the host's file. Here it stays in the
+container, as with RESOLVE_IN_ROOT of openat2(2), which kernels before 5.6 lack.
+"""
+
+import errno
+import os
+import stat
+import sys
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from typing import BinaryIO, NamedTuple
+
+from kprobe_exporter.util.regular_file import NotRegularError
+
+MOST_LINKS = 40
+"""Symbolic links in one path, as the kernel's MAXSYMLINKS."""
+
+MOST_DEPTH = 128
+"""Directories that are open at once, one in the other."""
+
+PROC_SUPER_MAGIC = 0x9FA0
+"""include/uapi/linux/magic.h"""
+
+
+class Entry(NamedTuple):
+    """A component that was looked up: ``name`` in ``directory``, of which ``descriptor`` is open."""
+
+    directory: str
+    descriptor: int
+    name: str
+    status: os.stat_result
+
+
+def open_rooted(path: str) -> BinaryIO:
+    """Open a regular file for reading. Raises OSError, and ValueError for a path that holds a NUL.
+
+    A device or a FIFO is never opened: it raises NotRegularError.
+    """
+    descriptor = walk(path)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise NotRegularError("is no regular file")
+        return open(os.open(itself(descriptor), os.O_RDONLY | os.O_CLOEXEC), "rb")
+    finally:
+        os.close(descriptor)
+
+
+def status(path: str) -> os.stat_result:
+    """Return the status of the file that ``open_rooted`` opens. Raises OSError and ValueError."""
+    descriptor = walk(path)
+    try:
+        return os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def itself(descriptor: int) -> str:
+    """Return a path that names an open file itself, whatever the path by which it was opened names now."""
+    return f"/proc/self/fd/{descriptor}"
+
+
+def walk(path: str, visit: Callable[[Entry], object] = lambda _: None) -> int:
+    """Return an O_PATH descriptor of what the path names, after calling ``visit`` for each component.
+
+    Raises OSError as open(2) does, and ValueError for a path that holds a NUL.
+    """
+    with closing(_Walk(path)) as walked:
+        while walked.left:
+            walked.step(visit)
+        return walked.take()
+
+
+class _Walk:
+    """The directories that are open, from the present root on, and the components that are left."""
+
+    def __init__(self, path: str) -> None:
+        self.left = deque(os.path.join(os.getcwd(), path).split("/"))  # noqa: PTH109, PTH118 - no Path drops "."
+        self._path, self._links = path, 0
+        self._names, self._opened = ["/"], [_open("/", os.O_DIRECTORY)]
+
+    def take(self) -> int:
+        """Return the last descriptor, which the caller closes."""
+        return self._opened.pop()
+
+    def close(self) -> None:
+        self._drop(slice(None))
+
+    def step(self, visit: Callable[[Entry], object]) -> None:
+        """Look up the next component."""
+        name = self.left.popleft()
+        if name == "..":
+            # The parent of a directory that was moved meanwhile may be outside of the root.
+            self._drop(slice(max(1, len(self._opened) - 1), None))
+        if name in ("", ".", ".."):
+            return
+        if len(self._opened) > MOST_DEPTH:
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), self._path)
+        with ExitStack() as stack:
+            found = self._look_up(name)
+            stack.callback(os.close, found)
+            entry = Entry(self._names[-1], self._opened[-1], name, os.fstat(found))
+            visit(entry)
+            if stat.S_ISLNK(entry.status.st_mode):
+                self._follow(entry, found)
+            else:
+                self._enter(name, found)
+                stack.pop_all()
+
+    def _look_up(self, name: str) -> int:
+        try:
+            # With O_DIRECTORY the kernel mounts what is mounted on demand.
+            return _open(name, os.O_NOFOLLOW | os.O_DIRECTORY, self._opened[-1])
+        except NotADirectoryError:
+            return _open(name, os.O_NOFOLLOW, self._opened[-1])
+
+    def _follow(self, entry: Entry, link: int) -> None:
+        self._links += 1
+        if self._links > MOST_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), self._path)
+        _require_followable(os.fstat(entry.descriptor), entry.status, self._path)
+        if on_proc(link):
+            # The text of such a link may name another file than the one to which the kernel goes.
+            target = _open(entry.name, 0, entry.descriptor)
+            self._enter(entry.name, target)
+            if stat.S_ISDIR(os.fstat(target).st_mode) and not on_proc(target):
+                self._drop(slice(len(self._opened) - 1))  # it is the root from here on
+            return
+        text = os.readlink("", dir_fd=link)
+        if text.startswith("/"):
+            self._drop(slice(1, None))
+        self.left.extendleft(reversed(text.split("/")))
+
+    def _enter(self, name: str, descriptor: int) -> None:
+        self._opened.append(descriptor)
+        self._names.append(os.path.join(self._names[-1], name))  # noqa: PTH118 - text for messages
+
+    def _drop(self, part: slice) -> None:
+        for descriptor in self._opened[part]:
+            os.close(descriptor)
+        del self._opened[part], self._names[part]
+
+
+def _open(name: str, flags: int, directory: int | None = None) -> int:
+    return os.open(name, os.O_PATH | os.O_CLOEXEC | flags, dir_fd=directory)
+
+
+def on_proc(descriptor: int) -> bool:
+    """Return whether an open file is one of procfs, whose links lead where their text does not."""
+    if os.major(os.fstat(descriptor).st_dev):
+        return False  # it is on a disk
+    import ctypes  # noqa: PLC0415 - most paths have no link on such a file system
+
+    buffer = ctypes.create_string_buffer(256)  # struct statfs, which begins with f_type
+    if ctypes.CDLL(None, use_errno=True).fstatfs(descriptor, buffer) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    width = ctypes.sizeof(ctypes.c_long)
+    return int.from_bytes(buffer.raw[:width], sys.byteorder) == PROC_SUPER_MAGIC
+
+
+def _require_followable(directory: os.stat_result, link: os.stat_result, path: str) -> None:
+    """Refuse what fs.protected_symlinks refuses: links of other users in /tmp and the like (fs/namei.c)."""
+    shared = directory.st_mode & stat.S_ISVTX and directory.st_mode & stat.S_IWOTH
+    if shared and link.st_uid not in (os.geteuid(), directory.st_uid):
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES), path)

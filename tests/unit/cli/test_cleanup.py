@@ -1,0 +1,62 @@
+"""cli.cleanup: takes a name and nothing else, and removes only what is marked as made by us."""
+
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from kprobe_exporter.cli import cleanup as module
+from kprobe_exporter.cli import main
+from kprobe_exporter.tracefs.ownership import mark
+from tests.support.fake_tracefs import FakeTracefs
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeTracefs:
+    made = FakeTracefs(tmp_path, {"vfs_read"})
+    monkeypatch.setattr(module, "mounted", lambda tracefs: nullcontext(tmp_path))
+    monkeypatch.setattr(module, "MountedTracefs", lambda root: made)
+    return made
+
+
+def cleanup(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["cleanup", *arguments])
+
+
+@pytest.mark.parametrize("name", ["..", ".", "", "../..", "a/b", "a b", "1a", "a" * 41, "a\n", "/etc"])
+def test_what_is_no_name_is_refused(fake: FakeTracefs, name: str) -> None:
+    result = cleanup("--instance", name)
+    assert result.exit_code == 2
+    assert f"{name!r} is no name: write up to 40 of A-Z, a-z, 0-9 and _" in result.stderr
+    assert fake.writes == []
+
+
+def test_another_tools_things_stay(fake: FakeTracefs) -> None:
+    fake.mkdir("instances/sec_tool_a")
+    fake.write("kprobe_events", "p:sec_tool_a/reads vfs_read")
+    mark(fake, "kprobe_exporter_trace_1")
+    result = cleanup("--instance", "sec_tool_a")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "kprobe-exporter: 'sec_tool_a' in tracefs is not marked as made by kprobe_exporter, and is left "
+        "alone; it holds instances/sec_tool_a, sec_tool_a/reads: use another name "
+        "(global.tracefs_instance), or remove these by hand if no program uses them.\n"
+    )
+    assert result.stdout == "removed kprobe_exporter_trace_1/made_by_kprobe_exporter\n"
+    assert fake.names("instances") == ["sec_tool_a"]
+    assert [(event.group, event.name) for event in fake.events] == [("sec_tool_a", "reads")]
+
+
+def test_what_a_killed_agent_left_goes(fake: FakeTracefs) -> None:
+    mark(fake, "my_agent")
+    fake.mkdir("instances/my_agent")
+    fake.write("kprobe_events", "p:my_agent/reads vfs_read")
+    result = cleanup("--instance", "my_agent")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [
+        "removed instances/my_agent",
+        "removed my_agent/made_by_kprobe_exporter",
+        "removed my_agent/reads",
+    ]
+    assert (fake.instances, fake.events) == ({}, [])

@@ -1,0 +1,144 @@
+"""A crafted file takes a bounded part of memory and time, and costs its own probe only."""
+
+import os
+import struct
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kprobe_exporter.elf import file_offset, functions, locate
+from kprobe_exporter.errors import GrammarError
+from kprobe_exporter.grammar.target import parse_target
+from kprobe_exporter.util.probed_files import ProbedFiles
+from tests.support.crafted_elf import CODE, DYNAMIC, DYNSYM, NAMES, SYMTAB, VERDEF, VERSYM, elf, symbol
+from tests.support.patience import patience
+
+MEMORY = 32 << 20
+"""Bytes that one question may take."""
+
+SECONDS = 3.0
+"""Seconds of processor time that a question may take without exhausting the budget of time."""
+
+
+def asked(ask: Callable[[], object]) -> tuple[str, int, float]:
+    """Return the refusal, the most bytes that were held at once, and the seconds of processor time."""
+    said = ""
+    tracemalloc.start()
+    began = time.thread_time()
+    try:
+        ask()
+    except GrammarError as error:
+        said = str(error)
+    took = time.thread_time() - began
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return said, most, took
+
+
+def holes(path: Path) -> Path:
+    """Two symbol tables, each with a name table of 256 MiB, in a file that takes 16 KB of disk."""
+    table = symbol(0) + symbol((256 << 20) - 5)
+    return elf(
+        path, (NAMES, 256 << 20, 0, 0), (NAMES, 256 << 20, 0, 0), (DYNSYM, table, 1, 0), (SYMTAB, table, 2, 0)
+    )
+
+
+def test_name_tables_of_holes(tmp_path: Path) -> None:
+    path = holes(tmp_path / "holes")
+    assert path.stat().st_blocks * 512 < 64 << 10
+    file_offset_of = [lambda: file_offset(str(path), "main"), lambda: list(functions(str(path)))]
+    for ask in file_offset_of:
+        said, most, took = asked(ask)
+        assert most < MEMORY
+        assert took < SECONDS * patience(1)
+    said, _, _ = asked(lambda: locate(parse_target(f"uretprobe:{path}:main")))
+    assert "is damaged or no usual program" in said
+
+
+def test_many_dynamic_sections(tmp_path: Path) -> None:
+    """A name that is only imported is looked for among the libraries, of which there is one table."""
+    entries = struct.pack("<qQ", 21, 0) * 4096
+    path = elf(
+        tmp_path / "dynamic",
+        (NAMES, b"\0f\0", 0, 0),
+        (DYNSYM, symbol(1, section=0), 1, 0),
+        *[(DYNAMIC, entries, 1, 0)] * 150,
+    )
+    said, most, took = asked(lambda: file_offset(str(path), "f"))
+    assert "only imports 'f'" in said
+    assert took < SECONDS * patience(1)
+    assert most < MEMORY
+
+
+def test_many_tables_of_versions(tmp_path: Path) -> None:
+    """Every entry of every table is the same one, which is its own successor."""
+    entry = struct.pack("<HHHHIII", 1, 0, 2, 1, 0, 0, 0)
+    path = elf(
+        tmp_path / "versions",
+        (NAMES, b"\0f\0", 0, 0),
+        (DYNSYM, symbol(1), 1, 0),
+        (VERSYM, struct.pack("<H", 2), 2, 0),
+        *[(VERDEF, entry, 1, 4096)] * 200,
+    )
+    _, most, took = asked(lambda: file_offset(str(path), "f"))
+    assert took < SECONDS * patience(1)
+    assert most < MEMORY
+
+
+def test_a_symbol_table_of_one_name(tmp_path: Path) -> None:
+    path = elf(tmp_path / "same", (NAMES, b"\0f\0", 0, 0), (SYMTAB, symbol(1) * 300_000, 1, 0))
+    said, most, took = asked(lambda: file_offset(str(path), "f"))
+    assert "has more than 10000 symbols 'f'" in said
+    assert most < MEMORY
+    assert took < SECONDS * patience(1)
+
+
+def test_a_name_table_of_one_name(tmp_path: Path) -> None:
+    """The name is at more places than are looked for at once: the last one is found all the same."""
+    names = b"f\0" * 200_000
+    path = elf(tmp_path / "names", (NAMES, names, 0, 0), (SYMTAB, symbol(len(names) - 2), 1, 0))
+    assert file_offset(str(path), "f") == CODE
+    assert list(functions(str(path))) == ["f"]
+
+
+@pytest.mark.parametrize("place", [(1 << 14) - 3, (1 << 20) - 3, (3 << 20) - 1])
+def test_a_name_that_lies_in_two_blocks(tmp_path: Path, place: int) -> None:
+    names = bytes(place) + b"function\0" + bytes(99)
+    path = elf(tmp_path / "names", (NAMES, names, 0, 0), (SYMTAB, symbol(place), 1, 0))
+    assert file_offset(str(path), "function") == CODE
+    assert list(functions(str(path))) == ["function"]
+
+
+def test_long_names_that_overlap(tmp_path: Path) -> None:
+    """Names of 1,023 bytes for each symbol would take 300 MB; the nearest one is looked for among some."""
+    symbols = b"".join(symbol(1 + number % 60_000) for number in range(300_000))
+    path = elf(tmp_path / "names", (NAMES, b"\0" + b"a" * 61_023, 0, 0), (SYMTAB, symbols, 1, 0))
+    said, most, _ = asked(lambda: file_offset(str(path), "main"))
+    assert "has no function 'main'" in said
+    assert most < 2 * MEMORY
+
+
+def test_a_file_that_takes_too_long_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probes in it share the refusal, and a probe in another file is not touched by it."""
+    bad = elf(tmp_path / "bad", (NAMES, b"\0f\0", 0, 0), (SYMTAB, symbol(1) * 30_000, 1, 0))
+    good = elf(tmp_path / "good", (NAMES, b"\0f\0", 0, 0), (SYMTAB, symbol(1), 1, 0))
+    files = ProbedFiles()
+    monkeypatch.setattr("kprobe_exporter.elf.budget.MOST_BYTES", 4096)
+    for _ in range(2):
+        with pytest.raises(GrammarError, match=r"damaged or no usual program: .* write its offset instead$"):
+            locate(parse_target(f"uprobe:{bad}:f"), files)
+        monkeypatch.setattr(os, "fstat", None)  # the second time it is not even opened
+    monkeypatch.undo()
+    assert locate(parse_target(f"uprobe:{good}:f"), files).offset == CODE
+    files.close()
+
+
+def test_a_budget_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = elf(tmp_path / "slow", (NAMES, b"\0f\0", 0, 0), (SYMTAB, symbol(1), 1, 0))
+    monkeypatch.setattr("kprobe_exporter.elf.budget.MOST_SECONDS", -1.0)
+    for ask in (lambda: file_offset(str(path), "f"), lambda: list(functions(str(path)))):
+        with pytest.raises(GrammarError, match="is damaged or no usual program"):
+            ask()
