@@ -63,7 +63,7 @@ probes:
     events = metrics.value("kprobe_exporter_events_total", probe="flood")
     assert hits >= FLOOD
     assert losses(metrics) > 0
-    assert hits - events == losses(metrics)
+    assert hits - events == losses(metrics), f"{metrics.text}; then {settled(agent).text}"
     assert metrics.value("kprobe_exporter_events_lost_total", reason="unparsed") == 0
     calls = sum(metrics[key] for key in metrics if key[0] == "kprobe_calls_total")
     assert calls == events == metrics.value("kprobe_return_value_count", probe="flood")
