@@ -194,7 +194,7 @@ probes:
 
 
 @pytest.mark.needs("kprobe_events")
-@pytest.mark.parametrize(("source", "torn"), [("binary", "a\nb-1 [000] d"), ("text", "unknown")])
+@pytest.mark.parametrize(("source", "torn"), [("binary", "a\\nb-1 [000] d"), ("text", "unknown")])
 def test_the_name_recorded_is_the_one_at_the_event(start_agent: StartAgent, source: str, torn: str) -> None:
     """A thread that renames itself afterwards changes the prefix of the text, but not the label."""
     tid = kernel_tid()

@@ -225,8 +225,8 @@ probes:
 
     other.submit(opens).result()
     metrics = fresh(agent)
-    # A write to `comm` is cut at 15 bytes, and keeps newlines.
-    shown = [name.decode(errors="backslashreplace") for name in names]
+    # A write to `comm` is cut at 15 bytes, and keeps newlines; labels have them escaped.
+    shown = [name.decode(errors="backslashreplace").replace("\n", "\\n") for name in names]
     assert sorted(labels["comm"] for labels in metrics.labels("kprobe_open_errors_total")) == sorted(shown)
     for name in shown:
         assert metrics.value("kprobe_open_errors_total", comm=name) == TIMES
