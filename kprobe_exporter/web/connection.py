@@ -43,6 +43,18 @@ class Connection(H11Protocol):
         if self.peer is not None:
             self._clients.remove(self.peer)
         super().connection_lost(exc)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Undo what would hold the lost connection: uvicorn's idle timer, and circular references.
+
+        uvicorn leaves the timer on if the client reset the connection. With TLS a connection has 100 KB.
+        """
+        self._unset_keepalive_if_required()
+        if self.peer is not None:
+            self.peer.talk = None
+        if self.cycle is not None:
+            self.cycle.on_response = _nothing
 
     def data_received(self, data: bytes) -> None:
         # With TLS, data may arrive after the server has closed its side, and uvicorn would answer it.
@@ -90,3 +102,7 @@ class Connection(H11Protocol):
     def is_answering(self) -> bool:
         """Whether the server owes a response, and does not wait for the client to read what it has sent."""
         return not (self.cycle.response_complete or self.flow.write_paused)
+
+
+def _nothing() -> None:
+    """Take the place of a callback that is no longer wanted."""

@@ -1,11 +1,13 @@
 """The server against clients that are idle, slow, gone or hostile; and how it shuts down."""
 
 import asyncio
+import gc
 import itertools
 import logging
 import socket
 import struct
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPConnection
@@ -16,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kprobe_exporter.model.values import Family, Snapshot
 from kprobe_exporter.web import clients, server
+from kprobe_exporter.web.connection import Connection
 from kprobe_exporter.web.listen import listen
 from kprobe_exporter.web.routes import create_app
 from kprobe_exporter.web.server import WebServer
@@ -540,3 +543,30 @@ def test_a_bug_in_the_application_is_one_line(caplog: pytest.LogCaptureFixture) 
     (record,) = said(caplog.records)
     assert record.getMessage() == "Exception in ASGI application: KeyError('bug')"
     assert not record.exc_info
+
+
+@pytest.mark.parametrize("close", [reset, socket.socket.close])
+def test_a_connection_that_ended_is_freed_at_once(
+    served: Served, monkeypatch: pytest.MonkeyPatch, close: Callable[[socket.socket], None]
+) -> None:
+    """Each has much memory, above all with TLS: neither a timer nor a circle of references may hold it."""
+    made: list[weakref.ref[Connection]] = []
+    connection_made = Connection.connection_made
+
+    def noting(self: Connection, transport: asyncio.BaseTransport) -> None:
+        made.append(weakref.ref(self))
+        connection_made(self, transport)
+
+    monkeypatch.setattr(Connection, "connection_made", noting)
+    gc.disable()
+    try:
+        for _ in range(3):
+            sock = served.connect()
+            sock.sendall(b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n")
+            while b"healthy" not in sock.recv(65536):
+                pass
+            close(sock)
+        assert len(made) == 3
+        eventually(lambda: [one for one in made if one() is not None] == [])
+    finally:
+        gc.enable()
