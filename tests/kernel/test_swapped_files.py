@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kprobe_exporter.elf import file_offset
+from kprobe_exporter.util.rooted_path import status
 from tests.kernel.conftest import StartAgent
 from tests.support.compiling import compiled
 from tests.support.crafted_elf import leading_to
@@ -149,3 +150,12 @@ def test_what_a_killed_agent_left_is_removed(start_agent: StartAgent, tmp_path: 
     eventually(lambda: again.scrape().value("kprobe_hits_total", probe="p") == TIMES, 5)
     assert again.end() == 0
     assert definitions(tracefs) == before
+
+
+def test_a_link_where_the_file_system_tells_nothing_of_links() -> None:
+    """The root of a VM's guest is 9p, on which fstatfs(2) of a link fails."""
+    links = [path for path in Path("/usr/bin").iterdir() if path.is_symlink() and path.is_file()]
+    assert links
+    for link in links[:5]:
+        found = status(str(link))
+        assert (found.st_dev, found.st_ino) == (link.stat().st_dev, link.stat().st_ino)
