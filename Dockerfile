@@ -1,20 +1,29 @@
 # The agent as an image. Build: docker build --tag kprobe-exporter .
 #
 # BUILDER needs gcc, pip and the headers of the same Python (3.11 or newer) that BASE has; BASE needs
-# Python and nothing else, not even a shell: a distroless Python 3.11 is enough.
+# Python and nothing else, not even a shell: a distroless Python 3.11 is enough. The bases are named by tags, since
+# these get security fixes without a change here; pin what you deploy: --build-arg BASE=NAME@sha256:DIGEST.
 ARG BUILDER=docker.io/library/python:3.11-bookworm
 ARG BASE=docker.io/library/python:3.11-slim-bookworm
 
 FROM ${BUILDER} AS build
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
+COPY deploy/requirements deploy/requirements
+# Exact versions with their hashes (scripts/lock), and no code of a source package is run. setuptools treats the
+# compiled walk as optional; the image must have it. Bytecode that is never compared with its source makes the
+# start quicker, and stays valid when a builder changes the files' times.
+RUN python3 -m pip install --no-cache-dir --root-user-action ignore --require-hashes --only-binary :all: \
+        --target /build --requirement deploy/requirements/build.txt \
+    && python3 -m pip install --no-cache-dir --root-user-action ignore --require-hashes --only-binary :all: \
+        --no-compile --target /image/opt/kprobe_exporter --requirement deploy/requirements/runtime.txt
 COPY kprobe_exporter kprobe_exporter
-# setuptools treats the compiled walk as optional; the image must have it. Bytecode that is never compared with
-# its source makes the start quicker, and stays valid when a builder changes the files' times.
-RUN python3 -m pip wheel --no-cache-dir --wheel-dir /wheels . \
+RUN PYTHONPATH=/build python3 -m pip wheel --no-cache-dir --no-index --no-deps --no-build-isolation \
+        --wheel-dir /wheels . \
     && python3 -m pip install --no-cache-dir --root-user-action ignore --no-index --no-deps --no-compile \
         --target /image/opt/kprobe_exporter /wheels/*.whl \
     && rm -r /image/opt/kprobe_exporter/bin \
+    && cp deploy/requirements/sbom.cdx.json /image/opt/kprobe_exporter/ \
     && PYTHONPATH=/image/opt/kprobe_exporter python3 -BP -c 'import kprobe_exporter.source._pages' \
     && python3 -m compileall -q --invalidation-mode unchecked-hash /image/opt/kprobe_exporter \
     && mkdir -p /image/tracefs /image/etc/kprobe_exporter \

@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -173,14 +172,15 @@ def _lists(package: str) -> Sequence[str]:
 
 def _wheelhouse() -> Path:
     """A directory with the packages that pip installs in the image, downloaded for the image's Python."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    wanted = [*project["project"]["dependencies"], *project["build-system"]["requires"], "wheel"]
-    digest = hashlib.sha256(repr((PYTHON, wanted)).encode()).hexdigest()[:12]
-    house = STORE / f"wheelhouse-{digest}"
+    locks = [ROOT / "deploy/requirements" / name for name in ("runtime.txt", "build.txt")]
+    digest = hashlib.sha256(b"".join([PYTHON.encode(), *(lock.read_bytes() for lock in locks)])).hexdigest()
+    house = STORE / f"wheelhouse-{digest[:12]}"
     if not house.exists():
         partial = house.with_name("wheelhouse.partial")
         shutil.rmtree(partial, ignore_errors=True)
-        pip = (sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check")
-        tool(*pip, "--only-binary=:all:", "--python-version", PYTHON, "--dest", partial, *wanted)
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+        pip += ["--require-hashes", "--only-binary=:all:", "--python-version", PYTHON]
+        for lock in locks:
+            tool(*pip, "--dest", partial, "--requirement", lock)
         partial.rename(house)
     return house

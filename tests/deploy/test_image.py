@@ -15,6 +15,7 @@ import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,10 @@ def test_there_is_nothing_in_it_but_the_agent(files: Path) -> None:
     assert {"kprobe_exporter", "prometheus_client", "pydantic"} <= packages
     assert not packages & {"pip", "setuptools", "Cython", "bin", "pytest"}
     assert not list(ours.rglob("*.c"))
+    bill = json.loads((ours / "sbom.cdx.json").read_text())
+    installed = {found.metadata["Name"]: found.version for found in distributions(path=[str(ours)])}
+    assert installed.pop("kprobe-exporter")
+    assert installed == {component["name"]: component["version"] for component in bill["components"]}
     names = ("sh", "bash", "dash", "gcc", "pip3", "apt-get")
     assert [name for name in names if shutil.which(name, path=f"{files}/usr/bin")] == []
     assert [path for path in files.rglob("*") if "wheels" in path.parts or path.suffix == ".whl"] == []

@@ -109,7 +109,10 @@ def test_the_readme_puts_the_command_where_shells_look_for_it() -> None:
     assert PROGRAM.startswith(f"{environment}/bin/")
     lines = README.splitlines()
     link = lines.index(f"ln -sf {PROGRAM} /usr/local/bin/")
-    assert lines[link - 1] == f"{environment}/bin/pip install ."
+    assert lines[link - 2 : link] == [
+        f"{environment}/bin/pip install --require-hashes --requirement deploy/requirements/runtime.txt",
+        f"{environment}/bin/pip install --no-deps .",
+    ]
 
 
 @pytest.mark.parametrize("name", DROP_INS)
