@@ -8,7 +8,7 @@ from grafana.queries import PROBE, Query, down, increase, of, quantile, rate, ra
 
 UID = "kprobe-exporter-fleet"
 
-LOSSES = 'reason!~"unreadable|negative|unpaired|disabled"'
+LOSSES = 'reason!~"unreadable|negative|unpaired|disabled|sampled"'
 """With the first two the event was counted and only one of its values was not; a few ``unpaired`` are normal;
 ``disabled`` is of probes that were being switched off."""
 

@@ -23,6 +23,7 @@ from kprobe_exporter.agent.interference import Interference
 from kprobe_exporter.agent.pipeline import Pipeline
 from kprobe_exporter.agent.probe import ProbeState
 from kprobe_exporter.agent.probe_set import ProbeSet
+from kprobe_exporter.agent.rate_limit import Trip
 from kprobe_exporter.agent.repairs import replacements
 from kprobe_exporter.agent.replaced_files import ReplacedFiles, plan_again, report, retained, successors
 from kprobe_exporter.agent.supervisor import Observation, Supervisor
@@ -38,7 +39,7 @@ from kprobe_exporter.config.values import Config, Probe
 from kprobe_exporter.errors import KprobeExporterError, StartError, TracefsError
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.values import Snapshot
-from kprobe_exporter.plan import ProbePlan
+from kprobe_exporter.plan import ProbePlan, Sample
 from kprobe_exporter.probing.event_source import PAGE_PARSER, set_up
 from kprobe_exporter.service.shutdown import Shutdown
 from kprobe_exporter.service.watchdog import Vital
@@ -94,9 +95,7 @@ class Agent:
         self._identities = Identities(nested=settings.nested_containers)
         self._audit = Audit()
         self._aggregator = Aggregator(settings.namespace, limits, name_of, self._identities.cgroups.path)
-        self._supervisor = Supervisor(
-            self._look, lambda trip: self.disable(trip.probe, str(trip)), self.enable
-        )
+        self._supervisor = Supervisor(self._look, self._trip, self.enable)
         self._interference = Interference()
         self._replaced_files = ReplacedFiles()
         self._otlp: OtlpExport | None = None
@@ -182,9 +181,17 @@ class Agent:
         make = partial(ProbeState, state="tripped", reason=reason)
         return self._replace(name, lambda probe: probe.records, make) is not None
 
+    def sample(self, name: str, sample: Sample, reason: str) -> bool:
+        """Record only the sample's events of a probe that records. Return whether it is up then."""
+        make = partial(ProbeState, sample=sample, sampled_because=reason)
+        probe = self._replace(name, lambda probe: probe.records, make)
+        return probe is not None and probe.state == "up"
+
     def enable(self, name: str) -> bool:
-        """Install and enable a probe again that ``disable`` switched off. Return whether it is up then."""
-        probe = self._replace(name, lambda probe: probe.state == "tripped", ProbeState.of)
+        """Undo ``disable`` or ``sample``: record a probe again, and whole. Return whether it is up then."""
+        probe = self._replace(
+            name, lambda probe: probe.state == "tripped" or probe.sample is not None, ProbeState.of
+        )
         return probe is not None and probe.state == "up"
 
     def _open(self) -> None:
@@ -274,10 +281,18 @@ class Agent:
         if age < float("inf"):
             self._audit.look(self._aggregator.arrivals(), audited(probes))
         limits = {probe.name: probe.plan.probe.limit for probe in probes}
-        up = frozenset(probe.name for probe in probes if probe.records)
+        up = frozenset(probe.name for probe in probes if probe.records and probe.sample is None)
         costs = {probe.name: probe.cost for probe in probes}
+        critical = {probe.name: probe.records_events for probe in probes if probe.plan.probe.critical}
+        unlimited = frozenset(name for name, events in critical.items() if not events)
         limit = self._config.settings.limit
-        return Observation(hits, limits, up, costs, limit, age)
+        return Observation(hits, limits, up, costs, limit, age, frozenset(critical), unlimited)
+
+    def _trip(self, trip: Trip) -> None:
+        if trip.one_in:
+            self.sample(trip.probe, Sample.drawn(trip.one_in), str(trip))
+        else:
+            self.disable(trip.probe, str(trip))
 
     def _repair(self) -> None:
         """Notice and repair interference; not while probes change, as a change looks like interference."""

@@ -24,7 +24,7 @@ def audited(probes: Iterable[ProbeState]) -> Iterator[tuple[str, int]]:
         if probe.state != "up" or probe.attached is None or probe.attached.spec.plan != "events":
             continue
         begins = [part for part in probe.attached.parts if part.spec.role in ("whole", "begin")]
-        if all(part.hits is not None and part.spec.filter is None for part in begins):
+        if all(part.hits is not None and part.spec.kernel_filter is None for part in begins):
             yield probe.name, probe.attached.layout.layout_id
 
 

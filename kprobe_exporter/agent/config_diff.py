@@ -64,7 +64,7 @@ def needs_restart(old: Config, new: Config) -> str | None:
 
 def _in_kernel(probe: Probe) -> Probe:
     """Return the probe without the settings that do not affect how it is collected."""
-    return replace(probe, help="", optional=False, limit=None)
+    return replace(probe, help="", optional=False, limit=None, critical=False)
 
 
 def _anew(old: Iterable[Probe], new: Iterable[Probe]) -> Iterator[str]:

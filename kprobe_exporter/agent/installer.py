@@ -12,7 +12,7 @@ from kprobe_exporter.config.values import Config, Probe, Settings
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.labels import decoders
 from kprobe_exporter.model.values import ProbeSpec
-from kprobe_exporter.plan import ProbePlan, plan_probe, wants_symbols
+from kprobe_exporter.plan import ProbePlan, narrowed, plan_probe, wants_symbols
 from kprobe_exporter.probing.attach import settle
 from kprobe_exporter.probing.event_source import EventSource, unreadable
 from kprobe_exporter.probing.kernel_info import expanded, known_kernel
@@ -138,7 +138,7 @@ class Installer:
     def _settle(self, probe: ProbeState, taken: set[str], there: list[ProbeSpec]) -> None:
         probe.attached, refused = settle(
             self._instance,
-            probe.plan,
+            probe.plan if probe.sample is None else narrowed(probe.plan, probe.sample),
             taken,
             there,
             self._resolver.explain,

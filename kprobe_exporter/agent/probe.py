@@ -7,12 +7,12 @@ from typing import Literal, TypeAlias
 from kprobe_exporter.agent.overhead import cost
 from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.model.values import ProbeSpec, ProbeStatus
-from kprobe_exporter.plan import ProbePlan
-from kprobe_exporter.probing.attach import Attached, each_hit_is_an_event
+from kprobe_exporter.plan import ProbePlan, Sample
+from kprobe_exporter.probing.attach import Attached, each_hit_is_an_event, is_sampled
 
 log = logging.getLogger(__name__)
 
-LOSSES = ("overrun", "commit_overrun", "dropped", "unparsed", "disabled", "wiped")
+LOSSES = ("overrun", "commit_overrun", "dropped", "unparsed", "disabled", "sampled", "wiped")
 """The reasons for which a single event may be lost. A call or a pair may also be ``unpaired``."""
 
 State: TypeAlias = Literal["up", "failed", "disabled", "tripped", "contested"]
@@ -35,6 +35,9 @@ class ProbeState:
     """How it is attached to files that were replaced, the newest first. Their calls count too."""
     logged: str = ""
     """The explanation that was logged last, also for predecessors on earlier files."""
+    sample: Sample | None = None
+    """The threads whose events are recorded; None for all."""
+    sampled_because: str = ""
 
     @classmethod
     def of(cls, plan: ProbePlan) -> "ProbeState":
@@ -58,8 +61,15 @@ class ProbeState:
         return self.state == "up" or bool(self.older)
 
     @property
+    def records_events(self) -> bool:
+        """Whether events of it are written to the ring buffer, so that sampling makes them fewer."""
+        return any(part.records for one in self.attachments for part in one.parts)
+
+    @property
     def explanation(self) -> str:
         """Why it is down or which alternatives failed, for users; "" if there is nothing to say."""
+        if self.sample is not None and self.state == "up":
+            return f"{self.reason} {self.sampled_because}.".lstrip()
         if self.state != "failed" or not self.older:
             return self.reason
         counted = "only calls in processes that still run the file that was replaced are counted"
@@ -69,6 +79,13 @@ class ProbeState:
     def absent(self) -> bool:
         """Return whether it is optional and failed: it then causes no warning, and has no ``kprobe_up``."""
         return self.plan.probe.optional and self.state == "failed"
+
+    @property
+    def sampling(self) -> float | None:
+        """The share of threads whose events a critical probe records; None if it is not critical."""
+        if not self.plan.probe.critical:
+            return None
+        return 1.0 if self.sample is None or self.attached is None else self.sample.ratio(self.attached.spec)
 
     @property
     def cost(self) -> float:
@@ -93,6 +110,7 @@ class ProbeState:
             help=self.plan.probe.help,
             rates=rates,
             lost=_lost(self.attached, numbers) if self.attached else None,
+            sampling=self.sampling,
         )
 
     def complain(self) -> None:
@@ -111,7 +129,7 @@ def _lost(attached: Attached, numbers: Numbers) -> int | None:
     probes. Those hits include the agent's own threads' and those whose events are unread.
     """
     spec = attached.spec
-    if spec.plan != "events":
+    if spec.plan != "events" or is_sampled(attached):
         return None
     reasons = LOSSES if isinstance(spec, ProbeSpec) else (*LOSSES, "unpaired")
     lost = sum(numbers.lost.get(reason, 0) for reason in reasons)

@@ -58,7 +58,7 @@ def prune(instance: Instance, parts: Sequence[Installed], read_out: Callable[[],
 
 def _firings(instance: Instance, parts: Sequence[Installed]) -> int:
     """Return the hits of all events that would be in the buffer, both halves of calls and pairs."""
-    recorded = [part for part in parts if part.profiled and part.records and part.spec.filter is None]
+    recorded = [part for part in parts if part.profiled and part.records and part.spec.kernel_filter is None]
     total = 0
     for file, read in PROFILES.items():
         events = {part.event for part in recorded if part.spec.file == file}

@@ -8,6 +8,7 @@ seconds, ten times the limit for a third of a second, slightly more than the lim
 together have one more bucket; when that is empty, the probe that fires most is tripped.
 """
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -19,7 +20,11 @@ BURST = 3.0
 
 FIRST_PAUSE = 10.0
 LONGEST_PAUSE = 600.0
-"""Seconds for which a probe is off, the first time and at most; the pause doubles each time."""
+"""Seconds for which a probe is off, the first time and at most; the pause doubles each time. A critical
+probe is sampled for FIRST_PAUSE each time."""
+
+FEWEST, MOST = 8, 1024
+"""A critical probe that is sampled records one thread in so many: at least, and at most."""
 
 RECOVERED = 600.0
 """Seconds without a trip after which earlier trips of a probe no longer lengthen its pause."""
@@ -30,6 +35,7 @@ AT_ONCE = float("-inf")
 class Trip(NamedTuple):
     """A probe to disable for ``pause`` seconds, since it fired ``rate`` times per second.
 
+    If ``one_in`` is not 0, it is not to be disabled: for that time, one thread in so many is to be recorded.
     With ``most``, ``rate`` is that of all probes together and ``most`` the probe's own, the highest of all.
     """
 
@@ -38,9 +44,12 @@ class Trip(NamedTuple):
     limit: float
     pause: float
     most: float | None = None
+    one_in: int = 0
 
     def __str__(self) -> str:
         end = f"it is off for {self.pause:.0f} s"
+        if self.one_in:
+            end = f"for {self.pause:.0f} s only the events of one thread in {self.one_in} are recorded"
         if self.most is None:
             return f"it fired {self.rate:,.0f} times a second, and its limit is {self.limit:,.0f}: {end}"
         return (
@@ -50,7 +59,7 @@ class Trip(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What to do: disable the probes ``tripped``, enable the probes ``again``."""
+    """What to do: disable or sample the probes ``tripped``, enable the probes ``again``."""
 
     tripped: tuple[Trip, ...] = ()
     again: tuple[str, ...] = ()
@@ -68,7 +77,7 @@ def _take(bucket: TokenBucket, firings: float, now: float) -> bool:
 
 @dataclass(slots=True)
 class _Probe:
-    """A probe that is on, or off until the time ``until``; ``by_all`` by the limit of all probes together.
+    """A probe that is on, or off or sampled until ``until``; ``by_all`` by the limit of all probes together.
 
     ``hits`` and ``read_at`` are its last reading.
     """
@@ -103,6 +112,7 @@ class Budget:
         self._read_at = 0.0
         self._all = _bucket(limit, self._read_at)
         self._probes: dict[str, _Probe] = {}
+        self._critical: Collection[str] = ()
 
     def limit(self, limit: float | None) -> None:
         """Set the limit of all probes together. If it was raised, probes that are off because of the old
@@ -121,14 +131,17 @@ class Budget:
         hits: Mapping[str, int],
         limits: Mapping[str, float | None],
         up: Collection[str] = (),
+        critical: Collection[str] = (),
     ) -> Verdict:
         """Return what to do, given the ``hits`` that were read at the time ``now``.
 
         ``limits`` name all current probes; others are forgotten. A probe whose limit changed gets a new
         bucket, and is tried again at once if the limit was raised. A probe without ``hits`` is left as
-        it is. A probe in ``up`` that was off here was enabled elsewhere, and counts as on.
+        it is. A probe in ``up`` that was off here was enabled elsewhere, and counts as on. Those that are
+        ``critical`` are to be sampled, not disabled.
         """
         self._know(limits)
+        self._critical = critical
         for name in up:
             if name in self._probes and self._probes[name].until is not None:
                 self._on(self._probes[name], now)
@@ -183,10 +196,16 @@ class Budget:
 
     def _off(self, name: str, now: float, rate: float, limit: float, most: float | None = None) -> Trip:
         probe = self._probes[name]
-        recovered = now - probe.on_since > RECOVERED
+        recovered = now - probe.on_since > RECOVERED or name in self._critical
         probe.pause = FIRST_PAUSE if recovered or not probe.pause else min(2 * probe.pause, LONGEST_PAUSE)
         probe.until, probe.by_all = now + probe.pause, most is not None
-        return Trip(name, rate, limit, probe.pause, most)
+        one_in = _one_in((rate if most is None else most) / limit) if name in self._critical else 0
+        return Trip(name, rate, limit, probe.pause, most, one_in)
+
+
+def _one_in(times: float) -> int:
+    """Return the power of two by which to divide what fires this many times its limit."""
+    return min(max(FEWEST, 1 << math.ceil(math.log2(max(1.0, times)))), MOST)
 
 
 def _is_raised(before: float | None, limit: float | None) -> bool:

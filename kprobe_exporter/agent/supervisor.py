@@ -27,8 +27,9 @@ STALE = 10.0
 
 class Observation(NamedTuple):
     """The state of all probes, by name: the hits so far, of those that are counted; the limits, in hits per
-    second; the probes that are up; the seconds that a hit costs. ``limit`` is that of all together. ``age``
-    is how many seconds ago the hits were read, infinite if that is unknown."""
+    second; the probes that are up and not sampled; the seconds that a hit costs. ``limit`` is that of all
+    together. ``age`` is how many seconds ago the hits were read, infinite if that is unknown. The probes
+    ``critical`` are sampled where others are disabled; those in ``unlimited`` are left alone."""
 
     hits: Mapping[str, int] = {}
     limits: Mapping[str, float | None] = {}
@@ -36,12 +37,14 @@ class Observation(NamedTuple):
     costs: Mapping[str, float] = {}
     limit: float | None = None
     age: float = 0.0
+    critical: frozenset[str] = frozenset()
+    unlimited: frozenset[str] = frozenset()
 
 
 class Supervisor:
     """A thread that looks at all probes once a second, independently of scrapes.
 
-    It alone uses the budget; any thread may read ``overhead`` and ``history``. ``disable`` and ``enable``
+    It alone uses the budget; any thread may read ``overhead`` and ``history``. ``trip`` and ``enable``
     make system calls and may take a while: only ``close`` waits for this thread, for a bounded time. An
     error is logged once, and the thread goes on. Rates are hits over the time between two readings of the
     counts; while the counts cannot be read, no probe is judged.
@@ -50,14 +53,14 @@ class Supervisor:
     def __init__(
         self,
         look: Callable[[], Observation],
-        disable: Callable[[Trip], object],
+        trip: Callable[[Trip], object],
         enable: Callable[[str], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.overhead = Overhead()
         self.history = History()
         self._look = look
-        self._disable = disable
+        self._trip = trip
         self._enable = enable
         self._clock = clock
         self._budget = Budget()
@@ -76,7 +79,7 @@ class Supervisor:
             self._thread.join(timeout=2)
 
     def look(self) -> None:
-        """Look once, and disable or enable probes accordingly."""
+        """Look once, and disable, sample or enable probes accordingly."""
         seen = self._look()
         read_at = self._clock() - seen.age
         self._tell(seen.age)
@@ -85,12 +88,17 @@ class Supervisor:
             return
         self.history.update(read_at, seen.hits)
         self._budget.limit(seen.limit)
-        verdict = self._budget.watch(read_at, seen.hits, seen.limits, seen.up)
+        judged = {name: hits for name, hits in seen.hits.items() if name not in seen.unlimited}
+        verdict = self._budget.watch(read_at, judged, seen.limits, seen.up, seen.critical)
         for trip in verdict.tripped:
-            log.warning("the probe '%s' is tripped: %s", trip.probe, trip)
-            self._disable(trip)
+            log.warning("the probe '%s' is %s: %s", trip.probe, "sampled" if trip.one_in else "tripped", trip)
+            self._trip(trip)
         for name in verdict.again:
-            log.info("the probe '%s' is tried again", name)
+            log.info(
+                "the probe '%s' is %s",
+                name,
+                "recorded whole again" if name in seen.critical else "tried again",
+            )
             self._enable(name)
 
     def _tell(self, age: float) -> None:

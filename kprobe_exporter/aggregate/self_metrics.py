@@ -19,6 +19,7 @@ LOSSES = (
     "negative",
     "table_full",
     "disabled",
+    "sampled",
     "wiped",
 )
 
@@ -43,7 +44,7 @@ def probe_families(namespace: str, probes: Iterable[ProbeStatus]) -> tuple[Famil
 
 
 def off_families(probes: Sequence[ProbeStatus]) -> tuple[Family, ...]:
-    """Return which probes are off although nothing is wrong with them."""
+    """Return which probes are off or sampled although nothing is wrong with them."""
     return (
         _gauge(
             f"{PREFIX}_probe_tripped",
@@ -56,6 +57,12 @@ def off_families(probes: Sequence[ProbeStatus]) -> tuple[Family, ...]:
             "1 if the configuration says that the probe is not to be attached.",
             ("probe",),
             {(probe.name,): float(probe.state == "disabled") for probe in probes},
+        ),
+        _gauge(
+            f"{PREFIX}_probe_sampling_ratio",
+            "Share of threads whose events a critical probe records: 1, or less while it exceeds a limit.",
+            ("probe",),
+            {(probe.name,): probe.sampling for probe in probes if probe.sampling is not None},
         ),
     )
 

@@ -252,6 +252,7 @@ class _Loading:
             stack=model.stack,
             aggregate=model.aggregate,
             limit=hits_per_second(model.limit),
+            critical=model.critical,
             export=self._export(written.get("export"), model, attached, report),
         )
 

@@ -220,6 +220,8 @@ class ProbeModel(Strict):
     """Who adds up: `events` the agent, `kernel` hist triggers, `auto` whichever is cheapest."""
     limit: Limit = LimitModel(hits_per_second=100_000)
     """If exceeded for some seconds, the probe is disabled, and tried again with growing pauses."""
+    critical: bool = False
+    """Whether, over a limit, it goes on with the events of some threads instead of being disabled."""
     export: Exported | None = None
     """Single events to OpenTelemetry: `log`, `span`, or `{as, sample, max_per_second, where, attributes}`."""
 

@@ -138,7 +138,8 @@ class Probe:
     """A probe, which uses the first alternative of ``attach`` that the kernel supports.
 
     ``stack`` requests the kernel stack with each event. ``aggregate`` says what adds up: the agent,
-    event by event, or the kernel, by hist triggers. ``limit`` is in hits per second, None for no limit.
+    event by event, or the kernel, by hist triggers. ``limit`` is in hits per second, None for no limit;
+    a probe that is ``critical`` is sampled over its limit, and never disabled.
     """
 
     name: str
@@ -153,6 +154,7 @@ class Probe:
     stack: bool = False
     aggregate: Aggregate = "auto"
     limit: float | None = 100_000.0
+    critical: bool = False
     export: Export | None = None
 
 

@@ -203,6 +203,7 @@ class ProbeSpec:
     that they see each hit. ``role`` is the event's part in a call
     or a pair; events with ``end`` are no hits, nor are ``own`` events, which the agent itself needs.
     ``inode`` is the device and inode number of the program for which a place in a file was planned.
+    ``sample`` is a further filter, which keeps the events of some threads only.
     """
 
     probe: str
@@ -224,6 +225,14 @@ class ProbeSpec:
     tables_count_hits: bool = False
     role: Literal["whole", "begin", "end", "own"] = "whole"
     inode: tuple[int, int] | None = None
+    sample: str | None = None
+
+    @property
+    def kernel_filter(self) -> str | None:
+        """All that the kernel filters by."""
+        if self.sample is None or self.filter is None:
+            return self.sample or self.filter
+        return f"({self.filter}) && {self.sample}"
 
     def line(self, group: str, event: str) -> str:
         """Return the definition in the kernel's syntax, for this group and event name."""
@@ -362,6 +371,7 @@ class ProbeStatus:
 
     ``because`` says in one clause why this plan was chosen. ``rates`` are the last hits per second, oldest
     first. ``lost`` is an upper bound of its lost events, None if that is unknown or the probe has no events.
+    ``sampling`` is the share of threads whose events are recorded, None if the probe is not critical.
     """
 
     name: str
@@ -377,6 +387,7 @@ class ProbeStatus:
     help: str = ""
     rates: tuple[float, ...] = ()
     lost: int | None = None
+    sampling: float | None = None
 
 
 class Snapshot(NamedTuple):

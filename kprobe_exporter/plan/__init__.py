@@ -9,13 +9,16 @@ May import btf, config, elf, errors, grammar and model.
 from kprobe_exporter.plan.joined import JoinedSpec
 from kprobe_exporter.plan.metric import fields_used, metric_spec
 from kprobe_exporter.plan.probe import Kernel, ProbePlan, plan_probe, wants_symbols, wants_tgid
+from kprobe_exporter.plan.sampling import Sample, narrowed
 
 __all__ = [
     "JoinedSpec",
     "Kernel",
     "ProbePlan",
+    "Sample",
     "fields_used",
     "metric_spec",
+    "narrowed",
     "plan_probe",
     "wants_symbols",
     "wants_tgid",

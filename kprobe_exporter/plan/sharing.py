@@ -12,7 +12,7 @@ def cannot_share(spec: ProbeSpec, others: Iterable[ProbeSpec]) -> str | None:
     """
     for other in others:
         same = spec.file is None and (other.system, other.event) == (spec.system, spec.event)
-        if same and (spec.filter or other.filter):
+        if same and (spec.kernel_filter or other.kernel_filter):
             return (
                 f"this kernel has no eprobes, and the probe '{other.probe}' has this tracepoint "
                 "already: put the metrics of both into one probe."

@@ -71,11 +71,16 @@ class Attached:
 
 
 def each_hit_is_an_event(attached: Attached) -> bool:
-    """Return whether the probe is a single event that is recorded at every hit."""
+    """Return whether the probe is a single event, recorded at every hit unless it is sampled."""
     spec = attached.spec
     if isinstance(spec, JoinedSpec) or attached.residual_filter is not None:
         return False
     return spec.plan == "events" and spec.filter is None
+
+
+def is_sampled(attached: Attached) -> bool:
+    """Return whether only some threads' events are recorded."""
+    return any(part.spec.sample is not None for part in attached.parts)
 
 
 def settle(

@@ -97,18 +97,18 @@ class Installed:
 
     def set_filter(self) -> None:
         """Write the event's filter. Raises ProbeRefused."""
-        if self.spec.filter is None:
+        if (text := self.spec.kernel_filter) is None:
             return
         try:
-            self._instance.write(f"{self._dir}/filter", self.spec.filter)
+            self._instance.write(f"{self._dir}/filter", text)
         except OSError as error:
             reason = why(
                 self._instance.files,
                 error,
-                self.spec.filter,
+                text,
                 (f"{self._instance.path}/error_log", "error_log"),
             )
-            raise ProbeRefused(f"the filter '{self.spec.filter}' is refused: {reason}.") from None
+            raise ProbeRefused(f"the filter '{text}' is refused: {reason}.") from None
 
     def take_stacks(self) -> None:
         """Make the kernel record its stack after each event that passes the filter. Raises ProbeRefused.
@@ -117,7 +117,7 @@ class Installed:
         """
         if not self.spec.stack:
             return
-        trigger = STACK + (f" if {self.spec.filter}" if self.spec.filter else "")
+        trigger = STACK + (f" if {self.spec.kernel_filter}" if self.spec.kernel_filter else "")
         self._used = True  # a trigger enables its event softly
         try:
             self._instance.write(f"{self._dir}/trigger", trigger)
@@ -184,7 +184,7 @@ class Installed:
         if self.hits is not None:
             self.hits.detach()
         self.pause()
-        if self.spec.filter is not None and not self._instance.shares(self._dir):
+        if self.spec.kernel_filter is not None and not self._instance.shares(self._dir):
             self._undo([("filter", "0")])
 
     def _undo(self, writes: Iterable[tuple[str, str]]) -> None:

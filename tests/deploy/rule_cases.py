@@ -130,6 +130,14 @@ CASES = (
         quiet=(Quiet({'kprobe_exporter_probe_tripped{probe="open"}': "0x60"}),),
     ),
     Case(
+        "KprobeProbeSampled",
+        {'kprobe_exporter_probe_sampling_ratio{probe="setuid"}': "1x3 0.125 1x60"},
+        at=5,
+        over=16,
+        labels={"probe": "setuid"},
+        quiet=(Quiet({'kprobe_exporter_probe_sampling_ratio{probe="setuid"}': "1x60"}),),
+    ),
+    Case(
         "KprobeEventsLost",
         {EVENTS: "0+980x60", f'{LOST}{{reason="overrun"}}': "0+20x60"},
         at=11,

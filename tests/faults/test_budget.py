@@ -5,6 +5,7 @@ import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -144,6 +145,68 @@ def test_too_loud_a_probe_is_off_for_a_while(
         assert after.value(EVENTS, probe="loud") == before.value(EVENTS, probe="loud") + 23
     assert tripped(agent) == ["loud"]  # once only, and the probe stays up
     assert after.value("kprobe_up", probe="loud") == 1
+
+
+SAMPLED = re.compile(r"the probe 'loud' is sampled: .* only the events of one thread in (\d+) are recorded")
+RATIO = "kprobe_exporter_probe_sampling_ratio"
+
+
+def visits(number: int) -> list[int]:
+    """Start this many processes one after the other, each of which calls getppid once; return their ids."""
+    found = []
+    for _ in range(number):
+        if (pid := os.fork()) == 0:
+            os.getppid()
+            os._exit(0)
+        os.waitpid(pid, 0)
+        found.append(pid)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["kprobe", "call"])
+def test_a_critical_probe_is_sampled_by_threads(
+    start_agent: StartAgent,  # noqa: F811
+    long_pause: None,
+    tmp_path: Path,
+    kind: str,
+) -> None:
+    """A flood hides at most those threads that are not drawn, and everything is told."""
+    attach = f"attach: '{kind}:__x64_sys_getppid', metrics: [{{counter: loud_total, labels: [tid]}}]"
+    config = probes(f"{{name: loud, {attach}, critical: true, LIMIT}}", BESIDE, settings="max_series: 20000")
+    agent = start_agent(config.replace("LIMIT", "limit: {hits_per_second: 2000}"))
+    begun = agent.scrape()
+    assert (begun.value(RATIO, probe="loud"), begun.labels(RATIO)) == (1, [{"probe": "loud"}])
+    with flood():
+        eventually(lambda: agent.scrape().value(RATIO, probe="loud") < 1)
+        first = agent.scrape()
+        [one_in] = [int(found) for found in SAMPLED.findall(agent.output())]
+        assert first.value(RATIO, probe="loud") == 1 / one_in
+        visitors = visits(4 * one_in)
+        eventually(lambda: agent.scrape().value(HITS, probe="loud") > first.value(HITS, probe="loud"))
+        during = agent.scrape()
+        assert [during.value(name, probe="loud") for name in ("kprobe_up", TRIPPED)] == [1, 0]
+        assert fallen(begun, during) == []
+    recorded = {int(labels["tid"]) for labels in during.labels("kprobe_loud_total")} & set(visitors)
+    [remainder] = {tid % one_in for tid in recorded}
+    assert recorded == {tid for tid in visitors if tid % one_in == remainder}
+    # A reload that raises the limit ends the pause.
+    (tmp_path / "config0.yaml").write_text(config.replace("LIMIT", "limit: none"))
+    agent.signal(signal.SIGHUP)
+    eventually(lambda: agent.scrape().value(RATIO, probe="loud") == 1)
+    assert "the probe 'loud' is recorded whole again" in agent.output()
+    whole = visits(23)
+    eventually(lambda: agent.scrape().value("kprobe_loud_total", tid=str(whole[-1])) == 1)
+    assert {int(labels["tid"]) for labels in agent.scrape().labels("kprobe_loud_total")} >= set(whole)
+    if kind != "call":
+        assert agent.scrape().value(LOST, reason="sampled") > 0
+        eventually(lambda: all_told(agent.scrape()))
+
+
+def all_told(metrics: Metrics) -> bool:
+    """Whether the hits are the events and the losses. If the ring buffer lost some too, fewer may be told."""
+    told = {labels["reason"]: metrics.value(LOST, **labels) for labels in metrics.labels(LOST)}
+    untold = metrics.value(HITS, probe="loud") - metrics.value(EVENTS, probe="loud") - sum(told.values())
+    return abs(untold) <= sum(told[reason] for reason in ("overrun", "commit_overrun", "dropped"))
 
 
 def test_the_pause_grows_while_the_flood_lasts(start_agent: StartAgent, short_pause: int) -> None:  # noqa: F811

@@ -35,6 +35,8 @@ NOTES: Mapping[str, str] = {
     f"{PREFIX}_ring_buffer_bytes": "As last reported by the kernel; the agent empties them ten times a"
     " second.",
     f"{PREFIX}_probe_tripped": "It is tried again after a pause, from 10 s to 10 minutes.",
+    f"{PREFIX}_probe_sampling_ratio": "For probes with `critical: true`. 0: its events come from"
+    " several threads, and none is recorded.",
     f"{PREFIX}_fault": "`fault` is " + ", ".join(f"`{fault}`" for fault in MEANING) + ". The agent"
     " checks once a second, a few probes at a time if there are many; most faults are repaired by then.",
     f"{PREFIX}_probe_overhead_seconds_total": "The constants: [benchmarks.md](benchmarks.md#7-a-firing). A"
@@ -58,6 +60,8 @@ REASONS: Mapping[str, str] = {
     "table_full": "With `aggregate: kernel`: an event that found no room in a metric's table",
     "disabled": "Firings of a probe that was being switched off because it fired too often or was changed:"
     " the kernel still counts them, but no longer records them. Only for single events without a filter",
+    "sampled": "Firings of a critical probe that were not recorded while it exceeded a limit. Counted when"
+    " it is recorded whole again. Only for single events without a filter",
     "wiped": "Firings while old definitions were deleted, which happens after hundreds of changes by"
     " reloads. A lower bound, since it is unknown what a filter would have let through",
 }

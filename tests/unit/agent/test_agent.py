@@ -12,6 +12,7 @@ import pytest
 from kprobe_exporter.agent import otlp, pruning
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.errors import SourceError
+from kprobe_exporter.plan import Sample
 from tests.support.machine import COUNTED, GROUP, OPEN, READ, TID, Machine
 from tests.support.patience import patience
 
@@ -248,6 +249,34 @@ def test_a_probe_is_switched_off_and_on(machine: Machine) -> None:
         (7, "kprobe_opens_total"),
     )
     assert machine.defined() == ["open", "read"]
+
+
+CRITICAL = OPEN.replace("}]}", "}], critical: true}")
+SAMPLING = "kprobe_exporter_probe_sampling_ratio"
+
+
+def test_a_critical_probe_is_sampled_and_whole_again(machine: Machine) -> None:
+    """The fake kernel evaluates no filter: those who are not fired are the events that it would drop."""
+    machine.start(CRITICAL, READ)
+    machine.shows((1.0, SAMPLING, "open"), (None, SAMPLING, "read"))
+    assert machine.agent.sample("open", Sample(8, 3), "it fires too often")
+    machine.fire("do_open", 5)
+    machine.shows((0.125, SAMPLING, "open"), (1, "kprobe_up", "open"), (5, "kprobe_opens_total"))
+    [status] = [probe for probe in machine.agent.snapshot().probes if probe.name == "open"]
+    assert (status.state, status.reason, status.lost) == ("up", "it fires too often.", None)
+    [name] = {"open", "open_2"} & set(machine.enabled())
+    values = machine.files.instances[GROUP].values
+    assert values[f"events/{GROUP}/{name}/filter"] == Sample(8, 3).condition
+    assert (
+        machine.reload(CRITICAL, READ) is None
+    )  # it stays sampled, because its configuration did not change
+    machine.shows((0.125, SAMPLING, "open"))
+    assert machine.agent.enable("open")
+    assert not machine.agent.enable("open")
+    [name] = {"open", "open_2"} & set(machine.enabled())
+    assert values.get(f"events/{GROUP}/{name}/filter", "0") == "0"
+    machine.fire("do_open", 4)
+    machine.shows((1.0, SAMPLING, "open"), (9, "kprobe_opens_total"), (9, "kprobe_hits_total", "open"))
 
 
 def test_who_is_not_there_is_not_switched(machine: Machine) -> None:

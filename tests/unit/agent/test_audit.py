@@ -77,9 +77,10 @@ def test_a_probe_that_is_gone(audit: Audit, look: Look) -> None:
 
 def state(kind: str = "up", plan: str = "events", **parts: object) -> ProbeState:
     part = SimpleNamespace(
-        hits=parts.get("hits", object()), spec=SimpleNamespace(role="whole", filter=parts.get("filter"))
+        hits=parts.get("hits", object()),
+        spec=SimpleNamespace(role="whole", kernel_filter=parts.get("filter")),
     )
-    end = SimpleNamespace(hits=None, spec=SimpleNamespace(role="end", filter=None))
+    end = SimpleNamespace(hits=None, spec=SimpleNamespace(role="end", kernel_filter=None))
     attached = SimpleNamespace(
         spec=SimpleNamespace(plan=plan), parts=(part, end), layout=SimpleNamespace(layout_id=7)
     )

@@ -1,5 +1,6 @@
 """probe: the upper bound of a probe's lost events, where it is known, is never too low."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -33,13 +34,19 @@ CALL = JoinedSpec(NAME, "call", "call:do_open", "do_open", 1, (), "stack", (), N
 
 
 def lost(
-    spec: ProbeSpec | JoinedSpec | None, hits: int, events: int, *, by_kernel: bool = True, **reasons: int
+    spec: ProbeSpec | JoinedSpec | None,
+    hits: int,
+    events: int,
+    *,
+    by_kernel: bool = True,
+    **reasons: int,
 ) -> int | None:
     """Return the lost events that the status page shows for a probe that is attached in this way."""
-    part = cast("Installed", SimpleNamespace(counted_by_kernel=by_kernel, spec=spec))
+    event = spec if isinstance(spec, ProbeSpec) else single()
+    part = cast("Installed", SimpleNamespace(counted_by_kernel=by_kernel, spec=event))
     attached = None if spec is None else Attached(spec, (part,))
     target = SimpleNamespace(kind=SimpleNamespace(value="kprobe"))
-    probe = SimpleNamespace(name=NAME, help="", attach=[SimpleNamespace(target=target)])
+    probe = SimpleNamespace(name=NAME, help="", critical=False, attach=[SimpleNamespace(target=target)])
     state = ProbeState(cast("ProbePlan", SimpleNamespace(probe=probe)), "up", "", attached)
     return state.status(Numbers((), {NAME: hits}, {}, {NAME: events}, reasons, {}, {}, 0)).lost
 
@@ -70,6 +77,10 @@ def test_events_that_came_after_the_hits_were_read_are_no_loss() -> None:
 )
 def test_losses_are_unknown_if_not_each_hit_is_an_event(spec: ProbeSpec | JoinedSpec) -> None:
     assert lost(spec, 500, 460, overrun=20) is None
+
+
+def test_losses_are_unknown_while_it_is_sampled() -> None:
+    assert lost(replace(single(), sample="common_pid & 1"), 500, 60) is None
 
 
 def test_losses_are_unknown_if_the_agent_counts_the_hits() -> None:

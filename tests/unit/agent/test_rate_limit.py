@@ -26,6 +26,7 @@ class Watch:
         self.hits = dict.fromkeys(limits, 5)
         self.budget = Budget(limit)
         self.off: set[str] = set()
+        self.critical: set[str] = set()
         self.budget.watch(self.now, self.hits, limits)
 
     def second(self, **rates: int) -> Verdict:
@@ -34,7 +35,7 @@ class Watch:
         for name, rate in rates.items():
             if name not in self.off:
                 self.hits[name] += rate
-        verdict = self.budget.watch(self.now, self.hits, self.limits)
+        verdict = self.budget.watch(self.now, self.hits, self.limits, critical=self.critical)
         self.off |= {trip.probe for trip in verdict.tripped}
         self.off -= set(verdict.again)
         return verdict
@@ -51,6 +52,25 @@ class Watch:
             if self.second().again:
                 return seconds
         raise AssertionError("never")
+
+
+@pytest.mark.parametrize(
+    ("rate", "one_in"), [(5000, 8), (8000, 8), (8001, 16), (100_000, 128), (10**9, 1024)]
+)
+def test_a_critical_probe_is_sampled_for_the_shortest_pause_each_time(rate: int, one_in: int) -> None:
+    watch = Watch({"a": 1000})
+    watch.critical = {"a"}
+    for _ in range(3):
+        assert watch.until_tripped(a=rate)[1] == Trip("a", rate, 1000, FIRST_PAUSE, one_in=one_in)
+        assert watch.until_again() == FIRST_PAUSE
+
+
+def test_a_critical_probe_that_fires_most_of_all_is_sampled_by_its_own_rate() -> None:
+    watch = Watch({"a": None, "b": None}, limit=1000)
+    watch.critical = {"a"}
+    _, trip = watch.until_tripped(a=30_000, b=500)
+    assert trip == Trip("a", 30_500, 1000, FIRST_PAUSE, 30_000, 32)
+    assert str(trip).endswith("for 10 s only the events of one thread in 32 are recorded")
 
 
 @pytest.mark.parametrize(("rate", "seconds"), [(1010, 301), (1500, 7), (2000, 4), (4000, 2), (10_000, 1)])

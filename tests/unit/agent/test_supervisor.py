@@ -20,15 +20,17 @@ class Agent:
         self.up = True
         self.age = 0.0
         self.done: list[str] = []
-        self.watch = Supervisor(self.look, self.disable, self.enable, lambda: self.now)
+        self.critical = self.unlimited = frozenset[str]()
+        self.watch = Supervisor(self.look, self.trip, self.enable, lambda: self.now)
 
     def look(self) -> Observation:
         up = frozenset({"a"} if self.up else ())
-        return Observation({"a": self.hits}, {"a": 1000.0}, up, {"a": 1e-6}, limit=200_000, age=self.age)
+        special = self.critical, self.unlimited
+        return Observation({"a": self.hits}, {"a": 1000.0}, up, {"a": 1e-6}, 200_000, self.age, *special)
 
-    def disable(self, trip: Trip) -> None:
+    def trip(self, trip: Trip) -> None:
         self.up = False
-        self.done.append(f"disable {trip.probe}")
+        self.done.append(f"{'sample' if trip.one_in else 'disable'} {trip.probe}")
 
     def enable(self, name: str) -> None:
         self.up = True
@@ -54,6 +56,29 @@ def test_too_often_and_again(agent: Agent, caplog: pytest.LogCaptureFixture) -> 
     for _ in range(10):
         agent.second(0)
     assert agent.done == ["disable a", "enable a"]
+
+
+def test_a_critical_probe_is_sampled_while_it_fires_on(
+    agent: Agent, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    agent.critical = frozenset({"a"})
+    agent.second(50_000)
+    for _ in range(10):
+        agent.second(50_000)
+    assert agent.done == ["sample a", "enable a"]
+    assert "the probe 'a' is sampled: it fired 50,000 times a second" in caplog.text
+    assert "the probe 'a' is recorded whole again" in caplog.text
+    agent.second(50_000)
+    assert agent.done == ["sample a", "enable a", "sample a"]
+
+
+def test_an_unlimited_probe_is_left_alone_and_its_cost_is_told(agent: Agent) -> None:
+    agent.critical = agent.unlimited = frozenset({"a"})
+    for _ in range(20):
+        agent.second(1_000_000)
+    assert agent.done == []
+    assert agent.watch.overhead.family(["a"]).samples == {("a",): pytest.approx(20.0)}
 
 
 def test_what_it_costs_and_how_it_went(agent: Agent) -> None:

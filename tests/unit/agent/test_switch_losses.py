@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from kprobe_exporter.agent.switch_losses import REASON, SwitchLosses
+from kprobe_exporter.agent.switch_losses import REASON, SAMPLED, SwitchLosses
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.values import Batch, KernelCounts
 from kprobe_exporter.probing.attach import Attached
@@ -20,9 +20,16 @@ class Switched:
 
     def __init__(self, **spec: object) -> None:
         residual_filter = spec.pop("residual_filter", None)
-        values = SimpleNamespace(**{"probe": NAME, "plan": "events", "filter": None, **spec})
+        default = {"probe": NAME, "plan": "events", "filter": None, "sample": None}
+        values = SimpleNamespace(**{**default, **spec})
         self.attached = cast(
-            "Attached", SimpleNamespace(spec=values, joined=None, residual_filter=residual_filter)
+            "Attached",
+            SimpleNamespace(
+                spec=values,
+                joined=None,
+                residual_filter=residual_filter,
+                parts=(SimpleNamespace(spec=values),),
+            ),
         )
         self.aggregator = aggregator()
         self.balance = SwitchLosses(self.aggregator)
@@ -57,6 +64,16 @@ def test_what_is_no_longer_recorded_is_lost() -> None:
     probe.fire(100, 100)
     probe.switch(hits=60, events=10)
     assert probe.on_record == 50
+
+
+def test_of_a_sampled_probe_every_hit_without_an_event_is_lost() -> None:
+    probe = Switched(sample="common_pid & 1")
+    probe.fire(800, 100)
+    probe.fire(100, 40, overrun=10)
+    probe.switch(hits=60, events=10)
+    numbers = probe.aggregator.copy()
+    assert (numbers.lost[SAMPLED], numbers.lost.get(REASON, 0)) == (800, 0)
+    assert numbers.hits[NAME] == numbers.events[NAME] + sum(numbers.lost.values())
 
 
 def test_it_is_told_anew_each_time_and_never_twice() -> None:
