@@ -6,7 +6,7 @@ import time
 from tests.support.agent_process import AgentProcess, Metrics
 from tests.support.patience import eventually
 
-FLOOD = 300_000
+FLOOD = 100_000
 
 
 def getppid(times: int) -> None:

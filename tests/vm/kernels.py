@@ -33,6 +33,7 @@ KERNELS = {
             elsewhere=(
                 "tests/faults/test_faults.py",
                 "tests/faults/test_machine.py",
+                "tests/faults/test_privilege.py",
                 "tests/kernel/differential/test_oracles.py",
                 "tests/kernel/test_default.py",
                 "tests/kernel/test_doctor.py",
@@ -62,7 +63,6 @@ KERNELS = {
                 "tests/faults/test_budget.py",
                 "tests/faults/test_flooded.py",
                 "tests/faults/test_logs.py",
-                "tests/faults/test_privilege.py",
                 "tests/faults/test_stuck.py",
                 "tests/faults/test_systemd.py",
                 "tests/kernel/test_check_live.py",
