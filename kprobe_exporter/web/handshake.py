@@ -17,7 +17,7 @@ from kprobe_exporter.web.settings import Tls
 GOODBYE_TIME = 2
 
 # By itself, asyncio has a buffer of 256 KiB for each TLS connection.
-SSLProtocol.max_size = 32 * 1024
+SSLProtocol.max_size = 16 * 1024
 
 NOT_TLS = "a client asks by http, and there is only https here"
 NOT_ADMITTED = "a client's certificate has none of the names in client_allowed_sans"

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from kprobe_exporter.web.clients import Client
 
-CHUNK = 32 * 1024
+CHUNK = 16 * 1024
 """Bytes of a response that are written at once. The server holds about two chunks for each client."""
 
 MAX_UNSENT = 16 * 1024 * 1024
