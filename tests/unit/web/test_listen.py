@@ -59,6 +59,14 @@ def test_ipv4_and_names(address: str) -> None:
         assert connects("127.0.0.1", sock)
 
 
+def test_answers_in_pieces_do_not_wait_for_acknowledgements() -> None:
+    with listening("127.0.0.1:0") as (one,):
+        client = socket.create_connection(one.getsockname())
+        accepted, _ = one.accept()
+        with client, accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_several() -> None:
     with listening("127.0.0.1:0", "127.0.0.1:0") as (first, second):
         assert bound_address(first) != bound_address(second)
