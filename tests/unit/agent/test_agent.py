@@ -256,7 +256,7 @@ SAMPLING = "kprobe_exporter_probe_sampling_ratio"
 
 
 def test_a_critical_probe_is_sampled_and_whole_again(machine: Machine) -> None:
-    """The fake kernel evaluates no filter: those who are not fired are the events that it would drop."""
+    """The fake kernel evaluates no filter: what is fired stands for the events that pass it."""
     machine.start(CRITICAL, READ)
     machine.shows((1.0, SAMPLING, "open"), (None, SAMPLING, "read"))
     assert machine.agent.sample("open", Sample(8, 3), "it fires too often")
@@ -267,9 +267,7 @@ def test_a_critical_probe_is_sampled_and_whole_again(machine: Machine) -> None:
     [name] = {"open", "open_2"} & set(machine.enabled())
     values = machine.files.instances[GROUP].values
     assert values[f"events/{GROUP}/{name}/filter"] == Sample(8, 3).condition
-    assert (
-        machine.reload(CRITICAL, READ) is None
-    )  # it stays sampled, because its configuration did not change
+    assert machine.reload(CRITICAL, READ) is None  # it stays sampled: its configuration is the same
     machine.shows((0.125, SAMPLING, "open"))
     assert machine.agent.enable("open")
     assert not machine.agent.enable("open")
