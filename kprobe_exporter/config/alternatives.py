@@ -11,6 +11,7 @@ from kprobe_exporter.config.sites import (
     AlternativeBuilder,
     Report,
     no_field,
+    odd_duration,
 )
 from kprobe_exporter.config.values import Attach
 from kprobe_exporter.config.wording import Path, quote
@@ -215,6 +216,8 @@ class _Pair:
                 why = next(map(str, check_fields(part, known)), None)
             if why:
                 self.report(path, why, column=part.column)
+            elif odd := odd_duration(part):
+                self.report.warn(path, odd, column=part.column)
         return parsed.render()
 
 

@@ -15,6 +15,7 @@ from kprobe_exporter.config.explain import explain
 from kprobe_exporter.config.exported import IDLE, NOWHERE, export_of, located, otlp_of, wrong_with_otlp
 from kprobe_exporter.config.fields import Decoders, hits_per_second
 from kprobe_exporter.config.files import Unusable, expand, read
+from kprobe_exporter.config.hints import hint_at_ports
 from kprobe_exporter.config.kernel import refuse_metric, refuse_probe
 from kprobe_exporter.config.metrics import duration_buckets, return_buckets, write_out
 from kprobe_exporter.config.names import MetricNames, wrong_with_space
@@ -232,6 +233,7 @@ class _Loading:
             metric = write_out(one, model, attached, report.below(place))
             if model.aggregate == "kernel":
                 refuse_metric(one, metric, attached, report.below(place))
+            hint_at_ports(metric, attached, report.below(place))
             place = (*place, metric.kind)
             where = f"probe {model.name} at {report.source.where((*report.place, *place))}"
             if metric.name in found:

@@ -6,7 +6,7 @@ from typing import Any
 from kprobe_exporter.config.fields import bounds
 from kprobe_exporter.config.names import wrong_with_label, wrong_with_metric
 from kprobe_exporter.config.schema import LabelModel, MetricModel, ProbeModel
-from kprobe_exporter.config.sites import Alternative, Report
+from kprobe_exporter.config.sites import Alternative, Report, odd_duration
 from kprobe_exporter.config.values import DURATION_BUCKETS, RETURN_BUCKETS, Decode, Label, Metric, MetricKind
 from kprobe_exporter.config.wording import Path, listed, quote
 from kprobe_exporter.grammar.condition import Comparison
@@ -160,6 +160,8 @@ def check_where(where: str | None, alternatives: tuple[Alternative, ...], report
     for part in parse_filter(where, fractions=True).comparisons:
         if why := _missing(part.name, alternatives) or _uncomparable(part, alternatives):
             report(("where",), why, column=part.column)
+        elif odd := odd_duration(part):
+            report.warn(("where",), odd, column=part.column)
 
 
 def _uncomparable(part: Comparison, alternatives: tuple[Alternative, ...]) -> str | None:

@@ -9,7 +9,7 @@ from kprobe_exporter.config.schema import AttachModel, HalfModel, ProbeModel
 from kprobe_exporter.config.values import Attach, return_type
 from kprobe_exporter.config.wording import Path, quote
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.condition import Filter, split_filter
+from kprobe_exporter.grammar.condition import Comparison, Filter, split_filter
 from kprobe_exporter.grammar.evaluate import (
     COMMON_FIELDS,
     FLOAT,
@@ -20,7 +20,7 @@ from kprobe_exporter.grammar.evaluate import (
 )
 from kprobe_exporter.grammar.expression import KPROBE, KRETPROBE, FetchSite
 from kprobe_exporter.grammar.fetch import FetchArg, check_name, parse_fetch
-from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.filter import DURATION, parse_filter
 from kprobe_exporter.grammar.lexis import NAME, closest
 from kprobe_exporter.grammar.place import BASES
 from kprobe_exporter.grammar.target import Kind, Target
@@ -197,6 +197,8 @@ class AlternativeBuilder:
                 why = next(map(str, check_fields(part, self.compared)), None)
             if why:
                 self.report(self._path("filter"), self._here(why, "filter"), column=part.column)
+            elif self.target.kind.is_joined and (odd := odd_duration(part)):
+                self.report.warn(self._path("filter"), odd, column=part.column)
 
     def _wrong_in_filter(self, name: str) -> str | None:
         kind = self.target.kind
@@ -220,6 +222,23 @@ class AlternativeBuilder:
         if name in BUILT_IN:
             return f"the kernel's filter has no {name!r}: use it in a metric's `where`, or as a label"
         return no_field(name, usable)
+
+
+LONG = 300
+"""Seconds. A number that large was probably meant in another unit."""
+
+
+def odd_duration(part: Comparison) -> str | None:
+    """Return why a comparison with the duration is probably not meant as it is written."""
+    if part.name != DURATION or isinstance(part.value, str):
+        return None
+    if part.value < 0 or (part.value == 0 and part.operator in ("<", "<=", "==")):
+        always = part.operator in (">", ">=", "!=")
+        return f"'duration' is above 0, so this is {'always' if always else 'never'} true"
+    if part.time or part.value < LONG:
+        return None
+    text = part.written
+    return f"'duration' is in seconds: if they are meant, write {text}s, else {text}ms or {text}us"
 
 
 def no_field(name: str, usable: Iterable[str]) -> str:

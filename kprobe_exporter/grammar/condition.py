@@ -36,14 +36,16 @@ class Filter:
 class Comparison(Filter):
     """``FIELD OPERATOR VALUE``.
 
-    ``written`` is a number's original spelling, such as ``0x40``. ``column`` is the position of the field in
-    the text, counted from 0.
+    ``written`` is a number's original spelling, such as ``0x40``. ``time`` is that of a number with a unit of
+    time, such as ``10ms``, whose ``value`` is in seconds. ``column`` is where in the text the field begins,
+    counted from 0.
     """
 
     name: str
     operator: Operator
     value: int | float | str
     written: str = field(default="", compare=False)
+    time: str = field(default="", compare=False)
     column: int = field(default=0, compare=False)
 
     @property

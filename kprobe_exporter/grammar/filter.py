@@ -1,6 +1,7 @@
 """Parser of the kernel's event filter language (kernel/trace/trace_events_filter.c)."""
 
 import re
+from decimal import Decimal
 from typing import NoReturn
 
 from kprobe_exporter.grammar.condition import (
@@ -24,6 +25,9 @@ LONGEST = 4094
 LONGEST_STRING = 255
 """Bytes between quotes: MAX_FILTER_STR_VAL of include/linux/trace_events.h less the NUL."""
 
+DURATION = "duration"
+"""The agent's field that is a time: seconds from the first event of a call or a pair to the last."""
+
 DEEPEST = 50
 """Levels of nested parentheses. The kernel has no limit of its own."""
 
@@ -32,7 +36,8 @@ def parse_filter(text: str, *, fractions: bool = False) -> Filter:
     """Parse a filter; raises GrammarError.
 
     Whether the fields exist is not checked here: see ``check_fields`` of ``evaluate``. ``fractions`` allows
-    numbers such as ``0.25`` and ``1e-3``, which the agent can compare and the kernel cannot.
+    numbers such as ``0.25`` and ``1e-3``, and times such as ``10ms``, which the agent can compare and the
+    kernel cannot.
     """
     refuse_forbidden(text, LONGEST)
     result = _Parser(text, fractions).whole()
@@ -47,6 +52,9 @@ _OPERATOR = re.compile(r"~|!=|==|<=|<|>=|>|&(?!&)")
 _NOT = re.compile(r"!(?![=~])")
 _DIGITS = re.compile(r"-?[A-Za-z0-9]*")
 _FRACTION = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ns|us|ms|s|m|h)(?![\w.])")
+
+_SECONDS = {"ns": "1e-9", "us": "1e-6", "ms": "1e-3", "s": "1", "m": "60", "h": "3600"}
 
 _INSTEAD = {
     "=~": "a pattern is matched by ~",
@@ -138,8 +146,15 @@ class _Parser:
         sign: Operator = operator[0]  # type: ignore[assignment]  # the pattern matches only operators
         if self.text.startswith(('"', "'"), self.at):
             return Comparison(name, sign, self.string(sign), column=column)
+        time = _TIME.match(self.text, self.at)
+        if time and self.fractions and sign not in ("~", "&"):
+            if name != DURATION:
+                fail(f"{name!r} is no time, only {DURATION!r} is", self.text, self.at)
+            self.skip(len(time[0]))
+            seconds = Decimal(time[1]) * Decimal(_SECONDS[time[2]])
+            return Comparison(name, sign, float(seconds), f"{seconds:f}", time[0], column)
         value, written = self.number(sign)
-        return Comparison(name, sign, value, written, column)
+        return Comparison(name, sign, value, written, column=column)
 
     def fail_operator(self, name: str) -> NoReturn:
         rest = self.text[self.at :]
@@ -184,5 +199,7 @@ class _Parser:
             fail("CPUS{…} is not done here, compare cpu with numbers", self.text, self.at)
         if not digits:
             fail("a number or a string in quotes must be here", self.text, self.at)
+        if time := _TIME.match(self.text, self.at):
+            fail(f"{time[0]!r} is a time, which the kernel cannot compare", self.text, self.at)
         hint = "put a string in quotes" if digits[0].isalpha() else "write it as 10, -10 or 0x10"
         fail(f"{digits!r} is no 64-bit number, {hint}", self.text, self.at)

@@ -86,6 +86,12 @@ def connections() -> None:
             socket.create_connection(listening.getsockname()[:2]).close()
 
 
+def connections_to_a_port() -> None:
+    with socket.create_server(("127.0.0.1", 8080), reuse_port=True) as listening:
+        for _ in range(TIMES):
+            socket.create_connection(listening.getsockname()).close()
+
+
 def other_users() -> None:
     for uid in (65534, 4321):
         if (child := os.fork()) == 0:

@@ -1,6 +1,7 @@
 """Filters: what they parse to, how they are written back, where their errors point."""
 
 import random
+import re
 
 import pytest
 from hypothesis import given
@@ -170,3 +171,31 @@ def test_random_filters(source: random.Random) -> None:
 def test_what_comes_after_a_filter(text: str, words: str) -> None:
     with pytest.raises(GrammarError, match=words.replace("||", r"\|\|")):
         parse_filter(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("10ms", 0.01), ("1.5us", 1.5e-6), ("999ns", 9.99e-7), ("2s", 2.0), ("1m", 60.0), ("0.5h", 1800.0)],
+)
+def test_times_are_seconds(text: str, seconds: float) -> None:
+    [part] = parse_filter(f"duration >= {text} ", fractions=True).comparisons
+    assert part.value == pytest.approx(seconds)
+    assert part.time == text
+    [again] = parse_filter(part.render(), fractions=True).comparisons
+    assert again.value == part.value
+
+
+@pytest.mark.parametrize(
+    ("text", "fractions", "message"),
+    [
+        ("duration > 10ms", False, "'10ms' is a time, which the kernel cannot compare"),
+        ("delay > 10ms", True, "'delay' is no time, only 'duration' is"),
+        ("duration > 10 ms", True, "there must be && or || before 'ms'"),
+        ("duration > 10msx", True, "'10msx' is no 64-bit number"),
+        ("duration > 1d", True, "'1d' is no 64-bit number"),
+        ("duration & 10ms", True, "'10ms' is a time, which the kernel cannot compare"),
+    ],
+)
+def test_times_where_they_cannot_be(text: str, fractions: bool, message: str) -> None:
+    with pytest.raises(GrammarError, match=re.escape(message)):
+        parse_filter(text, fractions=fractions)
