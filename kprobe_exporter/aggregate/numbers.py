@@ -121,7 +121,7 @@ def built_in(
         returns = probe.metrics.returns
         if returns is None or returns.fetch is None:
             continue
-        if not returns.pointer:
+        if probe.metrics.return_buckets and not returns.pointer:
             returned[name,] = probe.returned.value(probe.metrics.return_buckets)
         for number, count in probe.errors.items():
             key = (name, errno_name(number) or UNKNOWN)

@@ -95,7 +95,7 @@ def _group(number: int, spec: MetricSpec) -> Group:
 def _return_groups(returns: ReturnType, bounds: tuple[float, ...]) -> Iterator[Group]:
     """Yield the built-in groups of a return value: errors, then the histogram of values from 0 on."""
     yield Group(RETURN_ERRORS, keys=("return",), where=ERRORS)
-    if not returns.pointer:
+    if bounds and not returns.pointer:
         yield Group(RETURN_VALUES, value="return", bounds=thresholds(bounds, 1), where=NO_ERRORS)
 
 

@@ -246,8 +246,11 @@ def bounds(buckets: list[float] | BucketRule) -> tuple[float, ...]:
     return found
 
 
-def _rising(buckets: list[float] | BucketRule) -> list[float] | BucketRule:
-    bounds(buckets)
+def _rising(
+    buckets: list[float] | BucketRule | Literal["none"],
+) -> list[float] | BucketRule | Literal["none"]:
+    if buckets != "none":
+        bounds(buckets)
     return buckets
 
 
@@ -255,6 +258,14 @@ Buckets: TypeAlias = Annotated[
     Annotated[list[Finite], Field(max_length=MAX_BUCKETS), Tag("<list>")]
     | Annotated[BucketRule, Tag("<mapping>")],
     shapes("buckets are a list of numbers, or a rule: {exp2: {min: 1e-6, count: 20}}"),
+    AfterValidator(_rising),
+]
+
+BuiltInBuckets: TypeAlias = Annotated[
+    Annotated[Literal["none"], Tag("<text>")]
+    | Annotated[list[Finite], Field(max_length=MAX_BUCKETS), Tag("<list>")]
+    | Annotated[BucketRule, Tag("<mapping>")],
+    shapes("buckets are a list of numbers, a rule: {exp2: {min: 1e-6, count: 20}}, or none"),
     AfterValidator(_rising),
 ]
 

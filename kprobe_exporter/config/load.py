@@ -247,8 +247,9 @@ class _Loading:
             attach=tuple(one.attach for one in attached),
             metrics=tuple(found.values()),
             maxactive=model.maxactive or MAXACTIVE,
-            return_buckets=return_buckets(model),
-            duration_buckets=duration_buckets(model),
+            return_buckets=return_buckets(model, attached),
+            # The exemplars of exported calls are in the built-in histogram.
+            duration_buckets=duration_buckets(model, () if written.get("export") else found.values()),
             enabled=model.enabled,
             optional=model.optional,
             stack=model.stack,

@@ -1,6 +1,6 @@
 """One metric of a probe: defaults filled in, and checked against the fields of the probe's events."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kprobe_exporter.config.fields import bounds
@@ -9,7 +9,7 @@ from kprobe_exporter.config.schema import LabelModel, MetricModel, ProbeModel
 from kprobe_exporter.config.sites import Alternative, Report, odd_duration
 from kprobe_exporter.config.values import DURATION_BUCKETS, RETURN_BUCKETS, Decode, Label, Metric, MetricKind
 from kprobe_exporter.config.wording import Path, listed, quote
-from kprobe_exporter.grammar.condition import Comparison
+from kprobe_exporter.grammar.condition import And, Comparison, Filter, Or
 from kprobe_exporter.grammar.evaluate import check_fields
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.lexis import closest
@@ -20,14 +20,39 @@ MEASURED = (
 )
 
 
-def return_buckets(probe: ProbeModel) -> tuple[float, ...]:
-    """Return the bounds of the probe's built-in histogram of return values."""
-    return bounds(probe.return_buckets) if probe.return_buckets is not None else RETURN_BUCKETS
+def return_buckets(probe: ProbeModel, alternatives: tuple[Alternative, ...] = ()) -> tuple[float, ...]:
+    """Return the bounds of the probe's built-in histogram of return values.
+
+    Empty for no histogram, as where the filters of all alternatives let only errors or 0 through.
+    """
+    if probe.return_buckets is not None:
+        return () if probe.return_buckets == "none" else bounds(probe.return_buckets)
+    filters = [one.attach.filter for one in alternatives]
+    errors = [text is not None and _is_at_most_0(parse_filter(text, fractions=True)) for text in filters]
+    return () if errors and all(errors) else RETURN_BUCKETS
 
 
-def duration_buckets(probe: ProbeModel) -> tuple[float, ...]:
-    """Return the bounds of the probe's built-in histogram of durations, in seconds."""
-    return bounds(probe.duration_buckets) if probe.duration_buckets is not None else DURATION_BUCKETS
+def duration_buckets(probe: ProbeModel, metrics: Iterable[Metric] = ()) -> tuple[float, ...]:
+    """Return the bounds of the probe's built-in histogram of durations, in seconds.
+
+    Empty for no histogram, as where one of ``metrics`` is a histogram of the duration already.
+    """
+    if probe.duration_buckets is not None:
+        return () if probe.duration_buckets == "none" else bounds(probe.duration_buckets)
+    own = any(metric.kind == "histogram" and metric.value == "duration" for metric in metrics)
+    return () if own else DURATION_BUCKETS
+
+
+def _is_at_most_0(passing: Filter) -> bool:
+    """Whether only return values up to 0 pass the filter, as far as its comparisons with numbers tell."""
+    match passing:
+        case Comparison(name="return", operator="<" | "<=" | "==" as operator, value=int() as value):
+            return value <= 0 or (operator == "<" and value == 1)
+        case And():
+            return any(map(_is_at_most_0, passing.operands))
+        case Or():
+            return all(map(_is_at_most_0, passing.operands))
+    return False
 
 
 def write_out(
@@ -111,8 +136,8 @@ class _Written:
         if self.model.buckets is not None:
             return bounds(self.model.buckets)
         if self.model.value == "duration":
-            return duration_buckets(self.probe)
-        return return_buckets(self.probe) if self.model.value == "return" else RETURN_BUCKETS
+            return duration_buckets(self.probe) or DURATION_BUCKETS
+        return (return_buckets(self.probe) if self.model.value == "return" else ()) or RETURN_BUCKETS
 
     def _labels(self) -> Iterator[Label]:
         written = self.model.labels

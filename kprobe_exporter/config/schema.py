@@ -18,6 +18,7 @@ from kprobe_exporter.config.fields import (
     PROBE_NAME,
     SPACE_NAME,
     Buckets,
+    BuiltInBuckets,
     Decoding,
     Definition,
     Duration,
@@ -206,10 +207,10 @@ class ProbeModel(Strict):
     """How many calls of the function may be active at once, for return probes; 1024."""
     metrics: list[MetricModel] = Field(default_factory=no_items)
     """What to count in addition to the built-in metrics."""
-    return_buckets: Buckets | None = None
-    """Bounds of the built-in histogram of return values; powers of 4 up to 4^10."""
-    duration_buckets: Buckets | None = None
-    """Bounds in seconds of the built-in histogram of a call's or pair's durations; 1 µs to 17 s."""
+    return_buckets: BuiltInBuckets | None = None
+    """Bounds of the built-in histogram of return values, powers of 4 up to 4^10; `none` for no histogram."""
+    duration_buckets: BuiltInBuckets | None = None
+    """Bounds in seconds of the built-in histogram of durations, 1 µs to 17 s; `none` for no histogram."""
     optional: bool = False
     """Whether the probe may be missing without a warning if the kernel does not support it."""
     enabled: bool = True

@@ -301,8 +301,8 @@ class Emission(NamedTuple):
 
 
 class ProbeMetrics(NamedTuple):
-    """The metrics of one probe. ``duration_buckets`` are in seconds, empty where the probe measures no
-    duration."""
+    """The metrics of one probe. ``return_buckets`` and ``duration_buckets``, which are in seconds, are the
+    bounds of the built-in histograms; empty for none."""
 
     probe: str
     metrics: tuple[MetricSpec, ...]

@@ -124,7 +124,7 @@ def hist_tables(
     for number, metric in enumerate(probe.metrics):
         made.metric(number, metric)
     if returns is not None and "return" in known:
-        made.returned(returns)
+        made.returned(returns, values=bool(probe.return_buckets))
     return made.all()
 
 
@@ -165,15 +165,16 @@ class _Tables:
         if where is None and not self.whole:
             self.whole = [above, rest]
 
-    def returned(self, returns: ReturnType) -> None:
-        """Add the built-in metrics of a return value: errors by number, and a histogram from 0 on."""
+    def returned(self, returns: ReturnType, *, values: bool) -> None:
+        """Add the built-in metrics of a return value: errors by number, and for ``values`` a histogram."""
         key = self.known["return"]
         if returns.pointer:
             self._add(RETURN_ERRORS, "errors", [], f"{key.name} >= {2**64 - MAX_ERRNO}", kept=key)
             return
-        self._add(RETURN_VALUES, "spread", [], _above_0(key, returns.wide), summed=key, log2=True)
         few = _few(key, returns.wide)
-        self._add(RETURN_VALUES, "spread", [], few, kept=key)
+        if values:
+            self._add(RETURN_VALUES, "spread", [], _above_0(key, returns.wide), summed=key, log2=True)
+            self._add(RETURN_VALUES, "spread", [], few, kept=key)
         if key.signed:
             self._add(RETURN_ERRORS, "errors", [], few, kept=key)
 

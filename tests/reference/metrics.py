@@ -17,9 +17,11 @@ NOTES: Mapping[str, str] = {
     " arrives.",
     "kprobe_misses_total": "Only kprobes and kretprobes count misses, also as halves of calls and pairs: more"
     " calls at once than `maxactive`, or a firing while another probe was handled.",
-    "kprobe_return_value": "Values from 0 up, of functions that return a number. Bounds: `return_buckets`.",
+    "kprobe_return_value": "Values from 0 up, of functions that return a number. Bounds: `return_buckets`."
+    " None where the filter lets only errors or 0 through.",
     "kprobe_return_errors_total": "Values from −1 to −4095, by name; of a pointer, those that ERR_PTR makes.",  # noqa: RUF001
-    "kprobe_duration_seconds": "Bounds: `duration_buckets`. In OpenMetrics it has exemplars if calls are"
+    "kprobe_duration_seconds": "Bounds: `duration_buckets`. None where a metric of the probe is a"
+    " histogram of `duration`, unless calls are exported. In OpenMetrics it has exemplars if calls are"
     " exported as spans.",
     f"{PREFIX}_build_info": "Always 1. `page_parser` shows whether the parser of the ring buffer's pages is"
     " compiled.",

@@ -50,11 +50,12 @@ def seconds(text: str) -> Where:
 def aggregator(
     *metrics: MetricSpec,
     buckets: tuple[float, ...] = DURATION_BUCKETS,
+    return_buckets: tuple[float, ...] = (1.0, 4.0),
     count_hits: bool = False,
     residual_filter: Where | None = None,
 ) -> Aggregator:
     made = Aggregator("kprobe", SeriesLimits(1000, 20_000), name_of)
-    made.declare(ProbeMetrics("read", metrics, (1.0, 4.0), LONG, buckets))
+    made.declare(ProbeMetrics("read", metrics, return_buckets, LONG, buckets))
     made.attach(JOINED, count_hits=count_hits, residual_filter=residual_filter, joined=True)
     return made
 
@@ -282,3 +283,12 @@ def test_the_last_exemplar_of_a_bucket_is_kept() -> None:
         bisect_left(DURATION_BUCKETS, 2e-6): 2,
         bisect_left(DURATION_BUCKETS, 5.0): 3,
     }
+
+
+def test_no_bounds_are_no_histogram_and_errors_are_counted_all_the_same() -> None:
+    made = aggregator(buckets=(), return_buckets=())
+    made.consume(Batch([joined(SECOND, returned=-2), joined(SECOND, returned=5)]))
+    found = families(made.copy())
+    assert found["kprobe_return_value"].samples == {}
+    assert found["kprobe_return_errors_total"].samples == {("read", "ENOENT"): 1}
+    assert "kprobe_duration_seconds" not in found

@@ -115,7 +115,7 @@ def test_buckets(config: Callable[[str], Config], text: str, expected: tuple[flo
         ("[true]", "[0]: must be a number, and not true"),
         (f"[{'9' * 400}]", "[0]: must be a"),
         (f"{[*range(201)]}", "is too long: 200 are the most"),
-        ("5", "buckets are a list of numbers, or a rule"),
+        ("5", "buckets are a list of numbers, a rule"),
         ("{}", "write linear: {start, width, count} or exp2: {min, count}"),
         ("{exp3: {}}", "unknown key 'exp3', did you mean 'exp2'?"),
         ("{exp2: {min: 1, count: 2}, linear: {start: 1, width: 1, count: 2}}", "write linear:"),

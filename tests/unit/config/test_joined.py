@@ -551,10 +551,11 @@ def test_accepted(problems: Callable[[str], list[str]], rest: str) -> None:
 @pytest.mark.parametrize(
     ("rest", "built_in", "buckets"),
     [
-        ("", DURATION_BUCKETS, DURATION_BUCKETS),
+        ("", (), DURATION_BUCKETS),
+        ("duration_buckets: none", (), DURATION_BUCKETS),
         ("duration_buckets: [0.5, 1]", (0.5, 1.0), (0.5, 1.0)),
         ("duration_buckets: {exp2: {min: 0.25, count: 3}}", (0.25, 0.5, 1.0), (0.25, 0.5, 1.0)),
-        ("return_buckets: [7]", DURATION_BUCKETS, DURATION_BUCKETS),
+        ("export: span", DURATION_BUCKETS, DURATION_BUCKETS),
     ],
 )
 def test_a_histogram_of_durations_has_the_probes_buckets(
@@ -566,7 +567,7 @@ def test_a_histogram_of_durations_has_the_probes_buckets(
     text = f"attach: 'call:f', {rest}, metrics: [{{histogram: a_seconds, value: duration}}]".replace(
         ", ,", ","
     )
-    [probe] = config(f"probes: [{{name: p, {text}}}]").probes
+    [probe] = config(f"otlp: {{}}\nprobes: [{{name: p, {text}}}]").probes
     assert probe.duration_buckets == built_in
     assert probe.metrics[0].buckets == buckets
 

@@ -193,3 +193,31 @@ def test_a_pointer_measures_nothing(problems: Callable[[str], list[str]]) -> Non
         "probes: [{name: p, attach: 'kretprobe:f', returns: ptr, metrics: [{histogram: a, value: return}]}]"
     )
     assert problem.endswith("kretprobe:f returns a pointer, which measures nothing")
+
+
+@pytest.mark.parametrize(
+    ("rest", "expected"),
+    [
+        ("", RETURN_BUCKETS),
+        ("return_buckets: none", ()),
+        ("filter: return < 0", ()),
+        ("filter: return <= 0 && tid != 3", ()),
+        ("filter: return == 0 || return == -2 || return < -9", ()),
+        ("filter: '!(return >= 0)'", RETURN_BUCKETS),
+        ("filter: return < 0 || tid == 3", RETURN_BUCKETS),
+        ("filter: return != 0", RETURN_BUCKETS),
+        ("filter: return & 4", RETURN_BUCKETS),
+        ("filter: return < 0, return_buckets: [1, 2]", (1.0, 2.0)),
+    ],
+)
+def test_there_is_no_histogram_of_return_values_that_cannot_fill(
+    config: Callable[[str], Config], rest: str, expected: tuple[float, ...]
+) -> None:
+    [probe] = config(f"probes: [{{name: p, attach: 'call:f', {rest}}}]").probes
+    assert probe.return_buckets == expected
+
+
+def test_it_is_there_if_one_alternative_can_fill_it(config: Callable[[str], Config]) -> None:
+    ways = "[{to: 'kretprobe:f', filter: return < 0}, 'kretprobe:g']"
+    [probe] = config(f"probes: [{{name: p, attach: {ways}}}]").probes
+    assert probe.return_buckets == RETURN_BUCKETS

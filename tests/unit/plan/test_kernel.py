@@ -138,6 +138,14 @@ def test_nothing_else_is_written_of_a_function() -> None:
     assert (found.plan, found.filter, found.because) == ("kernel", None, "aggregate: kernel")
 
 
+def test_without_a_histogram_of_return_values_only_errors_are_kept() -> None:
+    way = attach("kretprobe:f", "long")
+    with_it = spec(kernel_probe(way)).tables
+    without = spec(kernel_probe(way, return_buckets=())).tables
+    assert [feed.use for table in without for feed in table.feeds] == ["errors"]
+    assert len(without) < len(with_it)
+
+
 def test_equal_triggers_are_one() -> None:
     found = spec(kernel_probe(attach("kprobe:f"), metrics=(counter("comm"), counter("comm"))))
     assert [table.feeds for table in found.tables] == [(HistFeed(0, "add", (0,)), HistFeed(1, "add", (0,)))]
