@@ -25,7 +25,7 @@ from kprobe_exporter.aggregate.numbers import (
     family,
 )
 from kprobe_exporter.aggregate.recipes import recipe
-from kprobe_exporter.aggregate.series import SeriesLimits
+from kprobe_exporter.aggregate.series import IDLE, SeriesLimits
 from kprobe_exporter.aggregate.sums import Sums
 from kprobe_exporter.model.aggregation import Refused, Tally, Where
 from kprobe_exporter.model.hist import HistTable
@@ -125,7 +125,7 @@ class Aggregator:
             for probe in probes:
                 self._declare(probe)
 
-    def limit(self, max_series: int, max_series_total: int, ttl: float) -> None:
+    def limit(self, max_series: int, max_series_total: int, ttl: float | None) -> None:
         """Change the limits."""
         with self._lock:
             self._limits.max_series, self._limits.max_series_total = max_series, max_series_total
@@ -388,12 +388,19 @@ class Aggregator:
         self._decode_failures[decoder] += events
 
     def _expire(self) -> None:
-        """Every quarter of the time to live, remove the label sets that exceeded it."""
+        """Every quarter of the time to live, remove the label sets that exceeded it.
+
+        If it is open, idle ones go as soon as one metric's leave no room for another's.
+        """
         limits = self._limits
-        if limits.ttl and limits.clock() - self._expired >= limits.ttl / 4:
+        ttl = IDLE if limits.ttl is None else limits.ttl
+        if ttl and limits.clock() - self._expired >= ttl / 4:
             self._expired = limits.clock()
             for metric in self._metrics.values():
                 metric.series.expire()
+            if limits.ttl is None and limits.are_reached:
+                for metric in self._metrics.values():
+                    metric.series.forget(IDLE)
 
 
 def _empty(buckets: tuple[float, ...]) -> HistogramCell:

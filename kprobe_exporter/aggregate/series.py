@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from itertools import islice, takewhile
 from typing import Generic, TypeVar
 
 from kprobe_exporter.errors import one_line
@@ -15,12 +16,18 @@ UNKNOWN = "unknown"
 
 LABEL_BYTES = 128
 
+IDLE = 900.0
+"""Seconds without an event after which a label set makes room for a new one, if its time to live is open."""
+
 Cell = TypeVar("Cell")
 RawKey = tuple[Value, ...]
 
 
 class SeriesLimits:
     """The limits of label sets: of each metric, of all metrics together, and their time to live in seconds.
+
+    A ``ttl`` of 0 keeps label sets for good. With None, one that was not seen for IDLE goes when another one
+    needs its room: if it went earlier, ``increase()`` would miss rare events.
 
     All metrics share one object. It may change: label sets that exist already stay. Not thread-safe: the
     aggregator's lock guards it.
@@ -30,7 +37,7 @@ class SeriesLimits:
         self,
         max_series: int,
         max_series_total: int,
-        ttl: float = 0,
+        ttl: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.max_series = max_series
@@ -38,6 +45,11 @@ class SeriesLimits:
         self.ttl = ttl
         self.clock = clock
         self.used = 0
+
+    @property
+    def are_reached(self) -> bool:
+        """Whether all metrics together have as many label sets as they may."""
+        return self.used >= self.max_series_total
 
 
 class Series(Generic[Cell]):
@@ -76,16 +88,23 @@ class Series(Generic[Cell]):
         return self._look_up(raw, events) if found is None else found
 
     def expire(self) -> None:
-        """Remove the label sets that were not seen for the limits' ``ttl``.
+        """Remove the label sets that were not seen for the limits' ``ttl``; without one, remove none.
 
         It runs every quarter of the ``ttl``, so that a label set goes after 1 to 1.25 times that time.
         """
         self._expired = self._limits.clock()
         self._cache.clear()
-        oldest = self._expired - self._limits.ttl
-        for key in [key for key, seen in self._seen.items() if seen < oldest]:
+        if self._limits.ttl:
+            self.forget(self._limits.ttl)
+
+    def forget(self, age: float, most: int | None = None) -> None:
+        """Remove label sets that were not seen for ``age`` seconds, ``most`` of them, the oldest first."""
+        oldest = self._limits.clock() - age
+        old = takewhile(lambda key: self._seen[key] < oldest, self._seen)
+        for key in list(islice(old, most)):
             del self.cells[key], self._seen[key]
             self._limits.used -= 1
+            self._cache.clear()  # it may lead to the cell
 
     def close(self) -> None:
         """Stop counting the label sets of a removed metric against the limits."""
@@ -109,6 +128,7 @@ class Series(Generic[Cell]):
             found = self.cells[key] = self._make()
             self._limits.used += bounded
         if bounded:
+            self._seen.pop(key, None)  # the one that was not seen for longest stays the first
             self._seen[key] = self._limits.clock()
         if not failures:  # a failure is counted at every event, so it must not be cached
             if len(self._cache) >= 4 * self._limits.max_series:
@@ -122,12 +142,16 @@ class Series(Generic[Cell]):
         Expired label sets are searched for once a second at most, so that a flood of new ones stays cheap.
         """
         limits = self._limits
-        if len(self._seen) < limits.max_series and limits.used < limits.max_series_total:
+        if self._fits():
             return True
         if limits.ttl and limits.clock() - self._expired >= 1:
             self.expire()
-            return len(self._seen) < limits.max_series and limits.used < limits.max_series_total
-        return False
+        elif limits.ttl is None and self._seen:
+            self.forget(IDLE, most=1)
+        return self._fits()
+
+    def _fits(self) -> bool:
+        return len(self._seen) < self._limits.max_series and not self._limits.are_reached
 
     def _decode(self, label: LabelSpec, value: Value, events: int) -> str | None:
         if not label.decoders:

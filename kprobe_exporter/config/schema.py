@@ -244,8 +244,8 @@ class GlobalModel(Strict):
     """Label sets of one metric; those beyond are counted under the label value `__overflow__`."""
     max_series_total: Annotated[int, Field(ge=1, le=10_000_000)] = 20_000
     """Label sets of all metrics together."""
-    series_ttl: Duration = 900.0
-    """A label set that was not seen for this long is removed, as `15m` or `90s`; 0 keeps them all."""
+    series_ttl: Duration | None = None
+    """A label set that was not seen for this long is removed, as `15m`; 0 keeps all. See below."""
     max_matches: Annotated[int, Field(ge=1, le=10_000)] = 100
     """How many functions or tracepoints a pattern such as `kprobe:tcp_send*` may match, a probe each."""
     limit: Limit = LimitModel(hits_per_second=200_000)

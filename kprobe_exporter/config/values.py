@@ -163,9 +163,9 @@ class Settings:
     """The settings of ``global:``. Buffer sizes are in bytes.
 
     ``max_series`` limits the label sets of one metric, ``max_series_total`` those of all metrics. A label
-    set not seen for ``series_ttl`` seconds is removed; 0 keeps all. A pattern has ``max_matches`` matches at
-    most. ``limit`` limits the hits per second of all probes together; None means no limit. With
-    ``nested_containers`` a container in a container counts.
+    set not seen for ``series_ttl`` seconds is removed; 0 keeps all, None removes idle ones to make room. A
+    pattern has ``max_matches`` matches at most. ``limit`` limits the hits per second of all probes together;
+    None means no limit. With ``nested_containers`` a container in a container counts.
     """
 
     namespace: str = "kprobe"
@@ -175,7 +175,7 @@ class Settings:
     buffer_total: int = 64 << 20
     max_series: int = 1000
     max_series_total: int = 20_000
-    series_ttl: float = 900.0
+    series_ttl: float | None = None
     max_matches: int = 100
     limit: float | None = 200_000.0
     nested_containers: bool = False

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.numbers import Numbers
-from kprobe_exporter.aggregate.series import SeriesLimits
+from kprobe_exporter.aggregate.series import IDLE, SeriesLimits
 from kprobe_exporter.grammar.evaluate import compile_filter
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.labels import DECODERS
@@ -275,6 +275,23 @@ def test_label_sets_expire_as_time_goes_by() -> None:
         now[0] = step * 16.0
         made.consume(Batch([record(-2, b"there")]))
     assert samples(made.copy(), "kprobe_open_errors_total") == {("ENOENT", "there"): 6}
+
+
+def test_idle_label_sets_of_one_metric_make_room_for_another() -> None:
+    now = [0.0]
+    made = Aggregator("kprobe", SeriesLimits(10, 2, None, lambda: now[0]), name_of)
+    by_comm = MetricSpec("kprobe_closes_total", "counter", "Closed.", None, (COMM,))
+    made.declare(probe("open", ERRORS))
+    made.declare(probe("close", by_comm))
+    made.attach(OPEN)
+    made.attach(Layout(8, "close", "close", "return", "f", OPEN.args, LONG))
+    made.consume(Batch([record(-2, b"a"), record(-2, b"b")]))
+    for _ in range(6):
+        now[0] += IDLE / 4
+        made.consume(Batch())
+    made.consume(Batch([record(0, b"c", layout_id=8), record(0, b"d", layout_id=8)]))
+    assert samples(made.copy(), "kprobe_closes_total") == {("c",): 1, ("d",): 1}
+    assert samples(made.copy(), "kprobe_open_errors_total") == {}
 
 
 def test_a_probe_that_did_not_come_up_has_no_hits() -> None:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.aggregate.series import (
+    IDLE,
     LABEL_BYTES,
     OVERFLOW,
     UNKNOWN,
@@ -219,7 +220,7 @@ class Clock:
         return self.now
 
 
-def limited(clock: Clock, cap: int = 10, total: int = 1000, ttl: float = 60) -> SeriesLimits:
+def limited(clock: Clock, cap: int = 10, total: int = 1000, ttl: float | None = 60) -> SeriesLimits:
     return SeriesLimits(cap, total, ttl, clock)
 
 
@@ -290,6 +291,44 @@ def test_without_a_time_to_live_nothing_goes() -> None:
     clock.now += 1e9
     metric.count(b"b")
     assert metric.counts == {("a",): 1, (OVERFLOW,): 1}
+
+
+def test_with_an_open_time_to_live_the_oldest_goes_when_its_room_is_needed() -> None:
+    clock = Clock()
+    limits = limited(clock, cap=3, ttl=None)
+    metric = with_limits(limits)
+    for name in (b"rare", b"second", b"busy"):
+        metric.count(name)
+    for _ in range(4):  # as the aggregator does
+        clock.now += IDLE / 4 + 1
+        metric.count(b"busy")
+        metric.series.expire()
+    assert metric.counts == {("rare",): 1, ("second",): 1, ("busy",): 5}  # for as long as there is room
+    metric.count(b"new")
+    assert metric.counts == {("second",): 1, ("busy",): 5, ("new",): 1}
+    metric.count(b"newer")
+    metric.count(b"newest")
+    assert metric.counts == {("busy",): 5, ("new",): 1, ("newer",): 1, (OVERFLOW,): 1}
+    metric.count(b"rare")  # not idle long enough to make room: it counts beyond the limit
+    assert metric.counts[OVERFLOW,] == 2
+    assert limits.used == 3
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.floats(0, IDLE)), max_size=60))
+def test_only_what_is_idle_makes_room(steps: list[tuple[int, float]]) -> None:
+    clock = Clock()
+    metric = with_limits(limited(clock, cap=3, ttl=None))
+    seen: dict[str, float] = {}
+    for number, pause in steps:
+        clock.now += pause
+        metric.series.expire()
+        before = dict(metric.counts)
+        metric.count(b"%d" % number)
+        seen[str(number)] = clock.now
+        for (name,) in before.keys() - metric.counts.keys():
+            assert clock.now - seen[name] > IDLE
+            assert all(seen[name] <= seen[other] for (other,) in before if other != OVERFLOW)
+        assert len(metric.counts.keys() - {(OVERFLOW,)}) <= 3
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.floats(0, 40)), max_size=60))
