@@ -18,7 +18,7 @@ from kprobe_exporter.tracefs.files import MountedTracefs, Tracefs
 from kprobe_exporter.tracefs.leftovers import remove_dead_traces
 from kprobe_exporter.tracefs.mount import mounted
 from kprobe_exporter.web.config.reloader import WebConfigReloader
-from kprobe_exporter.web.listen import listen
+from kprobe_exporter.web.listen import link, listen
 from kprobe_exporter.web.routes import create_app
 from kprobe_exporter.web.server import WebServer
 
@@ -91,7 +91,9 @@ def serve(
         web.start()
         for address in web.addresses:
             scheme = "https" if web_config.settings().tls else "http"
-            log.info("serving metrics at %s://%s%s", scheme, address, options.telemetry_path)
+            everywhere = ", on all addresses" if link(address) != address else ""
+            path = options.telemetry_path
+            log.info("serving metrics at %s://%s%s%s", scheme, link(address), path, everywhere)
         watchdog = Watchdog(systemd, agent.vitals(), lambda: summary(agent.snapshot()))
         stack.callback(watchdog.close)
         watchdog.start()

@@ -1,12 +1,46 @@
 """Options that several commands share."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from kprobe_exporter.service import logs
+
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Seconds(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3 only
+    """A time above 0 in seconds: ``10``, ``0.5``, ``10s``, ``500ms``, ``2m``, ``1h``."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the seconds. Raises click.BadParameter."""
+        if isinstance(value, float):
+            return value
+        found = _TIME.fullmatch(str(value))
+        seconds = float(found[1]) * _SECONDS[found[2] or "s"] if found else 0.0
+        if not seconds:
+            self.fail(f"{value!r} is no time above 0: write it as 10, 10s, 500ms, 2m or 1h", param, ctx)
+        return seconds
+
+
+_TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h)?")
+_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class Level(click.Choice[str]):
+    """A level of the log; ``warn`` as other exporters call ``warning``."""
+
+    def __init__(self) -> None:
+        super().__init__(logs.LEVELS)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the level. Raises click.BadParameter."""
+        return str(super().convert("warning" if value == "warn" else value, param, ctx))
 
 
 def config_option(text: str) -> Callable[[Command], Command]:

@@ -10,7 +10,7 @@ import click
 
 from kprobe_exporter.agent.serve import ServeOptions, serve
 from kprobe_exporter.cli import WRONG_USAGE
-from kprobe_exporter.cli.options import config_option, tracefs_option
+from kprobe_exporter.cli.options import Level, config_option, tracefs_option
 from kprobe_exporter.config.files import DEFAULT
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Config
@@ -74,7 +74,7 @@ Examples:
     is_flag=True,
     help="Exit 1 if a probe cannot be installed, unless it is optional.",
 )
-@click.option("--log.level", "level", type=click.Choice(logs.LEVELS), default="info", show_default=True)
+@click.option("--log.level", "level", type=Level(), default="info", show_default=True)
 @click.option("--log.format", "form", type=click.Choice(logs.FORMATS), default="text", show_default=True)
 def run(
     paths: tuple[Path, ...],

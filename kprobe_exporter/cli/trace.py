@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from kprobe_exporter.cli.completion import complete_definitions
-from kprobe_exporter.cli.options import tracefs_option
+from kprobe_exporter.cli.options import Seconds, tracefs_option
 from kprobe_exporter.errors import GrammarError, TracefsError, UsageError, one_line
 from kprobe_exporter.service import logs
 from kprobe_exporter.trace.emit import configuration, read_back
@@ -63,7 +63,7 @@ Examples:
     "-d",
     "--duration",
     "seconds",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Seconds(),
     metavar="SECS",
     help="Trace for so long; the text is buffered in the kernel and written at the end.",
 )

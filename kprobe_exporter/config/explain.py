@@ -127,8 +127,43 @@ def _missing(source: YamlSource, path: Path, key: str) -> Problem:
 
 def _unknown(path: Path, key: object) -> str:
     model = _model(path)
-    known = [field.alias or name for name, field in model.model_fields.items()]
-    return f"unknown key {key_text(path, key)}{nearest(key, known)}"
+    known = _keys(model)
+    elsewhere = _ELSEWHERE.get(model, {})
+    hint = next((f": {place}" for other, place in elsewhere.items() if key in _keys(other)), None)
+    return f"unknown key {key_text(path, key)}{hint or nearest(key, known)}"
+
+
+def _keys(model: type[Strict]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+_OF_A_METRIC = "write it under `metrics`, as in metrics: [{counter: calls_total, labels: [comm]}]"
+_OF_AN_ATTACHMENT = "write it under `attach`, as in attach: {to: 'kprobe:f', filter: …}"
+_OF_A_PAIR = "write it under `attach`, as in attach: {pair: {from: …, to: …, key: tid}}"
+_OF_A_PROBE = "write it beside `attach`, it is the probe's"
+_OF_ALL = "write it under `global`"
+
+_ELSEWHERE: Mapping[type[Strict], Mapping[type[Strict], str]] = {
+    ProbeModel: {
+        MetricModel: _OF_A_METRIC,
+        PairModel: _OF_A_PAIR,
+        AttachModel: _OF_A_PAIR,
+        GlobalModel: _OF_ALL,
+    },
+    MetricModel: {
+        LabelModel: "write it under `labels`, as in labels: {errno: {field: return, decode: errno}}",
+        ProbeModel: _OF_A_PROBE,
+    },
+    AttachModel: {PairModel: _OF_A_PAIR, ProbeModel: _OF_A_PROBE},
+    PairModel: {AttachModel: "write it beside `pair`", ProbeModel: _OF_A_PROBE},
+    HalfModel: {PairModel: "write it under `pair`", ProbeModel: _OF_A_PROBE},
+    LabelModel: {MetricModel: "write it beside `labels`, it is the metric's"},
+    Document: {
+        GlobalModel: _OF_ALL,
+        ProbeModel: "write it under `probes`, as in probes: [{name: open, attach: …}]",
+    },
+}
+"""Where a key belongs that was written in another mapping. The first mapping that has it counts."""
 
 
 def _model(path: Path) -> type[Strict]:

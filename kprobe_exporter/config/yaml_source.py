@@ -29,7 +29,7 @@ _CONTROL = re.compile("[\0-\b\v-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 # These hints explain messages of the YAML parser to users who do not know them.
 _HINTS = {
-    r"'\\t' that cannot start": "indent with spaces",
+    r"'\t' that cannot start": "indent with spaces, YAML allows no tabs there",
     "cannot start any token": "put the value in quotes",
     "mapping values are not allowed": "put a value that holds a colon in quotes, or look at the indentation",
     "could not find expected ':'": "a key needs a colon, and the file may be cut off here",

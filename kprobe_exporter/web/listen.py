@@ -37,12 +37,23 @@ def bound_address(sock: socket.socket) -> str:
     return f"[{host}]:{port}" if sock.family == socket.AF_INET6 else f"{host}:{port}"
 
 
+def link(address: str) -> str:
+    """Return an address as a browser on this machine takes it, for one that ``bound_address`` returned."""
+    host, _, port = address.rpartition(":")
+    return f"localhost:{port}" if host in EVERYWHERE else address
+
+
+EVERYWHERE = ("[::]", "0.0.0.0")
+
+
 def _listen(address: str) -> socket.socket:
     match = _ADDRESS.fullmatch(address)
-    if not match or (port := int(match["port"])) > 65535:
+    if not match:
         raise UsageError(
             f"cannot listen on {address!r}: expected HOST:PORT, [IPV6]:PORT or :PORT, such as :10435"
         )
+    if (port := int(match["port"])) > 65535:
+        raise UsageError(f"cannot listen on {address!r}: a port is at most 65535, such as :10435")
     try:
         if match["ipv6"]:
             return _listen_ipv6(match["ipv6"], port)

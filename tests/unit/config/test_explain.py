@@ -87,7 +87,7 @@ def test_a_metric_is_of_one_kind(problems: Callable[[str], list[str]], kinds: st
         ("['kprobe:f', ¦3]", "attach[1]: an alternative is a text as kprobe:vfs_read"),
         ("['kprobe:f', {to: 'kprobe:¦'}]", "attach[1].to: the name of the function is missing"),
         ("[{to: 'kprobe:f'}, ¦{}]", "attach[1]: attach has `to` or `pair`, one of them"),
-        ("[{to: 'kprobe:f', ¦name: x}]", "attach[0].name: unknown key 'name', there is fetch, filter, pair,"),
+        ("[{to: 'kprobe:f', ¦name: x}]", "attach[0].name: unknown key 'name': write it beside"),
         ("¦3", "attach: attach is a text as kprobe:vfs_read, {to: …}, {pair: …}, or a list of these"),
         (r'¦"kprobe:f\nkprobe:g"', "attach: a newline cannot be written to the kernel"),
         (r'¦"kprobe:f\tg"', r"attach: a function's name cannot have '\t' here"),
@@ -137,3 +137,43 @@ probes:
         ["14:11", "probes[2].name"],
         ["16:5", "probes[2].name"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            P.format("¦where: return < 0"),
+            "probes[0].where: unknown key 'where': write it under `metrics`, as in",
+        ),
+        (
+            P.format("¦labels: [comm]"),
+            "probes[0].labels: unknown key 'labels': write it under `metrics`, as in",
+        ),
+        (
+            P.format("¦pair: {}"),
+            "probes[0].pair: unknown key 'pair': write it under `attach`, as in attach: {pair:",
+        ),
+        (P.format("¦from: 'kprobe:g'"), "probes[0].from: unknown key 'from': write it under `attach`, as in"),
+        (P.format("¦namespace: x"), "probes[0].namespace: unknown key 'namespace': write it under `global`"),
+        (f"{PROBE}¦max_series: 3", "max_series: unknown key 'max_series': write it under `global`"),
+        (f"{PROBE}¦attach: 'kprobe:g'", "attach: unknown key 'attach': write it under `probes`, as in"),
+        (
+            M.replace("¦", "").format("¦decode: errno"),
+            "decode: unknown key 'decode': write it under `labels`, as in",
+        ),
+        (
+            M.replace("¦", "").format("¦filter: a"),
+            "filter: unknown key 'filter': write it beside `attach`, it is the",
+        ),
+        (
+            M.replace("¦", "").format("labels: {a: {field: comm, ¦where: a}}"),
+            "where: unknown key 'where': write it",
+        ),
+    ],
+)
+def test_a_key_of_another_mapping(problems: Callable[[str], list[str]], text: str, expected: str) -> None:
+    text, place = marked(text)
+    [problem] = problems(text)
+    assert problem.startswith(f"{place}: ")
+    assert expected in problem

@@ -146,7 +146,10 @@ def test_the_first_of_a_duplicate_key_counts() -> None:
         (b"~: 1", "1:1: (file): a key is missing before the colon"),
         (b"a: %di", "1:4: (file): not valid YAML, found character '%' that cannot start any"),
         (b"a: b: c", "1:5: (file): not valid YAML, mapping values are not allowed here: put a"),
-        (b"a:\n\tb: c", "2:1: (file): not valid YAML, found character '\\t'"),
+        (
+            b"a:\n\tb: c",
+            "2:1: (file): not valid YAML, found character '\\t' that cannot start any token: indent",
+        ),
         (b"a: [1, 2", "1:9: (file): not valid YAML, expected ',' or ']', but got '<stream end>'"),
         (b'a: "b', "1:6: (file): not valid YAML, found unexpected end of stream: the file seems"),
         (b"a: 1\nb", "2:2: (file): not valid YAML, could not find expected ':': a key needs"),

@@ -1,6 +1,7 @@
 """Addresses that the server can listen on, and the error messages for the others."""
 
 import errno
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -9,7 +10,7 @@ import pytest
 
 from kprobe_exporter.errors import StartError
 from kprobe_exporter.web import listen as module
-from kprobe_exporter.web.listen import bound_address, listen
+from kprobe_exporter.web.listen import bound_address, link, listen
 
 needs_ipv6 = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
 
@@ -75,13 +76,31 @@ def test_several() -> None:
 @pytest.mark.parametrize(
     "address",
     [
-        *("", "10435", "localhost", "localhost:", ":x", ":65536", ":-1", "::1:10435", "[::1]"),
+        *("", "10435", "localhost", "localhost:", ":x", ":655360", ":-1", "::1:10435", "[::1]"),
         *("[::1]10435", "http://localhost:10435", "a b:1", ":1\n", ":٣", "[]:1", ":1_0", "*:"),
     ],
 )
 def test_bad_syntax(address: str) -> None:
     with pytest.raises(StartError, match="expected HOST:PORT"):
         listen([address])
+
+
+def test_a_port_that_is_none() -> None:
+    with pytest.raises(StartError, match=re.escape("cannot listen on ':65536': a port is at most 65535")):
+        listen([":65536"])
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("[::]:10435", "localhost:10435"),
+        ("0.0.0.0:80", "localhost:80"),
+        ("[::1]:10435", "[::1]:10435"),
+        ("192.0.2.1:10435", "192.0.2.1:10435"),
+    ],
+)
+def test_an_address_for_a_browser(address: str, shown: str) -> None:
+    assert link(address) == shown
 
 
 @pytest.mark.parametrize(
