@@ -38,7 +38,7 @@ from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.config.values import Config, Probe
 from kprobe_exporter.errors import KprobeExporterError, StartError, TracefsError
 from kprobe_exporter.labels.errno import name_of
-from kprobe_exporter.model.values import Snapshot
+from kprobe_exporter.model.values import Snapshot, summary
 from kprobe_exporter.plan import ProbePlan, Sample
 from kprobe_exporter.probing.event_source import PAGE_PARSER, set_up
 from kprobe_exporter.service.shutdown import Shutdown
@@ -152,7 +152,7 @@ class Agent:
                 *probe_families(self._config.settings.namespace, shown),
                 *numbers.families,
                 *agent_families(numbers, BUILD, read.at, age, successful=read.successful),
-                *off_families(shown),
+                *off_families(statuses),
                 *fault_families(self._interference.faults, self._interference.noticed),
                 self._audit.family(),
                 self._supervisor.overhead.family(probe.name for probe in probes),
@@ -249,7 +249,7 @@ class Agent:
         config = self._installer.expand(config)
         found = difference(old, config)
         before = {probe.name: probe for probe in self._probe_set.probes}
-        kept = {name for name in found.kept if before[name].state != "failed"}  # failed ones are tried again
+        kept = {name for name in found.kept if before[name].state != "down"}  # failed ones are tried again
         self._pipeline.prepare(config.probes)
         self._identities.configure(config)
         coming = [probe for probe in config.probes if probe.name not in kept]
@@ -269,8 +269,7 @@ class Agent:
         self._set_probes(probes, frozenset(f"{settings.namespace}_{name}" for name in found.reset))
         self._probe_set.prune()
         self._config = config
-        up = sum(probe.state == "up" for probe in probes)
-        log.info("%d of %d probes are up: %s", up, len(probes), found)
+        log.info("%s (%s)", summary((probe.name, probe.shown) for probe in probes), found)
 
     def _look(self) -> Observation:
         self._repair()
@@ -348,7 +347,7 @@ class Agent:
         return None
 
     def _put(self, old: ProbeState, new: ProbeState) -> None:
-        if new.state == "failed":
+        if new.state == "down":
             plan_again(old, new, self._plan)
         self._set_probes(tuple(new if probe is old else probe for probe in self._probe_set.probes))
 

@@ -173,12 +173,12 @@ class Interference:
         """Return repairs of probes whose pause is over: of those left alone, and of those not installed."""
         repairs = []
         for probe in probes:
-            if probe.state == "failed" and probe.unexpected:
+            if probe.state == "down" and probe.unexpected:
                 self._histories.setdefault(probe.name, _History())
             history = self._histories.get(probe.name)
             if history is None:
                 continue
-            if probe.state not in ("failed", "contested"):
+            if probe.state not in ("down", "contested"):
                 history.until = None
             elif history.until is None:
                 self._wait(history, now)

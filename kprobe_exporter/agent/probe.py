@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 from kprobe_exporter.agent.overhead import cost
 from kprobe_exporter.aggregate.numbers import Numbers
-from kprobe_exporter.model.values import ProbeSpec, ProbeStatus
+from kprobe_exporter.model.values import ProbeSpec, ProbeStatus, ShownState
 from kprobe_exporter.plan import ProbePlan, Sample
 from kprobe_exporter.probing.attach import Attached, each_hit_is_an_event, is_sampled
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 LOSSES = ("overrun", "commit_overrun", "dropped", "unparsed", "disabled", "sampled", "wiped")
 """The reasons for which a single event may be lost. A call or a pair may also be ``unpaired``."""
 
-State: TypeAlias = Literal["up", "failed", "disabled", "tripped", "contested"]
+State: TypeAlias = Literal["up", "down", "disabled", "tripped", "contested"]
 
 
 @dataclass(slots=True, eq=False)
@@ -26,7 +26,7 @@ class ProbeState:
     """
 
     plan: ProbePlan
-    state: State = "failed"
+    state: State = "down"
     reason: str = "not installed yet"
     attached: Attached | None = None
     unexpected: bool = False
@@ -70,7 +70,7 @@ class ProbeState:
         """Why it is down or which alternatives failed, for users; "" if there is nothing to say."""
         if self.sample is not None and self.state == "up":
             return f"{self.reason} {self.sampled_because}.".lstrip()
-        if self.state != "failed" or not self.older:
+        if self.state != "down" or not self.older:
             return self.reason
         counted = "only calls in processes that still run the file that was replaced are counted"
         return f"{self.reason.rstrip('.')}; {counted}."
@@ -78,7 +78,7 @@ class ProbeState:
     @property
     def absent(self) -> bool:
         """Return whether it is optional and failed: it then causes no warning, and has no ``kprobe_up``."""
-        return self.plan.probe.optional and self.state == "failed"
+        return self.plan.probe.optional and self.state == "down"
 
     @property
     def sampling(self) -> float | None:
@@ -86,6 +86,13 @@ class ProbeState:
         if not self.plan.probe.critical:
             return None
         return 1.0 if self.sample is None or self.attached is None else self.sample.ratio(self.attached.spec)
+
+    @property
+    def shown(self) -> ShownState:
+        """The state in the words that users see."""
+        if self.absent:
+            return "absent"
+        return "down" if self.state == "contested" else self.state
 
     @property
     def cost(self) -> float:
@@ -98,7 +105,7 @@ class ProbeState:
         first = self.plan.probe.attach[0].target
         return ProbeStatus(
             name=self.name,
-            state=self.state,
+            state=self.shown,
             kind=spec.kind if spec else first.kind.value,
             target=spec.target if spec else str(first),
             plan=spec.plan if spec else "",
@@ -111,14 +118,18 @@ class ProbeState:
             rates=rates,
             lost=_lost(self.attached, numbers) if self.attached else None,
             sampling=self.sampling,
+            optional=self.plan.probe.optional,
         )
 
     def complain(self) -> None:
         """Log why it is down, once while that is the same."""
-        quiet = (self.plan.probe.optional and not self.older) or self.explanation == self.logged
+        if self.explanation == self.logged:
+            return
         self.logged = self.explanation
-        level = logging.DEBUG if quiet else logging.WARNING
-        log.log(level, "the probe '%s' is down: %s", self.name, self.explanation)
+        if self.plan.probe.optional and not self.older:
+            log.info("the optional probe '%s' is absent: %s", self.name, self.explanation)
+        else:
+            log.warning("the probe '%s' is down: %s", self.name, self.explanation)
 
 
 def _lost(attached: Attached, numbers: Numbers) -> int | None:

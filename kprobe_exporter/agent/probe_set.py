@@ -74,7 +74,7 @@ class ProbeSet:
 
     def down(self) -> list[ProbeState]:
         """Return the probes that failed, without optional ones."""
-        return [probe for probe in self.probes if probe.state == "failed" and not probe.absent]
+        return [probe for probe in self.probes if probe.state == "down" and not probe.absent]
 
     def ready(self) -> str | None:
         """Return None if at least one works, else the reason why none does."""
@@ -85,13 +85,13 @@ class ProbeSet:
     def replace(self, probes: tuple[ProbeState, ...], reset: Collection[str] = ()) -> None:
         """Make these the only probes. The metrics ``reset`` begin at 0.
 
-        Current probes among them stay as they are. Of the new ones, those in the state ``failed`` are
+        Current probes among them stay as they are. Of the new ones, those in the state ``down`` are
         installed and enabled; what is ``older`` of them goes on. After any exception the agent cannot go on.
         """
         staying = set(probes) & set(self.probes)
         self._dismiss(probes)
         self._aggregator.redeclare([probe.plan.metrics for probe in probes], reset)
-        coming = [probe for probe in probes if probe not in staying and probe.state == "failed"]
+        coming = [probe for probe in probes if probe not in staying and probe.state == "down"]
         self._installer.install(coming, [probe for probe in probes if probe in staying])
         for probe in coming:
             self._attach(probe)

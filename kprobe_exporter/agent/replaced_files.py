@@ -59,7 +59,7 @@ class ReplacedFiles:
         It costs one stat(2) for each path, some 2 µs; up to 0.1 ms where the file is another one or unknown.
         A path that names no file now is looked at next time.
         """
-        watched = {one: list(_files(one)) for one in probes if one.state in ("up", "failed")}
+        watched = {one: list(_files(one)) for one in probes if one.state in ("up", "down")}
         files = {path: _file(path, inode) for places in watched.values() for path, inode in places}
         self._buckets = {path: bucket for path, bucket in self._buckets.items() if path in files}
         self._seen = {path: seen for path, seen in self._seen.items() if path in files}

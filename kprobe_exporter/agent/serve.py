@@ -10,7 +10,7 @@ from typing import NamedTuple
 from kprobe_exporter.agent.agent import Agent
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.errors import KprobeExporterError, StartError
-from kprobe_exporter.model.values import Snapshot
+from kprobe_exporter.model.values import Snapshot, summary
 from kprobe_exporter.service.sdnotify import Systemd
 from kprobe_exporter.service.shutdown import Shutdown
 from kprobe_exporter.service.watchdog import Watchdog
@@ -73,7 +73,7 @@ def serve(
         def reload() -> str | None:
             systemd.reloading()
             reason = agent.reload(read)
-            systemd.ready(summary(agent.snapshot()) if reason is None else f"not reloaded: {reason}")
+            systemd.ready(_status(agent.snapshot()) if reason is None else f"not reloaded: {reason}")
             return reason
 
         app = create_app(
@@ -94,7 +94,7 @@ def serve(
             everywhere = ", on all addresses" if link(address) != address else ""
             path = options.telemetry_path
             log.info("serving metrics at %s://%s%s%s", scheme, link(address), path, everywhere)
-        watchdog = Watchdog(systemd, agent.vitals(), lambda: summary(agent.snapshot()))
+        watchdog = Watchdog(systemd, agent.vitals(), lambda: _status(agent.snapshot()))
         stack.callback(watchdog.close)
         watchdog.start()
         while not stop.wait():
@@ -106,9 +106,6 @@ def serve(
         raise StartError(f"a background thread failed: {agent.error!r}.") from agent.error
 
 
-def summary(snapshot: Snapshot) -> str:
+def _status(snapshot: Snapshot) -> str:
     """Return the state of the probes in one line, for systemd."""
-    down = [probe.name for probe in snapshot.probes if probe.state == "failed"]
-    up = sum(probe.state == "up" for probe in snapshot.probes)
-    line = f"{up} of {len(snapshot.probes)} probes are up"
-    return f"{line}; down: {', '.join(down)}" if down else line
+    return summary((probe.name, probe.state) for probe in snapshot.probes)

@@ -59,6 +59,12 @@ def off_families(probes: Sequence[ProbeStatus]) -> tuple[Family, ...]:
             {(probe.name,): float(probe.state == "disabled") for probe in probes},
         ),
         _gauge(
+            f"{PREFIX}_probe_absent",
+            "1 if the probe is optional and this kernel cannot have it.",
+            ("probe",),
+            {(probe.name,): float(probe.state == "absent") for probe in probes if probe.optional},
+        ),
+        _gauge(
             f"{PREFIX}_probe_sampling_ratio",
             "Share of threads whose events a critical probe records: 1, or less while it exceeds a limit.",
             ("probe",),

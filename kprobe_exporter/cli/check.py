@@ -13,7 +13,7 @@ from kprobe_exporter.cli.options import tracefs_option
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.diagnose.changeable_paths import changeable
-from kprobe_exporter.diagnose.dry_run import DryRunRow, look
+from kprobe_exporter.diagnose.dry_run import DryRunRow, look, verdict
 from kprobe_exporter.errors import UsageError, one_line
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.service import logs
@@ -22,7 +22,7 @@ from kprobe_exporter.tracefs.mount import mounted
 SHOWN = {
     "up": ("up", "green"),
     "down": ("down", "red"),
-    "unsure": ("to be tried", "yellow"),
+    "unsure": ("unsure", "yellow"),
     "disabled": ("disabled", "cyan"),
     "absent": ("absent", "cyan"),
 }
@@ -90,10 +90,7 @@ def table(rows: list[DryRunRow]) -> str:
         first, *others = map(one_line, row.why or ("",))
         lines.append(_line(found, widths, first, SHOWN[row.state][1]))
         lines += [_line([""] * len(widths), widths, other) for other in others]
-    down = [row.probe for row in rows if row.state == "down"]
-    up = sum(row.state == "up" for row in rows)
-    verdict = f"{up} of {_count(len(rows), 'probe')} would be up"
-    return "\n".join([*lines, "", verdict + (f"; down: {', '.join(down)}" if down else "")])
+    return "\n".join([*lines, "", verdict(rows)])
 
 
 def _line(cells: Sequence[str], widths: list[int], last: str, color: str | None = None) -> str:

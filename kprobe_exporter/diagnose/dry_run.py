@@ -5,14 +5,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 from kprobe_exporter.config.values import Config, Probe
-from kprobe_exporter.errors import ProbeRefused, TracefsError
+from kprobe_exporter.errors import ProbeRefused, TracefsError, one_line
 from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.grammar.target import Kind, Target, parse_target
 from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.model.values import ProbeSpec, Unsupported
+from kprobe_exporter.model.values import ProbeSpec, ShownState, Unsupported, summary
 from kprobe_exporter.plan import JoinedSpec, Kernel, ProbePlan, plan_probe
 from kprobe_exporter.plan.sharing import cannot_share
 from kprobe_exporter.probing.event_source import choose
@@ -24,16 +23,13 @@ from kprobe_exporter.tracefs.files import ReadOnlyTracefs, Tracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import not_built
 
-State: TypeAlias = Literal["up", "down", "unsure", "disabled", "absent"]
-"""``unsure``: only an attempt would tell. ``absent``: the probe is optional and cannot be attached."""
-
 
 @dataclass(frozen=True, slots=True)
 class DryRunRow:
     """How one probe would be attached. ``plan`` is empty for one that would not be."""
 
     probe: str
-    state: State
+    state: ShownState
     kind: str
     target: str
     plan: str
@@ -52,6 +48,11 @@ class Known:
     function: Callable[[Target], Answer]
     eprobes: Answer
     near: Callable[[Target], str]
+
+
+def verdict(rows: Iterable[DryRunRow]) -> str:
+    """Return in one line how many probes would be up, and which would not."""
+    return summary(((one_line(row.probe), row.state) for row in rows), "would be up")
 
 
 def look(config: Config, tracefs: Path, root: Path = Path("/")) -> list[DryRunRow]:
@@ -151,7 +152,11 @@ def _judge_one(spec: ProbeSpec, known: Known, taken: Iterable[ProbeSpec]) -> Ans
 
 
 def _row(
-    plan: ProbePlan, state: State, spec: ProbeSpec | JoinedSpec | None, note: str, refused: dict[str, str]
+    plan: ProbePlan,
+    state: ShownState,
+    spec: ProbeSpec | JoinedSpec | None,
+    note: str,
+    refused: dict[str, str],
 ) -> DryRunRow:
     first = plan.probe.attach[0].target
     kind, target = (spec.kind, spec.target) if spec else (first.kind.value, str(first))

@@ -1,6 +1,6 @@
 """The frozen values that the stages hand to each other: probes, events, batches, snapshots."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard
@@ -365,6 +365,16 @@ class Family(NamedTuple):
     samples: Mapping[LabelValues, float | HistogramValue]
 
 
+ShownState: TypeAlias = Literal["up", "down", "tripped", "unsure", "absent", "disabled"]
+"""What users see of a probe, in the log, on the status page, in systemd and in ``check --live``.
+
+``absent``: it is optional, and this kernel cannot have it. ``unsure``: only an attempt would tell.
+"""
+
+WANTED: tuple[ShownState, ...] = ("up", "down", "tripped", "unsure")
+NOT_UP: tuple[ShownState, ...] = ("down", "tripped", "unsure", "absent", "disabled")
+
+
 @dataclass(frozen=True, slots=True)
 class ProbeStatus:
     """A probe as the status page shows it. ``hits`` and ``misses`` are None where they are not counted.
@@ -372,10 +382,11 @@ class ProbeStatus:
     ``because`` says in one clause why this plan was chosen. ``rates`` are the last hits per second, oldest
     first. ``lost`` is an upper bound of its lost events, None if that is unknown or the probe has no events.
     ``sampling`` is the share of threads whose events are recorded, None if the probe is not critical.
+    ``optional``: it may be ``absent``.
     """
 
     name: str
-    state: Literal["up", "failed", "disabled", "tripped", "contested"]
+    state: ShownState
     kind: str
     target: str
     plan: str
@@ -388,6 +399,28 @@ class ProbeStatus:
     rates: tuple[float, ...] = ()
     lost: int | None = None
     sampling: float | None = None
+    optional: bool = False
+
+
+def summary(probes: Iterable[tuple[str, ShownState]], are_up: str = "are up") -> str:
+    """Return in one line how many probes are up, and which are not; ``probes`` are names with states.
+
+    Probes that are off on purpose, absent or disabled, are named and not counted.
+    """
+    names: dict[ShownState, list[str]] = {}
+    for name, state in probes:
+        names.setdefault(state, []).append(name)
+    up, wanted = len(names.get("up", ())), sum(len(names.get(state, ())) for state in WANTED)
+    others = [f"{state}: {_some(names[state])}" for state in NOT_UP if state in names]
+    return "; ".join([f"{up} of {wanted} probes {are_up}", *others])
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+MOST_NAMED = 20
 
 
 class Snapshot(NamedTuple):

@@ -37,8 +37,8 @@ small { display: block }
 code { font: 13px ui-monospace, monospace }
 .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums }
 .state { font-weight: 600; white-space: nowrap }
-.up .state { color: var(--good) } .failed .state { color: var(--bad) } .disabled .state { color: var(--dim) }
-.tripped .state, .contested .state { color: var(--warn) }
+.up .state { color: var(--good) } .down .state { color: var(--bad) }
+.disabled .state, .absent .state { color: var(--dim) } .tripped .state { color: var(--warn) }
 .rate { display: grid; grid-template-columns: 5rem minmax(max-content, 1fr); gap: .6rem }
 .rate i { grid-column: 2; align-self: baseline; text-align: right }
 .rate i { font-style: normal; font-variant-numeric: tabular-nums }

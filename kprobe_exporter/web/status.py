@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from html import escape
 
-from kprobe_exporter.model.values import Family, ProbeStatus, Snapshot
+from kprobe_exporter.model.values import WANTED, Family, ProbeStatus, Snapshot
 from kprobe_exporter.web.page import SCRIPT, STYLE
 
 LOST = "kprobe_exporter_events_lost_total"
@@ -54,8 +54,14 @@ def render_status(snapshot: Snapshot, telemetry_path: str) -> bytes:
 
 
 def _title(snapshot: Snapshot) -> str:
-    up = sum(probe.state == "up" for probe in snapshot.probes)
-    return f"{up} of {len(snapshot.probes)} probes up · kprobe_exporter"
+    up, wanted = _up(snapshot)
+    return f"{up} of {wanted} probes up · kprobe_exporter"
+
+
+def _up(snapshot: Snapshot) -> tuple[int, int]:
+    """Return how many probes are up, and how many are meant to be."""
+    states = [probe.state for probe in snapshot.probes]
+    return states.count("up"), sum(state in WANTED for state in states)
 
 
 def _version(snapshot: Snapshot) -> str:
@@ -65,10 +71,10 @@ def _version(snapshot: Snapshot) -> str:
 def _summary(snapshot: Snapshot) -> str:
     """Render the tiles: probes up, hits a second, events lost, and the age of the kernel's counts if old."""
     probes = snapshot.probes
-    up = sum(probe.state == "up" for probe in probes)
+    up, wanted = _up(snapshot)
     lost = {labels[0]: n for labels, n in _samples(snapshot, LOST).items() if n}
     tiles = [
-        _tile(f"{up} of {len(probes)}", "probes up", "good" if up == len(probes) else "bad"),
+        _tile(f"{up} of {wanted}", "probes up", "good" if up == wanted else "bad"),
         _tile(_rate(sum(probe.rates[-1] for probe in probes if probe.rates)), "hits a second"),
         _tile(
             _count(sum(lost.values())),

@@ -70,7 +70,7 @@ PROBES = (
         *("a metric takes 'path'", "Removing a file", tuple(rate * 100_000 for rate in COURSE), 506),
     ),
     ProbeStatus(
-        *("fsync", "failed", "call", "call:do_fsync", "", "call:do_fsync: the compiler inlined it."),
+        *("fsync", "down", "call", "call:do_fsync", "", "call:do_fsync: the compiler inlined it."),
         *(None, None, 0),
     ),
     ProbeStatus(

@@ -84,7 +84,7 @@ def test_who_insists_is_left_for_a_while(machine: Watched, caplog: pytest.LogCap
         machine.look()
     assert machine.value("kprobe_up", "open") == 0
     [status] = [s for s in machine.agent.snapshot().probes if s.name == "open"]
-    assert status.state == "contested"
+    assert status.state == "down"
     assert status.reason == (
         "another process disabled it in the agent's instance, 4 times within 60 s: it is left alone for 10 s"
     )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kprobe_exporter.agent.probe import LOSSES, ProbeState
 from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.model.aggregation import Where
-from kprobe_exporter.model.values import Layout, Plan, ProbeSpec
+from kprobe_exporter.model.values import Layout, Plan, ProbeSpec, ShownState, summary
 from kprobe_exporter.plan import JoinedSpec, ProbePlan
 from kprobe_exporter.probing.attach import Attached
 from kprobe_exporter.tracefs.probes import Installed
@@ -46,7 +46,9 @@ def lost(
     part = cast("Installed", SimpleNamespace(counted_by_kernel=by_kernel, spec=event))
     attached = None if spec is None else Attached(spec, (part,))
     target = SimpleNamespace(kind=SimpleNamespace(value="kprobe"))
-    probe = SimpleNamespace(name=NAME, help="", critical=False, attach=[SimpleNamespace(target=target)])
+    probe = SimpleNamespace(
+        name=NAME, help="", critical=False, optional=False, attach=[SimpleNamespace(target=target)]
+    )
     state = ProbeState(cast("ProbePlan", SimpleNamespace(probe=probe)), "up", "", attached)
     return state.status(Numbers((), {NAME: hits}, {}, {NAME: events}, reasons, {}, {}, 0)).lost
 
@@ -103,3 +105,11 @@ def test_it_is_no_less_than_what_was_lost(came: int, missing: int, others: int) 
     on_record = lost(single(), came + missing, came, overrun=missing + others)
     assert on_record is not None
     assert on_record >= missing
+
+
+def test_the_line_that_says_which_probes_are_up() -> None:
+    states: list[tuple[str, ShownState]] = [("a", "up"), ("b", "down"), ("c", "up"), ("d", "absent")]
+    assert summary(states) == "2 of 3 probes are up; down: b; absent: d"
+    assert summary([("a", "up")]) == "1 of 1 probes are up"
+    many: list[tuple[str, ShownState]] = [(f"p{number}", "down") for number in range(23)]
+    assert summary(many).endswith("p18, p19 and 3 more")

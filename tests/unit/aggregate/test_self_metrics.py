@@ -7,7 +7,7 @@ from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.values import Batch, Family, KernelCounts, ProbeStatus
 
 UP = ProbeStatus("open", "up", "kretprobe", "kretprobe:do_sys_openat2", "events", "", 1, 0, 1)
-FAILED = ProbeStatus("gone", "failed", "kprobe", "kprobe:gone", "events", "no such function", None, None, 0)
+FAILED = ProbeStatus("gone", "down", "kprobe", "kprobe:gone", "events", "no such function", None, None, 0)
 DISABLED = ProbeStatus("off", "disabled", "kprobe", "kprobe:off", "events", "", None, None, 0)
 
 

@@ -33,6 +33,6 @@ SNAPSHOT = Snapshot(
     ),
     probes=(
         ProbeStatus("open", "up", "kretprobe", "do_sys_openat2", "events", "", 23, 0, 23, lost=0),
-        ProbeStatus(HOSTILE, "failed", "kprobe", HOSTILE, HOSTILE, HOSTILE, None, None, 0, HOSTILE),
+        ProbeStatus(HOSTILE, "down", "kprobe", HOSTILE, HOSTILE, HOSTILE, None, None, 0, HOSTILE),
     ),
 )

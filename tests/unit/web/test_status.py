@@ -67,7 +67,7 @@ def test_every_probe_has_its_row() -> None:
         *("–|", "23|", "0|", "23|", "0|"),  # noqa: RUF001
     ]
     assert bad == [
-        *(f"{HOSTILE}|", "failed|", f"{HOSTILE}|kprobe|", f"{HOSTILE}|"),
+        *(f"{HOSTILE}|", "down|", f"{HOSTILE}|kprobe|", f"{HOSTILE}|"),
         *("–|",) * 5,  # noqa: RUF001
     ]
     assert page.cells[27:] == [f"{HOSTILE}|", f"{HOSTILE}|"]
@@ -75,7 +75,7 @@ def test_every_probe_has_its_row() -> None:
 
 
 def test_sentences_stand_below_what_they_explain() -> None:
-    one = ProbeStatus("p", "failed", "k", "t", "events", "a <reason>", 1, 0, 1, "takes <comm>", "my <help>")
+    one = ProbeStatus("p", "down", "k", "t", "events", "a <reason>", 1, 0, 1, "takes <comm>", "my <help>")
     page = page_of(one)
     assert '<td data-name="Probe" rowspan="3"><b>p</b><small>my &lt;help&gt;</small></td>' in page
     assert '<td data-name="State" rowspan="2">' in page
