@@ -56,7 +56,7 @@ class SwitchLosses:
             if not sampled:
                 lost = min(ledger.hits[name] - before[name], lost)
             if lost > 0:
-                self._aggregator.lose(SAMPLED if sampled else REASON, lost)
+                self._aggregator.lose(SAMPLED if sampled else REASON, lost, name)
 
 
 def _untold(ledger: Ledger, name: str) -> int:

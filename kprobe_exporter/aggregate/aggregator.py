@@ -40,6 +40,9 @@ from kprobe_exporter.model.values import (
     Record,
 )
 
+MOST_OWNERS = 1024
+"""Detached layouts whose probe is remembered: what is left of their calls is counted after they have gone."""
+
 
 @dataclass(slots=True)
 class _Attached:
@@ -100,6 +103,7 @@ class Aggregator:
         self._handlers: dict[int, Callable[[Record], None]] = {}
         self._lost: defaultdict[str, Accumulator] = defaultdict(Accumulator)
         self._lost_here: Counter[str] = Counter()
+        self._owners: dict[int, str] = {}  # the probes of layouts, also of those that were detached lately
         self._decode_failures: Counter[str] = Counter()
         self._buffer_bytes = 0
 
@@ -156,6 +160,12 @@ class Aggregator:
             filtered = residual_filter is not None
             self._attached[layout.layout_id] = _Attached(layout.probe, sums, takes, deltas, filtered, joined)
             self._handlers[layout.layout_id] = sums.add
+            self._owners[layout.layout_id] = layout.probe
+            if len(self._owners) > MOST_OWNERS + len(self._attached):
+                oldest = next(one for one in self._owners if one not in self._attached)
+                del self._owners[oldest]
+            if joined:
+                probe.lost["unpaired"] += 0  # the series is there from the start
             probe.counted_here = count_hits
 
     def detach(self, layout: Layout) -> None:
@@ -237,10 +247,11 @@ class Aggregator:
                 if (attached := self._attached.get(layout_id)) is not None:
                     attached.begun += number
             self._take(chain(batch.tallies, batch.refused))
-            lost = {"unparsed": unparsed, "unpaired": batch.unpaired, "table_full": batch.table_full}
-            for reason, number in lost.items():
-                if number:
-                    self._lost_here[reason] += number
+            if unparsed:
+                self._lost_here["unparsed"] += unparsed
+            for reason, numbers in (("unpaired", batch.unpaired), ("table_full", batch.table_full)):
+                for layout_id, number in numbers.items():
+                    self._lose(reason, number, self._owners.get(layout_id))
 
     def _add_up(self, layout_id: int) -> None:
         """Take the sums over the records of a layout."""
@@ -259,12 +270,17 @@ class Aggregator:
             else:
                 for reason, number in (("negative", one.negative), ("unreadable", one.unreadable)):
                     if number:
-                        self._lost_here[reason] += number
+                        self._lose(reason, number, self._owners.get(one.layout_id))
 
-    def lose(self, reason: str, number: int) -> None:
-        """Count lost events that no other counter reports."""
+    def lose(self, reason: str, number: int, probe: str | None = None) -> None:
+        """Count lost events that no other counter reports, of this probe if that is known."""
         with self._lock:
-            self._lost_here[reason] += number
+            self._lose(reason, number, probe)
+
+    def _lose(self, reason: str, number: int, probe: str | None) -> None:
+        self._lost_here[reason] += number
+        if probe in self._probes:
+            self._probes[probe].lost[reason] += number
 
     def exemplify(self, probe: str, exemplar: Exemplar) -> None:
         """Make an exported call the exemplar of its bucket in the probe's durations."""
@@ -313,6 +329,11 @@ class Aggregator:
                 events=events,
                 lost=lost,
                 overflows={name: metric.series.overflowed for name, metric in self._metrics.items()},
+                lost_of={
+                    (name, reason): number
+                    for name, probe in self._probes.items()
+                    for reason, number in probe.lost.items()
+                },
                 decode_failures=dict(self._decode_failures),
                 buffer_bytes=self._buffer_bytes,
             )

@@ -35,7 +35,8 @@ class HistDeltas:
         for table, reading in zip(self._tables, readings, strict=True):
             added, dropped = table.seen(reading)
             passed += added
-            batch.table_full += dropped
+            if dropped:
+                batch.table_full[self._layout_id] += dropped
             for row in table.grown(reading):
                 for feed in table.feeds:
                     increase = feed(row)

@@ -55,7 +55,7 @@ class ByStack:
         self.begun += 1
         place = of(first)
         if place is None:
-            self._opened.unpaired += 1
+            self._opened.unpaired[self._layout_id] += 1
         else:
             key = (self._layout_id, first[TID], place >> REGION)
             self._opened.put(key, place, first)
@@ -66,17 +66,17 @@ class ByStack:
         """Join a second half with its first half; None if that is missing or in doubt."""
         read, opened = of(second), self._opened
         if read is None:
-            opened.unpaired += 1
+            opened.unpaired[self._layout_id] += 1
             return None
         place = read - self._distance
         key = (self._layout_id, second[TID], place >> REGION)
         calls = opened.lists.get(key)
         if calls is None or (calls[-1][0] != place and not self._uncover(key, read, second[TIME])):
-            opened.unpaired += 1
+            opened.unpaired[self._layout_id] += 1
             return None
         if len(calls) > 1 and calls[-2][0] < read:
             # The enclosing call lies below the stack pointer too, so it has returned: the distance is wrong.
-            opened.unpaired += 1
+            opened.unpaired[self._layout_id] += 1
             opened.drop(key, above(calls, read - 1))
             return None
         self._matched += 1
@@ -126,7 +126,7 @@ class ByValue:
         self.begun += 1
         key, opened = (self._layout_id, *of(first)), self._opened
         if None in key:
-            opened.unpaired += 1
+            opened.unpaired[self._layout_id] += 1
         else:
             opened.put(key, -len(opened.lists.get(key, ())) if self._nested else 0, first)
 
@@ -135,7 +135,8 @@ class ByValue:
         key, opened = (self._layout_id, *of(second)), self._opened
         if key in opened.lists:
             return self._make(opened.pop(key), second)
-        opened.unpaired += self._nested
+        if self._nested:
+            opened.unpaired[self._layout_id] += 1
         return None
 
 
@@ -165,7 +166,7 @@ def joiner(join: Join, opened: OpenCalls) -> Make:
         if now > opened.next_loss:
             opened.advance(now)
         if begun < opened.broken_until or begun > now:
-            opened.unpaired += 2
+            opened.unpaired[layout_id] += 2
             return None
         return picks[first[LAYOUT_ID]]((*first, *second, layout_id, now - begun, None))
 

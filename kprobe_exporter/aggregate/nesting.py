@@ -64,8 +64,8 @@ class NestedCalls(OpenCalls):
             self._forget(first)
         return first
 
-    def _leave(self, ended: list[tuple[int, Record]]) -> None:
-        super()._leave(ended)
+    def _leave(self, key: Key, ended: list[tuple[int, Record]]) -> None:
+        super()._leave(key, ended)
         for _, first in ended:
             self._forget(first)
 

@@ -1,5 +1,6 @@
 """The numbers of probes and metrics, and how they are copied into families."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -56,7 +57,8 @@ class ProbeNumbers:
     ``hits`` and ``misses`` are the kernel's; ``kernel_hits`` and ``kernel_misses`` say whether it counts
     them. ``counted_here``: the agent counts its events as hits. ``early`` are events that were recorded while
     the kernel did not count hits yet, or no longer (see `tracefs.hist.HitCounter`). ``hits_before`` and
-    ``events_before`` are those of layouts that are detached by now.
+    ``events_before`` are those of layouts that are detached by now. ``lost`` are losses by reason, where the
+    probe is known.
     """
 
     metrics: ProbeMetrics
@@ -71,6 +73,7 @@ class ProbeNumbers:
     early: int = 0
     hits_before: int = 0
     events_before: int = 0
+    lost: Counter[str] = field(default_factory=Counter)
 
 
 class Ledger(NamedTuple):
@@ -93,7 +96,10 @@ class Arrivals(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """A copy of all numbers at one moment; ``hits`` and ``misses`` lack the probes without such a count."""
+    """A copy of all numbers at one moment; ``hits`` and ``misses`` lack the probes without such a count.
+
+    ``lost`` is by reason, ``lost_of`` by probe and reason, as far as the probe is known.
+    """
 
     families: tuple[Family, ...]
     hits: dict[str, int]
@@ -103,6 +109,7 @@ class Numbers(NamedTuple):
     overflows: dict[str, int]
     decode_failures: dict[str, int]
     buffer_bytes: int
+    lost_of: Mapping[tuple[str, str], int] = {}
 
 
 def built_in(

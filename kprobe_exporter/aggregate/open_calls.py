@@ -1,5 +1,6 @@
 """The open first halves of calls and pairs, and the losses that make it unsafe to join them."""
 
+from collections import Counter
 from heapq import heappop, heappush
 from itertools import islice
 from typing import Any, TypeAlias
@@ -20,13 +21,15 @@ class OpenCalls:
 
     ``lists`` holds them by the values that they share with their second halves, each after its place on the
     stack. No list is empty, and places fall along it; by ``key`` they are all 0, so there is one entry.
+    ``unpaired`` counts halves by the joined layout_id.
     """
 
     __slots__ = ("_losses", "_most", "broken_until", "lists", "next_loss", "number", "unpaired")
 
     def __init__(self, most: int) -> None:
         self.lists: dict[Key, list[tuple[int, Record]]] = {}
-        self.number = self.unpaired = 0
+        self.number = 0
+        self.unpaired: Counter[int] = Counter()
         self.broken_until, self.next_loss = -NEVER, NEVER
         self._most = most
         self._losses: list[tuple[int, int]] = []
@@ -59,7 +62,7 @@ class OpenCalls:
     def drop(self, key: Key, left: int = 0) -> None:
         """Drop all but the first ``left`` of a list, and count them as unpaired."""
         calls = self.lists[key]
-        self._leave(calls[left:])
+        self._leave(key, calls[left:])
         del calls[left:]
         if not calls:
             del self.lists[key]
@@ -70,7 +73,7 @@ class OpenCalls:
         ended: list[tuple[int, Record]] = []
         for call in self.lists[key]:
             (later if call[1][TIME] > time else ended).append(call)
-        self._leave(ended)
+        self._leave(key, ended)
         if later:
             self.lists[key] = later
         else:
@@ -93,10 +96,11 @@ class OpenCalls:
             self.drop(new)
         self.lists[new] = self.lists.pop(key)
 
-    def _leave(self, ended: list[tuple[int, Record]]) -> None:
+    def _leave(self, key: Key, ended: list[tuple[int, Record]]) -> None:
         """Count these calls as no longer open, and as unpaired if the thread made them."""
         self.number -= len(ended)
-        self.unpaired += sum(first[LAYOUT_ID] != INHERITED for _, first in ended)
+        if own := sum(first[LAYOUT_ID] != INHERITED for _, first in ended):
+            self.unpaired[key[0]] += own
 
     def tell(self, loss: Loss) -> None:
         losses = self._losses

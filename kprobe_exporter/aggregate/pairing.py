@@ -151,8 +151,9 @@ class Pairing:
             if way.begun:
                 batch.begun[layout_id] = way.begun
                 way.begun = 0
-        batch.unpaired += opened.unpaired
-        opened.unpaired = 0
+        if opened.unpaired:
+            batch.unpaired.update(opened.unpaired)
+            opened.unpaired.clear()
         return batch
 
     def _open_calls(self) -> NestedCalls:

@@ -111,6 +111,13 @@ def agent_families(
             "reason",
             lost,
         ),
+        Family(
+            f"{PREFIX}_probe_events_lost_total",
+            "counter",
+            "Of these losses, those for which the probe is known.",
+            ("probe", "reason"),
+            {(probe, reason): number for (probe, reason), number in numbers.lost_of.items()},
+        ),
         _counter(
             f"{PREFIX}_series_overflow_total",
             "Events counted in the overflow label set, since the metric had too many.",

@@ -1,5 +1,6 @@
 """The frozen values that the stages hand to each other: probes, events, batches, snapshots."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -139,8 +140,8 @@ class Batch:
 
     ``losses`` say when events went missing. A reader of pages delivers a loss before any record later than
     its start; a reader of text, only where the next event of that CPU is printed. ``unpaired`` counts
-    the events that belong to a pair whose other half is missing, ``table_full`` those that found no room in
-    a hist table.
+    the events that belong to a pair whose other half is missing, by the joined layout's id; ``table_full``
+    those that found no room in a hist table, by layout_id.
     """
 
     records: list[Record] = field(default_factory=list)
@@ -153,8 +154,8 @@ class Batch:
     lost: int = 0
     stacks: list[tuple[Record, tuple[bytes, ...]]] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
-    unpaired: int = 0
-    table_full: int = 0
+    unpaired: Counter[int] = field(default_factory=Counter)
+    table_full: Counter[int] = field(default_factory=Counter)
 
 
 STACK_POINTER = "stack_pointer"

@@ -68,9 +68,9 @@ def outcome(join: Join, *records: Record) -> tuple[list[int], int, int]:
     together, apart = followed(join), followed(join)
     batch = together.pair(Batch(list(records)))
     batches = [apart.pair(Batch([record])) for record in records]
-    found = [record[6] for record in batch.records], batch.unpaired, together.open
+    found = [record[6] for record in batch.records], batch.unpaired.total(), together.open
     single = [record[6] for each in batches for record in each.records]
-    assert (single, sum(each.unpaired for each in batches), apart.open) == found
+    assert (single, sum(each.unpaired.total() for each in batches), apart.open) == found
     return found
 
 
@@ -99,7 +99,7 @@ def test_a_pair_by_another_key_does_not_end_with_a_thread() -> None:
 def test_a_new_thread_has_no_calls_of_an_earlier_one(kind: str) -> None:
     """The exit of the earlier one is in the same batch, or was not recorded."""
     unseen = followed(KINDS[kind])
-    assert unseen.pair(Batch([entry(1), started(5, 7, CLONE_VM, parent=3)])).unpaired == 1
+    assert unseen.pair(Batch([entry(1), started(5, 7, CLONE_VM, parent=3)])).unpaired.total() == 1
     assert unseen.pair(Batch([ret(9)])).records == []
     assert outcome(KINDS[kind], entry(1), exited(3), started(5, 7, CLONE_VM, parent=3), ret(9))[0] == []
 
@@ -159,4 +159,4 @@ def test_keys_of_threads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     halves = [half for tid in range(1, 100) for half in (entry(2 * tid, tid=tid), ret(2 * tid + 1, tid=tid))]
     assert len(pairing.pair(Batch([entry(1, tid=500), *halves, started(900, 501, parent=500)])).records) == 99
     assert pairing.open == 2
-    assert pairing.pair(Batch([ret(901, tid=501)])).unpaired == 0
+    assert pairing.pair(Batch([ret(901, tid=501)])).unpaired.total() == 0

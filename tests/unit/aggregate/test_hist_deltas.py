@@ -1,6 +1,7 @@
 """Growing hist tables become counters that never decrease: differences, buckets and typed keys."""
 
 import itertools
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -61,9 +62,9 @@ def test_what_happened_since() -> None:
     assert made.since([reading(first)]) == Batch(arrived={3: 0})
     batch = made.since([reading({**first, (b"b", 5): (3, 15)}, dropped=7)])
     assert batch.tallies == [Tally(3, 0, (5, b"b"), 2, 5)]
-    assert (batch.arrived, batch.table_full) == ({3: 2}, 7)
+    assert (batch.arrived, batch.table_full) == ({3: 2}, Counter({3: 7}))
     assert made.since([reading({**first, (b"b", 5): (3, 15)}, dropped=9)]) == Batch(
-        arrived={3: 0}, table_full=2
+        arrived={3: 0}, table_full=Counter({3: 2})
     )
 
 

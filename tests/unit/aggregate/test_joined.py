@@ -1,6 +1,7 @@
 """Records of calls and pairs: their durations in seconds, their hits, and the unpaired events."""
 
 from bisect import bisect_left
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -188,7 +189,7 @@ def test_what_it_returned() -> None:
 
 def test_an_event_is_one_that_was_joined() -> None:
     made = aggregator()
-    made.consume(Batch([joined(1), joined(2)], arrived={1: 5, 2: 1}, unpaired=4))
+    made.consume(Batch([joined(1), joined(2)], arrived={1: 5, 2: 1}, unpaired=Counter({3: 4})))
     assert made.copy().events == {"read": 2}
 
 
@@ -257,9 +258,21 @@ def test_a_probe_that_did_not_come_up_has_no_hits() -> None:
 def test_what_has_no_other_half_is_lost() -> None:
     made = aggregator()
     assert "unpaired" not in made.copy().lost
-    made.consume(Batch(unpaired=3))
-    made.consume(Batch([joined(1)], unpaired=2, unparsed=1))
+    made.consume(Batch(unpaired=Counter({3: 3})))
+    made.consume(Batch([joined(1)], unpaired=Counter({3: 1, 77: 1}), unparsed=1))
     assert made.copy().lost == {"unpaired": 5, "unparsed": 1}
+    assert made.copy().lost_of == {("read", "unpaired"): 4}  # nothing is known of the layout 77
+
+
+def test_what_is_left_of_a_removed_layout_is_its_probes_loss() -> None:
+    made = aggregator()
+    assert made.copy().lost_of == {("read", "unpaired"): 0}  # from the start
+    made.detach(JOINED)
+    made.consume(Batch(unpaired=Counter({3: 2})))
+    assert made.copy().lost_of == {("read", "unpaired"): 2}
+    made.redeclare([])
+    made.consume(Batch(unpaired=Counter({3: 2})))
+    assert (made.copy().lost_of, made.copy().lost) == ({}, {"unpaired": 4})
 
 
 @given(st.lists(st.lists(st.integers(0, 2**40), max_size=5), max_size=5))

@@ -1,5 +1,7 @@
 """Two events become one record or are counted as unpaired: examples."""
 
+from collections import Counter
+
 import pytest
 
 from kprobe_exporter.aggregate.matching import FARTHEST
@@ -50,7 +52,7 @@ def switch(time: int, pid: int | None) -> Record:
 
 def paired(pairing: Pairing, *records: Record, losses: tuple[Loss, ...] = ()) -> tuple[list[Record], int]:
     batch = pairing.pair(Batch(list(records), losses=list(losses)))
-    return batch.records, batch.unpaired
+    return batch.records, batch.unpaired.total()
 
 
 def durations(join: Join, *records: Record, losses: tuple[Loss, ...] = ()) -> tuple[list[int], int, int]:
@@ -85,10 +87,10 @@ def test_a_joined_record_stands_where_its_second_half_was() -> None:
 
 
 def test_the_batch_is_the_same_and_the_rest_of_it_stays() -> None:
-    batch = Batch([entry(1)], lost=3, losses=[Loss(0, 5, 6)], unparsed=2, unpaired=4)
+    batch = Batch([entry(1)], lost=3, losses=[Loss(0, 5, 6)], unparsed=2, unpaired=Counter({9: 4}))
     pairing = Pairing([BY_STACK])
     assert pairing.pair(batch) is batch
-    expected = Batch([], lost=3, losses=[Loss(0, 5, 6)], unparsed=2, unpaired=4)
+    expected = Batch([], lost=3, losses=[Loss(0, 5, 6)], unparsed=2, unpaired=Counter({9: 4}))
     expected.begun = {READ.layout_id: 1}
     assert batch == expected
     assert pairing.open == 1

@@ -309,7 +309,7 @@ def run(pairing: Pairing, how: Join, delivery: Delivery) -> Outcome:
         given = Batch(list(batch.records), losses=list(batch.losses))
         assert pairing.pair(given) is given
         outcome.records += given.records
-        outcome.unpaired += given.unpaired
+        outcome.unpaired += given.unpaired.total()
         outcome.most = max(outcome.most, pairing.open)
     return outcome
 
