@@ -87,18 +87,11 @@ def export_of(
 
 
 def _wrong_signal(signal: str, alternatives: tuple[Alternative, ...]) -> str | None:
-    """Return why the signal does not suit: a span has a beginning and an end, a log record is one moment."""
+    """Return why the signal does not suit: a span has a beginning and an end."""
     targets = [one.attach.target for one in alternatives]
-    joined = [str(target) for target in targets if target.kind.is_joined]
     single = [str(target) for target in targets if not target.kind.is_joined]
-    if joined and single:
-        return (
-            f"{joined[0]} takes time and {single[0]} is one moment: export a probe that is one or the other"
-        )
     if signal == "span" and single:
         return f"{listed(single)} is one moment: write log, or attach a call or a pair, which take time"
-    if signal == "log" and joined:
-        return f"{listed(joined)} takes time: write span, or attach to one of its events alone"
     return None
 
 

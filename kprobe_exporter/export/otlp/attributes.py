@@ -21,9 +21,11 @@ from kprobe_exporter.model.values import (
     is_error,
 )
 
-Attribute: TypeAlias = str | int
+Attribute: TypeAlias = str | int | float
 
 PROBE, KIND, RETURN_VALUE, ARG = "kprobe.name", "kprobe.kind", "kprobe.return_value", "kprobe.arg."
+DURATION = "kprobe.duration"
+"""Seconds; of log records only, as a span has its own times."""
 FUNCTION, STACKTRACE = "code.function.name", "code.stacktrace"
 PROCESS, THREAD, THREAD_NAME, PROCESSOR = "process.pid", "thread.id", "thread.name", "cpu.logical_number"
 ERROR = "error.type"

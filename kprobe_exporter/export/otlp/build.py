@@ -22,7 +22,7 @@ from opentelemetry.trace import (
 )
 
 from kprobe_exporter import __version__
-from kprobe_exporter.export.otlp.attributes import Described, Description
+from kprobe_exporter.export.otlp.attributes import DURATION, Described, Description
 from kprobe_exporter.export.otlp.clock import WallClock
 from kprobe_exporter.model.values import LAYOUT_ID, TIME, Emission
 
@@ -81,14 +81,20 @@ class Builder:
         )
 
     def log(self, emission: Emission) -> ReadableLogRecord:
-        """The log record of an event. If a span is open around the event, the record belongs to that span."""
+        """The log record of an event, or of a call or pair, which has its duration and the time of its end.
+
+        If a span is open around it, the record belongs to that span.
+        """
         record = emission.record
         described = self._descriptions[record[LAYOUT_ID]]
         returned = described.returned(record)
         error = described.error(returned)
         attributes = described.attributes(emission, returned, error)
+        took = record[described.duration] if described.duration is not None else 0
+        if described.duration is not None:
+            attributes[DURATION] = took / 1e9
         built = LogRecord(
-            timestamp=self._time(record[TIME]),
+            timestamp=min(LAST, self._time(record[TIME]) + took),
             observed_timestamp=self._clock.now(),
             context=_NOWHERE,
             severity_text="INFO" if error is None else "ERROR",

@@ -436,14 +436,7 @@ def test_samples(config: Callable[[str], Config], sample: float) -> None:
             "kprobe:f is one moment: write log, or attach a call or a pair, which take time",
         ),
         ("span", "['kprobe:f', 'tracepoint:a:b']", "kprobe:f or tracepoint:a:b is one moment: write log"),
-        ("log", "'call:f'", "call:f takes time: write span, or attach to one of its events alone"),
-        (
-            "log",
-            "{pair: {from: 'kprobe:f', to: 'kprobe:g', key: tid}}",
-            "kprobe:f -> kprobe:g takes time: write span",
-        ),
-        ("log", "['kprobe:f', 'call:f']", "call:f takes time and kprobe:f is one moment: export a probe"),
-        ("span", "['kprobe:f', 'call:f']", "call:f takes time and kprobe:f is one moment: export a probe"),
+        ("span", "['kprobe:f', 'call:f']", "kprobe:f is one moment: write log, or attach a call or a pair"),
     ],
 )
 def test_what_a_signal_is_for(
@@ -454,6 +447,19 @@ def test_what_a_signal_is_for(
     [problem] = problems(text)
     key = "export" if form == "{}" else "export.as"
     assert problem.startswith(f"{place}: probes[0].{key}: {expected}")
+
+
+@pytest.mark.parametrize(
+    "attach",
+    [
+        "'kprobe:f'",
+        "'call:f'",
+        "{pair: {from: 'kprobe:f', to: 'kprobe:g', key: tid}}",
+        "['kprobe:f', 'call:f']",
+    ],
+)
+def test_anything_can_be_a_log_record(problems: Callable[[str], list[str]], attach: str) -> None:
+    assert problems(f"otlp: {{}}\nprobes: [{{name: p, attach: {attach}, export: log}}]") == []
 
 
 @pytest.mark.parametrize(

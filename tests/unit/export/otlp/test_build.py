@@ -202,6 +202,8 @@ class TestLog:
     def test_one_of_a_call(self) -> None:
         record = builder(pointers=("file",)).log(Emission(call(-5))).log_record
         assert record.body == 'vfs_fsync_range(name="data") = -5 EIO in 0.003 ms, postgres[71] on CPU 3'
+        assert record.timestamp == EPOCH + 3_500  # its end
+        assert (record.attributes or {})["kprobe.duration"] == 2.5e-6
 
     def test_a_duration_of_ones_own_is_an_argument(self) -> None:
         layout = Layout(4, "p", "p", "entry", "f", (Arg("duration", "int"),))
