@@ -92,8 +92,8 @@ def serve(
         for address in web.addresses:
             scheme = "https" if web_config.settings().tls else "http"
             everywhere = ", on all addresses" if link(address) != address else ""
-            path = options.telemetry_path
-            log.info("serving metrics at %s://%s%s%s", scheme, link(address), path, everywhere)
+            here, path = f"{scheme}://{link(address)}", options.telemetry_path
+            log.info("serving metrics at %s%s and the status page at %s/%s", here, path, here, everywhere)
         watchdog = Watchdog(systemd, agent.vitals(), lambda: _status(agent.snapshot()))
         stack.callback(watchdog.close)
         watchdog.start()
