@@ -8,8 +8,7 @@ from pathlib import Path
 
 from kprobe_exporter.config.values import Config, Probe
 from kprobe_exporter.errors import ProbeRefused, TracefsError, one_line
-from kprobe_exporter.grammar.lexis import closest
-from kprobe_exporter.grammar.target import Kind, Target, parse_target
+from kprobe_exporter.grammar.target import Target, parse_target
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.values import ProbeSpec, ShownState, Unsupported, summary
 from kprobe_exporter.plan import JoinedSpec, Kernel, ProbePlan, plan_probe
@@ -19,7 +18,7 @@ from kprobe_exporter.probing.kernel_info import expanded, known_kernel
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.symbols.functions import Answer, Functions, Lists
 from kprobe_exporter.symbols.resolve import Resolver, event_names
-from kprobe_exporter.tracefs.files import ReadOnlyTracefs, Tracefs
+from kprobe_exporter.tracefs.files import ReadOnlyTracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import not_built
 
@@ -38,16 +37,12 @@ class DryRunRow:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of the kernel by reading: facts for planning, and its expected answers to definitions.
-
-    ``near`` returns ``, did you mean …?`` for a tracepoint that does not exist.
-    """
+    """What is known of the kernel by reading: facts for planning, and its expected answers to definitions."""
 
     kernel: Kernel
     has: Callable[[str], bool]
     function: Callable[[Target], Answer]
     eprobes: Answer
-    near: Callable[[Target], str]
 
 
 def verdict(rows: Iterable[DryRunRow]) -> str:
@@ -91,7 +86,7 @@ def _settle(plan: ProbePlan, known: Known, taken: list[ProbeSpec]) -> DryRunRow:
     unsure: tuple[ProbeSpec | JoinedSpec, str] | None = None
     for spec in plan.alternatives:
         if isinstance(spec, Unsupported):
-            refused[spec.target] = spec.reason + _near(spec.target, known)
+            refused[spec.target] = spec.reason
             continue
         (can, why), chosen = _judge(spec, known, taken)
         if can is False:
@@ -171,19 +166,6 @@ def _disabled(plan: ProbePlan) -> DryRunRow:
     return _row(plan, "disabled", None, "'enabled: false' in the configuration", {})
 
 
-def _near(text: str, known: Known) -> str:
-    """Return a suggestion if the target is a tracepoint that does not exist."""
-    if " -> " in text:
-        return ""
-    target = parse_target(text)
-    if (
-        target.kind is not Kind.TRACEPOINT
-        or known.kernel.event_format(target.system, target.event) is not None
-    ):
-        return ""
-    return known.near(target)
-
-
 def _known(
     config: Config,
     instance: Instance,
@@ -203,7 +185,6 @@ def _known(
         files.exists,
         lambda target: functions.answer(target.module, target.symbol, target.offset),
         functions.eprobes(),
-        lambda target: near_tracepoint(files, target),
     )
 
 
@@ -213,14 +194,3 @@ def _names(probes: Iterable[Probe], kernel: Kernel) -> Iterator[str]:
         yield one.target.symbol
         with suppress(ProbeRefused):
             yield kernel.place(one.target)[0].symbol
-
-
-def near_tracepoint(files: Tracefs, target: Target) -> str:
-    """Return ``, did you mean …?`` with the event of another system or a similar name, or nothing."""
-    systems = [name for name in files.names("events") if files.exists(f"events/{name}/enable")]
-    for system in systems:
-        if files.exists(f"events/{system}/{target.event}/format"):
-            return f", did you mean '{system}:{target.event}'?"
-    if target.system in systems:
-        return closest(target.event, files.names(f"events/{target.system}"))
-    return closest(target.system, systems)

@@ -29,6 +29,8 @@ class Kernel:
     a clause on how they differ; it raises ProbeRefused. ``locate`` finds a target in a file, and
     raises GrammarError. ``no_fprobes`` says in a clause why there are no fprobes. ``machine``, as elf.h
     names it, tells the argument registers; it is None where the kernel has ``$argN`` itself (since 4.20).
+    ``near`` takes the system and the event of a tracepoint that does not exist, and returns
+    ``, did you mean …?`` or nothing.
     """
 
     event_format: Callable[[str, str], str | None]
@@ -39,6 +41,7 @@ class Kernel:
     locate: Callable[[Target], Code] = locate
     no_fprobes: str | None = None
     machine: str | None = None
+    near: Callable[[str, str], str] = lambda system, event: ""
 
 
 Alternative: TypeAlias = ProbeSpec | JoinedSpec | Unsupported
@@ -102,7 +105,10 @@ def _single(
     except GrammarError as error:
         return [Unsupported(str(attach.target), error.message)]
     if attach.target.kind is Kind.TRACEPOINT:
-        text = kernel.event_format(attach.target.system, attach.target.event)
+        system, event = attach.target.system, attach.target.event
+        if (text := kernel.event_format(system, event)) is None:
+            none = f"this kernel has no tracepoint {system}:{event}{kernel.near(system, event)}"
+            return [Unsupported(str(attach.target), none)]
         return tracepoint_specs(
             probe,
             attach,

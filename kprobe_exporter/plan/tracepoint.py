@@ -28,14 +28,14 @@ def tracepoint_specs(
     probe: Probe,
     attach: Attach,
     wanted: set[str],
-    text: str | None,
+    text: str,
     layout_ids: Iterator[int],
     max_series: int,
     *,
     counted: bool,
     binary: bool,
 ) -> list[ProbeSpec | Unsupported]:
-    """Return what to try, in order. ``text`` is the event's ``format``, None if there is no such event.
+    """Return what to try, in order. ``text`` is the event's ``format``.
 
     ``counted`` says whether the kernel counts firings regardless of the filter. An eprobe records the
     thread's name with the event, and one tracepoint may have two. A kernel without eprobes has the
@@ -43,8 +43,6 @@ def tracepoint_specs(
     the kernel does not count, filtering by the agent goes first: hits are firings, filtered or not.
     """
     target = attach.target
-    if text is None:
-        return [Unsupported(str(target), f"this kernel has no tracepoint {target.system}:{target.event}")]
     try:
         form = _typed(parse_format(text), attach)
         used = _fields(attach, form)

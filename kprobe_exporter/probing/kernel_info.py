@@ -16,7 +16,7 @@ from kprobe_exporter.plan import Kernel
 from kprobe_exporter.plan.registers import MACHINES
 from kprobe_exporter.plan.typed import Prototypes, look_up
 from kprobe_exporter.symbols.patterns import probe_name
-from kprobe_exporter.symbols.resolve import Resolver
+from kprobe_exporter.symbols.resolve import Resolver, near_tracepoint
 from kprobe_exporter.tracefs.features import no_fprobes
 from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance
@@ -44,6 +44,7 @@ def known_kernel(
         partial(locate, files=instance.probed_files),
         no_fprobes=no_fprobes(instance.files, root),
         machine=_machine(instance.files),
+        near=partial(near_tracepoint, instance.files),
     )
 
 

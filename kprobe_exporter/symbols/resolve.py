@@ -10,7 +10,7 @@ from typing import NamedTuple
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.lexis import SYMBOL, closest
 from kprobe_exporter.grammar.target import Kind, Target
-from kprobe_exporter.symbols.functions import similar
+from kprobe_exporter.symbols.functions import Answer, Functions, similar
 from kprobe_exporter.symbols.lists import (
     ADDRESSES,
     Lists,
@@ -53,6 +53,9 @@ class Resolver:
     def __init__(self, lists: Lists, events: Callable[[str], Iterable[str]]) -> None:
         self._lists = lists
         self._events = events
+        self._asked: set[str] = set()
+        self._known: Functions | None = None
+        self._known_names: set[str] = set()
 
     @classmethod
     def of(cls, files: Tracefs, root: Path = Path("/")) -> "Resolver":
@@ -97,6 +100,7 @@ class Resolver:
         """
         if target.kind not in FUNCTIONS or target.is_pattern or self._places is None:
             return Resolved(target)
+        self._asked.add(target.symbol)
         if target.module and target.module not in self._modules:
             if target.kind in FPROBES:
                 raise ProbeRefused(
@@ -120,10 +124,23 @@ class Resolver:
         return Resolved(target, note)
 
     def explain(self, target: Target, error: ProbeRefused) -> str:
-        """Return the kernel's refusal of a target, with what to write instead if its name is not unique."""
-        if not isinstance(error, NotUnique):
+        """Return why the kernel refused a function, as its lists tell it, and what to write instead.
+
+        If they tell nothing, it is the kernel's own reason.
+        """
+        if isinstance(error, NotUnique):
+            return f"{str(error).rstrip('.')}; {singles(target, self._lists)}."
+        answer = self._answer(target)
+        if answer.can is not False:
             return str(error)
-        return f"{str(error).rstrip('.')}; {singles(target, self._lists)}."
+        return answer.why if answer.why.endswith("?") else f"{answer.why}."
+
+    def _answer(self, target: Target) -> Answer:
+        """Return what the lists say about a function; they are read once for all that were asked for."""
+        self._asked.add(target.symbol)
+        if self._known is None or target.symbol not in self._known_names:
+            self._known, self._known_names = Functions(self._lists, self._asked), set(self._asked)
+        return self._known.answer(target.module, target.symbol, target.offset)
 
     @cached_property
     def _places(self) -> dict[str, list[str]] | None:
@@ -222,6 +239,20 @@ def event_names(files: Tracefs, system: str) -> list[str]:
     except OSError:
         return []
     return [name for name in names if files.exists(f"events/{system}/{name}/enable")]
+
+
+def near_tracepoint(files: Tracefs, system: str, event: str) -> str:
+    """Return ``, did you mean …?`` with the event of another system or a similar name, or nothing."""
+    try:
+        systems = [name for name in files.names("events") if files.exists(f"events/{name}/enable")]
+        for other in systems:
+            if files.exists(f"events/{other}/{event}/format"):
+                return f", did you mean '{other}:{event}'?"
+        return (
+            closest(event, files.names(f"events/{system}")) if system in systems else closest(system, systems)
+        )
+    except OSError:
+        return ""
 
 
 def _is_function(name: str) -> bool:

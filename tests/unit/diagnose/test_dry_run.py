@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from kprobe_exporter.config.values import Attach, Config, Label, Metric, Probe, Settings
-from kprobe_exporter.diagnose.dry_run import DryRunRow, Known, near_tracepoint, resolve
+from kprobe_exporter.diagnose.dry_run import DryRunRow, Known, resolve
 from kprobe_exporter.elf import Code
 from kprobe_exporter.grammar.target import Kind, Target, parse_target
 from kprobe_exporter.plan import Kernel
 from kprobe_exporter.plan.joined import MEASURED
 from kprobe_exporter.symbols.functions import Answer
+from kprobe_exporter.symbols.resolve import near_tracepoint
 from kprobe_exporter.tracefs.files import ReadOnlyTracefs
 from kprobe_exporter.tracefs.instance import Instance
 from tests.support.fake_tracefs import EXEC_FORMAT
@@ -35,11 +36,10 @@ def known(
         return EXEC_FORMAT if (system, event) == ("sched", "sched_process_exec") else None
 
     return Known(
-        Kernel(event_format, counts_tracepoints=hist),
+        Kernel(event_format, counts_tracepoints=hist, near=lambda _, event: f", did you mean '{event}_2'?"),
         lambda path: path not in lacks,
         lambda target: (functions or {}).get(target.symbol, NO),
         eprobes,
-        lambda target: f", did you mean '{target.event}_2'?",
     )
 
 
@@ -226,14 +226,14 @@ def test_a_probe_beside_a_pair_on_its_tracepoint() -> None:
 
 def test_a_system_call_that_is_not_there() -> None:
     found = row(known(), call("p", "syscall:nope"))
-    why = ("this kernel has no tracepoint syscalls:sys_enter_nope",)
+    why = ("this kernel has no tracepoint syscalls:sys_enter_nope, did you mean 'sys_enter_nope_2'?",)
     assert found == DryRunRow("p", "down", "syscall", "syscall:nope", "", why)
 
 
 def test_a_tracepoint_of_a_pair_that_is_not_there() -> None:
     found = row(known({"a": YES}), pair("p", "kprobe:a", "tracepoint:sched:nope"))
     assert (found.state, found.target) == ("down", "kprobe:a -> tracepoint:sched:nope")
-    assert found.why == ("this kernel has no tracepoint sched:nope",)
+    assert found.why == ("this kernel has no tracepoint sched:nope, did you mean 'nope_2'?",)
 
 
 @pytest.mark.parametrize("eprobes", [YES, NO])
@@ -287,7 +287,7 @@ def touch(root: Path, *events: str) -> ReadOnlyTracefs:
 )
 def test_a_tracepoint_of_nearly_that_name(tmp_path: Path, name: str, words: str) -> None:
     files = touch(tmp_path, "sched/sched_switch", "syscalls/sys_enter_openat")
-    found = near_tracepoint(files, parse_target(f"tracepoint:{name}"))
+    found = near_tracepoint(files, *name.split(":"))
     assert found == (f", did you mean {words}?" if words else "")
 
 
@@ -318,6 +318,6 @@ def test_the_target_that_is_asked_for() -> None:
     kernel = known()
     resolve(
         Config(Settings(), (probe("p", "kprobe:ext4:ext4_open+8"),)),
-        Known(kernel.kernel, kernel.has, function, kernel.eprobes, kernel.near),
+        Known(kernel.kernel, kernel.has, function, kernel.eprobes),
     )
     assert [(t.module, t.symbol, t.offset) for t in asked] == [("ext4", "ext4_open", 8)]

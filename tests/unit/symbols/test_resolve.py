@@ -314,16 +314,34 @@ def test_only_the_first_of_very_many_are_told() -> None:
     [
         (errno.EADDRNOTAVAIL, "the name stands for more than one function (EADDRNOTAVAIL)", True),
         (errno.EINVAL, f"… (EINVAL); the kernel says: {NON_UNIQUE}, at ^ in 'p:g/e ^twice'", True),
-        (errno.EINVAL, "… (EINVAL); the kernel says: Invalid probed address or symbol", False),
-        (errno.ENOENT, "this kernel has no such function or event (ENOENT)", False),
     ],
 )
 def test_a_refusal_for_a_name_of_several_is_explained(code: int, reason: str, several: bool) -> None:
     error = refused(OSError(code, "?"), reason)
     assert isinstance(error, NotUnique) == several
     told = resolver().explain(parse_target("kprobe:twice"), error)
-    assert told.startswith(reason)
-    assert told.endswith("; name one of them: kprobe:_text+80, kprobe:_text+96." if several else f"{reason}.")
+    assert told == f"{reason}; name one of them: kprobe:_text+80, kprobe:_text+96."
+
+
+@pytest.mark.parametrize(
+    ("written", "sentence"),
+    [
+        (
+            "kprobe:vfs_raed",
+            "this kernel has no such function, or the compiler inlined it, did you mean 'vfs_read'?",
+        ),
+        ("kprobe:keeps_off", "the kernel keeps kprobes off it (/sys/kernel/debug/kprobes/blacklist)."),
+        ("kprobe:vfs_read", "it is full (EINVAL)."),
+    ],
+)
+def test_a_refusal_is_explained_as_check_does(written: str, sentence: str) -> None:
+    """The kernel's own reason stands where its lists know none."""
+    made, target = resolver(), parse_target(written)
+    error = refused(OSError(errno.EINVAL, "?"), "it is full (EINVAL)")
+    made.place(target)
+    assert made.explain(target, error) == sentence
+    answer = Functions(lists(), [target.symbol]).answer(target.module, target.symbol, target.offset)
+    assert (answer.can is False) == sentence.startswith(answer.why or "-")
 
 
 def test_check_and_run_tell_the_same_names() -> None:
