@@ -1,5 +1,6 @@
 """Fixtures of the kernel tests: a real tracefs, agents on it, and a check that each test cleans up."""
 
+import encodings.idna  # noqa: F401 - for the first scrape, see below
 import itertools
 import os
 from collections.abc import Callable, Iterator
@@ -8,6 +9,7 @@ from pathlib import Path
 from random import Random, randrange
 
 import pytest
+import uvicorn.lifespan.off  # noqa: F401
 
 from kprobe_exporter.cli import main
 
@@ -79,9 +81,17 @@ def as_found(tracefs: Path) -> Iterator[None]:
     assert (definitions(tracefs), instances(tracefs)) == before
 
 
+READ_EVERY = 0.2
+"""Seconds for which an agent of these tests serves the kernel's counts without reading them again. A user's
+agent does so for a second, for which nearly every test would wait."""
+
+
 @pytest.fixture
-def start_agent(tmp_path: Path, tracefs: Path, as_found: None) -> Iterator[StartAgent]:
+def start_agent(
+    tmp_path: Path, tracefs: Path, as_found: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[StartAgent]:
     """A function that starts an agent with a configuration; agents that still run are ended at teardown."""
+    monkeypatch.setattr("kprobe_exporter.tracefs.poller.MAX_AGE", READ_EVERY)  # the agent is forked
     numbers = itertools.count()
     with ExitStack() as stack:
 
