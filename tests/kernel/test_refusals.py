@@ -69,11 +69,13 @@ def test_what_cannot_be_fetched_or_filtered(start_agent: StartAgent, probe: str,
     assert words in line_about(agent, "bad")
 
 
-def test_an_optional_probe_is_silent(start_agent: StartAgent) -> None:
+def test_an_optional_probe_is_named_without_alarm(start_agent: StartAgent) -> None:
     agent = start_agent(
         f"probes:\n  - {{name: bad, attach: 'tracepoint:sched:no_such_event', optional: true}}\n{GOOD}"
     )
-    assert "bad" not in agent.output().replace("bad.yaml", "")
+    assert "INFO agent.probe: the optional probe 'bad' is absent: " in agent.output()
+    assert "WARNING" not in agent.output()
+    assert agent.scrape().value("kprobe_exporter_probe_absent", probe="bad") == 1
     assert ("kprobe_up", frozenset({("probe", "bad")})) not in agent.scrape()
 
 

@@ -159,5 +159,5 @@ probes:
     metrics = agent.scrape()
     for depth, durations in calls.items():
         check(metrics, "kprobe_deep_seconds", durations, **{"return": depth})
-    assert metrics.value("kprobe_duration_seconds_count", probe="deeper") == 2 * 4
+    assert metrics.value("kprobe_exporter_events_total", probe="deeper") == 2 * 4
     assert lost(agent) == {}

@@ -166,7 +166,7 @@ NUMBERS = ("Agents", "Probes up", "Probes down", "Hits", "Events lost", "Alerts"
 GRAPHS = 4
 """The number of graphs in which most happens; HEATMAPS are drawn as well."""
 
-HEATMAPS = (("Durations", "run_queue"), ("Return values", "file_read"))
+HEATMAPS = (("Durations", "fsync"), ("Return values", "file_read"))
 
 
 def test_a_picture_of_it(server: Prometheus, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.kernel.differential.probes import Probe, configuration
 from tests.support.agent_process import AgentProcess, Metrics
 from tests.support.patience import eventually, patience
 
-RELOADED = b" probes are up: "
+RELOADED = b" kept)"
 """What the agent logs when it has replaced its probes."""
 BETWEEN = 1.0
 """Seconds from one scrape to the next during a reload: under emulation a scrape takes a tenth of one."""
