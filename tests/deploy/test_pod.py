@@ -4,10 +4,11 @@ What podman 4.3 does not support is removed: the kubelet's probes, ports without
 API server. The configuration's volume gets the mode that the kubelet gives it.
 """
 
+import itertools
 import os
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from tests.support.patience import eventually, patience
 from tests.support.private_tracefs import TRACEFS
 
 INSTANCE = "kp_pod"
+
+numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +106,73 @@ def test_the_pod_serves_with_its_probes_up_and_stops_within_its_grace_period(
         assert inspect(name)["State"]["ExitCode"] == 0
         assert '"message": "stopped"' in tool("podman", "logs", name).stderr
     assert not (TRACEFS / "instances" / INSTANCE).exists()
+
+
+CALLS = 23
+CALL = f"import os\nfor _ in range({CALLS}): os.getppid()"
+
+
+def test_the_pod_probes_libraries_of_the_node_and_of_a_container(image: str, tmp_path: Path) -> None:
+    """The same function of two files: a probe counts the calls of its own file."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    libc = next(line.split()[-1] for line in maps if line.endswith("/libc.so.6"))
+    with sleeping(image) as other:
+        (tmp_path / "probes.yaml").write_text(f"""
+global: {{tracefs_instance: {INSTANCE}}}
+probes:
+  - {{name: node, attach: "uprobe:/host{libc}:getppid"}}
+  - {{name: container, attach: "uprobe:/proc/{inspect(other)["State"]["Pid"]}/root{libc}:getppid"}}
+""")
+        with with_the_hosts_pids(KUBERNETES / "overlays/programs", image, tmp_path) as name:
+            eventually(lambda: get(name, "/-/ready"), 60)
+            before = hits(name, "node")
+            tool("podman", "exec", other, "python3", "-c", CALL)
+            eventually(lambda: hits(name, "container") == CALLS)
+            for _ in range(CALLS):
+                os.getppid()
+            eventually(lambda: hits(name, "node") - before >= CALLS)
+            assert hits(name, "container") == CALLS
+
+
+@contextmanager
+def with_the_hosts_pids(directory: Path, image: str, config: Path) -> Iterator[str]:
+    """Run a DaemonSet's container as `played` does, which cannot share process ids with the host."""
+    pod = only(rendered(directory), "DaemonSet")["spec"]["template"]["spec"]
+    assert pod["hostPID"] is True
+    (container,) = pod["containers"]
+    there = {volume["name"]: volume.get("hostPath", {}).get("path", config) for volume in pod["volumes"]}
+    volumes = [
+        f"--volume={there[mount['name']]}:{mount['mountPath']}:{'ro' if mount.get('readOnly') else 'rw'}"
+        for mount in container["volumeMounts"]
+    ]
+    rights = container["securityContext"]["capabilities"]
+    options = [f"--cap-drop={name}" for name in rights["drop"]] + [
+        f"--cap-add={name}" for name in rights["add"]
+    ]
+    options += ["--read-only", "--security-opt=no-new-privileges", "--pid=host", "--network=none"]
+    with started(image, *options, *volumes, arguments=container["args"]) as name:
+        yield name
+
+
+def hits(name: str, probe: str) -> float:
+    return Metrics(get(name, "/metrics") or "").value("kprobe_hits_total", probe=probe)
+
+
+def sleeping(image: str) -> AbstractContextManager[str]:
+    """Run a container in which a program does nothing; gives its name."""
+    return started(
+        image, "--network=none", "--entrypoint=python3", arguments=("-c", "import time; time.sleep(600)")
+    )
+
+
+@contextmanager
+def started(image: str, *options: str, arguments: Sequence[str]) -> Iterator[str]:
+    name = f"kprobe-exporter-{os.getpid()}-{next(numbers)}"
+    tool("podman", "run", "--detach", f"--name={name}", *options, image, *arguments)
+    try:
+        yield name
+    finally:
+        tool("podman", "rm", "--force", "--time=2", name)
 
 
 NODE = """
