@@ -63,6 +63,7 @@ PATIENCE = 10.0
 """Seconds that the shutdown waits for a change of probes that is under way."""
 
 BUILD = {"version": __version__, "python_version": platform.python_version(), "page_parser": PAGE_PARSER}
+KERNEL = {"release": platform.release(), "machine": platform.machine()}
 
 
 class _Read(NamedTuple):
@@ -151,7 +152,7 @@ class Agent:
             (
                 *probe_families(self._config.settings.namespace, shown),
                 *numbers.families,
-                *agent_families(numbers, BUILD, read.at, age, successful=read.successful),
+                *agent_families(numbers, BUILD, KERNEL, read.at, age, successful=read.successful),
                 *off_families(statuses),
                 *fault_families(self._interference.faults, self._interference.noticed),
                 self._audit.family(),

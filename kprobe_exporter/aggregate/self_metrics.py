@@ -92,13 +92,21 @@ def fault_families(holding: Collection[str], noticed: Mapping[str, int]) -> tupl
 
 
 def agent_families(
-    numbers: Numbers, build: Mapping[str, str], loaded_at: float, read_age: float, *, successful: bool = True
+    numbers: Numbers,
+    build: Mapping[str, str],
+    kernel: Mapping[str, str],
+    loaded_at: float,
+    read_age: float,
+    *,
+    successful: bool = True,
 ) -> tuple[Family, ...]:
-    """Return the agent's health. ``loaded_at`` is in seconds since the epoch, ``read_age`` in seconds.
-    ``successful``: the configuration that was last read is the running one."""
+    """Return the agent's health. ``build`` and ``kernel`` hold labels of the agent and of the running kernel.
+    ``loaded_at`` is in seconds since the epoch, ``read_age`` in seconds. ``successful``: the configuration
+    that was last read is the running one."""
     lost = dict.fromkeys(LOSSES, 0) | numbers.lost
     return (
         _gauge(f"{PREFIX}_build_info", "The running agent.", tuple(build), {tuple(build.values()): 1}),
+        _gauge(f"{PREFIX}_kernel_info", "The running kernel.", tuple(kernel), {tuple(kernel.values()): 1}),
         _counter(
             f"{PREFIX}_events_total",
             "Events that passed the probe's filter and were delivered.",
@@ -126,7 +134,7 @@ def agent_families(
         ),
         _counter(
             f"{PREFIX}_decode_failures_total",
-            "Label values that could not be decoded and became 'unknown'.",
+            "Label values that became 'unknown', by the decoder that failed; 'none' if the event has no value.",
             "decoder",
             numbers.decode_failures,
         ),

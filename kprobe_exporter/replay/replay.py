@@ -76,7 +76,7 @@ class Replay:
     def metrics(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
         numbers = self._aggregator.copy()
-        own = (family for family in agent_families(numbers, {}, 0, 0) if family.name in OWN)
+        own = (family for family in agent_families(numbers, {}, {}, 0, 0) if family.name in OWN)
         families = [f for f in map(self._seen, (*numbers.families, *own)) if f.samples]
         exposition = Exposition(lambda: Snapshot(tuple(families), ()))
         body, _ = exposition.render(names=[family.name for family in families])

@@ -1,8 +1,19 @@
 """Cases for each recording rule: series for promtool, in the notation of rule_cases.py."""
 
-from tests.deploy.rule_cases import ERRORS, EVENTS, LOST, Series, histogram
+from tests.deploy.rule_cases import ERRORS, EVENTS, LOST, Series, agents, histogram
 
 HITS = 'kprobe_hits_total{probe="open"}'
+
+
+def slow_on_one_of_three(selector: str) -> Series:
+    """A histogram of three agents, of which together one observation in fifty is above half a second."""
+    found: Series = {}
+    for agent, quick in enumerate((100, 100, 94)):
+        for series, values in histogram(selector, 50, quick, quick, 100, 100).items():
+            name, _, labels = series.partition("{")
+            found |= agents(1, name, values, labels.removesuffix("}"), first=agent)
+    return found
+
 
 RECORDED: dict[str, tuple[Series, dict[str, float]]] = {
     "instance_probe:kprobe_hits:rate5m": ({HITS: "0+60x60"}, {'probe="open"': 1}),
@@ -60,5 +71,25 @@ RECORDED: dict[str, tuple[Series, dict[str, float]]] = {
         },
         {"": 0.25},
     ),
+    "probe:kprobe_hits:rate5m": (
+        agents(200, "kprobe_hits_total", "0+60x60", 'probe="open"'),
+        {'probe="open"': 200},
+    ),
+    "probe_errno:kprobe_return_errors:rate5m": (
+        agents(200, ERRORS, "0+30x60", 'probe="open",errno="EIO"'),
+        {'probe="open",errno="EIO"': 100},
+    ),
+    "probe:kprobe_duration_seconds:p99_rate5m": (
+        slow_on_one_of_three('kprobe_duration_seconds{probe="open"}'),
+        {'probe="open"': 0.75},
+    ),
+    "job:kprobe_run_queue_seconds:p99_rate5m": (slow_on_one_of_three("kprobe_run_queue_seconds"), {"": 0.75}),
+    "job:kprobe_exporter_events_lost:max_ratio_rate5m": (
+        agents(199, "kprobe_exporter_events_total", "0+60x60", 'probe="open"')
+        | agents(199, LOST, "0x60", 'reason="overrun"')
+        | agents(1, "kprobe_exporter_events_total", "0+60x60", 'probe="open"', first=199)
+        | agents(1, LOST, "0+20x60", 'reason="overrun"', first=199),
+        {"": 0.25},
+    ),
 }
-"""Series, and the rule's results at minute 30 by the labels other than NODE's."""
+"""Series, and the rule's results at minute 30 by the labels other than those of the agent."""

@@ -53,7 +53,45 @@ ERRORS = "kprobe_return_errors_total"
 FAULT = "kprobe_exporter_fault"
 UNEXPLAINED = "kprobe_exporter_unexplained_events"
 
+RETRANSMITS = 'kprobe_hits_total{probe="tcp_retransmit"}'
+SEGMENTS = 'node_netstat_Tcp_OutSegs{job="node",instance="node-1:9100"}'
+CONNECTS = 'kprobe_hits_total{probe="tcp_connect"}'
+
+
+def agents(number: int, name: str, values: str, labels: str = "", *, first: int = 0) -> Series:
+    """A series of each of ``number`` agents, from the one numbered ``first`` on."""
+    rest = f",{labels}" if labels else ""
+    return {
+        f'{name}{{job="kprobe-exporter",instance="node-{agent}"{rest}}}': values
+        for agent in range(first, first + number)
+    }
+
+
+OLD, NEW = 'release="5.10.0"', 'release="6.12.0"'
+INFO = "kprobe_exporter_kernel_info"
+OPEN_IS_DOWN_ON_THE_OLD = (
+    agents(150, INFO, "1x60", NEW)
+    | agents(50, INFO, "1x60", OLD, first=150)
+    | agents(150, "kprobe_up", "1x60", 'probe="open"')
+    | agents(50, "kprobe_up", "1 0x30", 'probe="open"', first=150)
+    | agents(200, "kprobe_up", "1x60", 'probe="fsync"')
+)
+
 CASES = (
+    Case(
+        "KprobeExporterFleetDown",
+        agents(189, "up", "1x60") | agents(11, "up", "1 0x60", first=189),
+        at=6,
+        labels={"job": "kprobe-exporter"},
+        values={"$value | humanizePercentage": "5.5%"},
+        quiet=(
+            Quiet(agents(190, "up", "1x60") | agents(10, "up", "0x60", first=190)),
+            # Two of three machines.
+            Quiet(agents(1, "up", "1x60") | agents(2, "up", "0x60", first=1)),
+            Quiet(agents(189, "up", "1x60") | agents(11, "up", "1 0x4 1x60", first=189), (5, 6, 7, 30)),
+        ),
+        of_node=False,
+    ),
     Case(
         "KprobeExporterDown",
         {"up": "1 0x30"},
@@ -98,23 +136,24 @@ CASES = (
     ),
     Case(
         "KprobeProbeDown",
-        {
-            'kprobe_up{probe="open"}': "1 0x30",
-            'kprobe_up{probe="fsync"}': "1x30",
-            'kprobe_exporter_probe_tripped{probe="open"}': "0x30",
-        },
+        OPEN_IS_DOWN_ON_THE_OLD
+        | agents(50, "kprobe_exporter_probe_tripped", "0x30", 'probe="open"', first=150),
         at=6,
-        labels={"probe": "open"},
+        labels={"job": "kprobe-exporter", "probe": "open", "release": "5.10.0"},
+        values={"$value": "50"},
+        of_node=False,
         quiet=(
-            Quiet({'kprobe_up{probe="open"}': "1 0x4 1x60"}, (5, 6, 7, 30)),
+            Quiet({f"{INFO}{{{OLD}}}": "1x60", 'kprobe_up{probe="open"}': "1 0x4 1x60"}, (5, 6, 7, 30)),
             Quiet(
                 {
+                    f"{INFO}{{{OLD}}}": "1x60",
                     'kprobe_up{probe="open"}': "0x60",
                     'kprobe_exporter_probe_tripped{probe="open"}': "1x60",
                 }
             ),
             Quiet(
                 {
+                    f"{INFO}{{{OLD}}}": "1x60",
                     'kprobe_up{probe="open"}': "0x60",
                     'kprobe_exporter_probe_disabled{probe="open"}': "1x60",
                 }
@@ -218,6 +257,35 @@ CASES = (
             Quiet({'kprobe_hits_total{probe="tcp_reset_sent"}': "0+900x60"}),
             # Retransmissions for nine minutes.
             Quiet({'kprobe_hits_total{probe="tcp_retransmit"}': "0+606x9 5454x60"}, (9, 12, 15, 30)),
+        ),
+    ),
+    Case(
+        "KprobeTcpRetransmitsHigh",
+        {RETRANSMITS: "0+300x60", SEGMENTS: "0+12000x60"},
+        at=13,
+        values={"$value | humanizePercentage": "2.5%"},
+        quiet=(
+            Quiet({RETRANSMITS: "0+120x60", SEGMENTS: "0+12000x60"}),
+            # Of fewer than 100 segments a second.
+            Quiet({RETRANSMITS: "0+300x60", SEGMENTS: "0+6000x60"}),
+            Quiet({RETRANSMITS: "0+300x60", SEGMENTS.replace("node-1", "node-2"): "0+12000x60"}),
+        ),
+    ),
+    Case(
+        "KprobeCallsFail",
+        {
+            CONNECTS: "0+60x60",
+            f'{ERRORS}{{probe="tcp_connect",errno="ECONNREFUSED"}}': "0+6x60",
+            f'{ERRORS}{{probe="tcp_connect",errno="ETIMEDOUT"}}': "0+9x60",
+        },
+        at=11,
+        labels={"probe": "tcp_connect"},
+        values={"$value | humanizePercentage": "25%"},
+        quiet=(
+            Quiet({CONNECTS: "0+60x60", f'{ERRORS}{{probe="tcp_connect",errno="ECONNREFUSED"}}': "0+6x60"}),
+            Quiet({CONNECTS: "0+60x60", f'{ERRORS}{{probe="tcp_connect",errno="EINPROGRESS"}}': "0+60x60"}),
+            # One call in ten seconds.
+            Quiet({CONNECTS: "0+6x60", f'{ERRORS}{{probe="tcp_connect",errno="ECONNREFUSED"}}': "0+6x60"}),
         ),
     ),
     Case(

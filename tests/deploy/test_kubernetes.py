@@ -131,13 +131,14 @@ def test_the_agent_has_no_privilege_but_its_uid(directory: str) -> None:
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert pod["automountServiceAccountToken"] is False
     assert not {"hostNetwork", "hostIPC", "initContainers"} & pod.keys()
-    assert pod.get("hostPID", False) is ("hostpid" in directory)
+    assert pod.get("hostPID", False) is directory.endswith(("hostpid", "programs"))
     for container in pod["containers"]:
         assert container["securityContext"] == {
             "privileged": False,
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
+            "capabilities": {"drop": ["ALL"]}
+            | ({"add": ["SYS_PTRACE"]} if directory.endswith("programs") else {}),
         }
         writable = [mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
         assert writable == ["/tracefs"]

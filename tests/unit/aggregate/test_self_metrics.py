@@ -21,7 +21,8 @@ def test_the_state_of_the_probes() -> None:
 
 def own(aggregator: Aggregator) -> dict[str, Family]:
     build = {"version": "1.2.3", "python_version": "3.11.7"}
-    return {f.name: f for f in agent_families(aggregator.copy(), build, 1_700_000_000.5, 0.25)}
+    kernel = {"release": "6.1.0-39-amd64", "machine": "x86_64"}
+    return {f.name: f for f in agent_families(aggregator.copy(), build, kernel, 1_700_000_000.5, 0.25)}
 
 
 def test_every_loss_is_there_from_the_start() -> None:
@@ -45,6 +46,8 @@ def test_what_the_agent_says_of_itself() -> None:
     }
     assert families["kprobe_exporter_build_info"].labels == ("version", "python_version")
     assert families["kprobe_exporter_build_info"].samples == {("1.2.3", "3.11.7"): 1}
+    assert families["kprobe_exporter_kernel_info"].labels == ("release", "machine")
+    assert families["kprobe_exporter_kernel_info"].samples == {("6.1.0-39-amd64", "x86_64"): 1}
     lost = families["kprobe_exporter_events_lost_total"].samples
     assert (lost["overrun",], lost["unparsed",]) == (7, 2)
 
