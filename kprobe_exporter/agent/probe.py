@@ -114,7 +114,7 @@ class ProbeState:
             misses=numbers.misses.get(self.name),
             events=numbers.events.get(self.name, 0),
             because=spec.because if spec else "",
-            help=self.plan.probe.help,
+            help=(spec.help if spec else "") or self.plan.probe.help,
             rates=rates,
             lost=_lost(self.attached, numbers) if self.attached else None,
             sampling=self.sampling,

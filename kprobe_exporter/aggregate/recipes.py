@@ -67,7 +67,11 @@ def source_recipe(layout: Layout, metrics: ProbeMetrics, residual_filter: Where 
     kinds = {arg.name: arg.type or arg.kind for arg in layout.args}
     numbers = {kinds.get(group.value) for group in groups if group.value is not None}
     keys = {kinds.get(key, "") for group in groups for key in group.keys}
-    if numbers & {"char", "symbol", "comm"} or "texts" in keys or any("[" in kind for kind in keys):
+    if (
+        numbers & {"char", "symbol", "comm", "program"}
+        or "texts" in keys
+        or any("[" in kind for kind in keys)
+    ):
         return None
     return made
 

@@ -53,9 +53,12 @@ def _alternatives(probe: ProbeModel, report: Report, defined: Target | None) -> 
             continue
         own = AttachModel(to=entry) if isinstance(entry, str) else entry
         if own.pair is not None:
-            yield _Pair(probe, own, own.pair, path, report).alternative()
+            found = _Pair(probe, own, own.pair, path, report).alternative()
         elif own.to is not None:
-            yield AlternativeBuilder(probe, parse_target(own.to), own, path, report).alternative()
+            found = AlternativeBuilder(probe, parse_target(own.to), own, path, report).alternative()
+        else:
+            continue
+        yield found._replace(attach=replace(found.attach, help=own.help))
 
 
 def _refuse_idle_keys(probe: ProbeModel, found: tuple[Alternative, ...], report: Report) -> None:

@@ -154,6 +154,8 @@ class AttachModel(Strict):
     """Where to attach: `kprobe:SYM[+OFF]`, `call:SYM`, `tracepoint:SYSTEM:EVENT`, `uprobe:PATH:SYM`, …"""
     pair: PairModel | None = None
     """Two events as one: `{from: …, to: …, key: FIELD}`."""
+    help: Help = ""
+    """What this alternative watches, if it is less or more than the probe's own `help` says."""
     fetch: Fetch | None = None
     """NAME to the kernel's fetch argument; on a tracepoint NAME to its field."""
     filter: Filter | None = None

@@ -78,7 +78,8 @@ class Attach:
 
     A call or a pair starts with one of ``begins`` and ends with ``end``; these hold what is fetched and
     what the kernel filters. ``filter`` is then the rest, which the agent evaluates, with the agent's
-    field names. The events of a pair are matched by equal values of the fields ``key``.
+    field names. The events of a pair are matched by equal values of the fields ``key``. ``help`` is the
+    alternative's own.
     """
 
     target: Target
@@ -89,6 +90,7 @@ class Attach:
     begins: tuple["Attach", ...] = ()
     end: "Attach | None" = None
     key: tuple[str, ...] = ()
+    help: str = ""
 
     @property
     def single(self) -> tuple["Attach", ...]:

@@ -158,7 +158,7 @@ def _row(
     others = (
         ("" if other == target else f"{other}: ") + reason.rstrip(".") for other, reason in refused.items()
     )
-    why = tuple(text for text in (spec.because if spec else "", note, *others) if text)
+    why = tuple(text for text in (*((spec.help, spec.because) if spec else ()), note, *others) if text)
     return DryRunRow(plan.probe.name, state, kind, target, spec.plan if spec else "", why)
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from kprobe_exporter.model.values import COMM_BYTES
+
 INITIAL = "pid:[4026531836]"
 """The initial pid namespace (PROC_PID_INIT_INO, include/linux/proc_ns.h); events number threads in it."""
 
@@ -16,7 +18,6 @@ FRESH = 5.0
 SCAN_PAUSE = 0.1
 """Seconds between two readings of a saved file, which lists all threads."""
 
-COMM_BYTES = 15
 UNKNOWN = b"<...>"
 """What the kernel writes for a saved thread whose name it no longer has."""
 

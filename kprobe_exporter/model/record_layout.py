@@ -5,11 +5,12 @@ from typing import Literal, NamedTuple, TypeAlias
 from kprobe_exporter.model.values import Layout
 
 FieldKind: TypeAlias = Literal[
-    "unsigned", "signed", "char", "symbol", "text", "dynamic", "relative", "array", "texts", "comm"
+    "unsigned", "signed", "char", "symbol", "text", "dynamic", "relative", "array", "texts", "comm", "program"
 ]
 """``symbol`` is a kernel address, ``text`` a NUL-terminated string in the record. ``__data_loc`` (an offset
 from the record's start) leads to a ``dynamic`` string, ``__rel_loc`` (an offset from the field's end) to a
-``relative`` one. ``texts`` is an array of strings. ``comm``, the thread's name, is not in the record."""
+``relative`` one. ``texts`` is an array of strings. ``comm``, the thread's name, is not in the record.
+``program`` is a ``dynamic`` path, of which the value is the name that the kernel gives its thread."""
 
 
 class Field(NamedTuple):

@@ -12,11 +12,14 @@ from kprobe_exporter.model.hist import HistReading, HistTable
 Value: TypeAlias = int | bytes | None
 """A field of an event: a number, a string's raw bytes, or None where the kernel could not read it."""
 
-ArgKind = Literal["int", "hex", "char", "bare", "str", "texts", "comm"]
+ArgKind = Literal["int", "hex", "char", "bare", "str", "texts", "comm", "program"]
 """How the kernel prints an argument: a number in C syntax, hexadecimal digits without 0x, one character in
 quotes, text without quotes (symbols, and arrays of numbers or characters), a quoted string, an array of
-quoted strings. ``comm`` is the thread's name: it is not in the event, but looked up by the thread's id."""
+quoted strings. ``comm`` is the thread's name: it is not in the event, but looked up by the thread's id.
+``program`` is the name that a thread takes from the path of the program that it executes."""
 
+COMM_BYTES = 15
+"""The longest name of a thread (TASK_COMM_LEN of include/linux/sched.h, without the NUL)."""
 
 MAX_ERRNO = 4095
 """include/linux/err.h: a return value from -MAX_ERRNO to -1 is an error."""
@@ -204,7 +207,8 @@ class ProbeSpec:
     that they see each hit. ``role`` is the event's part in a call
     or a pair; events with ``end`` are no hits, nor are ``own`` events, which the agent itself needs.
     ``inode`` is the device and inode number of the program for which a place in a file was planned.
-    ``sample`` is a further filter, which keeps the events of some threads only.
+    ``sample`` is a further filter, which keeps the events of some threads only. ``help`` is what the
+    alternative says of itself.
     """
 
     probe: str
@@ -227,6 +231,7 @@ class ProbeSpec:
     role: Literal["whole", "begin", "end", "own"] = "whole"
     inode: tuple[int, int] | None = None
     sample: str | None = None
+    help: str = ""
 
     @property
     def kernel_filter(self) -> str | None:

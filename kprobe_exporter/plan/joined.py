@@ -43,6 +43,7 @@ class JoinedSpec(NamedTuple):
     residual_filter: Where | None
     plan: Plan = "events"
     because: str = MEASURED
+    help: str = ""
 
     def join(self, layouts: Sequence[Layout]) -> Join:
         """Return how the installed events are joined. ``layouts`` are in the order of ``ways``."""

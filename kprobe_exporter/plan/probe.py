@@ -69,9 +69,15 @@ def plan_probe(
     alternatives: list[Alternative] = []
     for attach in probe.attach:
         if attach.end is not None:
-            alternatives.append(joined_spec(probe, attach, wanted, layout_ids, single))
+            joined = joined_spec(probe, attach, wanted, layout_ids, single)
+            alternatives.append(
+                joined._replace(help=attach.help) if isinstance(joined, JoinedSpec) else joined
+            )
         else:
-            alternatives += single(probe, attach, wanted)
+            ways = single(probe, attach, wanted)
+            alternatives += (
+                replace(way, help=attach.help) if isinstance(way, ProbeSpec) else way for way in ways
+            )
     takes_time = any(attach.target.kind.is_joined for attach in probe.attach)
     durations = probe.duration_buckets if takes_time else ()
     metrics = tuple(metric_spec(metric, namespace, decoders) for metric in probe.metrics)

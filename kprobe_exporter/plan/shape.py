@@ -72,6 +72,10 @@ def _field(arg: Arg, known: dict[str, FormatField], event: str, probe: bool) -> 
     found = known.get(arg.field or arg.name)
     if found is None:
         raise GrammarError(f"the format of {event} has no field '{arg.field or arg.name}'")
+    if arg.kind == "program":
+        if not found.type.startswith("__data_loc"):
+            raise GrammarError(f"the field '{found.name}' of {event} is not the text that is expected")
+        return Field("program", found.offset, found.size)
     if arg.kind == "texts":
         return Field("texts", found.offset, found.size, length=found.size // 4, fault=True)
     if found.text:

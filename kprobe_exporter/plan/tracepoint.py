@@ -24,6 +24,17 @@ COMMON_FIELDS = {"common_pid": "tid", "common_cpu": "cpu", "CPU": "cpu", "cpu": 
 """Fields of every event: their names in the kernel's filters, and those in our records."""
 
 
+LOOKED_UP = Arg("comm", "comm")
+OWN_NAMES = {
+    ("sched", "sched_process_exec"): Arg("comm", "program", field="filename"),
+    ("sched", "sched_process_exit"): Arg("comm", "str", field="comm"),
+    ("sched", "sched_process_fork"): Arg("comm", "str", field="parent_comm"),
+    ("sched", "sched_switch"): Arg("comm", "str", field="prev_comm"),
+}
+"""Tracepoints that record the name of the thread that they happen in (include/trace/events/sched.h). When
+others are read, a process that lived shortly has ended, and its name is unknown."""
+
+
 def tracepoint_specs(
     probe: Probe,
     attach: Attach,
@@ -207,7 +218,8 @@ def _own(
     target = attach.target
     shown = {name: field for name, field in used.items() if name in wanted | {"return"}}
     try:
-        pattern, args = _page_args(form, shown, wanted) if binary else _text_args(form, shown)
+        comm = OWN_NAMES.get((target.system, target.event), LOOKED_UP)
+        pattern, args = _page_args(form, shown, wanted, comm) if binary else _text_args(form, shown)
     except GrammarError as error:
         return Unsupported(str(target), error.message)
     return ProbeSpec(
@@ -245,7 +257,9 @@ def _text_args(form: EventFormat, shown: dict[str, str]) -> tuple[bytes, tuple[A
     return pattern, tuple(arg._replace(name=ours[arg.name], field=arg.name) for arg in found)
 
 
-def _page_args(form: EventFormat, shown: dict[str, str], wanted: set[str]) -> tuple[bytes, tuple[Arg, ...]]:
+def _page_args(
+    form: EventFormat, shown: dict[str, str], wanted: set[str], comm: Arg
+) -> tuple[bytes, tuple[Arg, ...]]:
     """Return the arguments that the event's record holds, and the thread's name. The pattern is empty."""
     args = []
     for name, field in shown.items():
@@ -255,7 +269,7 @@ def _page_args(form: EventFormat, shown: dict[str, str], wanted: set[str]) -> tu
         read = f"{element}[{found.length}]" if kind == "bare" else element if found.narrow else ""
         args.append(Arg(name, kind, type=read, field=field, pointer=_is_pointer(form, field)))
     if "comm" in wanted - shown.keys():
-        args.append(Arg("comm", "comm"))
+        args.append(comm if comm.field in form.fields else LOOKED_UP)
     return b"", tuple(args)
 
 

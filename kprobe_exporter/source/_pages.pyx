@@ -24,7 +24,7 @@ from math import ceil, floor
 from kprobe_exporter.model.values import MAX_ERRNO as _MAX_ERRNO, Batch
 from kprobe_exporter.model.aggregation import Refused, Tally
 from kprobe_exporter.source.pages import frame, loss, close_gaps
-from kprobe_exporter.source.values import reader
+from kprobe_exporter.source.values import program_name, reader
 
 cdef enum:
     WALKED, DAMAGED, NO_MEMORY

@@ -159,6 +159,8 @@ cdef int _place_named(shape, str name, Place* out) except -1:
             _place(field, out)
             if field.kind == "comm":
                 out.kind = TID
+            elif field.kind == "program":
+                out.kind = DYNAMIC
             elif field.kind in ("char", "symbol"):
                 out.kind = UNSIGNED
             if name == "return" and layout.returns is not None:

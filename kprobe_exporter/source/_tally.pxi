@@ -293,6 +293,8 @@ def _resolver(shape, name, names):
         if arg.name == name:
             if field.kind == "comm":
                 return names.comm
+            if field.kind == "program":
+                return program_name
             if field.kind == "symbol":
                 return names.symbol
             if field.kind == "char":

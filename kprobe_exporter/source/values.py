@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol, TypeAlias
 
 from kprobe_exporter.model.record_layout import Field
-from kprobe_exporter.model.values import Value
+from kprobe_exporter.model.values import COMM_BYTES, Value
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Read: TypeAlias = Callable[[Buffer, int, int, int], Value]
@@ -64,6 +64,25 @@ def _comm(field: Field, names: Names) -> Read:
     return lambda data, start, end, tid: names.comm(tid)
 
 
+def _program(field: Field, names: Names) -> Read:
+    read = _located(field, names)
+
+    def name(data: Buffer, start: int, end: int, tid: int) -> bytes | None:
+        path = read(data, start, end, tid)
+        return program_name(path) if isinstance(path, bytes) else None
+
+    return name
+
+
+def program_name(path: bytes | None) -> bytes | None:
+    """Return the name that a thread has after it executed the program at ``path``, None if that is unreadable.
+
+    It is the last part of the path (begin_new_exec() of fs/exec.c). That of a program which was executed by
+    its descriptor, /dev/fd/N, is N before Linux 6.14, and the file's own name since, which the event lacks.
+    """
+    return None if path is None else path.rpartition(b"/")[2][:COMM_BYTES]
+
+
 def _fixed(field: Field, names: Names) -> Read:
     def read(data: Buffer, start: int, end: int, tid: int) -> bytes:
         return _text(data, start + field.offset, start + field.offset + field.size)
@@ -106,6 +125,7 @@ _READERS: Mapping[str, Callable[[Field, Names], Read]] = {
     "char": _char,
     "symbol": _symbol,
     "comm": _comm,
+    "program": _program,
     "text": _fixed,
     "dynamic": _located,
     "relative": _located,

@@ -5,6 +5,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from tests.support.agent_process import AgentProcess
 from tests.support.kernel_ids import kernel_tid
 from tests.support.patience import eventually
 from tests.support.provoked_calls import TIMES, fsyncs_of_a_pipe, opens_of_a_missing_file
+from tests.support.totals import total
 
 
 def plan_target(agent: AgentProcess, probe: str) -> str:
@@ -165,6 +167,30 @@ probes:
     ]
     assert labels["file"].endswith("/true")
     eventually(lambda: agent.scrape().value("kprobe_hits_total", probe="exec") >= 1)
+
+
+def test_the_names_of_programs_that_end_at_once(start_agent: StartAgent, tmp_path: Path) -> None:
+    """The names come from the events: the programs have ended when these are read."""
+    program = tmp_path / "a-name-of-more-than-15"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    agent = start_agent("""
+probes:
+  - name: exec
+    attach: tracepoint:sched:sched_process_exec
+    metrics: [{counter: execs_total, labels: [comm]}]
+  - name: exit
+    attach: tracepoint:sched:sched_process_exit
+    metrics: [{counter: exits_total, labels: [comm]}]
+""")
+    for _ in range(TIMES):
+        subprocess.run([program], check=True)
+    name = program.name[:15]
+    eventually(lambda: total(agent.scrape(), "kprobe_exits_total", comm=name) == TIMES)
+    metrics = agent.scrape()
+    assert total(metrics, "kprobe_execs_total", comm=name) == TIMES
+    shown = metrics.labels("kprobe_execs_total") + metrics.labels("kprobe_exits_total")
+    assert "unknown" not in {labels["comm"] for labels in shown}
 
 
 @pytest.mark.needs("kprobe_events")

@@ -67,6 +67,7 @@ ENTRY = Shape(
             Arg("fixed", "str"),
             Arg("path", "str"),
             Arg("comm", "comm"),
+            Arg("program", "program"),
         ),
     ),
     (
@@ -85,6 +86,7 @@ ENTRY = Shape(
         Field("text", 64, 8),
         Field("dynamic", 72, 4, fault=True),
         Field("comm"),
+        Field("program", 72, 4),
     ),
     TID,
     None,
@@ -96,8 +98,16 @@ LONG = return_type("long")
 
 RETURN = Shape(
     9,
-    Layout(1, "back", "back", "return", "g", (Arg("return", "int"), Arg("name", "str")), LONG),
-    (Field("signed", 24, 8), Field("dynamic", 32, 4, fault=True)),
+    Layout(
+        1,
+        "back",
+        "back",
+        "return",
+        "g",
+        (Arg("return", "int"), Arg("name", "str"), Arg("program", "program")),
+        LONG,
+    ),
+    (Field("signed", 24, 8), Field("dynamic", 32, 4, fault=True), Field("program", 32, 4)),
     TID,
     Field("symbol", 16, 8),
     36,
@@ -163,6 +173,7 @@ METRICS = (
         "h_total", "counter", "h", None, (), where=condition('missing != 3 && name != "sh" && return >= -7')
     ),
     MetricSpec("i_total", "counter", "h", "name", (label("name"),)),
+    MetricSpec("j_total", "counter", "h", None, (label("program"), label("cpu"))),
 )
 
 

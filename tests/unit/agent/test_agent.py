@@ -228,6 +228,12 @@ def test_retired_definitions_are_bounded(machine: Machine, monkeypatch: pytest.M
     machine.shows((40, "kprobe_opens_total"), (40, "kprobe_hits_total", "open"))
 
 
+def test_the_help_is_that_of_the_alternative(machine: Machine) -> None:
+    ways = "attach: ['kprobe:not_there', {to: 'kprobe:do_open', help: Less than that}]"
+    machine.start(f"{{name: a, help: All, {ways}}}", "{name: b, help: All, attach: 'kprobe:do_read'}")
+    assert [probe.help for probe in machine.agent.snapshot().probes] == ["Less than that", "All"]
+
+
 def test_a_probe_is_switched_off_and_on(machine: Machine) -> None:
     machine.start(OPEN, READ)
     machine.fire("do_open", 3)

@@ -12,6 +12,11 @@ from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.labels import DECODERS
 
 PROBES = load([DEFAULT], DECODERS).probes
+PACKS = Path(__file__).parents[3] / "examples/packs"
+FUNCTIONS = {Kind.KPROBE, Kind.KRETPROBE, Kind.CALL}
+EVENTS_OF_KERNEL = {Kind.TRACEPOINT, Kind.SYSCALL}
+SAME = {"sigkill"}
+"""Probes whose function and tracepoint see the same: send_signal_locked() has the tracepoint."""
 EVENTS = Path("/sys/kernel/tracing/events")
 
 
@@ -22,8 +27,22 @@ def test_there_are_enough_probes() -> None:
 @pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.name)
 def test_a_probe_prefers_the_function_and_ends_in_tracepoints(probe: Probe) -> None:
     *functions, last = (one.target for one in probe.attach)
-    assert {one.kind for one in functions} <= {Kind.KPROBE, Kind.KRETPROBE, Kind.CALL}
-    assert {one.kind for one in last.parts or (last,)} <= {Kind.TRACEPOINT, Kind.SYSCALL}
+    assert {one.kind for one in functions} <= FUNCTIONS
+    assert {one.kind for one in last.parts or (last,)} <= EVENTS_OF_KERNEL | (
+        FUNCTIONS if probe.optional else set()
+    )
+
+
+@pytest.mark.parametrize("file", [DEFAULT, *sorted(PACKS.glob("*.yaml"))], ids=lambda file: file.stem)
+def test_an_alternative_that_watches_something_else_says_so(file: Path) -> None:
+    """An alternative of another kind than the first is known to see the same, or has its own help."""
+    for probe in load([file], DECODERS).probes:
+        first, *others = probe.attach
+        for one in others:
+            alike = one.target.kind is first.target.kind or first.target.symbol.endswith(
+                f"_sys_{one.target.symbol}"
+            )
+            assert alike or one.help or probe.name in SAME, str(one.target)
 
 
 @pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.name)
@@ -35,8 +54,8 @@ def test_a_probe_says_what_it_watches(probe: Probe) -> None:
 @pytest.mark.needs("events")
 @pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.name)
 def test_the_tracepoint_is_here_with_its_fields(probe: Probe) -> None:
-    if probe.optional:
-        assert probe.name == "module_load"  # this kernel may be built without modules
+    if probe.optional:  # this kernel may be built without modules, or without kprobes
+        assert probe.name in ("module_load", "tcp_connect")
         return
     for one in probe.attach[-1].single:
         fields = format_of(one.target)

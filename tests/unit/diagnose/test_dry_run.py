@@ -102,6 +102,13 @@ def test_a_note_is_shown() -> None:
     assert (found.state, found.why) == ("up", (HITS, "it never fires"))
 
 
+def test_an_alternative_says_what_it_watches() -> None:
+    made = probe("p", "kprobe:a", "kprobe:b")
+    made = replace(made, attach=(made.attach[0], replace(made.attach[1], help="Less than a")))
+    assert row(known({"a": YES}), made).why == (HITS,)
+    assert row(known({"b": YES}), made).why == ("Less than a", HITS, "kprobe:a: it cannot")
+
+
 @pytest.mark.parametrize("eprobes", [YES, NO, TRY])
 @pytest.mark.parametrize("hist", [True, False])
 def test_a_tracepoint(eprobes: Answer, hist: bool) -> None:

@@ -74,26 +74,34 @@ def test_every_kind_of_value(kind: Any) -> None:
         *(0, 1234, 3, 40, 20, None),
         *(200, -3, -300, 65000, -70000, 4000000000, -(2**40), 2**63 + 5),
         *(b"symbol+0xfff0/0x10", b"x", b"{0x1,0x2,0x3}", b'{"one",(fault)}', b"fixed", b"/etc/passwd"),
-        b"thread 40",
+        *(b"thread 40", b"passwd"),
     )
 
 
 @both
 @pytest.mark.parametrize(
     ("path", "at", "expected"),
-    [(None, 80, None), (b'a\nb" x=1\0', 80, b'a\nb" x=1'), (b"no end", 80, b"no end"), (b"/\0", 4000, None)],
+    [
+        (None, 80, [None, b""]),
+        (b'a\nb" x=1\0', 80, [b'a\nb" x=1'] * 2),
+        (b"no end", 80, [b"no end"] * 2),
+        (b"/usr/bin/a-name-of-sixteen\0", 80, [b"/usr/bin/a-name-of-sixteen", b"a-name-of-sixte"]),
+        (b"/\0", 80, [b"/", b""]),
+        (b"/\0", 4000, [None, None]),
+    ],
 )
 def test_a_string_that_cannot_be_read_is_none(kind: Any, path: bytes | None, at: int, expected: Any) -> None:
+    """A string, and the name of the thread that executed the program at that path."""
     (record,) = parsed(kind, Page().add(1, entry(40, path, at=at)).render()).records
-    assert record[-2] == expected
+    assert [record[-3], record[-1]] == expected
 
 
 @both
 def test_a_return_has_its_caller(kind: Any) -> None:
     batch = parsed(kind, Page().add(1, back(-2)).add(2, back(7, name=None, ip=0)).render())
     assert batch.records == [
-        (1, 1, 3, 5, 2, b"function_123", -2, b"bash"),
-        (1, 2, 3, 5, 2, None, 7, None),
+        (1, 1, 3, 5, 2, b"function_123", -2, b"bash", b"bash"),
+        (1, 2, 3, 5, 2, None, 7, None, b""),
     ]
 
 
@@ -210,7 +218,7 @@ def test_two_layouts_of_one_event(kind: Any) -> None:
     twin = twin._replace(fields=RETURN.fields[:1])
     batch = parsed(kind, Page().add(1, back(-2)).render(), shapes=[*SHAPES, twin])
     assert sorted(batch.records) == [
-        (1, 1, 3, 5, 2, b"function_123", -2, b"bash"),
+        (1, 1, 3, 5, 2, b"function_123", -2, b"bash", b"bash"),
         (8, 1, 3, 5, 2, b"function_123", -2),
     ]
 
