@@ -11,7 +11,7 @@ from kprobe_exporter.model.values import Family
 log = logging.getLogger(__name__)
 
 NAME = f"{PREFIX}_unexplained_events"
-HELP = "Hits that are neither events nor counted as lost, as of the last moment at which the probe was quiet."
+HELP = "Hits that were neither delivered as events nor counted as lost, when the probe was last quiet."
 
 
 def audited(probes: Iterable[ProbeState]) -> Iterator[tuple[str, int]]:

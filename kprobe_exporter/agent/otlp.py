@@ -52,9 +52,9 @@ MOST_REMOVED = 256
 """Probes that are no longer exported and still known, for items that wait to be sent."""
 
 HELP = {
-    "exported": "Items that the OTLP collector took.",
-    "dropped": "Items that were never sent: over a limit, no room in the queue, or no time at the end.",
-    "failed": "Items that were sent, and that the collector did not take.",
+    "exported": "Items that the OTLP collector accepted.",
+    "dropped": "Items that were not sent: over a limit, with the queue full, or at shutdown.",
+    "failed": "Items that were sent and not accepted by the collector.",
 }
 
 

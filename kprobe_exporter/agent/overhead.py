@@ -16,9 +16,7 @@ TRIGGER = 170e-9
 functions: measured under emulation and divided by 5, about the ratio seen for uprobes."""
 
 NAME = "kprobe_exporter_probe_overhead_seconds_total"
-HELP = (
-    "Estimate of the time that the probe took of the threads that ran into it: its firings, times a constant."
-)
+HELP = "Estimated time that the probe added to the threads that hit it: its firings, times a constant."
 
 
 def cost(parts: Iterable[ProbeSpec]) -> float:

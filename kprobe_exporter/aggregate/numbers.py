@@ -10,8 +10,8 @@ from kprobe_exporter.aggregate.series import UNKNOWN
 from kprobe_exporter.model.values import Family, HistogramValue, LabelValues, ProbeMetrics
 
 HELP = {
-    "hits_total": "Firings of the probe, whatever its filter lets through.",
-    "misses_total": "Firings that the kernel had to miss.",
+    "hits_total": "Firings of the probe, before its filter.",
+    "misses_total": "Firings that the kernel missed.",
     "return_value": "Return values of the probed function that are no errors.",
     "return_errors_total": "Error returns of the probed function, by errno.",
     "duration_seconds": "Seconds from a call's entry to its return, or between the events of a pair.",

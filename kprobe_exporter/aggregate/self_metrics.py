@@ -48,19 +48,19 @@ def off_families(probes: Sequence[ProbeStatus]) -> tuple[Family, ...]:
     return (
         _gauge(
             f"{PREFIX}_probe_tripped",
-            "1 if the probe is off for a while, because it fired more often than its limit.",
+            "1 while the probe is switched off because it exceeded its limit.",
             ("probe",),
             {(probe.name,): float(probe.state == "tripped") for probe in probes},
         ),
         _gauge(
             f"{PREFIX}_probe_disabled",
-            "1 if the configuration says that the probe is not to be attached.",
+            "1 if the configuration disables the probe.",
             ("probe",),
             {(probe.name,): float(probe.state == "disabled") for probe in probes},
         ),
         _gauge(
             f"{PREFIX}_probe_absent",
-            "1 if the probe is optional and this kernel cannot have it.",
+            "1 if the probe is optional and this kernel does not support it.",
             ("probe",),
             {(probe.name,): float(probe.state == "absent") for probe in probes if probe.optional},
         ),
@@ -78,13 +78,13 @@ def fault_families(holding: Collection[str], noticed: Mapping[str, int]) -> tupl
     return (
         _gauge(
             f"{PREFIX}_fault",
-            "1 while something is wrong that others did to the agent's probes, or to tracing.",
+            "1 while this interference from outside the agent persists.",
             ("fault",),
             {(fault,): float(fault in holding) for fault in noticed},
         ),
         _counter(
             f"{PREFIX}_faults_total",
-            "How often each fault occurred, including those repaired at once.",
+            "Times that each fault began, including those repaired at once.",
             "fault",
             noticed,
         ),
@@ -115,38 +115,38 @@ def agent_families(
         ),
         _counter(
             f"{PREFIX}_events_lost_total",
-            "Events, or their values, that were lost on the way, by reason.",
+            "Events, or values of events, that did not reach the metrics, by reason.",
             "reason",
             lost,
         ),
         Family(
             f"{PREFIX}_probe_events_lost_total",
             "counter",
-            "Of these losses, those for which the probe is known.",
+            "Lost events by probe, where the probe is known.",
             ("probe", "reason"),
             {(probe, reason): number for (probe, reason), number in numbers.lost_of.items()},
         ),
         _counter(
             f"{PREFIX}_series_overflow_total",
-            "Events counted in the overflow label set, since the metric had too many.",
+            "Events counted in the label set __overflow__, because the metric reached its limit.",
             "metric",
             numbers.overflows,
         ),
         _counter(
             f"{PREFIX}_decode_failures_total",
-            "Label values that became 'unknown', by the decoder that failed; 'none' if the event has no value.",
+            "Label values that became 'unknown', by decoder; 'none' if the event has no value.",
             "decoder",
             numbers.decode_failures,
         ),
         _gauge(
             f"{PREFIX}_config_last_reload_successful",
-            "1 if the configuration that was last read is the running one.",
+            "1 if the agent runs with the configuration that it read last.",
             (),
             {(): float(successful)},
         ),
         _gauge(
             f"{PREFIX}_config_last_reload_success_timestamp_seconds",
-            "When the running configuration was read.",
+            "Time at which the running configuration was read.",
             (),
             {(): loaded_at},
         ),
@@ -158,7 +158,7 @@ def agent_families(
         ),
         _gauge(
             f"{PREFIX}_ring_buffer_bytes",
-            "Bytes of events that wait in the ring buffers of all CPUs.",
+            "Bytes of unread events in the ring buffers of all CPUs.",
             (),
             {(): numbers.buffer_bytes},
         ),

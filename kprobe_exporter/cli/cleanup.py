@@ -54,7 +54,7 @@ def cleanup(
         files = MountedTracefs(root)
         there = {each: found for each in (name, *traces(files)) if (found := contents(files, each))}
         if not there:
-            click.echo(f"nothing of '{name}' is there")
+            click.echo(f"no instance and no probe of '{name}' exists")
         refused = sum(not _remove(files, each, found) for each, found in there.items())
         context.exit(1 if refused else 0)
 

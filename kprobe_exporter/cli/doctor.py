@@ -84,7 +84,7 @@ def tracefs_checks(files: Tracefs) -> list[Check]:
     except TracefsError as error:
         return [*checks, _refused("instance", error)]
     with instance:
-        made = Check("instance", "ok", f"{instance.path} could be made and locked", required=True)
+        made = Check("instance", "ok", f"{instance.path} was created and locked", required=True)
         return [*checks, made, *instance_checks(instance), _following(instance), *_reading(instance)]
 
 
@@ -116,7 +116,7 @@ def _user(uid: int) -> Check:
 
 def _page_parser(kind: str) -> Check:
     if kind == "compiled":
-        return Check("page_parser", "ok", "the walk through the ring buffer's pages is compiled")
+        return Check("page_parser", "ok", "the parser of the ring buffer's pages is compiled")
     return Check(
         "page_parser",
         "warn",
@@ -163,7 +163,7 @@ def _agent(files: Tracefs, name: str) -> Check:
     if found := contents(files, name):
         fix = "Run 'kprobe-exporter cleanup'; the next start of the agent does the same."
         return Check("agent", "warn", f"a killed agent left {', '.join(found)}", fix)
-    return Check("agent", "ok", f"nothing of '{name}' is there")
+    return Check("agent", "ok", f"no instance and no probe of '{name}' exists")
 
 
 def _refused(name: str, error: TracefsError) -> Check:

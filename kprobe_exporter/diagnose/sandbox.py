@@ -106,7 +106,7 @@ def _network(root: Path) -> Check:
     own, first = (_link(root / "proc" / pid / "ns/net") for pid in ("self", "1"))
     if own is None or first is None or _link(root / "proc/self/ns/pid") != INITIAL:
         seen = "/proc/1/ns/net cannot be compared with /proc/self/ns/net"
-        fix = "With hostPID and the capability SYS_PTRACE it can; 'ifname' names what is in the own one."
+        fix = "Give the agent hostPID and CAP_SYS_PTRACE; without, 'ifname' shows its own interfaces."
         return Check("net_namespace", "unknown", seen, fix)
     if own == first:
         return Check("net_namespace", "ok", f"/proc/self/ns/net is {own}, the first process's")

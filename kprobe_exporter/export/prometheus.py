@@ -73,7 +73,7 @@ class Exposition:
         return Family(
             "kprobe_exporter_scrape_duration_seconds",
             "gauge",
-            "How long the last finished scrape took to prepare.",
+            "Time to prepare the last finished scrape.",
             (),
             {(): self._duration},
         )

@@ -75,7 +75,7 @@ def _program(field: Field, names: Names) -> Read:
 
 
 def program_name(path: bytes | None) -> bytes | None:
-    """Return the name that a thread has after it executed the program at ``path``, None if that is unreadable.
+    """Return the name of a thread that executed the program at ``path``, None if that is unreadable.
 
     It is the last part of the path (begin_new_exec() of fs/exec.c). That of a program which was executed by
     its descriptor, /dev/fd/N, is N before Linux 6.14, and the file's own name since, which the event lacks.

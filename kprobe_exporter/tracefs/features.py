@@ -77,8 +77,8 @@ KINDS = (
         "dynamic_events",
         "e",
         f"{TRACEPOINT.replace('/', '.')} comm=$comm:string",
-        "Boot a kernel with CONFIG_EPROBE_EVENTS; until then 'comm' is looked up when a tracepoint's event "
-        "is read, and one probe alone may filter it.",
+        "Boot a kernel with CONFIG_EPROBE_EVENTS; until then 'comm' is looked up when the event "
+        "is read, and the kernel filters a tracepoint for one probe only.",
     ),
 )
 
@@ -192,7 +192,7 @@ def _functions(files: Tracefs) -> Check:
         until = "until then name functions one by one, without patterns"
         fix = f"Boot a kernel with CONFIG_DYNAMIC_FTRACE; {until}."
         if error.errno in FORBIDDEN:
-            fix = f"Find what forbids uid 0 to read it, such as a security module; {until}."
+            fix = f"Find out what denies uid 0 this file, such as a security module; {until}."
         return Check("functions", "no", f"{TRACEABLE} cannot be read: {error.strerror}", fix)
     return Check("functions", "ok", f"{TRACEABLE} lists {count} functions")
 

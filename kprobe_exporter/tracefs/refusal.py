@@ -11,7 +11,7 @@ ENTRY = re.compile(r"^\[\s*\d+\.\d+\] (?P<place>.+?): error: (?P<text>.*)$")
 
 MEANING = {
     errno.ENOENT: "this kernel has no such function or event",
-    errno.EINVAL: "it names what this kernel does not have, does not know, or does not let be probed",
+    errno.EINVAL: "the kernel does not know a name in it, or does not allow a probe there",
     errno.EILSEQ: "the offset is not the start of an instruction",
     errno.EEXIST: "the name is taken",
     errno.EADDRNOTAVAIL: "the name stands for more than one function",
@@ -34,7 +34,7 @@ UNFIT = "the instruction at this offset is one that the kernel cannot step over"
 IN_FILE = MEANING | {
     errno.ENOENT: "there is no such file where this process looks (its mount namespace)",
     errno.EINVAL: "this is no regular file, or the offset is behind its end, or an argument is unknown",
-    errno.EIO: "the file system does not let its files be probed",
+    errno.EIO: "the file system does not allow probes in its files",
     errno.ENOEXEC: UNFIT,
     ENOTSUPP: UNFIT,
 }

@@ -22,8 +22,8 @@ _COLUMNS = ("Probe", "State", "Target", "Plan", "Hits/s", "Hits", "Misses", "Eve
 _NUMBERS = frozenset(("Hits", "Misses", "Events", "Lost"))
 _MEANING = {
     "Hits/s": "Firings a second, and their course in the last five minutes",
-    "Hits": "Firings, whatever a filter lets through",
-    "Misses": "Firings that the kernel had to miss",
+    "Hits": "Firings, before the filter",
+    "Misses": "Firings that the kernel missed",
     "Events": "What came of them one by one, or was added up in the kernel",
     "Lost": "Events that did not come, at most: see below",
 }

@@ -77,7 +77,7 @@ def test_cleanup_removes_what_is_dead_and_keeps_what_lives(
         return result.output
 
     before = definitions(tracefs), instances(tracefs)
-    assert cleanup() == "nothing of 'kprobe_exporter' is there\n"
+    assert cleanup() == "no instance and no probe of 'kprobe_exporter' exists\n"
     with foreign_things(files):
         agent = start_agent(PROBES)
         assert cleanup() == "a live agent holds 'kprobe_exporter': nothing was removed\n"

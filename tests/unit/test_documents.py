@@ -42,6 +42,20 @@ NAMED = {"kprobe-exporter trace": "asks for a definition; docs/command-line.md h
 """Entries of the table of commands that are not complete commands."""
 
 
+def helps() -> dict[str, str]:
+    """The HELP text of each metric, with which its row in docs/metrics.md begins."""
+    row = re.compile(r"^\| `(kprobe_\w+)` \| \w+ \| .*? \| (.*?\.)", re.MULTILINE)
+    return dict(row.findall((ROOT / "docs/metrics.md").read_text()))
+
+
+def test_a_metrics_help_is_one_plain_sentence() -> None:
+    assert len(helps()) > 25
+    for name, text in helps().items():
+        assert re.match(r"[A-Z1]", text), name
+        assert len(text) <= 110, name
+        assert not re.search(r"\b(nobody|somebody|whoever|whatever|others did|had to|ran into)\b", text), name
+
+
 def test_every_command_shown_is_run() -> None:
     """The modules of tests that run commands take them from the documents when they are imported."""
     for module in ("tests.deploy.test_readme", "tests.kernel.test_readme"):

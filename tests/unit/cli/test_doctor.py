@@ -147,7 +147,7 @@ def agent(fake: FakeTracefs) -> Check:
 
 
 def test_an_agent_that_lives_and_one_that_was_killed(fake: FakeTracefs) -> None:
-    assert agent(fake) == Check("agent", "ok", "nothing of 'kprobe_exporter' is there")
+    assert agent(fake) == Check("agent", "ok", "no instance and no probe of 'kprobe_exporter' exists")
     mark(fake, "kprobe_exporter")
     fake.mkdir("instances/kprobe_exporter")
     fake.write("kprobe_events", "p:kprobe_exporter/open vfs_mknod")

@@ -95,7 +95,7 @@ def test_the_list_of_functions(table: Table, instance: Instance, monkeypatch: py
     monkeypatch.setattr(table, "exists", lambda path: path != "README")
     check = by_name(instance_checks(instance))["functions"]
     assert check.evidence == "available_filter_functions cannot be read: Operation not permitted"
-    assert "what forbids uid 0 to read it" in (check.fix or "")
+    assert "what denies uid 0 this file" in (check.fix or "")
 
 
 def test_half_of_what_keeps_own_threads_out(table: Table, instance: Instance) -> None:
