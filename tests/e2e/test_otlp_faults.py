@@ -133,9 +133,10 @@ def test_an_answer_that_drips_ends_at_the_timeout(
     """The deadline is of the whole request: a byte that arrives in time does not move it."""
     with collector(HTTP, Fault(drip=drip)) as seen:
         transport = connect("traces", OtlpSettings(seen.endpoint, HTTP, timeout=patience(0.5)))
+        place = seen.endpoint.rpartition("/")[2]
         with within(1.5):
             assert transport.export(spans([1, 2, 3])) == taken
-        assert [line.partition("taken: ")[2] for line in caplog.messages] == [reason] * bool(reason)
+        assert [line.partition(f"at {place}: ")[2] for line in caplog.messages] == [reason] * bool(reason)
         with within(0.5):
             transport.close()
 
@@ -362,8 +363,9 @@ def test_the_log_has_one_line_for_the_trouble_and_one_for_its_end(
             transport.export([span(1), span(2)])
         transport.close()
         transport.close()
+        place = seen.endpoint.rpartition("/")[2]
     lines = [r.getMessage() for r in caplog.records if r.name != "asyncio"]
     assert len(lines) == 2
-    assert lines[0].startswith("2 of 2 traces were not taken: ")
+    assert lines[0].startswith(f"2 of 2 traces were not taken by the collector at {place}: ")
     assert "said why" in lines[0]
-    assert lines[1] == "traces are taken again by the collector"
+    assert lines[1] == f"traces are taken again by the collector at {place}"

@@ -149,8 +149,13 @@ class TestRules:
 
     def test_an_alert_says_where(self, server: Prometheus) -> None:
         (down,) = [one for one in alerts(server) if one["labels"].get("probe") == "gone"]
-        assert down["labels"]["instance"] == NODE
-        assert down["annotations"]["summary"] == f"Probe gone is down on {NODE}."
+        (kernel,) = server.now("kprobe_exporter_kernel_info")
+        release = kernel.labels["release"]
+        assert (
+            down["annotations"]["summary"] == f"Probe gone is down on 1 of the machines with Linux {release}."
+        )
+        (refused,) = server.now('kprobe_up{probe="gone"} == 0')
+        assert refused.labels["instance"] == NODE
 
 
 def test_a_target_is_what_its_pod_says(server: Prometheus) -> None:

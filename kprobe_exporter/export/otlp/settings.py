@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
+from urllib.parse import urlsplit
 
 from kprobe_exporter.errors import StartError
 from kprobe_exporter.util.file_access import all_may_read, who_may_change
@@ -55,6 +56,20 @@ def variable(signal: Signal, name: str) -> str | None:
 def _name_of(signal: Signal, name: str) -> str:
     own = f"OTEL_EXPORTER_OTLP_{signal.upper()}_{name}"
     return own if os.environ.get(own) else f"OTEL_EXPORTER_OTLP_{name}"
+
+
+def collector_of(signal: Signal, settings: OtlpSettings) -> str:
+    """Return the collector's host and port, as a log line names it. Other parts of a URL may hold secrets."""
+    endpoint = settings.endpoint or variable(signal, "ENDPOINT")
+    if not endpoint:  # the specification's defaults
+        return "localhost:4317" if protocol_of(signal, settings) == "grpc" else "localhost:4318"
+    try:
+        parts = urlsplit(endpoint if "://" in endpoint else f"//{endpoint}")
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        return "otlp.endpoint"
+    host = f"[{host}]" if ":" in host else host
+    return f"{host}:{port}" if port else host
 
 
 def check(signal: Signal, settings: OtlpSettings) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from kprobe_exporter.errors import StartError
 from kprobe_exporter.export.otlp.retry import NotTaken, RequestOutcome, Retries
 from kprobe_exporter.export.otlp.secrets import redaction
-from kprobe_exporter.export.otlp.settings import OtlpSettings, Signal, check, protocol_of
+from kprobe_exporter.export.otlp.settings import OtlpSettings, Signal, check, collector_of, protocol_of
 from kprobe_exporter.util.trouble import Trouble
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class Transport:
     One thread calls ``export``; any thread may call ``stop`` and ``close``. The exporter's return value is
     ignored, because it does not show a partial rejection: ``attempts`` has the answer. ``pack`` converts a
     list of items to what the exporter takes, and ``size`` returns how many items they count as.
-    ``redact`` removes secrets from what is logged.
+    ``redact`` removes secrets from what is logged, in which ``collector`` names the collector.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class Transport:
         size: Callable[[Sequence[Any]], int] = len,
         clock: Callable[[], float] = time.monotonic,
         redact: Callable[[str], str] = str,
+        collector: str = "its endpoint",
     ) -> None:
         self.signal = signal
         self._exporter = exporter
@@ -51,6 +52,7 @@ class Transport:
         self._size = size
         self._trouble = Trouble(QUIET, clock)
         self._redact = redact
+        self._collector = redact(collector)
 
     def export(self, items: Sequence[Any]) -> int:
         """Send all items within the timeout; return how many of them the collector accepted.
@@ -93,10 +95,11 @@ class Transport:
         """Log when requests begin to fail and when that ends; at most one warning in QUIET seconds."""
         if not lost:
             if self._trouble.succeeded():
-                log.info("%s are taken again by the collector", self.signal)
+                log.info("%s are taken again by the collector at %s", self.signal, self._collector)
         elif self._trouble.failed():
             why = self._redact(reason)[:MAX_REASON]
-            log.warning("%d of %d %s were not taken: %s", lost, size, self.signal, why)
+            text = "%d of %d %s were not taken by the collector at %s: %s"
+            log.warning(text, lost, size, self.signal, self._collector, why)
 
 
 def connect(
@@ -129,4 +132,7 @@ def connect(
         raise StartError(
             f"the OTLP exporter of {signal} cannot be set up: {where} has a value that is not allowed there."
         ) from None
-    return Transport(signal, made, attempts, pack, size, redact=redaction(signal, settings))
+    redact = redaction(signal, settings)
+    return Transport(
+        signal, made, attempts, pack, size, redact=redact, collector=collector_of(signal, settings)
+    )
