@@ -274,11 +274,13 @@ class Agent:
 
     def _look(self) -> Observation:
         self._repair()
-        self._probe_set.poller.refresh(POLL_TIME, watching=True)
+        # Counts that were read before a repair lack the hits that the repair excuses.
+        anew = self._audit.excuses
+        read = self._probe_set.poller.refresh(POLL_TIME, fresh=anew, watching=True)
         # While probes change, the aggregator ignores the counts that are read.
         age = float("inf") if self._changing.locked() else self._probe_set.poller.age()
         hits, probes = self._aggregator.hits(), self._probe_set.probes
-        if age < float("inf"):
+        if age < float("inf") and (read or not anew):
             self._audit.look(self._aggregator.arrivals(), audited(probes))
         limits = {probe.name: probe.plan.probe.limit for probe in probes}
         up = frozenset(probe.name for probe in probes if probe.records and probe.sample is None)

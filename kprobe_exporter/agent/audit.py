@@ -39,13 +39,19 @@ class Audit:
     def __init__(self) -> None:
         self._last: dict[int, tuple[int, int, int]] = {}
         self._granted: dict[int, int] = {}  # the losses before it was attached, less hits that are excused
+        self._interrupted = False
         self._excused: set[int] = set()
         self._before = 0
         self._unexplained: dict[str, int] = {}
 
+    @property
+    def excuses(self) -> bool:
+        """Whether hits are excused: ``look`` then needs counts that were read after ``excuse``."""
+        return self._interrupted or bool(self._excused)
+
     def excuse(self) -> None:
         """Excuse what is missing now: another process had stopped recording, and a fault tells of it."""
-        self._excused = set(self._last)
+        self._interrupted = True
 
     def look(self, arrivals: Arrivals, probes: Iterable[tuple[str, int]]) -> None:
         """Compare once. ``arrivals`` must be of one moment."""
@@ -56,6 +62,8 @@ class Audit:
                 continue
             hits, recorded = arrivals.counts[layout_id]
             now = hits, recorded, arrivals.lost
+            if self._interrupted:
+                self._excused.add(layout_id)
             before = granted.get(layout_id, self._before)
             missing = self._unexplained[name] = unexplained.get(name, 0)
             if now == last.get(layout_id) and not arrivals.waiting:
@@ -72,7 +80,7 @@ class Audit:
                         missing,
                     )
             self._last[layout_id], self._granted[layout_id] = now, before
-        self._before = arrivals.lost
+        self._before, self._interrupted = arrivals.lost, False
         self._excused &= self._last.keys()
 
     def family(self) -> Family:

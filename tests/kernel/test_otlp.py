@@ -42,6 +42,15 @@ probes:
 """
 
 
+CALLS_AS_LOGS = """
+otlp: {{endpoint: "{endpoint}"}}
+probes:
+  - name: sync
+    attach: syscall:fsync
+    filter: "tid == {tid}"
+    export: log
+"""
+
 STACKS = """
 otlp: {{endpoint: "{endpoint}"}}
 probes:
@@ -149,6 +158,28 @@ def test_rotel(start_agent: StartAgent, tmp_path: Path, protocol: str) -> None:
         assert server.found(r"Name +: (fsync|vfs_fsync_range)").count("fsync") == TIMES
         assert all(before <= int(at) <= after for at in server.found(r"Timestamp: (\d+)"))
         assert set(server.found(r"-> thread.id: Int\((\d+)\)")) == {str(kernel_tid())}
+
+
+def test_calls_as_log_records(start_agent: StartAgent, elastic: MockServer) -> None:
+    """Each has its duration, and the time at which it ended."""
+    logs = len(elastic.log_records())
+    agent = start_agent(CALLS_AS_LOGS.format(endpoint=elastic.endpoints["http/protobuf"], tid=kernel_tid()))
+    before = time.time_ns()
+    fsyncs_of_a_pipe()
+    after = time.time_ns()
+    eventually(lambda: len(elastic.log_records()) >= logs + TIMES, 60)
+    records = elastic.log_records()[logs:]
+    assert len(records) == TIMES
+    for record in records:
+        told = attributes(record)
+        assert before <= number(record["timeUnixNano"]) <= after
+        assert (told["kprobe.name"], told["error.type"]) == ("sync", "EINVAL")
+    durations = [float(attributes(record)["kprobe.duration"]) for record in records]
+    metrics = agent.scrape()
+    assert sum(durations) == pytest.approx(
+        metrics.value("kprobe_duration_seconds_sum", probe="sync"), rel=1e-6
+    )
+    assert metrics.value("kprobe_duration_seconds_count", probe="sync") == TIMES
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ PACK: dict[str, dict[str, list[Moves]]] = {
         "tcp_reset_sent": [moves("hits_total", TIMES, probe="tcp_reset_sent")],
         "tcp_reset_received": [moves("hits_total", 2 * TIMES, probe="tcp_reset_received")],
         "tcp_connect": [took("tcp_connect", 2 * TIMES), failed("tcp_connect", "ECONNREFUSED", TIMES)],
+        "connect": [took("connect", 2 * TIMES), failed("connect", "ECONNREFUSED", TIMES)],
         "tcp_handshake": [took("tcp_handshake", TIMES)],
         "packet_drop": [moves("packet_drops_total", TIMES, location="__udp4_lib_rcv")],
         "udp_overflow": [moves("udp_overflows_total", TIMES, port=str(UDP_PORT))],

@@ -26,10 +26,10 @@ def line_about(agent: AgentProcess, probe: str) -> str:
 @pytest.mark.parametrize(
     ("attach", "words"),
     [
-        ("kprobe:no_such_function_at_all", ["Invalid probed address or symbol", "^no_such_function"]),
-        ("kretprobe:no_such_function_at_all", ["^no_such_function"]),
+        ("kprobe:no_such_function_at_all", ["this kernel has no such function"]),
+        ("kretprobe:no_such_function_at_all", ["this kernel has no such function"]),
         # Kprobes itself needs this function, so it is on the blacklist (NOKPROBE_SYMBOL).
-        ("kprobe:do_int3", ["(E"]),
+        ("kprobe:do_int3", ["the kernel keeps kprobes off it"]),
         # No instruction begins at this offset.
         ("kprobe:__x64_sys_getppid+1", ["(E"]),
         ("tracepoint:sched:no_such_event", ["this kernel has no tracepoint sched:no_such_event"]),

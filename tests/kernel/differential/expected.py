@@ -19,11 +19,9 @@ from tests.kernel.differential.events import (
     single_events,
 )
 from tests.kernel.differential.load import Firing
-from tests.kernel.differential.probes import Metric, Probe
+from tests.kernel.differential.probes import RETURN_BOUNDS, Metric, Probe
 
 Labels = frozenset[tuple[str, str]]
-RETURN_BOUNDS = tuple(4.0**power for power in range(11))
-"""The bounds of the built-in histogram of return values, as docs/configuration.md has them."""
 
 
 class Range(NamedTuple):

@@ -84,6 +84,10 @@ class Metric:
         return written
 
 
+RETURN_BOUNDS = tuple(4.0**power for power in range(11))
+DURATION_BOUNDS = (1e-6, 1e-3, 1.0)
+
+
 @dataclass(frozen=True)
 class Probe:
     """A configured probe on a point. A "pair" is from the point pair_begin to pair_end, by ``keys``."""
@@ -143,6 +147,11 @@ class Probe:
                 written["fetch"] = fetch
         if self.returns:
             written["returns"] = self.returns
+        # Unset, a probe with a histogram of its own, or that passes errors alone, would have no built-in one.
+        if self.has_return:
+            written["return_buckets"] = list(RETURN_BOUNDS)
+        if self.joined:
+            written["duration_buckets"] = list(DURATION_BOUNDS)
         if self.filter is not None:
             written["filter"] = str(self.filter)
         if self.kernel:

@@ -69,6 +69,14 @@ def test_an_interruption_excuses_what_is_missing_then(audit: Audit, look: Look) 
     assert look(21, 17, times=2) == {"open": 0}
 
 
+def test_an_interruption_before_the_first_look(audit: Audit, look: Look) -> None:
+    audit.excuse()
+    assert audit.excuses
+    assert look(23, 0, times=3) == {"open": 0}
+    assert not audit.excuses
+    assert look(24, 0, times=2) == {"open": 1}
+
+
 def test_a_probe_that_is_gone(audit: Audit, look: Look) -> None:
     look(10, 7, times=2)
     audit.look(Arrivals({}, 0, 0), PROBES)
