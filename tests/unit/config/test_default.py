@@ -12,7 +12,7 @@ from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.labels import DECODERS
 
 PROBES = load([DEFAULT], DECODERS).probes
-PACKS = Path(__file__).parents[3] / "examples/packs"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 FUNCTIONS = {Kind.KPROBE, Kind.KRETPROBE, Kind.CALL}
 EVENTS_OF_KERNEL = {Kind.TRACEPOINT, Kind.SYSCALL}
 SAME = {"sigkill"}
@@ -33,7 +33,7 @@ def test_a_probe_prefers_the_function_and_ends_in_tracepoints(probe: Probe) -> N
     )
 
 
-@pytest.mark.parametrize("file", [DEFAULT, *sorted(PACKS.glob("*.yaml"))], ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", [DEFAULT, *sorted(EXAMPLES.rglob("*.yaml"))], ids=lambda file: file.stem)
 def test_an_alternative_that_watches_something_else_says_so(file: Path) -> None:
     """An alternative of another kind than the first is known to see the same, or has its own help."""
     for probe in load([file], DECODERS).probes:
