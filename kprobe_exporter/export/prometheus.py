@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
 from itertools import accumulate
+from typing import cast
 
 from prometheus_client import (
     CollectorRegistry,
@@ -25,6 +27,7 @@ from kprobe_exporter.model.values import Exemplar, Family, HistogramValue, Label
 _generate_openmetrics: Callable[..., bytes] = openmetrics.generate_latest
 
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+EOF = b"# EOF\n"
 OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 _SUFFIXES = {
@@ -62,10 +65,10 @@ class Exposition:
         if as_openmetrics:
             # All our names use the old character set, so every escaping gives the same bytes. The
             # default one walks each sample's name by characters, which takes a third more time.
-            body = _generate_openmetrics(scrape, escaping=openmetrics.ALLOWUTF8)
-            content_type = OPENMETRICS_TYPE
+            generate = partial(_generate_openmetrics, escaping=openmetrics.ALLOWUTF8)
+            body, content_type = _written(generate, scrape) + EOF, OPENMETRICS_TYPE
         else:
-            body, content_type = generate_text(scrape), TEXT_TYPE
+            body, content_type = _written(generate_text, scrape), TEXT_TYPE
         self._duration = self._clock() - start
         return body, content_type
 
@@ -77,6 +80,37 @@ class Exposition:
             (),
             {(): self._duration},
         )
+
+
+class _One(Collector):
+    """A collector of a single family."""
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._metric
+
+
+def _written(generate: Callable[[Collector], bytes], scrape: Collector) -> bytes:
+    """Return the text of all families, made one by one: the library holds all lines of what it writes."""
+    return b"".join(generate(_One(metric)).removesuffix(EOF) for metric in scrape.collect())
+
+
+class _Samples:
+    """The samples of a family, made while they are written. A list of them would take 400 bytes a sample."""
+
+    def __init__(self, family: Family, as_openmetrics: bool) -> None:
+        self._family, self._openmetrics = family, as_openmetrics
+
+    def __iter__(self) -> Iterator[Sample]:
+        family = self._family
+        for values, value in family.samples.items():
+            labels = _labels(family, values)
+            if isinstance(value, HistogramValue):
+                yield from _histogram(family.name, labels, value, self._openmetrics)
+            else:
+                yield Sample(family.name, labels, value)
 
 
 class _Scrape(Collector):
@@ -125,12 +159,7 @@ def _stem(family: Family) -> str:
 
 def _metric(family: Family, as_openmetrics: bool) -> Metric:
     metric = Metric(_stem(family), _utf8(family.help), family.type)
-    for values, value in family.samples.items():
-        labels = _labels(family, values)
-        if isinstance(value, HistogramValue):
-            metric.samples += _histogram(family.name, labels, value, as_openmetrics)
-        else:
-            metric.samples.append(Sample(family.name, labels, value))
+    metric.samples = cast("list[Sample]", _Samples(family, as_openmetrics))
     return metric
 
 
