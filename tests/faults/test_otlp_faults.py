@@ -236,7 +236,9 @@ def test_what_a_collector_does(start_agent: StartAgent, case: Case) -> None:  # 
 
         eventually(told_as_it_was)  # it holds between two pushes
         ends_well(agent)
-        assert bool(re.search(f"not taken: .*({case.said})", agent.output())) == bool(case.said)
+        assert bool(
+            re.search(f"not taken by the collector at [^ ]+: .*({case.said})", agent.output())
+        ) == bool(case.said)
 
 
 @pytest.mark.parametrize("case", HANGS, ids=label)

@@ -256,7 +256,7 @@ def test_a_program_as_another_process_sees_it(instance: Instance, program: Path)
         ("{0}/absent:0x10", ["{0}/absent cannot be opened", "no such file where this process looks"]),
         ("{0}:0x10", ["{0} is no regular file"]),
         ("{0}/program:0x7fffffff", ["it cannot be enabled", "the offset is behind its end", "(EINVAL)"]),
-        ("/proc/self/status:0x0", ["it cannot be enabled", "does not let its files be probed (EIO)"]),
+        ("/proc/self/status:0x0", ["it cannot be enabled", "does not allow probes in its files (EIO)"]),
         ("{0}/program:0x1149 x=%nosuch", ["an argument is unknown", "{0}/program:0x1149 x=^%nosuch"]),
     ],
 )
