@@ -71,9 +71,9 @@ def test_an_interruption_excuses_what_is_missing_then(audit: Audit, look: Look) 
 
 def test_an_interruption_before_the_first_look(audit: Audit, look: Look) -> None:
     audit.excuse()
-    assert audit.excuses
+    before = audit.excuses
     assert look(23, 0, times=3) == {"open": 0}
-    assert not audit.excuses
+    assert (before, audit.excuses) == (True, False)
     assert look(24, 0, times=2) == {"open": 1}
 
 
