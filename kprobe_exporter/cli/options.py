@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from kprobe_exporter.grammar.lexis import SECONDS
 from kprobe_exporter.service import logs
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -22,14 +24,13 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]  # generic since click
         if isinstance(value, float):
             return value
         found = _TIME.fullmatch(str(value))
-        seconds = float(found[1]) * _SECONDS[found[2] or "s"] if found else 0.0
+        seconds = float(Decimal(found[1]) * SECONDS[found[2] or "s"]) if found else 0.0
         if not seconds:
             self.fail(f"{value!r} is no time above 0: write it as 10, 10s, 500ms, 2m or 1h", param, ctx)
         return seconds
 
 
 _TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h)?")
-_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class Level(click.Choice[str]):

@@ -26,6 +26,7 @@ from kprobe_exporter.config.wording import nearest, quote
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.definition import parse_definition
 from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.lexis import SECONDS
 from kprobe_exporter.grammar.target import parse_target
 
 Decoders: TypeAlias = Mapping[str, Callable[[object], object]]
@@ -51,7 +52,6 @@ PATTERNS: Mapping[str, str] = {
 _UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _SIZE = r"^[0-9]{1,12} ?(B|KiB|MiB|GiB)?$"
 
-_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "": 1}
 DURATION = r"^[0-9]{1,9} ?(ms|s|m|h|d)?$"
 
 
@@ -95,7 +95,7 @@ def duration(value: object) -> object:
         if not re.fullmatch(DURATION, value):
             raise ValueError(f"{quote(value)} is no duration: write it as 500ms, 90s, 15m or 1h")
         number, unit = re.fullmatch(r"([0-9]+) ?(\w*)", value).groups()  # type: ignore[union-attr]
-        return int(number) * _SECONDS[unit]
+        return float(int(number) * SECONDS[unit or "s"])
     return value
 
 

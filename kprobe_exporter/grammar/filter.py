@@ -15,7 +15,7 @@ from kprobe_exporter.grammar.condition import (
     either,
     split_filter,
 )
-from kprobe_exporter.grammar.lexis import LONG_MIN, fail, kernel_number, refuse_forbidden
+from kprobe_exporter.grammar.lexis import LONG_MIN, SECONDS, fail, kernel_number, refuse_forbidden
 
 __all__ = ["And", "Comparison", "Filter", "Not", "Or", "parse_filter", "split_filter"]
 
@@ -53,8 +53,6 @@ _NOT = re.compile(r"!(?![=~])")
 _DIGITS = re.compile(r"-?[A-Za-z0-9]*")
 _FRACTION = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ns|us|ms|s|m|h)(?![\w.])")
-
-_SECONDS = {"ns": "1e-9", "us": "1e-6", "ms": "1e-3", "s": "1", "m": "60", "h": "3600"}
 
 _INSTEAD = {
     "=~": "a pattern is matched by ~",
@@ -151,7 +149,7 @@ class _Parser:
             if name != DURATION:
                 fail(f"{name!r} is no time, only {DURATION!r} is", self.text, self.at)
             self.skip(len(time[0]))
-            seconds = Decimal(time[1]) * Decimal(_SECONDS[time[2]])
+            seconds = Decimal(time[1]) * SECONDS[time[2]]
             return Comparison(name, sign, float(seconds), f"{seconds:f}", time[0], column)
         value, written = self.number(sign)
         return Comparison(name, sign, value, written, column=column)

@@ -2,8 +2,9 @@
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from decimal import Decimal
 from typing import NoReturn
 
 from kprobe_exporter.errors import GrammarError
@@ -18,6 +19,17 @@ MODULE = re.compile(r"[A-Za-z0-9_]+")
 """A module as /proc/modules lists it: the kernel writes ``_`` where a file name has ``-``."""
 
 LONG_MIN, LONG_MAX, ULONG_MAX = -(2**63), 2**63 - 1, 2**64 - 1
+
+SECONDS: Mapping[str, Decimal] = {
+    "ns": Decimal("1e-9"),
+    "us": Decimal("1e-6"),
+    "ms": Decimal("1e-3"),
+    "s": Decimal(1),
+    "m": Decimal(60),
+    "h": Decimal(3600),
+    "d": Decimal(86400),
+}
+"""Units of time as users write them. Which of them are allowed is a matter of the place."""
 
 _NUMBER = re.compile(r"(-?)(?:0[xX]([0-9a-fA-F]+)|(0[0-7]*)|([1-9][0-9]*))")
 
