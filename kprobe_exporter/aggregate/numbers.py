@@ -109,7 +109,7 @@ class Numbers(NamedTuple):
     overflows: dict[str, int]
     decode_failures: dict[str, int]
     buffer_bytes: int
-    lost_of: Mapping[tuple[str, str], int] = {}
+    lost_of: Mapping[LabelValues, float] = {}
 
 
 def built_in(

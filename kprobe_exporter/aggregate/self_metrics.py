@@ -124,7 +124,7 @@ def agent_families(
             "counter",
             "Lost events by probe, where the probe is known.",
             ("probe", "reason"),
-            {(probe, reason): number for (probe, reason), number in numbers.lost_of.items()},
+            numbers.lost_of,
         ),
         _counter(
             f"{PREFIX}_series_overflow_total",

@@ -68,16 +68,12 @@ def plan_probe(
     single = partial(_single, kernel, layout_ids, max_series)
     alternatives: list[Alternative] = []
     for attach in probe.attach:
-        if attach.end is not None:
-            joined = joined_spec(probe, attach, wanted, layout_ids, single)
-            alternatives.append(
-                joined._replace(help=attach.help) if isinstance(joined, JoinedSpec) else joined
-            )
-        else:
-            ways = single(probe, attach, wanted)
-            alternatives += (
-                replace(way, help=attach.help) if isinstance(way, ProbeSpec) else way for way in ways
-            )
+        ways: Iterable[Alternative] = (
+            single(probe, attach, wanted)
+            if attach.end is None
+            else [joined_spec(probe, attach, wanted, layout_ids, single)]
+        )
+        alternatives += (_with_help(way, attach.help) for way in ways)
     takes_time = any(attach.target.kind.is_joined for attach in probe.attach)
     durations = probe.duration_buckets if takes_time else ()
     metrics = tuple(metric_spec(metric, namespace, decoders) for metric in probe.metrics)
@@ -86,6 +82,16 @@ def plan_probe(
         ProbeMetrics(probe.name, metrics, probe.return_buckets, _returns(alternatives), durations),
         tuple(alternatives),
     )
+
+
+def _with_help(way: Alternative, text: str) -> Alternative:
+    match way:
+        case ProbeSpec():
+            return replace(way, help=text)
+        case JoinedSpec():
+            return way._replace(help=text)
+        case Unsupported():
+            return way
 
 
 def _returns(alternatives: Iterable[Alternative]) -> ReturnType | None:
