@@ -8,13 +8,15 @@ They are made once and kept below build/, as are the wheels that a build otherwi
 import fcntl
 import functools
 import hashlib
+import itertools
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +89,20 @@ def tool(*command: str | Path, check: bool = True) -> subprocess.CompletedProces
     )
     assert not check or run.returncode == 0, f"{command[:2]} ended with {run.returncode}: {run.stderr}"
     return run
+
+
+@contextmanager
+def container(*options: str, arguments: Sequence[str] = ()) -> Iterator[str]:
+    """Run a container, and yield its name. It has no network, so its port 10435 is its own."""
+    name = f"kprobe-exporter-{os.getpid()}-{next(_numbers)}"
+    tool("podman", "run", "--detach", "--name", name, "--network=none", *options, IMAGE, *arguments)
+    try:
+        yield name
+    finally:
+        tool("podman", "rm", "--force", "--time=2", name)
+
+
+_numbers = itertools.count()
 
 
 def inspect(name: str) -> Any:

@@ -4,9 +4,7 @@ buildah builds it, and podman runs it as the README's `docker run` does, with th
 on a kernel with kprobes, with the image's files as the agent's root.
 """
 
-import itertools
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -22,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import needs_tracefs
-from tests.deploy.containers import IMAGE, build, get, inspect, needs_containers, tool
+from tests.deploy.containers import build, container, get, inspect, needs_containers, tool
 from tests.support.agent_process import Metrics
 from tests.support.patience import eventually, patience, within
 from tests.support.private_tracefs import TRACEFS
@@ -41,7 +39,6 @@ probes:
         help: Programs that were started.
         labels: [file]
 """
-numbers = itertools.count()
 
 
 def test_hadolint_has_nothing_to_say() -> None:
@@ -95,17 +92,6 @@ def left(tracefs: Path) -> list[str]:
         if (tracefs / name).exists():
             found += (tracefs / name).read_text().splitlines()
     return [line for line in found if INSTANCE in line]
-
-
-@contextmanager
-def container(*options: str, arguments: tuple[str, ...] = ()) -> Iterator[str]:
-    """Run a container, and yield its name. It has no network, so its port 10435 is its own."""
-    name = f"kprobe-exporter-{os.getpid()}-{next(numbers)}"
-    tool("podman", "run", "--detach", "--name", name, "--network=none", *options, IMAGE, *arguments)
-    try:
-        yield name
-    finally:
-        tool("podman", "rm", "--force", "--time=2", name)
 
 
 @contextmanager

@@ -4,11 +4,10 @@ What podman 4.3 does not support is removed: the kubelet's probes, ports without
 API server. The configuration's volume gets the mode that the kubelet gives it.
 """
 
-import itertools
 import os
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,13 @@ import pytest
 import yaml
 
 from tests.conftest import needs_tracefs
-from tests.deploy.containers import build, get, inspect, needs_containers, tool
+from tests.deploy.containers import build, container, get, inspect, needs_containers, tool
 from tests.deploy.manifests import KUBERNETES, only, rendered
 from tests.support.agent_process import Metrics
 from tests.support.patience import eventually, patience
 from tests.support.private_tracefs import TRACEFS
 
 INSTANCE = "kp_pod"
-
-numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -116,14 +113,15 @@ def test_the_pod_probes_libraries_of_the_node_and_of_a_container(image: str, tmp
     """The same function of two files: a probe counts the calls of its own file."""
     maps = Path("/proc/self/maps").read_text().splitlines()
     libc = next(line.split()[-1] for line in maps if line.endswith("/libc.so.6"))
-    with sleeping(image) as other:
+    sleeping = container("--entrypoint=python3", arguments=("-c", "import time; time.sleep(600)"))
+    with sleeping as other:
         (tmp_path / "probes.yaml").write_text(f"""
 global: {{tracefs_instance: {INSTANCE}}}
 probes:
   - {{name: node, attach: "uprobe:/host{libc}:getppid"}}
   - {{name: container, attach: "uprobe:/proc/{inspect(other)["State"]["Pid"]}/root{libc}:getppid"}}
 """)
-        with with_the_hosts_pids(KUBERNETES / "overlays/programs", image, tmp_path) as name:
+        with with_the_hosts_pids(KUBERNETES / "overlays/programs", tmp_path) as name:
             eventually(lambda: get(name, "/-/ready"), 60)
             before = hits(name, "node")
             tool("podman", "exec", other, "python3", "-c", CALL)
@@ -135,44 +133,27 @@ probes:
 
 
 @contextmanager
-def with_the_hosts_pids(directory: Path, image: str, config: Path) -> Iterator[str]:
+def with_the_hosts_pids(directory: Path, config: Path) -> Iterator[str]:
     """Run a DaemonSet's container as `played` does, which cannot share process ids with the host."""
     pod = only(rendered(directory), "DaemonSet")["spec"]["template"]["spec"]
     assert pod["hostPID"] is True
-    (container,) = pod["containers"]
+    (agent,) = pod["containers"]
     there = {volume["name"]: volume.get("hostPath", {}).get("path", config) for volume in pod["volumes"]}
     volumes = [
         f"--volume={there[mount['name']]}:{mount['mountPath']}:{'ro' if mount.get('readOnly') else 'rw'}"
-        for mount in container["volumeMounts"]
+        for mount in agent["volumeMounts"]
     ]
-    rights = container["securityContext"]["capabilities"]
+    rights = agent["securityContext"]["capabilities"]
     options = [f"--cap-drop={name}" for name in rights["drop"]] + [
         f"--cap-add={name}" for name in rights["add"]
     ]
-    options += ["--read-only", "--security-opt=no-new-privileges", "--pid=host", "--network=none"]
-    with started(image, *options, *volumes, arguments=container["args"]) as name:
+    options += ["--read-only", "--security-opt=no-new-privileges", "--pid=host"]
+    with container(*options, *volumes, arguments=agent["args"]) as name:
         yield name
 
 
 def hits(name: str, probe: str) -> float:
     return Metrics(get(name, "/metrics") or "").value("kprobe_hits_total", probe=probe)
-
-
-def sleeping(image: str) -> AbstractContextManager[str]:
-    """Run a container in which a program does nothing; gives its name."""
-    return started(
-        image, "--network=none", "--entrypoint=python3", arguments=("-c", "import time; time.sleep(600)")
-    )
-
-
-@contextmanager
-def started(image: str, *options: str, arguments: Sequence[str]) -> Iterator[str]:
-    name = f"kprobe-exporter-{os.getpid()}-{next(numbers)}"
-    tool("podman", "run", "--detach", f"--name={name}", *options, image, *arguments)
-    try:
-        yield name
-    finally:
-        tool("podman", "rm", "--force", "--time=2", name)
 
 
 NODE = """
