@@ -85,7 +85,8 @@ class Metric:
 
 
 RETURN_BOUNDS = tuple(4.0**power for power in range(11))
-DURATION_BOUNDS = (1e-6, 1e-3, 1.0)
+DURATION_BOUNDS = tuple(4.0**power / 1e6 for power in range(13))
+"""The bounds of the built-in histograms, as docs/configuration.md has them."""
 
 
 @dataclass(frozen=True)
@@ -147,10 +148,10 @@ class Probe:
                 written["fetch"] = fetch
         if self.returns:
             written["returns"] = self.returns
-        # Unset, a probe with a histogram of its own, or that passes errors alone, would have no built-in one.
-        if self.has_return:
+        # Unset, a probe that passes errors alone, or with a histogram of its own, has no built-in histogram.
+        if self.has_return and self.filter is not None:
             written["return_buckets"] = list(RETURN_BOUNDS)
-        if self.joined:
+        if self.joined and any(metric.kind == "histogram" for metric in self.metrics):
             written["duration_buckets"] = list(DURATION_BOUNDS)
         if self.filter is not None:
             written["filter"] = str(self.filter)
