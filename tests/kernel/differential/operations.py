@@ -42,7 +42,7 @@ class OperationDrawing:
             "setfsuid": lambda t: [Operation(t, "setfsuid", self._random.choice(UIDS))],
             "sched_get_priority_max": self._priority_max,
             "getpriority": self._getpriority,
-            "chroot": lambda t: [Operation(t, "chroot", text=self.path())],
+            "chroot": self._chroot,
             "rt_sigtimedwait": lambda t: [Operation(t, "rt_sigtimedwait", self.microseconds())],
             "execve": self._execve,
         }
@@ -105,6 +105,12 @@ class OperationDrawing:
         """After each leap comes a call that returns, by which the agent sees that the other one ended."""
         leaps = [self._random.randint(0, 2) for _ in range(self._random.randint(1, 3))]
         return [Operation(thread, "leap_out", self.number(), leap) for leap in (*leaps, 0)]
+
+    def _chroot(self, thread: int) -> list[Operation]:
+        path = self.path()
+        if not path and "empty_texts" in self._excluded:
+            path = b"/"
+        return [Operation(thread, "chroot", text=path)]
 
     def _pair(self, thread: int) -> list[Operation]:
         """Draw beginnings and ends in any order, by few keys."""
