@@ -1,6 +1,6 @@
 """Compares a scrape with what was expected: one line for each sample that is wrong, missing or too many."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from tests.kernel.differential.expected import Bounds, Expected, Labels, Range
 from tests.support.agent_process import Metrics
@@ -64,12 +64,13 @@ def _other_losses(expected: Expected, found: Samples) -> Iterator[str]:
             yield f"{_sample(name, labels)} rose by {value:g}, expected 0"
 
 
-def fallen(before: Metrics | None, after: Metrics) -> list[str]:
-    """The counters that a scrape shows lower than the one before it."""
+def fallen(before: Metrics | None, after: Metrics, restarted: Collection[str] = ()) -> list[str]:
+    """The counters that a scrape shows lower than the one before it, but for ``restarted`` metrics."""
     return [
         f"{_sample(name, labels)} fell from {before[name, labels]:g} to {value:g}"
         for (name, labels), value in (after.items() if before else ())
         if before and name.endswith(("_total", "_count", "_bucket")) and value < before.get((name, labels), 0)
+        if name not in restarted and name.removesuffix("_count").removesuffix("_bucket") not in restarted
     ]
 
 

@@ -39,13 +39,16 @@ def slowly(operations: Sequence[Operation]) -> list[Operation]:
 
 @dataclass
 class Runner:
-    """An agent, its configuration file, and the load."""
+    """An agent, its configuration file, and the load. ``restarted`` are the metrics that start again from 0
+    at the last reload, which changed their definition."""
 
     agent: AgentProcess
     config: Path
     load: Load
     buffer: str = "4MiB"
     last: Metrics | None = None
+    probes: Sequence[Probe] = ()
+    restarted: set[str] = field(default_factory=set)
     falls: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -54,8 +57,8 @@ class Runner:
 
         A last configuration has none of their probes, and its load none of their operations: then all their
         losses are told. In a ``busy`` run the reload happens while the second load runs, and only the probes
-        that it does not change are compared. If the agent deletes old definitions meanwhile, which it tells as
-        events that were wiped, the cases run once more: by then it has deleted enough.
+        that it does not change are compared. If the agent deletes old definitions meanwhile, which it tells
+        as events that were wiped, the cases run once more: by then it has deleted enough.
         """
         before = self.scrape()
         wrong = self._run(cases, before, busy=busy)
@@ -106,6 +109,14 @@ class Runner:
     def reload(self, probes: Sequence[Probe]) -> None:
         """Give the agent a configuration with these probes by SIGHUP, and wait until it has read it."""
         begun = scraped = time.monotonic()
+        metrics = {(probe.name, metric) for probe in probes for metric in probe.metrics}
+        self.restarted = {
+            f"kprobe_{metric.name}"
+            for probe in self.probes
+            for metric in probe.metrics
+            if (probe.name, metric) not in metrics
+        }
+        self.probes = probes
         written = self.agent.log.stat().st_size
         self.config.write_text(configuration(probes, str(self.load.program), buffer=self.buffer))
         self.agent.signal(signal.SIGHUP)
@@ -128,7 +139,7 @@ class Runner:
     def scrape(self) -> Metrics:
         """Scrape, and note the counters that fell."""
         metrics = self.agent.scrape()
-        self.falls += fallen(self.last, metrics)
+        self.falls += fallen(self.last, metrics, self.restarted)
         self.last = metrics
         return metrics
 
