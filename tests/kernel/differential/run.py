@@ -21,8 +21,9 @@ BETWEEN = 1.0
 """Seconds from one scrape to the next during a reload: under emulation a scrape takes a tenth of one."""
 AGE = "kprobe_exporter_kernel_read_age_seconds"
 RESIDENT_TOTAL = "kprobe_resident_total"
-AT_RELOADS = ("disabled", "unpaired", "negative", "wiped")
-"""Losses of probes that a reload changes under load."""
+AT_RELOADS = ("disabled", "unpaired", "negative", "wiped", "unparsed")
+"""Losses of probes that a reload changes under load. An event that another CPU was still writing while its
+probe was removed belongs to no probe when it is read, and is told as ``unparsed``."""
 WIPED = {"reason": "wiped"}
 """The loss of events that were in the buffer, or would have been, while old definitions were deleted."""
 PAUSE = 0.2
