@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kprobe_exporter import __version__
 from kprobe_exporter.agent.audit import Audit, audited
-from kprobe_exporter.agent.cgroup_events import Identities
 from kprobe_exporter.agent.config_diff import difference, needs_restart
 from kprobe_exporter.agent.installer import UNEXPECTED, Installer
 from kprobe_exporter.agent.interference import Interference
@@ -27,6 +26,7 @@ from kprobe_exporter.agent.rate_limit import Trip
 from kprobe_exporter.agent.repairs import replacements
 from kprobe_exporter.agent.replaced_files import ReplacedFiles, plan_again, report, retained, successors
 from kprobe_exporter.agent.supervisor import Observation, Supervisor
+from kprobe_exporter.agent.thread_events import Identities
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.self_metrics import (
     agent_families,

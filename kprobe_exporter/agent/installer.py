@@ -5,9 +5,9 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from kprobe_exporter.agent.cgroup_events import Identities
 from kprobe_exporter.agent.probe import ProbeState, warn_of_strings
 from kprobe_exporter.agent.replaced_files import moved
+from kprobe_exporter.agent.thread_events import Identities
 from kprobe_exporter.config.values import Config, Probe, Settings
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.labels import decoders
@@ -96,7 +96,7 @@ class Installer:
                 self._unexpected(probe, error)
             return
         there = [part.spec for probe in beside if probe.attached for part in probe.attached.parts]
-        there += [spec for own in self._identities.tracepoints for spec in own.specs]
+        there += [part.spec for own in self._identities.tracepoints for part in own.parts]
         for probe in probes:
             if self._stopping():
                 break

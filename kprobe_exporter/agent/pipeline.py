@@ -1,18 +1,16 @@
 """The pipeline of the events: read, joined, counted, exported; and how it changes while they flow."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from kprobe_exporter.agent.cgroup_events import CgroupEvents, Identities
-from kprobe_exporter.agent.own_tracepoints import OwnTracepoints
 from kprobe_exporter.agent.probe import ProbeState
-from kprobe_exporter.agent.thread_events import handlers
+from kprobe_exporter.agent.thread_events import Handle, Identities, handlers
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.aggregate.recipes import source_recipe
 from kprobe_exporter.config.values import Export, Probe
 from kprobe_exporter.model.aggregation import Recipe
-from kprobe_exporter.model.values import Batch, Join
+from kprobe_exporter.model.values import Batch, Join, Layout
 from kprobe_exporter.plan import fields_used, wants_tgid
 from kprobe_exporter.probing.attach import Attached
 from kprobe_exporter.probing.event_source import BufferReader, EventSource
@@ -49,8 +47,8 @@ class Pipeline:
         self._otlp = otlp_export
         self._pairing = Pairing(nested=otlp_export is not None)
         self._flows: dict[int, _Flow] = {}
-        self._following: CgroupEvents | None = None
-        self._ends: OwnTracepoints | None = None
+        self._cgroup_events: Mapping[Layout, Handle] = {}
+        self._thread_events: Mapping[Layout, Handle] = {}
         self._buffers: BufferReader
         self._symbols: Symbols
         self._loaded = self._tgid = False
@@ -103,24 +101,31 @@ class Pipeline:
         """
         found = [self._flow(probe, attached) for probe in probes for attached in probe.attachments]
         flows = {flow.attached.layout.layout_id: flow for flow in found if flow is not None}
-        ends = self._identities.ends.following
-        following = self._identities.following
-        layouts = {layout: at for own in self._identities.tracepoints for layout, at in own.layouts.items()}
+        cgroup_events = handlers(self._identities.cgroup_events, self._identities.cgroups)
+        thread_events = handlers(self._identities.thread_events, self._pairing.threads)
+        layouts = {part.layout: part.system for own in self._identities.tracepoints for part in own.parts}
         for flow in flows.values():
             layouts |= {part.layout: part.system for part in flow.attached.parts}
         recipes = {layout_id: flow.recipe for layout_id, flow in flows.items() if flow.recipe is not None}
         swap = self._buffers.prepare(self._symbols, layouts, recipes, tgid=self._tgid)
         removed = [flow for layout_id, flow in self._flows.items() if flows.get(layout_id) is not flow]
         added = [flow for layout_id, flow in flows.items() if self._flows.get(layout_id) is not flow]
-        if following is not self._following:
-            self._watch(following)
+        for layout in self._cgroup_events.keys() - cgroup_events.keys():
+            self._aggregator.unwatch(layout.layout_id)
+        for layout in cgroup_events.keys() - self._cgroup_events.keys():
+            self._aggregator.watch(layout.layout_id, cgroup_events[layout])
+        self._cgroup_events = cgroup_events
 
         def change() -> None:
             for flow in removed:
                 self._leave(flow)
             for flow in added:
                 self._join(flow)
-            self._follow(ends)
+            for layout in self._thread_events:
+                self._pairing.unwatch(layout)
+            for layout, handle in thread_events.items():
+                self._pairing.follow(layout, handle)
+            self._thread_events = thread_events
             self.consume(Batch())  # tells the calls that were open, without waiting for an event
             swap()
 
@@ -154,22 +159,3 @@ class Pipeline:
             self._otlp.remove(flow.attached, self._pairing)
         elif flow.attached.joined is not None:
             self._pairing.remove(flow.attached.joined)
-
-    def _follow(self, ends: OwnTracepoints | None) -> None:
-        """Pass the records of the tracepoints about ends of threads to the pairing, or stop that."""
-        if ends is self._ends:
-            return
-        for layout in self._ends.layouts if self._ends is not None else ():
-            self._pairing.unwatch(layout)
-        if ends is not None:
-            for layout, handle in handlers(ends, self._pairing.threads).items():
-                self._pairing.follow(layout, handle)
-        self._ends = ends
-
-    def _watch(self, following: CgroupEvents | None) -> None:
-        """Pass the records of the tracepoints of cgroups to their handlers, or stop that."""
-        for layout_id in self._following.handlers if self._following is not None else ():
-            self._aggregator.unwatch(layout_id)
-        for layout_id, handle in following.handlers.items() if following is not None else ():
-            self._aggregator.watch(layout_id, handle)
-        self._following = following

@@ -6,12 +6,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from kprobe_exporter.agent.cgroup_events import Identities
 from kprobe_exporter.agent.installer import Installer
 from kprobe_exporter.agent.pipeline import Pipeline
 from kprobe_exporter.agent.probe import ProbeState
 from kprobe_exporter.agent.pruning import prune
 from kprobe_exporter.agent.switch_losses import SwitchLosses
+from kprobe_exporter.agent.thread_events import Identities
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.model.values import Batch, KernelCounts
@@ -200,7 +200,7 @@ class ProbeSet:
 
     def _follow(self) -> None:
         for own in self._identities.tracepoints:
-            if own.enabled:
+            if own.enabled or not own.parts:
                 continue
             try:
                 own.enable()
