@@ -127,12 +127,16 @@ class Agent:
 
     def require_all_up(self) -> None:
         """Raise StartError unless every probe that is not optional works (``--fail-fast``)."""
-        for probe in self._probe_set.down():
-            raise StartError(f"the probe '{probe.name}' is down: {probe.reason}")
+        for probe in self._probe_set.probes:
+            if probe.state == "down" and not probe.absent:
+                raise StartError(f"the probe '{probe.name}' is down: {probe.reason}")
 
     def ready(self) -> str | None:
         """Return None if at least one probe works, else the reason why none does."""
-        return self._probe_set.ready()
+        probes = self._probe_set.probes
+        if any(probe.state == "up" for probe in probes):
+            return None
+        return "no probe is up: " + "; ".join(f"{probe.name}: {probe.reason}" for probe in probes)
 
     def vitals(self) -> tuple[Vital, ...]:
         """Return the threads that the agent needs. The kernel may delay the poller: it gets more patience."""
@@ -228,9 +232,7 @@ class Agent:
         self._source = Reader(self._pipeline.open(instance, event_source, symbols, buffer_kib), self.failed)
         self._stack.callback(self._source.close)
         self._installer = Installer(instance, event_source, self._identities, self._stop.is_set)
-        self._probe_set = ProbeSet(
-            instance, self._installer, self._pipeline, self._source, *known, self._stop
-        )
+        self._probe_set = ProbeSet(instance, self._installer, self._pipeline, self._source, *known)
         self._source.start()
         self._stack.callback(self._probe_set.off)
 

@@ -43,7 +43,7 @@ class Installer:
         self._instance = instance
         self._event_source = event_source
         self._identities = identities
-        self._stopping = stopping
+        self.stopping = stopping
         self._layout_ids: Iterator[int] = itertools.count()
         self._resolver = Resolver.of(instance.files)
         self._symbols = Symbols(instance.files)
@@ -98,7 +98,7 @@ class Installer:
         there = [part.spec for probe in beside if probe.attached for part in probe.attached.parts]
         there += [part.spec for own in self._identities.tracepoints for part in own.parts]
         for probe in probes:
-            if self._stopping():
+            if self.stopping():
                 break
             try:
                 self._settle(probe, taken, there)
