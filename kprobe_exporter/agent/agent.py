@@ -18,12 +18,11 @@ from kprobe_exporter import __version__
 from kprobe_exporter.agent.audit import Audit, audited
 from kprobe_exporter.agent.config_diff import difference, needs_restart
 from kprobe_exporter.agent.installer import UNEXPECTED, Installer
-from kprobe_exporter.agent.interference import Interference
+from kprobe_exporter.agent.interference import Interference, replacements
 from kprobe_exporter.agent.pipeline import Pipeline
 from kprobe_exporter.agent.probe import ProbeState
 from kprobe_exporter.agent.probe_set import ProbeSet
 from kprobe_exporter.agent.rate_limit import Trip
-from kprobe_exporter.agent.repairs import replacements
 from kprobe_exporter.agent.replaced_files import ReplacedFiles, plan_again, report, retained, successors
 from kprobe_exporter.agent.supervisor import Observation, Supervisor
 from kprobe_exporter.agent.thread_events import Identities
@@ -97,10 +96,10 @@ class Agent:
         self._audit = Audit()
         self._aggregator = Aggregator(settings.namespace, limits, name_of, self._identities.cgroups.path)
         self._supervisor = Supervisor(self._look, self._trip, self.enable)
-        self._interference = Interference()
         self._replaced_files = ReplacedFiles()
         self._otlp: OtlpExport | None = None
         self._instance: Instance
+        self._interference: Interference
         self._installer: Installer
         self._pipeline: Pipeline
         self._source: Reader
@@ -218,6 +217,7 @@ class Agent:
         """Set up the instance, its buffer, the reader and the pipeline behind it, without any probe yet."""
         settings, otlp = self._config.settings, self._config.otlp
         self._instance = instance
+        self._interference = Interference(instance, self._interrupted)
         symbols = Symbols(self._files)
         stacks_wanted = any(probe.stack for probe in self._config.probes)
         event_source, buffer_kib = set_up(instance, settings, symbols, stacks_wanted=stacks_wanted)
@@ -305,9 +305,7 @@ class Agent:
         try:
             if not self._ended:
                 probe_set, now = self._probe_set, time.monotonic()
-                repairs = self._interference.look(
-                    self._instance, probe_set.probes, now, self._interrupted, probe_set.own
-                )
+                repairs = self._interference.look(probe_set.probes, probe_set.own, now)
                 for old, new in replacements(probe_set.probes, repairs):
                     self._put(old, new)
                 probe_set.follow_again([repair.probe for repair in repairs if repair.action == "enable"])
@@ -315,7 +313,7 @@ class Agent:
         finally:
             self._changing.release()
 
-    def _interrupted(self, name: str = "") -> None:
+    def _interrupted(self, name: str) -> None:
         """Take into account that another process had stopped the recording of this probe, or of all."""
         self._audit.excuse()
         self._probe_set.interrupted(name)

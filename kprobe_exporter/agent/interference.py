@@ -1,4 +1,4 @@
-"""Noticing interference with the agent's instance, its probes and the machine's tracing.
+"""Noticing interference with the agent's instance, its probes and the machine's tracing; and the repairs.
 
 Each look reads some small files and returns repairs, which the agent carries out.
 """
@@ -6,16 +6,16 @@ Each look reads some small files and returns repairs, which the agent carries ou
 import errno
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from kprobe_exporter.agent.faults import MEANING, OF_THE_INSTANCE, REPAIRED, SWITCHES, Fault
 from kprobe_exporter.agent.probe import ProbeState
-from kprobe_exporter.agent.repairs import Action, Repair
+from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed
@@ -37,8 +37,18 @@ FIRST_PAUSE, LONGEST_PAUSE = 10.0, 600.0
 RECOVERED = 1200.0
 """Seconds without a fault of the probe after which its pauses start again from FIRST_PAUSE."""
 
-Interrupted: TypeAlias = Callable[[str], object]
-"""Called with the name of a probe, or '' for all probes, whose recording may have been interrupted."""
+_target = lru_cache(maxsize=1024)(parse_target)
+
+Action: TypeAlias = Literal["enable", "replace", "leave", "again"]
+
+
+class Repair(NamedTuple):
+    """A repair of a probe: ``enable`` it if it was disabled, ``replace`` it by a new one, ``leave`` it alone
+    for a while, or try it ``again`` after that. ``reason`` is for users."""
+
+    probe: str
+    action: Action
+    reason: str = ""
 
 
 @dataclass(slots=True)
@@ -55,11 +65,22 @@ class Interference:
     """The faults that hold now, and their repairs. One thread calls ``look``; any may read the attributes.
 
     ``faults`` hold now, ``noticed`` counts how often each fault began: both are replaced as a whole.
+    ``interrupted`` is called with the name of a probe, or '' for all probes, whose recording may have been
+    interrupted, before recording resumes: an entry from before it and a return from after it may belong to
+    different calls.
     """
 
-    def __init__(self, switches: Mapping[Fault, Path] = SWITCHES, modules: Path = MODULES) -> None:
+    def __init__(
+        self,
+        instance: Instance,
+        interrupted: Callable[[str], object],
+        switches: Mapping[Fault, Path] = SWITCHES,
+        modules: Path = MODULES,
+    ) -> None:
         self.faults: frozenset[Fault] = frozenset()
         self.noticed: Mapping[str, int] = dict.fromkeys(MEANING, 0)
+        self._instance = instance
+        self._interrupted = interrupted
         self._switches = switches
         self._modules = modules
         self._holding: dict[tuple[Fault, str], None] = {}  # with the probe's name, '' for the machine
@@ -68,18 +89,10 @@ class Interference:
         self._loaded: set[str] = set()
         self._histories: dict[str, _History] = {}
 
-    def look(
-        self,
-        instance: Instance,
-        probes: Sequence[ProbeState],
-        now: float,
-        interrupted: Interrupted,
-        own: Sequence[Installed],
-    ) -> list[Repair]:
+    def look(self, probes: Sequence[ProbeState], own: Sequence[Installed], now: float) -> list[Repair]:
         """Return the repairs of the interference until ``now``, in seconds of a monotonic clock.
 
-        ``own`` are events that the agent needs for itself. ``interrupted`` is called before recording
-        resumes: an entry from before it and a return from after it may belong to different calls.
+        ``own`` are events that the agent needs for itself.
         """
         repairs: list[Repair] = []
         self._forget({probe.name for probe in probes} | {part.name for part in own})
@@ -88,72 +101,64 @@ class Interference:
             with suppress(OSError):  # it is missing, or may not be read
                 off = path.read_bytes().strip() == b"0"
             if off and (fault, "") not in self._holding:
-                interrupted("")
+                self._interrupted("")
             self._set(fault, "", holds=off)
-        if self._instance_is_well(instance, interrupted):
+        if self._instance_is_well():
             repairs += self._waiting(probes, now)
             repairs += self._modules_of(probes)
-            for probe, part in self._next(probes):
-                if all(repair.probe != probe.name for repair in repairs):
-                    repairs += self._examine(instance, probe.name, part, now, interrupted)
+            for name, part in self._next(probes):
+                if all(repair.probe != name for repair in repairs):
+                    repairs += self._examine(name, part, now)
             for part in own:
-                repairs += self._examine(instance, part.name, part, now, interrupted)
+                repairs += self._examine(part.name, part, now)
         self.faults = frozenset(fault for fault, _ in self._holding)
         self.noticed = {fault: self._counts[fault] for fault in MEANING}
         return repairs
 
-    def _instance_is_well(self, instance: Instance, interrupted: Interrupted) -> bool:
+    def _instance_is_well(self) -> bool:
         """Return whether its files can be read. Turn recording on again if another process turned it off."""
         found: Fault | None = None
         try:
-            if instance.read("tracing_on").strip() == b"0":
-                self._set("tracing_off", "", holds=True)
-                interrupted("")
-                instance.write("tracing_on", "1")
-            else:
-                self._set("tracing_off", "", holds=False)
-            instance.keep_marker()
+            off = self._instance.read("tracing_on").strip() == b"0"
+            self._set("tracing_off", "", holds=off)
+            if off:
+                self._interrupted("")
+                self._instance.write("tracing_on", "1")
+            self._instance.keep_marker()
         except OSError as error:
-            found = _why(instance, error)
+            found = _why(self._instance, error)
         for fault in OF_THE_INSTANCE:
             self._set(fault, "", holds=fault == found)
         return found is None
 
-    def _next(self, probes: Sequence[ProbeState]) -> Iterator[tuple[ProbeState, Installed]]:
-        """Yield the next PARTS_A_LOOK events, in turn."""
-        parts = [
-            (probe, part)
-            for probe in probes
-            if probe.records
-            for attached in probe.attachments
-            for part in attached.parts
-        ]
+    def _next(self, probes: Iterable[ProbeState]) -> list[tuple[str, Installed]]:
+        """Return the next PARTS_A_LOOK events, in turn, with the names of their probes."""
+        attached = [(probe.name, one) for probe in probes if probe.records for one in probe.attachments]
+        parts = [(name, part) for name, one in attached for part in one.parts]
         if self._turn >= len(parts):
             self._turn = 0
         chosen = parts[self._turn : self._turn + PARTS_A_LOOK]
         self._turn += len(chosen)
-        yield from chosen
+        return chosen
 
-    def _examine(
-        self, instance: Instance, name: str, part: Installed, now: float, interrupted: Interrupted
-    ) -> list[Repair]:
+    def _examine(self, name: str, part: Installed, now: float) -> Iterator[Repair]:
         try:
-            enabled = instance.read(f"events/{part.system}/{part.event}/enable").strip()
+            enabled = self._instance.read(f"events/{part.system}/{part.event}/enable").strip()
         except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENODEV):
-                return []
-            interrupted("")  # deleting it wiped the unread buffer
-            return self._repair(name, "probe_gone", "replace", now)
+            if error.errno in (errno.ENOENT, errno.ENODEV):
+                self._interrupted("")  # deleting it wiped the unread buffer
+                yield self._repair(name, "probe_gone", "replace", now)
+            return
         self._set("probe_gone", name, holds=False)
         if part.records and not enabled.startswith(b"1"):
-            interrupted(name)
-            return self._repair(name, "probe_disabled", "enable", now)
-        if (part.counted_softly or part.hist) and b"*" not in enabled:
-            return self._repair(name, "probe_disabled", "replace" if part.hist else "enable", now)
-        self._set("probe_disabled", name, holds=False)
-        return []
+            self._interrupted(name)
+            yield self._repair(name, "probe_disabled", "enable", now)
+        elif (part.counted_softly or part.hist) and b"*" not in enabled:
+            yield self._repair(name, "probe_disabled", "replace" if part.hist else "enable", now)
+        else:
+            self._set("probe_disabled", name, holds=False)
 
-    def _repair(self, name: str, fault: Fault, action: Action, now: float) -> list[Repair]:
+    def _repair(self, name: str, fault: Fault, action: Action, now: float) -> Repair:
         history = self._histories.setdefault(name, _History())
         if now - history.last > RECOVERED:
             history.pause = 0.0
@@ -162,16 +167,15 @@ class Interference:
         self._set(fault, name, holds=True)
         if len(history.repaired) < REPAIRS:
             history.repaired.append(now)
-            return [Repair(name, action, MEANING[fault])]
+            return Repair(name, action, MEANING[fault])
         history.repaired.clear()
         self._wait(history, now)
         what, _, _ = MEANING[fault].partition(":")
         times = f"{REPAIRS + 1} times within {WITHIN:.0f} s"
-        return [Repair(name, "leave", f"{what}, {times}: it is left alone for {history.pause:.0f} s")]
+        return Repair(name, "leave", f"{what}, {times}: it is left alone for {history.pause:.0f} s")
 
-    def _waiting(self, probes: Sequence[ProbeState], now: float) -> list[Repair]:
-        """Return repairs of probes whose pause is over: of those left alone, and of those not installed."""
-        repairs = []
+    def _waiting(self, probes: Iterable[ProbeState], now: float) -> Iterator[Repair]:
+        """Yield repairs of probes whose pause is over: of those left alone, and of those not installed."""
         for probe in probes:
             if probe.state == "down" and probe.unexpected:
                 self._histories.setdefault(probe.name, _History())
@@ -184,22 +188,18 @@ class Interference:
                 self._wait(history, now)
             elif history.until <= now:
                 self._wait(history, now)
-                repairs.append(Repair(probe.name, "again"))
-        return repairs
+                yield Repair(probe.name, "again")
 
     @staticmethod
     def _wait(history: _History, now: float) -> None:
         history.pause = min(2 * history.pause, LONGEST_PAUSE) or FIRST_PAUSE
         history.until = now + history.pause
 
-    def _modules_of(self, probes: Sequence[ProbeState]) -> list[Repair]:
-        """Return repairs for modules that are loaded again: the kernel arms only kprobes itself."""
-        repairs = []
+    def _modules_of(self, probes: Iterable[ProbeState]) -> Iterator[Repair]:
+        """Yield repairs for modules that are loaded again: the kernel arms only kprobes itself."""
         for probe in probes:
-            if probe.attached is None:
-                continue
-            for part in probe.attached.parts:
-                module = _module(part.spec.target) if part.spec.file is not None else ""
+            for part in probe.attached.parts if probe.attached is not None else ():
+                module = _target(part.spec.target).module if part.spec.file is not None else ""
                 if not module:
                     continue
                 there = (self._modules / module).exists()
@@ -210,9 +210,8 @@ class Interference:
                 was_gone = ("module_gone", probe.name) in self._holding
                 self._set("module_gone", probe.name, holds=not there)
                 if was_gone and there and part.spec.file == "dynamic_events" and probe.state == "up":
-                    repairs.append(Repair(probe.name, "replace", f"the module {module} is loaded again"))
+                    yield Repair(probe.name, "replace", f"the module {module} is loaded again")
                     break
-        return repairs
 
     def _set(self, fault: Fault, probe: str, *, holds: bool) -> None:
         """Note whether the fault holds; log its begin and end, the end of REPAIRED ones at debug level."""
@@ -237,6 +236,25 @@ class Interference:
             del self._histories[name]
 
 
+def replacements(
+    probes: Iterable[ProbeState], repairs: Iterable[Repair]
+) -> Iterator[tuple[ProbeState, ProbeState]]:
+    """Yield each probe to replace with its successor; carry out repairs that need no successor at once."""
+    named = {probe.name: probe for probe in probes}
+    for name, action, reason in repairs:
+        if (probe := named.get(name)) is None:
+            continue  # an event of the agent itself: see ``own`` in `Interference.look`
+        if action == "enable":
+            for attached in probe.attachments:
+                with suppress(ProbeRefused):  # the next look at it tries again
+                    attached.enable()
+        elif action == "leave":
+            log.warning("the probe '%s' is down: %s", name, reason)
+            yield probe, ProbeState(probe.plan, "contested", reason)
+        else:
+            yield probe, ProbeState.of(probe.plan)
+
+
 def _why(instance: Instance, error: OSError) -> Fault:
     """Return the fault because of which a file of the instance cannot be read."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
@@ -244,9 +262,3 @@ def _why(instance: Instance, error: OSError) -> Fault:
     if error.errno in (errno.EPERM, errno.EACCES):
         return "locked_down"
     return "instance_gone" if instance.files.exists("trace_clock") else "tracefs_gone"
-
-
-@lru_cache(maxsize=1024)
-def _module(target: str) -> str:
-    """Return the module that the target names, "" if it names none."""
-    return parse_target(target).module

@@ -28,6 +28,8 @@ MOST_OLDER = 3
 BURST, EVERY = 3, 10.0
 """A path that is replaced again and again is followed BURST times at once, then once in EVERY seconds."""
 
+_target = lru_cache(maxsize=1024)(parse_target)
+
 Inode: TypeAlias = tuple[int, int]
 
 Planner: TypeAlias = Callable[[Sequence[Probe]], list[ProbePlan]]
@@ -167,7 +169,7 @@ def _places(probe: Probe) -> Iterator[str]:
 def _parts(attached: Attached) -> Iterator[tuple[str, Inode]]:
     for part in attached.parts:
         if part.spec.inode is not None:
-            yield _path(part.spec.target), part.spec.inode
+            yield _target(part.spec.target).path, part.spec.inode
 
 
 def _planned(plan: ProbePlan) -> Iterator[Inode | None]:
@@ -195,9 +197,3 @@ def _file(path: str, inode: Inode | None) -> _File | None:
             if look is status or (found.st_dev, found.st_ino) == inode:
                 return _File((found.st_dev, found.st_ino), found.st_size, found.st_mtime_ns)
     return None
-
-
-@lru_cache(maxsize=1024)
-def _path(target: str) -> str:
-    """Return the path in a target."""
-    return parse_target(target).path

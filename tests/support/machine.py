@@ -139,7 +139,7 @@ def watched(directory: Path, monkeypatch: pytest.MonkeyPatch, *probes: str) -> I
     made = Watched(directory)
     monkeypatch.setattr(
         "kprobe_exporter.agent.agent.Interference",
-        lambda: Interference({"ftrace_off": made.switch}, directory),
+        lambda *args: Interference(*args, {"ftrace_off": made.switch}, directory),
     )
     own = SimpleNamespace(monotonic=lambda: made.now, time=time.time, time_ns=time.time_ns)
     monkeypatch.setattr("kprobe_exporter.agent.agent.time", own)
