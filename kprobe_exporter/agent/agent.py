@@ -284,13 +284,7 @@ class Agent:
         hits, probes = self._aggregator.hits(), self._probe_set.probes
         if age < float("inf") and (read or not anew):
             self._audit.look(self._aggregator.arrivals(), audited(probes))
-        limits = {probe.name: probe.plan.probe.limit for probe in probes}
-        up = frozenset(probe.name for probe in probes if probe.records and probe.sample is None)
-        costs = {probe.name: probe.cost for probe in probes}
-        critical = {probe.name: probe.records_events for probe in probes if probe.plan.probe.critical}
-        unlimited = frozenset(name for name, events in critical.items() if not events)
-        limit = self._config.settings.limit
-        return Observation(hits, limits, up, costs, limit, age, frozenset(critical), unlimited)
+        return Observation(hits, probes, self._config.settings.limit, age)
 
     def _trip(self, trip: Trip) -> None:
         if trip.one_in:
