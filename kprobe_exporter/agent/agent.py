@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kprobe_exporter import __version__
 from kprobe_exporter.agent.audit import Audit, audited
@@ -65,13 +65,6 @@ BUILD = {"version": __version__, "python_version": platform.python_version(), "p
 KERNEL = {"release": platform.release(), "machine": platform.machine()}
 
 
-class _Read(NamedTuple):
-    """Whether the configuration read last is the running one, and when the running one was read."""
-
-    successful: bool
-    at: float
-
-
 class Agent:
     """The probes of a configuration, installed and counted while the context lasts.
 
@@ -89,7 +82,7 @@ class Agent:
         self._stack = ExitStack()
         self._changing = threading.Lock()
         self._ended = False
-        self._read = _Read(True, time.time())
+        self._read_last = True, time.time()  # whether the last reload succeeded; when one did
         settings = config.settings
         limits = SeriesLimits(settings.max_series, settings.max_series_total, settings.series_ttl)
         self._identities = Identities(nested=settings.nested_containers)
@@ -146,7 +139,7 @@ class Agent:
         """Return everything that is shown, as fresh as a bounded wait allows."""
         self._source.drain(DRAIN_TIME)
         self._probe_set.poller.refresh(POLL_TIME)
-        probes, read = self._probe_set.probes, self._read
+        probes, (successful, read_at) = self._probe_set.probes, self._read_last
         numbers = self._aggregator.copy()
         statuses = [probe.status(numbers, self._supervisor.history.rates(probe.name)) for probe in probes]
         shown = [s for s, p in zip(statuses, probes, strict=True) if not p.absent]
@@ -155,7 +148,7 @@ class Agent:
             (
                 *probe_families(self._config.settings.namespace, shown),
                 *numbers.families,
-                *agent_families(numbers, BUILD, KERNEL, read.at, age, successful=read.successful),
+                *agent_families(numbers, BUILD, KERNEL, read_at, age, successful=successful),
                 *off_families(statuses),
                 *fault_families(self._interference.faults, self._interference.noticed),
                 self._audit.family(),
@@ -175,7 +168,7 @@ class Agent:
                 reason = "the agent stops." if self._ended or self._stop.is_set() else self._reload(read())
             except KprobeExporterError as error:
                 reason = str(error)
-            self._read = _Read(True, time.time()) if reason is None else self._read._replace(successful=False)
+            self._read_last = (True, time.time()) if reason is None else (False, self._read_last[1])
         for line in reason.splitlines() if reason is not None else ():
             log.error("the configuration was not reloaded: %s", line)
         return reason
@@ -183,20 +176,18 @@ class Agent:
     def disable(self, name: str, reason: str) -> bool:
         """Remove a probe that records from the kernel, and keep its numbers. Return False if none does."""
         make = partial(ProbeState, state="tripped", reason=reason)
-        return self._replace(name, lambda probe: probe.records, make) is not None
+        return self._replace(name, lambda probe: probe.records, make)
 
     def sample(self, name: str, sample: Sample, reason: str) -> bool:
         """Record only the sample's events of a probe that records. Return whether it is up then."""
         make = partial(ProbeState, sample=sample, sampled_because=reason)
-        probe = self._replace(name, lambda probe: probe.records, make)
-        return probe is not None and probe.state == "up"
+        return self._replace(name, lambda probe: probe.records, make)
 
     def enable(self, name: str) -> bool:
         """Undo ``disable`` or ``sample``: record a probe again, and whole. Return whether it is up then."""
-        probe = self._replace(
+        return self._replace(
             name, lambda probe: probe.state == "tripped" or probe.sample is not None, ProbeState.of
         )
-        return probe is not None and probe.state == "up"
 
     def _open(self) -> None:
         """Start stage by stage. Started stages are stopped in reverse order, even after an error."""
@@ -259,17 +250,17 @@ class Agent:
         plans = {plan.probe.name: plan for plan in self._installer.plan(coming, config.settings)}
         settings = config.settings
         self._aggregator.limit(settings.max_series, settings.max_series_total, settings.series_ttl)
+        probes = []
         for probe in config.probes:
             if probe.name in kept:
-                before[probe.name].plan = before[probe.name].plan._replace(probe=probe)
-        probes = tuple(
-            before[probe.name] if probe.name in kept else ProbeState.of(plans[probe.name])
-            for probe in config.probes
-        )
-        for new in probes:
-            if new.name in found.kept and new.name not in kept:
-                new.older = retained(before[new.name].older, new.plan)
-        self._set_probes(probes, frozenset(f"{settings.namespace}_{name}" for name in found.reset))
+                state = before[probe.name]
+                state.plan = state.plan._replace(probe=probe)
+            else:
+                state = ProbeState.of(plans[probe.name])
+                if probe.name in found.kept:
+                    state.older = retained(before[probe.name].older, state.plan)
+            probes.append(state)
+        self._set_probes(tuple(probes), frozenset(f"{settings.namespace}_{name}" for name in found.reset))
         self._probe_set.prune()
         self._config = config
         log.info("%s (%s)", summary((probe.name, probe.shown) for probe in probes), found)
@@ -332,16 +323,15 @@ class Agent:
 
     def _replace(
         self, name: str, fits: Callable[[ProbeState], bool], make: Callable[[ProbePlan], ProbeState]
-    ) -> ProbeState | None:
-        """Replace the probe ``name`` if it ``fits``. Return its successor, None if there is none."""
+    ) -> bool:
+        """Replace the probe ``name`` if it ``fits``. Return whether its successor did not fail."""
         with self._changing:
-            probes = self._probe_set.probes
-            for old in probes:
+            for old in self._probe_set.probes:
                 if old.name == name and fits(old) and not self._ended:
                     new = make(old.plan)
                     self._put(old, new)
-                    return new
-        return None
+                    return new.state in ("up", "tripped")
+        return False
 
     def _put(self, old: ProbeState, new: ProbeState) -> None:
         if new.state == "down":

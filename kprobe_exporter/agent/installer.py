@@ -3,6 +3,7 @@
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 
 from kprobe_exporter.agent.probe import ProbeState, warn_of_strings
@@ -60,59 +61,52 @@ class Installer:
 
         The files in which these probes are stay open until ``install`` has ended.
         """
-        try:
-            return self._plan(probes, settings)
-        except BaseException:
-            self._instance.probed_files.close()
-            raise
-
-    def _plan(self, probes: Sequence[Probe], settings: Settings) -> list[ProbePlan]:
         most, binary = settings.max_matches, self._event_source.geometry is not None
-        kernel = known_kernel(self._instance, probes, self._resolver, most, binary=binary)
-        self._identities.follow(self._instance, kernel, self._layout_ids)
-        if wants_symbols(probes) and not self._loaded:
-            self._symbols = Symbols(self._instance.files)  # a new object: the old one is in use
-            self._symbols.text(0)  # loads the symbols now, else events would wait for that
-            self._loaded = True
-        known = decoders(self._symbols.text, self._identities.pods, nested=self._identities.nested)
-        return [
-            plan_probe(probe, settings.namespace, known, kernel, self._layout_ids, settings.max_series)
-            for probe in probes
-        ]
+        with ExitStack() as after_an_error:
+            after_an_error.callback(self._instance.probed_files.close)
+            kernel = known_kernel(self._instance, probes, self._resolver, most, binary=binary)
+            self._identities.follow(self._instance, kernel, self._layout_ids)
+            if wants_symbols(probes) and not self._loaded:
+                self._symbols = Symbols(self._instance.files)  # a new object: the old one is in use
+                self._symbols.text(0)  # loads the symbols now, else events would wait for that
+                self._loaded = True
+            known = decoders(self._symbols.text, self._identities.pods, nested=self._identities.nested)
+            plans = [
+                plan_probe(probe, settings.namespace, known, kernel, self._layout_ids, settings.max_series)
+                for probe in probes
+            ]
+            after_an_error.pop_all()
+        return plans
 
-    def install(self, probes: Iterable[ProbeState], beside: Iterable[ProbeState]) -> None:
+    def install(self, probes: Sequence[ProbeState], beside: Iterable[ProbeState]) -> None:
         """Install each by the first alternative that the kernel accepts, without enabling it."""
-        try:
-            if probes := list(probes):
-                self._install(probes, beside)
-        finally:
-            self._instance.probed_files.close()
-
-    def _install(self, probes: Sequence[ProbeState], beside: Iterable[ProbeState]) -> None:
-        try:
-            taken = names_in_use(self._instance)
-        except OSError as error:
-            for probe in probes:
-                self._unexpected(probe, error)
-            return
-        there = [part.spec for probe in beside if probe.attached for part in probe.attached.parts]
-        there += [part.spec for own in self._identities.tracepoints for part in own.parts]
-        for probe in probes:
-            if self.stopping():
-                break
+        with closing(self._instance.probed_files):
+            if not probes:
+                return
             try:
-                self._settle(probe, taken, there)
+                taken = names_in_use(self._instance)
             except OSError as error:
-                self._unexpected(probe, error)
-            if probe.attached is not None:
-                there += [part.spec for part in probe.attached.parts]
-        try:
-            self._instance.read("tracing_on")
-        except OSError as error:  # tracefs is gone, so the probes were not refused
+                for probe in probes:
+                    probe.fail(f"{UNEXPECTED}: {error}.")
+                return
+            there = [part.spec for probe in beside if probe.attached for part in probe.attached.parts]
+            there += [part.spec for own in self._identities.tracepoints for part in own.parts]
             for probe in probes:
-                if probe.attached is None:
-                    self._unexpected(probe, error)
-        self._resolver = Resolver.of(self._instance.files)  # frees the lists; modules may come and go
+                if self.stopping():
+                    break
+                try:
+                    self._settle(probe, taken, there)
+                except OSError as error:
+                    probe.fail(f"{UNEXPECTED}: {error}.")
+                if probe.attached is not None:
+                    there += [part.spec for part in probe.attached.parts]
+            try:
+                self._instance.read("tracing_on")
+            except OSError as error:  # tracefs is gone, so the probes were not refused
+                for probe in probes:
+                    if probe.attached is None:
+                        probe.fail(f"{UNEXPECTED}: {error}.")
+            self._resolver = Resolver.of(self._instance.files)  # frees the lists; modules may come and go
 
     def enable(self, probe: ProbeState) -> bool:
         """Start recording; return True. If the kernel refuses, remove the probe and return False."""
@@ -123,17 +117,12 @@ class Installer:
             probe.attached.enable()
         except ProbeRefused as error:
             probe.attached.remove()
-            probe.attached, probe.reason = None, str(error)
-            probe.unexpected = True  # the kernel accepted it a moment ago
-            probe.complain()
+            probe.attached = None
+            probe.fail(str(error))  # unexpected: the kernel accepted it a moment ago
             return False
         probe.state = "up"
         log.info("%s: %s", probe.name, probe.attached.spec.target)
         return True
-
-    def _unexpected(self, probe: ProbeState, error: OSError) -> None:
-        probe.reason, probe.unexpected = f"{UNEXPECTED}: {error}.", True
-        probe.complain()
 
     def _settle(self, probe: ProbeState, taken: set[str], there: list[ProbeSpec]) -> None:
         probe.attached, refused = settle(
@@ -146,7 +135,6 @@ class Installer:
         )
         probe.reason = " ".join(f"{target}: {reason}" for target, reason in refused.items())
         if probe.attached is None:
-            probe.unexpected = REPLACED in probe.reason
-            probe.complain()
+            probe.fail(probe.reason, unexpected=REPLACED in probe.reason)
         elif self._event_source.geometry is None and probe.attached.spec.plan == "events":
             warn_of_strings(probe.attached)
