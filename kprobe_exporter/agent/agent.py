@@ -219,8 +219,9 @@ class Agent:
             self._otlp = OtlpExport(otlp, self._identities.attributes, self._aggregator.exemplify)
             self._stack.callback(self._otlp.close)
         known = self._aggregator, self._identities
-        self._pipeline = Pipeline(*known, self._otlp)
-        self._source = Reader(self._pipeline.open(instance, event_source, symbols, buffer_kib), self.failed)
+        self._pipeline = Pipeline(instance, event_source, symbols, buffer_kib, *known, self._otlp)
+        tick = self._otlp.tick if self._otlp is not None else lambda: None
+        self._source = Reader(self._pipeline.pipe, self.failed, tick)
         self._stack.callback(self._source.close)
         self._installer = Installer(instance, event_source, self._identities, self._stop.is_set)
         self._probe_set = ProbeSet(instance, self._installer, self._pipeline, self._source, *known)

@@ -14,7 +14,6 @@ from kprobe_exporter.model.values import Batch, Join, Layout
 from kprobe_exporter.plan import fields_used, wants_tgid
 from kprobe_exporter.probing.attach import Attached
 from kprobe_exporter.probing.event_source import BufferReader, EventSource
-from kprobe_exporter.source.reader import Pipe
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tracefs.instance import Instance
 
@@ -40,8 +39,18 @@ class Pipeline:
     """
 
     def __init__(
-        self, aggregator: Aggregator, identities: Identities, otlp_export: "OtlpExport | None"
+        self,
+        instance: Instance,
+        event_source: EventSource,
+        symbols: Symbols,
+        buffer_kib: int,
+        aggregator: Aggregator,
+        identities: Identities,
+        otlp_export: "OtlpExport | None",
     ) -> None:
+        """Open the buffer. Raises TracefsError if the kernel refuses reading."""
+        self._instance = instance
+        self._symbols = symbols
         self._aggregator = aggregator
         self._identities = identities
         self._otlp = otlp_export
@@ -49,16 +58,9 @@ class Pipeline:
         self._flows: dict[int, _Flow] = {}
         self._cgroup_events: Mapping[Layout, Handle] = {}
         self._thread_events: Mapping[Layout, Handle] = {}
-        self._buffers: BufferReader
-        self._symbols: Symbols
         self._loaded = self._tgid = False
-
-    def open(self, instance: Instance, event_source: EventSource, symbols: Symbols, buffer_kib: int) -> Pipe:
-        """Open the pipe that the reader's thread empties. Raises TracefsError if the kernel refuses."""
-        self._instance, self._symbols = instance, symbols
         self._buffers = BufferReader(instance, event_source, self.consume, buffer_kib)
-        pipe = self._buffers.pipe
-        return pipe if self._otlp is None else self._otlp.ticking(pipe)
+        self.pipe = self._buffers.pipe
 
     def consume(self, batch: Batch) -> None:
         """Process a batch, in the reader's thread."""
