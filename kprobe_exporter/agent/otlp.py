@@ -50,8 +50,8 @@ HELP = {
 class OtlpExport:
     """Selects, builds and sends. Raises StartError for settings that can never work.
 
-    The reader's thread alone calls ``consume`` and, after each round, ``tick``; once it runs, also ``add`` and
-    ``remove``. The thread that holds the change lock calls ``open`` before: it may take a
+    The reader's thread alone calls ``consume`` and, after each round, ``tick``; once it runs, also ``add``
+    and ``remove``. The thread that holds the change lock calls ``open`` before: it may take a
     while. Call ``start`` once, and ``close`` after the reader has ended; it may be called twice. Any thread
     may call ``families``. A channel's thread calls ``exemplify`` for the calls that the collector took; if
     the collector rejected some of a batch, for none of it.
@@ -213,6 +213,5 @@ def _passes(attached: Attached, export: Export) -> Callable[[Record], bool] | No
 
 
 def _family(what: str, counts: Mapping[str, SignalCounts]) -> Family:
-    samples = {(signal,): getattr(count, what) for signal, count in counts.items()}
-    name = f"kprobe_exporter_otlp_{what}_total"
-    return Family(name, "counter", HELP[what], ("signal",), samples)
+    samples: dict[tuple[str, ...], float] = {(name,): getattr(count, what) for name, count in counts.items()}
+    return Family(f"kprobe_exporter_otlp_{what}_total", "counter", HELP[what], ("signal",), samples)
