@@ -26,13 +26,8 @@ from kprobe_exporter.agent.rate_limit import Trip
 from kprobe_exporter.agent.replaced_files import ReplacedFiles, plan_again, report, retained, successors
 from kprobe_exporter.agent.supervisor import Observation, Supervisor
 from kprobe_exporter.agent.thread_events import Identities
+from kprobe_exporter.aggregate import self_metrics
 from kprobe_exporter.aggregate.aggregator import Aggregator
-from kprobe_exporter.aggregate.self_metrics import (
-    agent_families,
-    fault_families,
-    off_families,
-    probe_families,
-)
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.config.values import Config, Probe
 from kprobe_exporter.errors import KprobeExporterError, StartError, TracefsError
@@ -146,11 +141,11 @@ class Agent:
         age = self._probe_set.poller.age()
         return Snapshot(
             (
-                *probe_families(self._config.settings.namespace, shown),
+                *self_metrics.probe_families(self._config.settings.namespace, shown),
                 *numbers.families,
-                *agent_families(numbers, BUILD, KERNEL, read_at, age, successful=successful),
-                *off_families(statuses),
-                *fault_families(self._interference.faults, self._interference.noticed),
+                *self_metrics.agent_families(numbers, BUILD, KERNEL, read_at, age, successful=successful),
+                *self_metrics.off_families(statuses),
+                *self_metrics.fault_families(self._interference.faults, self._interference.noticed),
                 self._audit.family(),
                 self._supervisor.overhead.family(probe.name for probe in probes),
                 *(self._otlp.families() if self._otlp else ()),

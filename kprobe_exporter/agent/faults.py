@@ -2,20 +2,17 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
-Fault: TypeAlias = Literal[
-    "tracefs_gone",
-    "instance_gone",
-    "locked_down",
-    "descriptors_exhausted",
-    "tracing_off",
-    "ftrace_off",
-    "kprobes_off",
-    "module_gone",
-    "probe_disabled",
-    "probe_gone",
-]
+OfTheInstance: TypeAlias = Literal["tracefs_gone", "instance_gone", "locked_down", "descriptors_exhausted"]
+"""Faults because of which the instance's files cannot be read."""
+
+OfTheMachine: TypeAlias = Literal["ftrace_off", "kprobes_off"]
+OfAProbe: TypeAlias = Literal["module_gone", "probe_disabled", "probe_gone"]
+
+Fault: TypeAlias = OfTheInstance | OfTheMachine | OfAProbe | Literal["tracing_off"]
+
+OF_THE_INSTANCE: tuple[Fault, ...] = get_args(OfTheInstance)
 
 MEANING: Mapping[Fault, str] = {
     "tracefs_gone": "tracefs is not where it was mounted: the last counts stay until it is mounted again",
@@ -35,14 +32,6 @@ SWITCHES: Mapping[Fault, Path] = {
     "kprobes_off": Path("/sys/kernel/debug/kprobes/enabled"),
 }
 """Switches of the whole machine (kernel/trace/ftrace.c, kernel/kprobes.c): the agent never changes them."""
-
-OF_THE_INSTANCE: tuple[Fault, ...] = (
-    "tracefs_gone",
-    "instance_gone",
-    "locked_down",
-    "descriptors_exhausted",
-)
-"""Faults because of which the instance's files cannot be read."""
 
 REPAIRED: tuple[Fault, ...] = ("tracing_off", "probe_disabled", "probe_gone")
 """Faults that the agent repairs as soon as it notices them."""

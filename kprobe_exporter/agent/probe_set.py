@@ -7,10 +7,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
+from kprobe_exporter.agent.audit import SwitchLosses
 from kprobe_exporter.agent.installer import Installer
 from kprobe_exporter.agent.pipeline import Pipeline
 from kprobe_exporter.agent.probe import ProbeState
-from kprobe_exporter.agent.switch_losses import SwitchLosses
 from kprobe_exporter.agent.thread_events import Identities
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.errors import ProbeRefused
