@@ -86,21 +86,14 @@ class Agent:
         self._supervisor = Supervisor(self._look, self._trip, self.enable)
         self._replaced_files = ReplacedFiles()
         self._otlp: OtlpExport | None = None
-        self._instance: Instance
-        self._interference: Interference
-        self._installer: Installer
-        self._pipeline: Pipeline
-        self._source: Reader
-        self._probe_set: ProbeSet
 
     def __enter__(self) -> "Agent":
         try:
             self._open()
-        except OSError as error:
+        except BaseException as error:
             self._close()
-            raise TracefsError(f"{UNEXPECTED}: {error}.") from error
-        except BaseException:
-            self._close()
+            if isinstance(error, OSError):
+                raise TracefsError(f"{UNEXPECTED}: {error}.") from error
             raise
         return self
 

@@ -94,12 +94,6 @@ class _Probe:
     def limit(self) -> float | None:
         return self.bucket.rate if self.bucket else None
 
-    def read(self, hits: int, now: float) -> tuple[int, float]:
-        """Return the hits and the seconds since the last reading."""
-        more, seconds = (0 if self.hits is None else hits - self.hits), now - self.read_at
-        self.hits, self.read_at = hits, now
-        return more, seconds
-
 
 class Budget:
     """The buckets of all probes. Not thread-safe.
@@ -142,16 +136,17 @@ class Budget:
         """
         self._know(limits)
         self._critical = critical
-        for name in up:
-            if name in self._probes and self._probes[name].until is not None:
-                self._on(self._probes[name], now)
+        for name, probe in self._probes.items():
+            if name in up and probe.until is not None:
+                self._on(probe, now)
         tripped: list[Trip] = []
         rates: dict[str, float] = {}
         fired = 0
         for name, probe in self._probes.items():
             if (count := hits.get(name)) is None:
                 continue
-            more, seconds = probe.read(count, now)
+            more, seconds = (0 if probe.hits is None else count - probe.hits), now - probe.read_at
+            probe.hits, probe.read_at = count, now
             if probe.until is not None:
                 continue  # It fired on until the kernel had disabled it; no other probe is to pay for that.
             fired += more
@@ -160,12 +155,10 @@ class Budget:
                 if probe.bucket is not None and _take(probe.bucket, more, now):
                     tripped.append(self._off(name, now, rates[name], probe.bucket.rate))
         tripped += self._together(fired, rates, now, enough=bool(tripped))
-        again = [
-            name for name, probe in self._probes.items() if probe.until is not None and probe.until <= now
-        ]
-        for name in again:
-            self._on(self._probes[name], now)
-        return Verdict(tuple(tripped), tuple(again))
+        due = {name: one for name, one in self._probes.items() if one.until is not None and one.until <= now}
+        for probe in due.values():
+            self._on(probe, now)
+        return Verdict(tuple(tripped), tuple(due))
 
     def _together(self, fired: int, rates: Mapping[str, float], now: float, *, enough: bool) -> list[Trip]:
         """Return the trip for the limit of all. ``enough``: a probe was tripped already, which suffices."""
