@@ -1,4 +1,4 @@
-"""Noticing interference with the agent's instance, its probes and the machine's tracing; and the repairs.
+"""Noticing interference with the agent's instance, its probes and the machine's tracing; and repairing it.
 
 Each look reads some small files and returns repairs, which the agent carries out.
 """
@@ -11,9 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from kprobe_exporter.agent.faults import MEANING, OF_THE_INSTANCE, REPAIRED, SWITCHES, Fault
 from kprobe_exporter.agent.probe import ProbeState
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.target import parse_target
@@ -22,13 +21,42 @@ from kprobe_exporter.tracefs.probes import Installed
 
 log = logging.getLogger(__name__)
 
-MODULES = Path("/sys/module")
+OfTheInstance: TypeAlias = Literal["tracefs_gone", "instance_gone", "locked_down", "descriptors_exhausted"]
+"""Faults because of which the instance's files cannot be read."""
+
+OfTheMachine: TypeAlias = Literal["ftrace_off", "kprobes_off"]
+OfAProbe: TypeAlias = Literal["module_gone", "probe_disabled", "probe_gone"]
+
+Fault: TypeAlias = OfTheInstance | OfTheMachine | OfAProbe | Literal["tracing_off"]
+
+OF_THE_INSTANCE: tuple[Fault, ...] = get_args(OfTheInstance)
+
+MEANING: Mapping[Fault, str] = {
+    "tracefs_gone": "tracefs is not where it was mounted: the last counts stay until it is mounted again",
+    "instance_gone": "the agent's tracefs instance was removed from outside: restart the agent",
+    "locked_down": "the kernel was locked down, which forbids all tracing: the last counts stay",
+    "descriptors_exhausted": "no file descriptor is left (EMFILE): raise the limit of open files",
+    "tracing_off": "another process wrote 0 to the instance's tracing_on: it is 1 again",
+    "ftrace_off": "kernel.ftrace_enabled is 0: probes at the start of functions do not fire until it is 1",
+    "kprobes_off": "all kprobes are off (debug/kprobes/enabled is 0): none fires until it is 1",
+    "module_gone": "the module of the function was unloaded: it fires when that is loaded again",
+    "probe_disabled": "another process disabled it in the agent's instance: it is enabled again",
+    "probe_gone": "another process deleted its definition: it is installed again",
+}
+
+SWITCHES: Mapping[Fault, Path] = {
+    "ftrace_off": Path("/proc/sys/kernel/ftrace_enabled"),
+    "kprobes_off": Path("/sys/kernel/debug/kprobes/enabled"),
+}
+"""Switches of the whole machine (kernel/trace/ftrace.c, kernel/kprobes.c): the agent never changes them."""
+
+REPAIRED: tuple[Fault, ...] = ("tracing_off", "probe_disabled", "probe_gone")
+"""Faults that the agent repairs as soon as it notices them."""
 
 PARTS_A_LOOK = 20
 """Events that one look examines. With 50 probes each is examined every 5 s; a look takes at most 1 ms."""
 
-REPAIRS = 3
-WITHIN = 60.0
+REPAIRS, WITHIN = 3, 60.0
 """The agent repairs a probe at most REPAIRS times within WITHIN seconds; after that it leaves it alone."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 10.0, 600.0
@@ -44,7 +72,7 @@ Action: TypeAlias = Literal["enable", "replace", "leave", "again"]
 
 class Repair(NamedTuple):
     """A repair of a probe: ``enable`` it if it was disabled, ``replace`` it by a new one, ``leave`` it alone
-    for a while, or try it ``again`` after that. ``reason`` is for users."""
+    for a while, for this ``reason``, or try it ``again`` after that."""
 
     probe: str
     action: Action
@@ -75,7 +103,7 @@ class Interference:
         instance: Instance,
         interrupted: Callable[[str], object],
         switches: Mapping[Fault, Path] = SWITCHES,
-        modules: Path = MODULES,
+        modules: Path = Path("/sys/module"),
     ) -> None:
         self.faults: frozenset[Fault] = frozenset()
         self.noticed: Mapping[str, int] = dict.fromkeys(MEANING, 0)
@@ -167,7 +195,7 @@ class Interference:
         self._set(fault, name, holds=True)
         if len(history.repaired) < REPAIRS:
             history.repaired.append(now)
-            return Repair(name, action, MEANING[fault])
+            return Repair(name, action)
         history.repaired.clear()
         self._wait(history, now)
         what, _, _ = MEANING[fault].partition(":")
@@ -210,7 +238,7 @@ class Interference:
                 was_gone = ("module_gone", probe.name) in self._holding
                 self._set("module_gone", probe.name, holds=not there)
                 if was_gone and there and part.spec.file == "dynamic_events" and probe.state == "up":
-                    yield Repair(probe.name, "replace", f"the module {module} is loaded again")
+                    yield Repair(probe.name, "replace")
                     break
 
     def _set(self, fault: Fault, probe: str, *, holds: bool) -> None:

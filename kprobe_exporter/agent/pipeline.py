@@ -64,12 +64,13 @@ class Pipeline:
 
     def consume(self, batch: Batch) -> None:
         """Process a batch, in the reader's thread."""
-        self._identities.before(batch)
+        if batch.losses:  # threads that were known before these ended may have moved
+            self._identities.cgroups.lost(max(loss.end for loss in batch.losses))
         batch = self._pairing.pair(batch)
         self._aggregator.consume(batch)
         if self._otlp is not None:
             self._otlp.consume(batch)
-            self._identities.after()
+            self._identities.whereabouts.forget()
 
     def reset(self, joins: Iterable[Join], *, threads: bool) -> None:
         """Count open calls as unpaired; with ``threads``, forget cgroups. The reader's thread calls it."""

@@ -14,7 +14,7 @@ from kprobe_exporter.agent.probe import ProbeState
 from kprobe_exporter.agent.thread_events import Identities
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.errors import ProbeRefused
-from kprobe_exporter.model.values import Batch, KernelCounts, Layout, Loss
+from kprobe_exporter.model.values import Batch, KernelCounts, Loss
 from kprobe_exporter.probing.attach import Attached
 from kprobe_exporter.source.reader import Reader
 from kprobe_exporter.tracefs.definitions import delete
@@ -94,8 +94,13 @@ class ProbeSet:
         self._follow()
         self._instance.recording = True
         for probe in coming:
-            if probe.attached is not None and not self._installer.stopping():
-                self._enable(probe, probe.attached.layout)
+            if (attached := probe.attached) is None or self._installer.stopping():
+                continue
+            if not self._installer.enable(probe):
+                if probe.older:
+                    self._aggregator.detach_one(attached.layout, 0)
+                else:
+                    self._aggregator.detach(attached.layout)
         self._publish(probes)
 
     def prune(self) -> None:
@@ -180,14 +185,6 @@ class ProbeSet:
         )
         if probe.plan.probe.export is not None and (note := self._identities.note) is not None:
             self._aggregator.also(attached.layout.layout_id, note)
-
-    def _enable(self, probe: ProbeState, layout: Layout) -> None:
-        if self._installer.enable(probe):
-            return
-        if probe.older:
-            self._aggregator.detach_one(layout, 0)
-        else:
-            self._aggregator.detach(layout)
 
     def _follow(self) -> None:
         for own in self._identities.tracepoints:

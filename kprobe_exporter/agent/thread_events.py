@@ -13,7 +13,7 @@ from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.identity.attributes import Whereabouts
 from kprobe_exporter.identity.cgroups import Cgroups
 from kprobe_exporter.identity.pods import Pods
-from kprobe_exporter.model.values import OF_THREAD, TID, TIME, Batch, Layout, ProbeSpec, Record
+from kprobe_exporter.model.values import OF_THREAD, TID, TIME, Layout, ProbeSpec, Record
 from kprobe_exporter.plan import Kernel
 from kprobe_exporter.plan.tracepoint import tracepoint_specs
 from kprobe_exporter.tracefs.instance import Instance
@@ -113,7 +113,7 @@ class Identities:
         self.thread_events = OwnTracepoints(THREAD_EVENTS, "calls stay open when their thread ends")
         self.tracepoints = self.cgroup_events, self.thread_events
         self._exported = False
-        self._whereabouts = Whereabouts(self.cgroups, self.pods, nested=nested)
+        self.whereabouts = Whereabouts(self.cgroups, self.pods, nested=nested)
 
     def configure(self, config: Config) -> None:
         """Take from the configuration what is needed from now on."""
@@ -130,12 +130,12 @@ class Identities:
     @property
     def attributes(self) -> Callable[[int, int], Mapping[str, str] | None] | None:
         """Looks up the container and the pod of a thread at a noted event; None on hosts without pods."""
-        return self._whereabouts.take if PODS.is_dir() else None
+        return self.whereabouts.take if PODS.is_dir() else None
 
     @property
     def note(self) -> Handle | None:
         """Notes the container of a record's thread; call it in the stream's order. None if not needed."""
-        return self._whereabouts.note if self._exported else None
+        return self.whereabouts.note if self._exported else None
 
     def follow(self, instance: Instance, kernel: Kernel, layout_ids: Iterator[int]) -> None:
         """Install the tracepoints if the configuration needs them, or disable them.
@@ -148,15 +148,6 @@ class Identities:
             log.info("%s%s", self.thread_events.without, reason)
         if (reason := self.cgroup_events.follow(instance, kernel, layout_ids)) is not None:
             log.warning("%s%s", self.cgroup_events.without, reason)
-
-    def before(self, batch: Batch) -> None:
-        """Forget the threads known from before the end of the batch's losses: they may have moved."""
-        if batch.losses:
-            self.cgroups.lost(max(loss.end for loss in batch.losses))
-
-    def after(self) -> None:
-        """Forget the notes of a batch that is processed."""
-        self._whereabouts.forget()
 
     def _read_cgroups(self) -> None:
         """Forget what was known, and read all threads from /proc."""

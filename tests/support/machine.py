@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from kprobe_exporter.agent.agent import Agent
-from kprobe_exporter.agent.faults import Fault
-from kprobe_exporter.agent.interference import Interference
+from kprobe_exporter.agent.interference import Fault, Interference
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.labels import DECODERS
