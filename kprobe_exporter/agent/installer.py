@@ -4,7 +4,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from kprobe_exporter.agent.probe import ProbeState, warn_of_strings
 from kprobe_exporter.agent.replaced_files import moved
@@ -28,26 +28,22 @@ log = logging.getLogger(__name__)
 UNEXPECTED = "unexpected error from the kernel"
 
 
+@dataclass(eq=False)
 class Installer:
     """Plans and installs probes in one instance. The thread that holds the change lock owns it.
 
     ``stopping`` is called before each probe, so that a request to stop takes effect at once.
     """
 
-    def __init__(
-        self,
-        instance: Instance,
-        event_source: EventSource,
-        identities: Identities,
-        stopping: Callable[[], bool],
-    ) -> None:
-        self._instance = instance
-        self._event_source = event_source
-        self._identities = identities
-        self.stopping = stopping
+    _instance: Instance
+    _event_source: EventSource
+    _identities: Identities
+    stopping: Callable[[], bool]
+
+    def __post_init__(self) -> None:
         self._layout_ids: Iterator[int] = itertools.count()
-        self._resolver = Resolver.of(instance.files)
-        self._symbols = Symbols(instance.files)
+        self._resolver = Resolver.of(self._instance.files)
+        self._symbols = Symbols(self._instance.files)
         self._loaded = False
 
     def expand(self, config: Config) -> Config:

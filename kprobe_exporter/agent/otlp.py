@@ -76,7 +76,6 @@ class OtlpExport:
         self._resource = resource()
         self._stack = ExitStack()
         self._described: dict[int, Described] = {}  # replaced as a whole: the channels' threads read it
-        self._started = False
         self._probes: dict[int, tuple[str, int | None]] = {}
         self._removed: dict[int, None] = {}  # by layout_id, the oldest first
         self._channels: dict[Signal, Channel[Emission]] = {}
@@ -126,21 +125,17 @@ class OtlpExport:
             self._described = {one: what for one, what in self._described.items() if one != layout_id}
 
     def open(self, signal: Signal) -> None:
-        """Create the channel of this signal, if there is none yet. Raises StartError."""
+        """Start the channel of this signal, if there is none yet. Raises StartError."""
         if signal in self._channels:
             return
         sender, build = connect(NAMES[signal], self._settings), partial(self._build, signal)
         channel = Channel(NAMES[signal], build, sender, self._otlp.queue, arrived=self._arrived)
-        if self._started:
-            channel.start()
+        channel.start()
         self._channels[signal] = channel
 
     def start(self, snapshot: Callable[[], Snapshot], started: int) -> None:
-        """Start sending; ``started`` is when counting began, in nanoseconds since the epoch."""
-        self._started = True
+        """Start pushing metrics; ``started`` is when counting began, in nanoseconds since the epoch."""
         self._stack.enter_context(short_turns())
-        for channel in self._channels.values():
-            channel.start()
         if self._otlp.metrics is not None:
             sender = connect("metrics", self._settings, pack(self._resource, SCOPE), size)
             self._pusher = Pusher(snapshot, sender, self._otlp.metrics, Conversion(started))

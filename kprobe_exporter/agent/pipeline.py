@@ -1,6 +1,7 @@
 """The pipeline of the events: read, joined, counted, exported; and how it changes while they flow."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from kprobe_exporter.agent.probe import ProbeState
@@ -29,6 +30,7 @@ class _Flow(NamedTuple):
     export: Export | None
 
 
+@dataclass(eq=False)
 class Pipeline:
     """The pipeline of all probes' events, from the ring buffer to the numbers.
 
@@ -36,30 +38,25 @@ class Pipeline:
     The thread that holds the change lock calls ``switch`` and does all that takes long; the reader's thread
     only applies the change between two rounds. By then the events of removed probes must have been read.
     The remaining probes lose nothing, partial and waiting records included.
+
+    The buffer is opened at once. Raises TracefsError if the kernel refuses reading.
     """
 
-    def __init__(
-        self,
-        instance: Instance,
-        event_source: EventSource,
-        symbols: Symbols,
-        buffer_kib: int,
-        aggregator: Aggregator,
-        identities: Identities,
-        otlp_export: "OtlpExport | None",
-    ) -> None:
-        """Open the buffer. Raises TracefsError if the kernel refuses reading."""
-        self._instance = instance
-        self._symbols = symbols
-        self._aggregator = aggregator
-        self._identities = identities
-        self._otlp = otlp_export
-        self._pairing = Pairing(nested=otlp_export is not None)
+    _instance: Instance
+    _event_source: EventSource
+    _symbols: Symbols
+    _buffer_kib: int
+    _aggregator: Aggregator
+    _identities: Identities
+    _otlp: "OtlpExport | None"
+
+    def __post_init__(self) -> None:
+        self._pairing = Pairing(nested=self._otlp is not None)
         self._flows: dict[int, _Flow] = {}
         self._cgroup_events: Mapping[Layout, Handle] = {}
         self._thread_events: Mapping[Layout, Handle] = {}
         self._loaded = self._tgid = False
-        self._buffers = BufferReader(instance, event_source, self.consume, buffer_kib)
+        self._buffers = BufferReader(self._instance, self._event_source, self.consume, self._buffer_kib)
         self.pipe = self._buffers.pipe
 
     def consume(self, batch: Batch) -> None:

@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from kprobe_exporter.agent.audit import SwitchLosses
@@ -41,6 +41,7 @@ class _Now(NamedTuple):
     epoch: int = 0
 
 
+@dataclass(eq=False)
 class ProbeSet:
     """All probes of the agent. One thread at a time changes them; any may use ``probes`` and ``poller``.
 
@@ -51,23 +52,16 @@ class ProbeSet:
     the kernel counts while it switches the old probe off: for single events these count as lost.
     """
 
-    def __init__(
-        self,
-        instance: Instance,
-        installer: Installer,
-        pipeline: Pipeline,
-        source: Reader,
-        aggregator: Aggregator,
-        identities: Identities,
-    ) -> None:
-        self.poller = Poller(self._counts, aggregator.update_kernel)
-        self._instance = instance
-        self._installer = installer
-        self._pipeline = pipeline
-        self._source = source
-        self._aggregator = aggregator
-        self._identities = identities
-        self._switch_losses = SwitchLosses(aggregator)
+    _instance: Instance
+    _installer: Installer
+    _pipeline: Pipeline
+    _source: Reader
+    _aggregator: Aggregator
+    _identities: Identities
+
+    def __post_init__(self) -> None:
+        self.poller = Poller(self._counts, self._aggregator.update_kernel)
+        self._switch_losses = SwitchLosses(self._aggregator)
         self._now = _Now()
 
     @property
