@@ -180,23 +180,9 @@ class Agent:
     def _open(self) -> None:
         """Start stage by stage. Started stages are stopped in reverse order, even after an error."""
         acquired = Instance.acquire(self._files, self._config.settings.tracefs_instance)
-        self._connect(self._stack.enter_context(acquired))
-        poller = self._probe_set.poller
-        self._stack.callback(poller.close)
-        poller.start()
-        if self._otlp is not None:
-            self._stack.callback(self._otlp.stop_pushing)
-            self._otlp.start(self.snapshot, time.time_ns())
-        with self._changing:  # the start is a reload from nothing
-            self._apply(self._config, replace(self._config, probes=()))
-        self._stack.callback(self._supervisor.close)
-        self._supervisor.start()
-
-    def _connect(self, instance: Instance) -> None:
-        """Set up the instance, its buffer, the reader and the pipeline behind it, without any probe yet."""
-        settings, otlp = self._config.settings, self._config.otlp
-        self._instance = instance
+        self._instance = instance = self._stack.enter_context(acquired)
         self._interference = Interference(instance, self._interrupted)
+        settings, otlp = self._config.settings, self._config.otlp
         symbols = Symbols(self._files)
         stacks_wanted = any(probe.stack for probe in self._config.probes)
         event_source, buffer_kib = set_up(instance, settings, symbols, stacks_wanted=stacks_wanted)
@@ -215,6 +201,15 @@ class Agent:
         self._probe_set = ProbeSet(instance, self._installer, self._pipeline, self._source, *known)
         self._source.start()
         self._stack.callback(self._probe_set.off)
+        self._stack.callback(self._probe_set.poller.close)
+        self._probe_set.poller.start()
+        if self._otlp is not None:
+            self._stack.callback(self._otlp.stop_pushing)
+            self._otlp.start(self.snapshot, time.time_ns())
+        with self._changing:  # the start is a reload from nothing
+            self._apply(self._config, replace(self._config, probes=()))
+        self._stack.callback(self._supervisor.close)
+        self._supervisor.start()
 
     def _reload(self, config: Config) -> str | None:
         if (reason := needs_restart(self._config, config)) is not None:

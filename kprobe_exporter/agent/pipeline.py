@@ -118,9 +118,15 @@ class Pipeline:
 
         def change() -> None:
             for flow in removed:
-                self._leave(flow)
+                if self._otlp is not None and flow.export is not None:
+                    self._otlp.remove(flow.attached, self._pairing)
+                elif flow.attached.joined is not None:
+                    self._pairing.remove(flow.attached.joined)
             for flow in added:
-                self._join(flow)
+                if self._otlp is not None and flow.export is not None:
+                    self._otlp.add(flow.attached, flow.export, self._pairing)
+                elif flow.attached.joined is not None:
+                    self._pairing.add(flow.attached.joined)
             for layout in self._thread_events:
                 self._pairing.unwatch(layout)
             for layout, handle in thread_events.items():
@@ -146,16 +152,3 @@ class Pipeline:
             source_recipe(attached.layout, probe.plan.metrics, attached.residual_filter) if alone else None,
             export,
         )
-
-    def _join(self, flow: _Flow) -> None:
-        attached = flow.attached
-        if self._otlp is not None and flow.export is not None:
-            self._otlp.add(attached, flow.export, self._pairing)
-        elif attached.joined is not None:
-            self._pairing.add(attached.joined)
-
-    def _leave(self, flow: _Flow) -> None:
-        if self._otlp is not None and flow.export is not None:
-            self._otlp.remove(flow.attached, self._pairing)
-        elif flow.attached.joined is not None:
-            self._pairing.remove(flow.attached.joined)
