@@ -1,7 +1,4 @@
-"""Compares hits with events: when a probe is quiet, and when it is switched off.
-
-What is neither an event nor counted as lost is unexplained, or was lost by switching the probe off.
-"""
+"""Compares hits with events, when a probe is quiet and when it is switched off: what is missing, and why."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,4 @@
-"""Noticing interference with the agent's instance, its probes and the machine's tracing; and repairing it.
-
-Each look reads some small files and returns repairs, which the agent carries out.
-"""
+"""Noticing interference with the agent's instance, its probes and the machine's tracing; and repairing it."""
 
 import errno
 import logging
@@ -89,6 +86,7 @@ class _History:
     until: float | None = None
 
 
+@dataclass(eq=False)
 class Interference:
     """The faults that hold now, and their repairs. One thread calls ``look``; any may read the attributes.
 
@@ -98,19 +96,14 @@ class Interference:
     different calls.
     """
 
-    def __init__(
-        self,
-        instance: Instance,
-        interrupted: Callable[[str], object],
-        switches: Mapping[Fault, Path] = SWITCHES,
-        modules: Path = Path("/sys/module"),
-    ) -> None:
+    _instance: Instance
+    _interrupted: Callable[[str], object]
+    _switches: Mapping[Fault, Path] = field(default_factory=lambda: SWITCHES)
+    _modules: Path = Path("/sys/module")
+
+    def __post_init__(self) -> None:
         self.faults: frozenset[Fault] = frozenset()
         self.noticed: Mapping[str, int] = dict.fromkeys(MEANING, 0)
-        self._instance = instance
-        self._interrupted = interrupted
-        self._switches = switches
-        self._modules = modules
         self._holding: dict[tuple[Fault, str], None] = {}  # with the probe's name, '' for the machine
         self._counts: Counter[Fault] = Counter()
         self._turn = 0
@@ -120,7 +113,7 @@ class Interference:
     def look(self, probes: Sequence[ProbeState], own: Sequence[Installed], now: float) -> list[Repair]:
         """Return the repairs of the interference until ``now``, in seconds of a monotonic clock.
 
-        ``own`` are events that the agent needs for itself.
+        It reads some small files. ``own`` are events that the agent needs for itself.
         """
         repairs: list[Repair] = []
         self._forget({probe.name for probe in probes} | {part.name for part in own})

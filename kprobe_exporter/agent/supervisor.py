@@ -5,6 +5,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from kprobe_exporter.agent.overhead import Overhead
@@ -63,6 +64,7 @@ class History:
         return tuple(self._rates.get(name, ()))
 
 
+@dataclass(eq=False)
 class Supervisor:
     """A thread that looks at all probes once a second, independently of scrapes.
 
@@ -72,19 +74,14 @@ class Supervisor:
     counts; while the counts cannot be read, no probe is judged.
     """
 
-    def __init__(
-        self,
-        look: Callable[[], Observation],
-        trip: Callable[[Trip], object],
-        enable: Callable[[str], object],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    _look: Callable[[], Observation]
+    _trip: Callable[[Trip], object]
+    _enable: Callable[[str], object]
+    _clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self.overhead = Overhead()
         self.history = History()
-        self._look = look
-        self._trip = trip
-        self._enable = enable
-        self._clock = clock
         self._budget = Budget()
         self._read_at = float("-inf")
         self._passed_over = self._stale = False

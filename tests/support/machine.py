@@ -138,7 +138,7 @@ def watched(directory: Path, monkeypatch: pytest.MonkeyPatch, *probes: str) -> I
     made = Watched(directory)
     monkeypatch.setattr(
         "kprobe_exporter.agent.agent.Interference",
-        lambda *args: Interference(*args, {"ftrace_off": made.switch}, directory),
+        lambda instance, lost: Interference(instance, lost, {"ftrace_off": made.switch}, directory),
     )
     own = SimpleNamespace(monotonic=lambda: made.now, time=time.time, time_ns=time.time_ns)
     monkeypatch.setattr("kprobe_exporter.agent.agent.time", own)
