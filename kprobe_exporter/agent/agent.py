@@ -130,7 +130,7 @@ class Agent:
         probes, (successful, read_at) = self._probe_set.probes, self._read_last
         numbers = self._aggregator.copy()
         statuses = [probe.status(numbers, self._supervisor.history.rates(probe.name)) for probe in probes]
-        shown = [s for s, p in zip(statuses, probes, strict=True) if not p.absent]
+        shown = [status for status in statuses if status.state != "absent"]
         age = self._probe_set.poller.age()
         return Snapshot(
             (

@@ -146,9 +146,7 @@ class Pipeline:
         if before is not None and before.attached is attached:
             return before
         export = probe.plan.probe.export if self._otlp is not None else None
-        alone = export is None and attached.joined is None
-        return _Flow(
-            attached,
-            source_recipe(attached.layout, probe.plan.metrics, attached.residual_filter) if alone else None,
-            export,
-        )
+        recipe = None
+        if export is None and attached.joined is None:
+            recipe = source_recipe(attached.layout, probe.plan.metrics, attached.residual_filter)
+        return _Flow(attached, recipe, export)

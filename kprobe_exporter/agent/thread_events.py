@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -47,6 +47,7 @@ CGROUP_EVENTS = (NEW, MOVE, EXEC, EXIT)
 THREAD_EVENTS = (NEW, EXEC, EXIT)
 
 
+@dataclass(eq=False)
 class OwnTracepoints:
     """Tracepoints that are installed together while they are ``wanted``, without definitions.
 
@@ -54,14 +55,12 @@ class OwnTracepoints:
     says what the agent does without them. The reader's thread calls ``begin`` when recording has begun.
     """
 
-    def __init__(
-        self, followed: Sequence[Followed], without: str, begin: Callable[[], None] = lambda: None
-    ) -> None:
-        self.without = without
-        self.begin = begin
-        self.wanted = self.enabled = False
-        self.parts: tuple[Installed, ...] = ()
-        self._followed = followed
+    _followed: Sequence[Followed]
+    without: str
+    begin: Callable[[], None] = lambda: None
+    wanted: bool = False
+    enabled: bool = False
+    parts: tuple[Installed, ...] = ()
 
     def follow(self, instance: Instance, kernel: Kernel, layout_ids: Iterator[int]) -> str | None:
         """Install them if they are wanted, else disable them. Return why they cannot be installed."""
