@@ -85,6 +85,10 @@ class _History:
     pause: float = 0.0
     until: float | None = None
 
+    def wait(self, now: float) -> None:
+        self.pause = min(2 * self.pause, LONGEST_PAUSE) or FIRST_PAUSE
+        self.until = now + self.pause
+
 
 @dataclass(eq=False)
 class Interference:
@@ -104,7 +108,7 @@ class Interference:
     def __post_init__(self) -> None:
         self.faults: frozenset[Fault] = frozenset()
         self.noticed: Mapping[str, int] = dict.fromkeys(MEANING, 0)
-        self._holding: dict[tuple[Fault, str], None] = {}  # with the probe's name, '' for the machine
+        self._holding: set[tuple[Fault, str]] = set()  # with the probe's name, '' for the machine
         self._counts: Counter[Fault] = Counter()
         self._turn = 0
         self._loaded: set[str] = set()
@@ -116,7 +120,9 @@ class Interference:
         It reads some small files. ``own`` are events that the agent needs for itself.
         """
         repairs: list[Repair] = []
-        self._forget({probe.name for probe in probes} | {part.name for part in own})
+        names = {"", *(probe.name for probe in probes), *(part.name for part in own)}
+        self._holding = {(fault, name) for fault, name in self._holding if name in names}
+        self._histories = {name: history for name, history in self._histories.items() if name in names}
         for fault, path in self._switches.items():
             off = False
             with suppress(OSError):  # it is missing, or may not be read
@@ -190,7 +196,7 @@ class Interference:
             history.repaired.append(now)
             return Repair(name, action)
         history.repaired.clear()
-        self._wait(history, now)
+        history.wait(now)
         what, _, _ = MEANING[fault].partition(":")
         times = f"{REPAIRS + 1} times within {WITHIN:.0f} s"
         return Repair(name, "leave", f"{what}, {times}: it is left alone for {history.pause:.0f} s")
@@ -206,15 +212,10 @@ class Interference:
             if probe.state not in ("down", "contested"):
                 history.until = None
             elif history.until is None:
-                self._wait(history, now)
+                history.wait(now)
             elif history.until <= now:
-                self._wait(history, now)
+                history.wait(now)
                 yield Repair(probe.name, "again")
-
-    @staticmethod
-    def _wait(history: _History, now: float) -> None:
-        history.pause = min(2 * history.pause, LONGEST_PAUSE) or FIRST_PAUSE
-        history.until = now + history.pause
 
     def _modules_of(self, probes: Iterable[ProbeState]) -> Iterator[Repair]:
         """Yield repairs for modules that are loaded again: the kernel arms only kprobes itself."""
@@ -241,20 +242,13 @@ class Interference:
             return
         whose = f"the probe '{probe}': " if probe else ""
         if holds:
-            self._holding[key] = None
+            self._holding.add(key)
             self._counts[fault] += 1
             log.warning("%s%s [%s]", whose, MEANING[fault], fault)
         else:
-            del self._holding[key]
+            self._holding.discard(key)
             level = logging.DEBUG if fault in REPAIRED else logging.INFO
             log.log(level, "%sit is over [%s]", whose, fault)
-
-    def _forget(self, names: set[str]) -> None:
-        """Forget the probes that no longer exist."""
-        for key in [key for key in self._holding if key[1] and key[1] not in names]:
-            del self._holding[key]
-        for name in self._histories.keys() - names:
-            del self._histories[name]
 
 
 def replacements(

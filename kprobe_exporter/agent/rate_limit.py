@@ -96,45 +96,32 @@ class _Probe:
 
 
 class Budget:
-    """The buckets of all probes. Not thread-safe.
+    """The buckets of all probes. Times are seconds of a monotonic clock. Not thread-safe."""
 
-    ``limit`` is that of all probes together, in firings per second, None for none. Times are seconds of a
-    monotonic clock.
-    """
-
-    def __init__(self, limit: float | None = None) -> None:
+    def __init__(self) -> None:
         self._read_at = 0.0
-        self._all = _bucket(limit, self._read_at)
+        self._all: TokenBucket | None = None
         self._probes: dict[str, _Probe] = {}
         self._critical: Collection[str] = ()
-
-    def limit(self, limit: float | None) -> None:
-        """Set the limit of all probes together. If it was raised, probes that are off because of the old
-        limit are tried again."""
-        before = self._all.rate if self._all else None
-        if before != limit:
-            self._all = _bucket(limit, self._read_at)
-        if _is_raised(before, limit):
-            for probe in self._probes.values():
-                if probe.until is not None and probe.by_all:
-                    probe.until = AT_ONCE
 
     def watch(
         self,
         now: float,
         hits: Mapping[str, int],
         limits: Mapping[str, float | None],
+        limit: float | None = None,
         up: Collection[str] = (),
         critical: Collection[str] = (),
     ) -> Verdict:
         """Return what to do, given the ``hits`` that were read at the time ``now``.
 
-        ``limits`` name all current probes; others are forgotten. A probe whose limit changed gets a new
-        bucket, and is tried again at once if the limit was raised. A probe without ``hits`` is left as
-        it is. A probe in ``up`` that was off here was enabled elsewhere, and counts as on. Those that are
+        ``limits`` name all current probes; others are forgotten. ``limit`` is that of all together. They are
+        in firings per second, None for none. A probe whose limit changed gets a new bucket, and is tried
+        again at once if the limit was raised. If that of all was raised, the probes that are off because of
+        it are tried again. A probe without ``hits`` is left as it is. A probe in ``up`` that was off here was enabled elsewhere, and counts as on. Those that are
         ``critical`` are to be sampled, not disabled.
         """
-        self._know(limits)
+        self._know(limits, limit)
         self._critical = critical
         for name, probe in self._probes.items():
             if name in up and probe.until is not None:
@@ -177,7 +164,13 @@ class Budget:
         probe.until, probe.on_since = None, now
         probe.bucket = _bucket(probe.limit, now)
 
-    def _know(self, limits: Mapping[str, float | None]) -> None:
+    def _know(self, limits: Mapping[str, float | None], of_all: float | None) -> None:
+        before = self._all.rate if self._all else None
+        if before != of_all:
+            self._all = _bucket(of_all, self._read_at)
+        for probe in self._probes.values():
+            if probe.until is not None and probe.by_all and _is_raised(before, of_all):
+                probe.until = AT_ONCE
         for name in self._probes.keys() - limits.keys():
             del self._probes[name]
         for name, limit in limits.items():

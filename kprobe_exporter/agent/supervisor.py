@@ -109,12 +109,11 @@ class Supervisor:
         if not self._is_news(read_at):
             return
         self.history.update(read_at, hits)
-        self._budget.limit(limit)
         critical = {probe.name: probe.records_events for probe in probes if probe.plan.probe.critical}
         judged = {name: count for name, count in hits.items() if critical.get(name, True)}
         limits = {probe.name: probe.plan.probe.limit for probe in probes}
         up = {probe.name for probe in probes if probe.records and probe.sample is None}
-        verdict = self._budget.watch(read_at, judged, limits, up, critical)
+        verdict = self._budget.watch(read_at, judged, limits, limit, up, critical)
         for trip in verdict.tripped:
             log.warning("the probe '%s' is %s: %s", trip.probe, "sampled" if trip.one_in else "tripped", trip)
             self._trip(trip)
