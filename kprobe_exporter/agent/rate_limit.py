@@ -118,8 +118,8 @@ class Budget:
         ``limits`` name all current probes; others are forgotten. ``limit`` is that of all together. They are
         in firings per second, None for none. A probe whose limit changed gets a new bucket, and is tried
         again at once if the limit was raised. If that of all was raised, the probes that are off because of
-        it are tried again. A probe without ``hits`` is left as it is. A probe in ``up`` that was off here was enabled elsewhere, and counts as on. Those that are
-        ``critical`` are to be sampled, not disabled.
+        it are tried again. A probe without ``hits`` is left as it is. A probe in ``up`` that was off here was
+        enabled elsewhere, and counts as on. Those that are ``critical`` are to be sampled, not disabled.
         """
         self._know(limits, limit)
         self._critical = critical

@@ -97,9 +97,9 @@ class OwnTracepoints:
 class Identities:
     """The cgroups and pods of threads, and their ends. The reader's thread owns it while that runs.
 
-    Threads are tracked only while the configuration needs it. The thread that holds the
-    change lock calls ``configure`` and ``follow``, before the reader knows of the change. With ``nested`` a
-    container in a container counts.
+    Threads are tracked only while the configuration needs it. The thread that holds the change lock calls
+    ``configure`` and ``follow``, before the reader knows of the change. With ``nested`` a container in a
+    container counts.
     """
 
     def __init__(self, *, nested: bool) -> None:
