@@ -12,28 +12,22 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kprobe_exporter import __version__
 from kprobe_exporter.agent.audit import Audit, audited
-from kprobe_exporter.agent.cgroup_events import Identities
 from kprobe_exporter.agent.config_diff import difference, needs_restart
 from kprobe_exporter.agent.installer import UNEXPECTED, Installer
-from kprobe_exporter.agent.interference import Interference
+from kprobe_exporter.agent.interference import Interference, replacements
 from kprobe_exporter.agent.pipeline import Pipeline
 from kprobe_exporter.agent.probe import ProbeState
 from kprobe_exporter.agent.probe_set import ProbeSet
 from kprobe_exporter.agent.rate_limit import Trip
-from kprobe_exporter.agent.repairs import replacements
 from kprobe_exporter.agent.replaced_files import ReplacedFiles, plan_again, report, retained, successors
 from kprobe_exporter.agent.supervisor import Observation, Supervisor
+from kprobe_exporter.agent.thread_events import Identities
+from kprobe_exporter.aggregate import self_metrics
 from kprobe_exporter.aggregate.aggregator import Aggregator
-from kprobe_exporter.aggregate.self_metrics import (
-    agent_families,
-    fault_families,
-    off_families,
-    probe_families,
-)
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.config.values import Config, Probe
 from kprobe_exporter.errors import KprobeExporterError, StartError, TracefsError
@@ -66,13 +60,6 @@ BUILD = {"version": __version__, "python_version": platform.python_version(), "p
 KERNEL = {"release": platform.release(), "machine": platform.machine()}
 
 
-class _Read(NamedTuple):
-    """Whether the configuration read last is the running one, and when the running one was read."""
-
-    successful: bool
-    at: float
-
-
 class Agent:
     """The probes of a configuration, installed and counted while the context lasts.
 
@@ -90,30 +77,23 @@ class Agent:
         self._stack = ExitStack()
         self._changing = threading.Lock()
         self._ended = False
-        self._read = _Read(True, time.time())
+        self._read_last = True, time.time()  # whether the last reload succeeded; when one did
         settings = config.settings
         limits = SeriesLimits(settings.max_series, settings.max_series_total, settings.series_ttl)
         self._identities = Identities(nested=settings.nested_containers)
         self._audit = Audit()
         self._aggregator = Aggregator(settings.namespace, limits, name_of, self._identities.cgroups.path)
         self._supervisor = Supervisor(self._look, self._trip, self.enable)
-        self._interference = Interference()
         self._replaced_files = ReplacedFiles()
         self._otlp: OtlpExport | None = None
-        self._instance: Instance
-        self._installer: Installer
-        self._pipeline: Pipeline
-        self._source: Reader
-        self._probe_set: ProbeSet
 
     def __enter__(self) -> "Agent":
         try:
             self._open()
-        except OSError as error:
+        except BaseException as error:
             self._close()
-            raise TracefsError(f"{UNEXPECTED}: {error}.") from error
-        except BaseException:
-            self._close()
+            if isinstance(error, OSError):
+                raise TracefsError(f"{UNEXPECTED}: {error}.") from error
             raise
         return self
 
@@ -127,12 +107,16 @@ class Agent:
 
     def require_all_up(self) -> None:
         """Raise StartError unless every probe that is not optional works (``--fail-fast``)."""
-        for probe in self._probe_set.down():
-            raise StartError(f"the probe '{probe.name}' is down: {probe.reason}")
+        for probe in self._probe_set.probes:
+            if probe.state == "down" and not probe.absent:
+                raise StartError(f"the probe '{probe.name}' is down: {probe.reason}")
 
     def ready(self) -> str | None:
         """Return None if at least one probe works, else the reason why none does."""
-        return self._probe_set.ready()
+        probes = self._probe_set.probes
+        if any(probe.state == "up" for probe in probes):
+            return None
+        return "no probe is up: " + "; ".join(f"{probe.name}: {probe.reason}" for probe in probes)
 
     def vitals(self) -> tuple[Vital, ...]:
         """Return the threads that the agent needs. The kernel may delay the poller: it gets more patience."""
@@ -143,18 +127,18 @@ class Agent:
         """Return everything that is shown, as fresh as a bounded wait allows."""
         self._source.drain(DRAIN_TIME)
         self._probe_set.poller.refresh(POLL_TIME)
-        probes, read = self._probe_set.probes, self._read
+        probes, (successful, read_at) = self._probe_set.probes, self._read_last
         numbers = self._aggregator.copy()
         statuses = [probe.status(numbers, self._supervisor.history.rates(probe.name)) for probe in probes]
-        shown = [s for s, p in zip(statuses, probes, strict=True) if not p.absent]
+        shown = [status for status in statuses if status.state != "absent"]
         age = self._probe_set.poller.age()
         return Snapshot(
             (
-                *probe_families(self._config.settings.namespace, shown),
+                *self_metrics.probe_families(self._config.settings.namespace, shown),
                 *numbers.families,
-                *agent_families(numbers, BUILD, KERNEL, read.at, age, successful=read.successful),
-                *off_families(statuses),
-                *fault_families(self._interference.faults, self._interference.noticed),
+                *self_metrics.agent_families(numbers, BUILD, KERNEL, read_at, age, successful=successful),
+                *self_metrics.off_families(statuses),
+                *self_metrics.fault_families(self._interference.faults, self._interference.noticed),
                 self._audit.family(),
                 self._supervisor.overhead.family(probe.name for probe in probes),
                 *(self._otlp.families() if self._otlp else ()),
@@ -172,7 +156,7 @@ class Agent:
                 reason = "the agent stops." if self._ended or self._stop.is_set() else self._reload(read())
             except KprobeExporterError as error:
                 reason = str(error)
-            self._read = _Read(True, time.time()) if reason is None else self._read._replace(successful=False)
+            self._read_last = (True, time.time()) if reason is None else (False, self._read_last[1])
         for line in reason.splitlines() if reason is not None else ():
             log.error("the configuration was not reloaded: %s", line)
         return reason
@@ -180,40 +164,25 @@ class Agent:
     def disable(self, name: str, reason: str) -> bool:
         """Remove a probe that records from the kernel, and keep its numbers. Return False if none does."""
         make = partial(ProbeState, state="tripped", reason=reason)
-        return self._replace(name, lambda probe: probe.records, make) is not None
+        return self._replace(name, lambda probe: probe.records, make)
 
     def sample(self, name: str, sample: Sample, reason: str) -> bool:
         """Record only the sample's events of a probe that records. Return whether it is up then."""
         make = partial(ProbeState, sample=sample, sampled_because=reason)
-        probe = self._replace(name, lambda probe: probe.records, make)
-        return probe is not None and probe.state == "up"
+        return self._replace(name, lambda probe: probe.records, make)
 
     def enable(self, name: str) -> bool:
         """Undo ``disable`` or ``sample``: record a probe again, and whole. Return whether it is up then."""
-        probe = self._replace(
+        return self._replace(
             name, lambda probe: probe.state == "tripped" or probe.sample is not None, ProbeState.of
         )
-        return probe is not None and probe.state == "up"
 
     def _open(self) -> None:
         """Start stage by stage. Started stages are stopped in reverse order, even after an error."""
         acquired = Instance.acquire(self._files, self._config.settings.tracefs_instance)
-        self._connect(self._stack.enter_context(acquired))
-        poller = self._probe_set.poller
-        self._stack.callback(poller.close)
-        poller.start()
-        if self._otlp is not None:
-            self._stack.callback(self._otlp.stop_pushing)
-            self._otlp.start(self.snapshot, time.time_ns())
-        with self._changing:  # the start is a reload from nothing
-            self._apply(self._config, replace(self._config, probes=()))
-        self._stack.callback(self._supervisor.close)
-        self._supervisor.start()
-
-    def _connect(self, instance: Instance) -> None:
-        """Set up the instance, its buffer, the reader and the pipeline behind it, without any probe yet."""
+        self._instance = instance = self._stack.enter_context(acquired)
+        self._interference = Interference(instance, self._interrupted)
         settings, otlp = self._config.settings, self._config.otlp
-        self._instance = instance
         symbols = Symbols(self._files)
         stacks_wanted = any(probe.stack for probe in self._config.probes)
         event_source, buffer_kib = set_up(instance, settings, symbols, stacks_wanted=stacks_wanted)
@@ -224,15 +193,23 @@ class Agent:
             self._otlp = OtlpExport(otlp, self._identities.attributes, self._aggregator.exemplify)
             self._stack.callback(self._otlp.close)
         known = self._aggregator, self._identities
-        self._pipeline = Pipeline(*known, self._otlp)
-        self._source = Reader(self._pipeline.open(instance, event_source, symbols, buffer_kib), self.failed)
+        self._pipeline = Pipeline(instance, event_source, symbols, buffer_kib, *known, self._otlp)
+        tick = self._otlp.tick if self._otlp is not None else lambda: None
+        self._source = Reader(self._pipeline.pipe, self.failed, tick)
         self._stack.callback(self._source.close)
         self._installer = Installer(instance, event_source, self._identities, self._stop.is_set)
-        self._probe_set = ProbeSet(
-            instance, self._installer, self._pipeline, self._source, *known, self._stop
-        )
+        self._probe_set = ProbeSet(instance, self._installer, self._pipeline, self._source, *known)
         self._source.start()
         self._stack.callback(self._probe_set.off)
+        self._stack.callback(self._probe_set.poller.close)
+        self._probe_set.poller.start()
+        if self._otlp is not None:
+            self._stack.callback(self._otlp.stop_pushing)
+            self._otlp.start(self.snapshot, time.time_ns())
+        with self._changing:  # the start is a reload from nothing
+            self._apply(self._config, replace(self._config, probes=()))
+        self._stack.callback(self._supervisor.close)
+        self._supervisor.start()
 
     def _reload(self, config: Config) -> str | None:
         if (reason := needs_restart(self._config, config)) is not None:
@@ -257,17 +234,17 @@ class Agent:
         plans = {plan.probe.name: plan for plan in self._installer.plan(coming, config.settings)}
         settings = config.settings
         self._aggregator.limit(settings.max_series, settings.max_series_total, settings.series_ttl)
+        probes = []
         for probe in config.probes:
             if probe.name in kept:
-                before[probe.name].plan = before[probe.name].plan._replace(probe=probe)
-        probes = tuple(
-            before[probe.name] if probe.name in kept else ProbeState.of(plans[probe.name])
-            for probe in config.probes
-        )
-        for new in probes:
-            if new.name in found.kept and new.name not in kept:
-                new.older = retained(before[new.name].older, new.plan)
-        self._set_probes(probes, frozenset(f"{settings.namespace}_{name}" for name in found.reset))
+                state = before[probe.name]
+                state.plan = state.plan._replace(probe=probe)
+            else:
+                state = ProbeState.of(plans[probe.name])
+                if probe.name in found.kept:
+                    state.older = retained(before[probe.name].older, state.plan)
+            probes.append(state)
+        self._set_probes(tuple(probes), frozenset(f"{settings.namespace}_{name}" for name in found.reset))
         self._probe_set.prune()
         self._config = config
         log.info("%s (%s)", summary((probe.name, probe.shown) for probe in probes), found)
@@ -282,13 +259,7 @@ class Agent:
         hits, probes = self._aggregator.hits(), self._probe_set.probes
         if age < float("inf") and (read or not anew):
             self._audit.look(self._aggregator.arrivals(), audited(probes))
-        limits = {probe.name: probe.plan.probe.limit for probe in probes}
-        up = frozenset(probe.name for probe in probes if probe.records and probe.sample is None)
-        costs = {probe.name: probe.cost for probe in probes}
-        critical = {probe.name: probe.records_events for probe in probes if probe.plan.probe.critical}
-        unlimited = frozenset(name for name, events in critical.items() if not events)
-        limit = self._config.settings.limit
-        return Observation(hits, limits, up, costs, limit, age, frozenset(critical), unlimited)
+        return Observation(hits, probes, self._config.settings.limit, age)
 
     def _trip(self, trip: Trip) -> None:
         if trip.one_in:
@@ -303,9 +274,7 @@ class Agent:
         try:
             if not self._ended:
                 probe_set, now = self._probe_set, time.monotonic()
-                repairs = self._interference.look(
-                    self._instance, probe_set.probes, now, self._interrupted, probe_set.own
-                )
+                repairs = self._interference.look(probe_set.probes, probe_set.own, now)
                 for old, new in replacements(probe_set.probes, repairs):
                     self._put(old, new)
                 probe_set.follow_again([repair.probe for repair in repairs if repair.action == "enable"])
@@ -313,7 +282,7 @@ class Agent:
         finally:
             self._changing.release()
 
-    def _interrupted(self, name: str = "") -> None:
+    def _interrupted(self, name: str) -> None:
         """Take into account that another process had stopped the recording of this probe, or of all."""
         self._audit.excuse()
         self._probe_set.interrupted(name)
@@ -338,16 +307,15 @@ class Agent:
 
     def _replace(
         self, name: str, fits: Callable[[ProbeState], bool], make: Callable[[ProbePlan], ProbeState]
-    ) -> ProbeState | None:
-        """Replace the probe ``name`` if it ``fits``. Return its successor, None if there is none."""
+    ) -> bool:
+        """Replace the probe ``name`` if it ``fits``. Return whether its successor did not fail."""
         with self._changing:
-            probes = self._probe_set.probes
-            for old in probes:
+            for old in self._probe_set.probes:
                 if old.name == name and fits(old) and not self._ended:
                     new = make(old.plan)
                     self._put(old, new)
-                    return new
-        return None
+                    return new.state in ("up", "tripped")
+        return False
 
     def _put(self, old: ProbeState, new: ProbeState) -> None:
         if new.state == "down":

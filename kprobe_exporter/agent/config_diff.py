@@ -1,6 +1,7 @@
 """The difference between two configurations, and the changes that need a restart. Pure functions."""
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -30,7 +31,10 @@ class Difference(NamedTuple):
 
 
 def difference(old: Config, new: Config) -> Difference:
-    """Compare two configurations whose patterns are expanded, so that each probe has one target."""
+    """Compare two configurations whose patterns are expanded, so that each probe has one target.
+
+    A metric is reset if none of its definitions, by any probe that feeds it, is in both.
+    """
     before = {probe.name: probe for probe in old.probes}
     names = [probe.name for probe in new.probes]
     # max_series determines the size of hist tables, which the kernel allocates when they are created.
@@ -42,12 +46,17 @@ def difference(old: Config, new: Config) -> Difference:
         and _in_kernel(before[probe.name]) == _in_kernel(probe)
         and (roomy or probe.aggregate != "kernel")
     }
+    earlier, later = _metrics(old.probes), _metrics(new.probes)
     return Difference(
         tuple(name for name in names if name in kept),
         tuple(name for name in names if name in before and name not in kept),
         tuple(name for name in names if name not in before),
         tuple(name for name in before if name not in names),
-        frozenset(_anew(old.probes, new.probes)),
+        frozenset(
+            name
+            for name in earlier.keys() & later.keys()
+            if not any(metric in earlier[name] for metric in later[name])
+        ),
     )
 
 
@@ -67,20 +76,10 @@ def _in_kernel(probe: Probe) -> Probe:
     return replace(probe, help="", optional=False, limit=None, critical=False)
 
 
-def _anew(old: Iterable[Probe], new: Iterable[Probe]) -> Iterator[str]:
-    """Yield the metrics in both for which no definition, of any probe that feeds them, is in both."""
-    before, after = _metrics(old), _metrics(new)
-    for name in before.keys() & after.keys():
-        if not any(metric in before[name] for metric in after[name]):
-            yield name
-
-
-def _metrics(probes: Iterable[Probe]) -> dict[str, list[Metric]]:
+def _metrics(probes: Iterable[Probe]) -> Mapping[str, list[Metric]]:
     """Return metrics by name, each with its probes' definitions. The help is left out: it may differ."""
-    found: dict[str, list[Metric]] = {}
+    found: defaultdict[str, list[Metric]] = defaultdict(list)
     for probe in probes:
         for metric in probe.metrics:
-            metrics = found.setdefault(metric.name, [])
-            if (plain := replace(metric, help="")) not in metrics:
-                metrics.append(plain)
+            found[metric.name].append(replace(metric, help=""))
     return found

@@ -3,11 +3,12 @@
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 
-from kprobe_exporter.agent.cgroup_events import Identities
 from kprobe_exporter.agent.probe import ProbeState, warn_of_strings
 from kprobe_exporter.agent.replaced_files import moved
+from kprobe_exporter.agent.thread_events import Identities
 from kprobe_exporter.config.values import Config, Probe, Settings
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.labels import decoders
@@ -27,26 +28,22 @@ log = logging.getLogger(__name__)
 UNEXPECTED = "unexpected error from the kernel"
 
 
+@dataclass(eq=False)
 class Installer:
     """Plans and installs probes in one instance. The thread that holds the change lock owns it.
 
     ``stopping`` is called before each probe, so that a request to stop takes effect at once.
     """
 
-    def __init__(
-        self,
-        instance: Instance,
-        event_source: EventSource,
-        identities: Identities,
-        stopping: Callable[[], bool],
-    ) -> None:
-        self._instance = instance
-        self._event_source = event_source
-        self._identities = identities
-        self._stopping = stopping
+    _instance: Instance
+    _event_source: EventSource
+    _identities: Identities
+    stopping: Callable[[], bool]
+
+    def __post_init__(self) -> None:
         self._layout_ids: Iterator[int] = itertools.count()
-        self._resolver = Resolver.of(instance.files)
-        self._symbols = Symbols(instance.files)
+        self._resolver = Resolver.of(self._instance.files)
+        self._symbols = Symbols(self._instance.files)
         self._loaded = False
 
     def expand(self, config: Config) -> Config:
@@ -60,59 +57,52 @@ class Installer:
 
         The files in which these probes are stay open until ``install`` has ended.
         """
-        try:
-            return self._plan(probes, settings)
-        except BaseException:
-            self._instance.probed_files.close()
-            raise
-
-    def _plan(self, probes: Sequence[Probe], settings: Settings) -> list[ProbePlan]:
         most, binary = settings.max_matches, self._event_source.geometry is not None
-        kernel = known_kernel(self._instance, probes, self._resolver, most, binary=binary)
-        self._identities.follow(self._instance, kernel, self._layout_ids)
-        if wants_symbols(probes) and not self._loaded:
-            self._symbols = Symbols(self._instance.files)  # a new object: the old one is in use
-            self._symbols.text(0)  # loads the symbols now, else events would wait for that
-            self._loaded = True
-        known = decoders(self._symbols.text, self._identities.pods, nested=self._identities.nested)
-        return [
-            plan_probe(probe, settings.namespace, known, kernel, self._layout_ids, settings.max_series)
-            for probe in probes
-        ]
+        with ExitStack() as after_an_error:
+            after_an_error.callback(self._instance.probed_files.close)
+            kernel = known_kernel(self._instance, probes, self._resolver, most, binary=binary)
+            self._identities.follow(self._instance, kernel, self._layout_ids)
+            if wants_symbols(probes) and not self._loaded:
+                self._symbols = Symbols(self._instance.files)  # a new object: the old one is in use
+                self._symbols.text(0)  # loads the symbols now, else events would wait for that
+                self._loaded = True
+            known = decoders(self._symbols.text, self._identities.pods, nested=self._identities.nested)
+            plans = [
+                plan_probe(probe, settings.namespace, known, kernel, self._layout_ids, settings.max_series)
+                for probe in probes
+            ]
+            after_an_error.pop_all()
+        return plans
 
-    def install(self, probes: Iterable[ProbeState], beside: Iterable[ProbeState]) -> None:
+    def install(self, probes: Sequence[ProbeState], beside: Iterable[ProbeState]) -> None:
         """Install each by the first alternative that the kernel accepts, without enabling it."""
-        try:
-            if probes := list(probes):
-                self._install(probes, beside)
-        finally:
-            self._instance.probed_files.close()
-
-    def _install(self, probes: Sequence[ProbeState], beside: Iterable[ProbeState]) -> None:
-        try:
-            taken = names_in_use(self._instance)
-        except OSError as error:
-            for probe in probes:
-                self._unexpected(probe, error)
-            return
-        there = [part.spec for probe in beside if probe.attached for part in probe.attached.parts]
-        there += [spec for own in self._identities.tracepoints for spec in own.specs]
-        for probe in probes:
-            if self._stopping():
-                break
+        with closing(self._instance.probed_files):
+            if not probes:
+                return
             try:
-                self._settle(probe, taken, there)
+                taken = names_in_use(self._instance)
             except OSError as error:
-                self._unexpected(probe, error)
-            if probe.attached is not None:
-                there += [part.spec for part in probe.attached.parts]
-        try:
-            self._instance.read("tracing_on")
-        except OSError as error:  # tracefs is gone, so the probes were not refused
+                for probe in probes:
+                    probe.fail(f"{UNEXPECTED}: {error}.")
+                return
+            there = [part.spec for probe in beside if probe.attached for part in probe.attached.parts]
+            there += [part.spec for own in self._identities.tracepoints for part in own.parts]
             for probe in probes:
-                if probe.attached is None:
-                    self._unexpected(probe, error)
-        self._resolver = Resolver.of(self._instance.files)  # frees the lists; modules may come and go
+                if self.stopping():
+                    break
+                try:
+                    self._settle(probe, taken, there)
+                except OSError as error:
+                    probe.fail(f"{UNEXPECTED}: {error}.")
+                if probe.attached is not None:
+                    there += [part.spec for part in probe.attached.parts]
+            try:
+                self._instance.read("tracing_on")
+            except OSError as error:  # tracefs is gone, so the probes were not refused
+                for probe in probes:
+                    if probe.attached is None:
+                        probe.fail(f"{UNEXPECTED}: {error}.")
+            self._resolver = Resolver.of(self._instance.files)  # frees the lists; modules may come and go
 
     def enable(self, probe: ProbeState) -> bool:
         """Start recording; return True. If the kernel refuses, remove the probe and return False."""
@@ -123,17 +113,12 @@ class Installer:
             probe.attached.enable()
         except ProbeRefused as error:
             probe.attached.remove()
-            probe.attached, probe.reason = None, str(error)
-            probe.unexpected = True  # the kernel accepted it a moment ago
-            probe.complain()
+            probe.attached = None
+            probe.fail(str(error))  # unexpected: the kernel accepted it a moment ago
             return False
         probe.state = "up"
         log.info("%s: %s", probe.name, probe.attached.spec.target)
         return True
-
-    def _unexpected(self, probe: ProbeState, error: OSError) -> None:
-        probe.reason, probe.unexpected = f"{UNEXPECTED}: {error}.", True
-        probe.complain()
 
     def _settle(self, probe: ProbeState, taken: set[str], there: list[ProbeSpec]) -> None:
         probe.attached, refused = settle(
@@ -146,7 +131,6 @@ class Installer:
         )
         probe.reason = " ".join(f"{target}: {reason}" for target, reason in refused.items())
         if probe.attached is None:
-            probe.unexpected = REPLACED in probe.reason
-            probe.complain()
+            probe.fail(probe.reason, unexpected=REPLACED in probe.reason)
         elif self._event_source.geometry is None and probe.attached.spec.plan == "events":
             warn_of_strings(probe.attached)

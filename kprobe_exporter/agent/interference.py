@@ -1,34 +1,59 @@
-"""Noticing interference with the agent's instance, its probes and the machine's tracing.
-
-Each look reads some small files and returns repairs, which the agent carries out.
-"""
+"""Noticing interference with the agent's instance, its probes and the machine's tracing; and repairing it."""
 
 import errno
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from kprobe_exporter.agent.faults import MEANING, OF_THE_INSTANCE, REPAIRED, SWITCHES, Fault
 from kprobe_exporter.agent.probe import ProbeState
-from kprobe_exporter.agent.repairs import Action, Repair
+from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed
 
 log = logging.getLogger(__name__)
 
-MODULES = Path("/sys/module")
+OfTheInstance: TypeAlias = Literal["tracefs_gone", "instance_gone", "locked_down", "descriptors_exhausted"]
+"""Faults because of which the instance's files cannot be read."""
+
+OfTheMachine: TypeAlias = Literal["ftrace_off", "kprobes_off"]
+OfAProbe: TypeAlias = Literal["module_gone", "probe_disabled", "probe_gone"]
+
+Fault: TypeAlias = OfTheInstance | OfTheMachine | OfAProbe | Literal["tracing_off"]
+
+OF_THE_INSTANCE: tuple[Fault, ...] = get_args(OfTheInstance)
+
+MEANING: Mapping[Fault, str] = {
+    "tracefs_gone": "tracefs is not where it was mounted: the last counts stay until it is mounted again",
+    "instance_gone": "the agent's tracefs instance was removed from outside: restart the agent",
+    "locked_down": "the kernel was locked down, which forbids all tracing: the last counts stay",
+    "descriptors_exhausted": "no file descriptor is left (EMFILE): raise the limit of open files",
+    "tracing_off": "another process wrote 0 to the instance's tracing_on: it is 1 again",
+    "ftrace_off": "kernel.ftrace_enabled is 0: probes at the start of functions do not fire until it is 1",
+    "kprobes_off": "all kprobes are off (debug/kprobes/enabled is 0): none fires until it is 1",
+    "module_gone": "the module of the function was unloaded: it fires when that is loaded again",
+    "probe_disabled": "another process disabled it in the agent's instance: it is enabled again",
+    "probe_gone": "another process deleted its definition: it is installed again",
+}
+
+SWITCHES: Mapping[Fault, Path] = {
+    "ftrace_off": Path("/proc/sys/kernel/ftrace_enabled"),
+    "kprobes_off": Path("/sys/kernel/debug/kprobes/enabled"),
+}
+"""Switches of the whole machine (kernel/trace/ftrace.c, kernel/kprobes.c): the agent never changes them."""
+
+REPAIRED: tuple[Fault, ...] = ("tracing_off", "probe_disabled", "probe_gone")
+"""Faults that the agent repairs as soon as it notices them."""
 
 PARTS_A_LOOK = 20
 """Events that one look examines. With 50 probes each is examined every 5 s; a look takes at most 1 ms."""
 
-REPAIRS = 3
-WITHIN = 60.0
+REPAIRS, WITHIN = 3, 60.0
 """The agent repairs a probe at most REPAIRS times within WITHIN seconds; after that it leaves it alone."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 10.0, 600.0
@@ -37,8 +62,18 @@ FIRST_PAUSE, LONGEST_PAUSE = 10.0, 600.0
 RECOVERED = 1200.0
 """Seconds without a fault of the probe after which its pauses start again from FIRST_PAUSE."""
 
-Interrupted: TypeAlias = Callable[[str], object]
-"""Called with the name of a probe, or '' for all probes, whose recording may have been interrupted."""
+_target = lru_cache(maxsize=1024)(parse_target)
+
+Action: TypeAlias = Literal["enable", "replace", "leave", "again"]
+
+
+class Repair(NamedTuple):
+    """A repair of a probe: ``enable`` it if it was disabled, ``replace`` it by a new one, ``leave`` it alone
+    for a while, for this ``reason``, or try it ``again`` after that."""
+
+    probe: str
+    action: Action
+    reason: str = ""
 
 
 @dataclass(slots=True)
@@ -50,110 +85,107 @@ class _History:
     pause: float = 0.0
     until: float | None = None
 
+    def wait(self, now: float) -> None:
+        self.pause = min(2 * self.pause, LONGEST_PAUSE) or FIRST_PAUSE
+        self.until = now + self.pause
 
+
+@dataclass(eq=False)
 class Interference:
     """The faults that hold now, and their repairs. One thread calls ``look``; any may read the attributes.
 
     ``faults`` hold now, ``noticed`` counts how often each fault began: both are replaced as a whole.
+    ``interrupted`` is called with the name of a probe, or '' for all probes, whose recording may have been
+    interrupted, before recording resumes: an entry from before it and a return from after it may belong to
+    different calls.
     """
 
-    def __init__(self, switches: Mapping[Fault, Path] = SWITCHES, modules: Path = MODULES) -> None:
+    _instance: Instance
+    _interrupted: Callable[[str], object]
+    _switches: Mapping[Fault, Path] = field(default_factory=lambda: SWITCHES)
+    _modules: Path = Path("/sys/module")
+
+    def __post_init__(self) -> None:
         self.faults: frozenset[Fault] = frozenset()
         self.noticed: Mapping[str, int] = dict.fromkeys(MEANING, 0)
-        self._switches = switches
-        self._modules = modules
-        self._holding: dict[tuple[Fault, str], None] = {}  # with the probe's name, '' for the machine
+        self._holding: set[tuple[Fault, str]] = set()  # with the probe's name, '' for the machine
         self._counts: Counter[Fault] = Counter()
         self._turn = 0
         self._loaded: set[str] = set()
         self._histories: dict[str, _History] = {}
 
-    def look(
-        self,
-        instance: Instance,
-        probes: Sequence[ProbeState],
-        now: float,
-        interrupted: Interrupted,
-        own: Sequence[Installed],
-    ) -> list[Repair]:
+    def look(self, probes: Sequence[ProbeState], own: Sequence[Installed], now: float) -> list[Repair]:
         """Return the repairs of the interference until ``now``, in seconds of a monotonic clock.
 
-        ``own`` are events that the agent needs for itself. ``interrupted`` is called before recording
-        resumes: an entry from before it and a return from after it may belong to different calls.
+        It reads some small files. ``own`` are events that the agent needs for itself.
         """
         repairs: list[Repair] = []
-        self._forget({probe.name for probe in probes} | {part.name for part in own})
+        names = {"", *(probe.name for probe in probes), *(part.name for part in own)}
+        self._holding = {(fault, name) for fault, name in self._holding if name in names}
+        self._histories = {name: history for name, history in self._histories.items() if name in names}
         for fault, path in self._switches.items():
             off = False
             with suppress(OSError):  # it is missing, or may not be read
                 off = path.read_bytes().strip() == b"0"
             if off and (fault, "") not in self._holding:
-                interrupted("")
+                self._interrupted("")
             self._set(fault, "", holds=off)
-        if self._instance_is_well(instance, interrupted):
+        if self._instance_is_well():
             repairs += self._waiting(probes, now)
             repairs += self._modules_of(probes)
-            for probe, part in self._next(probes):
-                if all(repair.probe != probe.name for repair in repairs):
-                    repairs += self._examine(instance, probe.name, part, now, interrupted)
+            for name, part in self._next(probes):
+                if all(repair.probe != name for repair in repairs):
+                    repairs += self._examine(name, part, now)
             for part in own:
-                repairs += self._examine(instance, part.name, part, now, interrupted)
+                repairs += self._examine(part.name, part, now)
         self.faults = frozenset(fault for fault, _ in self._holding)
         self.noticed = {fault: self._counts[fault] for fault in MEANING}
         return repairs
 
-    def _instance_is_well(self, instance: Instance, interrupted: Interrupted) -> bool:
+    def _instance_is_well(self) -> bool:
         """Return whether its files can be read. Turn recording on again if another process turned it off."""
         found: Fault | None = None
         try:
-            if instance.read("tracing_on").strip() == b"0":
-                self._set("tracing_off", "", holds=True)
-                interrupted("")
-                instance.write("tracing_on", "1")
-            else:
-                self._set("tracing_off", "", holds=False)
-            instance.keep_marker()
+            off = self._instance.read("tracing_on").strip() == b"0"
+            self._set("tracing_off", "", holds=off)
+            if off:
+                self._interrupted("")
+                self._instance.write("tracing_on", "1")
+            self._instance.keep_marker()
         except OSError as error:
-            found = _why(instance, error)
+            found = _why(self._instance, error)
         for fault in OF_THE_INSTANCE:
             self._set(fault, "", holds=fault == found)
         return found is None
 
-    def _next(self, probes: Sequence[ProbeState]) -> Iterator[tuple[ProbeState, Installed]]:
-        """Yield the next PARTS_A_LOOK events, in turn."""
-        parts = [
-            (probe, part)
-            for probe in probes
-            if probe.records
-            for attached in probe.attachments
-            for part in attached.parts
-        ]
+    def _next(self, probes: Iterable[ProbeState]) -> list[tuple[str, Installed]]:
+        """Return the next PARTS_A_LOOK events, in turn, with the names of their probes."""
+        attached = [(probe.name, one) for probe in probes if probe.records for one in probe.attachments]
+        parts = [(name, part) for name, one in attached for part in one.parts]
         if self._turn >= len(parts):
             self._turn = 0
         chosen = parts[self._turn : self._turn + PARTS_A_LOOK]
         self._turn += len(chosen)
-        yield from chosen
+        return chosen
 
-    def _examine(
-        self, instance: Instance, name: str, part: Installed, now: float, interrupted: Interrupted
-    ) -> list[Repair]:
+    def _examine(self, name: str, part: Installed, now: float) -> Iterator[Repair]:
         try:
-            enabled = instance.read(f"events/{part.system}/{part.event}/enable").strip()
+            enabled = self._instance.read(f"events/{part.system}/{part.event}/enable").strip()
         except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENODEV):
-                return []
-            interrupted("")  # deleting it wiped the unread buffer
-            return self._repair(name, "probe_gone", "replace", now)
+            if error.errno in (errno.ENOENT, errno.ENODEV):
+                self._interrupted("")  # deleting it wiped the unread buffer
+                yield self._repair(name, "probe_gone", "replace", now)
+            return
         self._set("probe_gone", name, holds=False)
         if part.records and not enabled.startswith(b"1"):
-            interrupted(name)
-            return self._repair(name, "probe_disabled", "enable", now)
-        if (part.counted_softly or part.hist) and b"*" not in enabled:
-            return self._repair(name, "probe_disabled", "replace" if part.hist else "enable", now)
-        self._set("probe_disabled", name, holds=False)
-        return []
+            self._interrupted(name)
+            yield self._repair(name, "probe_disabled", "enable", now)
+        elif (part.counted_softly or part.hist) and b"*" not in enabled:
+            yield self._repair(name, "probe_disabled", "replace" if part.hist else "enable", now)
+        else:
+            self._set("probe_disabled", name, holds=False)
 
-    def _repair(self, name: str, fault: Fault, action: Action, now: float) -> list[Repair]:
+    def _repair(self, name: str, fault: Fault, action: Action, now: float) -> Repair:
         history = self._histories.setdefault(name, _History())
         if now - history.last > RECOVERED:
             history.pause = 0.0
@@ -162,16 +194,15 @@ class Interference:
         self._set(fault, name, holds=True)
         if len(history.repaired) < REPAIRS:
             history.repaired.append(now)
-            return [Repair(name, action, MEANING[fault])]
+            return Repair(name, action)
         history.repaired.clear()
-        self._wait(history, now)
+        history.wait(now)
         what, _, _ = MEANING[fault].partition(":")
         times = f"{REPAIRS + 1} times within {WITHIN:.0f} s"
-        return [Repair(name, "leave", f"{what}, {times}: it is left alone for {history.pause:.0f} s")]
+        return Repair(name, "leave", f"{what}, {times}: it is left alone for {history.pause:.0f} s")
 
-    def _waiting(self, probes: Sequence[ProbeState], now: float) -> list[Repair]:
-        """Return repairs of probes whose pause is over: of those left alone, and of those not installed."""
-        repairs = []
+    def _waiting(self, probes: Iterable[ProbeState], now: float) -> Iterator[Repair]:
+        """Yield repairs of probes whose pause is over: of those left alone, and of those not installed."""
         for probe in probes:
             if probe.state == "down" and probe.unexpected:
                 self._histories.setdefault(probe.name, _History())
@@ -181,25 +212,16 @@ class Interference:
             if probe.state not in ("down", "contested"):
                 history.until = None
             elif history.until is None:
-                self._wait(history, now)
+                history.wait(now)
             elif history.until <= now:
-                self._wait(history, now)
-                repairs.append(Repair(probe.name, "again"))
-        return repairs
+                history.wait(now)
+                yield Repair(probe.name, "again")
 
-    @staticmethod
-    def _wait(history: _History, now: float) -> None:
-        history.pause = min(2 * history.pause, LONGEST_PAUSE) or FIRST_PAUSE
-        history.until = now + history.pause
-
-    def _modules_of(self, probes: Sequence[ProbeState]) -> list[Repair]:
-        """Return repairs for modules that are loaded again: the kernel arms only kprobes itself."""
-        repairs = []
+    def _modules_of(self, probes: Iterable[ProbeState]) -> Iterator[Repair]:
+        """Yield repairs for modules that are loaded again: the kernel arms only kprobes itself."""
         for probe in probes:
-            if probe.attached is None:
-                continue
-            for part in probe.attached.parts:
-                module = _module(part.spec.target) if part.spec.file is not None else ""
+            for part in probe.attached.parts if probe.attached is not None else ():
+                module = _target(part.spec.target).module if part.spec.file is not None else ""
                 if not module:
                     continue
                 there = (self._modules / module).exists()
@@ -210,9 +232,8 @@ class Interference:
                 was_gone = ("module_gone", probe.name) in self._holding
                 self._set("module_gone", probe.name, holds=not there)
                 if was_gone and there and part.spec.file == "dynamic_events" and probe.state == "up":
-                    repairs.append(Repair(probe.name, "replace", f"the module {module} is loaded again"))
+                    yield Repair(probe.name, "replace")
                     break
-        return repairs
 
     def _set(self, fault: Fault, probe: str, *, holds: bool) -> None:
         """Note whether the fault holds; log its begin and end, the end of REPAIRED ones at debug level."""
@@ -221,20 +242,32 @@ class Interference:
             return
         whose = f"the probe '{probe}': " if probe else ""
         if holds:
-            self._holding[key] = None
+            self._holding.add(key)
             self._counts[fault] += 1
             log.warning("%s%s [%s]", whose, MEANING[fault], fault)
         else:
-            del self._holding[key]
+            self._holding.discard(key)
             level = logging.DEBUG if fault in REPAIRED else logging.INFO
             log.log(level, "%sit is over [%s]", whose, fault)
 
-    def _forget(self, names: set[str]) -> None:
-        """Forget the probes that no longer exist."""
-        for key in [key for key in self._holding if key[1] and key[1] not in names]:
-            del self._holding[key]
-        for name in self._histories.keys() - names:
-            del self._histories[name]
+
+def replacements(
+    probes: Iterable[ProbeState], repairs: Iterable[Repair]
+) -> Iterator[tuple[ProbeState, ProbeState]]:
+    """Yield each probe to replace with its successor; carry out repairs that need no successor at once."""
+    named = {probe.name: probe for probe in probes}
+    for name, action, reason in repairs:
+        if (probe := named.get(name)) is None:
+            continue  # an event of the agent itself: see ``own`` in `Interference.look`
+        if action == "enable":
+            for attached in probe.attachments:
+                with suppress(ProbeRefused):  # the next look at it tries again
+                    attached.enable()
+        elif action == "leave":
+            log.warning("the probe '%s' is down: %s", name, reason)
+            yield probe, ProbeState(probe.plan, "contested", reason)
+        else:
+            yield probe, ProbeState.of(probe.plan)
 
 
 def _why(instance: Instance, error: OSError) -> Fault:
@@ -244,9 +277,3 @@ def _why(instance: Instance, error: OSError) -> Fault:
     if error.errno in (errno.EPERM, errno.EACCES):
         return "locked_down"
     return "instance_gone" if instance.files.exists("trace_clock") else "tracefs_gone"
-
-
-@lru_cache(maxsize=1024)
-def _module(target: str) -> str:
-    """Return the module that the target names, "" if it names none."""
-    return parse_target(target).module

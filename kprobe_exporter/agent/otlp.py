@@ -25,20 +25,9 @@ from kprobe_exporter.export.otlp.transport import connect
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.labels.errno import name_of
-from kprobe_exporter.model.values import (
-    LAYOUT_ID,
-    TIME,
-    Batch,
-    Emission,
-    Exemplar,
-    Family,
-    LabelValues,
-    Record,
-    Snapshot,
-)
+from kprobe_exporter.model.values import LAYOUT_ID, TIME, Batch, Emission, Exemplar, Family, Record, Snapshot
 from kprobe_exporter.plan.metric import in_nanoseconds, where
 from kprobe_exporter.probing.attach import Attached
-from kprobe_exporter.source.reader import Pipe
 
 Signal = Literal["log", "span"]
 
@@ -61,18 +50,15 @@ HELP = {
 class OtlpExport:
     """Selects, builds and sends. Raises StartError for settings that can never work.
 
-    The reader's thread alone calls ``consume`` and, through the pipe of ``ticking``, ``tick``; once it runs,
-    also ``add`` and ``remove``. The thread that holds the change lock calls ``open`` before: it may take a
+    The reader's thread alone calls ``consume`` and, after each round, ``tick``; once it runs, also ``add``
+    and ``remove``. The thread that holds the change lock calls ``open`` before: it may take a
     while. Call ``start`` once, and ``close`` after the reader has ended; it may be called twice. Any thread
     may call ``families``. A channel's thread calls ``exemplify`` for the calls that the collector took; if
     the collector rejected some of a batch, for none of it.
     """
 
     def __init__(
-        self,
-        otlp: Otlp,
-        identity: Identity | None,
-        exemplify: Callable[[str, Exemplar], None],
+        self, otlp: Otlp, identity: Identity | None, exemplify: Callable[[str, Exemplar], None]
     ) -> None:
         self._otlp = otlp
         self._settings = OtlpSettings(
@@ -90,16 +76,14 @@ class OtlpExport:
         self._resource = resource()
         self._stack = ExitStack()
         self._described: dict[int, Described] = {}  # replaced as a whole: the channels' threads read it
-        self._started = False
         self._probes: dict[int, tuple[str, int | None]] = {}
         self._removed: dict[int, None] = {}  # by layout_id, the oldest first
         self._channels: dict[Signal, Channel[Emission]] = {}
         self._limited: Counter[Signal] = Counter()
         self._pusher: Pusher | None = None
         self._left = FLUSH
-        outlets: dict[Signal, Outlet] = {
-            "log": Outlet(partial(self._put, "log"), partial(self._drop, "log")),
-            "span": Outlet(partial(self._put, "span"), partial(self._drop, "span")),
+        outlets = {
+            signal: Outlet(partial(self._put, signal), partial(self._drop, signal)) for signal in NAMES
         }
         self._selector = Selector(outlets, otlp.max_per_second, identity=identity)
 
@@ -141,29 +125,26 @@ class OtlpExport:
             self._described = {one: what for one, what in self._described.items() if one != layout_id}
 
     def open(self, signal: Signal) -> None:
-        """Create the channel of this signal, if there is none yet. Raises StartError."""
+        """Start the channel of this signal, if there is none yet. Raises StartError."""
         if signal in self._channels:
             return
         sender, build = connect(NAMES[signal], self._settings), partial(self._build, signal)
         channel = Channel(NAMES[signal], build, sender, self._otlp.queue, arrived=self._arrived)
-        if self._started:
-            channel.start()
+        channel.start()
         self._channels[signal] = channel
 
     def start(self, snapshot: Callable[[], Snapshot], started: int) -> None:
-        """Start sending; ``started`` is when counting began, in nanoseconds since the epoch."""
-        self._started = True
+        """Start pushing metrics; ``started`` is when counting began, in nanoseconds since the epoch."""
         self._stack.enter_context(short_turns())
-        for channel in self._channels.values():
-            channel.start()
         if self._otlp.metrics is not None:
             sender = connect("metrics", self._settings, pack(self._resource, SCOPE), size)
             self._pusher = Pusher(snapshot, sender, self._otlp.metrics, Conversion(started))
             self._pusher.start()
 
-    def ticking(self, pipe: Pipe) -> Pipe:
-        """Return the pipe with a ``tick`` after each round of the reader."""
-        return _Ticking(pipe, self._tick)
+    def tick(self) -> None:
+        """Keep the clock fresh, and export what has waited long enough."""
+        self._clock.refresh()
+        self._selector.tick()
 
     def consume(self, batch: Batch) -> None:
         """Export what was selected from a batch; call it after the batch's other consumers."""
@@ -212,46 +193,20 @@ class OtlpExport:
     def _drop(self, signal: Signal) -> None:
         self._limited[signal] += 1
 
-    def _tick(self) -> None:
-        self._clock.refresh()
-        self._selector.tick()
-
     def _counts(self, signal: Signal) -> SignalCounts:
         channel = self._channels.get(signal)
         return (channel.counts() if channel else SignalCounts()).plus(dropped=self._limited[signal])
 
 
-class _Ticking:
-    """A pipe that calls ``tick`` whenever it was emptied."""
-
-    def __init__(self, pipe: Pipe, tick: Callable[[], None]) -> None:
-        self._pipe = pipe
-        self._tick = tick
-        self.descriptors = pipe.descriptors
-        self.pause = pipe.pause
-
-    def empty(self, *, last: bool) -> None:
-        self._pipe.empty(last=last)
-        self._tick()
-
-    def close(self) -> None:
-        self._pipe.close()
-
-
 def _passes(attached: Attached, export: Export) -> Callable[[Record], bool] | None:
     """Return the test of the filters that the agent evaluates, the probe's and the export's; None if none."""
-    tests = (
-        [passes(attached.layout, attached.residual_filter)] if attached.residual_filter is not None else []
-    )
+    conditions = [] if attached.residual_filter is None else [attached.residual_filter]
     if export.where is not None:
-        condition = where(in_nanoseconds(parse_filter(export.where, fractions=True)))
-        tests.append(passes(attached.layout, condition))
-    if not tests:
-        return None
-    return lambda record: all(test(record) for test in tests)
+        conditions.append(where(in_nanoseconds(parse_filter(export.where, fractions=True))))
+    tests = [passes(attached.layout, condition) for condition in conditions]
+    return (lambda record: all(test(record) for test in tests)) if tests else None
 
 
 def _family(what: str, counts: Mapping[str, SignalCounts]) -> Family:
-    samples: dict[LabelValues, float] = {(signal,): getattr(count, what) for signal, count in counts.items()}
-    name = f"kprobe_exporter_otlp_{what}_total"
-    return Family(name, "counter", HELP[what], ("signal",), dict(samples))
+    samples: dict[tuple[str, ...], float] = {(name,): getattr(count, what) for name, count in counts.items()}
+    return Family(f"kprobe_exporter_otlp_{what}_total", "counter", HELP[what], ("signal",), samples)

@@ -28,17 +28,15 @@ def cost(parts: Iterable[ProbeSpec]) -> float:
 def _each(part: ProbeSpec) -> float:
     if part.plan == "count" and part.file == "kprobe_events":
         return COUNTED
-    kernel = {
-        "p": KPROBE,
-        "r": KRETPROBE,
-        "e": TRACEPOINT + KPROBE,
-        "f": FEXIT if "%return" in part.body else KPROBE,
-    }
-    user = {"p": UPROBE, "r": URETPROBE}
-    found = (
-        TRACEPOINT if part.file is None else (user if part.file == "uprobe_events" else kernel)[part.verb[:1]]
-    )
-    return found + len(part.tables) * TRIGGER
+    if part.file is None:
+        firing = TRACEPOINT
+    elif part.file == "uprobe_events":
+        firing = {"p": UPROBE, "r": URETPROBE}[part.verb[0]]
+    elif part.verb.startswith("f") and "%return" in part.body:
+        firing = FEXIT
+    else:
+        firing = {"p": KPROBE, "r": KRETPROBE, "e": TRACEPOINT + KPROBE, "f": KPROBE}[part.verb[0]]
+    return firing + len(part.tables) * TRIGGER
 
 
 class Overhead:

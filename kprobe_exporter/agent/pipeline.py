@@ -1,22 +1,20 @@
 """The pipeline of the events: read, joined, counted, exported; and how it changes while they flow."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from kprobe_exporter.agent.cgroup_events import CgroupEvents, Identities
-from kprobe_exporter.agent.own_tracepoints import OwnTracepoints
 from kprobe_exporter.agent.probe import ProbeState
-from kprobe_exporter.agent.thread_events import handlers
+from kprobe_exporter.agent.thread_events import Handle, Identities, handlers
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.aggregate.recipes import source_recipe
 from kprobe_exporter.config.values import Export, Probe
 from kprobe_exporter.model.aggregation import Recipe
-from kprobe_exporter.model.values import Batch, Join
+from kprobe_exporter.model.values import Batch, Join, Layout
 from kprobe_exporter.plan import fields_used, wants_tgid
 from kprobe_exporter.probing.attach import Attached
 from kprobe_exporter.probing.event_source import BufferReader, EventSource
-from kprobe_exporter.source.reader import Pipe
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tracefs.instance import Instance
 
@@ -32,6 +30,7 @@ class _Flow(NamedTuple):
     export: Export | None
 
 
+@dataclass(eq=False)
 class Pipeline:
     """The pipeline of all probes' events, from the ring buffer to the numbers.
 
@@ -39,37 +38,36 @@ class Pipeline:
     The thread that holds the change lock calls ``switch`` and does all that takes long; the reader's thread
     only applies the change between two rounds. By then the events of removed probes must have been read.
     The remaining probes lose nothing, partial and waiting records included.
+
+    The buffer is opened at once. Raises TracefsError if the kernel refuses reading.
     """
 
-    def __init__(
-        self, aggregator: Aggregator, identities: Identities, otlp_export: "OtlpExport | None"
-    ) -> None:
-        self._aggregator = aggregator
-        self._identities = identities
-        self._otlp = otlp_export
-        self._pairing = Pairing(nested=otlp_export is not None)
-        self._flows: dict[int, _Flow] = {}
-        self._following: CgroupEvents | None = None
-        self._ends: OwnTracepoints | None = None
-        self._buffers: BufferReader
-        self._symbols: Symbols
-        self._loaded = self._tgid = False
+    _instance: Instance
+    _event_source: EventSource
+    _symbols: Symbols
+    _buffer_kib: int
+    _aggregator: Aggregator
+    _identities: Identities
+    _otlp: "OtlpExport | None"
 
-    def open(self, instance: Instance, event_source: EventSource, symbols: Symbols, buffer_kib: int) -> Pipe:
-        """Open the pipe that the reader's thread empties. Raises TracefsError if the kernel refuses."""
-        self._instance, self._symbols = instance, symbols
-        self._buffers = BufferReader(instance, event_source, self.consume, buffer_kib)
-        pipe = self._buffers.pipe
-        return pipe if self._otlp is None else self._otlp.ticking(pipe)
+    def __post_init__(self) -> None:
+        self._pairing = Pairing(nested=self._otlp is not None)
+        self._flows: dict[int, _Flow] = {}
+        self._cgroup_events: Mapping[Layout, Handle] = {}
+        self._thread_events: Mapping[Layout, Handle] = {}
+        self._loaded = self._tgid = False
+        self._buffers = BufferReader(self._instance, self._event_source, self.consume, self._buffer_kib)
+        self.pipe = self._buffers.pipe
 
     def consume(self, batch: Batch) -> None:
         """Process a batch, in the reader's thread."""
-        self._identities.before(batch)
+        if batch.losses:  # threads that were known before these ended may have moved
+            self._identities.cgroups.lost(max(loss.end for loss in batch.losses))
         batch = self._pairing.pair(batch)
         self._aggregator.consume(batch)
         if self._otlp is not None:
             self._otlp.consume(batch)
-            self._identities.after()
+            self._identities.whereabouts.forget()
 
     def reset(self, joins: Iterable[Join], *, threads: bool) -> None:
         """Count open calls as unpaired; with ``threads``, forget cgroups. The reader's thread calls it."""
@@ -103,24 +101,37 @@ class Pipeline:
         """
         found = [self._flow(probe, attached) for probe in probes for attached in probe.attachments]
         flows = {flow.attached.layout.layout_id: flow for flow in found if flow is not None}
-        ends = self._identities.ends.following
-        following = self._identities.following
-        layouts = {layout: at for own in self._identities.tracepoints for layout, at in own.layouts.items()}
+        cgroup_events = handlers(self._identities.cgroup_events, self._identities.cgroups)
+        thread_events = handlers(self._identities.thread_events, self._pairing.threads)
+        layouts = {part.layout: part.system for own in self._identities.tracepoints for part in own.parts}
         for flow in flows.values():
             layouts |= {part.layout: part.system for part in flow.attached.parts}
         recipes = {layout_id: flow.recipe for layout_id, flow in flows.items() if flow.recipe is not None}
         swap = self._buffers.prepare(self._symbols, layouts, recipes, tgid=self._tgid)
         removed = [flow for layout_id, flow in self._flows.items() if flows.get(layout_id) is not flow]
         added = [flow for layout_id, flow in flows.items() if self._flows.get(layout_id) is not flow]
-        if following is not self._following:
-            self._watch(following)
+        for layout in self._cgroup_events.keys() - cgroup_events.keys():
+            self._aggregator.unwatch(layout.layout_id)
+        for layout in cgroup_events.keys() - self._cgroup_events.keys():
+            self._aggregator.watch(layout.layout_id, cgroup_events[layout])
+        self._cgroup_events = cgroup_events
 
         def change() -> None:
             for flow in removed:
-                self._leave(flow)
+                if self._otlp is not None and flow.export is not None:
+                    self._otlp.remove(flow.attached, self._pairing)
+                elif flow.attached.joined is not None:
+                    self._pairing.remove(flow.attached.joined)
             for flow in added:
-                self._join(flow)
-            self._follow(ends)
+                if self._otlp is not None and flow.export is not None:
+                    self._otlp.add(flow.attached, flow.export, self._pairing)
+                elif flow.attached.joined is not None:
+                    self._pairing.add(flow.attached.joined)
+            for layout in self._thread_events:
+                self._pairing.unwatch(layout)
+            for layout, handle in thread_events.items():
+                self._pairing.follow(layout, handle)
+            self._thread_events = thread_events
             self.consume(Batch())  # tells the calls that were open, without waiting for an event
             swap()
 
@@ -135,41 +146,7 @@ class Pipeline:
         if before is not None and before.attached is attached:
             return before
         export = probe.plan.probe.export if self._otlp is not None else None
-        alone = export is None and attached.joined is None
-        return _Flow(
-            attached,
-            source_recipe(attached.layout, probe.plan.metrics, attached.residual_filter) if alone else None,
-            export,
-        )
-
-    def _join(self, flow: _Flow) -> None:
-        attached = flow.attached
-        if self._otlp is not None and flow.export is not None:
-            self._otlp.add(attached, flow.export, self._pairing)
-        elif attached.joined is not None:
-            self._pairing.add(attached.joined)
-
-    def _leave(self, flow: _Flow) -> None:
-        if self._otlp is not None and flow.export is not None:
-            self._otlp.remove(flow.attached, self._pairing)
-        elif flow.attached.joined is not None:
-            self._pairing.remove(flow.attached.joined)
-
-    def _follow(self, ends: OwnTracepoints | None) -> None:
-        """Pass the records of the tracepoints about ends of threads to the pairing, or stop that."""
-        if ends is self._ends:
-            return
-        for layout in self._ends.layouts if self._ends is not None else ():
-            self._pairing.unwatch(layout)
-        if ends is not None:
-            for layout, handle in handlers(ends, self._pairing.threads).items():
-                self._pairing.follow(layout, handle)
-        self._ends = ends
-
-    def _watch(self, following: CgroupEvents | None) -> None:
-        """Pass the records of the tracepoints of cgroups to their handlers, or stop that."""
-        for layout_id in self._following.handlers if self._following is not None else ():
-            self._aggregator.unwatch(layout_id)
-        for layout_id, handle in following.handlers.items() if following is not None else ():
-            self._aggregator.watch(layout_id, handle)
-        self._following = following
+        recipe = None
+        if export is None and attached.joined is None:
+            recipe = source_recipe(attached.layout, probe.plan.metrics, attached.residual_filter)
+        return _Flow(attached, recipe, export)

@@ -121,8 +121,9 @@ class ProbeState:
             optional=self.plan.probe.optional,
         )
 
-    def complain(self) -> None:
-        """Log why it is down, once while that is the same."""
+    def fail(self, reason: str, *, unexpected: bool = True) -> None:
+        """Note why it is down; log it, once while that is the same."""
+        self.reason, self.unexpected = reason, unexpected
         if self.explanation == self.logged:
             return
         self.logged = self.explanation

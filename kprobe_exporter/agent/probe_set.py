@@ -1,31 +1,36 @@
 """The current probes, and how some of them are replaced while the others go on."""
 
 import logging
-from collections.abc import Collection, Iterable
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from kprobe_exporter.agent.cgroup_events import Identities
+from kprobe_exporter.agent.audit import SwitchLosses
 from kprobe_exporter.agent.installer import Installer
 from kprobe_exporter.agent.pipeline import Pipeline
 from kprobe_exporter.agent.probe import ProbeState
-from kprobe_exporter.agent.pruning import prune
-from kprobe_exporter.agent.switch_losses import SwitchLosses
+from kprobe_exporter.agent.thread_events import Identities
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.errors import ProbeRefused
-from kprobe_exporter.model.values import Batch, KernelCounts
+from kprobe_exporter.model.values import Batch, KernelCounts, Loss
 from kprobe_exporter.probing.attach import Attached
-from kprobe_exporter.service.shutdown import Shutdown
 from kprobe_exporter.source.reader import Reader
+from kprobe_exporter.tracefs.definitions import delete
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.poller import Poller, counted_by_trigger, read_counts
 from kprobe_exporter.tracefs.probes import Installed
+from kprobe_exporter.tracefs.profile import PROFILES
 
 log = logging.getLogger(__name__)
 
 LAST_TIME = 5.0
 """Seconds that a change waits for the last events and counts of the probes that it removes."""
+
+MOST_RETIRED, KEPT = 256, 128
+"""Above MOST_RETIRED definitions, all but the KEPT that were retired last are deleted: one pruning thus
+serves many new definitions."""
 
 
 class _Now(NamedTuple):
@@ -36,6 +41,7 @@ class _Now(NamedTuple):
     epoch: int = 0
 
 
+@dataclass(eq=False)
 class ProbeSet:
     """All probes of the agent. One thread at a time changes them; any may use ``probes`` and ``poller``.
 
@@ -46,41 +52,22 @@ class ProbeSet:
     the kernel counts while it switches the old probe off: for single events these count as lost.
     """
 
-    def __init__(
-        self,
-        instance: Instance,
-        installer: Installer,
-        pipeline: Pipeline,
-        source: Reader,
-        aggregator: Aggregator,
-        identities: Identities,
-        stop: Shutdown,
-    ) -> None:
-        self.poller = Poller(self._counts, aggregator.update_kernel)
-        self._instance = instance
-        self._installer = installer
-        self._pipeline = pipeline
-        self._source = source
-        self._aggregator = aggregator
-        self._identities = identities
-        self._stop = stop
-        self._switch_losses = SwitchLosses(aggregator)
+    _instance: Instance
+    _installer: Installer
+    _pipeline: Pipeline
+    _source: Reader
+    _aggregator: Aggregator
+    _identities: Identities
+
+    def __post_init__(self) -> None:
+        self.poller = Poller(self._counts, self._aggregator.update_kernel)
+        self._switch_losses = SwitchLosses(self._aggregator)
         self._now = _Now()
 
     @property
     def probes(self) -> tuple[ProbeState, ...]:
         """The current probes."""
         return self._now.probes
-
-    def down(self) -> list[ProbeState]:
-        """Return the probes that failed, without optional ones."""
-        return [probe for probe in self.probes if probe.state == "down" and not probe.absent]
-
-    def ready(self) -> str | None:
-        """Return None if at least one works, else the reason why none does."""
-        if any(probe.state == "up" for probe in self.probes):
-            return None
-        return "no probe is up: " + "; ".join(f"{p.name}: {p.reason}" for p in self.probes)
 
     def replace(self, probes: tuple[ProbeState, ...], reset: Collection[str] = ()) -> None:
         """Make these the only probes. The metrics ``reset`` begin at 0.
@@ -101,17 +88,23 @@ class ProbeSet:
         self._follow()
         self._instance.recording = True
         for probe in coming:
-            if probe.attached is not None and not self._stop.is_set():
-                self._enable(probe)
+            if (attached := probe.attached) is None or self._installer.stopping():
+                continue
+            if not self._installer.enable(probe):
+                if probe.older:
+                    self._aggregator.detach_one(attached.layout, 0)
+                else:
+                    self._aggregator.detach(attached.layout)
         self._publish(probes)
 
     def prune(self) -> None:
         """Delete retired definitions, if there are too many."""
         with suppress(OSError):
             if (wiped := prune(self._instance, self._now.parts, self._read_out)) is not None:
-                log.info("deleted retired definitions; at least %d events were lost by it", wiped.events)
-                self._aggregator.lose("wiped", wiped.events)
-                self._source.call(lambda: self._pipeline.consume(Batch(losses=[wiped.loss])))
+                lost, loss = wiped
+                log.info("deleted retired definitions; at least %d events were lost by it", lost)
+                self._aggregator.lose("wiped", lost)
+                self._source.call(lambda: self._pipeline.consume(Batch(losses=[loss])))
 
     def interrupted(self, name: str = "") -> None:
         """Drop the open calls of this probe, or of all: they may have ended while recording was stopped."""
@@ -175,8 +168,7 @@ class ProbeSet:
             log.debug("the last events or counts did not come within %s s", LAST_TIME)
 
     def _attach(self, probe: ProbeState) -> None:
-        attached = probe.attached
-        if attached is None:
+        if (attached := probe.attached) is None:
             return
         self._aggregator.attach(
             attached.layout,
@@ -188,19 +180,9 @@ class ProbeSet:
         if probe.plan.probe.export is not None and (note := self._identities.note) is not None:
             self._aggregator.also(attached.layout.layout_id, note)
 
-    def _enable(self, probe: ProbeState) -> None:
-        assert probe.attached is not None
-        layout = probe.attached.layout
-        if self._installer.enable(probe):
-            return
-        if probe.older:
-            self._aggregator.detach_one(layout, 0)
-        else:
-            self._aggregator.detach(layout)
-
     def _follow(self) -> None:
         for own in self._identities.tracepoints:
-            if own.enabled:
+            if own.enabled or not own.parts:
                 continue
             try:
                 own.enable()
@@ -218,3 +200,48 @@ class ProbeSet:
         now = self._now
         recorded = self._aggregator.recorded(counted_by_trigger(now.parts))
         return replace(read_counts(self._instance, now.parts), epoch=now.epoch, recorded=recorded)
+
+
+def prune(
+    instance: Instance, parts: Sequence[Installed], read_out: Callable[[], object]
+) -> tuple[int, Loss] | None:
+    """Delete the oldest retired definitions if there are too many; return None if there are not.
+
+    The same configuration uses its retired definitions again, so they accumulate only if definitions are
+    always new. Deleting one wipes the unread ring buffer (see tracefs/retired.py) and takes the kernel some
+    50 ms. So recording is off meanwhile, and the buffer is empty. Firings in that time are hits without
+    events. They count as lost, with the reason ``wiped``, if the kernel's profiles count the probe and it has
+    no filter.
+
+    ``parts`` are the installed events. ``read_out`` reads the whole buffer and the kernel's counts. Returns a
+    lower bound of the lost events, and the interval in which events may have been lost.
+    """
+    if len(instance.retired) <= MOST_RETIRED:
+        return None
+    start = time.monotonic_ns()
+    instance.write("tracing_on", "0")
+    try:
+        read_out()
+        before = _firings(instance, parts)
+        for event in instance.retired.surplus(KEPT):
+            if (reason := delete(instance.files, instance.group, event)) is None:
+                instance.retired.forget(event)
+            else:  # the next pruning tries again
+                log.debug("%s/%s could not be deleted: %s", instance.group, event, reason)
+        read_out()  # the wipe reset the buffer's own counts
+        wiped = max(0, _firings(instance, parts) - before)
+    finally:
+        instance.write("tracing_on", "1")
+    return wiped, Loss(0, start, time.monotonic_ns())
+
+
+def _firings(instance: Instance, parts: Sequence[Installed]) -> int:
+    """Return the hits of all events that would be in the buffer, both halves of calls and pairs."""
+    recorded = [part for part in parts if part.profiled and part.records and part.spec.kernel_filter is None]
+    total = 0
+    for file, read in PROFILES.items():
+        events = {part.event for part in recorded if part.spec.file == file}
+        with suppress(OSError):
+            counts = read(instance.files, instance.group) if events else {}
+            total += sum(count.hits for event, count in counts.items() if event in events)
+    return total

@@ -94,64 +94,46 @@ class _Probe:
     def limit(self) -> float | None:
         return self.bucket.rate if self.bucket else None
 
-    def read(self, hits: int, now: float) -> tuple[int, float]:
-        """Return the hits and the seconds since the last reading."""
-        more, seconds = (0 if self.hits is None else hits - self.hits), now - self.read_at
-        self.hits, self.read_at = hits, now
-        return more, seconds
-
 
 class Budget:
-    """The buckets of all probes. Not thread-safe.
+    """The buckets of all probes. Times are seconds of a monotonic clock. Not thread-safe."""
 
-    ``limit`` is that of all probes together, in firings per second, None for none. Times are seconds of a
-    monotonic clock.
-    """
-
-    def __init__(self, limit: float | None = None) -> None:
+    def __init__(self) -> None:
         self._read_at = 0.0
-        self._all = _bucket(limit, self._read_at)
+        self._all: TokenBucket | None = None
         self._probes: dict[str, _Probe] = {}
         self._critical: Collection[str] = ()
-
-    def limit(self, limit: float | None) -> None:
-        """Set the limit of all probes together. If it was raised, probes that are off because of the old
-        limit are tried again."""
-        before = self._all.rate if self._all else None
-        if before != limit:
-            self._all = _bucket(limit, self._read_at)
-        if _is_raised(before, limit):
-            for probe in self._probes.values():
-                if probe.until is not None and probe.by_all:
-                    probe.until = AT_ONCE
 
     def watch(
         self,
         now: float,
         hits: Mapping[str, int],
         limits: Mapping[str, float | None],
+        limit: float | None = None,
         up: Collection[str] = (),
         critical: Collection[str] = (),
     ) -> Verdict:
         """Return what to do, given the ``hits`` that were read at the time ``now``.
 
-        ``limits`` name all current probes; others are forgotten. A probe whose limit changed gets a new
-        bucket, and is tried again at once if the limit was raised. A probe without ``hits`` is left as
-        it is. A probe in ``up`` that was off here was enabled elsewhere, and counts as on. Those that are
-        ``critical`` are to be sampled, not disabled.
+        ``limits`` name all current probes; others are forgotten. ``limit`` is that of all together. They are
+        in firings per second, None for none. A probe whose limit changed gets a new bucket, and is tried
+        again at once if the limit was raised. If that of all was raised, the probes that are off because of
+        it are tried again. A probe without ``hits`` is left as it is. A probe in ``up`` that was off here was
+        enabled elsewhere, and counts as on. Those that are ``critical`` are to be sampled, not disabled.
         """
-        self._know(limits)
+        self._know(limits, limit)
         self._critical = critical
-        for name in up:
-            if name in self._probes and self._probes[name].until is not None:
-                self._on(self._probes[name], now)
+        for name, probe in self._probes.items():
+            if name in up and probe.until is not None:
+                self._on(probe, now)
         tripped: list[Trip] = []
         rates: dict[str, float] = {}
         fired = 0
         for name, probe in self._probes.items():
             if (count := hits.get(name)) is None:
                 continue
-            more, seconds = probe.read(count, now)
+            more, seconds = (0 if probe.hits is None else count - probe.hits), now - probe.read_at
+            probe.hits, probe.read_at = count, now
             if probe.until is not None:
                 continue  # It fired on until the kernel had disabled it; no other probe is to pay for that.
             fired += more
@@ -160,12 +142,10 @@ class Budget:
                 if probe.bucket is not None and _take(probe.bucket, more, now):
                     tripped.append(self._off(name, now, rates[name], probe.bucket.rate))
         tripped += self._together(fired, rates, now, enough=bool(tripped))
-        again = [
-            name for name, probe in self._probes.items() if probe.until is not None and probe.until <= now
-        ]
-        for name in again:
-            self._on(self._probes[name], now)
-        return Verdict(tuple(tripped), tuple(again))
+        due = {name: one for name, one in self._probes.items() if one.until is not None and one.until <= now}
+        for probe in due.values():
+            self._on(probe, now)
+        return Verdict(tuple(tripped), tuple(due))
 
     def _together(self, fired: int, rates: Mapping[str, float], now: float, *, enough: bool) -> list[Trip]:
         """Return the trip for the limit of all. ``enough``: a probe was tripped already, which suffices."""
@@ -184,7 +164,13 @@ class Budget:
         probe.until, probe.on_since = None, now
         probe.bucket = _bucket(probe.limit, now)
 
-    def _know(self, limits: Mapping[str, float | None]) -> None:
+    def _know(self, limits: Mapping[str, float | None], of_all: float | None) -> None:
+        before = self._all.rate if self._all else None
+        if before != of_all:
+            self._all = _bucket(of_all, self._read_at)
+        for probe in self._probes.values():
+            if probe.until is not None and probe.by_all and _is_raised(before, of_all):
+                probe.until = AT_ONCE
         for name in self._probes.keys() - limits.keys():
             del self._probes[name]
         for name, limit in limits.items():

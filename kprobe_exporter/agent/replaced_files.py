@@ -28,6 +28,8 @@ MOST_OLDER = 3
 BURST, EVERY = 3, 10.0
 """A path that is replaced again and again is followed BURST times at once, then once in EVERY seconds."""
 
+_target = lru_cache(maxsize=1024)(parse_target)
+
 Inode: TypeAlias = tuple[int, int]
 
 Planner: TypeAlias = Callable[[Sequence[Probe]], list[ProbePlan]]
@@ -60,14 +62,13 @@ class ReplacedFiles:
         A path that names no file now is looked at next time.
         """
         watched = {one: list(_files(one)) for one in probes if one.state in ("up", "down")}
-        files = {path: _file(path, inode) for places in watched.values() for path, inode in places}
+        places = [place for of_probe in watched.values() for place in of_probe]
+        files = {path: _file(path, inode) for path, inode in places}
+        there = {path: file for path, file in files.items() if file is not None}
         self._buckets = {path: bucket for path, bucket in self._buckets.items() if path in files}
         self._seen = {path: seen for path, seen in self._seen.items() if path in files}
         changed = {
-            path
-            for places in watched.values()
-            for path, inode in places
-            if self._is_another(files[path], path, inode)
+            path for path, inode in places if path in there and self._is_another(there[path], path, inode)
         }
         due = {path for path in changed if self._bucket(path, now).take(now)}
         for path, file in files.items():
@@ -75,20 +76,13 @@ class ReplacedFiles:
                 self._seen[path] = file
         return [
             probe
-            for probe, places in watched.items()
-            if any(path in due and self._concerns(files[path], inode) for path, inode in places)
+            for probe, of_probe in watched.items()
+            if any(path in due and there[path].inode != inode for path, inode in of_probe)
         ]
 
-    def _is_another(self, file: _File | None, path: str, inode: Inode | None) -> bool:
+    def _is_another(self, file: _File, path: str, inode: Inode | None) -> bool:
         """Return whether the path names another file than ``inode``, or, if that is None, than before."""
-        if file is None:
-            return False
         return file.inode != inode if inode is not None else file != self._seen.get(path, file)
-
-    @staticmethod
-    def _concerns(file: _File | None, inode: Inode | None) -> bool:
-        """Return whether a probe that is attached to ``inode`` has to be planned again for this file."""
-        return file is not None and file.inode != inode
 
     def _bucket(self, path: str, now: float) -> TokenBucket:
         return self._buckets.setdefault(path, TokenBucket(1 / EVERY, BURST, now))
@@ -151,23 +145,22 @@ def report(changes: Mapping[ProbeState, ProbeState]) -> None:
 
 
 def _files(probe: ProbeState) -> Iterator[tuple[str, Inode | None]]:
-    """Yield the paths of a probe, each with the inode to which the probe is attached, None if it is not."""
+    """Return the paths of a probe, each with the inode to which the probe is attached, None if it is not."""
     if probe.attached is not None:
-        yield from _parts(probe.attached)
-    else:
-        yield from ((path, None) for path in _places(probe.plan.probe))
+        return _parts(probe.attached)
+    return ((path, None) for path in _places(probe.plan.probe))
 
 
 def _places(probe: Probe) -> Iterator[str]:
-    """Yield the paths of all alternatives that are places in files."""
+    """Return the paths of all alternatives that are places in files."""
     targets = (one.target for attach in probe.attach for one in attach.single)
-    yield from (target.path for target in targets if target.kind.in_file)
+    return (target.path for target in targets if target.kind.in_file)
 
 
 def _parts(attached: Attached) -> Iterator[tuple[str, Inode]]:
     for part in attached.parts:
         if part.spec.inode is not None:
-            yield _path(part.spec.target), part.spec.inode
+            yield _target(part.spec.target).path, part.spec.inode
 
 
 def _planned(plan: ProbePlan) -> Iterator[Inode | None]:
@@ -195,9 +188,3 @@ def _file(path: str, inode: Inode | None) -> _File | None:
             if look is status or (found.st_dev, found.st_ino) == inode:
                 return _File((found.st_dev, found.st_ino), found.st_size, found.st_mtime_ns)
     return None
-
-
-@lru_cache(maxsize=1024)
-def _path(target: str) -> str:
-    """Return the path in a target."""
-    return parse_target(target).path

@@ -3,12 +3,14 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from kprobe_exporter.agent.overhead import Overhead
+from kprobe_exporter.agent.probe import ProbeState
 from kprobe_exporter.agent.rate_limit import Budget, Trip
-from kprobe_exporter.agent.rates import History
 from kprobe_exporter.util.trouble import Trouble
 
 log = logging.getLogger(__name__)
@@ -20,27 +22,49 @@ SOON, LATE = 0.5, 3.0
 """Seconds between two readings of the counts. Below SOON, it is the same reading. Above LATE, the counts were
 delayed and may be from any moment in between, so that only the next reading gives a rate."""
 
-
 STALE = 10.0
 """Age of the counts, in seconds, from which a warning is logged."""
 
+STEP, STEPS = 5.0, 60
+"""The status page shows one rate every STEP seconds, STEPS of them: five minutes."""
+
 
 class Observation(NamedTuple):
-    """The state of all probes, by name: the hits so far, of those that are counted; the limits, in hits per
-    second; the probes that are up and not sampled; the seconds that a hit costs. ``limit`` is that of all
-    together. ``age`` is how many seconds ago the hits were read, infinite if that is unknown. The probes
-    ``critical`` are sampled where others are disabled; those in ``unlimited`` are left alone."""
+    """All probes, and the hits so far of those that are counted. ``limit`` is that of all together, in hits
+    per second. ``age`` is how many seconds ago the hits were read, infinite if that is unknown."""
 
     hits: Mapping[str, int] = {}
-    limits: Mapping[str, float | None] = {}
-    up: frozenset[str] = frozenset()
-    costs: Mapping[str, float] = {}
+    probes: Sequence[ProbeState] = ()
     limit: float | None = None
     age: float = 0.0
-    critical: frozenset[str] = frozenset()
-    unlimited: frozenset[str] = frozenset()
 
 
+class History:
+    """The last rates of each probe, in hits a second. One thread updates it, any may read it."""
+
+    def __init__(self) -> None:
+        self._since = float("-inf")
+        self._hits: dict[str, int] = {}
+        self._rates: dict[str, deque[float]] = {}
+
+    def update(self, now: float, hits: Mapping[str, int]) -> None:
+        """Take the hits so far, at a time in seconds of a monotonic clock. It may be called at any rate."""
+        seconds = now - self._since
+        if seconds < STEP:
+            return
+        rates: dict[str, deque[float]] = {}
+        for name, count in hits.items():
+            rates[name] = self._rates.get(name) or deque(maxlen=STEPS)
+            if name in self._hits:
+                rates[name].append(max(0, count - self._hits[name]) / seconds)
+        self._since, self._hits, self._rates = now, dict(hits), rates
+
+    def rates(self, name: str) -> tuple[float, ...]:
+        """Return the rates, oldest first; empty for a probe with fewer than two readings."""
+        return tuple(self._rates.get(name, ()))
+
+
+@dataclass(eq=False)
 class Supervisor:
     """A thread that looks at all probes once a second, independently of scrapes.
 
@@ -50,19 +74,14 @@ class Supervisor:
     counts; while the counts cannot be read, no probe is judged.
     """
 
-    def __init__(
-        self,
-        look: Callable[[], Observation],
-        trip: Callable[[Trip], object],
-        enable: Callable[[str], object],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    _look: Callable[[], Observation]
+    _trip: Callable[[Trip], object]
+    _enable: Callable[[str], object]
+    _clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self.overhead = Overhead()
         self.history = History()
-        self._look = look
-        self._trip = trip
-        self._enable = enable
-        self._clock = clock
         self._budget = Budget()
         self._read_at = float("-inf")
         self._passed_over = self._stale = False
@@ -79,26 +98,27 @@ class Supervisor:
             self._thread.join(timeout=2)
 
     def look(self) -> None:
-        """Look once, and disable, sample or enable probes accordingly."""
-        seen = self._look()
-        read_at = self._clock() - seen.age
-        self._tell(seen.age)
-        self.overhead.update(seen.hits, seen.costs)
+        """Look once, and disable, sample or enable probes accordingly.
+
+        A critical probe is sampled where others are disabled; one that writes no events is left alone.
+        """
+        hits, probes, limit, age = self._look()
+        read_at = self._clock() - age
+        self._tell(age)
+        self.overhead.update(hits, {probe.name: probe.cost for probe in probes})
         if not self._is_news(read_at):
             return
-        self.history.update(read_at, seen.hits)
-        self._budget.limit(seen.limit)
-        judged = {name: hits for name, hits in seen.hits.items() if name not in seen.unlimited}
-        verdict = self._budget.watch(read_at, judged, seen.limits, seen.up, seen.critical)
+        self.history.update(read_at, hits)
+        critical = {probe.name: probe.records_events for probe in probes if probe.plan.probe.critical}
+        judged = {name: count for name, count in hits.items() if critical.get(name, True)}
+        limits = {probe.name: probe.plan.probe.limit for probe in probes}
+        up = {probe.name for probe in probes if probe.records and probe.sample is None}
+        verdict = self._budget.watch(read_at, judged, limits, limit, up, critical)
         for trip in verdict.tripped:
             log.warning("the probe '%s' is %s: %s", trip.probe, "sampled" if trip.one_in else "tripped", trip)
             self._trip(trip)
         for name in verdict.again:
-            log.info(
-                "the probe '%s' is %s",
-                name,
-                "recorded whole again" if name in seen.critical else "tried again",
-            )
+            log.info("the probe '%s' is %s again", name, "recorded whole" if name in critical else "tried")
             self._enable(name)
 
     def _tell(self, age: float) -> None:

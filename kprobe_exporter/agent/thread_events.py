@@ -1,73 +1,194 @@
-"""The tracepoints that tell when threads end, recorded in our own instance: open calls end with them."""
+"""Tracepoints about threads that the agent records for itself, and the identities that it learns by them."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
-from kprobe_exporter.agent.own_tracepoints import Followed, OwnTracepoints
 from kprobe_exporter.aggregate.ended_threads import EndedThreads
-from kprobe_exporter.config.values import Config
+from kprobe_exporter.config.values import Attach, Config, Probe
 from kprobe_exporter.errors import ProbeRefused
-from kprobe_exporter.model.values import TID, TIME, Layout, Record
+from kprobe_exporter.grammar.target import Kind, Target
+from kprobe_exporter.identity.attributes import Whereabouts
+from kprobe_exporter.identity.cgroups import Cgroups
+from kprobe_exporter.identity.pods import Pods
+from kprobe_exporter.model.values import OF_THREAD, TID, TIME, Layout, ProbeSpec, Record
 from kprobe_exporter.plan import Kernel
+from kprobe_exporter.plan.tracepoint import tracepoint_specs
 from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.probes import Installed, install
 
 log = logging.getLogger(__name__)
 
-FOLLOWED = (
-    Followed("task", "task_newtask", {"child": "pid", "flags": "clone_flags"}),
-    Followed("sched", "sched_process_exec", {"old": "old_pid"}),
-    Followed("sched", "sched_process_exit", {}),
+Handle: TypeAlias = Callable[[Record], None]
+
+PODS = Path("/var/log/pods")
+"""Where this directory exists, exported events get attributes of their container and pod."""
+
+
+class Followed(NamedTuple):
+    """A tracepoint about threads. ``fields`` maps our names of its fields to the kernel's."""
+
+    system: str
+    event: str
+    fields: Mapping[str, str] = {}
+
+
+# Not sched_process_fork: only this one has the flags, for threads and for a cgroup named by clone3().
+NEW = Followed("task", "task_newtask", {"child": "pid", "flags": "clone_flags"})
+MOVE = Followed(
+    "cgroup", "cgroup_attach_task", {"leader": "pid", "hierarchy": "dst_root", "path": "dst_path"}
 )
+EXEC = Followed("sched", "sched_process_exec", {"old": "old_pid"})
+EXIT = Followed("sched", "sched_process_exit")
+
+CGROUP_EVENTS = (NEW, MOVE, EXEC, EXIT)
+THREAD_EVENTS = (NEW, EXEC, EXIT)
 
 
-def wants_thread_ends(config: Config) -> bool:
-    """Return whether any probe joins two events."""
-    return any(attach.end is not None for probe in config.probes for attach in probe.attach)
+@dataclass(eq=False)
+class OwnTracepoints:
+    """Tracepoints that are installed together while they are ``wanted``, without definitions.
 
-
-class _EndsOfThreads(OwnTracepoints):
-    """The tracepoints FOLLOWED."""
-
-    without = "calls stay open when their thread ends"
-
-
-class ThreadEvents:
-    """Installs the tracepoints FOLLOWED while the configuration has calls or pairs.
-
-    The thread that holds the change lock owns it. Where they cannot be installed, or events are read as text,
-    a call whose thread ends stays open until a later call of the same thread id takes its place.
+    They need pages: in text, an unprivileged user could forge these events by a file's name. ``without``
+    says what the agent does without them. The reader's thread calls ``begin`` when recording has begun.
     """
 
-    def __init__(self) -> None:
-        self._wanted = False
-        self.following: OwnTracepoints | None = None
+    _followed: Sequence[Followed]
+    without: str
+    begin: Callable[[], None] = lambda: None
+    wanted: bool = False
+    enabled: bool = False
+    parts: tuple[Installed, ...] = ()
+
+    def follow(self, instance: Instance, kernel: Kernel, layout_ids: Iterator[int]) -> str | None:
+        """Install them if they are wanted, else disable them. Return why they cannot be installed."""
+        if not self.wanted:
+            self.disable()
+        if not self.wanted or self.parts:
+            return None
+        if not kernel.binary:
+            return ", where events are read as text"
+        try:
+            for one in self._followed:
+                self.parts += (install(instance, _spec(one, kernel, layout_ids), set()),)
+        except ProbeRefused as error:
+            self.disable()
+            return f": {error}"
+        except BaseException:
+            self.disable()
+            raise
+        return None
+
+    def enable(self) -> None:
+        """Start recording; call ``begin`` afterwards. Raises ProbeRefused."""
+        for part in self.parts:
+            part.enable()
+        self.enabled = True
+
+    def disable(self) -> None:
+        """Stop recording, and forget what is installed. Never raises."""
+        for part in self.parts:
+            part.disable()
+        self.parts, self.enabled = (), False
+
+
+class Identities:
+    """The cgroups and pods of threads, and their ends. The reader's thread owns it while that runs.
+
+    Threads are tracked only while the configuration needs it. The thread that holds the change lock calls
+    ``configure`` and ``follow``, before the reader knows of the change. With ``nested`` a container in a
+    container counts.
+    """
+
+    def __init__(self, *, nested: bool) -> None:
+        self.nested = nested
+        self.pods = Pods()
+        self.cgroups = Cgroups()
+        self.cgroup_events = OwnTracepoints(
+            CGROUP_EVENTS, "cgroups are looked up in /proc only", self._read_cgroups
+        )
+        self.thread_events = OwnTracepoints(THREAD_EVENTS, "calls stay open when their thread ends")
+        self.tracepoints = self.cgroup_events, self.thread_events
+        self._exported = False
+        self.whereabouts = Whereabouts(self.cgroups, self.pods, nested=nested)
 
     def configure(self, config: Config) -> None:
-        """Take from the configuration whether ends of threads are needed from now on."""
-        self._wanted = wants_thread_ends(config)
+        """Take from the configuration what is needed from now on."""
+        labels = (label for probe in config.probes for metric in probe.metrics for label in metric.labels)
+        exported = config.otlp is not None and any(probe.export is not None for probe in config.probes)
+        self._exported = exported and PODS.is_dir()
+        self.cgroup_events.wanted = self._exported or any(
+            label.decode and label.decode[0].name in OF_THREAD for label in labels
+        )
+        self.thread_events.wanted = any(
+            attach.end is not None for probe in config.probes for attach in probe.attach
+        )
+
+    @property
+    def attributes(self) -> Callable[[int, int], Mapping[str, str] | None] | None:
+        """Looks up the container and the pod of a thread at a noted event; None on hosts without pods."""
+        return self.whereabouts.take if PODS.is_dir() else None
+
+    @property
+    def note(self) -> Handle | None:
+        """Notes the container of a record's thread; call it in the stream's order. None if not needed."""
+        return self.whereabouts.note if self._exported else None
 
     def follow(self, instance: Instance, kernel: Kernel, layout_ids: Iterator[int]) -> None:
-        """Install the tracepoints if the configuration needs them, or disable them."""
-        if not self._wanted and self.following is not None:
-            self.following.disable()
-            self.following = None
-        if not self._wanted or self.following is not None or not kernel.binary:
-            return
-        try:
-            self.following = _EndsOfThreads(instance, kernel, layout_ids, FOLLOWED)
-        except ProbeRefused as error:
-            log.info("%s: %s", _EndsOfThreads.without, error)
+        """Install the tracepoints if the configuration needs them, or disable them.
+
+        Where they cannot be installed, the agent reads cgroups from /proc only, and a call whose thread ends
+        stays open until a later call of the same thread id takes its place.
+        """
+        reason = self.thread_events.follow(instance, kernel, layout_ids)
+        if reason is not None and kernel.binary:
+            log.info("%s%s", self.thread_events.without, reason)
+        if (reason := self.cgroup_events.follow(instance, kernel, layout_ids)) is not None:
+            log.warning("%s%s", self.cgroup_events.without, reason)
+
+    def _read_cgroups(self) -> None:
+        """Forget what was known, and read all threads from /proc."""
+        self.cgroups.lost()
+        self.cgroups.scan()
 
 
-def handlers(following: OwnTracepoints, threads: EndedThreads) -> Mapping[Layout, Callable[[Record], None]]:
-    """Return the functions that pass the records of each tracepoint on to ``threads``."""
-    started, executed, exited = (following.by_event[one.event] for one in FOLLOWED)
-    child, flags, old = started.place("child"), started.place("flags"), executed.place("old")
-    assert child is not None
-    assert flags is not None
-    assert old is not None
-    return {
-        started: lambda record: threads.started(record[TID], record[child], record[flags], record[TIME]),
-        executed: lambda record: threads.executed(record[old], record[TID]),
-        exited: lambda record: threads.exited(record[TID], record[TIME]),
-    }
+def handlers(own: OwnTracepoints, threads: Cgroups | EndedThreads) -> Mapping[Layout, Handle]:
+    """Return the functions that pass the records of what is installed on to ``threads``, in time order."""
+    return {part.layout: _handler(part.event, part.layout, threads) for part in own.parts}
+
+
+def _handler(event: str, layout: Layout, threads: Cgroups | EndedThreads) -> Handle:
+    def place(name: str) -> int:
+        found = layout.place(name)
+        assert found is not None
+        return found
+
+    match event:
+        case NEW.event:
+            child, flags = place("child"), place("flags")
+            return lambda record: threads.started(record[TID], record[child], record[flags], record[TIME])
+        case MOVE.event:
+            assert isinstance(threads, Cgroups)
+            move, tid, hierarchy, path = threads.attached, place("leader"), place("hierarchy"), place("path")
+            return lambda record: move(record[tid], record[hierarchy], record[path] or b"", record[TIME])
+        case EXEC.event:
+            old = place("old")
+            return lambda record: threads.executed(record[old], record[TID])
+    return lambda record: threads.exited(record[TID], record[TIME])
+
+
+def _spec(followed: Followed, kernel: Kernel, layout_ids: Iterator[int]) -> ProbeSpec:
+    """Plan the tracepoint itself: an eprobe on it would only copy its event."""
+    target = Target(Kind.TRACEPOINT, system=followed.system, event=followed.event)
+    attach = Attach(target, followed.fields, None, None)
+    probe = Probe(followed.event, "", (attach,), aggregate="events")
+    text = kernel.event_format(followed.system, followed.event)
+    if text is not None:
+        for way in tracepoint_specs(
+            probe, attach, set(followed.fields), text, layout_ids, 1, counted=False, binary=kernel.binary
+        ):
+            if isinstance(way, ProbeSpec) and way.file is None:
+                return replace(way, role="own")
+    raise ProbeRefused(f"this kernel has no {target} that can be read.")

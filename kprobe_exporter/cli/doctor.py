@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from kprobe_exporter.agent.cgroup_events import FOLLOWED
+from kprobe_exporter.agent.thread_events import CGROUP_EVENTS
 from kprobe_exporter.cli.options import tracefs_option
 from kprobe_exporter.config.values import Settings
 from kprobe_exporter.diagnose.sandbox import confinement_checks
@@ -145,7 +145,7 @@ def _reading(instance: Instance) -> list[Check]:
 
 def _following(instance: Instance) -> Check:
     """Check whether the agent can follow threads through their cgroups."""
-    events = [f"events/{one.system}/{one.event}/enable" for one in FOLLOWED]
+    events = [f"events/{one.system}/{one.event}/enable" for one in CGROUP_EVENTS]
     missing = [event for event in events if not instance.files.exists(f"{instance.path}/{event}")]
     if not missing:
         return Check("cgroup_events", "ok", f"there is {' and '.join(events)}")

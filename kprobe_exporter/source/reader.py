@@ -44,12 +44,18 @@ class Reader:
     the pipe was emptied. ``drain`` waits on it. ``call`` has the thread run a function between two rounds, so
     that the function may change what the thread owns. Other threads may call both, and ``close``, which may
     be called more than once and unblocks the thread at once. An error of the thread ends it and is handed to
-    ``on_error``, once.
+    ``on_error``, once. The thread calls ``emptied`` after each time that it emptied the pipe.
     """
 
-    def __init__(self, pipe: Pipe, on_error: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        pipe: Pipe,
+        on_error: Callable[[BaseException], None],
+        emptied: Callable[[], None] = lambda: None,
+    ) -> None:
         self._pipe = pipe
         self._on_error = on_error
+        self._emptied = emptied
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._progress = threading.Condition()
         self._round = 0
@@ -142,6 +148,7 @@ class Reader:
             while True:
                 last = self._closing.is_set()
                 self._pipe.empty(last=last)
+                self._emptied()
                 self._do_calls()
                 with self._progress:
                     self._round += 1

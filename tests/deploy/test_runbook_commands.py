@@ -10,7 +10,7 @@ import subprocess
 import click
 import pytest
 
-from kprobe_exporter.agent.faults import MEANING
+from kprobe_exporter.agent.interference import MEANING
 from kprobe_exporter.cli import main
 from tests.deploy.manifests import KUBERNETES, only, rendered
 from tests.vm import ROOT

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kprobe_exporter.agent import interference
-from kprobe_exporter.agent.faults import Fault
+from kprobe_exporter.agent.interference import Fault
 from kprobe_exporter.tracefs.files import MountedTracefs
 from tests.kernel.conftest import (  # noqa: F401
     StartAgent,

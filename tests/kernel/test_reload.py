@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kprobe_exporter.agent import pruning
+from kprobe_exporter.agent import probe_set
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.ownership import MARKER
 from tests.kernel.conftest import StartAgent
@@ -435,8 +435,8 @@ def test_many_new_definitions_are_pruned(
     reloaded: Callable[..., Reloaded], tracefs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Events that a deletion may wipe are counted as lost, and no event is counted that did not happen."""
-    monkeypatch.setattr(pruning, "MOST_RETIRED", 3)
-    monkeypatch.setattr(pruning, "KEPT", 1)
+    monkeypatch.setattr(probe_set, "MOST_RETIRED", 3)
+    monkeypatch.setattr(probe_set, "KEPT", 1)
     run = reloaded(PROBE, CALL)
     poller = Poller(run.agent, ("ppid", "call"))
     with calling() as end, poller.running():

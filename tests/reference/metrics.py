@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from kprobe_exporter.agent.faults import MEANING
+from kprobe_exporter.agent.interference import MEANING
 from kprobe_exporter.aggregate.self_metrics import LOSSES, PREFIX
 from tests.reference.exposition import Described, families
 from tests.reference.markdown import Template, code, table

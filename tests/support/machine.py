@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from kprobe_exporter.agent.agent import Agent
-from kprobe_exporter.agent.faults import Fault
-from kprobe_exporter.agent.interference import Interference
+from kprobe_exporter.agent.interference import Fault, Interference
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.labels import DECODERS
@@ -139,7 +138,7 @@ def watched(directory: Path, monkeypatch: pytest.MonkeyPatch, *probes: str) -> I
     made = Watched(directory)
     monkeypatch.setattr(
         "kprobe_exporter.agent.agent.Interference",
-        lambda: Interference({"ftrace_off": made.switch}, directory),
+        lambda instance, lost: Interference(instance, lost, {"ftrace_off": made.switch}, directory),
     )
     own = SimpleNamespace(monotonic=lambda: made.now, time=time.time, time_ns=time.time_ns)
     monkeypatch.setattr("kprobe_exporter.agent.agent.time", own)

@@ -2,7 +2,7 @@
 
 import os
 
-from kprobe_exporter.agent.faults import Fault
+from kprobe_exporter.agent.interference import Fault
 from tests.kernel.conftest import (  # noqa: F401
     StartAgent,
     as_found,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kprobe_exporter.agent import otlp, pruning
+from kprobe_exporter.agent import otlp, probe_set
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.errors import SourceError
 from kprobe_exporter.plan import Sample
@@ -212,8 +212,8 @@ def test_a_long_life_between_two_configurations_gathers_nothing(machine: Machine
 
 
 def test_retired_definitions_are_bounded(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pruning, "MOST_RETIRED", 8)
-    monkeypatch.setattr(pruning, "KEPT", 4)
+    monkeypatch.setattr(probe_set, "MOST_RETIRED", 8)
+    monkeypatch.setattr(probe_set, "KEPT", 4)
     machine.start(OPEN, COUNTED)
     for number in range(40):
         machine.fire("do_open")

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from kprobe_exporter.agent import interference as module
-from kprobe_exporter.agent.faults import MEANING, Fault
-from kprobe_exporter.agent.interference import REPAIRS, WITHIN
+from kprobe_exporter.agent.interference import MEANING, REPAIRS, WITHIN, Fault
 from kprobe_exporter.tracefs.poller import Poller
 from tests.support.machine import COUNTED, EVENTS, GROUP, OPEN, READ, Watched, watched
 from tests.support.patience import eventually, patience

@@ -24,10 +24,11 @@ class Watch:
         self.now = 1000.0
         self.limits = limits
         self.hits = dict.fromkeys(limits, 5)
-        self.budget = Budget(limit)
+        self.limit = limit
+        self.budget = Budget()
         self.off: set[str] = set()
         self.critical: set[str] = set()
-        self.budget.watch(self.now, self.hits, limits)
+        self.budget.watch(self.now, self.hits, limits, limit)
 
     def second(self, **rates: int) -> Verdict:
         """Let one second pass, in which each probe that is on fires at its rate."""
@@ -35,7 +36,7 @@ class Watch:
         for name, rate in rates.items():
             if name not in self.off:
                 self.hits[name] += rate
-        verdict = self.budget.watch(self.now, self.hits, self.limits, critical=self.critical)
+        verdict = self.budget.watch(self.now, self.hits, self.limits, self.limit, critical=self.critical)
         self.off |= {trip.probe for trip in verdict.tripped}
         self.off -= set(verdict.again)
         return verdict
@@ -139,9 +140,9 @@ def test_unknown_for_a_while() -> None:
 
 
 def test_counts_begin_where_they_are() -> None:
-    budget = Budget(10)
-    assert budget.watch(5, {"a": 10**9}, {"a": 10}) == Verdict()
-    assert budget.watch(6, {"a": 10**9 + 5, "b": 10**9}, {"a": 10, "b": 10}) == Verdict()
+    budget = Budget()
+    assert budget.watch(5, {"a": 10**9}, {"a": 10}, 10) == Verdict()
+    assert budget.watch(6, {"a": 10**9 + 5, "b": 10**9}, {"a": 10, "b": 10}, 10) == Verdict()
 
 
 @pytest.mark.parametrize("limit", [None, 100_000.0])
@@ -173,9 +174,9 @@ def test_a_higher_limit_of_all_tries_those_that_it_had_switched_off() -> None:
     watch = Watch({"a": 1000, "b": None}, 2000)
     assert watch.until_tripped(a=50_000)[1].probe == "a"
     assert watch.until_tripped(b=50_000)[1].probe == "b"
-    watch.budget.limit(1000)
+    watch.limit = 1000
     assert watch.second() == Verdict()
-    watch.budget.limit(None)
+    watch.limit = None
     assert watch.second() == Verdict(again=("b",))
 
 
@@ -201,9 +202,9 @@ def test_a_probe_that_was_enabled_elsewhere() -> None:
 
 def test_another_limit_of_all() -> None:
     watch = Watch({"a": None}, 10)
-    watch.budget.limit(None)
+    watch.limit = None
     assert not watch.second(a=10**6).tripped
-    watch.budget.limit(10)
+    watch.limit = 10
     assert watch.second(a=10**6).tripped
 
 

@@ -172,8 +172,8 @@ def test_only_the_latest_files_stay(
 
 
 def test_definitions_are_bounded(start: Start, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kprobe_exporter.agent.pruning.MOST_RETIRED", 8)
-    monkeypatch.setattr("kprobe_exporter.agent.pruning.KEPT", 4)
+    monkeypatch.setattr("kprobe_exporter.agent.probe_set.MOST_RETIRED", 8)
+    monkeypatch.setattr("kprobe_exporter.agent.probe_set.KEPT", 4)
     machine = start()
     for _ in range(12):
         program.replace()

@@ -2,11 +2,14 @@
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from kprobe_exporter.agent.probe import ProbeState
 from kprobe_exporter.agent.rate_limit import Trip
-from kprobe_exporter.agent.supervisor import INTERVAL, LATE, STALE, Observation, Supervisor
+from kprobe_exporter.agent.supervisor import INTERVAL, LATE, STALE, History, Observation, Supervisor
 from tests.support.machine import OPEN, Machine
 from tests.support.patience import patience
 
@@ -17,23 +20,22 @@ class Agent:
     def __init__(self) -> None:
         self.now = 100.0
         self.hits = 0
-        self.up = True
         self.age = 0.0
         self.done: list[str] = []
-        self.critical = self.unlimited = frozenset[str]()
+        self.configured = SimpleNamespace(limit=1000.0, critical=False)
+        self.probe = SimpleNamespace(name="a", plan=SimpleNamespace(probe=self.configured), sample=None)
+        self.probe.records, self.probe.records_events, self.probe.cost = True, True, 1e-6
         self.watch = Supervisor(self.look, self.trip, self.enable, lambda: self.now)
 
     def look(self) -> Observation:
-        up = frozenset({"a"} if self.up else ())
-        special = self.critical, self.unlimited
-        return Observation({"a": self.hits}, {"a": 1000.0}, up, {"a": 1e-6}, 200_000, self.age, *special)
+        return Observation({"a": self.hits}, [cast("ProbeState", self.probe)], 200_000, self.age)
 
     def trip(self, trip: Trip) -> None:
-        self.up = False
+        self.probe.records = False
         self.done.append(f"{'sample' if trip.one_in else 'disable'} {trip.probe}")
 
     def enable(self, name: str) -> None:
-        self.up = True
+        self.probe.records = True
         self.done.append(f"enable {name}")
 
     def second(self, hits: int) -> None:
@@ -62,7 +64,7 @@ def test_a_critical_probe_is_sampled_while_it_fires_on(
     agent: Agent, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    agent.critical = frozenset({"a"})
+    agent.configured.critical = True
     agent.second(50_000)
     for _ in range(10):
         agent.second(50_000)
@@ -74,7 +76,7 @@ def test_a_critical_probe_is_sampled_while_it_fires_on(
 
 
 def test_an_unlimited_probe_is_left_alone_and_its_cost_is_told(agent: Agent) -> None:
-    agent.critical = agent.unlimited = frozenset({"a"})
+    agent.configured.critical, agent.probe.records_events = True, False
     for _ in range(20):
         agent.second(1_000_000)
     assert agent.done == []
@@ -200,3 +202,28 @@ def test_counts_that_are_old_are_told_once_and_when_that_is_over(
         "the kernel's counts are 10 s old: something holds up all reads of tracefs",
         "the kernel's counts are read again",
     ]
+
+
+@pytest.mark.parametrize(
+    ("readings", "rates"),
+    [
+        ([(1000, 100), (1005, 100), (1010, 150), (1015, 1150)], (0.0, 10.0, 200.0)),
+        ([(0, 0), (1, 99), (4.9, 99), (20, 100)], (5.0,)),  # too often and too seldom
+        ([(second, second) for second in range(0, 350, 5)], (1.0,) * 60),  # the last minutes only
+    ],
+)
+def test_rates_in_hits_a_second(readings: list[tuple[float, int]], rates: tuple[float, ...]) -> None:
+    history = History()
+    for now, hits in readings:
+        history.update(now, {"a": hits})
+    assert history.rates("a") == rates
+
+
+def test_probes_come_and_go() -> None:
+    history = History()
+    history.update(0, {"a": 0})
+    history.update(5, {"a": 5, "b": 50})
+    history.update(10, {"b": 55})
+    assert (history.rates("a"), history.rates("b")) == ((), (1.0,))
+    history.update(15, {"a": 5, "b": 55})
+    assert (history.rates("a"), history.rates("b")) == ((), (1.0, 0.0))

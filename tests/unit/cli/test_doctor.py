@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from kprobe_exporter.agent.cgroup_events import FOLLOWED
+from kprobe_exporter.agent.thread_events import CGROUP_EVENTS
 from kprobe_exporter.cli import doctor as module
 from kprobe_exporter.cli import main
 from kprobe_exporter.cli.doctor import examine, table, tracefs_checks
@@ -109,7 +109,7 @@ def test_events_that_threads_are_followed_by(fake: FakeTracefs) -> None:
     check = next(check for check in tracefs_checks(fake) if check.name == "cgroup_events")
     assert check.state == "no"
     assert check.evidence.startswith("there is no events/task/task_newtask/enable and no events/cgroup/")
-    fake.tracepoints |= {(one.system, one.event): EXEC_FORMAT for one in FOLLOWED}
+    fake.tracepoints |= {(one.system, one.event): EXEC_FORMAT for one in CGROUP_EVENTS}
     check = next(check for check in tracefs_checks(fake) if check.name == "cgroup_events")
     assert check.state == "ok"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kprobe_exporter.agent import pruning
+from kprobe_exporter.agent import probe_set
 from kprobe_exporter.model.values import Layout, ProbeSpec
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.poller import read_counts
@@ -188,8 +188,8 @@ def test_one_that_cannot_be_deleted_is_tried_again(
     stubborn: Stubborn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A definition that another process has enabled stays retired; the oldest ones are deleted first."""
-    monkeypatch.setattr(pruning, "MOST_RETIRED", 3)
-    monkeypatch.setattr(pruning, "KEPT", 1)
+    monkeypatch.setattr(probe_set, "MOST_RETIRED", 3)
+    monkeypatch.setattr(probe_set, "KEPT", 1)
     with Instance.acquire(stubborn, NAME) as instance:
         instance.recording = True
 
@@ -201,7 +201,7 @@ def test_one_that_cannot_be_deleted_is_tried_again(
             for probe in probes:
                 probe.enable()
                 probe.remove()
-            pruning.prune(instance, [], lambda: None)
+            probe_set.prune(instance, [], lambda: None)
             return defined(stubborn)
 
         stubborn.refused = {("dynamic_events", f"-:{NAME}/p\n"): errno.EBUSY}
