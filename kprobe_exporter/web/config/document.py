@@ -1,84 +1,79 @@
-"""A web configuration as a document: its values by their paths, and the problems found in them."""
+"""A section of a web configuration: its values by their keys, and the problems found in them."""
 
 from collections.abc import Iterable
 from typing import Any
 
 from kprobe_exporter.config.wording import Path, nearest, quote
 from kprobe_exporter.config.yaml_source import YamlSource
+from kprobe_exporter.errors import Problem
 
 # YAML 1.1, which the exporter-toolkit reads, has more words for booleans than our YAML reader.
 _YES = frozenset("y yes on".split())
 _NO = frozenset("n no off".split())
 
 
-class WebDocument:
-    """One file. Problems are collected in ``problems`` with their positions, and reading goes on."""
+class Section:
+    """The mapping at a path of the file, empty if absent. Keys that are not in ``known`` are refused.
 
-    def __init__(self, source: YamlSource) -> None:
-        self._source = source
-        self.problems = list(source.duplicates)
+    Problems are added to ``problems``, those of the whole file, and reading goes on.
+    """
 
-    def mapping(self, path: Path, known: Iterable[str] | None) -> dict[Any, Any]:
-        """Return the mapping at a path, empty if absent. Keys that are not in ``known`` are refused."""
-        found = self._at(path)
-        if found is None:
-            return {}
-        if not isinstance(found, dict):
-            self.refuse(path, "must be a mapping of KEY: VALUE")
-            return {}
-        names = None if known is None else [*known]
-        for key in found:
-            if names is not None and key not in names:
-                sentence = f"unknown key {quote(key)}{nearest(key, names)}"
-                self.refuse((*path, key), sentence, at_key=True)
-        return found
-
-    def _at(self, path: Path) -> Any:
-        found = self._source.data
+    def __init__(
+        self, source: YamlSource, problems: list[Problem], path: Path, known: Iterable[str] | None
+    ) -> None:
+        self.problems = problems
+        self._source, self._path = source, path
+        found: Any = source.data
         for step in path:
             found = found.get(step) if isinstance(found, dict) else None
-        return found
+        self.values: dict[Any, Any] = found if isinstance(found, dict) else {}
+        if found is not None and not isinstance(found, dict):
+            self.refuse("must be a mapping of KEY: VALUE")
+        names = None if known is None else [*known]
+        for key in self.values:
+            if names is not None and key not in names:
+                self.refuse(f"unknown key {quote(key)}{nearest(key, names)}", key, at_key=True)
 
-    def text(self, path: Path) -> str | None:
-        """Return the text at a path, or None if there is none."""
-        found = self._at(path)
+    def refuse(self, message: str, *path: str | int, at_key: bool = False) -> None:
+        """Record a problem with the section, with a value in it, or with the value's key."""
+        self.problems.append(self._source.problem((*self._path, *path), message, at_key=at_key))
+
+    def text(self, key: str) -> str | None:
+        """Return the text of a key, or None if there is none."""
+        found = self.values.get(key)
         if found is None or isinstance(found, str):
             return found
-        self.refuse(path, "must be text")
+        self.refuse("must be text", key)
         return None
 
-    def texts(self, path: Path) -> list[str] | None:
-        """Return the list of texts at a path, or None if there is none."""
-        found = self._at(path)
+    def texts(self, key: str) -> list[str] | None:
+        """Return the list of texts of a key, or None if there is none."""
+        found = self.values.get(key)
         if found is None:
             return None
         if not isinstance(found, list):
-            self.refuse(path, "must be a list")
+            self.refuse("must be a list", key)
             return []
         for index, one in enumerate(found):
             if not isinstance(one, str):
-                self.refuse((*path, index), "must be text")
+                self.refuse("must be text", key, index)
         return [one for one in found if isinstance(one, str)]
 
-    def words(self, path: Path, known: Iterable[str], what: str) -> list[str]:
-        """Return the list of words at a path, empty if there is none; ``what`` names what they must be."""
-        words, names = self.texts(path) or [], [*known]
+    def words(self, key: str, known: Iterable[str], what: str) -> list[str]:
+        """Return the list of words of a key, empty if there is none; ``what`` names what they must be."""
+        words, names = self.texts(key) or [], [*known]
         for index, word in enumerate(words):
             if word not in names:
-                self.refuse((*path, index), f"{quote(word)} is no {what}{nearest(word, names)}")
+                self.refuse(f"{quote(word)} is no {what}{nearest(word, names)}", key, index)
         return [word for word in words if word in names]
 
-    def flag(self, path: Path, *, default: bool) -> bool:
-        """Return the boolean at a path."""
-        found = self._at(path)
+    def flag(self, key: str, *, default: bool) -> bool:
+        """Return the boolean of a key."""
+        found = self.values.get(key)
         if found is None:
             return default
         word = found.lower() if isinstance(found, str) else ""
         if isinstance(found, bool) or word in _YES | _NO:
             return found is True or word in _YES
-        self.refuse(path, "must be true or false")
+        self.refuse("must be true or false", key)
         return default
-
-    def refuse(self, path: Path, message: str, *, at_key: bool = False) -> None:
-        """Record a problem with the value at a path, or with its key."""
-        self.problems.append(self._source.problem(path, message, at_key=at_key))
