@@ -9,8 +9,7 @@ import ssl
 from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable
 
-from kprobe_exporter.web.clients import REQUEST_TIME, Client, Clients
-from kprobe_exporter.web.connection import Connection
+from kprobe_exporter.web.connection import REQUEST_TIME, Client, Clients, Connection
 from kprobe_exporter.web.settings import Tls
 
 # Seconds that the server waits for the client's close_notify alert; few scrapers send one.

@@ -1,4 +1,4 @@
-"""Checks passwords against bcrypt hashes in threads, a few at a time, and remembers successes.
+"""Checks passwords against bcrypt hashes, a few at a time, and remembers successes.
 
 A check takes 60 ms at bcrypt's cost of 10, and twice as long at each step above. Clients that guess
 passwords must not delay scrapes by that time, nor learn from it which user names exist: a password that was
@@ -10,11 +10,9 @@ import os
 import secrets
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import blake2b
-
-import bcrypt
 
 # How many checks run at a time, and how many right passwords are remembered.
 RUNNING = 2
@@ -28,7 +26,7 @@ _SIGNIFICANT = 72
 
 
 class Passwords:
-    """Checks user names and passwords. Used in one event loop; bcrypt runs in separate threads."""
+    """Checks user names and passwords. Used in one event loop; bcrypt runs in threads."""
 
     def __init__(self) -> None:
         self._secret = secrets.token_bytes(32)
@@ -73,8 +71,7 @@ class Passwords:
         return made.digest()
 
     def _decoy(self, users: Mapping[bytes, bytes], name: bytes) -> bytes:
-        hashes: Sequence[bytes] = [*users.values()]
-        return hashes[int.from_bytes(self._digest(name), "big") % len(hashes)]
+        return [*users.values()][int.from_bytes(self._digest(name), "big") % len(users)]
 
 
 class _Turns:
@@ -114,6 +111,8 @@ class _Turns:
 
 async def _beside(hashed: bytes, password: bytes) -> bool:
     """Run bcrypt in a daemon thread, for which the process does not wait when it ends."""
+    import bcrypt  # noqa: PLC0415  # most agents have no passwords
+
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[bool] = loop.create_future()
 
