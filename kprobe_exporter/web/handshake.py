@@ -52,20 +52,16 @@ class Door(asyncio.Protocol):
         try:
             inside = await self._shake_hands(client)
         except OSError as error:
-            self._tell(error)
+            # A client that hangs up is not reported: it may be a port check, or a scraper that was stopped.
+            if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+                if error.reason == "HTTP_REQUEST":
+                    self._complain(NOT_TLS, None)
+                else:
+                    self._complain("a TLS handshake failed", error)
         finally:
             if not inside:
                 self._clients.remove(client)
                 client.drop()
-
-    def _tell(self, error: OSError) -> None:
-        # A client that hangs up is not reported: it may be a port check, or a scraper that was stopped.
-        if not isinstance(error, ssl.SSLError) or isinstance(error, ssl.SSLEOFError):
-            return
-        if error.reason == "HTTP_REQUEST":
-            self._complain(NOT_TLS, None)
-        else:
-            self._complain("a TLS handshake failed", error)
 
     async def _shake_hands(self, client: Client) -> bool:
         """Return whether the connection has taken over. Raises OSError if the handshake fails."""

@@ -6,7 +6,7 @@ The names are Go's (crypto/tls). A setting that Python's ssl lacks is refused, n
 import os
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 VERSIONS: Mapping[str, ssl.TLSVersion] = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
 OLD_VERSIONS = frozenset(["TLS10", "TLS11"])
@@ -89,7 +89,8 @@ def make_context(
     if client_ca is not None:
         # As in Go, every certificate in the file is trusted, even if it is not self-signed.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-        _load_client_ca(context, client_ca)
+        with _refused("client_ca", "OpenSSL finds no certificate in PEM here"), _file_of(client_ca) as file:
+            context.load_verify_locations(cafile=file)
     return context
 
 
@@ -120,31 +121,24 @@ def _load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -
     if b"ENCRYPTED" in key:
         sentence = "the key is encrypted, and the agent cannot ask for its password: decrypt it"
         raise RefusedSetting("key", sentence)
-    with ExitStack() as stack:
-        certificate_file, key_file = (stack.enter_context(_file_of(pem)) for pem in (certificate, key))
-        try:
-            # A password is given so that OpenSSL never asks for one on the terminal.
-            context.load_cert_chain(certificate_file, key_file, password="")
-        except (ssl.SSLError, ValueError) as error:
-            if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
-                raise RefusedSetting("key", "this is the key of another certificate") from None
-            sentence = f"OpenSSL refuses the certificate or its key: {_why(error)}"
-            raise RefusedSetting("cert", sentence) from None
+    refused = _refused("cert", "OpenSSL refuses the certificate or its key")
+    with refused, _file_of(certificate) as certificate_file, _file_of(key) as key_file:
+        # A password is given so that OpenSSL never asks for one on the terminal.
+        context.load_cert_chain(certificate_file, key_file, password="")
 
 
-def _load_client_ca(context: ssl.SSLContext, client_ca: bytes) -> None:
-    with _file_of(client_ca) as file:
-        try:
-            context.load_verify_locations(cafile=file)
-        except (ssl.SSLError, ValueError) as error:
-            sentence = f"OpenSSL finds no certificate in PEM here: {_why(error)}"
-            raise RefusedSetting("client_ca", sentence) from None
-
-
-def _why(error: ssl.SSLError | ValueError) -> str:
-    if isinstance(error, ssl.SSLError):
-        return (error.reason or str(error)).replace("_", " ").lower()
-    return str(error)
+@contextmanager
+def _refused(part: str, sentence: str) -> Iterator[None]:
+    """Add OpenSSL's reason to the sentence."""
+    try:
+        yield
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise RefusedSetting("key", "this is the key of another certificate") from None
+        why = (error.reason or str(error)).replace("_", " ").lower()
+        raise RefusedSetting(part, f"{sentence}: {why}") from None
+    except ValueError as error:
+        raise RefusedSetting(part, f"{sentence}: {error}") from None
 
 
 @contextmanager

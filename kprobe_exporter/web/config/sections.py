@@ -1,10 +1,12 @@
-"""Reads the section `tls_server_config` and the files that it names, and makes a context of them."""
+"""The sections of a web configuration: values and problems; `tls_server_config` and the files it names."""
 
 import ssl
+from collections.abc import Iterable
 from pathlib import Path as FilePath
+from typing import Any
 
 from kprobe_exporter.config.files import Unusable
-from kprobe_exporter.config.wording import listed
+from kprobe_exporter.config.wording import Path, listed, nearest, quote
 from kprobe_exporter.config.yaml_source import YamlSource
 from kprobe_exporter.errors import Problem
 from kprobe_exporter.util.file_access import all_may_read, who_may_change
@@ -19,7 +21,6 @@ from kprobe_exporter.web.config.context import (
     RefusedSetting,
     make_context,
 )
-from kprobe_exporter.web.config.document import Section
 from kprobe_exporter.web.settings import Tls
 
 TLS = "tls_server_config"
@@ -27,6 +28,77 @@ KEYS = """cert cert_file key key_file client_ca client_ca_file client_auth_type 
     min_version max_version cipher_suites prefer_server_cipher_suites curve_preferences""".split()
 
 MAX_PEM_BYTES = 1 << 20
+
+# YAML 1.1, which the exporter-toolkit reads, has more words for booleans than our YAML reader.
+_YES = frozenset("y yes on".split())
+_NO = frozenset("n no off".split())
+
+
+class Section:
+    """The mapping at a path of the file, empty if absent. Keys that are not in ``known`` are refused.
+
+    Problems are added to ``problems``, those of the whole file, and reading goes on.
+    """
+
+    def __init__(
+        self, source: YamlSource, problems: list[Problem], path: Path, known: Iterable[str] | None
+    ) -> None:
+        self.problems = problems
+        self._source, self._path = source, path
+        found: Any = source.data
+        for step in path:
+            found = found.get(step) if isinstance(found, dict) else None
+        self.values: dict[Any, Any] = found if isinstance(found, dict) else {}
+        if found is not None and not isinstance(found, dict):
+            self.refuse("must be a mapping of KEY: VALUE")
+        names = None if known is None else [*known]
+        for key in self.values:
+            if names is not None and key not in names:
+                self.refuse(f"unknown key {quote(key)}{nearest(key, names)}", key, at_key=True)
+
+    def refuse(self, message: str, *path: str | int, at_key: bool = False) -> None:
+        """Record a problem with the section, with a value in it, or with the value's key."""
+        self.problems.append(self._source.problem((*self._path, *path), message, at_key=at_key))
+
+    def text(self, key: str) -> str | None:
+        """Return the text of a key, or None if there is none."""
+        found = self.values.get(key)
+        if found is None or isinstance(found, str):
+            return found
+        self.refuse("must be text", key)
+        return None
+
+    def texts(self, key: str) -> list[str] | None:
+        """Return the list of texts of a key, or None if there is none."""
+        found = self.values.get(key)
+        if found is None:
+            return None
+        if not isinstance(found, list):
+            self.refuse("must be a list", key)
+            return []
+        for index, one in enumerate(found):
+            if not isinstance(one, str):
+                self.refuse("must be text", key, index)
+        return [one for one in found if isinstance(one, str)]
+
+    def words(self, key: str, known: Iterable[str], what: str) -> list[str]:
+        """Return the list of words of a key, empty if there is none; ``what`` names what they must be."""
+        words, names = self.texts(key) or [], [*known]
+        for index, word in enumerate(words):
+            if word not in names:
+                self.refuse(f"{quote(word)} is no {what}{nearest(word, names)}", key, index)
+        return [word for word in words if word in names]
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        """Return the boolean of a key."""
+        found = self.values.get(key)
+        if found is None:
+            return default
+        word = found.lower() if isinstance(found, str) else ""
+        if isinstance(found, bool) or word in _YES | _NO:
+            return found is True or word in _YES
+        self.refuse("must be true or false", key)
+        return default
 
 
 class TlsSection(Section):
@@ -62,7 +134,10 @@ class TlsSection(Section):
             self.refuse("is above max_version: nothing is left", "min_version")
         ciphers = self.words("cipher_suites", CIPHERS, "cipher suite of Go's tls.CipherSuites()")
         curve = self._curve()
-        names = self._allowed(client_auth)
+        names = self.texts("client_allowed_sans")
+        if names is not None and client_auth is not ssl.CERT_REQUIRED:
+            sentence = "needs client_auth_type: RequireAndVerifyClientCert"
+            self.refuse(sentence, "client_allowed_sans", at_key=True)
         prefer_ours = self.flag("prefer_server_cipher_suites", default=True)
         if len(self.problems) > before or certificate is None or key is None:
             return None
@@ -85,7 +160,7 @@ class TlsSection(Section):
             self.unread = True
             self.refuse(f"OpenSSL cannot read what is configured here: {error.strerror}")
             return None
-        return Tls(context, names, curve)
+        return Tls(context, None if names is None else frozenset(names), curve)
 
     def _pem(self, name: str) -> bytes | None:
         """Return the PEM in ``cert``, or in the file that ``cert_file`` names; other names work alike."""
@@ -127,36 +202,21 @@ class TlsSection(Section):
             self.refuse("add client_ca_file: without it, a certificate of any public authority would do", key)
         return found
 
-    def _allowed(self, client_auth: ssl.VerifyMode) -> frozenset[str] | None:
-        key = "client_allowed_sans"
-        names = self.texts(key)
-        if names is None:
-            return None
-        if client_auth is not ssl.CERT_REQUIRED:
-            self.refuse("needs client_auth_type: RequireAndVerifyClientCert", key, at_key=True)
-        return frozenset(names)
-
     def _version(self, key: str, default: ssl.TLSVersion) -> ssl.TLSVersion:
-        name = self.values.get(key)
-        if name is None:
-            return default
-        if isinstance(name, str) and name in VERSIONS:
-            return VERSIONS[name]
-        old = isinstance(name, str) and name in OLD_VERSIONS
-        why = "TLS 1.0 and 1.1 are not spoken here (RFC 8996): " if old else ""
-        self.refuse(f"{why}must be {listed(VERSIONS)}", key)
-        return default
+        value = self.values.get(key)
+        name = value if isinstance(value, str) else ""
+        if value is not None and name not in VERSIONS:
+            why = "TLS 1.0 and 1.1 are not spoken here (RFC 8996): " if name in OLD_VERSIONS else ""
+            self.refuse(f"{why}must be {listed(VERSIONS)}", key)
+        return VERSIONS.get(name, default)
 
     def _curve(self) -> str | None:
         key = "curve_preferences"
-        words = self.words(key, CURVES, "curve")
-        if not words:
-            return None
-        if len(words) > 1 or CURVES[words[0]] is None:
+        curves = [CURVES[word] for word in self.words(key, CURVES, "curve")]
+        if len(curves) > 1 or None in curves:
             can = listed(name for name, curve in CURVES.items() if curve)
             self.refuse(f"Python's ssl sets one curve, {can}: write that, or leave it out for all", key)
-            return None
-        return CURVES[words[0]]
+        return curves[0] if curves else None
 
 
 def _read_pem(path: FilePath) -> tuple[bytes, bool]:
