@@ -92,7 +92,7 @@ class Repeats:
     @property
     def pending(self) -> bool:
         """Return whether any message was left out that is not summed up yet."""
-        counts = (*self._messages.values(), *self._places.values())
+        counts: list[_Message | _Place] = [*self._messages.values(), *self._places.values()]
         return bool(self._summaries) or any(one.left_out for one in counts)
 
     def _take_token(self, place: tuple[str, int], key: Key, now: float) -> bool:

@@ -65,7 +65,7 @@ class Access:
             if not self._within(settings.rate, scope["state"][CLIENT].network):
                 refusal = line("too many requests", HTTPStatus.TOO_MANY_REQUESTS)
             elif settings.users:
-                refusal = await self._refuse(settings.users, headers, scope["state"][CLIENT])
+                refusal = await self._refuse(settings, headers, scope["state"][CLIENT])
         await (refusal or self._app)(scope, receive, send)
 
     def _allows(self, asked: str) -> bool:
@@ -91,14 +91,12 @@ class Access:
         self._buckets[network] = bucket  # behind those that asked earlier
         return bucket.take(now)
 
-    async def _refuse(
-        self, users: Mapping[bytes, bytes], headers: Headers, client: Client
-    ) -> Response | None:
+    async def _refuse(self, settings: WebSettings, headers: Headers, client: Client) -> Response | None:
         """Return None if the client is authenticated, else the response that refuses it."""
         said = credentials(headers.get("authorization", ""))
         if said is None:
             return line("authentication required", HTTPStatus.UNAUTHORIZED, _ASK)
-        if await self._passwords.match(users, *said, client.network, client.is_gone):
+        if await self._passwords.match(settings.users, *said, client.network, client.is_gone):
             return None
         return line("wrong user or password", HTTPStatus.UNAUTHORIZED, _ASK)
 
