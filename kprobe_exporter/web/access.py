@@ -4,8 +4,9 @@ import base64
 import ipaddress
 import re
 import time
-from collections.abc import Callable, Collection, ItemsView
+from collections.abc import Callable, Collection, ItemsView, Mapping
 from http import HTTPStatus
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -15,9 +16,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from kprobe_exporter.errors import UsageError
 from kprobe_exporter.util.token_bucket import TokenBucket
 from kprobe_exporter.web.connection import CLIENT, MAX_BODY_BYTES, MAX_HEADER_BYTES, Client
+from kprobe_exporter.web.handshake import Tls
 from kprobe_exporter.web.passwords import Passwords
 from kprobe_exporter.web.rendering import line
-from kprobe_exporter.web.settings import Rate, WebSettings
 
 MAX_BUCKETS = 1024
 """Networks whose rate of requests is known. Of more, those that asked longest ago are forgotten."""
@@ -28,6 +29,22 @@ NOT_ALLOWED = "the host name that you ask for is not one of --web.allowed-hosts"
 _CLOSE = {"Connection": "close"}
 
 _ASK = {"WWW-Authenticate": 'Basic realm="kprobe_exporter", charset="UTF-8"'}
+
+
+class Rate(NamedTuple):
+    """A token bucket: one request every ``interval`` seconds, and ``burst`` at once."""
+
+    interval: float
+    burst: int
+
+
+class WebSettings(NamedTuple):
+    """Settings for every request. ``users`` maps names to bcrypt hashes; empty: no password is required."""
+
+    tls: Tls | None = None
+    users: Mapping[bytes, bytes] = {}
+    headers: Mapping[str, str] = {}
+    rate: Rate | None = None
 
 
 class Access:

@@ -7,10 +7,11 @@ their handshake would not be counted.
 import asyncio
 import ssl
 from asyncio.sslproto import SSLProtocol
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from ipaddress import ip_address
+from typing import Any, NamedTuple
 
 from kprobe_exporter.web.connection import REQUEST_TIME, Client, Clients, Connection
-from kprobe_exporter.web.settings import Tls
 
 # Seconds that the server waits for the client's close_notify alert; few scrapers send one.
 GOODBYE_TIME = 2
@@ -20,6 +21,34 @@ SSLProtocol.max_size = 16 * 1024
 
 NOT_TLS = "a client asks by http, and there is only https here"
 NOT_ADMITTED = "a client's certificate has none of the names in client_allowed_sans"
+
+
+class Tls(NamedTuple):
+    """How connections are secured.
+
+    A client's certificate must have one of ``names`` (`client_allowed_sans`); if None, the context decides.
+    ``curve`` is the only one that the context offers, None if it offers all: a context does not tell it.
+    """
+
+    context: ssl.SSLContext
+    names: frozenset[str] | None = None
+    curve: str | None = None
+
+    def admits(self, certificate: Mapping[str, Any] | None) -> bool:
+        """Return whether a client is admitted, given ``SSLSocket.getpeercert()`` of its certificate."""
+        return self.names is None or not self.names.isdisjoint(_alternative_names(certificate or {}))
+
+
+def _alternative_names(certificate: Mapping[str, Any]) -> Iterator[str]:
+    for kind, name in certificate.get("subjectAltName", ()):
+        if kind == "IP Address":
+            try:
+                # OpenSSL writes an IPv6 address in full, and the configuration has its short form.
+                yield str(ip_address(name.strip()))
+            except ValueError:
+                continue
+        elif kind in ("DNS", "email", "URI"):
+            yield name
 
 
 class Door(asyncio.Protocol):

@@ -53,7 +53,8 @@ class Passwords:
             return True
         await self._turns.wait(network)
         try:
-            matches = not is_gone() and await _beside(hashed or self._decoy(users, name), password)
+            decoy = [*users.values()][int.from_bytes(self._digest(name), "big") % len(users)]
+            matches = not is_gone() and await _beside(hashed or decoy, password)
         finally:
             self._turns.pass_on()
         if hashed is None or not matches:
@@ -69,9 +70,6 @@ class Passwords:
         for part in parts:
             made.update(len(part).to_bytes(8, "big") + part)
         return made.digest()
-
-    def _decoy(self, users: Mapping[bytes, bytes], name: bytes) -> bytes:
-        return [*users.values()][int.from_bytes(self._digest(name), "big") % len(users)]
 
 
 class _Turns:

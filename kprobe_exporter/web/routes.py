@@ -14,9 +14,8 @@ from starlette.types import ASGIApp
 from kprobe_exporter.errors import UsageError
 from kprobe_exporter.export.prometheus import Exposition, wants_openmetrics
 from kprobe_exporter.model.values import Snapshot
-from kprobe_exporter.web.access import Access
+from kprobe_exporter.web.access import Access, WebSettings
 from kprobe_exporter.web.rendering import Rendering, Workers, line
-from kprobe_exporter.web.settings import WebSettings
 from kprobe_exporter.web.status import CONTENT_SECURITY_POLICY, render_status
 
 # The interpreter's lock lets one thread render at a time, so more threads would only hold more memory. The

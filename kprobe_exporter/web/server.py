@@ -12,9 +12,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from kprobe_exporter.web.connection import IDLE_TIME, MAX_HEADER_BYTES, Clients, Connection
-from kprobe_exporter.web.handshake import Door
+from kprobe_exporter.web.handshake import Door, Tls
 from kprobe_exporter.web.listen import BACKLOG, bound_address
-from kprobe_exporter.web.settings import Tls
 
 log = logging.getLogger("kprobe_exporter.web")
 

@@ -14,8 +14,8 @@ from kprobe_exporter.config.files import Unusable, read
 from kprobe_exporter.config.wording import listed
 from kprobe_exporter.config.yaml_source import YamlSource
 from kprobe_exporter.errors import ConfigError, Problem
+from kprobe_exporter.web.access import Rate, WebSettings
 from kprobe_exporter.web.config.sections import TLS, Section, TlsSection
-from kprobe_exporter.web.settings import Rate, WebSettings
 
 HTTP, USERS, RATE = "http_server_config", "basic_auth_users", "rate_limit"
 

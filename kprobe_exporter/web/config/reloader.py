@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kprobe_exporter.errors import ConfigError, Problem
 from kprobe_exporter.util.trouble import Trouble
-from kprobe_exporter.web.settings import WebSettings
+from kprobe_exporter.web.access import WebSettings
 
 if TYPE_CHECKING:
     from kprobe_exporter.web.config.read import Outcome
@@ -27,7 +27,7 @@ INTERVAL = 1.0
 RETRY = 5
 """Checks after which files that could not be read are tried again, changed or not."""
 
-_Signature = tuple[tuple[int, int, int, int] | None, ...]
+_Signatures = tuple[tuple[int, int, int, int] | None, ...]
 
 
 class WebConfigReloader:
@@ -43,7 +43,8 @@ class WebConfigReloader:
         self._stop = threading.Event()
         self._settings = WebSettings()
         self._files: Sequence[Path] = ()
-        self._held = self._seen = _signature(())
+        self._held: _Signatures = ()
+        self._seen: _Signatures = ()
         self._retry_in = inf  # in checks
         self._problems: Sequence[Problem] = ()
         self._trouble = Trouble()
@@ -81,7 +82,7 @@ class WebConfigReloader:
 
     def look(self) -> None:
         """Read the files again if they have changed, once they do not change any more."""
-        now, before = _signature(self._files), self._seen
+        now, before = tuple(map(_signature, self._files)), self._seen
         self._seen = now
         if self._path is None or now != before:  # a file may be half written
             return
@@ -113,21 +114,17 @@ def _warn(path: Path, warnings: Sequence[str]) -> None:
         log.warning("%s: %s", path, warning)
 
 
-def _read_still(path: Path) -> "tuple[Outcome, _Signature]":
-    """Return the outcome, and the signature from before reading, by which a later check sees a change."""
+def _read_still(path: Path) -> "tuple[Outcome, _Signatures]":
+    """Return the outcome, and the signatures from before reading, by which a later check sees a change."""
     # Only an agent with a web configuration needs this module. The first reading, at the start, imports it,
     # so a later reading needs no descriptor for that.
     from kprobe_exporter.web.config.read import read_web_config  # noqa: PLC0415
 
-    signature = _signature(read_web_config(path).files)
-    return read_web_config(path), signature
+    signatures = tuple(map(_signature, read_web_config(path).files))
+    return read_web_config(path), signatures
 
 
-def _signature(files: Sequence[Path]) -> _Signature:
-    return tuple(map(_signature_of, files))
-
-
-def _signature_of(path: Path) -> tuple[int, int, int, int] | None:
+def _signature(path: Path) -> tuple[int, int, int, int] | None:
     try:
         status = path.stat()
     except (OSError, ValueError):

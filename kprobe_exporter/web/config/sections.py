@@ -21,7 +21,7 @@ from kprobe_exporter.web.config.context import (
     RefusedSetting,
     make_context,
 )
-from kprobe_exporter.web.settings import Tls
+from kprobe_exporter.web.handshake import Tls
 
 TLS = "tls_server_config"
 KEYS = """cert cert_file key key_file client_ca client_ca_file client_auth_type client_allowed_sans

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from starlette.types import Message, Receive, Scope, Send
 
 from kprobe_exporter.errors import UsageError
-from kprobe_exporter.web.access import NOT_ALLOWED, Access, credentials
+from kprobe_exporter.web.access import NOT_ALLOWED, Access, Rate, WebSettings, credentials
 from kprobe_exporter.web.connection import CLIENT, Client
 from kprobe_exporter.web.listen import listen
 from kprobe_exporter.web.routes import create_app
 from kprobe_exporter.web.server import WebServer
-from kprobe_exporter.web.settings import Rate, WebSettings
 from tests.support.patience import patience
 from tests.unit.export.conftest import SNAPSHOT
 

@@ -14,11 +14,10 @@ import pytest
 
 from kprobe_exporter.model.values import Family, Snapshot
 from kprobe_exporter.web import connection, server
-from kprobe_exporter.web.handshake import NOT_ADMITTED, NOT_TLS
+from kprobe_exporter.web.handshake import NOT_ADMITTED, NOT_TLS, Tls
 from kprobe_exporter.web.listen import listen
 from kprobe_exporter.web.routes import create_app
 from kprobe_exporter.web.server import WebServer
-from kprobe_exporter.web.settings import Tls
 from tests.support.certificates import Authority, Pair
 from tests.support.patience import eventually, patience, within
 from tests.support.web_target import read_all
