@@ -28,9 +28,7 @@ class Vital:
     _looks: int = field(default=0, init=False)
 
     def hangs(self) -> bool:
-        """Check once more; only the watchdog's thread does. It counts checks, not seconds: a process that was
-        suspended did not hang.
-        """
+        """Check once more. It counts checks, not seconds: a process that was suspended did not hang."""
         now = self.progress()
         self._looks = self._looks + 1 if now is not None and now == self._last else 0
         self._last = now
