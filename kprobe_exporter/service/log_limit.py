@@ -26,9 +26,6 @@ MAX_LENGTH = 1000
 Key = tuple[str, int, str]
 """The logger, the level, and the message with its values."""
 
-Place = tuple[str, int]
-"""The logger and the line of the module: the code bounds their number, whatever is logged."""
-
 
 @dataclass(slots=True)
 class _Message:
@@ -60,8 +57,9 @@ class Repeats:
 
     def __init__(self) -> None:
         self._messages: dict[Key, _Message] = {}  # in the order in which their windows began
-        self._places: dict[Place, _Place] = {}
-        self._forgotten: list[logging.LogRecord] = []
+        # By the logger and the line of the module: the code bounds their number, whatever is logged.
+        self._places: dict[tuple[str, int], _Place] = {}
+        self._summaries: list[logging.LogRecord] = []
 
     def admit(self, record: logging.LogRecord, now: float) -> bool:
         """Return whether to show the record. Call ``due`` first, which ends the windows that are over."""
@@ -75,35 +73,29 @@ class Repeats:
         if not self._take_token((record.name, record.lineno), key, now):
             return False
         if len(self._messages) >= MAX_MESSAGES:
-            self._forgotten += self._forget(next(iter(self._messages)))
+            self._forget_oldest()
         self._messages[key] = _Message(now)
         return True
 
     def due(self, now: float) -> list[logging.LogRecord]:
         """End the windows that are over by now, and return their summaries."""
-        summaries, self._forgotten = self._forgotten, []
-        while self._messages:
-            oldest = next(iter(self._messages))
-            if now - self._messages[oldest].began < WINDOW:
-                break
-            summaries += self._forget(oldest)
+        while self._messages and now - next(iter(self._messages.values())).began >= WINDOW:
+            self._forget_oldest()
         for place in self._places.values():
             if place.left_out and now - place.began >= WINDOW:
                 text = f"{place.left_out} more messages like this one were left out: {place.last[2]}"
-                summaries.append(_record(place.last, text))
+                self._sum_up(place.last, text)
                 place.left_out = 0
+        summaries, self._summaries = self._summaries, []
         return summaries
 
     @property
     def pending(self) -> bool:
         """Return whether any message was left out that is not summed up yet."""
-        return (
-            bool(self._forgotten)
-            or any(message.left_out for message in self._messages.values())
-            or any(place.left_out for place in self._places.values())
-        )
+        counts: list[_Message | _Place] = [*self._messages.values(), *self._places.values()]
+        return bool(self._summaries) or any(one.left_out for one in counts)
 
-    def _take_token(self, place: Place, key: Key, now: float) -> bool:
+    def _take_token(self, place: tuple[str, int], key: Key, now: float) -> bool:
         known = self._places.get(place)
         if known is None:
             known = self._places[place] = _Place(TokenBucket(RATE, BURST, now))
@@ -115,13 +107,11 @@ class Repeats:
         known.last = key
         return False
 
-    def _forget(self, key: Key) -> list[logging.LogRecord]:
-        known = self._messages.pop(key)
-        if not known.left_out:
-            return []
-        return [_record(key, f"{key[2]} … repeated {known.left_out} more times")]
+    def _forget_oldest(self) -> None:
+        key = next(iter(self._messages))
+        if left_out := self._messages.pop(key).left_out:
+            self._sum_up(key, f"{key[2]} … repeated {left_out} more times")
 
-
-def _record(key: Key, text: str) -> logging.LogRecord:
-    name, level, _ = key
-    return logging.LogRecord(name, level, "", 0, "%s", (text,), None)
+    def _sum_up(self, key: Key, text: str) -> None:
+        name, level, _ = key
+        self._summaries.append(logging.LogRecord(name, level, "", 0, "%s", (text,), None))

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TextIO
 
@@ -21,9 +22,6 @@ MAX_LENGTH = 8192
 
 PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
 """The lowest log level of each syslog priority; records below all of them have priority 7 (sd-daemon(3))."""
-
-Later = Callable[[float, Callable[[], None]], object]
-"""Calls a function after a number of seconds, in another thread."""
 
 
 class TextFormatter(logging.Formatter):
@@ -72,18 +70,28 @@ class JournalFormatter(logging.Formatter):
         return f"<{priority}>{self._inner.format(record)}"
 
 
+def _later(seconds: float, call: Callable[[], None]) -> None:
+    timer = threading.Timer(seconds, call)
+    timer.daemon = True
+    timer.start()
+
+
 class Handler(logging.StreamHandler[TextIO]):
     """Writes records and limits repetitions: at most WINDOW seconds after a flood it is summed up.
 
-    The handler's own lock, which ``handle`` holds around ``emit``, guards all of its state.
+    The handler's own lock, which ``handle`` holds around ``emit``, guards all of its state. ``later`` calls
+    a function after a number of seconds, in another thread.
     """
 
     def __init__(
-        self, stream: TextIO, clock: Callable[[], float] = time.monotonic, later: Later | None = None
+        self,
+        stream: TextIO,
+        clock: Callable[[], float] = time.monotonic,
+        later: Callable[[float, Callable[[], None]], object] = _later,
     ) -> None:
         super().__init__(stream)
         self._clock = clock
-        self._later = later or _later
+        self._later = later
         self._repeats = Repeats()
         self._waiting = False
 
@@ -121,11 +129,9 @@ class Handler(logging.StreamHandler[TextIO]):
 
     def _wait(self) -> None:
         """Look again after a window. If no thread can be started for it, the next message sums up."""
-        try:
+        with suppress(RuntimeError):  # logging must not make its caller fail
             self._later(WINDOW, self._look_again)
-        except RuntimeError:  # logging must not make its caller fail
-            return
-        self._waiting = True
+            self._waiting = True
 
     def _sum_up(self, now: float) -> None:
         for summary in self._repeats.due(now):
@@ -134,8 +140,10 @@ class Handler(logging.StreamHandler[TextIO]):
 
 def set_up(level: str, form: str) -> None:
     """Send the package's log to stderr."""
+    journal = is_journal(os.environ)
+    formatter = JsonFormatter() if form == "json" else TextFormatter(timed=not journal)
     handler = Handler(sys.stderr)
-    handler.setFormatter(_formatter(form, journal=is_journal(os.environ)))
+    handler.setFormatter(JournalFormatter(formatter) if journal else formatter)
     log = logging.getLogger("kprobe_exporter")
     log.handlers[:] = [handler]
     log.propagate = False
@@ -154,20 +162,9 @@ def is_journal(environment: Mapping[str, str], descriptor: int = 2) -> bool:
     return environment.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
 
 
-def _formatter(form: str, *, journal: bool) -> logging.Formatter:
-    inner = JsonFormatter() if form == "json" else TextFormatter(timed=not journal)
-    return JournalFormatter(inner) if journal else inner
-
-
-def _later(seconds: float, call: Callable[[], None]) -> None:
-    timer = threading.Timer(seconds, call)
-    timer.daemon = True
-    timer.start()
-
-
 def _message(record: logging.LogRecord) -> str:
     text = record.getMessage()
-    return one_line(text) if len(text) <= MAX_LENGTH else one_line(text[:MAX_LENGTH]) + "…"
+    return one_line(text[:MAX_LENGTH]) + ("…" if len(text) > MAX_LENGTH else "")
 
 
 def _exception(formatter: logging.Formatter, record: logging.LogRecord) -> str:

@@ -3,8 +3,7 @@
 import logging
 import socket
 import time
-from collections.abc import Callable, MutableMapping
-from types import TracebackType
+from collections.abc import MutableMapping
 from typing import Self
 
 log = logging.getLogger(__name__)
@@ -14,6 +13,8 @@ SEND_TIME = 2.0
 
 EXTENSION = 60.0
 """Seconds that a start or a reload may still take after its latest message, even beyond its time limit."""
+
+_EXTENDED = f"EXTEND_TIMEOUT_USEC={EXTENSION * 1e6:.0f}"
 
 MAX_STATUS = 200
 """Characters of a status; systemd itself accepts 4 KiB for a whole message."""
@@ -28,14 +29,8 @@ class Systemd:
     ``watchdog`` is the time in seconds after which the manager takes silence for a hang; None if never.
     """
 
-    def __init__(
-        self,
-        address: str | None = None,
-        watchdog: float | None = None,
-        clock: Callable[[], int] = time.monotonic_ns,
-    ) -> None:
+    def __init__(self, address: str | None = None, watchdog: float | None = None) -> None:
         self.watchdog = watchdog
-        self._clock = clock
         self._address = ""
         self._socket: socket.socket | None = None
         if address is None:
@@ -68,31 +63,30 @@ class Systemd:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
     def listens(self) -> bool:
-        """Return whether there is a service manager."""
+        """Whether there is a service manager."""
         return self._socket is not None
 
     def starting(self, status: str) -> None:
         """Report progress of the start, which may take EXTENSION more seconds despite TimeoutStartSec."""
-        self._send(_status(status), _extension())
+        self._send(_status(status), _EXTENDED)
 
     def ready(self, status: str) -> None:
         """Report that the start, or the reload, is complete."""
         self._send("READY=1", _status(status))
 
-    def reloading(self, status: str = "reading the configuration again") -> None:
+    def reloading(self) -> None:
         """Report that a reload begins; ``ready`` ends it, even if the old configuration stays.
 
         With Type=notify-reload, systemd accepts only a message with the time on CLOCK_MONOTONIC as the
         answer to its signal; other types ignore the time.
         """
-        self._send("RELOADING=1", f"MONOTONIC_USEC={self._clock() // 1000}", _status(status), _extension())
+        now = f"MONOTONIC_USEC={time.monotonic_ns() // 1000}"
+        self._send("RELOADING=1", now, _status("reading the configuration again"), _EXTENDED)
 
     def stopping(self, status: str) -> None:
         """Report that the shutdown begins; the watchdog no longer applies."""
@@ -125,7 +119,3 @@ def _status(text: str) -> str:
     """Format one line of printable characters: a newline would begin another assignment."""
     shown = "".join(c if c.isprintable() else "?" for c in text[:MAX_STATUS])
     return f"STATUS={shown}…" if len(text) > MAX_STATUS else f"STATUS={shown}"
-
-
-def _extension() -> str:
-    return f"EXTEND_TIMEOUT_USEC={EXTENSION * 1e6:.0f}"

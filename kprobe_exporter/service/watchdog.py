@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 from kprobe_exporter.service.sdnotify import Systemd
 
@@ -13,7 +13,8 @@ CALM = 30.0
 """Seconds between two checks if systemd has no watchdog for the agent."""
 
 
-class Vital(NamedTuple):
+@dataclass
+class Vital:
     """A thread that the agent cannot work without.
 
     ``progress`` returns a number that changes whenever the thread makes progress, or None while it has
@@ -23,23 +24,15 @@ class Vital(NamedTuple):
     name: str
     progress: Callable[[], int | None]
     patience: int = 1
-
-
-class _Watched:
-    """A vital thread, and the number of checks since its last progress. The watchdog's thread owns it."""
-
-    def __init__(self, vital: Vital) -> None:
-        self.name = vital.name
-        self._vital = vital
-        self._last: int | None = None
-        self._looks = 0
+    _last: int | None = field(default=None, init=False)
+    _looks: int = field(default=0, init=False)
 
     def hangs(self) -> bool:
         """Check once more. It counts checks, not seconds: a process that was suspended did not hang."""
-        now = self._vital.progress()
+        now = self.progress()
         self._looks = self._looks + 1 if now is not None and now == self._last else 0
         self._last = now
-        return self._looks >= 2 * self._vital.patience
+        return self._looks >= 2 * self.patience
 
 
 class Watchdog:
@@ -53,10 +46,10 @@ class Watchdog:
 
     def __init__(self, systemd: Systemd, vitals: Sequence[Vital], status: Callable[[], str]) -> None:
         self._systemd = systemd
-        self._watched = [_Watched(vital) for vital in vitals]
+        self._vitals = vitals
         self._status = status
         self._told = ""
-        self._hung: tuple[str, ...] = ()
+        self._hung = ""
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
 
@@ -73,25 +66,20 @@ class Watchdog:
             self._thread.join()
 
     def beat(self) -> None:
-        """Check once. The thread calls it, and tests do without a thread."""
-        hung = tuple(watched.name for watched in self._watched if watched.hangs())
-        status = f"no progress of the {' and the '.join(hung)}" if hung else self._current()
-        if hung != self._hung:
-            self._tell(hung)
-            self._hung = hung
+        """Check once."""
+        hung = " and the ".join(vital.name for vital in self._vitals if vital.hangs())
+        status = f"no progress of the {hung}" if hung else self._current()
+        if hung and hung != self._hung:
+            end = "" if self._systemd.watchdog is None else ": the watchdog will end this"
+            log.error("the %s makes no progress%s", hung, end)
+        elif self._hung and not hung:
+            log.warning("the %s gets on again", self._hung)
+        self._hung = hung
         if status != self._told:
             self._systemd.status(status)
             self._told = status
         if not hung and self._systemd.watchdog is not None:
             self._systemd.alive()
-
-    def _tell(self, hung: tuple[str, ...]) -> None:
-        if not hung:
-            log.warning("the %s gets on again", " and the ".join(self._hung))
-        elif self._systemd.watchdog is None:
-            log.error("the %s makes no progress", " and the ".join(hung))
-        else:
-            log.error("the %s makes no progress: the watchdog will end this", " and the ".join(hung))
 
     def _current(self) -> str:
         try:

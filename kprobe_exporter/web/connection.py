@@ -1,20 +1,139 @@
-"""uvicorn's HTTP connection, with the bounds of ``Clients`` on the number of connections and their time.
+"""The open connections, with bounds on their number, on the time that each may take, and on their requests.
 
-uvicorn has no option for these bounds, and neither has h11. This module alone overrides uvicorn's protocol,
+uvicorn has no options for these bounds, and neither has h11. This module alone overrides uvicorn's protocol,
 whose methods are not documented, so pyproject.toml names one version of uvicorn.
 """
 
 import asyncio
+import ipaddress
+import time
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from kprobe_exporter.web.clients import Client, Clients
-from kprobe_exporter.web.limits import MAX_BODY_BYTES, MAX_HEADER_BYTES
-from kprobe_exporter.web.rendering import CHUNK, CLIENT
+# Far more than the scrapers of one agent, and far below the limit of open files of a process.
+MAX_CONNECTIONS = 128
 
+# Limits in seconds: until the first whole request has arrived, TLS handshake included; from a request until
+# the client has taken the whole response; between two requests, longer than a scrape interval of a minute.
+REQUEST_TIME = 10
+ANSWER_TIME = 30
+IDLE_TIME = 75
+
+MAX_HEADER_BYTES = 16 * 1024
+MAX_BODY_BYTES = 1024
 MAX_REQUEST_BYTES = MAX_HEADER_BYTES + MAX_BODY_BYTES
+
+CHUNK = 16 * 1024
+"""Bytes of a response that are written at once. The server holds about two chunks for each client."""
+
+CLIENT = "client"
+"""The name under which an ASGI scope's state holds the connection's ``Client``."""
+
+
+def network(host: str) -> str:
+    """Return what stands for one client: an IPv4 address, or the first 64 bits of an IPv6 address.
+
+    A subscriber of IPv6 has at least 2**64 addresses (RFC 6177).
+    """
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return host
+    if address.ipv4_mapped:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((int(address) >> 64 << 64, 64)))
+
+
+class Client:
+    """One TCP connection. ``transport`` is the TCP transport, also under TLS: it can always be aborted."""
+
+    def __init__(self, transport: asyncio.BaseTransport, now: float) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        host, *_ = transport.get_extra_info("peername") or ("",)
+        self.network = network(host)
+        self.since = now
+        """When the connection was accepted, or when its latest request arrived."""
+        self.talk: Connection | None = None
+        """None until its first request."""
+        self.dropped = False
+
+    @property
+    def is_answering(self) -> bool:
+        return self.talk is not None and self.talk.is_answering()
+
+    @property
+    def turn_to_go(self) -> tuple[bool, bool, float]:
+        """The order in which clients are dropped for others.
+
+        First go those that pipeline, then those for which the server has nothing to do; of each the one that
+        has waited longest.
+        """
+        pipelines = self.talk is not None and self.talk.pipelines
+        return not pipelines, self.is_answering, self.since
+
+    def is_gone(self) -> bool:
+        """Return whether nothing can be sent to this client any more."""
+        return self.transport.is_closing()
+
+    def overdue(self, now: float) -> bool:
+        """Whether the client has exceeded its time limit."""
+        if self.talk is None:
+            limit = REQUEST_TIME
+        elif self.is_answering or self.transport.get_write_buffer_size():
+            limit = ANSWER_TIME
+        else:
+            limit = IDLE_TIME
+        return now - self.since > limit
+
+    def drop(self) -> None:
+        """Abort the connection at once and discard unsent data."""
+        self.dropped = True
+        self.transport.abort()
+
+
+class Clients:
+    """All connections of a server. Only the thread of its event loop may use it."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self._all: set[Client] = set()
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def add(self, transport: asyncio.BaseTransport) -> Client:
+        """Register a new connection. If there are too many, drop one of the network that has most of them.
+
+        Refusing the newcomer instead would let idle clients lock every scraper out.
+        """
+        newcomer = Client(transport, self.clock())
+        self._all.add(newcomer)
+        present = [client for client in self._all if not client.dropped]
+        if len(present) > MAX_CONNECTIONS:
+            numbers = Counter(client.network for client in present)
+            most = max(numbers.values())
+            crowd = [one for one in present if one is not newcomer and numbers[one.network] == most]
+            min(crowd, key=lambda client: client.turn_to_go, default=newcomer).drop()
+        return newcomer
+
+    def remove(self, client: Client) -> None:
+        self._all.discard(client)
+
+    def drop(self, condition: Callable[[Client], bool] = lambda _: True) -> None:
+        """Drop the connections that meet a condition."""
+        for client in [client for client in self._all if condition(client)]:
+            client.drop()
+
+    async def drop_overdue(self) -> None:  # uvicorn awaits it
+        now = self.clock()
+        self.drop(lambda client: client.overdue(now))
 
 
 class Connection(H11Protocol):
@@ -42,19 +161,13 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self.peer is not None:
             self._clients.remove(self.peer)
-        super().connection_lost(exc)
-        self._let_go()
-
-    def _let_go(self) -> None:
-        """Undo what would hold the lost connection: uvicorn's idle timer, and circular references.
-
-        uvicorn leaves the timer on if the client reset the connection. With TLS a connection has 100 KB.
-        """
-        self._unset_keepalive_if_required()
-        if self.peer is not None:
             self.peer.talk = None
+        super().connection_lost(exc)
+        # Nothing may hold the lost connection, which has 100 KB with TLS: neither uvicorn's idle timer, which
+        # stays on if the client reset the connection, nor circular references.
+        self._unset_keepalive_if_required()
         if self.cycle is not None:
-            self.cycle.on_response = _nothing
+            self.cycle.on_response = lambda: None
 
     def data_received(self, data: bytes) -> None:
         # With TLS, data may arrive after the server has closed its side, and uvicorn would answer it.
@@ -102,7 +215,3 @@ class Connection(H11Protocol):
     def is_answering(self) -> bool:
         """Whether the server owes a response, and does not wait for the client to read what it has sent."""
         return not (self.cycle.response_complete or self.flow.write_paused)
-
-
-def _nothing() -> None:
-    """Take the place of a callback that is no longer wanted."""

@@ -7,11 +7,11 @@ their handshake would not be counted.
 import asyncio
 import ssl
 from asyncio.sslproto import SSLProtocol
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from ipaddress import ip_address
+from typing import Any, NamedTuple
 
-from kprobe_exporter.web.clients import REQUEST_TIME, Client, Clients
-from kprobe_exporter.web.connection import Connection
-from kprobe_exporter.web.settings import Tls
+from kprobe_exporter.web.connection import REQUEST_TIME, Client, Clients, Connection
 
 # Seconds that the server waits for the client's close_notify alert; few scrapers send one.
 GOODBYE_TIME = 2
@@ -21,6 +21,34 @@ SSLProtocol.max_size = 16 * 1024
 
 NOT_TLS = "a client asks by http, and there is only https here"
 NOT_ADMITTED = "a client's certificate has none of the names in client_allowed_sans"
+
+
+class Tls(NamedTuple):
+    """How connections are secured.
+
+    A client's certificate must have one of ``names`` (`client_allowed_sans`); if None, the context decides.
+    ``curve`` is the only one that the context offers, None if it offers all: a context does not tell it.
+    """
+
+    context: ssl.SSLContext
+    names: frozenset[str] | None = None
+    curve: str | None = None
+
+    def admits(self, certificate: Mapping[str, Any] | None) -> bool:
+        """Return whether a client is admitted, given ``SSLSocket.getpeercert()`` of its certificate."""
+        return self.names is None or not self.names.isdisjoint(_alternative_names(certificate or {}))
+
+
+def _alternative_names(certificate: Mapping[str, Any]) -> Iterator[str]:
+    for kind, name in certificate.get("subjectAltName", ()):
+        if kind == "IP Address":
+            try:
+                # OpenSSL writes an IPv6 address in full, and the configuration has its short form.
+                yield str(ip_address(name.strip()))
+            except ValueError:
+                continue
+        elif kind in ("DNS", "email", "URI"):
+            yield name
 
 
 class Door(asyncio.Protocol):
@@ -53,20 +81,16 @@ class Door(asyncio.Protocol):
         try:
             inside = await self._shake_hands(client)
         except OSError as error:
-            self._tell(error)
+            # A client that hangs up is not reported: it may be a port check, or a scraper that was stopped.
+            if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+                if error.reason == "HTTP_REQUEST":
+                    self._complain(NOT_TLS, None)
+                else:
+                    self._complain("a TLS handshake failed", error)
         finally:
             if not inside:
                 self._clients.remove(client)
                 client.drop()
-
-    def _tell(self, error: OSError) -> None:
-        # A client that hangs up is not reported: it may be a port check, or a scraper that was stopped.
-        if not isinstance(error, ssl.SSLError) or isinstance(error, ssl.SSLEOFError):
-            return
-        if error.reason == "HTTP_REQUEST":
-            self._complain(NOT_TLS, None)
-        else:
-            self._complain("a TLS handshake failed", error)
 
     async def _shake_hands(self, client: Client) -> bool:
         """Return whether the connection has taken over. Raises OSError if the handshake fails."""

@@ -40,10 +40,7 @@ def bound_address(sock: socket.socket) -> str:
 def link(address: str) -> str:
     """Return an address as a browser on this machine takes it, for one that ``bound_address`` returned."""
     host, _, port = address.rpartition(":")
-    return f"localhost:{port}" if host in EVERYWHERE else address
-
-
-EVERYWHERE = ("[::]", "0.0.0.0")
+    return f"localhost:{port}" if host in ("[::]", "0.0.0.0") else address
 
 
 def _listen(address: str) -> socket.socket:
@@ -99,17 +96,12 @@ def _listen_host(host: str, port: int) -> socket.socket:
 
 
 def _meaning(error: OSError, port: int) -> str:
-    match error.errno:
-        case errno.EADDRINUSE:
-            return (
-                f"the port is in use (`ss -ltnp sport = :{port}` shows by whom); stop that process,"
-                " or choose another --web.listen-address"
-            )
-        case errno.EACCES:
-            return f"port {port} needs root or CAP_NET_BIND_SERVICE; choose one from 1024 up, such as :10435"
-        case errno.EADDRNOTAVAIL:
-            return "this machine has no such address; `ip address` lists those it has"
-        case errno.EAFNOSUPPORT:
-            return "this kernel runs without IPv6; give an IPv4 address"
-        case _:
-            return error.strerror or str(error)
+    meanings = {
+        errno.EADDRINUSE: f"the port is in use (`ss -ltnp sport = :{port}` shows by whom); stop that process,"
+        " or choose another --web.listen-address",
+        errno.EACCES: f"port {port} needs root or CAP_NET_BIND_SERVICE; choose one from 1024 up,"
+        " such as :10435",
+        errno.EADDRNOTAVAIL: "this machine has no such address; `ip address` lists those it has",
+        errno.EAFNOSUPPORT: "this kernel runs without IPv6; give an IPv4 address",
+    }
+    return meanings.get(error.errno or 0) or error.strerror or str(error)

@@ -1,4 +1,4 @@
-"""Checks passwords against bcrypt hashes in threads, a few at a time, and remembers successes.
+"""Checks passwords against bcrypt hashes, a few at a time, and remembers successes.
 
 A check takes 60 ms at bcrypt's cost of 10, and twice as long at each step above. Clients that guess
 passwords must not delay scrapes by that time, nor learn from it which user names exist: a password that was
@@ -10,11 +10,9 @@ import os
 import secrets
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import blake2b
-
-import bcrypt
 
 # How many checks run at a time, and how many right passwords are remembered.
 RUNNING = 2
@@ -28,7 +26,7 @@ _SIGNIFICANT = 72
 
 
 class Passwords:
-    """Checks user names and passwords. Used in one event loop; bcrypt runs in separate threads."""
+    """Checks user names and passwords. Used in one event loop; bcrypt runs in threads."""
 
     def __init__(self) -> None:
         self._secret = secrets.token_bytes(32)
@@ -55,7 +53,8 @@ class Passwords:
             return True
         await self._turns.wait(network)
         try:
-            matches = not is_gone() and await _beside(hashed or self._decoy(users, name), password)
+            decoy = [*users.values()][int.from_bytes(self._digest(name), "big") % len(users)]
+            matches = not is_gone() and await _beside(hashed or decoy, password)
         finally:
             self._turns.pass_on()
         if hashed is None or not matches:
@@ -71,10 +70,6 @@ class Passwords:
         for part in parts:
             made.update(len(part).to_bytes(8, "big") + part)
         return made.digest()
-
-    def _decoy(self, users: Mapping[bytes, bytes], name: bytes) -> bytes:
-        hashes: Sequence[bytes] = [*users.values()]
-        return hashes[int.from_bytes(self._digest(name), "big") % len(hashes)]
 
 
 class _Turns:
@@ -114,6 +109,8 @@ class _Turns:
 
 async def _beside(hashed: bytes, password: bytes) -> bool:
     """Run bcrypt in a daemon thread, for which the process does not wait when it ends."""
+    import bcrypt  # noqa: PLC0415  # most agents have no passwords
+
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[bool] = loop.create_future()
 

@@ -1,25 +1,36 @@
-"""Responses rendered once for all clients that ask at the same moment, and the bound on what is unsent."""
+"""Responses: one line, or rendered once for all who ask at the same moment; a bound on what is unsent."""
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from concurrent.futures import Executor
+import gzip
+import logging
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from kprobe_exporter.web.clients import Client
+from kprobe_exporter.export.negotiate import accepts_gzip
+from kprobe_exporter.web.connection import CHUNK, CLIENT, Client
 
-CHUNK = 16 * 1024
-"""Bytes of a response that are written at once. The server holds about two chunks for each client."""
+log = logging.getLogger("kprobe_exporter.web")
 
 MAX_UNSENT = 16 * 1024 * 1024
 """Bytes of all responses that clients have not taken yet. A response that many wait for counts once."""
 
-CLIENT = "client"
-"""The name under which an ASGI scope's state holds the connection's ``Client``."""
+_NOSNIFF = {"X-Content-Type-Options": "nosniff"}
+
+
+def line(text: str, status: int = HTTPStatus.OK, headers: Mapping[str, str] = {}) -> Response:
+    """Return a text/plain response; characters that UTF-8 cannot encode become backslash escapes."""
+    return Response(
+        f"{text}\n".encode("utf-8", "backslashreplace"),
+        status,
+        headers={"Content-Type": "text/plain; charset=utf-8", **_NOSNIFF, **headers},
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,42 +40,88 @@ class Rendering:
     body: bytes
     headers: Mapping[str, str]
 
+    def compressed(self) -> "Rendering":
+        if len(self.body) < 500:  # gzip's header costs more than compression saves
+            return self
+        body = gzip.compress(self.body, compresslevel=6)
+        return Rendering(body, {**self.headers, "Content-Encoding": "gzip"})
 
-class ClientsGone(Exception):
+
+class _ClientsGone(Exception):
     """All clients that asked for a rendering have closed their connections."""
 
 
-class Renderer:
-    """Renders in threads. Used in one event loop.
+class Workers:
+    """Threads that compute responses. A request waits for a thread in the event loop."""
 
-    A request that waits for a thread is joined by the requests for the same that come meanwhile, so each
-    rendering starts after all its requests have arrived. If their clients have given up by then, as
-    Prometheus does after its scrape timeout, nothing is rendered: otherwise an agent that is slower than
-    its clients would work for those that have gone, and never again answer one in time.
-    """
-
-    def __init__(self, threads: Executor, turn: asyncio.Semaphore) -> None:
-        self._threads, self._turn = threads, turn
+    def __init__(self, threads: int, name: str) -> None:
+        self._threads = ThreadPoolExecutor(threads, name)
+        self._free = asyncio.Semaphore(threads)
         self._waiting: dict[Hashable, tuple[list[Request], asyncio.Task[Rendering]]] = {}
+        self._unsent = Unsent()
 
-    async def get(self, key: Hashable, render: Callable[[], Rendering], request: Request) -> Rendering:
-        """Return what ``render`` returns, called in a thread once for all requests with this ``key``.
+    def endpoint(
+        self, call: Callable[[], str | None], done: str, status: HTTPStatus
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """Return what answers with ``done``, or with ``status`` and the reason that ``call`` returns.
 
-        Raises ClientsGone, and what ``render`` raises.
+        ``call`` runs even if the client has gone.
         """
+
+        async def answer() -> Response:
+            async with self._free:
+                reason = await asyncio.get_running_loop().run_in_executor(self._threads, call)
+            return line(done) if reason is None else line(reason, status)
+
+        async def endpoint(request: Request) -> Response:
+            return await _guarded(request, answer())
+
+        return endpoint
+
+    async def rendered(self, request: Request, key: Hashable, render: Callable[[], Rendering]) -> Response:
+        """Answer with what ``render`` returns, called once for all requests with this ``key`` that wait.
+
+        A request that waits for a thread is joined by the requests for the same that come meanwhile, so each
+        rendering starts after all its requests have arrived. If their clients have given up by then, as
+        Prometheus does after its scrape timeout, nothing is rendered: otherwise an agent that is slower than
+        its clients would work for those that have gone, and never again answer one in time.
+        """
+        gzipped = accepts_gzip(request.headers.get("accept-encoding", ""))
+        key = key, gzipped
         if key not in self._waiting:
-            self._waiting[key] = [], asyncio.create_task(self._run(key, render))
+            work = (lambda: render().compressed()) if gzipped else render
+            self._waiting[key] = [], asyncio.create_task(self._render(key, work))
         requests, task = self._waiting[key]
         requests.append(request)
-        return await asyncio.shield(task)  # others wait for it as well
 
-    async def _run(self, key: Hashable, render: Callable[[], Rendering]) -> Rendering:
-        async with self._turn:
+        async def shared() -> Response:
+            return SharedResponse(await asyncio.shield(task), self._unsent)  # others wait for it as well
+
+        return await _guarded(request, shared())
+
+    async def _render(self, key: Hashable, render: Callable[[], Rendering]) -> Rendering:
+        async with self._free:
             requests, _ = self._waiting.pop(key)
             for request in requests:
                 if not await request.is_disconnected():
                     return await asyncio.get_running_loop().run_in_executor(self._threads, render)
-        raise ClientsGone
+        raise _ClientsGone
+
+
+async def _guarded(request: Request, answer: Awaitable[Response]) -> Response:
+    """Return the answer, or one line that says why there is none."""
+    try:
+        return await answer
+    except _ClientsGone:
+        return line("the client has gone", HTTPStatus.SERVICE_UNAVAILABLE)
+    except asyncio.CancelledError:
+        # The server stops and does not wait any longer; the worker's response is discarded.
+        return line("the agent stops", HTTPStatus.SERVICE_UNAVAILABLE)
+    except Exception as error:
+        # %r keeps the message on one line.
+        debug = log.isEnabledFor(logging.DEBUG)
+        log.error("cannot answer %s: %r", request.url.path, error, exc_info=debug)
+        return line("something went wrong: see the agent's log", HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
 class Unsent:
@@ -78,7 +135,10 @@ class Unsent:
     def held(self, rendering: Rendering, client: Client) -> Iterator[None]:
         """Count the rendering while this client takes it."""
         self._clients.setdefault(rendering, set()).add(client)
-        self._drop_slowest()
+        # Drop the clients of the oldest rendering, until the others fit. The latest may stay.
+        while len(self._clients) > 1 and sum(len(one.body) for one in self._clients) > self._limit:
+            for slow in self._clients.pop(next(iter(self._clients))):
+                slow.drop()
         try:
             yield
         finally:
@@ -87,18 +147,12 @@ class Unsent:
             if not clients:
                 self._clients.pop(rendering, None)
 
-    def _drop_slowest(self) -> None:
-        """Drop the clients of the oldest rendering, until the others fit. The latest may stay."""
-        while len(self._clients) > 1 and sum(len(one.body) for one in self._clients) > self._limit:
-            for client in self._clients.pop(next(iter(self._clients))):
-                client.drop()
-
 
 class SharedResponse(Response):
     """A response whose body is shared, and written in pieces as fast as the client takes it."""
 
     def __init__(self, rendering: Rendering, unsent: Unsent) -> None:
-        super().__init__(rendering.body, headers=rendering.headers)
+        super().__init__(rendering.body, headers={**_NOSNIFF, **rendering.headers})
         self._rendering, self._unsent = rendering, unsent
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

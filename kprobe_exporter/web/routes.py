@@ -1,11 +1,7 @@
 """The HTTP application: metrics, the status page, health, readiness and reload."""
 
-import asyncio
-import gzip
-import logging
 import re
-from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection
 from http import HTTPStatus
 
 from starlette.applications import Starlette
@@ -16,34 +12,22 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from kprobe_exporter.errors import UsageError
-from kprobe_exporter.export.negotiate import accepts_gzip
 from kprobe_exporter.export.prometheus import Exposition, wants_openmetrics
 from kprobe_exporter.model.values import Snapshot
-from kprobe_exporter.web.auth import Access
-from kprobe_exporter.web.limits import RequestLimits, check_allowed_hosts
-from kprobe_exporter.web.page import CONTENT_SECURITY_POLICY
-from kprobe_exporter.web.rendering import ClientsGone, Renderer, Rendering, SharedResponse, Unsent
-from kprobe_exporter.web.responses import NOSNIFF, line
-from kprobe_exporter.web.settings import WebSettings
-from kprobe_exporter.web.status import render_status
-
-log = logging.getLogger("kprobe_exporter.web")
+from kprobe_exporter.web.access import Access, WebSettings
+from kprobe_exporter.web.rendering import Rendering, Workers, line
+from kprobe_exporter.web.status import CONTENT_SECURITY_POLICY, render_status
 
 # The interpreter's lock lets one thread render at a time, so more threads would only hold more memory. The
 # second one renders while the first waits for the kernel.
 _WORKERS = 2
 
-# Bytes of a response, below which gzip's header costs more than compression saves.
-_GZIP_FROM = 500
-
 _OF_STATUS = {
+    "Content-Type": "text/html; charset=utf-8",
     "Vary": "Accept-Encoding",
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     "Referrer-Policy": "no-referrer",
 }
-
-Reload = Callable[[], str | None]
-"""Reads the configuration again. Returns None, or the reason why the old one stays in force."""
 
 
 def check_telemetry_path(path: str) -> None:
@@ -65,85 +49,66 @@ def create_app(
     ready: Callable[[], str | None],
     telemetry_path: str = "/metrics",
     *,
-    reload: Reload | None = None,
+    reload: Callable[[], str | None] | None = None,
     settings: Callable[[], WebSettings] = WebSettings,
     allowed_hosts: Collection[str] = (),
 ) -> ASGIApp:
-    """Return the application. ``ready`` returns None, or why not; without ``reload``, reloading is forbidden.
+    """Return the application; ``settings`` and ``allowed_hosts`` are those of ``Access``.
 
-    ``snapshot`` is called in 2 worker threads, and ``ready`` and ``reload`` each in one of its own, so the
-    event loop answers other requests while they wait. An exception becomes one line for the client and one
-    in the log. ``settings`` is called in the event loop, at each request. ``allowed_hosts``: see
-    ``RequestLimits``.
+    ``ready`` returns None, or why not. ``reload`` reads the configuration again, and returns None, or why
+    the old one stays in force; without it, reloading is forbidden. ``snapshot`` is called in 2 threads, and
+    ``ready`` and ``reload`` each in one of its own, so the event loop answers other requests meanwhile. An
+    exception becomes one line for the client and one in the log.
     """
     check_telemetry_path(telemetry_path)
-    check_allowed_hosts(allowed_hosts)
     exposition = Exposition(snapshot)
-    workers, watcher, reloader = _Workers(_WORKERS, "web"), _Workers(1, "ready"), _Workers(1, "reload")
+    workers = Workers(_WORKERS, "web")
 
     async def metrics(request: Request) -> Response:
         accept = ",".join(request.headers.getlist("accept"))
         names = frozenset(request.query_params.getlist("name[]"))
-        gzipped = _takes_gzip(request)
 
         def render() -> Rendering:
             body, content_type = exposition.render(accept, names)
-            return _rendering(body, content_type, {"Vary": "Accept, Accept-Encoding"}, gzipped)
+            return Rendering(body, {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"})
 
-        return await workers.rendered((wants_openmetrics(accept), names, gzipped), render, request)
+        return await workers.rendered(request, (wants_openmetrics(accept), names), render)
 
     async def status(request: Request) -> Response:
-        gzipped = _takes_gzip(request)
-
         def render() -> Rendering:
-            body = render_status(snapshot(), telemetry_path)
-            return _rendering(body, "text/html; charset=utf-8", _OF_STATUS, gzipped)
+            return Rendering(render_status(snapshot(), telemetry_path), _OF_STATUS)
 
-        return await workers.rendered(("status", gzipped), render, request)
-
-    def readiness(_: Request) -> Response:
-        reason = ready()
-        return line("ready") if reason is None else line(reason, HTTPStatus.SERVICE_UNAVAILABLE)
+        return await workers.rendered(request, "status", render)
 
     async def healthy(_: Request) -> Response:
         return line("healthy")
+
+    readiness = Workers(1, "ready").endpoint(ready, "ready", HTTPStatus.SERVICE_UNAVAILABLE)
+
+    # A request that waits for the one thread occupies none. The reload under way does not satisfy it, because
+    # files may have changed since they were read.
+    reloader = reload and Workers(1, "reload").endpoint(reload, "reloaded", HTTPStatus.INTERNAL_SERVER_ERROR)
+
+    async def reloading(request: Request) -> Response:
+        if reloader is None:
+            return line("Lifecycle API is not enabled.", HTTPStatus.FORBIDDEN)
+        if _is_from_a_page(request):
+            return line("a web page may not ask for this", HTTPStatus.FORBIDDEN)
+        return await reloader(request)
 
     app = Starlette(
         routes=[
             Route("/", status),
             Route(telemetry_path, metrics),
             Route("/-/healthy", healthy),
-            Route("/-/ready", watcher.endpoint(readiness)),
-            Route("/-/reload", _reloading(reloader, reload), methods=["POST"]),
+            Route("/-/ready", readiness),
+            Route("/-/reload", reloading, methods=["POST"]),
         ],
         exception_handlers={HTTPException: _refuse},
     )
     # /metrics/ is an unknown path and is not redirected.
     app.router.redirect_slashes = False
-    return RequestLimits(Access(app, settings), allowed_hosts)
-
-
-def _reloading(workers: "_Workers", reload: Reload | None) -> Callable[[Request], Awaitable[Response]]:
-    turn = asyncio.Lock()
-
-    def respond(_: Request) -> Response:
-        assert reload is not None
-        reason = reload()
-        return line("reloaded") if reason is None else line(reason, HTTPStatus.INTERNAL_SERVER_ERROR)
-
-    off_loop = workers.endpoint(respond)
-
-    async def endpoint(request: Request) -> Response:
-        if reload is None:
-            return line("Lifecycle API is not enabled.", HTTPStatus.FORBIDDEN)
-        if _is_from_a_page(request):
-            return line("a web page may not ask for this", HTTPStatus.FORBIDDEN)
-        # A request that waits here occupies no worker. The reload under way does not satisfy it, because
-        # files may have changed since they were read.
-        async with turn:
-            return await off_loop(request)
-
-    return endpoint
+    return Access(app, settings, allowed_hosts)
 
 
 def _is_from_a_page(request: Request) -> bool:
@@ -155,52 +120,6 @@ def _is_from_a_page(request: Request) -> bool:
     return "origin" in request.headers or site != "none"
 
 
-class _Workers:
-    """Threads that compute responses. A request waits for a thread in the event loop."""
-
-    def __init__(self, threads: int, name: str) -> None:
-        self._threads = ThreadPoolExecutor(threads, name)
-        self._free = asyncio.Semaphore(threads)
-        self._renderer = Renderer(self._threads, self._free)
-        self._unsent = Unsent()
-
-    async def rendered(self, key: Hashable, render: Callable[[], Rendering], request: Request) -> Response:
-        """Answer with what ``render`` returns, called once for all requests with this ``key`` that wait."""
-
-        async def answer() -> Response:
-            return SharedResponse(await self._renderer.get(key, render, request), self._unsent)
-
-        return await _guarded(request, answer)
-
-    def endpoint(self, respond: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
-        """Return what answers a request with ``respond``, also if its client has gone."""
-
-        async def endpoint(request: Request) -> Response:
-            async def answer() -> Response:
-                async with self._free:
-                    return await asyncio.get_running_loop().run_in_executor(self._threads, respond, request)
-
-            return await _guarded(request, answer)
-
-        return endpoint
-
-
-async def _guarded(request: Request, answer: Callable[[], Awaitable[Response]]) -> Response:
-    """Return the answer, or one line that says why there is none."""
-    try:
-        return await answer()
-    except ClientsGone:
-        return line("the client has gone", HTTPStatus.SERVICE_UNAVAILABLE)
-    except asyncio.CancelledError:
-        # The server stops and does not wait any longer; the worker's response is discarded.
-        return line("the agent stops", HTTPStatus.SERVICE_UNAVAILABLE)
-    except Exception as error:
-        # %r keeps the message on one line.
-        debug = log.isEnabledFor(logging.DEBUG)
-        log.error("cannot answer %s: %r", request.url.path, error, exc_info=debug)
-        return line("something went wrong: see the agent's log", HTTPStatus.INTERNAL_SERVER_ERROR)
-
-
 async def _refuse(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     headers = dict(error.headers or {})
@@ -208,15 +127,3 @@ async def _refuse(_: Request, error: Exception) -> Response:
         # Starlette joins a set, whose order varies.
         headers["Allow"] = ", ".join(sorted(headers["Allow"].split(", ")))
     return line(error.detail, error.status_code, headers)
-
-
-def _takes_gzip(request: Request) -> bool:
-    return accepts_gzip(request.headers.get("accept-encoding", ""))
-
-
-def _rendering(body: bytes, content_type: str, headers: Mapping[str, str], gzipped: bool) -> Rendering:
-    headers = {"Content-Type": content_type, **NOSNIFF, **headers}
-    if len(body) >= _GZIP_FROM and gzipped:
-        body = gzip.compress(body, compresslevel=6)
-        headers["Content-Encoding"] = "gzip"
-    return Rendering(body, headers)

@@ -11,12 +11,9 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from kprobe_exporter.web.clients import IDLE_TIME, Clients
-from kprobe_exporter.web.connection import Connection
-from kprobe_exporter.web.handshake import Door
-from kprobe_exporter.web.limits import MAX_HEADER_BYTES
+from kprobe_exporter.web.connection import IDLE_TIME, MAX_HEADER_BYTES, Clients, Connection
+from kprobe_exporter.web.handshake import Door, Tls
 from kprobe_exporter.web.listen import BACKLOG, bound_address
-from kprobe_exporter.web.settings import Tls
 
 log = logging.getLogger("kprobe_exporter.web")
 
@@ -37,9 +34,8 @@ class WebServer:
     The thread owns the event loop, the sockets and all connections. Callers share only a flag with it, so
     there is no lock. ``on_error`` is called once, in the thread, if the server ends other than by close().
     close() may be called by any other thread, at any time, more than once, and before start(). Scrapes
-    under way get GRACE seconds, then all connections are dropped.
-
-    ``tls`` is called for each connection and returns its TLS settings, or None for plain HTTP.
+    under way get GRACE seconds, then all connections are dropped. ``tls`` is called for each connection and
+    returns its TLS settings, or None for plain HTTP.
     """
 
     def __init__(
@@ -54,9 +50,12 @@ class WebServer:
         self._tls = tls
         self._clients = Clients()
         self.addresses = tuple(map(bound_address, sockets))
-        complain = _Complaints()
-        _adopt_foreign_logs(complain)
-        self._complain = complain
+        self._complain = _Complaints()
+        uvicorns, asyncios = logging.getLogger("uvicorn"), logging.getLogger("asyncio")
+        uvicorns.handlers = asyncios.handlers = [self._complain]
+        asyncios.filters = [lambda record: record.getMessage() not in LEFT]
+        uvicorns.setLevel(logging.WARNING)
+        uvicorns.propagate = False
         self._server = _Server(
             uvicorn.Config(
                 app,
@@ -73,7 +72,7 @@ class WebServer:
                 h11_max_incomplete_event_size=MAX_HEADER_BYTES,
                 timeout_keep_alive=IDLE_TIME,
                 timeout_graceful_shutdown=GRACE,
-                callback_notify=self._drop_overdue,
+                callback_notify=self._clients.drop_overdue,
                 timeout_notify=1,
             ),
             self._clients,
@@ -105,13 +104,15 @@ class WebServer:
                 self._on_error(RuntimeError("the HTTP server ended on its own"))
 
     async def _serve(self) -> None:
-        asyncio.get_running_loop().set_exception_handler(self._loop_error)
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: self._complain(context["message"], context.get("exception"))
+        )
         await self._server.serve(self._sockets)
         # uvicorn does not wait for tasks that it cancelled, nor for clients that do not take their response.
         state = self._server.server_state
         if state.tasks:
             await asyncio.wait(state.tasks, timeout=STOP_TIME / 4)
-        self._clients.drop_all()
+        self._clients.drop()
         await asyncio.sleep(0)
 
     def _protocol(self, **of_uvicorn: Any) -> asyncio.Protocol:
@@ -119,12 +120,6 @@ class WebServer:
         connection = Connection(self._clients, **of_uvicorn)
         tls = self._tls()
         return Door(tls, self._clients, connection, self._complain) if tls else connection
-
-    async def _drop_overdue(self) -> None:
-        self._clients.drop_overdue()
-
-    def _loop_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        self._complain(context["message"], context.get("exception"))
 
 
 class _Server(uvicorn.Server):
@@ -135,17 +130,18 @@ class _Server(uvicorn.Server):
         self._clients = clients
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._clients.drop_silent()
+        self._clients.drop(lambda client: client.talk is None)
         await super().shutdown(sockets)
 
 
-class _Complaints:
-    """Logs messages that clients can provoke at will, each at most once a minute.
+class _Complaints(logging.Handler):
+    """Logs messages that clients can provoke at will, each at most once a minute, as one line.
 
-    Only the server's thread calls it.
+    As a handler it does so with the warnings of uvicorn and asyncio. Only the server's thread calls it.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(logging.WARNING)
         self._clock = clock
         self._quiet_until: dict[str, float] = {}
 
@@ -159,28 +155,8 @@ class _Complaints:
         text = f"{message}: {error!r}" if error else message
         log.warning("%s", text, exc_info=error if log.isEnabledFor(logging.DEBUG) else None)
 
-
-class _ForeignLog(logging.Handler):
-    """Passes warnings of uvicorn and asyncio on to our log, one line each."""
-
-    def __init__(self, complain: _Complaints) -> None:
-        super().__init__(logging.WARNING)
-        self._complain = complain
-
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage().strip()
         # uvicorn's advice to install a library for WebSockets does not concern our users.
         if "WebSocket" not in message:
-            self._complain(message, record.exc_info[1] if record.exc_info else None)
-
-
-def _adopt_foreign_logs(complain: _Complaints) -> None:
-    uvicorns, asyncios = logging.getLogger("uvicorn"), logging.getLogger("asyncio")
-    uvicorns.handlers = asyncios.handlers = [_ForeignLog(complain)]
-    asyncios.addFilter(_is_news)
-    uvicorns.setLevel(logging.WARNING)
-    uvicorns.propagate = False
-
-
-def _is_news(record: logging.LogRecord) -> bool:
-    return record.getMessage() not in LEFT
+            self(message, record.exc_info[1] if record.exc_info else None)

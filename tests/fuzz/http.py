@@ -10,7 +10,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from random import Random
 
-from kprobe_exporter.web.settings import Tls, WebSettings
+from kprobe_exporter.web.access import WebSettings
+from kprobe_exporter.web.handshake import Tls
 from tests.fuzz.material import certificates, hello
 from tests.fuzz.mutate import Mutator
 from tests.fuzz.target import Input, Take, Target

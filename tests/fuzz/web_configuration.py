@@ -17,10 +17,10 @@ from typing import Any
 
 import yaml
 
+from kprobe_exporter.web.access import WebSettings
 from kprobe_exporter.web.config.context import CIPHERS, CLIENT_AUTH, CURVES, VERSIONS
 from kprobe_exporter.web.config.read import read_web_config
 from kprobe_exporter.web.config.reloader import WebConfigReloader
-from kprobe_exporter.web.settings import WebSettings
 from tests.fuzz.configuration import YAML
 from tests.fuzz.material import certificates
 from tests.fuzz.mutate import Mutator

@@ -6,11 +6,11 @@ from contextlib import suppress
 
 import bcrypt
 
+from kprobe_exporter.web.access import WebSettings
 from kprobe_exporter.web.handshake import NOT_TLS
 from kprobe_exporter.web.listen import listen
 from kprobe_exporter.web.routes import create_app
 from kprobe_exporter.web.server import WebServer
-from kprobe_exporter.web.settings import WebSettings
 from tests.support.patience import patience
 from tests.unit.export.conftest import SNAPSHOT
 

@@ -6,10 +6,7 @@ The names are Go's (crypto/tls). A setting that Python's ssl lacks is refused, n
 import os
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import Literal
-
-Part = Literal["certificate", "key", "client_ca", "cipher_suites", "curve_preferences"]
+from contextlib import contextmanager
 
 VERSIONS: Mapping[str, ssl.TLSVersion] = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
 OLD_VERSIONS = frozenset(["TLS10", "TLS11"])
@@ -56,9 +53,9 @@ _MFD_NOEXEC_SEAL = 8
 
 
 class RefusedSetting(Exception):
-    """OpenSSL does not accept a setting; the text is a sentence for a person."""
+    """OpenSSL does not accept a setting, ``part`` of the section; the text is a sentence for a person."""
 
-    def __init__(self, part: Part, sentence: str) -> None:
+    def __init__(self, part: str, sentence: str) -> None:
         super().__init__(sentence)
         self.part = part
 
@@ -78,7 +75,8 @@ def make_context(
     """Return a server's context. ``certificate``, ``key`` and ``client_ca`` are PEM.
 
     Raises RefusedSetting, and OSError if the PEM data cannot be passed to OpenSSL now, for example because
-    no descriptor is free."""
+    no descriptor is free.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version, context.maximum_version = lowest, highest
     context.options |= ssl.OP_NO_RENEGOTIATION
@@ -91,7 +89,8 @@ def make_context(
     if client_ca is not None:
         # As in Go, every certificate in the file is trusted, even if it is not self-signed.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-        _load_client_ca(context, client_ca)
+        with _refused("client_ca", "OpenSSL finds no certificate in PEM here"), _file_of(client_ca) as file:
+            context.load_verify_locations(cafile=file)
     return context
 
 
@@ -105,56 +104,41 @@ def _set_ciphers(context: ssl.SSLContext, ciphers: Sequence[str], *, prefer_ours
         try:
             context.set_ciphers(":".join(names))
         except ssl.SSLError:
-            raise RefusedSetting(
-                "cipher_suites", "this machine's OpenSSL has none of these: choose others"
-            ) from None
+            sentence = "this machine's OpenSSL has none of these: choose others"
+            raise RefusedSetting("cipher_suites", sentence) from None
     elif context.maximum_version is ssl.TLSVersion.TLSv1_3:
         context.minimum_version = ssl.TLSVersion.TLSv1_3  # as in Go, no suite is left for TLS 1.2
     else:
-        raise RefusedSetting(
-            "cipher_suites", "these are all of TLS 1.3, and max_version is TLS12: add one of TLS 1.2"
-        )
+        sentence = "these are all of TLS 1.3, and max_version is TLS12: add one of TLS 1.2"
+        raise RefusedSetting("cipher_suites", sentence)
 
 
 def _load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
     if b"-----BEGIN CERTIFICATE-----" not in certificate:
-        raise RefusedSetting(
-            "certificate", "there is no certificate in PEM here (-----BEGIN CERTIFICATE-----)"
-        )
+        raise RefusedSetting("cert", "there is no certificate in PEM here (-----BEGIN CERTIFICATE-----)")
     if b"PRIVATE KEY-----" not in key:
         raise RefusedSetting("key", "there is no private key in PEM here (-----BEGIN PRIVATE KEY-----)")
     if b"ENCRYPTED" in key:
-        raise RefusedSetting(
-            "key", "the key is encrypted, and the agent cannot ask for its password: decrypt it"
-        )
-    with ExitStack() as stack:
-        certificate_file, key_file = (stack.enter_context(_file_of(pem)) for pem in (certificate, key))
-        try:
-            # A password is given so that OpenSSL never asks for one on the terminal.
-            context.load_cert_chain(certificate_file, key_file, password="")
-        except ssl.SSLError as error:
-            if error.reason == "KEY_VALUES_MISMATCH":
-                raise RefusedSetting("key", "this is the key of another certificate") from None
-            raise RefusedSetting(
-                "certificate", f"OpenSSL refuses the certificate or its key: {_why(error)}"
-            ) from None
-        except ValueError as error:
-            raise RefusedSetting(
-                "certificate", f"OpenSSL refuses the certificate or its key: {error}"
-            ) from None
+        sentence = "the key is encrypted, and the agent cannot ask for its password: decrypt it"
+        raise RefusedSetting("key", sentence)
+    refused = _refused("cert", "OpenSSL refuses the certificate or its key")
+    with refused, _file_of(certificate) as certificate_file, _file_of(key) as key_file:
+        # A password is given so that OpenSSL never asks for one on the terminal.
+        context.load_cert_chain(certificate_file, key_file, password="")
 
 
-def _load_client_ca(context: ssl.SSLContext, client_ca: bytes) -> None:
-    with _file_of(client_ca) as file:
-        try:
-            context.load_verify_locations(cafile=file)
-        except (ssl.SSLError, ValueError) as error:
-            why = _why(error) if isinstance(error, ssl.SSLError) else str(error)
-            raise RefusedSetting("client_ca", f"OpenSSL finds no certificate in PEM here: {why}") from None
-
-
-def _why(error: ssl.SSLError) -> str:
-    return (error.reason or str(error)).replace("_", " ").lower()
+@contextmanager
+def _refused(part: str, sentence: str) -> Iterator[None]:
+    """Add OpenSSL's reason to the sentence."""
+    try:
+        yield
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise RefusedSetting("key", "this is the key of another certificate") from None
+        why = (error.reason or str(error)).replace("_", " ").lower()
+        raise RefusedSetting(part, f"{sentence}: {why}") from None
+    except ValueError as error:
+        raise RefusedSetting(part, f"{sentence}: {error}") from None
 
 
 @contextmanager

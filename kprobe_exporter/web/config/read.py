@@ -7,15 +7,15 @@ validates it. A key that is not supported here is refused. No message quotes a k
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path as FilePath
 
 from kprobe_exporter.config.files import Unusable, read
-from kprobe_exporter.config.wording import Path, listed
+from kprobe_exporter.config.wording import listed
 from kprobe_exporter.config.yaml_source import YamlSource
 from kprobe_exporter.errors import ConfigError, Problem
-from kprobe_exporter.web.config.document import WebDocument
-from kprobe_exporter.web.config.tls import TLS, TlsSection
-from kprobe_exporter.web.settings import Rate, WebSettings
+from kprobe_exporter.web.access import Rate, WebSettings
+from kprobe_exporter.web.config.sections import TLS, Section, TlsSection
 
 HTTP, USERS, RATE = "http_server_config", "basic_auth_users", "rate_limit"
 
@@ -68,64 +68,63 @@ def read_web_config(path: FilePath) -> Outcome:
         return Outcome(None, (path,), (Problem(str(path), 1, 1, "(file)", str(error)),), unread=True)
     except ConfigError as error:
         return Outcome(None, (path,), error.problems)
-    document = WebDocument(source)
-    document.mapping((), (TLS, HTTP, USERS, RATE))
-    section = TlsSection(document, path.parent)
-    settings = WebSettings(section.tls(), _users(document), _headers(document), _rate(document))
-    document.mapping((HTTP,), ("http2", "headers"))
-    notes = (HTTP2,) if document.flag((HTTP, "http2"), default=False) else ()
-    problems = tuple(sorted(document.problems))
-    files = path, *section.files
-    warnings = tuple(dict.fromkeys(section.warnings))  # one file may be both certificate and key
-    return Outcome(None if problems else settings, files, problems, notes, warnings, section.unread)
+    problems = list(source.duplicates)
+    section = partial(Section, source, problems)
+    section((), (TLS, HTTP, USERS, RATE))  # refuses other sections
+    tls, http = TlsSection(source, problems, path.parent), section((HTTP,), ("http2", "headers"))
+    settings = WebSettings(
+        tls.tls(),
+        _users(section((USERS,), None)),
+        _headers(section((HTTP, "headers"), _HEADERS)),
+        _rate(section((RATE,), ("interval", "burst"))),
+    )
+    notes = (HTTP2,) if http.flag("http2", default=False) else ()
+    warnings = tuple(dict.fromkeys(tls.warnings))  # one file may be both certificate and key
+    valid = None if problems else settings
+    return Outcome(valid, (path, *tls.files), tuple(sorted(problems)), notes, warnings, tls.unread)
 
 
-def _headers(document: WebDocument) -> dict[str, str]:
-    path = (HTTP, "headers")
+def _headers(section: Section) -> dict[str, str]:
     found: dict[str, str] = {}
-    for name, value in document.mapping(path, _HEADERS).items():
-        here = (*path, name)
+    for name, value in section.values.items():
         if name not in _HEADERS or value is None:
             continue
         allowed = _HEADERS[name]
         if not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value):
-            document.refuse(here, "a header's value is one line of printable ASCII; put it in quotes")
+            section.refuse("a header's value is one line of printable ASCII; put it in quotes", name)
         elif allowed is not None and value not in allowed:
-            document.refuse(here, f"must be {listed(allowed)}")
+            section.refuse(f"must be {listed(allowed)}", name)
         elif value:
             found[name] = value
     return found
 
 
-def _users(document: WebDocument) -> dict[bytes, bytes]:
+def _users(section: Section) -> dict[bytes, bytes]:
     found: dict[bytes, bytes] = {}
-    users = document.mapping((USERS,), None)
-    if len(users) > MAX_USERS:
-        document.refuse((USERS,), f"has more than {MAX_USERS} users", at_key=True)
-    for name, hashed in users.items():
-        here = (USERS, name)
+    if len(section.values) > MAX_USERS:
+        section.refuse(f"has more than {MAX_USERS} users", at_key=True)
+    for name, hashed in section.values.items():
         if not isinstance(name, str):
-            document.refuse(here, "a user's name is text: put it in quotes", at_key=True)
+            section.refuse("a user's name is text: put it in quotes", name, at_key=True)
         elif ":" in name:
-            document.refuse(here, "a user's name has no colon: none can be sent (RFC 7617)", at_key=True)
+            section.refuse("a user's name has no colon: none can be sent (RFC 7617)", name, at_key=True)
         elif not isinstance(hashed, str) or not _HASH.fullmatch(hashed):
-            document.refuse(here, "must be a bcrypt hash of the password, as $2b$10$ and 53 letters more")
+            section.refuse("must be a bcrypt hash of the password, as $2b$10$ and 53 letters more", name)
         else:
             found[name.encode()] = hashed.encode()
     return found
 
 
-def _rate(document: WebDocument) -> Rate | None:
-    section = document.mapping((RATE,), ("interval", "burst"))
-    interval = _duration(section.get("interval") or 0)
+def _rate(section: Section) -> Rate | None:
+    interval = _duration(section.values.get("interval") or 0)
     if interval is None:
-        document.refuse((RATE, "interval"), "this is no duration: write it as 500ms, 10s or 1m")
-    burst = section.get("burst") or 0
-    where: Path = (RATE, "burst") if "burst" in section else (RATE,)
+        section.refuse("this is no duration: write it as 500ms, 10s or 1m", "interval")
+    burst = section.values.get("burst") or 0
+    where = ("burst",) if "burst" in section.values else ()
     if not isinstance(burst, int) or isinstance(burst, bool) or not 0 <= burst <= 1_000_000:
-        document.refuse(where, "burst must be a number up to 1000000")
+        section.refuse("burst must be a number up to 1000000", *where)
     elif interval and not burst:
-        document.refuse(where, "burst must be at least 1: with 0, no request is let in")
+        section.refuse("burst must be at least 1: with 0, no request is let in", *where)
     elif interval and interval >= SHORTEST_INTERVAL:
         return Rate(interval, burst)
     return None

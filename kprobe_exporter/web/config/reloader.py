@@ -5,14 +5,16 @@ checked once a second, and the last valid configuration stays in force.
 """
 
 import logging
+import ssl
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kprobe_exporter.errors import ConfigError, Problem
 from kprobe_exporter.util.trouble import Trouble
-from kprobe_exporter.web.settings import Tls, WebSettings
+from kprobe_exporter.web.access import WebSettings
 
 if TYPE_CHECKING:
     from kprobe_exporter.web.config.read import Outcome
@@ -25,7 +27,7 @@ INTERVAL = 1.0
 RETRY = 5
 """Checks after which files that could not be read are tried again, changed or not."""
 
-_Signature = tuple[tuple[int, int, int, int] | None, ...]
+_Signatures = tuple[tuple[int, int, int, int] | None, ...]
 
 
 class WebConfigReloader:
@@ -41,12 +43,20 @@ class WebConfigReloader:
         self._stop = threading.Event()
         self._settings = WebSettings()
         self._files: Sequence[Path] = ()
-        self._held = self._seen = _signature(())
-        self._unread_since: int | None = None  # in checks
+        self._held: _Signatures = ()
+        self._seen: _Signatures = ()
+        self._retry_in = inf  # in checks
         self._problems: Sequence[Problem] = ()
         self._trouble = Trouble()
-        if path is not None:
-            self._begin(path)
+        if path is None:
+            return
+        outcome, self._held = _read_still(path)
+        if outcome.settings is None:
+            raise ConfigError(list(outcome.problems))
+        for note in outcome.notes:
+            log.info("%s: %s", path, note)
+        _warn(path, outcome.warnings)
+        self._settings, self._files, self._seen = outcome.settings, outcome.files, self._held
 
     def start(self) -> None:
         """Start the thread that checks the files."""
@@ -67,47 +77,36 @@ class WebConfigReloader:
             else:
                 self._trouble.succeeded()
 
-    def _begin(self, path: Path) -> None:
-        outcome, self._held = _read_still(path)
-        if outcome.settings is None:
-            raise ConfigError(list(outcome.problems))
-        for note in outcome.notes:
-            log.info("%s: %s", path, note)
-        _warn(path, outcome.warnings)
-        self._settings, self._files, self._seen = outcome.settings, outcome.files, self._held
-
     def settings(self) -> WebSettings:
         return self._settings
 
     def look(self) -> None:
         """Read the files again if they have changed, once they do not change any more."""
-        now, before = _signature(self._files), self._seen
+        now, before = tuple(map(_signature, self._files)), self._seen
         self._seen = now
         if self._path is None or now != before:  # a file may be half written
             return
-        if now == self._held and not self._is_to_be_tried_again():
-            return
+        if now == self._held:
+            self._retry_in -= 1
+            if self._retry_in > 0:
+                return
         outcome, self._held = _read_still(self._path)
         # An invalid configuration's files are checked, too: its certificate may be what is repaired next.
         self._files = outcome.files
         self._seen = self._held
-        self._unread_since = 0 if outcome.unread else None
+        self._retry_in = RETRY if outcome.unread else inf
         problems, known, self._problems = outcome.problems, self._problems, outcome.problems
         if outcome.settings is None:
             if problems != known or not outcome.unread:
-                log.error("the web configuration has changed, and the old one holds: %s", _told(problems))
-        elif why := _needs_restart(self._settings, outcome.settings):
-            log.error("%s: %s; until then the old web configuration holds", self._path, why)
+                more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+                log.error("the web configuration has changed, and the old one holds: %s%s", problems[0], more)
+        elif why := next(_less_protection(self._settings, outcome.settings), None):
+            because = f"{why} with a restart only"
+            log.error("%s: %s; until then the old web configuration holds", self._path, because)
         else:
             self._settings = outcome.settings
             log.info("%s: read again", self._path)
             _warn(self._path, outcome.warnings)
-
-    def _is_to_be_tried_again(self) -> bool:
-        if self._unread_since is None:
-            return False
-        self._unread_since += 1
-        return self._unread_since >= RETRY
 
 
 def _warn(path: Path, warnings: Sequence[str]) -> None:
@@ -115,21 +114,17 @@ def _warn(path: Path, warnings: Sequence[str]) -> None:
         log.warning("%s: %s", path, warning)
 
 
-def _read_still(path: Path) -> "tuple[Outcome, _Signature]":
-    """Return the outcome, and the signature from before reading, by which a later check sees a change."""
+def _read_still(path: Path) -> "tuple[Outcome, _Signatures]":
+    """Return the outcome, and the signatures from before reading, by which a later check sees a change."""
     # Only an agent with a web configuration needs this module. The first reading, at the start, imports it,
     # so a later reading needs no descriptor for that.
     from kprobe_exporter.web.config.read import read_web_config  # noqa: PLC0415
 
-    signature = _signature(read_web_config(path).files)
-    return read_web_config(path), signature
+    signatures = tuple(map(_signature, read_web_config(path).files))
+    return read_web_config(path), signatures
 
 
-def _signature(files: Sequence[Path]) -> _Signature:
-    return tuple(map(_signature_of, files))
-
-
-def _signature_of(path: Path) -> tuple[int, int, int, int] | None:
+def _signature(path: Path) -> tuple[int, int, int, int] | None:
     try:
         status = path.stat()
     except (OSError, ValueError):
@@ -137,40 +132,25 @@ def _signature_of(path: Path) -> tuple[int, int, int, int] | None:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _needs_restart(old: WebSettings, new: WebSettings) -> str | None:
-    """Return why a reload may not apply the new settings: they protect less, as a file's first half may."""
-    if old.tls and not new.tls:
-        return "TLS ends with a restart only"
-    if new.tls and not old.tls:
-        return "TLS begins with a restart only"
-    if old.tls and new.tls and (setting := _weakened(old.tls, new.tls)):
-        return f"a weaker {setting} takes effect with a restart only"
+def _less_protection(old: WebSettings, new: WebSettings) -> Iterator[str]:
+    """Yield why a reload may not apply the new settings: they protect less, as a file's first half may."""
+    if bool(old.tls) != bool(new.tls):
+        yield "TLS ends" if old.tls else "TLS begins"
+    if old.tls and new.tls:
+        before, after = old.tls.context, new.tls.context
+        weaker = {
+            "client_auth_type": after.verify_mode < before.verify_mode,
+            "client_allowed_sans": old.tls.names is not None and new.tls.names is None,
+            "min_version": after.minimum_version < before.minimum_version,
+            "cipher_suites": not _suites(after) <= _suites(before),
+            "curve_preferences": old.tls.curve and not new.tls.curve,
+        }
+        yield from (f"a weaker {key} takes effect" for key, is_weaker in weaker.items() if is_weaker)
     if old.users and not new.users:
-        return "passwords end with a restart only"
+        yield "passwords end"
     if old.rate and not new.rate:
-        return "the rate limit ends with a restart only"
-    return None
+        yield "the rate limit ends"
 
 
-def _weakened(old: Tls, new: Tls) -> str | None:
-    """Return the key of the first setting that demands less of clients than before."""
-    if new.context.verify_mode < old.context.verify_mode:
-        return "client_auth_type"
-    if old.names is not None and new.names is None:
-        return "client_allowed_sans"
-    if new.context.minimum_version < old.context.minimum_version:
-        return "min_version"
-    if not _suites(new) <= _suites(old):
-        return "cipher_suites"
-    if old.curve and not new.curve:
-        return "curve_preferences"
-    return None
-
-
-def _suites(tls: Tls) -> frozenset[str]:
-    return frozenset(suite["name"] for suite in tls.context.get_ciphers())
-
-
-def _told(problems: Sequence[Problem]) -> str:
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return f"{problems[0]}{more}"
+def _suites(context: ssl.SSLContext) -> frozenset[str]:
+    return frozenset(suite["name"] for suite in context.get_ciphers())

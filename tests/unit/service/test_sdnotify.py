@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,8 +27,9 @@ def manager(address: str) -> Iterator[Manager]:
         yield manager
 
 
-def test_a_life(address: str, manager: Manager) -> None:
-    with Systemd(address, clock=lambda: 1_234_567_890) as systemd:
+def test_a_life(address: str, manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "monotonic_ns", lambda: 1_234_567_890)
+    with Systemd(address) as systemd:
         systemd.starting("installing 6 probes")
         assert manager.heard() == ["STATUS=installing 6 probes", EXTENDED]
         systemd.ready("5 of 6 probes are up")

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kprobe_exporter.web.settings import Tls, WebSettings
+from kprobe_exporter.web.access import WebSettings
+from kprobe_exporter.web.handshake import Tls
 from tests.support.certificates import Authority
 from tests.support.patience import eventually
 from tests.support.web_target import HASH, SAID, Target, read_all

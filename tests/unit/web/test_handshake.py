@@ -13,12 +13,11 @@ from http.client import HTTPSConnection
 import pytest
 
 from kprobe_exporter.model.values import Family, Snapshot
-from kprobe_exporter.web import clients, server
-from kprobe_exporter.web.handshake import NOT_ADMITTED, NOT_TLS
+from kprobe_exporter.web import connection, server
+from kprobe_exporter.web.handshake import NOT_ADMITTED, NOT_TLS, Tls
 from kprobe_exporter.web.listen import listen
 from kprobe_exporter.web.routes import create_app
 from kprobe_exporter.web.server import WebServer
-from kprobe_exporter.web.settings import Tls
 from tests.support.certificates import Authority, Pair
 from tests.support.patience import eventually, patience, within
 from tests.support.web_target import read_all
@@ -221,7 +220,7 @@ def test_what_changes_holds_from_the_next_connection_on(secured: Secured, author
 
 
 def test_silent_clients_are_dropped(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "REQUEST_TIME", 0)
+    monkeypatch.setattr(connection, "REQUEST_TIME", 0)
     with secured.connect() as silent, secured.connect() as slow, secured.secure() as idle:
         slow.sendall(first_flight(secured)[:20])
         assert read_all(silent) == read_all(slow) == read_all(idle) == b""
@@ -231,19 +230,19 @@ def test_silent_clients_are_dropped(secured: Secured, monkeypatch: pytest.Monkey
 def test_many_unfinished_handshakes_do_not_block_others(
     secured: Secured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clients, "REQUEST_TIME", 3600)
+    monkeypatch.setattr(connection, "REQUEST_TIME", 3600)
     with ExitStack() as stack:
-        crowd = [stack.enter_context(secured.connect()) for _ in range(clients.MAX_CONNECTIONS + 50)]
+        crowd = [stack.enter_context(secured.connect()) for _ in range(connection.MAX_CONNECTIONS + 50)]
         assert secured.ask() == b"healthy\n"
         assert read_all(crowd[0]) == b""
-        assert secured.connections <= clients.MAX_CONNECTIONS
+        assert secured.connections <= connection.MAX_CONNECTIONS
     eventually(lambda: secured.connections == 0)
 
 
 def test_clients_that_do_not_take_their_answer_are_dropped(
     secured: Secured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clients, "ANSWER_TIME", 0)
+    monkeypatch.setattr(connection, "ANSWER_TIME", 0)
     with secured.secure() as sock:
         sock.sendall(REQUEST.replace(b"/-/healthy", b"/metrics") * 8)
         eventually(lambda: secured.connections == 0)

@@ -6,8 +6,8 @@ from contextlib import ExitStack
 import pytest
 from starlette.types import Message
 
-from kprobe_exporter.web.clients import Client
-from kprobe_exporter.web.rendering import CHUNK, CLIENT, Rendering, SharedResponse, Unsent
+from kprobe_exporter.web.connection import CHUNK, CLIENT, Client
+from kprobe_exporter.web.rendering import Rendering, SharedResponse, Unsent
 
 
 class Transport(asyncio.Transport):

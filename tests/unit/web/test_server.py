@@ -17,8 +17,8 @@ import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kprobe_exporter.model.values import Family, Snapshot
-from kprobe_exporter.web import clients, server
-from kprobe_exporter.web.connection import Connection
+from kprobe_exporter.web import connection, server
+from kprobe_exporter.web.connection import MAX_CONNECTIONS, Client, Clients, Connection
 from kprobe_exporter.web.listen import listen
 from kprobe_exporter.web.routes import create_app
 from kprobe_exporter.web.server import WebServer
@@ -119,8 +119,8 @@ def read_all(sock: socket.socket) -> bytes:
 
 def test_idle_and_slow_clients_do_not_delay_others(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are dropped after an hour only, so a scrape that waited for one of them would not be answered."""
-    monkeypatch.setattr(clients, "REQUEST_TIME", 3600)
-    monkeypatch.setattr(clients, "ANSWER_TIME", 3600)
+    monkeypatch.setattr(connection, "REQUEST_TIME", 3600)
+    monkeypatch.setattr(connection, "ANSWER_TIME", 3600)
     with ExitStack() as stack:
         for _ in range(20):
             stack.enter_context(served.connect())
@@ -134,17 +134,17 @@ def test_idle_and_slow_clients_do_not_delay_others(served: Served, monkeypatch: 
 
 
 def test_many_idle_clients_do_not_block_others(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "REQUEST_TIME", 3600)
+    monkeypatch.setattr(connection, "REQUEST_TIME", 3600)
     with ExitStack() as stack:
-        crowd = [stack.enter_context(served.connect()) for _ in range(clients.MAX_CONNECTIONS + 50)]
+        crowd = [stack.enter_context(served.connect()) for _ in range(MAX_CONNECTIONS + 50)]
         served.scrape()
         # The client that waited longest was dropped, well before its timeout.
         assert crowd[0].recv(1) == b""
-        assert served.connections <= clients.MAX_CONNECTIONS
+        assert served.connections <= MAX_CONNECTIONS
 
 
 def test_clients_that_never_ask_are_dropped(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "REQUEST_TIME", 0)
+    monkeypatch.setattr(connection, "REQUEST_TIME", 0)
     with served.connect() as silent, served.connect() as slow:
         slow.sendall(REQUEST[:10])
         assert read_all(silent) == b""
@@ -154,7 +154,7 @@ def test_clients_that_never_ask_are_dropped(served: Served, monkeypatch: pytest.
 def test_clients_that_do_not_take_their_answer_are_dropped(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clients, "ANSWER_TIME", 0)
+    monkeypatch.setattr(connection, "ANSWER_TIME", 0)
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.settimeout(patience(10))
@@ -190,7 +190,7 @@ def test_a_client_that_pipelines_gets_one_answer(served: Served, first: bytes, m
 
 def test_clients_that_pipeline_do_not_block_others(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """More of them than connections, which come again at once; they would be answered for an hour."""
-    monkeypatch.setattr(clients, "ANSWER_TIME", 3600)
+    monkeypatch.setattr(connection, "ANSWER_TIME", 3600)
     over = threading.Event()
 
     def pipeline() -> None:
@@ -200,7 +200,7 @@ def test_clients_that_pipeline_do_not_block_others(served: Served, monkeypatch: 
                 sock.recv(65536)
                 over.wait(0.1)
 
-    hostile = [threading.Thread(target=pipeline) for _ in range(clients.MAX_CONNECTIONS)]
+    hostile = [threading.Thread(target=pipeline) for _ in range(MAX_CONNECTIONS)]
     for one in hostile:
         one.start()
     try:
@@ -223,23 +223,24 @@ class FakeTransport(asyncio.Transport):
         self.aborted = True
 
 
-class Answering:
-    """A connection whose client waits for its answer."""
+class Talking(Connection):
+    """A connection that has sent a request."""
 
-    def __init__(self, *, pipelines: bool = False) -> None:
+    def __init__(self, *, pipelines: bool = False, answering: bool = True) -> None:
         self.pipelines = pipelines
+        self._answering = answering
 
     def is_answering(self) -> bool:
-        return True
+        return self._answering
 
 
 def test_the_network_with_most_connections_makes_room() -> None:
     """Though all of its clients wait for an answer, and a client of another network is idle."""
-    known = clients.Clients(itertools.count().__next__)
+    known = Clients(itertools.count().__next__)
     other = known.add(FakeTransport("192.0.2.1"))
-    many = [known.add(FakeTransport(f"2001:db8::{n:x}")) for n in range(1, clients.MAX_CONNECTIONS)]
+    many = [known.add(FakeTransport(f"2001:db8::{n:x}")) for n in range(1, MAX_CONNECTIONS)]
     for client in many:
-        client.talk = Answering(pipelines=client is many[5])
+        client.talk = Talking(pipelines=client is many[5])
     newcomers = [known.add(FakeTransport("198.51.100.7")) for _ in range(2)]
     assert [client for client in many if client.dropped] == [many[0], many[5]]
     assert not any(client.dropped for client in (other, *newcomers))
@@ -256,7 +257,7 @@ def test_the_network_with_most_connections_makes_room() -> None:
     ],
 )
 def test_a_clients_network(host: str, network: str) -> None:
-    assert clients.network(host) == network
+    assert connection.network(host) == network
 
 
 @pytest.mark.parametrize(
@@ -276,14 +277,8 @@ def test_patience(now: float, asked: bool, answered: bool, unsent: int, overdue:
         def get_write_buffer_size(self) -> int:
             return unsent
 
-    class Talk:
-        pipelines = False
-
-        def is_answering(self) -> bool:
-            return not answered
-
-    client = clients.Client(Transport(), 0)
-    client.talk = Talk() if asked else None
+    client = Client(Transport(), 0)
+    client.talk = Talking(answering=not answered) if asked else None
     assert client.overdue(now) is overdue
 
 

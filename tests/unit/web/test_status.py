@@ -9,8 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from kprobe_exporter.model.values import Family, ProbeStatus, Snapshot
-from kprobe_exporter.web.page import CONTENT_SECURITY_POLICY
-from kprobe_exporter.web.status import render_status
+from kprobe_exporter.web.status import CONTENT_SECURITY_POLICY, render_status
 from tests.unit.export.conftest import HOSTILE, SNAPSHOT
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kprobe_exporter.web.config.context import CIPHERS, CURVES, RefusedSetting, make_context
-from kprobe_exporter.web.settings import Tls
+from kprobe_exporter.web.handshake import Tls
 from tests.support.certificates import Authority, Pair
 
 TLS12, TLS13 = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3

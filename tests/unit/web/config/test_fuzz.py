@@ -7,9 +7,9 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kprobe_exporter.web.access import WebSettings
 from kprobe_exporter.web.config.context import CIPHERS, CLIENT_AUTH, CURVES, VERSIONS
 from kprobe_exporter.web.config.read import Outcome, read_web_config
-from kprobe_exporter.web.settings import WebSettings
 from tests.unit.web.config.conftest import HASH
 
 TLS_KEYS = [

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kprobe_exporter.util.file_access import ACCESS
+from kprobe_exporter.web.access import Rate, WebSettings
 from kprobe_exporter.web.config.read import HTTP2, MAX_USERS, Outcome, read_web_config
-from kprobe_exporter.web.settings import Rate, WebSettings
 from tests.unit.web.config.conftest import HASH, Read
 
 PAIR = "cert_file: server.pem, key_file: server.key"

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from kprobe_exporter.errors import ConfigError
+from kprobe_exporter.web.access import WebSettings
 from kprobe_exporter.web.config import reloader as module
 from kprobe_exporter.web.config.reloader import RETRY, WebConfigReloader
-from kprobe_exporter.web.settings import WebSettings
 from tests.support.certificates import Authority
 from tests.support.patience import patience
 from tests.unit.web.config.conftest import HASH
