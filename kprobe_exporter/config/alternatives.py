@@ -170,16 +170,12 @@ class _Pair:
 
     def _filter(self, fields: Mapping[str, FieldType | None]) -> str | None:
         """Return the pair's own filter, which the agent evaluates because it has both events."""
-        path = self.places["filter"]
         if self.probe.filter is None:
             return None
+        path = self.places["filter"]
         known = {name: known for name, known in fields.items() if known is not None}
         names = {kernel: ours for kernel, ours in AGENT_NAMES.items() if kernel not in fields}
-        try:
-            parsed = parse_filter(self.probe.filter, fractions=True).rename(names)
-        except GrammarError as error:
-            self.report(path, error.message, column=error.column)
-            return None
+        parsed = parse_filter(self.probe.filter, fractions=True).rename(names)
         for part in parsed.comparisons:
             why = None
             if part.name == "return" and part.name not in fields:

@@ -13,8 +13,6 @@ from kprobe_exporter.grammar.fetch import FetchArg
 from kprobe_exporter.grammar.place import Address, EventName, FileOffset, Place, Symbol
 from kprobe_exporter.grammar.target import Kind, Target
 
-_HERE = ("definition",)
-
 _KINDS = {
     ProbeKind.KPROBE: (Kind.KPROBE, Kind.KRETPROBE),
     ProbeKind.FPROBE: (Kind.FENTRY, Kind.FEXIT),
@@ -83,11 +81,11 @@ class DefinitionReader:
 
     def warn(self, message: str, word: str) -> None:
         """Warn that ``word`` of the line is read differently than it is written."""
-        self.report.warn(_HERE, message, column=self._column(word))
+        self.report.warn(("definition",), message, column=self._column(word))
 
     def wrong(self, message: str, word: str) -> None:
         """Refuse ``word`` of the line."""
-        self.report(_HERE, message, column=self._column(word))
+        self.report(("definition",), message, column=self._column(word))
 
     def _column(self, word: str) -> int:
         found = re.search(rf"(?<!\w){re.escape(word)}(?!\w)", self.line)

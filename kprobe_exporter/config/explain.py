@@ -60,31 +60,25 @@ def explain(source: YamlSource, error: ValidationError) -> Iterator[Problem]:
             yield source.problem(path, _unknown(path[:-1], path[-1]), at_key=True)
         else:
             column, at_key = found.get("ctx", {}).get("column", 0), loc[-1:] == ("[key]",)
-            yield source.problem(path, _sentence(found, _secret(path)), column=column, at_key=at_key)
+            yield source.problem(path, _sentence(found, path), column=column, at_key=at_key)
 
 
-def _sentence(found: ErrorDetails, secret: tuple[type, ...]) -> str:
-    """Return the problem in words. A value of a type in ``secret`` may be one, and is not shown."""
+def _sentence(found: ErrorDetails, path: Path) -> str:
+    """Return the problem in words."""
     kind, value, details = found["type"], found["input"], found.get("ctx", {})
+    # A value of these types may be a secret: text from the environment, and in a header a token of digits.
+    secret: tuple[type, ...] = (str,) if path[:1] == ("otlp",) else ()
+    if path[:2] == ("otlp", "headers"):
+        secret = (str, int, float)
     if kind == "string_pattern_mismatch":
         what = "this" if secret else quote(value)
         return f"{what} is no name to use here: {PATTERNS[details['pattern']]}"
     if must_be := _MUST_BE.get(kind):
-        return f"must be {must_be}, and not {_described(value, secret)}"
+        what = "text" if isinstance(value, str) else "a number"
+        if type(value) not in secret:
+            what = f"the text {quote(value)}" if isinstance(value, str) else quote(value)
+        return f"must be {must_be}, and not {what}"
     return _SENTENCES.get(kind, "{msg}").format(msg=found["msg"], **details)
-
-
-def _secret(path: Path) -> tuple[type, ...]:
-    """Return the types that a secret may have here: text from the environment, and a token of digits."""
-    if path[:2] == ("otlp", "headers"):
-        return (str, int, float)
-    return (str,) if path[:1] == ("otlp",) else ()
-
-
-def _described(value: object, secret: tuple[type, ...]) -> str:
-    if isinstance(value, str):
-        return "text" if str in secret else f"the text {quote(value)}"
-    return "a number" if type(value) in secret else quote(value)
 
 
 def _unknown(path: Path, key: object) -> str:

@@ -27,8 +27,7 @@ def expand(path: Path) -> list[Path]:
     Raises Unusable.
     """
     try:
-        status = path.stat()
-        if not stat.S_ISDIR(status.st_mode):
+        if not stat.S_ISDIR(path.stat().st_mode):
             return [path]
         # A ConfigMap's directory in a pod has mode 0777, but is mounted read-only.
         read_only = bool(os.statvfs(path).f_flag & os.ST_RDONLY)

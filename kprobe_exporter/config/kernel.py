@@ -17,8 +17,8 @@ MOST_LABELS = 2
 NOT_KEYS = frozenset({"pid", "caller", "symbol"})
 """Fields that the agent determines for each event, so that hist triggers do not have them."""
 
-WORDS = frozenset({"hitcount", "raw", "stacktrace", "STACKTRACE", "cpu", "CPU"})
-"""Names with a meaning of their own in a hist trigger (kernel/trace/trace_events_hist.c)."""
+WORDS = frozenset({"hitcount", "raw", "stacktrace", "STACKTRACE", "CPU"})
+"""Names with another meaning in a hist trigger (kernel/trace/trace_events_hist.c); `cpu` means the same."""
 
 EVENTS = "leave `aggregate` out to have it"
 
@@ -60,7 +60,7 @@ def _no_key(field: str, alternatives: Alternatives) -> str | None:
         return None
     if field in NOT_KEYS:
         return f"the kernel does not aggregate by {quote(field)}, which the agent finds out: {EVENTS}"
-    if field in WORDS - {"cpu"}:
+    if field in WORDS:
         return f"{quote(field)} is a word of the kernel's hist triggers: fetch it under another name"
     for one in alternatives:
         known = one.fields.get(field)

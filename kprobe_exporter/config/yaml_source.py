@@ -140,9 +140,12 @@ class YamlSource:
         if len(path) >= MAX_DEPTH:
             raise self._fatal(start, f"nested deeper than {MAX_DEPTH} levels", path[:3])
         self._values[path] = self._keys.get(path, start)
-        if isinstance(event, yaml.SequenceStartEvent):
-            return self._sequence(events, path)
-        return self._mapping(events, path)
+        if isinstance(event, yaml.MappingStartEvent):
+            return self._mapping(events, path)
+        items: list[Any] = []
+        while not isinstance(event := next(events), yaml.SequenceEndEvent):
+            items.append(self._value(event, events, (*path, len(items))))
+        return items
 
     def _check_node(self, event: yaml.Event, path: Path) -> None:
         start = _place(event.start_mark)
@@ -159,12 +162,6 @@ class YamlSource:
             sentence = f"the control character {found.group()!a} has no place here"
             self._refuse(_place(event.start_mark), sentence, path)
         return _resolve(event.value) if event.style is None else event.value
-
-    def _sequence(self, events: Iterator[yaml.Event], path: Path) -> list[Any]:
-        items: list[Any] = []
-        while not isinstance(event := next(events), yaml.SequenceEndEvent):
-            items.append(self._value(event, events, (*path, len(items))))
-        return items
 
     def _mapping(self, events: Iterator[yaml.Event], path: Path) -> dict[Any, Any]:
         pairs: dict[Any, Any] = {}
@@ -211,13 +208,11 @@ class Report:
 
     def __call__(self, path: Path, message: str, *, column: int = 0, at_key: bool = False) -> None:
         """Record a problem, as ``YamlSource.problem`` makes it."""
-        problem = self.source.problem((*self.place, *path), message, column=column, at_key=at_key)
-        self.problems.append(problem)
+        self.problems.append(self.source.problem((*self.place, *path), message, column=column, at_key=at_key))
 
     def warn(self, path: Path, message: str, *, column: int = 0) -> None:
         """Record a warning, which does not make the configuration invalid."""
-        problem = self.source.problem((*self.place, *path), f"warning: {message}", column=column)
-        self.warnings.append(problem)
+        replace(self, problems=self.warnings)(path, f"warning: {message}", column=column)
 
     def where(self, path: Path) -> str:
         """Return ``FILE:LINE`` of a path, to refer to it in a sentence."""
