@@ -57,7 +57,6 @@ DURATION = r"^[0-9]{1,9} ?(ms|s|m|h|d)?$"
 
 _T = TypeVar("_T")
 
-
 _TAGS: Mapping[type, str] = {str: "<text>", dict: "<mapping>", list: "<list>"}
 """The tags of a value's short and long forms. No configuration key equals a tag."""
 
