@@ -7,14 +7,17 @@ from kprobe_exporter.config.schema import AttachModel, HalfModel, PairModel, Pro
 from kprobe_exporter.config.sites import (
     AGENT_NAMES,
     BUILT_IN,
+    PLACES,
     Alternative,
     AlternativeBuilder,
-    Report,
+    Alternatives,
+    in_force,
     no_field,
     odd_duration,
 )
 from kprobe_exporter.config.values import Attach
 from kprobe_exporter.config.wording import Path, quote
+from kprobe_exporter.config.yaml_source import Report
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.evaluate import FLOAT, FieldType, check_fields
 from kprobe_exporter.grammar.fetch import check_name
@@ -28,40 +31,38 @@ THREAD_KEYS = frozenset({"tid", "pid", "cpu"})
 RETURN_OF_END = "a pair's `return` is that of its last event: fetch this one's $retval under another name"
 
 
-def alternatives(probe: ProbeModel, report: Report, defined: Target | None = None) -> tuple[Alternative, ...]:
+def alternatives(probe: ProbeModel, report: Report, defined: Target | None = None) -> Alternatives:
     """Return all alternatives of a well-formed probe, in order. Problems go to ``report``.
 
     ``defined`` is the target of the probe's definition, which is then the only alternative.
     """
-    found = tuple(_alternatives(probe, report, defined))
+    if defined:
+        found = [AlternativeBuilder(probe, defined, PLACES, report).alternative()]
+    elif isinstance(probe.attach, list):
+        listed = enumerate(probe.attach)
+        found = [_alternative(probe, entry, ("attach", index), report) for index, entry in listed]
+    else:
+        found = [_alternative(probe, probe.attach, ("attach",), report)] if probe.attach else []
     if found:
         _refuse_idle_keys(probe, found, report)
-        if len(found) > 1:
-            _refuse_patterns(found, report)
-    return found
+    for index, one in enumerate(found):
+        if one.attach.target.is_pattern and len(found) > 1:  # everything that it matches is probed together
+            report(("attach", index), f"{one.attach.target} is a pattern, which has no alternatives")
+    return tuple(found)
 
 
-def _alternatives(probe: ProbeModel, report: Report, defined: Target | None) -> Iterator[Alternative]:
-    if defined:
-        own = AttachModel.model_construct({"to"}, to=str(defined))
-        yield AlternativeBuilder(probe, defined, own, ("definition",), report).alternative()
-        return
-    entries = probe.attach if isinstance(probe.attach, list) else [probe.attach]
-    for index, entry in enumerate(entries):
-        path: Path = ("attach", index) if isinstance(probe.attach, list) else ("attach",)
-        if entry is None:
-            continue
-        own = AttachModel(to=entry) if isinstance(entry, str) else entry
-        if own.pair is not None:
-            found = _Pair(probe, own, own.pair, path, report).alternative()
-        elif own.to is not None:
-            found = AlternativeBuilder(probe, parse_target(own.to), own, path, report).alternative()
-        else:
-            continue
-        yield found._replace(attach=replace(found.attach, help=own.help))
+def _alternative(probe: ProbeModel, entry: str | AttachModel, path: Path, report: Report) -> Alternative:
+    own = AttachModel(to=entry) if isinstance(entry, str) else entry
+    if own.to is not None:
+        replaced, places = in_force(probe, own, path)
+        found = AlternativeBuilder(replaced, parse_target(own.to), places, report).alternative()
+    else:
+        assert own.pair  # the model has one of the two
+        found = _Pair(probe, own, own.pair, path, report).alternative()
+    return found._replace(attach=replace(found.attach, help=own.help))
 
 
-def _refuse_idle_keys(probe: ProbeModel, found: tuple[Alternative, ...], report: Report) -> None:
+def _refuse_idle_keys(probe: ProbeModel, found: list[Alternative], report: Report) -> None:
     """Refuse keys that would silently have no effect."""
     kinds = {target.kind for one in found for target in (one.attach.target.parts or (one.attach.target,))}
     if probe.maxactive and not kinds & {Kind.KRETPROBE, Kind.FEXIT, Kind.CALL}:
@@ -74,35 +75,24 @@ def _refuse_idle_keys(probe: ProbeModel, found: tuple[Alternative, ...], report:
         report(("duration_buckets",), "nothing here takes time: attach a call or a pair, or leave it out")
 
 
-def _refuse_patterns(found: tuple[Alternative, ...], report: Report) -> None:
-    """Refuse a pattern among several alternatives, because everything that it matches is probed together."""
-    for index, one in enumerate(found):
-        if one.attach.target.is_pattern:
-            report(("attach", index), f"{one.attach.target} is a pattern, which has no alternatives")
-
-
 class _Pair:
     """Builds one pair. The probe's fetch arguments are read at its first event, as with calls."""
 
     def __init__(
         self, probe: ProbeModel, own: AttachModel, pair: PairModel, path: Path, report: Report
     ) -> None:
-        self.probe, self.own, self.pair = probe, own, pair
-        self.path, self.report = path, report
+        self.own, self.pair, self.path, self.report = own, pair, path, report
+        self.probe, self.places = in_force(probe, own, path)
         self.keys = dict(self._keys())
 
     def alternative(self) -> Alternative:
         """Check the pair and return its alternative."""
-        own, first = self.own, self.pair.begin
-        fetch = (own.fetch if "fetch" in own.model_fields_set else self.probe.fetch) or {}
-        returns = own.returns if "returns" in own.model_fields_set else self.probe.returns
-        begins = (
-            [self._begin(half, ("from", index), fetch) for index, half in enumerate(first)]
-            if isinstance(first, list)
-            else [self._begin(first, ("from",), fetch)]
-        )
-        end = self._half(self.pair.to, ("to",), {}, returns)
-        if own.returns is not None and end.attach.returns is None:
+        if isinstance(written := self.pair.begin, list):
+            begins = [self._begin(half, ("from", index)) for index, half in enumerate(written)]
+        else:
+            begins = [self._begin(written, ("from",))]
+        end = self._half(self.pair.to, ("to",), {}, self.probe.returns)
+        if self.own.returns is not None and end.attach.returns is None:
             self.report((*self.path, "returns"), f"{end.attach.target} has no return value to read")
         self._compare_keys([*begins, end])
         fields: dict[str, FieldType | None] = {**end.fields}
@@ -110,25 +100,17 @@ class _Pair:
             if all(name in begin.fields for begin in begins):
                 fields[name] = _common_type([begin.fields[name] for begin in begins])
         fields |= {"duration": FLOAT}
-        target = Target(Kind.PAIR, parts=tuple(half.attach.target for half in (*begins, end)))
-        attach = Attach(
-            target,
-            {},
-            self._filter(fields),
-            end.attach.returns,
-            end.attach.guessed,
-            tuple(begin.attach for begin in begins),
-            end.attach,
-            tuple(self.keys),
-        )
+        *first, last = (half.attach for half in (*begins, end))
+        target = Target(Kind.PAIR, parts=tuple(one.target for one in (*first, last)))
+        filter_, keys = self._filter(fields), tuple(self.keys)
+        attach = Attach(target, {}, filter_, last.returns, last.guessed, tuple(first), last, keys)
         return Alternative(attach, fields)
 
     def _keys(self) -> Iterator[tuple[str, Path]]:
         """Yield the valid fields of the key, each with its path, and refuse the others."""
-        written = self.pair.key
-        path: Path = (*self.path, "pair", "key")
-        listed = {name: (*path, index) for index, name in enumerate(written)}
-        for name, place in ({written: path} if isinstance(written, str) else listed).items():
+        key, path = self.pair.key, (*self.path, "pair", "key")
+        listed = {name: (*path, index) for index, name in enumerate(key)}
+        for name, place in ({key: path} if isinstance(key, str) else listed).items():
             if name == STACK_POINTER or name in BUILT_IN - THREAD_KEYS:
                 self.report(place, f"{quote(name)} is no key: take a field that both events have, or tid")
                 continue
@@ -139,16 +121,13 @@ class _Pair:
             else:
                 yield name, place
 
-    def _begin(self, half: str | HalfModel, at: Path, fetch: Mapping[str, str]) -> Alternative:
+    def _begin(self, half: str | HalfModel, at: Path) -> Alternative:
         """Build an event that begins the pair. Its ``return`` is not the pair's."""
-        found = self._half(half, at, fetch, None)
-        attach = found.attach
-        own = () if isinstance(half, str) else half.model_fields_set
-        path = (*self.path, "pair", *at)
+        found = self._half(half, at, self.probe.fetch or {}, None)
+        attach, path = found.attach, (*self.path, "pair", *at)
         if "return" in attach.fetch:
-            self.report(
-                (*path, "fetch", "return") if "fetch" in own else self._written("fetch"), RETURN_OF_END
-            )
+            own = not isinstance(half, str) and "fetch" in half.model_fields_set
+            self.report((*path, "fetch", "return") if own else self.places["fetch"], RETURN_OF_END)
         if attach.filter and "return" in parse_filter(attach.filter, fractions=True).fields:
             self.report((*path, "filter"), RETURN_OF_END)
         fields = {name: type_ for name, type_ in found.fields.items() if name != "return"}
@@ -164,9 +143,9 @@ class _Pair:
         if target.kind.is_joined or target.is_pattern:
             place = path if isinstance(half, str) else (*path, "to")
             self.report(place, f"{target} is not one event: name the one that is meant")
-        if not target.kind.is_return and not target.kind.on_event:
-            returns = None
-        fetched = dict((own.fetch if "fetch" in own.model_fields_set else fetch) or {})
+        whole = self.probe.model_copy(update={"fetch": fetch, "filter": None, "returns": returns})
+        probe, places = in_force(whole, own, path, {**self.places, "returns": PLACES["returns"]})
+        fetched = {**(probe.fetch or {})}
         for key, place in self.keys.items():
             if fetched.get(key) == "$retval" and own.returns is None:
                 fetched[key] = "$retval:x64"  # unsigned like arguments; the guessed type is signed
@@ -177,15 +156,8 @@ class _Pair:
             else:
                 sentence = f"{target} has no {quote(key)}: fetch it there, as {{to: …, fetch: {{…}}}}"
                 self.report(place, sentence)
-        if "fetch" in own.model_fields_set:
-            own = own.model_copy(update={"fetch": fetched})
-        probe = self.probe.model_copy(update={"fetch": fetched, "filter": None, "returns": returns})
-        written = {"fetch": self._written("fetch")}
-        return AlternativeBuilder(probe, target, own, path, self.report, written).alternative()
-
-    def _written(self, key: str) -> Path:
-        """Return the path of a key that applies to the whole pair."""
-        return (*self.path, key) if key in self.own.model_fields_set else (key,)
+        probe = probe.model_copy(update={"fetch": fetched})
+        return AlternativeBuilder(probe, target, places, self.report).alternative()
 
     def _compare_keys(self, halves: list[Alternative]) -> None:
         """Refuse a key that is text at one event and a number at another: the values would never be equal."""
@@ -198,17 +170,12 @@ class _Pair:
 
     def _filter(self, fields: Mapping[str, FieldType | None]) -> str | None:
         """Return the pair's own filter, which the agent evaluates because it has both events."""
-        path = self._written("filter")
-        text = self.own.filter if "filter" in self.own.model_fields_set else self.probe.filter
-        if text is None:
+        if self.probe.filter is None:
             return None
+        path = self.places["filter"]
         known = {name: known for name, known in fields.items() if known is not None}
         names = {kernel: ours for kernel, ours in AGENT_NAMES.items() if kernel not in fields}
-        try:
-            parsed = parse_filter(text, fractions=True).rename(names)
-        except GrammarError as error:
-            self.report(path, error.message, column=error.column)
-            return None
+        parsed = parse_filter(self.probe.filter, fractions=True).rename(names)
         for part in parsed.comparisons:
             why = None
             if part.name == "return" and part.name not in fields:

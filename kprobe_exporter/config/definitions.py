@@ -1,18 +1,17 @@
-"""Converts a probe that is given as the kernel's probe definition into an equivalent one with keys."""
+"""Probes that are given as the kernel's probe definition, converted into equivalent ones with keys."""
 
 import re
 from collections.abc import Iterator, Mapping
 
 from kprobe_exporter.config.fields import PATTERNS, PROBE_NAME
 from kprobe_exporter.config.schema import ProbeModel
-from kprobe_exporter.config.sites import BUILT_IN, Report
+from kprobe_exporter.config.sites import BUILT_IN
+from kprobe_exporter.config.yaml_source import Report
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.definition import Definition, ProbeKind, parse_definition
 from kprobe_exporter.grammar.fetch import FetchArg
 from kprobe_exporter.grammar.place import Address, EventName, FileOffset, Place, Symbol
 from kprobe_exporter.grammar.target import Kind, Target
-
-_HERE = ("definition",)
 
 _KINDS = {
     ProbeKind.KPROBE: (Kind.KPROBE, Kind.KRETPROBE),
@@ -47,16 +46,8 @@ def defined_name(line: object) -> str | None:
         return None
 
 
-def spell_out(probe: ProbeModel, line: str, report: Report) -> tuple[ProbeModel, Target | None]:
-    """Return the probe with its definition converted to its other keys, and the definition's target.
-
-    The target is None if this version cannot probe it. Problems go to ``report``.
-    """
-    return _Written(probe, line, report).probe_and_target()
-
-
-class _Written:
-    """Converts one definition."""
+class DefinitionReader:
+    """Converts the definition of a probe to its other keys. Problems go to ``report``."""
 
     def __init__(self, probe: ProbeModel, line: str, report: Report) -> None:
         self.probe, self.line, self.report = probe, line, report
@@ -64,29 +55,37 @@ class _Written:
         self.on_event = self.definition.kind is ProbeKind.EPROBE
 
     def probe_and_target(self) -> tuple[ProbeModel, Target | None]:
-        """Check the definition, and return the probe and its target."""
-        definition, target, name = self.definition, self._target(self.definition.place), self._name()
+        """Check the definition. Return the probe with its other keys, and the definition's target.
+
+        The target is None if this version cannot probe it.
+        """
+        definition, probe = self.definition, self.probe
+        target, name = self._target(definition.place), self._name()
         if target is None:
-            return self.probe.model_copy(update={"name": name}), None
+            return probe.model_copy(update={"name": name}), None
         for warning in definition.warnings:
             self.warn(warning, warning.split()[0])
         if definition.group is not None:
             self.warn(f"the group {definition.group!r} is left out: the agent has its own", definition.group)
+        if definition.filter and probe.filter:
+            self.report(("filter",), "the definition has a filter already, after its `if`: keep one")
+        if definition.maxactive and probe.maxactive:
+            self.report(("maxactive",), f"the definition says {definition.maxactive} already: keep one")
         keys = {
             "name": name,
-            "fetch": {**dict(self._arguments()), **(self.probe.fetch or {})},
-            "filter": self._filter(),
-            "maxactive": self._maxactive(),
+            "fetch": {**dict(self._arguments()), **(probe.fetch or {})},
+            "filter": probe.filter or (definition.filter and definition.filter.render()),
+            "maxactive": definition.maxactive or probe.maxactive,
         }
-        return self.probe.model_copy(update=keys), target
+        return probe.model_copy(update=keys), target
 
     def warn(self, message: str, word: str) -> None:
         """Warn that ``word`` of the line is read differently than it is written."""
-        self.report.warn(_HERE, message, column=self._column(word))
+        self.report.warn(("definition",), message, column=self._column(word))
 
     def wrong(self, message: str, word: str) -> None:
         """Refuse ``word`` of the line."""
-        self.report(_HERE, message, column=self._column(word))
+        self.report(("definition",), message, column=self._column(word))
 
     def _column(self, word: str) -> int:
         found = re.search(rf"(?<!\w){re.escape(word)}(?!\w)", self.line)
@@ -147,17 +146,3 @@ class _Written:
         if arg.type:
             self.warn(f"{arg.expression} is read by the event's own type, and not as {arg.type}", arg.body)
         return field
-
-    def _filter(self) -> str | None:
-        if self.definition.filter is None:
-            return self.probe.filter
-        if self.probe.filter is None:
-            return self.definition.filter.render()
-        self.report(("filter",), "the definition has a filter already, after its `if`: keep one")
-        return self.probe.filter
-
-    def _maxactive(self) -> int | None:
-        if self.definition.maxactive is not None and self.probe.maxactive is not None:
-            sentence = f"the definition says {self.definition.maxactive} already: keep one"
-            self.report(("maxactive",), sentence)
-        return self.definition.maxactive or self.probe.maxactive

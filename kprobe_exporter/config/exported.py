@@ -1,15 +1,18 @@
 """Checks what is exported and where to: `otlp` of all files together, and a probe's `export`."""
 
+import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path as FilePath
+from typing import Any
 
 from kprobe_exporter.config.kernel import EVENTS
 from kprobe_exporter.config.metrics import check_where
-from kprobe_exporter.config.otlp import ExportModel, OtlpModel
+from kprobe_exporter.config.otlp import ExportModel
 from kprobe_exporter.config.schema import ProbeModel
-from kprobe_exporter.config.sites import BUILT_IN, Alternative, Report
+from kprobe_exporter.config.sites import BUILT_IN, Alternatives
 from kprobe_exporter.config.values import Export, Otlp
-from kprobe_exporter.config.wording import listed, quote
+from kprobe_exporter.config.wording import Path, listed, quote
+from kprobe_exporter.config.yaml_source import Report
 from kprobe_exporter.grammar.lexis import closest
 
 FILES = ("certificate", "client_certificate", "client_key")
@@ -19,43 +22,61 @@ NOWHERE = (
     " OTEL_EXPORTER_OTLP_* environment says"
 )
 IDLE = "nothing goes there: no probe that is enabled has `export`, and `metrics` is not asked for"
+LONE = "a $ begins ${NAME}, a variable of the environment: write $$ for the character itself"
+
+# `$$` stands for one `$`, as in OpenTelemetry's own configuration files.
+_DOLLAR = re.compile(r"\$(?:\$|\{(?P<name>[A-Za-z_][A-Za-z0-9_]{0,127})\})?")
 
 
-def located(written: Mapping[str, object], file: str) -> dict[str, object]:
-    """Return a file's ``otlp`` with its paths resolved against the file's directory."""
-    return {
-        key: str(Path(file).parent / value) if key in FILES and isinstance(value, str) and value else value
-        for key, value in written.items()
-    }
+def fill_in(report: Report, environ: Mapping[str, str]) -> None:
+    """Replace every ``${NAME}`` in the strings of a file's ``otlp``, and ``$$`` by ``$``.
+
+    This keeps secrets out of files. A string that cannot be filled in is removed and reported; no problem
+    quotes a value of ``environ``. The paths of FILES are then resolved against the file's directory.
+    """
+    data = report.source.data
+    if isinstance(data, dict) and isinstance(written := data.get("otlp"), dict):
+        data["otlp"] = filled = _filled(written, ("otlp",), report, environ)
+        for key in FILES:
+            if isinstance(file := filled.get(key), str) and file:
+                filled[key] = str(FilePath(report.source.file).parent / file)
 
 
-def otlp_of(merged: Mapping[str, object]) -> Otlp:
-    """Convert well-formed keys. The names of headers become lower case, as gRPC requires."""
-    model = OtlpModel.model_validate(merged)
-    headers = model.headers
-    return Otlp(
-        endpoint=model.endpoint,
-        protocol=model.protocol,
-        headers=None if headers is None else {name.lower(): value for name, value in headers.items()},
-        timeout=model.timeout,
-        compression=model.compression,
-        certificate=model.certificate,
-        client_certificate=model.client_certificate,
-        client_key=model.client_key,
-        queue=model.queue,
-        max_per_second=model.max_per_second,
-        metrics=model.metrics.interval if model.metrics else None,
-    )
+def _filled(
+    written: Mapping[Any, object], path: Path, report: Report, environ: Mapping[str, str]
+) -> dict[Any, object]:
+    filled: dict[Any, object] = {}
+    for key, value in written.items():
+        here = (*path, key)
+        if isinstance(value, dict):
+            filled[key] = _filled(value, here, report, environ)
+        elif not isinstance(value, str):
+            filled[key] = value
+        elif wrong := list(_wrong(value, environ)):
+            for column, sentence in wrong:
+                report(here, sentence, column=column)
+        else:
+            filled[key] = _DOLLAR.sub(lambda found: environ[found["name"]] if found["name"] else "$", value)
+    return filled
 
 
-def wrong_with_otlp(found: Otlp) -> Iterator[tuple[str, str]]:
+def _wrong(text: str, environ: Mapping[str, str]) -> Iterator[tuple[int, str]]:
+    """Yield each place that cannot be filled in: its column, from 0, and a sentence."""
+    for found in _DOLLAR.finditer(text):
+        if found[0] == "$":
+            yield found.start(), LONE
+        elif (name := found["name"]) and name not in environ:
+            yield found.start(), f"the environment has no {name}; set it, for `check` as well as for `run`"
+
+
+def wrong_with_otlp(otlp: Otlp) -> Iterator[tuple[str, str]]:
     """Yield each key that conflicts with another one, with a sentence."""
-    given = [key for key in FILES if getattr(found, key) is not None]
-    if found.endpoint is not None:
-        scheme, _, rest = found.endpoint.rpartition("://")
-        if not scheme and found.protocol != "grpc":
+    given = [key for key in FILES if getattr(otlp, key) is not None]
+    if otlp.endpoint is not None:
+        scheme, _, rest = otlp.endpoint.rpartition("://")
+        if not scheme and otlp.protocol != "grpc":
             yield "endpoint", "over HTTP it is a URL, as http://HOST:4318; for gRPC add `protocol: grpc`"
-        if scheme and found.protocol == "grpc" and rest.partition("/")[2]:
+        if scheme and otlp.protocol == "grpc" and rest.partition("/")[2]:
             yield "endpoint", "gRPC takes no path: let it end with the port"
         if scheme == "http":
             for key in given:
@@ -65,37 +86,25 @@ def wrong_with_otlp(found: Otlp) -> Iterator[tuple[str, str]]:
 
 
 def export_of(
-    model: ExportModel,
-    probe: ProbeModel,
-    alternatives: tuple[Alternative, ...],
-    report: Report,
-    *,
-    short: bool,
+    model: ExportModel, probe: ProbeModel, alternatives: Alternatives, report: Report, *, short: bool
 ) -> Export:
     """Convert a probe's ``export``, one word if ``short``. Problems go to ``report``, by paths within it."""
     if probe.aggregate == "kernel":
         report((), f"the kernel keeps no events where it aggregates: {EVENTS}")
-    if why := _wrong_signal(model.signal, alternatives):
+    single = [str(target) for one in alternatives if not (target := one.attach.target).kind.is_joined]
+    if model.signal == "span" and single:  # a span has a beginning and an end
+        why = f"{listed(single)} is one moment: write log, or attach a call or a pair, which take time"
         report(() if short else ("as",), why)
     check_where(model.where, alternatives, report)
     for index, name in enumerate(model.attributes):
-        if why := _no_attribute(name, alternatives):
-            report(("attributes", index), why)
+        if sentence := _no_attribute(name, alternatives):
+            report(("attributes", index), sentence)
         elif name in model.attributes[:index]:
             report(("attributes", index), f"{quote(name)} is there already: keep one")
     return Export(model.signal, model.sample, model.max_per_second, model.where, tuple(model.attributes))
 
 
-def _wrong_signal(signal: str, alternatives: tuple[Alternative, ...]) -> str | None:
-    """Return why the signal does not suit: a span has a beginning and an end."""
-    targets = [one.attach.target for one in alternatives]
-    single = [str(target) for target in targets if not target.kind.is_joined]
-    if signal == "span" and single:
-        return f"{listed(single)} is one moment: write log, or attach a call or a pair, which take time"
-    return None
-
-
-def _no_attribute(name: str, alternatives: tuple[Alternative, ...]) -> str | None:
+def _no_attribute(name: str, alternatives: Alternatives) -> str | None:
     """Return why a field cannot be an attribute, if an alternative does not fetch it."""
     fetched = [one.fields.keys() - BUILT_IN for one in alternatives]
     without = [one for one, names in zip(alternatives, fetched, strict=True) if name not in names]

@@ -4,8 +4,9 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal
+from functools import partial
 from itertools import pairwise
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -49,63 +50,55 @@ PATTERNS: Mapping[str, str] = {
 }
 """A pattern to the names that it allows, in words."""
 
-_UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_BYTES: Mapping[str, int] = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _SIZE = r"^[0-9]{1,12} ?(B|KiB|MiB|GiB)?$"
 
 DURATION = r"^[0-9]{1,9} ?(ms|s|m|h|d)?$"
 
+_T = TypeVar("_T")
 
-def _shape(value: object) -> str | None:
-    """Return the tag of the short or long form that a value has. No configuration key equals a tag."""
-    shapes: dict[type, str] = {str: "<text>", dict: "<mapping>", list: "<list>"}
-    return shapes.get(type(value))
+_TAGS: Mapping[type, str] = {str: "<text>", dict: "<mapping>", list: "<list>"}
+"""The tags of a value's short and long forms. No configuration key equals a tag."""
 
 
 def shapes(sentence: str) -> Discriminator:
-    """Distinguish ``<text>``, ``<mapping>`` and ``<list>``; the sentence refuses any other value."""
-    return Discriminator(_shape, custom_error_type="shape", custom_error_message=sentence)
+    """Distinguish the forms in _TAGS; the sentence refuses any other value."""
+    return Discriminator(
+        lambda value: _TAGS.get(type(value)), custom_error_type="shape", custom_error_message=sentence
+    )
 
 
-def _grammar(parse: Callable[[str], object]) -> Callable[[str], str]:
-    """Return a validator that leaves the text unchanged, and keeps the column of a grammar error."""
+def _valid(parse: Callable[[_T], object]) -> AfterValidator:
+    """Return a validator that leaves the value unchanged, and keeps the column of a grammar error."""
 
-    def check(text: str) -> str:
+    def check(value: _T) -> _T:
         try:
-            parse(text)
+            parse(value)
         except GrammarError as error:
             details = {"sentence": error.message, "column": error.column}
             raise PydanticCustomError("grammar", "{sentence}", details) from None
-        return text
+        return value
 
-    return check
+    return AfterValidator(check)
 
 
 def _size(value: object) -> object:
-    if isinstance(value, str):
-        if not re.fullmatch(_SIZE, value):
-            raise ValueError(f"{quote(value)} is no size: write it as 512KiB, 1MiB or 2GiB")
-        number, unit = re.fullmatch(r"([0-9]+) ?(\w*)", value).groups()  # type: ignore[union-attr]
-        return int(number) * _UNITS[unit]
-    return value
+    if not isinstance(value, str):
+        return value
+    if not (found := re.fullmatch(_SIZE, value)):
+        raise ValueError(f"{quote(value)} is no size: write it as 512KiB, 1MiB or 2GiB")
+    unit = found[1] or ""
+    return int(value.removesuffix(unit)) * _BYTES[unit or "B"]
 
 
 def duration(value: object) -> object:
     """Convert a string such as ``15m`` to seconds, or raise ValueError. Return other values unchanged."""
-    if isinstance(value, str):
-        if not re.fullmatch(DURATION, value):
-            raise ValueError(f"{quote(value)} is no duration: write it as 500ms, 90s, 15m or 1h")
-        number, unit = re.fullmatch(r"([0-9]+) ?(\w*)", value).groups()  # type: ignore[union-attr]
-        return float(int(number) * SECONDS[unit or "s"])
-    return value
-
-
-def _where(text: str) -> object:
-    return parse_filter(text, fractions=True)
-
-
-def _returns(value: str) -> str:
-    return_type(value)
-    return value
+    if not isinstance(value, str):
+        return value
+    if not (found := re.fullmatch(DURATION, value)):
+        raise ValueError(f"{quote(value)} is no duration: write it as 500ms, 90s, 15m or 1h")
+    unit = found[1] or ""
+    return float(int(value.removesuffix(unit)) * SECONDS[unit or "s"])
 
 
 def _line(value: str) -> str:
@@ -120,8 +113,7 @@ def _decoder(value: str | dict[str, Any], info: ValidationInfo) -> str | dict[st
         raise ValueError("a decoder with options is a mapping of one key: {NAME: OPTIONS}")
     name, options = (value, None) if isinstance(value, str) else next(iter(value.items()))
     if name not in decoders:
-        unknown = f"there is no decoder {quote(name)}{nearest(name, decoders)}"
-        raise ValueError(unknown)
+        raise ValueError(f"there is no decoder {quote(name)}{nearest(name, decoders)}")
     decoders[name](options)
     return value
 
@@ -143,7 +135,6 @@ def no_items() -> list[Any]:
 
 Finite: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 Count: TypeAlias = Annotated[int, Field(ge=1, le=MAX_BUCKETS)]
-SourceName: TypeAlias = Literal["auto", "binary", "text"]
 Size: TypeAlias = Annotated[
     int,
     BeforeValidator(_size),
@@ -157,19 +148,17 @@ Duration: TypeAlias = Annotated[
     WithJsonSchema({"type": ["number", "string"], "pattern": DURATION, "examples": ["15m"]}),
 ]
 Help: TypeAlias = Annotated[str, Field(max_length=1000), AfterValidator(_line)]
-Filter: TypeAlias = Annotated[str, AfterValidator(_grammar(_where))]
-Where: TypeAlias = Annotated[str, AfterValidator(_grammar(_where)), Field(examples=["return > 0"])]
+Filter: TypeAlias = Annotated[str, _valid(partial(parse_filter, fractions=True))]
+Where: TypeAlias = Annotated[Filter, Field(examples=["return > 0"])]
 Definition: TypeAlias = Annotated[
-    str,
-    AfterValidator(_grammar(parse_definition)),
-    Field(examples=["r:myopen do_sys_openat2 rval=$retval"]),
+    str, _valid(parse_definition), Field(examples=["r:myopen do_sys_openat2 rval=$retval"])
 ]
 To: TypeAlias = Annotated[
     str,
-    AfterValidator(_grammar(parse_target)),
+    _valid(parse_target),
     Field(examples=["kprobe:tcp_retransmit_skb", "tracepoint:sched:sched_process_exec"]),
 ]
-Returns: TypeAlias = Annotated[str, AfterValidator(_returns), Field(examples=["int", "long"])]
+Returns: TypeAlias = Annotated[str, _valid(return_type), Field(examples=["int", "long"])]
 Fetch: TypeAlias = dict[Annotated[str, Field(pattern=FETCH_NAME)], str]
 Name: TypeAlias = Annotated[str, Field(pattern=METRIC_NAME)]
 
@@ -181,9 +170,9 @@ class LimitModel(Strict):
     """Firings a second, those that a filter turns away included."""
 
 
+_None: TypeAlias = Annotated[Literal["none"], Tag("<text>")]
 Limit: TypeAlias = Annotated[
-    Annotated[Literal["none"], Tag("<text>")] | Annotated[LimitModel, Tag("<mapping>")],
-    shapes("a limit is {hits_per_second: NUMBER}, or none"),
+    _None | Annotated[LimitModel, Tag("<mapping>")], shapes("a limit is {hits_per_second: NUMBER}, or none")
 ]
 
 
@@ -225,8 +214,10 @@ class BucketRule(Strict):
         return self
 
 
-def bounds(buckets: list[float] | BucketRule) -> tuple[float, ...]:
+def bounds(buckets: list[float] | BucketRule | Literal["none"]) -> tuple[float, ...]:
     """Return the upper bounds that ``buckets`` describes. Raises ValueError if they do not rise."""
+    if isinstance(buckets, str):
+        return ()
     if isinstance(buckets, list):
         found = tuple(map(float, buckets))
     elif rule := buckets.linear:
@@ -246,27 +237,18 @@ def bounds(buckets: list[float] | BucketRule) -> tuple[float, ...]:
     return found
 
 
-def _rising(
-    buckets: list[float] | BucketRule | Literal["none"],
-) -> list[float] | BucketRule | Literal["none"]:
-    if buckets != "none":
-        bounds(buckets)
-    return buckets
-
+_Bounds: TypeAlias = Annotated[list[Finite], Field(max_length=MAX_BUCKETS), Tag("<list>")]
+_Rule: TypeAlias = Annotated[BucketRule, Tag("<mapping>")]
 
 Buckets: TypeAlias = Annotated[
-    Annotated[list[Finite], Field(max_length=MAX_BUCKETS), Tag("<list>")]
-    | Annotated[BucketRule, Tag("<mapping>")],
+    _Bounds | _Rule,
     shapes("buckets are a list of numbers, or a rule: {exp2: {min: 1e-6, count: 20}}"),
-    AfterValidator(_rising),
+    _valid(bounds),
 ]
-
 BuiltInBuckets: TypeAlias = Annotated[
-    Annotated[Literal["none"], Tag("<text>")]
-    | Annotated[list[Finite], Field(max_length=MAX_BUCKETS), Tag("<list>")]
-    | Annotated[BucketRule, Tag("<mapping>")],
+    _None | _Bounds | _Rule,
     shapes("buckets are a list of numbers, a rule: {exp2: {min: 1e-6, count: 20}}, or none"),
-    AfterValidator(_rising),
+    _valid(bounds),
 ]
 
 _Named: TypeAlias = Annotated[str, AfterValidator(_decoder), Tag("<text>")]

@@ -1,4 +1,7 @@
-"""Configuration files on disk: finds the files of a path, checks who may write them, reads them."""
+"""Configuration files on disk: finds the files of a path, and reads them.
+
+A file that an untrusted user may change, and so control what root does, is refused.
+"""
 
 import os
 import stat
@@ -24,12 +27,12 @@ def expand(path: Path) -> list[Path]:
     Raises Unusable.
     """
     try:
-        status = path.stat()
-        if not stat.S_ISDIR(status.st_mode):
+        if not stat.S_ISDIR(path.stat().st_mode):
             return [path]
         # A ConfigMap's directory in a pod has mode 0777, but is mounted read-only.
         read_only = bool(os.statvfs(path).f_flag & os.ST_RDONLY)
-        _refuse(who_may_change(path, "directory", read_only=read_only))
+        if (who := who_may_change(path, "directory", read_only=read_only)) is not None:
+            raise Unusable(who)
         files = sorted(path.iterdir())
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise Unusable(cannot_be_read(error)) from None
@@ -45,8 +48,8 @@ def read(path: Path) -> bytes:
         with open_regular(path) as file:
             # The packaged file is exempt: a user who can write it can write this code as well, for
             # example if root runs a checkout that was made under a user's umask.
-            if path != DEFAULT:
-                _refuse(who_may_change(file.fileno()))
+            if path != DEFAULT and (who := who_may_change(file.fileno())) is not None:
+                raise Unusable(who)
             content = file.read(MAX_BYTES + 1)
     except NotRegularError as error:
         raise Unusable(f"{error}: a configuration is read from a file on disk") from None
@@ -55,9 +58,3 @@ def read(path: Path) -> bytes:
     if len(content) > MAX_BYTES:
         raise Unusable(f"is larger than {MAX_BYTES >> 20} MiB: no configuration needs so much")
     return content
-
-
-def _refuse(who: str | None) -> None:
-    """Raise Unusable if an untrusted user may change the file, and so control what root does."""
-    if who is not None:
-        raise Unusable(who)

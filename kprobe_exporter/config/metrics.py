@@ -1,32 +1,34 @@
 """One metric of a probe: defaults filled in, and checked against the fields of the probe's events."""
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kprobe_exporter.config.fields import bounds
 from kprobe_exporter.config.names import wrong_with_label, wrong_with_metric
 from kprobe_exporter.config.schema import LabelModel, MetricModel, ProbeModel
-from kprobe_exporter.config.sites import Alternative, Report, odd_duration
-from kprobe_exporter.config.values import DURATION_BUCKETS, RETURN_BUCKETS, Decode, Label, Metric, MetricKind
+from kprobe_exporter.config.sites import Alternatives, odd_duration
+from kprobe_exporter.config.values import DURATION_BUCKETS, RETURN_BUCKETS, Decode, Label, Metric
 from kprobe_exporter.config.wording import Path, listed, quote
+from kprobe_exporter.config.yaml_source import Report
 from kprobe_exporter.grammar.condition import And, Comparison, Filter, Or
 from kprobe_exporter.grammar.evaluate import check_fields
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.model.values import OF_THREAD
 
-MEASURED = (
-    "a duration is measured, and each one would be a series of its own: make it the `value` of a histogram"
-)
+SHORT = frozenset({"u16", "s16", "x16"})
+
+_MEMBER = re.compile(r"\+\w+\((?P<base>.+)\):(?P<type>\w+)(\[\d+\])?")
 
 
-def return_buckets(probe: ProbeModel, alternatives: tuple[Alternative, ...] = ()) -> tuple[float, ...]:
+def return_buckets(probe: ProbeModel, alternatives: Alternatives = ()) -> tuple[float, ...]:
     """Return the bounds of the probe's built-in histogram of return values.
 
     Empty for no histogram, as where the filters of all alternatives let only errors or 0 through.
     """
     if probe.return_buckets is not None:
-        return () if probe.return_buckets == "none" else bounds(probe.return_buckets)
+        return bounds(probe.return_buckets)
     filters = [one.attach.filter for one in alternatives]
     errors = [text is not None and _is_at_most_0(parse_filter(text, fractions=True)) for text in filters]
     return () if errors and all(errors) else RETURN_BUCKETS
@@ -38,7 +40,7 @@ def duration_buckets(probe: ProbeModel, metrics: Iterable[Metric] = ()) -> tuple
     Empty for no histogram, as where one of ``metrics`` is a histogram of the duration already.
     """
     if probe.duration_buckets is not None:
-        return () if probe.duration_buckets == "none" else bounds(probe.duration_buckets)
+        return bounds(probe.duration_buckets)
     own = any(metric.kind == "histogram" and metric.value == "duration" for metric in metrics)
     return () if own else DURATION_BUCKETS
 
@@ -55,35 +57,28 @@ def _is_at_most_0(passing: Filter) -> bool:
     return False
 
 
-def write_out(
-    model: MetricModel, probe: ProbeModel, alternatives: tuple[Alternative, ...], report: Report
-) -> Metric:
-    """Return a metric with all its defaults. Problems go to ``report``, by paths within the metric."""
-    return _Written(model, probe, alternatives, report).metric()
+def labels_of(model: MetricModel) -> Iterator[tuple[str, LabelModel, Path, Path]]:
+    """Yield each label's name, what it shows, and the paths of the label and of its field in the metric."""
+    if isinstance(model.labels, list):
+        for index, name in enumerate(model.labels):
+            yield name, LabelModel(field=name), ("labels", index), ("labels", index)
+        return
+    for name, label in model.labels.items():
+        path = ("labels", name)
+        if isinstance(label, str):
+            yield name, LabelModel(field=label), path, path
+        else:
+            yield name, label, path, (*path, "field")
 
 
-def _kind_and_name(model: MetricModel) -> tuple[MetricKind, str]:
-    if model.counter is not None:
-        return "counter", model.counter
-    if model.histogram is not None:
-        return "histogram", model.histogram
-    assert model.gauge is not None  # the model has exactly one
-    return "gauge", model.gauge
-
-
-class _Written:
-    """Builds one metric."""
+class MetricBuilder:
+    """Builds one metric with all its defaults. Problems go to ``report``, by paths within the metric."""
 
     def __init__(
-        self,
-        model: MetricModel,
-        probe: ProbeModel,
-        alternatives: tuple[Alternative, ...],
-        report: Report,
+        self, model: MetricModel, probe: ProbeModel, alternatives: Alternatives, report: Report
     ) -> None:
-        self.model, self.probe, self.report = model, probe, report
-        self.alternatives = alternatives
-        self.kind, self.name = _kind_and_name(model)
+        self.model, self.probe, self.alternatives, self.report = model, probe, alternatives, report
+        [(self.kind, self.name)] = model.given.items()
 
     def metric(self) -> Metric:
         """Check the model and return the metric."""
@@ -92,33 +87,31 @@ class _Written:
         self._check_value()
         self._check_scale()
         check_where(self.model.where, self.alternatives, self.report)
-        labels = sorted(self._labels(), key=lambda label: label.name)
         about = self.name.removesuffix("_total").replace("_", " ")
-        help_ = self.model.help or f"{about[:1].upper()}{about[1:]}, from kernel events."
-        return Metric(
+        metric = Metric(
             kind=self.kind,
             name=self.name,
-            help=help_,
+            help=self.model.help or f"{about[:1].upper()}{about[1:]}, from kernel events.",
             value=self.model.value,
-            labels=tuple(labels),
+            labels=tuple(sorted(self._labels(), key=lambda label: label.name)),
             buckets=self._buckets(),
             where=self.model.where,
             scale=1.0 if self.model.scale is None else self.model.scale,
         )
+        self._hint_at_ports(metric)
+        return metric
 
     def _check_value(self) -> None:
-        path = ("value",)
-        if self.model.value is not None:
-            self._check_field(self.model.value, path, number=True)
-            pointers = [
-                str(one.attach.target)
-                for one in self.alternatives
-                if one.attach.returns and one.attach.returns.pointer
-            ]
-            if self.model.value == "return" and pointers:
-                self.report(path, f"{listed(pointers)} returns a pointer, which measures nothing")
-        elif self.kind != "counter":
-            self.report(path, f"a {self.kind} needs `value`: the field whose number it takes")
+        value, path = self.model.value, ("value",)
+        if value is None:
+            if self.kind != "counter":
+                self.report(path, f"a {self.kind} needs `value`: the field whose number it takes")
+            return
+        self._check_field(value, path, number=True)
+        attached = [one.attach for one in self.alternatives]
+        pointers = [str(one.target) for one in attached if one.returns and one.returns.pointer]
+        if value == "return" and pointers:
+            self.report(path, f"{listed(pointers)} returns a pointer, which measures nothing")
 
     def _check_scale(self) -> None:
         if self.model.scale is None:
@@ -140,45 +133,48 @@ class _Written:
         return (return_buckets(self.probe) if self.model.value == "return" else ()) or RETURN_BUCKETS
 
     def _labels(self) -> Iterator[Label]:
-        written = self.model.labels
-        if isinstance(written, list):
-            for index, name in enumerate(written):
-                path = ("labels", index)
-                if name in written[:index]:
-                    self.report(path, f"the label {name!r} is there already: keep one")
-                else:
-                    yield self._label(name, name, path)
-        else:
-            for name, value in written.items():
-                yield self._label(name, value, ("labels", name))
-
-    def _label(self, name: str, value: str | LabelModel, path: Path) -> Label:
-        for sentence in wrong_with_label(name):
-            self.report(path, sentence, at_key=True)
-        if isinstance(value, str):
-            self._check_field(value, path, label=True)
-            return Label(name, value)
-        steps = tuple(_decoding(value.decode))
-        of_thread = [step.name for step in steps if step.name in OF_THREAD]
-        self._check_field(value.field, (*path, "field"), label=True, number=bool(of_thread))
-        if of_thread and steps[0].name not in OF_THREAD:
-            sentence = f"{of_thread[0]} takes a thread's id: let it be the first, with field: tid"
-            self.report((*path, "decode"), sentence)
-        return Label(name, value.field, steps)
+        names: set[str] = set()
+        for name, label, path, field_path in labels_of(self.model):
+            if name in names:
+                self.report(path, f"the label {name!r} is there already: keep one")
+                continue
+            names.add(name)
+            for sentence in wrong_with_label(name):
+                self.report(path, sentence, at_key=True)
+            steps = tuple(_decoding(label.decode))
+            of_thread = [step.name for step in steps if step.name in OF_THREAD]
+            self._check_field(label.field, field_path, label=True, number=bool(of_thread))
+            if of_thread and steps[0].name not in OF_THREAD:
+                sentence = f"{of_thread[0]} takes a thread's id: let it be the first, with field: tid"
+                self.report((*path, "decode"), sentence)
+            yield Label(name, label.field, steps)
 
     def _check_field(self, name: str, path: Path, *, number: bool = False, label: bool = False) -> None:
         """Refuse a field that in some alternative is missing, no ``number``, or not usable as a ``label``."""
         if sentence := _missing(name, self.alternatives):
             self.report(path, sentence)
         elif label and name == "duration":
-            self.report(path, MEASURED)
-        elif number and (
-            text := [str(one.attach.target) for one in self.alternatives if _is_text(one, name)]
-        ):
+            sentence = "a duration is measured, and each one would be a series of its own"
+            self.report(path, f"{sentence}: make it the `value` of a histogram")
+        elif number and (text := _where_it_is_text(name, self.alternatives)):
             self.report(path, f"{quote(name)} is text at {listed(text)}: this needs a number")
 
+    def _hint_at_ports(self, metric: Metric) -> None:
+        """Warn of a plain 16-bit label from the structure that holds an address: it is in network order."""
+        addresses = [label.field for label in metric.labels if "ip" in [step.name for step in label.decode]]
+        beside: set[str] = set()
+        for part in (part for one in self.alternatives for part in one.attach.single):
+            parsed = {name: _MEMBER.fullmatch(text.replace(" ", "")) for name, text in part.fetch.items()}
+            members = {name: found for name, found in parsed.items() if found}
+            bases = {members[name]["base"] for name in addresses if name in members}
+            short = {name: found for name, found in members.items() if found["type"] in SHORT}
+            beside |= {name for name, found in short.items() if found["base"] in bases}
+        for field in sorted({label.field for label in metric.labels if not label.decode} & beside):
+            what = f"{quote(field)} has 16 bits and lies beside an address: if it is a port"
+            self.report.warn(("labels",), f"{what}, it is in network order: {{field: {field}, decode: port}}")
 
-def check_where(where: str | None, alternatives: tuple[Alternative, ...], report: Report) -> None:
+
+def check_where(where: str | None, alternatives: Alternatives, report: Report) -> None:
     """Check the filter ``where``, which the agent evaluates, against the fields of every alternative."""
     if where is None:
         return
@@ -189,7 +185,7 @@ def check_where(where: str | None, alternatives: tuple[Alternative, ...], report
             report.warn(("where",), odd, column=part.column)
 
 
-def _uncomparable(part: Comparison, alternatives: tuple[Alternative, ...]) -> str | None:
+def _uncomparable(part: Comparison, alternatives: Alternatives) -> str | None:
     """Return why a comparison cannot be made with its field in an alternative."""
     for one in alternatives:
         known = one.fields[part.name]
@@ -199,7 +195,7 @@ def _uncomparable(part: Comparison, alternatives: tuple[Alternative, ...]) -> st
     return None
 
 
-def _missing(name: str, alternatives: tuple[Alternative, ...]) -> str | None:
+def _missing(name: str, alternatives: Alternatives) -> str | None:
     """Return the sentence for a missing field, if an alternative does not yield it."""
     without = [str(one.attach.target) for one in alternatives if name not in one.fields]
     if not without:
@@ -211,14 +207,12 @@ def _missing(name: str, alternatives: tuple[Alternative, ...]) -> str | None:
     return f"there is no field {quote(name)} at {listed(without)}{hint}"
 
 
-def _is_text(one: Alternative, name: str) -> bool:
-    known = one.fields[name]
-    return known is not None and (known.is_string or known.kind == "other")
+def _where_it_is_text(name: str, alternatives: Alternatives) -> list[str]:
+    types = [(str(one.attach.target), one.fields[name]) for one in alternatives]
+    return [target for target, type_ in types if type_ and (type_.is_string or type_.kind == "other")]
 
 
-def _decoding(
-    written: str | dict[str, Any] | list[str | dict[str, Any]] | None,
-) -> Iterator[Decode]:
+def _decoding(written: str | dict[str, Any] | list[str | dict[str, Any]] | None) -> Iterator[Decode]:
     for step in written if isinstance(written, list) else [written]:
         if isinstance(step, str):
             yield Decode(step)

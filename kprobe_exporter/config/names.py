@@ -23,9 +23,7 @@ _BASE = {unit: base for base, others in _BASE_UNITS.items() for unit in [base, *
 _PREFIX = re.compile(
     "pico|nano|micro|milli|centi|deci|deca|hecto|kilo|kibi|mega|mibi|giga|gibi|tera|tebi|peta|pebi"
 )
-_ABBREVIATIONS = frozenset(
-    {"s", "ms", "us", "ns", "sec", "m", "h", "d"} | {"b", "kb", "mb", "gb", "tb", "pb"}
-)
+_ABBREVIATIONS = frozenset("s ms us ns sec m h d b kb mb gb tb pb".split())
 _KINDS = ("counter", "gauge", "summary", "histogram", "gauge_histogram")
 _CAMEL_CASE = re.compile("[a-z][A-Z]")
 
@@ -115,7 +113,11 @@ class MetricNames:
             return f"names that begin with {OWN_PREFIX} are the exporter's own: choose another"
         if metric.name in self._metrics:
             first, there = self._metrics[metric.name]
-            if differ := list(_differences(first, metric)):
+            compared = ("kind", "help", "buckets")
+            differ = [what for what in compared if getattr(first, what) != getattr(metric, what)]
+            if [label.name for label in first.labels] != [label.name for label in metric.labels]:
+                differ.append("labels")
+            if differ:
                 return f"it shares its name with {there}, but differs in {' and '.join(differ)}"
             return None
         names = _series(metric.kind, metric.name)
@@ -125,11 +127,3 @@ class MetricNames:
         self._metrics[metric.name] = metric, where
         self._series |= dict.fromkeys(names, f"{metric.kind} {metric.name} of {where}")
         return None
-
-
-def _differences(one: Metric, other: Metric) -> Iterator[str]:
-    for what in ("kind", "help", "buckets"):
-        if getattr(one, what) != getattr(other, what):
-            yield what
-    if [label.name for label in one.labels] != [label.name for label in other.labels]:
-        yield "labels"

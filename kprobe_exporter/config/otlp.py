@@ -4,15 +4,11 @@ A value in `otlp` may be a secret from the environment, so no sentence here quot
 """
 
 import re
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, Tag, WithJsonSchema
-from pydantic.config import ConfigDict
 
 from kprobe_exporter.config.fields import DURATION, HEADER_NAME, Strict, Where, duration, no_items, shapes
-
-MAX_ATTRIBUTES = 64
-MAX_HEADERS = 64
 
 _ENDPOINT = re.compile(
     r"(?P<scheme>https?://)?(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?"
@@ -61,12 +57,14 @@ def _header(text: str) -> str:
     return text
 
 
-def _once(headers: dict[str, str]) -> dict[str, str]:
-    names = [name.lower() for name in headers]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"the header {name} is there twice, case makes no difference: keep one")
-    return headers
+def _lower_case(headers: dict[str, str]) -> dict[str, str]:
+    """Return the headers with their names in lower case, as gRPC requires. Two must not become one."""
+    lower: dict[str, str] = {}
+    for name, value in headers.items():
+        if name.lower() in lower:
+            raise ValueError(f"the header {name.lower()} is there twice, case makes no difference: keep one")
+        lower[name.lower()] = value
+    return lower
 
 
 def _or_variable(**schema: object) -> WithJsonSchema:
@@ -87,21 +85,19 @@ Headers: TypeAlias = Annotated[
         Annotated[str, Field(pattern=HEADER_NAME), AfterValidator(_header_name)],
         Annotated[str, Field(max_length=8192), AfterValidator(_header)],
     ],
-    Field(max_length=MAX_HEADERS, examples=[{"authorization": "Bearer ${OTLP_TOKEN}"}]),
-    AfterValidator(_once),
+    Field(max_length=64, examples=[{"authorization": "Bearer ${OTLP_TOKEN}"}]),
+    AfterValidator(_lower_case),
 ]
 File: TypeAlias = Annotated[str, Field(min_length=1, max_length=4095)]
 Rate: TypeAlias = Annotated[float, Field(gt=0, le=1e6)]
 
-_DURATION: dict[str, Any] = {"type": ["number", "string"], "pattern": DURATION, "examples": ["10s"]}
+_DURATION = _or_variable(type=["number", "string"], pattern=DURATION, examples=["10s"])
 
 
 class PushModel(Strict):
     """Pushing the metrics of the probes and of the agent as well."""
 
-    interval: Annotated[
-        float, BeforeValidator(_seconds), Field(ge=1, le=86400), _or_variable(**_DURATION)
-    ] = 60.0
+    interval: Annotated[float, BeforeValidator(_seconds), Field(ge=1, le=86400), _DURATION] = 60.0
     """The time from one push to the next, as `60s`."""
 
 
@@ -118,9 +114,7 @@ class OtlpModel(Strict):
     """`http/protobuf` or `grpc`."""
     headers: Headers | None = None
     """NAME to value, sent with every request, as `authorization: "Bearer ${OTLP_TOKEN}"`."""
-    timeout: (
-        Annotated[float, BeforeValidator(_seconds), Field(gt=0, le=3600), _or_variable(**_DURATION)] | None
-    ) = None
+    timeout: Annotated[float, BeforeValidator(_seconds), Field(gt=0, le=3600), _DURATION] | None = None
     """How long a request may take as a whole, with its repetitions, as `10s`."""
     compression: Compression | None = None
     """`gzip` or `none`."""
@@ -141,8 +135,6 @@ class OtlpModel(Strict):
 class ExportModel(Strict):
     """Single events of the probe, as OpenTelemetry's log records or spans."""
 
-    model_config = ConfigDict(serialize_by_alias=True)
-
     # `as` is a keyword of Python.
     signal: Signal = Field(alias="as")
     """`log` for a single moment; `span` for what takes time, a call or a pair."""
@@ -152,7 +144,7 @@ class ExportModel(Strict):
     """The most that are sent per second."""
     where: Where | None = None
     """A filter on the probe's fields, evaluated in the agent, for the export alone."""
-    attributes: Annotated[list[str], Field(max_length=MAX_ATTRIBUTES)] = Field(default_factory=no_items)
+    attributes: Annotated[list[str], Field(max_length=64)] = Field(default_factory=no_items)
     """Names of `fetch` that are sent although they are pointers."""
 
 

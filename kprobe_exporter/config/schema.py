@@ -30,7 +30,6 @@ from kprobe_exporter.config.fields import (
     Name,
     Returns,
     Size,
-    SourceName,
     Strict,
     To,
     Where,
@@ -38,7 +37,7 @@ from kprobe_exporter.config.fields import (
     shapes,
 )
 from kprobe_exporter.config.otlp import Exported, OtlpModel
-from kprobe_exporter.config.values import Aggregate
+from kprobe_exporter.config.values import METRIC_KINDS, Aggregate, MetricKind, SourceName
 
 MAX_LABELS = 32
 
@@ -66,9 +65,7 @@ Labels: TypeAlias = Annotated[
 class MetricModel(Strict):
     """A metric that a probe feeds: `counter`, `histogram` or `gauge` gives its kind and name."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"oneOf": [{"required": [k]} for k in ("counter", "histogram", "gauge")]}
-    )
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": [kind]} for kind in METRIC_KINDS]})
 
     counter: Name | None = None
     """The name of a counter, which ends in `_total`; the namespace is put before it."""
@@ -85,20 +82,23 @@ class MetricModel(Strict):
     where: Where | None = None
     """A filter on the probe's fields, evaluated in the agent, for this metric alone."""
     labels: Labels = Field(
-        default_factory=dict,
-        examples=[["comm"], {"errno": {"field": "return", "decode": "errno"}}],
+        default_factory=dict, examples=[["comm"], {"errno": {"field": "return", "decode": "errno"}}]
     )
     """NAME to field or to `{field, decode}`; `[comm]` is short for `{comm: comm}`."""
     buckets: Buckets | None = None
     """A histogram's upper bounds, rising, without +Inf."""
 
+    @property
+    def given(self) -> dict[MetricKind, str]:
+        """The kinds that are given, exactly one in a valid model, with the metric's name."""
+        return {kind: name for kind in METRIC_KINDS if (name := getattr(self, kind)) is not None}
+
     @model_validator(mode="after")
     def _kind(self) -> "MetricModel":
-        given = [k for k in ("counter", "histogram", "gauge") if getattr(self, k) is not None]
-        if len(given) != 1:
+        if len(self.given) != 1:
             raise ValueError(
                 "a metric has exactly one of `counter`, `histogram` and `gauge`, with its name;"
-                f" here {'are ' + ' and '.join(given) if given else 'is none'}"
+                f" here {'are ' + ' and '.join(self.given) if self.given else 'is none'}"
             )
         return self
 
@@ -118,24 +118,20 @@ class HalfModel(Strict):
 
 _To: TypeAlias = Annotated[To, Tag("<text>")]
 _Half: TypeAlias = Annotated[HalfModel, Tag("<mapping>")]
-_Halves: TypeAlias = list[
-    Annotated[_To | _Half, shapes("an event of a pair is a text as kprobe:vfs_read, or {to: …}")]
-]
 _HALF = "an event of a pair is a text as kprobe:vfs_read, or {to: …}"
+_Event: TypeAlias = Annotated[_To | _Half, shapes(_HALF)]
 
 
 class PairModel(Strict):
     """Two events as one, with the time between them."""
 
-    model_config = ConfigDict(serialize_by_alias=True)
-
     # `from` is a keyword of Python.
     begin: Annotated[
-        _To | _Half | Annotated[_Halves, Field(min_length=1, max_length=8), Tag("<list>")],
+        _To | _Half | Annotated[list[_Event], Field(min_length=1, max_length=8), Tag("<list>")],
         shapes(f"{_HALF}, or a list of these"),
     ] = Field(alias="from")
     """The event that begins it; with a list, each of them does."""
-    to: Annotated[_To | _Half, shapes(_HALF)]
+    to: _Event
     """The event that ends it."""
     key: Annotated[
         Annotated[str, Tag("<text>")]
@@ -171,11 +167,11 @@ class AttachModel(Strict):
 
 
 _Alternative: TypeAlias = Annotated[AttachModel, Tag("<mapping>")]
-_Alternatives: TypeAlias = list[
-    Annotated[_To | _Alternative, shapes("an alternative is a text as kprobe:vfs_read, {to: …} or {pair: …}")]
+_Listed: TypeAlias = Annotated[
+    _To | _Alternative, shapes("an alternative is a text as kprobe:vfs_read, {to: …} or {pair: …}")
 ]
 Attachment: TypeAlias = Annotated[
-    _To | _Alternative | Annotated[_Alternatives, Field(min_length=1, max_length=32), Tag("<list>")],
+    _To | _Alternative | Annotated[list[_Listed], Field(min_length=1, max_length=32), Tag("<list>")],
     shapes("attach is a text as kprobe:vfs_read, {to: …}, {pair: …}, or a list of these"),
 ]
 
@@ -273,27 +269,16 @@ class Document(Strict):
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a configuration file, for editors and linters."""
+    metric = {
+        "counter": "open_errors_total",
+        "help": "Calls of open that failed.",
+        "labels": {"errno": {"field": "return", "decode": "errno"}},
+    }
+    probe = {"name": "open", "attach": "kretprobe:do_sys_openat2", "filter": "return < 0"}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **Document.model_json_schema(by_alias=True, schema_generator=_Described),
-        "examples": [
-            {
-                "probes": [
-                    {
-                        "name": "open",
-                        "attach": "kretprobe:do_sys_openat2",
-                        "filter": "return < 0",
-                        "metrics": [
-                            {
-                                "counter": "open_errors_total",
-                                "help": "Calls of open that failed.",
-                                "labels": {"errno": {"field": "return", "decode": "errno"}},
-                            }
-                        ],
-                    }
-                ]
-            }
-        ],
+        "examples": [{"probes": [{**probe, "metrics": [metric]}]}],
     }
 
 
@@ -306,18 +291,11 @@ class _Described(GenerateJsonSchema):
     def model_schema(self, schema: ModelSchema) -> JsonSchemaValue:
         found = super().model_schema(schema)
         model: type[BaseModel] = schema["cls"]
-        for name, text in _docstrings(model).items():
-            found["properties"][model.model_fields[name].alias or name]["description"] = text
+        (definition,) = ast.parse(inspect.getsource(model)).body
+        assert isinstance(definition, ast.ClassDef)
+        for pair in pairwise(definition.body):
+            match pair:
+                case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                    key = model.model_fields[name].alias or name
+                    found["properties"][key]["description"] = inspect.cleandoc(text)
         return found
-
-
-def _docstrings(model: type) -> dict[str, str]:
-    """Return the docstrings below the fields of a model, by the fields' names."""
-    (definition,) = ast.parse(inspect.getsource(model)).body
-    assert isinstance(definition, ast.ClassDef)
-    found = {}
-    for pair in pairwise(definition.body):
-        match pair:
-            case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):
-                found[name] = inspect.cleandoc(text)
-    return found

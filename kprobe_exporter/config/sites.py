@@ -3,13 +3,14 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.config.schema import AttachModel, HalfModel, ProbeModel
 from kprobe_exporter.config.values import Attach, return_type
 from kprobe_exporter.config.wording import Path, quote
+from kprobe_exporter.config.yaml_source import Report
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.condition import Comparison, Filter, split_filter
+from kprobe_exporter.grammar.condition import Comparison, split_filter
 from kprobe_exporter.grammar.evaluate import (
     COMMON_FIELDS,
     FLOAT,
@@ -40,14 +41,14 @@ MAX_FETCH = 64
 
 _ARGUMENT = re.compile(r"\$arg[1-9]\d?(?!\w)")
 
-
-class Report(Protocol):
-    """Reports a problem: its path within the probe, and a message."""
-
-    def __call__(self, path: Path, message: str, *, column: int = 0, at_key: bool = False) -> None: ...
-
-    def warn(self, path: Path, message: str, *, column: int = 0) -> None:
-        """Report a warning, which does not make the configuration invalid."""
+_NOT_IN_THE_KERNEL: Mapping[str, str] = {
+    "duration": "there is no 'duration' here: only a call or a pair takes time",
+    **dict.fromkeys(("tid", "pid"), "the kernel's filter has no {!r}: common_pid is the thread's id"),
+    **dict.fromkeys(
+        ("caller", "symbol"), "the kernel's filter has no {!r}: use it in a metric's `where`, or as a label"
+    ),
+}
+"""Built-in fields that the kernel's filter lacks, each with the sentence that refuses it."""
 
 
 class Alternative(NamedTuple):
@@ -60,33 +61,36 @@ class Alternative(NamedTuple):
     fields: Mapping[str, FieldType | None]
 
 
-class AlternativeBuilder:
-    """Builds the alternative of one attach target: a single event, or a call with its entry and return."""
+Alternatives: TypeAlias = tuple[Alternative, ...]
+"""Those of one probe, in order."""
 
-    def __init__(
-        self,
-        probe: ProbeModel,
-        target: Target,
-        own: AttachModel | HalfModel,
-        path: Path,
-        report: Report,
-        written: Mapping[str, Path] | None = None,
-    ) -> None:
-        """``written`` gives the paths of keys that neither ``own`` nor the probe itself holds."""
-        self.probe, self.target, self.own = probe, target, own
-        self.path, self.report, self.written = path, report, written or {}
+
+PLACES: Mapping[str, Path] = {"fetch": ("fetch",), "filter": ("filter",), "returns": ("returns",)}
+"""The paths within a probe of the keys that an alternative may replace by its own."""
+
+
+def in_force(
+    probe: ProbeModel, own: AttachModel | HalfModel, path: Path, places: Mapping[str, Path] = PLACES
+) -> tuple[ProbeModel, Mapping[str, Path]]:
+    """Return the probe with its keys replaced by an alternative's, and the paths of the keys in force.
+
+    A key that is null replaces the probe's as well, so an alternative can drop the probe's filter.
+    """
+    keys = own.model_fields_set & PLACES.keys()
+    replaced = probe.model_copy(update={key: getattr(own, key) for key in keys})
+    return replaced, {**places, **{key: (*path, key) for key in keys}}
+
+
+class AlternativeBuilder:
+    """Builds the alternative of one attach target: a single event, or a call with its entry and return.
+
+    ``probe`` has the keys in force, and ``places`` their paths.
+    """
+
+    def __init__(self, probe: ProbeModel, target: Target, places: Mapping[str, Path], report: Report) -> None:
+        self.probe, self.target, self.places, self.report = probe, target, places, report
         self.fetch = probe.fetch or {}
-        self.filter = probe.filter
-        returns = probe.returns
-        # A key that is null replaces the probe's as well, so an alternative can drop the probe's filter.
-        if "fetch" in own.model_fields_set:
-            self.fetch = own.fetch or {}
-        if "filter" in own.model_fields_set:
-            self.filter = own.filter
-        if "returns" in own.model_fields_set:
-            returns = own.returns
-        self.guessed = returns is None
-        self.returns = self._returns(returns)
+        self.returns = self._returns(probe.returns)
         self.fields: dict[str, FieldType | None] = {**_COMMON}
         self.compared: dict[str, FieldType] = {}  # the filter's fields whose types are known here
         self._own_fields()
@@ -95,9 +99,9 @@ class AlternativeBuilder:
         """Check the target and return its alternative."""
         fetch: dict[str, str] = {}
         if len(self.fetch) > MAX_FETCH:
-            self.report(self._path("fetch"), f"at most {MAX_FETCH} can be fetched")
+            self.report(self.places["fetch"], f"at most {MAX_FETCH} can be fetched")
         for name, text in self.fetch.items():
-            path = (*self._path("fetch"), name)
+            path = (*self.places["fetch"], name)
             self.fields[name] = None
             try:
                 self._check_name(name, path)
@@ -105,18 +109,13 @@ class AlternativeBuilder:
             except GrammarError as error:
                 self.report(path, self._here(error.message, "fetch"), column=error.column)
         self._check_filter()
-        guessed = self.returns is not None and self.guessed
-        attach = Attach(self.target, fetch, self.filter, self.returns, guessed)
+        guessed = self.returns is not None and self.probe.returns is None
+        attach = Attach(self.target, fetch, self.probe.filter, self.returns, guessed)
         return Alternative(_in_halves(attach) if self.target.kind.is_call else attach, self.fields)
-
-    def _path(self, key: str) -> Path:
-        """Return the path of the key in force: the alternative's, or the one for the whole probe."""
-        own = key in self.own.model_fields_set
-        return (*self.path, key) if own else self.written.get(key, (key,))
 
     def _here(self, message: str, key: str) -> str:
         """Add the target to a message about a key that is written outside the alternative."""
-        if self._path(key)[0] == "attach" or not isinstance(self.probe.attach, list):
+        if self.places[key][0] == "attach" or not isinstance(self.probe.attach, list):
             return message
         return f"{message} (for {self.target}: an alternative can have its own {key})"
 
@@ -128,8 +127,8 @@ class AlternativeBuilder:
             # A system call's tracepoint holds a C long: its upper half is never garbage.
             whole = kind is Kind.SYSCALL or self.target.system == "syscalls"
             return found._replace(wide=False) if whole else found
-        if self.own.returns is not None:
-            self.report((*self.path, "returns"), f"{self.target} has no return value to read")
+        if name is not None and self.places["returns"] != PLACES["returns"]:
+            self.report(self.places["returns"], f"{self.target} has no return value to read")
         return None
 
     def _own_fields(self) -> None:
@@ -166,9 +165,8 @@ class AlternativeBuilder:
         """Return a fetch argument in the kernel's syntax, and record its type. Raises GrammarError."""
         if self.target.kind.on_event:
             if not NAME.fullmatch(text):
-                raise GrammarError(
-                    f"on a tracepoint this is the name of one of its fields, not {quote(text)}"
-                )
+                sentence = f"on a tracepoint this is the name of one of its fields, not {quote(text)}"
+                raise GrammarError(sentence)
             return text
         found = _parse(text, self.target)
         if found.expression == "$arg*":
@@ -183,22 +181,22 @@ class AlternativeBuilder:
         return text if self.target.kind.in_file and "$arg" in text else found.body
 
     def _check_filter(self) -> None:
-        if self.filter is None:
+        if self.probe.filter is None:
             return
         try:
             # The kernel compares no fractions; the agent, which filters calls and pairs, does.
-            parts = parse_filter(self.filter, fractions=self.target.kind.is_joined).comparisons
+            parts = parse_filter(self.probe.filter, fractions=self.target.kind.is_joined).comparisons
         except GrammarError as error:
-            self.report(self._path("filter"), self._here(error.message, "filter"), column=error.column)
+            self.report(self.places["filter"], self._here(error.message, "filter"), column=error.column)
             return
         for part in parts:
             why = self._wrong_in_filter(part.name)
             if not why and part.name in self.compared:
                 why = next(map(str, check_fields(part, self.compared)), None)
             if why:
-                self.report(self._path("filter"), self._here(why, "filter"), column=part.column)
+                self.report(self.places["filter"], self._here(why, "filter"), column=part.column)
             elif self.target.kind.is_joined and (odd := odd_duration(part)):
-                self.report.warn(self._path("filter"), odd, column=part.column)
+                self.report.warn(self.places["filter"], odd, column=part.column)
 
     def _wrong_in_filter(self, name: str) -> str | None:
         kind = self.target.kind
@@ -211,16 +209,8 @@ class AlternativeBuilder:
         usable = {*self.fetch, *self.compared}
         if name in usable or kind is Kind.TRACEPOINT:
             return None
-        return no_field(name, usable) if kind.is_joined else self._unknown_to_the_kernel(name, usable)
-
-    @staticmethod
-    def _unknown_to_the_kernel(name: str, usable: Iterable[str]) -> str:
-        if name == "duration":
-            return "there is no 'duration' here: only a call or a pair takes time"
-        if name in ("tid", "pid"):
-            return f"the kernel's filter has no {name!r}: common_pid is the thread's id"
-        if name in BUILT_IN:
-            return f"the kernel's filter has no {name!r}: use it in a metric's `where`, or as a label"
+        if not kind.is_joined and (sentence := _NOT_IN_THE_KERNEL.get(name)):
+            return sentence.format(name)
         return no_field(name, usable)
 
 
@@ -253,7 +243,9 @@ def _in_halves(attach: Attach) -> Attach:
     enter, leave = attach.target.halves
     early, late = None, None
     if attach.filter is not None:
-        early, late = split_filter(parse_filter(attach.filter, fractions=True), _same_in_both)
+        # Its name, its CPU and fetched values may change in a call; the thread's id does not.
+        parsed = parse_filter(attach.filter, fractions=True)
+        early, late = split_filter(parsed, lambda part: part.fields == {"common_pid"})
     in_kernel = early.render() if early else None
     read = attach.target.kind is Kind.SYSCALL and attach.returns is not None and attach.returns.fetch
     returned = {"return": "ret"} if read else {}
@@ -266,25 +258,18 @@ def _in_halves(attach: Attach) -> Attach:
     )
 
 
-def _same_in_both(part: Filter) -> bool:
-    """Whether only the thread's id is compared: its name, its CPU and fetched values may change in a call."""
-    return part.fields == {"common_pid"}
-
-
 def _parse(text: str, target: Target) -> FetchArg:
     """Parse a fetch argument. In a program, the agent itself finds the register of each ``$argN``."""
-    if not target.kind.in_file:
-        return parse_fetch(text, _site(target))
-    if target.kind is Kind.URETPROBE:
-        if argument := _ARGUMENT.search(text):
-            sentence = f"{argument[0]} is gone when the function returns: fetch it on entry"
-            raise GrammarError(sentence, text, argument.start())
-        return parse_fetch(text, FetchSite("user", returns=True))
-    return parse_fetch(_ARGUMENT.sub("%di", text), FetchSite("user"))
+    if target.kind is Kind.URETPROBE and (argument := _ARGUMENT.search(text)):
+        sentence = f"{argument[0]} is gone when the function returns: fetch it on entry"
+        raise GrammarError(sentence, text, argument.start())
+    return parse_fetch(_ARGUMENT.sub("%di", text) if target.kind.in_file else text, _site(target))
 
 
 def _site(target: Target) -> FetchSite:
     """Return the fetch site of a target. An entry may be at offset 4, after x86-64's endbr64."""
+    if target.kind.in_file:
+        return FetchSite("user", returns=target.kind is Kind.URETPROBE)
     if target.kind in (Kind.FENTRY, Kind.FEXIT):
         return FetchSite("function", returns=target.kind is Kind.FEXIT)
     if target.kind is Kind.KRETPROBE:

@@ -3,12 +3,13 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from kprobe_exporter.grammar.target import Target
 from kprobe_exporter.model.values import ReturnType
 
 MetricKind: TypeAlias = Literal["counter", "histogram", "gauge"]
+METRIC_KINDS: tuple[MetricKind, ...] = get_args(MetricKind)
 
 # The bounds of the built-in histogram of return values are the powers of 4 from 1 to 4^10.
 RETURN_BUCKETS = tuple(float(4**k) for k in range(11))
@@ -28,8 +29,8 @@ BUILT_IN_METRICS: Mapping[str, MetricKind] = {
     "duration_seconds": "histogram",
 }
 
-
 Aggregate: TypeAlias = Literal["auto", "events", "kernel"]
+SourceName: TypeAlias = Literal["auto", "binary", "text"]
 
 MAXACTIVE = 1024
 
@@ -99,11 +100,9 @@ class Attach:
 
 
 class Export(NamedTuple):
-    """The export of a probe's single events as OpenTelemetry log records or spans.
+    """The export of a probe's single events, which the fields of ``ExportModel`` describe.
 
-    ``sample`` is the share of events that is kept, 0 to 1. ``max_per_second`` limits their rate; None sets
-    no limit for this probe. ``where`` is a filter that the agent evaluates. ``attributes`` are the fields
-    that are sent as ``kprobe.arg.NAME`` although they are pointers.
+    ``sample`` is above 0 and up to 1. ``max_per_second`` is None for no limit for this probe.
     """
 
     signal: Literal["log", "span"]
@@ -117,9 +116,8 @@ class Export(NamedTuple):
 class Otlp:
     """Where OpenTelemetry's signals go. A setting that is None uses the OTEL_EXPORTER_OTLP_* environment.
 
-    ``timeout`` is in seconds. ``queue`` limits the waiting log records, and separately the waiting spans;
-    ``max_per_second`` limits the rate for all probes together. ``metrics`` is the interval in seconds
-    at which they are pushed, None for never. ``repr()`` omits strings that may be environment secrets.
+    The fields of ``OtlpModel`` describe them. ``timeout`` is in seconds. ``metrics`` is the interval in
+    seconds at which they are pushed, None for never. ``repr()`` omits strings that may be secrets.
     """
 
     endpoint: str | None = field(default=None, repr=False)
@@ -139,9 +137,8 @@ class Otlp:
 class Probe:
     """A probe, which uses the first alternative of ``attach`` that the kernel supports.
 
-    ``stack`` requests the kernel stack with each event. ``aggregate`` says what adds up: the agent,
-    event by event, or the kernel, by hist triggers. ``limit`` is in hits per second, None for no limit;
-    a probe that is ``critical`` is sampled over its limit, and never disabled.
+    The fields of ``ProbeModel`` describe the others. Without bounds there is no built-in histogram.
+    ``limit`` is in hits per second, None for no limit.
     """
 
     name: str
@@ -162,17 +159,15 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of ``global:``. Buffer sizes are in bytes.
+    """The settings of ``global:``, which the fields of ``GlobalModel`` describe.
 
-    ``max_series`` limits the label sets of one metric, ``max_series_total`` those of all metrics. A label
-    set not seen for ``series_ttl`` seconds is removed; 0 keeps all, None removes idle ones to make room. A
-    pattern has ``max_matches`` matches at most. ``limit`` limits the hits per second of all probes together;
-    None means no limit. With ``nested_containers`` a container in a container counts.
+    Buffer sizes are in bytes. ``series_ttl`` is in seconds; 0 keeps all label sets, None removes idle ones to
+    make room. ``limit`` is in hits per second of all probes together, None for no limit.
     """
 
     namespace: str = "kprobe"
     tracefs_instance: str = "kprobe_exporter"
-    source: Literal["auto", "binary", "text"] = "auto"
+    source: SourceName = "auto"
     buffer_size: int = 1 << 20
     buffer_total: int = 64 << 20
     max_series: int = 1000

@@ -1,7 +1,7 @@
 """The wording of problems: each is one line, even if the text that it quotes contains line breaks."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from kprobe_exporter.grammar.lexis import closest
@@ -14,23 +14,17 @@ _SECRET_KEYS = frozenset({("otlp",), ("otlp", "headers"), ("basic_auth_users",)}
 """Sections in which a key that is no plain word may be a secret: `{"authorization: Bearer x"}` is one key."""
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,59}")
+_SHAPES: Mapping[type, str] = {type(None): "nothing", dict: "a mapping", list: "a list"}
 
 
 def quote(value: object) -> str:
     """Return a value as a message shows it: escaped, and cut after 60 characters."""
-    if value is None:
-        return "nothing"
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, dict):
-        return "a mapping"
-    if isinstance(value, list):
-        return "a list"
-    if isinstance(value, str):
-        cut = value if len(value) <= _MAX_QUOTED else value[:_MAX_QUOTED] + "…"
-        # repr() escapes unprintable characters, including surrogates and line breaks.
-        return repr(cut)
-    return repr(value)
+    if isinstance(value, str) and len(value) > _MAX_QUOTED:
+        value = value[:_MAX_QUOTED] + "…"
+    # repr() escapes unprintable characters, including surrogates and line breaks.
+    return _SHAPES.get(type(value)) or repr(value)
 
 
 def path_text(path: Path) -> str:

@@ -6,6 +6,7 @@ excessive depth, aliases and tags are refused as they come, and no input costs m
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import yaml
@@ -89,17 +90,6 @@ class YamlSource:
             place = Position(place.line, place.text + column)
         return self._problem(place, path, message)
 
-    def at(self, path: Path) -> Any:
-        """Return the value at a path that is in the text."""
-        value = self.data
-        for step in path:
-            value = value[step]
-        return value
-
-    def where(self, path: Path) -> str:
-        """Return ``FILE:LINE`` of a path, to refer to it in a sentence."""
-        return f"{self.file}:{self.problem(path, '').line}"
-
     def _problem(self, place: Position, path: Path, message: str) -> Problem:
         return Problem(self.file, place.line + 1, place.column + 1, path_text(path), message)
 
@@ -110,13 +100,12 @@ class YamlSource:
         try:
             return content.decode()
         except UnicodeDecodeError as error:
-            before = content[: error.start].decode()
-            raise self._fatal(
-                _end_of(before), f"this is not UTF-8: byte 0x{content[error.start]:02x}"
-            ) from None
+            end = _end_of(content[: error.start].decode())
+            raise self._fatal(end, f"this is not UTF-8: byte 0x{content[error.start]:02x}") from None
 
     def _document(self, text: str) -> Any:
-        events = _events(text)
+        # The messages of the parser in Python, unlike libyaml's, do not depend on how PyYAML was built.
+        events: Iterator[yaml.Event] = yaml.parse(text, Loader=yaml.SafeLoader)
         try:
             next(events)  # the stream's start
             if isinstance(next(events), yaml.StreamEndEvent):
@@ -124,23 +113,18 @@ class YamlSource:
             data = self._value(next(events), events, ())
             next(events)  # the document's end
             if not isinstance(event := next(events), yaml.StreamEndEvent):
-                raise self._fatal(
-                    _place(event.start_mark),
-                    "a second document starts here: one file holds one, split it into two files",
-                )
+                sentence = "a second document starts here: one file holds one, split it into two files"
+                raise self._fatal(_place(event.start_mark), sentence)
         except yaml.reader.ReaderError as error:
-            raise self._fatal(
-                _end_of(text[: error.position]),
-                f"the control character {error.character:#04x} has no place in a text file:"
-                " is it binary, or damaged?",
-            ) from None
+            what = f"the control character {error.character:#04x} has no place in a text file"
+            end = _end_of(text[: error.position])
+            raise self._fatal(end, f"{what}: is it binary, or damaged?") from None
         except yaml.MarkedYAMLError as error:
             raise self._fatal(_place(error.problem_mark), _syntax(error)) from None
         except (ValueError, OverflowError):
             # chr() or int() refused an escape or a version, an error that PyYAML does not handle.
-            raise self._fatal(
-                Position(0, 0), r"not valid YAML: a \U escape or a directive holds too large a number"
-            ) from None
+            sentence = r"not valid YAML: a \U escape or a directive holds too large a number"
+            raise self._fatal(Position(0, 0), sentence) from None
         return data
 
     def _value(self, event: yaml.Event, events: Iterator[yaml.Event], path: Path) -> Any:
@@ -156,9 +140,12 @@ class YamlSource:
         if len(path) >= MAX_DEPTH:
             raise self._fatal(start, f"nested deeper than {MAX_DEPTH} levels", path[:3])
         self._values[path] = self._keys.get(path, start)
-        if isinstance(event, yaml.SequenceStartEvent):
-            return self._sequence(events, path)
-        return self._mapping(events, path)
+        if isinstance(event, yaml.MappingStartEvent):
+            return self._mapping(events, path)
+        items: list[Any] = []
+        while not isinstance(event := next(events), yaml.SequenceEndEvent):
+            items.append(self._value(event, events, (*path, len(items))))
+        return items
 
     def _check_node(self, event: yaml.Event, path: Path) -> None:
         start = _place(event.start_mark)
@@ -176,12 +163,6 @@ class YamlSource:
             self._refuse(_place(event.start_mark), sentence, path)
         return _resolve(event.value) if event.style is None else event.value
 
-    def _sequence(self, events: Iterator[yaml.Event], path: Path) -> list[Any]:
-        items: list[Any] = []
-        while not isinstance(event := next(events), yaml.SequenceEndEvent):
-            items.append(self._value(event, events, (*path, len(items))))
-        return items
-
     def _mapping(self, events: Iterator[yaml.Event], path: Path) -> dict[Any, Any]:
         pairs: dict[Any, Any] = {}
         while not isinstance(event := next(events), yaml.MappingEndEvent):
@@ -194,10 +175,8 @@ class YamlSource:
             if key is None:
                 self._refuse(place, "a key is missing before the colon", path)
             if key in pairs:
-                first = self._keys[here].line + 1
-                self.duplicates.append(
-                    self._problem(place, here, f"this key is there already, in line {first}: keep one")
-                )
+                sentence = f"this key is there already, in line {self._keys[here].line + 1}: keep one"
+                self.duplicates.append(self._problem(place, here, sentence))
                 # The first value counts, and the positions in the second must not replace its own.
                 self._skip(next(events), events)
                 continue
@@ -218,9 +197,30 @@ class YamlSource:
         self._refused.append(self._problem(place, path, message))
 
 
-def _events(text: str) -> Iterator[yaml.Event]:
-    # The messages of the parser in Python, unlike libyaml's, do not depend on how PyYAML was built.
-    return yaml.parse(text, Loader=yaml.SafeLoader)
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Collects the problems and warnings of one part of a source, by their paths within the part."""
+
+    source: YamlSource
+    place: Path
+    problems: list[Problem]
+    warnings: list[Problem]
+
+    def __call__(self, path: Path, message: str, *, column: int = 0, at_key: bool = False) -> None:
+        """Record a problem, as ``YamlSource.problem`` makes it."""
+        self.problems.append(self.source.problem((*self.place, *path), message, column=column, at_key=at_key))
+
+    def warn(self, path: Path, message: str, *, column: int = 0) -> None:
+        """Record a warning, which does not make the configuration invalid."""
+        replace(self, problems=self.warnings)(path, f"warning: {message}", column=column)
+
+    def where(self, path: Path) -> str:
+        """Return ``FILE:LINE`` of a path, to refer to it in a sentence."""
+        return f"{self.source.file}:{self.source.problem((*self.place, *path), '').line}"
+
+    def below(self, path: Path) -> "Report":
+        """Return the collector for the part at ``path``."""
+        return replace(self, place=(*self.place, *path))
 
 
 def _resolve(text: str) -> object:

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.config.environment import LONE
-from kprobe_exporter.config.exported import IDLE, NOWHERE
+from kprobe_exporter.config.exported import IDLE, LONE, NOWHERE
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Config, Export, Otlp
 from kprobe_exporter.errors import ConfigError

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.config.yaml_source import MAX_DEPTH, YamlSource
+from kprobe_exporter.config.yaml_source import MAX_DEPTH, Report, YamlSource
 from kprobe_exporter.errors import ConfigError
 
 
@@ -109,8 +109,8 @@ def test_resolve_leaves_out_what_is_not_in_the_text() -> None:
     source = YamlSource("f", TEXT)
     loc = ("probes", 0, "attach", "<list>", 1, "<mapping>", "to")
     assert source.resolve(loc) == ("probes", 0, "attach", 1, "to")
-    assert source.at(("probes", 0, "attach", 1, "to")) == "two"
-    assert source.where(("probes", 0, "filter")) == "f:3"
+    assert source.data["probes"][0]["attach"][1]["to"] == "two"
+    assert Report(source, ("probes", 0), [], []).where(("filter",)) == "f:3"
 
 
 def test_the_first_of_a_duplicate_key_counts() -> None:

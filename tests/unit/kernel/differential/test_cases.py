@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kprobe_exporter.config import load
+from kprobe_exporter.config.load import load
 from kprobe_exporter.labels import DECODERS
 from tests.kernel.differential.cases import LAST, MOST_AT_ONCE, THREADS, draw, joint, merged
 from tests.kernel.differential.known import KNOWN
