@@ -16,8 +16,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from kprobe_exporter.errors import UsageError
-from kprobe_exporter.export.negotiate import accepts_gzip
-from kprobe_exporter.export.prometheus import Exposition, wants_openmetrics
+from kprobe_exporter.export.prometheus import Exposition, accepts_gzip, wants_openmetrics
 from kprobe_exporter.model.values import Snapshot
 from kprobe_exporter.web.auth import Access
 from kprobe_exporter.web.limits import RequestLimits, check_allowed_hosts
