@@ -72,53 +72,37 @@ def printing_rotel(tmp_path: Path) -> Iterator[Rotel]:
         yield server
 
 
-def spans(numbers: list[int]) -> list[ReadableSpan]:
-    made = []
-    for number in numbers:
-        trace = 1 + number // 10
-        here = SpanContext(trace, 1 + number, is_remote=False, trace_flags=TraceFlags(1))
-        above = SpanContext(trace, number, is_remote=False, trace_flags=TraceFlags(1))
-        made.append(
-            ReadableSpan(
-                f"call {number}",
-                here,
-                above if number % 10 else None,
-                RESOURCE,
-                {
-                    "kprobe.name": "open",
-                    "thread.id": number,
-                    "kprobe.return_value": -2,
-                    "text": "é\x00\u202e",
-                },
-                status=Status(StatusCode.ERROR) if number % 2 else Status(StatusCode.UNSET),
-                start_time=BEGIN + number,
-                end_time=BEGIN + number + 1000,
-                instrumentation_scope=SCOPE,
-            )
-        )
-    return made
+def span(number: int) -> ReadableSpan:
+    trace = 1 + number // 10
+    here = SpanContext(trace, 1 + number, is_remote=False, trace_flags=TraceFlags(1))
+    above = SpanContext(trace, number, is_remote=False, trace_flags=TraceFlags(1))
+    return ReadableSpan(
+        f"call {number}",
+        here,
+        above if number % 10 else None,
+        RESOURCE,
+        {"kprobe.name": "open", "thread.id": number, "kprobe.return_value": -2, "text": "é\x00\u202e"},
+        status=Status(StatusCode.ERROR) if number % 2 else Status(StatusCode.UNSET),
+        start_time=BEGIN + number,
+        end_time=BEGIN + number + 1000,
+        instrumentation_scope=SCOPE,
+    )
 
 
-def records(numbers: list[int]) -> list[ReadableLogRecord]:
-    return [
-        ReadableLogRecord(
-            LogRecord(
-                timestamp=BEGIN + number,
-                observed_timestamp=BEGIN,
-                severity_text="INFO",
-                severity_number=SeverityNumber.INFO,
-                body=f"open by {number}",
-                attributes={"kprobe.name": "open", "thread.id": number},
-                event_name="kprobe.hit",
-            ),
-            RESOURCE,
-            SCOPE,
-        )
-        for number in numbers
-    ]
+def record(number: int) -> ReadableLogRecord:
+    log_record = LogRecord(
+        timestamp=BEGIN + number,
+        observed_timestamp=BEGIN,
+        severity_text="INFO",
+        severity_number=SeverityNumber.INFO,
+        body=f"open by {number}",
+        attributes={"kprobe.name": "open", "thread.id": number},
+        event_name="kprobe.hit",
+    )
+    return ReadableLogRecord(log_record, RESOURCE, SCOPE)
 
 
-BUILD: dict[Signal, Any] = {"traces": spans, "logs": records}
+BUILD: dict[Signal, Any] = {"traces": span, "logs": record}
 
 
 def send(signal: Signal, server: MockServer | Rotel, protocol: Any, compression: Any = None) -> None:

@@ -3,8 +3,7 @@
 The names are copied from OpenTelemetry's semantic conventions where these have one.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias
 
 from kprobe_exporter.errors import one_line
@@ -30,67 +29,54 @@ FUNCTION, STACKTRACE = "code.function.name", "code.stacktrace"
 PROCESS, THREAD, THREAD_NAME, PROCESSOR = "process.pid", "thread.id", "thread.name", "cpu.logical_number"
 ERROR = "error.type"
 
-MOST_BYTES = 1024
-"""Bytes of a string."""
-
-MOST_FRAMES = 128
-"""Frames of a stack."""
-
-LONGEST_LINE = 4096
-"""Characters of a log record's body."""
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """The properties of an exported probe that are needed to describe its records.
-
-    ``kind`` is the kind of the probe's target. ``pointers`` are the arguments that are addresses: they are
-    sent only if ``attributes`` names them, and a returned pointer only if it names ``return``. ``returned``
-    extracts the return value from a record, which is negative for an error.
-    """
-
-    layout: Layout
-    kind: str
-    pointers: frozenset[str] = frozenset()
-    attributes: frozenset[str] = frozenset()
-    returned: Callable[[Record], Value] | None = None
+MOST_BYTES, MOST_FRAMES, LONGEST_LINE = 1024, 128, 4096
+"""Bytes of a string, frames of a stack, and characters of a log record's body."""
 
 
 class Description:
-    """Describes the records of one layout. Immutable, so any thread may use it."""
+    """Describes the records of one layout. Immutable, so any thread may use it.
 
-    def __init__(self, described: Described, errno_name: Callable[[int], str | None]) -> None:
-        layout = described.layout
+    ``name`` is the function's, or that of the place or the pair of events. ``kind`` is the kind of the
+    probe's target. Arguments that are addresses are sent only if ``attributes`` names them, and a returned
+    pointer only if it names ``return``. ``returned`` extracts the return value from a record, which is
+    negative for an error. ``errno_name`` returns the name of a positive error number.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        kind: str,
+        errno_name: Callable[[int], str | None],
+        attributes: Collection[str] = (),
+        returned: Callable[[Record], Value] | None = None,
+    ) -> None:
         self._errno_name = errno_name
-        self._returned = described.returned
-        self._returns_pointer = layout.returns is not None and layout.returns.pointer
-        self._shows_pointer = "return" in described.attributes
+        self._returned = returned
+        self._show_returned: Callable[[int | bytes], Attribute] | None = plain
+        if layout.returns is not None and layout.returns.pointer:
+            self._show_returned = _address if "return" in attributes else None
         self._comm = layout.place("comm")
+        self._duration = layout.place("duration") if layout.form == "joined" else None
         self.name = layout.symbol
-        self.duration = layout.place("duration") if layout.form == "joined" else None
-        self._always: dict[str, Attribute] = {PROBE: layout.probe, KIND: described.kind}
+        self._always: dict[str, Attribute] = {PROBE: layout.probe, KIND: kind}
         if ":" not in layout.symbol:  # a place without a name and a pair of events have no function
             self._always[FUNCTION] = layout.symbol
-        elsewhere = {STACK_POINTER, "comm", "return"} | ({"duration"} if self.duration else set())
+        elsewhere = {STACK_POINTER, "comm", "return"} | ({"duration"} if self._duration else set())
         self._args = [
-            (place, arg.name, ARG + arg.name, _address if arg.name in described.pointers else plain)
+            (place, arg.name, ARG + arg.name, _address if arg.pointer else plain)
             for place, arg in enumerate(layout.args, VALUES)
-            if arg.name not in elsewhere
-            and (arg.name not in described.pointers or arg.name in described.attributes)
+            if arg.name not in elsewhere and (not arg.pointer or arg.name in attributes)
         ]
 
-    def returned(self, record: Record) -> Value:
-        """The record's return value; None if there is none to show."""
-        return self._returned(record) if self._returned is not None else None
+    def duration(self, record: Record) -> int | None:
+        """The nanoseconds that the call took, or that passed in the pair; None for a single event."""
+        return None if self._duration is None else record[self._duration]
 
-    def error(self, returned: Value) -> str | None:
-        """The name of the error in a return value, or its number; None if the value is no error."""
-        if is_error(returned):
-            return self._errno_name(-returned) or str(-returned)
-        return None
+    def attributes(self, emission: Emission) -> tuple[dict[str, Attribute], str | None]:
+        """All attributes of a record, and its error by name or number, None if it has none.
 
-    def attributes(self, emission: Emission, returned: Value, error: str | None) -> dict[str, Attribute]:
-        """All attributes of a record. Unreadable and unknown values are left out."""
+        Unreadable and unknown values are left out.
+        """
         record = emission.record
         found = self._always.copy()
         if record[TGID] is not None:
@@ -99,9 +85,11 @@ class Description:
         if self._comm is not None and record[self._comm] is not None:
             found[THREAD_NAME] = plain(record[self._comm])
         found[PROCESSOR] = record[CPU]
-        shown = self._shown(returned, error)
-        if shown is not None:
-            found[RETURN_VALUE] = shown
+        returned = self._returned(record) if self._returned is not None else None
+        error = (self._errno_name(-returned) or str(-returned)) if is_error(returned) else None
+        show_returned = self._show_returned if error is None else plain
+        if returned is not None and show_returned is not None:
+            found[RETURN_VALUE] = show_returned(returned)
         if error is not None:
             found[ERROR] = error
         for place, _, name, show in self._args:
@@ -112,7 +100,7 @@ class Description:
             found[STACKTRACE] = "\n".join([text(frame) for frame in emission.stack[:MOST_FRAMES]])
         if emission.attributes is not None:
             found.update(emission.attributes)
-        return found
+        return found, error
 
     def line(self, attributes: Mapping[str, Attribute], record: Record) -> str:
         """One line: ``vfs_read(count=512) = -5 EIO in 0.031 ms, cat[4711] on CPU 3``."""
@@ -126,17 +114,10 @@ class Description:
             parts.append(f" = {attributes[RETURN_VALUE]}")
         if ERROR in attributes:
             parts.append(f" {attributes[ERROR]}")
-        if self.duration is not None:
-            parts.append(f" in {record[self.duration] / 1_000_000:.3f} ms")
+        if (took := self.duration(record)) is not None:
+            parts.append(f" in {took / 1_000_000:.3f} ms")
         parts.append(f", {attributes.get(THREAD_NAME, '')}[{record[TID]}] on CPU {record[CPU]}")
         return "".join(parts)[:LONGEST_LINE]
-
-    def _shown(self, returned: Value, error: str | None) -> Attribute | None:
-        if returned is None:
-            return None
-        if not self._returns_pointer or error is not None:
-            return plain(returned)
-        return _address(returned) if self._shows_pointer else None
 
 
 def plain(value: int | bytes) -> Attribute:

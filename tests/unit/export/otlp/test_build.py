@@ -17,7 +17,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from kprobe_exporter.aggregate.fields import getter
 from kprobe_exporter.export.otlp import attributes as names
-from kprobe_exporter.export.otlp.attributes import MOST_BYTES, MOST_FRAMES, Described, plain, text
+from kprobe_exporter.export.otlp.attributes import MOST_BYTES, MOST_FRAMES, Description, plain, text
 from kprobe_exporter.export.otlp.build import Builder
 from kprobe_exporter.export.otlp.clock import WallClock
 from kprobe_exporter.labels.errno import name_of
@@ -68,8 +68,9 @@ def builder(
     layout: Layout = CALL, kind: str = "call", *, pointers: tuple[str, ...] = (), named: tuple[str, ...] = ()
 ) -> Builder:
     returned = getter(layout, "return") if layout.place("return") is not None else None
-    described = Described(layout, kind, frozenset(pointers), frozenset(named), returned)
-    return Builder([described], Resource({"a": "b"}), WallClock(lambda: 0, lambda: EPOCH), name_of)
+    layout = replace(layout, args=tuple(arg._replace(pointer=arg.name in pointers) for arg in layout.args))
+    descriptions = {layout.layout_id: Description(layout, kind, name_of, named, returned)}
+    return Builder(descriptions, Resource({"a": "b"}), WallClock(lambda: 0, lambda: EPOCH))
 
 
 def span_attributes(built: Builder, record: Record, **more: Any) -> dict[str, Any]:
