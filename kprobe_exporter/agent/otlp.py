@@ -156,7 +156,7 @@ class OtlpExport:
         for channel in self._channels.values():
             channel.start()
         if self._otlp.metrics is not None:
-            sender = connect("metrics", self._settings, pack(self._resource, SCOPE), size)
+            sender = connect("metrics", self._settings, partial(pack, self._resource, SCOPE), size)
             self._pusher = Pusher(snapshot, sender, self._otlp.metrics, Conversion(started))
             self._pusher.start()
 

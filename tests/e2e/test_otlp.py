@@ -1,6 +1,7 @@
 """Exported data arrives complete and once at receivers of other projects, over both protocols."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,7 @@ def push(server: MockServer | Rotel, protocol: Any) -> None:
     transport = connect(
         "metrics",
         OtlpSettings(server.endpoints[protocol], protocol, timeout=patience(10)),
-        pack(RESOURCE, SCOPE),
+        partial(pack, RESOURCE, SCOPE),
         size,
     )
     pusher = Pusher(lambda: SNAPSHOT, transport, 3600, Conversion(BEGIN))

@@ -193,7 +193,7 @@ class Channel(SendingThread, Generic[Item]):
         self._wanted = self._capacity + 1
 
     def _send(self, batch: list[Item]) -> int:
-        """Send a batch; return how many of its items the collector accepted. The thread survives any error."""
+        """Send a batch; return how many items the collector accepted. The thread survives any error."""
         built = []
         for item in batch:
             try:

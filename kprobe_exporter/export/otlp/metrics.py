@@ -2,6 +2,10 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import Any
 
 from opentelemetry.sdk.metrics.export import (
@@ -32,6 +36,12 @@ ABSENT: Any = None
 
 INT64 = range(-(1 << 63), 1 << 63)
 
+DATA: Mapping[str, Callable[[list[Any]], Sum | Gauge | Histogram]] = {
+    "counter": partial(Sum, aggregation_temporality=CUMULATIVE, is_monotonic=True),
+    "gauge": Gauge,
+    "histogram": partial(Histogram, aggregation_temporality=CUMULATIVE),
+}
+
 
 class Conversion:
     """Converts successive snapshots to metrics, and remembers when each label set appeared.
@@ -44,7 +54,7 @@ class Conversion:
         """``start`` is the time when counting began, in nanoseconds since the epoch."""
         self._clock = clock
         self._last = start
-        self._starts: dict[tuple[str, LabelValues], int] = {}
+        self._starts: dict[str, dict[LabelValues, int]] = {}
 
     def metrics(self, snapshot: Snapshot) -> list[Metric]:
         """Convert every family that has a sample; all of them get the same time."""
@@ -52,24 +62,19 @@ class Conversion:
         known, self._starts = self._starts, {}
         made = []
         for family in snapshot.families:
-            starts = {}
-            for labels in family.samples:
-                key = family.name, labels
-                starts[labels] = self._starts[key] = known.get(key, self._last)
-            if family.samples:
+            before = known.get(family.name, {})
+            starts = {labels: before.get(labels, self._last) for labels in family.samples}
+            self._starts[family.name] = starts
+            if starts:
                 made.append(_metric(family, starts, now))
         self._last = now
         return made
 
 
-def pack(resource: Resource, scope: InstrumentationScope) -> Callable[[Sequence[Metric]], MetricsData]:
-    """Return a function that wraps metrics in the type that the SDK's exporter takes."""
-
-    def packed(metrics: Sequence[Metric]) -> MetricsData:
-        scoped = ScopeMetrics(scope, metrics, scope.schema_url or "")
-        return MetricsData([ResourceMetrics(resource, [scoped], resource.schema_url)])
-
-    return packed
+def pack(resource: Resource, scope: InstrumentationScope, metrics: Sequence[Metric]) -> MetricsData:
+    """Wrap metrics in the type that the SDK's exporter takes."""
+    scoped = ScopeMetrics(scope, metrics, scope.schema_url or "")
+    return MetricsData([ResourceMetrics(resource, [scoped], resource.schema_url)])
 
 
 def size(metrics: Sequence[Metric]) -> int:
@@ -79,38 +84,18 @@ def size(metrics: Sequence[Metric]) -> int:
 
 def batches(metrics: Sequence[Metric], most: int) -> Iterator[list[Metric]]:
     """Yield the metrics in batches of at most ``most`` data points."""
-    batch: list[Metric] = []
-    room = most
-    for metric in metrics:
-        points = metric.data.data_points
-        at = 0
-        while at < len(points):
-            part = points[at : at + room]
-            batch.append(_with_points(metric, part))
-            at += len(part)
-            room -= len(part)
-            if not room:
-                yield batch
-                batch, room = [], most
-    if batch:
-        yield batch
+    points = ((number, point) for number, metric in enumerate(metrics) for point in metric.data.data_points)
+    while batch := list(islice(points, most)):
+        made = []
+        for number, group in groupby(batch, itemgetter(0)):
+            data = replace(metrics[number].data, data_points=[point for _, point in group])
+            made.append(replace(metrics[number], data=data))
+        yield made
 
 
 def unit(name: str) -> str:
     """The unit in a metric's name as a symbol of UCUM; "" if the name has no unit."""
     return UNITS.get(name.removesuffix("_total").rpartition("_")[2], "")
-
-
-def _with_points(metric: Metric, points: Sequence[Any]) -> Metric:
-    data = metric.data
-    whole: Sum | Gauge | Histogram
-    if isinstance(data, Sum):
-        whole = Sum(points, data.aggregation_temporality, data.is_monotonic)
-    elif isinstance(data, Gauge):
-        whole = Gauge(points)
-    else:
-        whole = Histogram(points, data.aggregation_temporality)
-    return Metric(metric.name, metric.description, metric.unit, whole)
 
 
 def _metric(family: Family, starts: Mapping[LabelValues, int], now: int) -> Metric:
@@ -122,14 +107,7 @@ def _metric(family: Family, starts: Mapping[LabelValues, int], now: int) -> Metr
             points.append(_histogram(attributes, start, now, value))
         else:
             points.append(NumberDataPoint(attributes, start, now, _number(value)))
-    data: Sum | Gauge | Histogram
-    if family.type == "counter":
-        data = Sum(points, CUMULATIVE, is_monotonic=True)
-    elif family.type == "gauge":
-        data = Gauge(points)
-    else:
-        data = Histogram(points, CUMULATIVE)
-    return Metric(family.name, _text(family.help), unit(family.name), data)
+    return Metric(family.name, _text(family.help), unit(family.name), DATA[family.type](points))
 
 
 def _histogram(attributes: dict[str, str], start: int, now: int, value: HistogramValue) -> HistogramDataPoint:

@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -20,7 +21,7 @@ from kprobe_exporter.model.values import Family, HistogramValue, LabelValues, Sn
 from tests.unit.export.conftest import HOSTILE, SNAPSHOT
 
 START = 10**18
-PACK = pack(Resource({"service.name": "x"}), InstrumentationScope("kprobe_exporter", "1"))
+PACK = partial(pack, Resource({"service.name": "x"}), InstrumentationScope("kprobe_exporter", "1"))
 
 
 class Clock:
