@@ -18,7 +18,7 @@ from kprobe_exporter.export.otlp.clock import WallClock
 from kprobe_exporter.export.otlp.metrics import Conversion, pack, size
 from kprobe_exporter.export.otlp.pusher import Pusher
 from kprobe_exporter.export.otlp.resource import resource
-from kprobe_exporter.export.otlp.select import Exported, Identity, Outlet, Selector
+from kprobe_exporter.export.otlp.select import Identity, Outlet, Selector
 from kprobe_exporter.export.otlp.settings import OtlpSettings
 from kprobe_exporter.export.otlp.transport import connect
 from kprobe_exporter.grammar.filter import parse_filter
@@ -107,7 +107,11 @@ class OtlpExport:
         """Export the records of an installed probe. ``pairing`` passes them on, in the stream's order."""
         layout = attached.layout
         on_record = self._selector.on_record(
-            Exported(layout, export.signal, export.sample, export.max_per_second, _passes(attached, export)),
+            layout,
+            export.signal,
+            export.sample,
+            export.max_per_second,
+            _passes(attached, export),
             attached.joined,
         )
         if attached.joined is not None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from kprobe_exporter.export.otlp.traces import Limit, SpanPolicy, Traces
+from kprobe_exporter.export.otlp.traces import SpanPolicy, Traces, bucket
 from kprobe_exporter.model.values import LAYOUT_ID, TID, TIME, Batch, Emission, Join, Layout, Record
 
 Signal: TypeAlias = Literal["log", "span"]
@@ -18,6 +18,9 @@ Signal: TypeAlias = Literal["log", "span"]
 OnRecord: TypeAlias = Callable[[Record, Record, Sequence[Record]], None]
 """Takes a call's first half and its joined record, or a single event's record twice; and the first halves of
 the open calls that the thread is in, the innermost first."""
+
+Passes: TypeAlias = Callable[[Record], bool] | None
+"""Says whether a record is to be exported; None for all."""
 
 Identity: TypeAlias = Callable[[int, int], Mapping[str, str] | None]
 """Returns the container's and pod's attributes of a thread, by its id and a time in nanoseconds."""
@@ -29,21 +32,6 @@ MOST_STACKS = 8192
 """Stacks of calls that have not ended. Above this number the oldest are discarded."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exported:
-    """The export settings of one probe, whose records have this layout.
-
-    ``sample`` is the share to keep, 0 to 1. ``max_per_second`` is the probe's own limit, or None. ``passes``
-    is the filter.
-    """
-
-    layout: Layout
-    signal: Signal
-    sample: float = 1.0
-    max_per_second: float | None = None
-    passes: Callable[[Record], bool] | None = None
-
-
 class Outlet(NamedTuple):
     """The destination of a signal: ``put`` queues at once; ``dropped`` counts items that a limit stopped."""
 
@@ -51,29 +39,18 @@ class Outlet(NamedTuple):
     dropped: Callable[[], object]
 
 
-class _Selected(NamedTuple):
-    outlet: Outlet
-    record: Record
-    trace: int
-    span: int
-    parent: int
-    waiting: "_Waiting | None"
-
-
+@dataclass(slots=True, eq=False)
 class _Waiting:
     """A selected record whose stack may still come, in this round of the reader or in the next.
 
     ``first`` is the event that the stack belongs to. It is kept so that no other record can have its id().
     """
 
-    __slots__ = ("emission", "first", "frames", "outlet", "seen")
-
-    def __init__(self, outlet: Outlet, first: Record, frames: tuple[bytes, ...]) -> None:
-        self.outlet = outlet
-        self.first = first
-        self.frames = frames
-        self.emission: Emission | None = None
-        self.seen = False
+    outlet: Outlet
+    first: Record
+    frames: tuple[bytes, ...]
+    emission: Emission | None = None
+    seen: bool = False
 
 
 class Selector:
@@ -107,40 +84,44 @@ class Selector:
         key: bytes | None = None,
     ) -> None:
         self._outlets = outlets
-        self._together = [] if max_per_second is None else [Limit(max_per_second, clock)]
+        self._together = [] if max_per_second is None else [bucket(max_per_second, clock())]
         self._identity = identity
         self._clock = clock
         self._chance = chance
         self._traces = Traces(os.urandom(32) if key is None else key)
-        self._selected: list[_Selected] = []
+        self._selected: list[tuple[Outlet, Emission, _Waiting | None]] = []
         self._waiting: dict[int, _Waiting] = {}
         self._stacks: dict[int, tuple[Record, tuple[bytes, ...]]] = {}
         self._events_with_stack: set[int] = set()
         self._calls_with_stack: set[int] = set()
         self._until = 0
 
-    def on_record(self, exported: Exported, join: Join | None = None) -> OnRecord:
+    def on_record(
+        self,
+        layout: Layout,
+        signal: Signal,
+        sample: float = 1.0,
+        max_per_second: float | None = None,
+        passes: Passes = None,
+        join: Join | None = None,
+    ) -> OnRecord:
         """Return the function to call for each record of a probe, in the stream's order.
 
-        Raises ValueError if the signal is a span but the probe's events are not joined.
+        ``sample`` is the share to keep, 0 to 1, ``max_per_second`` the probe's own limit, ``passes`` the
+        filter. Raises ValueError if the signal is a span but the probe's events are not joined.
         """
-        limits = list(self._together)
-        if exported.max_per_second is not None:
-            limits.append(Limit(exported.max_per_second, self._clock))
-        source = SpanPolicy(exported.sample, limits)
-        if join is not None:
-            stacks = {begin.layout_id for begin in join.begins if begin.stack}
-            self._calls_with_stack |= stacks
-        else:
-            stacks = {exported.layout.layout_id} if exported.layout.stack else set()
-            self._events_with_stack |= stacks
-        if exported.signal == "log":
-            return self._log(exported, source, stack=bool(stacks))
+        own = [] if max_per_second is None else [bucket(max_per_second, self._clock())]
+        source = SpanPolicy(sample, [*self._together, *own], self._clock)
+        begins = (layout,) if join is None else join.begins
+        stacks = {begin.layout_id for begin in begins if begin.stack}
+        (self._events_with_stack if join is None else self._calls_with_stack).update(stacks)
+        if signal == "log":
+            return self._log(source, sample, passes, stack=bool(stacks))
         if join is None:
-            raise ValueError(f"{exported.layout.event!r} takes no time, so it is no span: export it as a log")
-        for begin in join.begins:
+            raise ValueError(f"{layout.event!r} takes no time, so it is no span: export it as a log")
+        for begin in begins:
             self._traces.add(begin, source)
-        return self._span(exported, source, stack=bool(stacks))
+        return self._span(source, passes, stack=bool(stacks))
 
     def forget(self, layout: Layout, join: Join | None = None) -> None:
         """Remove a probe that delivers no more records."""
@@ -157,9 +138,10 @@ class Selector:
             self._take_stack(record, frames)
         selected, self._selected = self._selected, []
         identity = self._identity
-        for outlet, record, trace, span, parent, waiting in selected:
-            attributes = identity(record[TID], record[TIME]) if identity is not None else None
-            emission = Emission(record, trace, span, parent, (), attributes or None)
+        for outlet, bare, waiting in selected:
+            tid, time_ns = bare.record[TID], bare.record[TIME]
+            attributes = identity(tid, time_ns) if identity is not None else None
+            emission = bare._replace(attributes=attributes) if attributes else bare
             if waiting is None:
                 outlet.put(emission)
             else:
@@ -179,9 +161,8 @@ class Selector:
         for waiting in list(self._waiting.values()):
             self._release(waiting)
 
-    def _span(self, exported: Exported, source: SpanPolicy, *, stack: bool) -> OnRecord:
-        ended, passes = self._traces.ended, exported.passes
-        outlet = self._outlets["span"]
+    def _span(self, source: SpanPolicy, passes: Passes, *, stack: bool) -> OnRecord:
+        ended, outlet = self._traces.ended, self._outlets["span"]
 
         def span(first: Record, record: Record, enclosing: Sequence[Record]) -> None:
             call = ended(first, enclosing)
@@ -201,9 +182,8 @@ class Selector:
 
         return span
 
-    def _log(self, exported: Exported, source: SpanPolicy, *, stack: bool) -> OnRecord:
-        around, passes, sample, chance = self._traces.around, exported.passes, exported.sample, self._chance
-        outlet = self._outlets["log"]
+    def _log(self, source: SpanPolicy, sample: float, passes: Passes, *, stack: bool) -> OnRecord:
+        around, chance, outlet = self._traces.around, self._chance, self._outlets["log"]
 
         def log(first: Record, record: Record, enclosing: Sequence[Record]) -> None:
             if (sample < 1 and chance() >= sample) or not (passes is None or passes(record)):
@@ -212,12 +192,11 @@ class Selector:
                 outlet.dropped()
                 return
             source.take()
-            call = around(enclosing)
+            call, ids = around(enclosing), (0, 0, 0)
             if call is not None and call.trace.sampled and call.trace.admits():
                 call.needed = True
-                self._select(outlet, first, record, (call.trace.id, 0, call.span), stack=stack)
-            else:
-                self._select(outlet, first, record, (0, 0, 0), stack=stack)
+                ids = call.trace.id, 0, call.span
+            self._select(outlet, first, record, ids, stack=stack)
 
         return log
 
@@ -228,7 +207,7 @@ class Selector:
         if stack and len(self._waiting) < MOST_WAITING:
             _, frames = self._stacks.pop(id(first), (first, ()))
             waiting = self._waiting[id(first)] = _Waiting(outlet, first, frames)
-        self._selected.append(_Selected(outlet, record, *ids, waiting))
+        self._selected.append((outlet, Emission(record, *ids), waiting))
 
     def _take_stack(self, record: Record, frames: tuple[bytes, ...]) -> None:
         """Add frames to the record that waits for them, or keep them for a record that comes later: a call

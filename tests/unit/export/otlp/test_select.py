@@ -12,13 +12,12 @@ from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.export.otlp.select import (
     MOST_STACKS,
     MOST_WAITING,
-    Exported,
     Identity,
     Outlet,
     Selector,
     Signal,
 )
-from kprobe_exporter.export.otlp.traces import MOST_CALLS, Limit
+from kprobe_exporter.export.otlp.traces import MOST_CALLS, SpanPolicy, bucket
 from kprobe_exporter.model.values import (
     STACK_POINTER,
     TIME,
@@ -122,16 +121,16 @@ class Wiring:
         )
 
     def span(self, join: Join, sample: float = 1.0, most: float | None = None) -> "Wiring":
-        exported = Exported(join.layout, "span", sample, most, keep)
-        self.pairing.add(join, ended=self.selector.on_record(exported, join))
+        on_record = self.selector.on_record(join.layout, "span", sample, most, keep, join)
+        self.pairing.add(join, ended=on_record)
         return self
 
     def log(self, what: Layout | Join = POINT, sample: float = 1.0, most: float | None = None) -> "Wiring":
         if isinstance(what, Join):
-            exported = Exported(what.layout, "log", sample, most, keep)
-            self.pairing.add(what, ended=self.selector.on_record(exported, what))
+            on_record = self.selector.on_record(what.layout, "log", sample, most, keep, what)
+            self.pairing.add(what, ended=on_record)
         else:
-            self.pairing.watch(what, self.selector.on_record(Exported(what, "log", sample, most, keep)))
+            self.pairing.watch(what, self.selector.on_record(what, "log", sample, most, keep))
         return self
 
     def feed(self, *records: Record, stacks: list[tuple[Record, tuple[bytes, ...]]] | None = None) -> None:
@@ -198,7 +197,7 @@ class TestSpans:
 
     def test_a_span_takes_time(self) -> None:
         with pytest.raises(ValueError, match="'point' takes no time"):
-            Wiring().selector.on_record(Exported(POINT, "span"))
+            Wiring().selector.on_record(POINT, "span")
 
 
 class TestFilters:
@@ -336,7 +335,7 @@ class TestLimits:
 
     def test_a_limit_alone(self) -> None:
         clock = Clock()
-        limit = Limit(10, clock)
+        limit = SpanPolicy(1.0, [bucket(10, clock())], clock)
         for _ in range(10):
             assert limit.ready()
             limit.take()
