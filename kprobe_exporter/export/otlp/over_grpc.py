@@ -27,16 +27,7 @@ EXPORTERS: Mapping[Signal, Callable[..., Any]] = {
 }
 COMPRESSION = {"gzip": grpc.Compression.Gzip, "none": grpc.Compression.NoCompression, None: None}
 
-RETRYABLE = frozenset(
-    {
-        grpc.StatusCode.CANCELLED,
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-        grpc.StatusCode.ABORTED,
-        grpc.StatusCode.OUT_OF_RANGE,
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.DATA_LOSS,
-    }
-)
+RETRYABLE = frozenset("CANCELLED DEADLINE_EXCEEDED ABORTED OUT_OF_RANGE UNAVAILABLE DATA_LOSS".split())
 """The OTLP specification, "Failures". RESOURCE_EXHAUSTED is retryable too, if a RetryInfo comes with it."""
 
 OPTIONS = (
@@ -55,9 +46,7 @@ def exporter(signal: Signal, settings: OtlpSettings, attempts: Retries) -> Any:
     made = EXPORTERS[signal](
         endpoint=settings.endpoint,
         credentials=_credentials(signal, settings),
-        headers={name.lower(): value for name, value in settings.headers.items()}
-        if settings.headers
-        else None,
+        headers={name.lower(): value for name, value in (settings.headers or {}).items()} or None,
         timeout=settings.timeout,
         compression=COMPRESSION[settings.compression],
         channel_options=OPTIONS,
@@ -98,7 +87,7 @@ def _refusal(error: Any) -> RequestOutcome:
     after = _retry_delay(dict(error.trailing_metadata() or ()))
     asked = code is grpc.StatusCode.RESOURCE_EXHAUSTED and after is not None
     reason = f"{code.name}: {details}" if details else code.name
-    return RequestOutcome(False, reason, retry=asked or code in RETRYABLE, after=after)
+    return RequestOutcome(False, reason, retry=asked or code.name in RETRYABLE, after=after)
 
 
 def _retry_delay(trailers: Mapping[str, str | bytes]) -> float | None:
