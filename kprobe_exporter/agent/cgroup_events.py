@@ -8,9 +8,8 @@ from kprobe_exporter.agent.own_tracepoints import Followed, OwnTracepoints
 from kprobe_exporter.agent.thread_events import ThreadEvents
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.errors import ProbeRefused
-from kprobe_exporter.identity.attributes import Whereabouts
 from kprobe_exporter.identity.cgroups import Cgroups
-from kprobe_exporter.identity.pods import Pods
+from kprobe_exporter.identity.pods import Pods, Whereabouts
 from kprobe_exporter.model.values import OF_THREAD, TID, TIME, Batch, Layout, Record
 from kprobe_exporter.plan import Kernel
 from kprobe_exporter.tracefs.instance import Instance

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from kprobe_exporter.identity.containers import OUTSIDE, container
-from kprobe_exporter.identity.threads import TGID, _is_initial
+from kprobe_exporter.identity.threads import INITIAL, TGID, namespace
 
 CLONE_THREAD, CLONE_INTO_CGROUP = 0x1_0000, 0x2_0000_0000  # include/uapi/linux/sched.h
 PF_EXITING = 0x4  # include/linux/sched.h; on v1, /proc shows an exiting thread in "/", not in its cgroup
@@ -86,9 +86,9 @@ class Cgroups:
         clock: Callable[[], int] = time.monotonic_ns,
         since_boot: Callable[[int], int] = boot_time,
     ) -> None:
-        self._proc = proc if _is_initial(proc) else None
+        self._proc = proc if namespace(proc, "pid") == INITIAL else None
         self._own = proc / "self/cgroup"
-        self._namespaced = _is_namespaced(proc)
+        self._namespaced = namespace(proc, "cgroup") not in (None, INITIAL_CGROUPS)
         self._clock = clock
         self._since_boot = since_boot
         self._threads: dict[int, _Thread] = {}
@@ -304,9 +304,3 @@ def _numbered(directory: Path | str) -> list[str]:
     with suppress(OSError), os.scandir(directory) as entries:
         found.extend(entry.name for entry in entries if entry.name.isdecimal())
     return found
-
-
-def _is_namespaced(proc: Path) -> bool:
-    with suppress(OSError):
-        return str((proc / "self/ns/cgroup").readlink()) != INITIAL_CGROUPS
-    return False

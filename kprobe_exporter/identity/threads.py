@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -44,7 +45,7 @@ class Threads:
         proc: Path = Path("/proc"),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._proc = proc if _is_initial(proc) else None
+        self._proc = proc if namespace(proc, "pid") == INITIAL else None
         self._comms: _Answers[bytes] = _Answers(clock, lambda: parse_comms(_read(read, "saved_cmdlines")))
         self._tgids: _Answers[int] = _Answers(clock, lambda: parse_tgids(_read(read, "saved_tgids")))
 
@@ -65,12 +66,9 @@ class Threads:
         return int(found[1]) if found else None
 
     def _of(self, tid: int, name: str) -> bytes | None:
-        if self._proc is None:
-            return None
-        try:
-            return (self._proc / str(tid) / name).read_bytes()
-        except OSError:
-            return None
+        with suppress(OSError):
+            return (self._proc / str(tid) / name).read_bytes() if self._proc is not None else None
+        return None
 
 
 class _Answers(Generic[T]):
@@ -85,20 +83,21 @@ class _Answers(Generic[T]):
 
     def get(self, tid: int, living: Callable[[int], T | None]) -> T | None:
         now = self._clock()
-        known = self._known.get(tid)
-        if known is not None and now - known[1] < (SCAN_PAUSE if known[0] is None else FRESH):
-            return known[0]
+        known, since = self._known.get(tid, (None, float("-inf")))
+        if now - since < (SCAN_PAUSE if known is None else FRESH):
+            return known
         found = living(tid)
         if found is None:
             if now - self._scanned >= SCAN_PAUSE:
                 self._saved, self._scanned = self._scan(), now
             found = self._saved.get(tid)
-        if found is not None or known is None or known[0] is None:
-            self._known.pop(tid, None)
-            while len(self._known) >= MOST_THREADS:
-                del self._known[next(iter(self._known))]
-            self._known[tid] = found, now
-        return found if found is not None or known is None else known[0]
+        if found is None and known is not None:
+            return known
+        self._known.pop(tid, None)
+        while len(self._known) >= MOST_THREADS:
+            del self._known[next(iter(self._known))]
+        self._known[tid] = found, now
+        return found
 
 
 def own_name(shown: bytes) -> bytes:
@@ -135,15 +134,14 @@ def parse_comms(text: bytes) -> dict[int, bytes]:
     return {tid: name for tid, name in names.items() if tid not in doubtful and name != UNKNOWN}
 
 
-def _is_initial(proc: Path) -> bool:
-    try:
-        return str((proc / "self/ns/pid").readlink()) == INITIAL
-    except OSError:
-        return False
+def namespace(proc: Path, name: str) -> str | None:
+    """Return the agent's own namespace of this kind, in the form of INITIAL; None if that is unknown."""
+    with suppress(OSError):
+        return str((proc / "self/ns" / name).readlink())
+    return None
 
 
 def _read(read: Callable[[str], bytes], path: str) -> bytes:
-    try:
+    with suppress(OSError):
         return read(path)
-    except OSError:
-        return b""
+    return b""
