@@ -116,7 +116,9 @@ def _stem(family: Family) -> str:
 
 
 def _metric(family: Family, as_openmetrics: bool) -> Metric:
-    metric = Metric(_stem(family), _utf8(family.help), family.type)
+    # No encoder accepts lone surrogates, and one would fail the whole scrape.
+    text = family.help.encode("utf-8", "backslashreplace").decode()
+    metric = Metric(_stem(family), text, family.type)
     metric.samples = cast("list[Sample]", _Samples(family, as_openmetrics))
     return metric
 
@@ -139,11 +141,6 @@ def _exemplar(one: Exemplar) -> ClientExemplar:
     """Use the label names and the hexadecimal form in which Grafana and Prometheus expect trace ids."""
     ids = {"trace_id": f"{one.trace:032x}", "span_id": f"{one.span:016x}"}
     return ClientExemplar(ids, one.value, one.time)
-
-
-def _utf8(text: str) -> str:
-    """Escape lone surrogates: no encoder accepts them, and one would fail the whole scrape."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def accepted(header: str) -> Iterator[tuple[str, dict[str, str], float]]:

@@ -74,11 +74,11 @@ def container(path: bytes, *, nested: bool = False) -> Container | None:
         if _USERS.fullmatch(name):
             break
         if mixed := _MIXED.fullmatch(name):
-            return Container("containerd", _text(mixed[2]), _uid(mixed[1]))
+            return Container("containerd", mixed[2].decode(), _uid(mixed[1]))
         if own := _SCOPE.fullmatch(name) or _DIRECTORY.fullmatch(name):
-            found = Container(RUNTIMES[own[1]], _text(own[2]), pod)
+            found = Container(RUNTIMES[own[1]], own[2].decode(), pod)
         elif _BARE.fullmatch(name) and (pod is not None or before in (b"docker", OUTSIDE)):
-            found = Container("docker" if before == b"docker" else "containerd", _text(name), pod)
+            found = Container("docker" if before == b"docker" else "containerd", name.decode(), pod)
         elif (unit := _POD.fullmatch(name)) and (not name.startswith(b"pod") or before in _POD_PARENTS):
             pod = _uid(unit[1])
         elif not nested and _DELEGATED.fullmatch(name):
@@ -89,9 +89,5 @@ def container(path: bytes, *, nested: bool = False) -> Container | None:
     return found
 
 
-def _text(digits: bytes) -> str:
-    return digits.decode("ascii")
-
-
 def _uid(written: bytes) -> str:
-    return _text(written).replace("_", "-")
+    return written.decode().replace("_", "-")

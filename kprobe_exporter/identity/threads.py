@@ -58,8 +58,13 @@ class Threads:
         return 0 if tid == 0 else self._tgids.get(tid, self._living_tgid)
 
     def _living_comm(self, tid: int) -> bytes | None:
+        """Return the name as events have it, without what /proc adds to a worker's."""
         text = self._of(tid, "comm")
-        return None if text is None else own_name(text.removesuffix(b"\n"))
+        if text is None:
+            return None
+        shown = text.removesuffix(b"\n")
+        worker = WORKER.match(shown)
+        return (worker[0] if worker else shown)[:COMM_BYTES]
 
     def _living_tgid(self, tid: int) -> int | None:
         found = TGID.search(self._of(tid, "status") or b"")
@@ -98,12 +103,6 @@ class _Answers(Generic[T]):
             del self._known[next(iter(self._known))]
         self._known[tid] = found, now
         return found
-
-
-def own_name(shown: bytes) -> bytes:
-    """Return a thread's name as events have it, from the name that /proc shows."""
-    worker = WORKER.match(shown)
-    return (worker[0] if worker else shown)[:COMM_BYTES]
 
 
 def parse_tgids(text: bytes) -> dict[int, int]:

@@ -106,8 +106,12 @@ def _metric(family: Family, starts: Mapping[LabelValues, int], now: int) -> Metr
         if isinstance(value, HistogramValue):
             points.append(_histogram(attributes, start, now, value))
         else:
-            points.append(NumberDataPoint(attributes, start, now, _number(value)))
-    return Metric(family.name, _text(family.help), unit(family.name), DATA[family.type](points))
+            # An integer that does not fit into OTLP's signed 64 bits is sent as a float.
+            number = float(value) if isinstance(value, int) and value not in INT64 else value
+            points.append(NumberDataPoint(attributes, start, now, number))
+    # No encoder accepts lone surrogates, and one would cost the description.
+    text = family.help.encode("utf-8", "backslashreplace").decode()
+    return Metric(family.name, text, unit(family.name), DATA[family.type](points))
 
 
 def _histogram(attributes: dict[str, str], start: int, now: int, value: HistogramValue) -> HistogramDataPoint:
@@ -125,13 +129,3 @@ def _histogram(attributes: dict[str, str], start: int, now: int, value: Histogra
     return HistogramDataPoint(
         attributes, start, now, count, total, value.counts, value.bounds, min=ABSENT, max=ABSENT
     )
-
-
-def _number(value: float) -> float:
-    """Keep an integer that fits into OTLP's signed 64 bits; convert a larger one to a float."""
-    return float(value) if isinstance(value, int) and value not in INT64 else value
-
-
-def _text(text: str) -> str:
-    """Escape lone surrogates: no encoder accepts them, and one would cost the label."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

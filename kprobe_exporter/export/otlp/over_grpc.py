@@ -6,6 +6,7 @@ take no stub as an argument, so their private ``_client`` is replaced; pyproject
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,7 @@ from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 
-from kprobe_exporter.export.otlp.responses import MAX_REQUEST, partial
-from kprobe_exporter.export.otlp.retry import NotTaken, RequestOutcome, Retries
+from kprobe_exporter.export.otlp.retry import MAX_REQUEST, NotTaken, RequestOutcome, Retries, accepted
 from kprobe_exporter.export.otlp.settings import OtlpSettings, Signal, variable
 
 EXPORTERS: Mapping[Signal, Callable[..., Any]] = {
@@ -37,10 +37,6 @@ OPTIONS = (
 )
 
 
-class TooLarge(Exception):
-    """A request that is larger than servers accept; nothing was sent."""
-
-
 def exporter(signal: Signal, settings: OtlpSettings, attempts: Retries) -> Any:
     """Create the SDK's exporter of one signal, which takes missing settings from the environment."""
     made = EXPORTERS[signal](
@@ -51,7 +47,7 @@ def exporter(signal: Signal, settings: OtlpSettings, attempts: Retries) -> Any:
         compression=COMPRESSION[settings.compression],
         channel_options=OPTIONS,
     )
-    made._client = GrpcClient(signal, made._client, attempts)
+    made._client = GrpcClient(made._client, attempts)
     return made
 
 
@@ -61,21 +57,20 @@ class GrpcClient:
     Raises NotTaken, which passes through the exporter: the exporter retries only after a grpc.RpcError.
     """
 
-    def __init__(self, signal: Signal, stub: Any, attempts: Retries) -> None:
-        self._signal = signal
+    def __init__(self, stub: Any, attempts: Retries) -> None:
         self._export = stub.Export
         self._attempts = attempts
 
     def Export(self, request: Any, metadata: Any, timeout: float) -> None:  # named as in the stub
         if request.ByteSize() > MAX_REQUEST:
-            raise TooLarge
+            raise ValueError("servers accept no request of this size")
 
         def once(left: float) -> RequestOutcome:
             try:
                 response = self._export(request, metadata=metadata, timeout=left)
             except grpc.RpcError as error:
                 return _refusal(error)
-            return partial(self._signal, response)
+            return accepted(response)
 
         if not self._attempts.run(once, timeout):
             raise NotTaken
@@ -94,12 +89,10 @@ def _retry_delay(trailers: Mapping[str, str | bytes]) -> float | None:
     """The seconds of the RetryInfo in the details of a google.rpc.Status; None if there is none."""
     details = trailers.get("grpc-status-details-bin", b"")
     info = RetryInfo()
-    try:
-        found = any(detail.Unpack(info) for detail in Status.FromString(details).details)
-    except Exception:  # damaged details count as none
-        return None
-    delay: float = info.retry_delay.seconds + info.retry_delay.nanos / 1e9
-    return max(0.0, delay) if found else None
+    with suppress(Exception):  # damaged details count as none
+        if any(detail.Unpack(info) for detail in Status.FromString(details).details):
+            return max(0.0, float(info.retry_delay.seconds + info.retry_delay.nanos / 1e9))
+    return None
 
 
 def _credentials(signal: Signal, settings: OtlpSettings) -> grpc.ChannelCredentials | None:

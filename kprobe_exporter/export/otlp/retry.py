@@ -4,10 +4,13 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 MAX_PAUSE = 300.0
 """Seconds: the longest pause that a collector can request."""
+
+MAX_REQUEST = 4 << 20
+"""Bytes of one request before compression: the default limit of gRPC servers."""
 
 
 class RequestOutcome(NamedTuple):
@@ -30,6 +33,16 @@ class NotTaken(Exception):
 
 
 TIMED_OUT = RequestOutcome(False, "no answer within the timeout")
+
+
+def accepted(response: Any) -> RequestOutcome:
+    """Return the outcome of an accepted request, whose response says how many items were rejected.
+
+    Their field's name differs between the signals: ``rejected_spans``, ``rejected_log_records`` and so on.
+    """
+    said = response.partial_success
+    rejected = [number for field, number in said.ListFields() if field.name.startswith("rejected_")]
+    return RequestOutcome(True, said.error_message, rejected=max([0, *rejected]))
 
 
 def root_of(error: BaseException) -> str:

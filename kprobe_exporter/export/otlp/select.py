@@ -92,8 +92,7 @@ class Selector:
         self._selected: list[tuple[Outlet, Emission, _Waiting | None]] = []
         self._waiting: dict[int, _Waiting] = {}
         self._stacks: dict[int, tuple[Record, tuple[bytes, ...]]] = {}
-        self._events_with_stack: set[int] = set()
-        self._calls_with_stack: set[int] = set()
+        self._with_stack: dict[int, bool] = {}  # by layout_id: whether a call begins with the event
         self._until = 0
 
     def on_record(
@@ -113,8 +112,8 @@ class Selector:
         own = [] if max_per_second is None else [bucket(max_per_second, self._clock())]
         source = SpanPolicy(sample, [*self._together, *own], self._clock)
         begins = (layout,) if join is None else join.begins
-        stacks = {begin.layout_id for begin in begins if begin.stack}
-        (self._events_with_stack if join is None else self._calls_with_stack).update(stacks)
+        stacks = {begin.layout_id: join is not None for begin in begins if begin.stack}
+        self._with_stack |= stacks
         if signal == "log":
             return self._log(source, sample, passes, stack=bool(stacks))
         if join is None:
@@ -126,8 +125,7 @@ class Selector:
     def forget(self, layout: Layout, join: Join | None = None) -> None:
         """Remove a probe that delivers no more records."""
         for one in (layout, *(join.begins if join is not None else ())):
-            self._events_with_stack.discard(one.layout_id)
-            self._calls_with_stack.discard(one.layout_id)
+            self._with_stack.pop(one.layout_id, None)
             self._traces.remove(one)
 
     def consume(self, batch: Batch) -> None:
@@ -216,10 +214,8 @@ class Selector:
         if waiting is not None:
             waiting.frames += frames
             return
-        layout_id = record[LAYOUT_ID]
-        if layout_id in self._calls_with_stack or (
-            layout_id in self._events_with_stack and record[TIME] > self._until
-        ):
+        of_call = self._with_stack.get(record[LAYOUT_ID])
+        if of_call or (of_call is False and record[TIME] > self._until):
             _, before = self._stacks.get(id(record), (record, ()))
             self._stacks[id(record)] = record, before + frames
             if len(self._stacks) > MOST_STACKS:
