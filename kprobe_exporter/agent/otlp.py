@@ -11,8 +11,7 @@ from typing import Literal
 from kprobe_exporter.aggregate.fields import getter, passes
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.config.values import Export, Otlp
-from kprobe_exporter.export.otlp.attributes import Description
-from kprobe_exporter.export.otlp.build import SCOPE, Builder
+from kprobe_exporter.export.otlp.build import SCOPE, Builder, Description
 from kprobe_exporter.export.otlp.channel import Channel, SignalCounts, short_turns
 from kprobe_exporter.export.otlp.clock import WallClock
 from kprobe_exporter.export.otlp.metrics import Conversion, pack, size

@@ -63,9 +63,7 @@ class Pods:
     reused, and both are compared as a whole, so no pod gets the events of another.
     """
 
-    def __init__(
-        self, logs: Path = Path("/var/log"), clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, logs: Path = Path("/var/log"), clock: Callable[[], float] = time.monotonic) -> None:
         self._logs = logs
         self._clock = clock
         self._scanned = float("-inf")

@@ -17,8 +17,8 @@ from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 
-from kprobe_exporter.export.otlp.retry import MAX_REQUEST, NotTaken, RequestOutcome, Retries, accepted
-from kprobe_exporter.export.otlp.settings import OtlpSettings, Signal, variable
+from kprobe_exporter.export.otlp.retry import NotTaken, RequestOutcome, Retries, accepted
+from kprobe_exporter.export.otlp.settings import MAX_REQUEST, OtlpSettings, Signal, variable
 
 EXPORTERS: Mapping[Signal, Callable[..., Any]] = {
     "logs": OTLPLogExporter,

@@ -21,16 +21,8 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from kprobe_exporter.export.otlp.deadline import Connections, Deadline
-from kprobe_exporter.export.otlp.retry import (
-    MAX_REQUEST,
-    TIMED_OUT,
-    NotTaken,
-    RequestOutcome,
-    Retries,
-    accepted,
-    root_of,
-)
-from kprobe_exporter.export.otlp.settings import OtlpSettings, Signal
+from kprobe_exporter.export.otlp.retry import TIMED_OUT, NotTaken, RequestOutcome, Retries, accepted, root_of
+from kprobe_exporter.export.otlp.settings import MAX_REQUEST, OtlpSettings, Signal
 
 EXPORTERS: Mapping[Signal, Callable[..., Any]] = {
     "logs": OTLPLogExporter,

@@ -9,7 +9,6 @@ from opentelemetry.sdk.metrics.export import Metric
 from kprobe_exporter.export.otlp.channel import Sender, SendingThread
 from kprobe_exporter.export.otlp.metrics import Conversion, batches, size
 from kprobe_exporter.model.values import Snapshot
-from kprobe_exporter.util.trouble import Trouble
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,6 @@ from typing import Any, NamedTuple
 MAX_PAUSE = 300.0
 """Seconds: the longest pause that a collector can request."""
 
-MAX_REQUEST = 4 << 20
-"""Bytes of one request before compression: the default limit of gRPC servers."""
-
 
 class RequestOutcome(NamedTuple):
     """The outcome of one request.

@@ -16,6 +16,9 @@ log = logging.getLogger(__name__)
 Signal: TypeAlias = Literal["logs", "traces", "metrics"]
 Protocol: TypeAlias = Literal["http/protobuf", "grpc"]
 
+MAX_REQUEST = 4 << 20
+"""Bytes of one request before compression: the default limit of gRPC servers."""
+
 SHORTEST = 4
 """Characters; what is shorter is no secret, and would tear other words apart."""
 

@@ -16,9 +16,8 @@ from opentelemetry.semconv.attributes import code_attributes, error_attributes
 from opentelemetry.trace import SpanKind, StatusCode
 
 from kprobe_exporter.aggregate.fields import getter
-from kprobe_exporter.export.otlp import attributes as names
-from kprobe_exporter.export.otlp.attributes import MOST_BYTES, MOST_FRAMES, Description, plain, text
-from kprobe_exporter.export.otlp.build import Builder
+from kprobe_exporter.export.otlp import build as names
+from kprobe_exporter.export.otlp.build import MOST_BYTES, MOST_FRAMES, Builder, Description, plain, text
 from kprobe_exporter.export.otlp.clock import WallClock
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.values import STACK_POINTER, Arg, Emission, Layout, Record, ReturnType, Value
