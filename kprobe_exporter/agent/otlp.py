@@ -17,7 +17,7 @@ from kprobe_exporter.export.otlp.clock import WallClock
 from kprobe_exporter.export.otlp.metrics import Conversion, pack, size
 from kprobe_exporter.export.otlp.pusher import Pusher
 from kprobe_exporter.export.otlp.resource import resource
-from kprobe_exporter.export.otlp.select import Identity, Outlet, Selector
+from kprobe_exporter.export.otlp.select import Identity, Selector
 from kprobe_exporter.export.otlp.settings import OtlpSettings
 from kprobe_exporter.export.otlp.transport import connect
 from kprobe_exporter.grammar.filter import parse_filter
@@ -96,11 +96,7 @@ class OtlpExport:
         self._limited: Counter[Signal] = Counter()
         self._pusher: Pusher | None = None
         self._left = FLUSH
-        outlets: dict[Signal, Outlet] = {
-            "log": Outlet(partial(self._put, "log"), partial(self._drop, "log")),
-            "span": Outlet(partial(self._put, "span"), partial(self._drop, "span")),
-        }
-        self._selector = Selector(outlets, otlp.max_per_second, identity=identity)
+        self._selector = Selector(self._put, self._drop, otlp.max_per_second, identity=identity)
 
     def add(self, attached: Attached, export: Export, pairing: Pairing) -> None:
         """Export the records of an installed probe. ``pairing`` passes them on, in the stream's order."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -95,7 +96,7 @@ class Cgroups:
         self._processes: dict[int, set[int]] = {}
         self._exited: dict[int, int] = {}
         self._hierarchies: dict[int, bytes] = {}
-        self._told: dict[Paths, bytes | None] = {}
+        self._telling = lru_cache(MOST_TOLD)(self._tell)
         self._learn_hierarchies()
 
     def path(self, tid: int, time_ns: int) -> bytes | None:
@@ -136,7 +137,7 @@ class Cgroups:
         if hierarchy not in self._hierarchies:
             self._learn_hierarchies()
             self._hierarchies.setdefault(hierarchy, b"?")
-            self._told.clear()
+            self._telling.cache_clear()
         if not self._known(tid, time_ns).tgid and self._proc is None:  # nearly all are leaders
             self._keep(tid, _Thread(time_ns, tid, (), None))
         self._move(tid, hierarchy, path, time_ns, certain=True)
@@ -217,17 +218,12 @@ class Cgroups:
         thread.stayed = None if certain or before == thread.paths else before
         thread.path = self._telling(thread.paths)
 
-    def _telling(self, paths: Paths) -> bytes | None:
+    def _tell(self, paths: Paths) -> bytes | None:
         """Return the most informative path; None if hierarchies are missing, except a container's without
         /proc."""
-        if paths not in self._told:
-            if len(self._told) >= MOST_TOLD:
-                self._told.clear()
-            best = min(paths, key=self._rank)[1] if paths else b""
-            whole = self._hierarchies.keys() <= dict(paths).keys()
-            enough = whole or (self._proc is None and container(best) is not None)
-            self._told[paths] = best if best and enough else None
-        return self._told[paths]
+        best = min(paths, key=self._rank)[1] if paths else b""
+        whole = self._hierarchies.keys() <= dict(paths).keys()
+        return best if best and (whole or (self._proc is None and container(best) is not None)) else None
 
     def _rank(self, place: tuple[int, bytes]) -> tuple[bool, bool, int, int]:
         hierarchy, path = place
@@ -274,12 +270,12 @@ class Cgroups:
 
     def _parse(self, cgroup: bytes) -> Paths:
         """Parse the lines ``ID:CONTROLLERS:/PATH`` of a thread (cgroups(7)); no path has a line end in it."""
-        lines = [(int(number), names, path) for number, names, path in _LINE.findall(cgroup)]
+        lines = sorted((int(number), names, path) for number, names, path in _LINE.findall(cgroup))
         hierarchies = {number: names for number, names, _ in lines}
         if hierarchies != self._hierarchies:
             self._hierarchies = hierarchies
-            self._told.clear()
-        places = sorted((number, path) for number, _, path in lines)
+            self._telling.cache_clear()
+        places = ((number, path) for number, _, path in lines)
         return tuple(p for p in places if not self._namespaced or p[1].split(b"/")[1] == OUTSIDE)
 
     def _learn_hierarchies(self) -> None:

@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 from kprobe_exporter.export.otlp.traces import SpanPolicy, Traces, bucket
 from kprobe_exporter.model.values import LAYOUT_ID, TID, TIME, Batch, Emission, Join, Layout, Record
@@ -32,13 +32,6 @@ MOST_STACKS = 8192
 """Stacks of calls that have not ended. Above this number the oldest are discarded."""
 
 
-class Outlet(NamedTuple):
-    """The destination of a signal: ``put`` queues at once; ``dropped`` counts items that a limit stopped."""
-
-    put: Callable[[Emission], object]
-    dropped: Callable[[], object]
-
-
 @dataclass(slots=True, eq=False)
 class _Waiting:
     """A selected record whose stack may still come, in this round of the reader or in the next.
@@ -46,7 +39,7 @@ class _Waiting:
     ``first`` is the event that the stack belongs to. It is kept so that no other record can have its id().
     """
 
-    outlet: Outlet
+    signal: Signal
     first: Record
     frames: tuple[bytes, ...]
     emission: Emission | None = None
@@ -69,13 +62,15 @@ class Selector:
     - Each item that a limit stops is counted as dropped, once. Items that sampling or a filter excludes are
       not. The items of an admitted trace also count against the limits, so that later traces wait for them.
 
+    ``put`` queues an item at once; ``dropped`` counts one that a limit stopped.
     ``max_per_second`` is for all probes together. A call costs 2 µs if it is sampled out and 3.5 µs if it is
     exported, with the function from ``on_record``; a log record costs 0.2 and 1.5 µs. Filters cost extra.
     """
 
     def __init__(
         self,
-        outlets: Mapping[Signal, Outlet],
+        put: Callable[[Signal, Emission], object],
+        dropped: Callable[[Signal], object],
         max_per_second: float | None = None,
         *,
         identity: Identity | None = None,
@@ -83,13 +78,14 @@ class Selector:
         chance: Callable[[], float] = random.random,
         key: bytes | None = None,
     ) -> None:
-        self._outlets = outlets
+        self._put = put
+        self._dropped = dropped
         self._together = [] if max_per_second is None else [bucket(max_per_second, clock())]
         self._identity = identity
         self._clock = clock
         self._chance = chance
         self._traces = Traces(os.urandom(32) if key is None else key)
-        self._selected: list[tuple[Outlet, Emission, _Waiting | None]] = []
+        self._selected: list[tuple[Signal, Emission, _Waiting | None]] = []
         self._waiting: dict[int, _Waiting] = {}
         self._stacks: dict[int, tuple[Record, tuple[bytes, ...]]] = {}
         self._with_stack: dict[int, bool] = {}  # by layout_id: whether a call begins with the event
@@ -136,12 +132,12 @@ class Selector:
             self._take_stack(record, frames)
         selected, self._selected = self._selected, []
         identity = self._identity
-        for outlet, bare, waiting in selected:
+        for signal, bare, waiting in selected:
             tid, time_ns = bare.record[TID], bare.record[TIME]
             attributes = identity(tid, time_ns) if identity is not None else None
             emission = bare._replace(attributes=attributes) if attributes else bare
             if waiting is None:
-                outlet.put(emission)
+                self._put(signal, emission)
             else:
                 waiting.emission = emission
 
@@ -160,7 +156,7 @@ class Selector:
             self._release(waiting)
 
     def _span(self, source: SpanPolicy, passes: Passes, *, stack: bool) -> OnRecord:
-        ended, outlet = self._traces.ended, self._outlets["span"]
+        ended = self._traces.ended
 
         def span(first: Record, record: Record, enclosing: Sequence[Record]) -> None:
             call = ended(first, enclosing)
@@ -173,39 +169,39 @@ class Selector:
             if trace.admits():
                 source.take()
                 around = parent.span if parent is not None else 0
-                self._select(outlet, first, record, (trace.id, call.span, around), stack=stack)
+                self._select("span", first, record, (trace.id, call.span, around), stack=stack)
             else:
                 self._stacks.pop(id(first), None)
-                outlet.dropped()
+                self._dropped("span")
 
         return span
 
     def _log(self, source: SpanPolicy, sample: float, passes: Passes, *, stack: bool) -> OnRecord:
-        around, chance, outlet = self._traces.around, self._chance, self._outlets["log"]
+        around, chance = self._traces.around, self._chance
 
         def log(first: Record, record: Record, enclosing: Sequence[Record]) -> None:
             if (sample < 1 and chance() >= sample) or not (passes is None or passes(record)):
                 return
             if not source.ready():
-                outlet.dropped()
+                self._dropped("log")
                 return
             source.take()
             call, ids = around(enclosing), (0, 0, 0)
             if call is not None and call.trace.sampled and call.trace.admits():
                 call.needed = True
                 ids = call.trace.id, 0, call.span
-            self._select(outlet, first, record, ids, stack=stack)
+            self._select("log", first, record, ids, stack=stack)
 
         return log
 
     def _select(
-        self, outlet: Outlet, first: Record, record: Record, ids: tuple[int, int, int], *, stack: bool
+        self, signal: Signal, first: Record, record: Record, ids: tuple[int, int, int], *, stack: bool
     ) -> None:
         waiting = None
         if stack and len(self._waiting) < MOST_WAITING:
             _, frames = self._stacks.pop(id(first), (first, ()))
-            waiting = self._waiting[id(first)] = _Waiting(outlet, first, frames)
-        self._selected.append((outlet, Emission(record, *ids), waiting))
+            waiting = self._waiting[id(first)] = _Waiting(signal, first, frames)
+        self._selected.append((signal, Emission(record, *ids), waiting))
 
     def _take_stack(self, record: Record, frames: tuple[bytes, ...]) -> None:
         """Add frames to the record that waits for them, or keep them for a record that comes later: a call
@@ -225,4 +221,4 @@ class Selector:
         """Queue a record that has waited, if its batch was consumed."""
         if waiting.emission is not None:
             del self._waiting[id(waiting.first)]
-            waiting.outlet.put(waiting.emission._replace(stack=waiting.frames))
+            self._put(waiting.signal, waiting.emission._replace(stack=waiting.frames))

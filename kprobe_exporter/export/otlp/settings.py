@@ -51,12 +51,9 @@ def protocol_of(signal: Signal, settings: OtlpSettings) -> Protocol:
 
     Each of the SDK's exporters has one protocol, so the code that chooses one must read this variable.
     """
-    found = settings.protocol or variable(signal, "PROTOCOL") or "http/protobuf"
-    match found.strip():
-        case "http/protobuf":
-            return "http/protobuf"
-        case "grpc":
-            return "grpc"
+    found = (settings.protocol or variable(signal, "PROTOCOL") or "http/protobuf").strip()
+    if found in ("http/protobuf", "grpc"):
+        return "grpc" if found == "grpc" else "http/protobuf"
     raise StartError("OTEL_EXPORTER_OTLP_PROTOCOL is not supported: set it to http/protobuf or grpc.")
 
 

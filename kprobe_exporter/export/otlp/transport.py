@@ -35,19 +35,17 @@ class Transport:
     One thread calls ``export``; any thread may call ``stop`` and ``close``. The exporter's return value is
     ignored, because it does not show a partial rejection: ``attempts`` has the answer. ``pack`` converts a
     list of items to what the exporter takes, and ``size`` returns how many items they count as.
-    ``redact`` removes secrets from what is logged, in which ``collector`` names the collector.
     """
 
     def __init__(
         self,
         signal: Signal,
+        settings: OtlpSettings,
         exporter: Any,
         attempts: Retries,
         pack: Callable[[Sequence[Any]], Any] = list,
         size: Callable[[Sequence[Any]], int] = len,
         clock: Callable[[], float] = time.monotonic,
-        redact: Callable[[str], str] = str,
-        collector: str = "its endpoint",
     ) -> None:
         self._signal = signal
         self._exporter = exporter
@@ -55,8 +53,8 @@ class Transport:
         self._pack = pack
         self._size = size
         self._trouble = Trouble(QUIET, clock)
-        self._redact = redact
-        self._collector = redact(collector)
+        self._redact = redaction(signal, settings)
+        self._collector = self._redact(collector_of(signal, settings))
 
     def export(self, items: Sequence[Any]) -> int:
         """Send all items within the timeout; return how many of them the collector accepted.
@@ -132,5 +130,4 @@ def connect(
         raise StartError(
             f"the OTLP exporter of {signal} cannot be set up: {where} has a value that is not allowed there."
         ) from None
-    redact, collector = redaction(signal, settings), collector_of(signal, settings)
-    return Transport(signal, made, attempts, pack, size, redact=redact, collector=collector)
+    return Transport(signal, settings, made, attempts, pack, size)

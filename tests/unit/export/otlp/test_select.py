@@ -1,6 +1,6 @@
 """Which records are selected, and their trace and parent: by example, and against known trees of calls."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -9,14 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.aggregate.pairing import Pairing
-from kprobe_exporter.export.otlp.select import (
-    MOST_STACKS,
-    MOST_WAITING,
-    Identity,
-    Outlet,
-    Selector,
-    Signal,
-)
+from kprobe_exporter.export.otlp.select import MOST_STACKS, MOST_WAITING, Identity, Selector, Signal
 from kprobe_exporter.export.otlp.traces import MOST_CALLS, SpanPolicy, bucket
 from kprobe_exporter.model.values import (
     STACK_POINTER,
@@ -107,18 +100,18 @@ class Wiring:
 
     def __post_init__(self) -> None:
         self.pairing = Pairing(nested=True)
-        outlets: Mapping[Signal, Outlet] = {
-            "span": Outlet(self.spans.append, lambda: self.dropped.append("span")),
-            "log": Outlet(self.logs.append, lambda: self.dropped.append("log")),
-        }
         self.selector = Selector(
-            outlets,
+            self.put,
+            self.dropped.append,
             self.max_per_second,
             identity=self.identity,
             clock=self.clock,
             chance=self.chance,
             key=self.key,
         )
+
+    def put(self, signal: Signal, emission: Emission) -> None:
+        (self.spans if signal == "span" else self.logs).append(emission)
 
     def span(self, join: Join, sample: float = 1.0, most: float | None = None) -> "Wiring":
         on_record = self.selector.on_record(join.layout, "span", sample, most, keep, join)

@@ -142,7 +142,7 @@ def test_what_a_collector_says_is_shown_without_the_token(told: Told) -> None:
             transport._attempts.answer = RequestOutcome(False, f"401: the token {SECRET} is not known")
 
     transport = connect("traces", settings)
-    transport = Transport("traces", Refusing(), transport._attempts, redact=transport._redact)
+    transport = Transport("traces", settings, Refusing(), transport._attempts)
     transport.export([1])
     assert f"401: the token {REMOVED} is not known" in told()
 

@@ -52,7 +52,7 @@ class FakeExporter:
             raise NotTaken
 
     def transport(self, clock: Callable[[], float] = time.monotonic) -> Transport:
-        return Transport("logs", self, self.attempts, clock=clock)
+        return Transport("logs", OtlpSettings(), self, self.attempts, clock=clock)
 
 
 @given(st.sets(st.integers(0, 99)))
