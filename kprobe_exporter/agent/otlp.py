@@ -14,8 +14,7 @@ from kprobe_exporter.config.values import Export, Otlp
 from kprobe_exporter.export.otlp.build import SCOPE, Builder, Description
 from kprobe_exporter.export.otlp.channel import Channel, SignalCounts, short_turns
 from kprobe_exporter.export.otlp.clock import WallClock
-from kprobe_exporter.export.otlp.metrics import Conversion, pack, size
-from kprobe_exporter.export.otlp.pusher import Pusher
+from kprobe_exporter.export.otlp.metrics import Conversion, Pusher, pack, size
 from kprobe_exporter.export.otlp.resource import resource
 from kprobe_exporter.export.otlp.select import Identity, Selector
 from kprobe_exporter.export.otlp.settings import OtlpSettings

@@ -14,8 +14,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 
 from kprobe_exporter.export.otlp.channel import Channel
-from kprobe_exporter.export.otlp.metrics import Conversion, pack, size
-from kprobe_exporter.export.otlp.pusher import Pusher
+from kprobe_exporter.export.otlp.metrics import Conversion, Pusher, pack, size
 from kprobe_exporter.export.otlp.settings import OtlpSettings, Signal
 from kprobe_exporter.export.otlp.transport import connect
 from kprobe_exporter.model.values import Family, HistogramValue, Snapshot

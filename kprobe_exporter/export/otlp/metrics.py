@@ -1,5 +1,6 @@
-"""Converts snapshots to OTLP's sums, gauges and histograms, with Prometheus' names and labels."""
+"""Converts snapshots to OTLP's metrics, with Prometheus' names and labels, and pushes them at an interval."""
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +25,13 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from kprobe_exporter.errors import one_line
+from kprobe_exporter.export.otlp.channel import Sender, SendingThread
 from kprobe_exporter.model.values import Family, HistogramValue, LabelValues, Snapshot
+
+log = logging.getLogger(__name__)
+
+POINTS = 500
+"""Data points of one request: even at 8 KiB each, gRPC servers accept the request."""
 
 UNITS = {"seconds": "s", "bytes": "By"}
 """UCUM's symbols of the units in which our metric names end."""
@@ -96,6 +103,71 @@ def batches(metrics: Sequence[Metric], most: int) -> Iterator[list[Metric]]:
 def unit(name: str) -> str:
     """The unit in a metric's name as a symbol of UCUM; "" if the name has no unit."""
     return UNITS.get(name.removesuffix("_total").rpartition("_")[2], "")
+
+
+class Pusher(SendingThread):
+    """Pushes a snapshot every ``interval`` seconds, and a last one when it is closed.
+
+    The sources of ``snapshot`` must still run then. The counts are of data points. Data points that are not
+    sent by the time of the next push are dropped, since the next push contains all of them again.
+    """
+
+    def __init__(
+        self,
+        snapshot: Callable[[], Snapshot],
+        sender: Sender,
+        interval: float,
+        conversion: Conversion,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__("metrics", sender, clock)
+        self._snapshot = snapshot
+        self._interval = interval
+        self._conversion = conversion
+        self._waiting = 0
+
+    def _discard(self) -> int:
+        return self._waiting
+
+    def _run(self) -> None:
+        last = False
+        # Once _ended is set, the sources of the snapshot may be gone.
+        while not (last or self._ended):
+            last = self._closed.wait(self._interval)
+            try:
+                self._push()
+            except Exception as error:  # the next push may succeed
+                self._complain(error)
+
+    def _push(self) -> None:
+        next_push = self._clock() + self._interval
+        metrics = self._conversion.metrics(self._snapshot())
+        self._waiting = size(metrics)
+        for batch in batches(metrics, POINTS):
+            in_time = self._clock() < min(next_push, self._deadline)
+            self._send(batch, in_time=in_time and self._sender.pause() <= 0)
+
+    def _send(self, batch: list[Metric], *, in_time: bool) -> None:
+        points = size(batch)
+        with self._lock:
+            if self._ended:
+                return
+            self._waiting -= points
+            if not in_time:
+                self._counts = self._counts.plus(dropped=points)
+                return
+            self._under_way = points
+        taken = 0
+        try:
+            taken = max(0, min(points, self._sender.export(batch)))
+        except Exception as error:
+            self._complain(error)
+        self._settle(taken)
+
+    def _complain(self, error: Exception) -> None:
+        """Log only the first error: it is a bug in the agent and comes with every push."""
+        if not self._ended and self._trouble.failed():
+            log.error("the metrics cannot be pushed: %r", error, exc_info=True)
 
 
 def _metric(family: Family, starts: Mapping[LabelValues, int], now: int) -> Metric:
