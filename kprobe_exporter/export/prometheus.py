@@ -63,13 +63,8 @@ class Exposition:
 
         A family's name selects all its samples, a sample's name only that sample.
         """
-        duration = Family(
-            "kprobe_exporter_scrape_duration_seconds",
-            "gauge",
-            "Time to prepare the last finished scrape.",
-            (),
-            {(): self._duration},
-        )
+        about, took = "Time to prepare the last finished scrape.", {(): self._duration}
+        duration = Family("kprobe_exporter_scrape_duration_seconds", "gauge", about, (), took)
         ours = (
             _metric(family, as_openmetrics)
             for family in (*self._snapshot().families, duration)

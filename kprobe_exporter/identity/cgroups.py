@@ -6,7 +6,7 @@ The kernel emits these events in kernel/fork.c, kernel/exit.c, fs/exec.c and ker
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -174,8 +174,8 @@ class Cgroups:
 
     def scan(self) -> None:
         """Read every thread from /proc, about 30 µs each, so that all are known before their first event."""
-        for process in _numbered(self._proc) if self._proc is not None else ():
-            for tid in _numbered(f"{self._proc}/{process}/task"):
+        for process in filter(str.isdecimal, names(self._proc) if self._proc is not None else ()):
+            for tid in filter(str.isdecimal, names(f"{self._proc}/{process}/task")):
                 if len(self._threads) < MOST_THREADS and (found := self._read(f"{process}/task/{tid}")):
                     self._keep(int(tid), found)
 
@@ -294,9 +294,7 @@ def _text(directory: int, name: str) -> bytes:
         return file.read()
 
 
-def _numbered(directory: Path | str) -> list[str]:
-    """Return the numeric entries that were found before the directory disappeared or failed to open."""
-    found: list[str] = []
+def names(directory: Path | str) -> Iterator[str]:
+    """Yield the names that are found before the directory disappears; none if it cannot be opened."""
     with suppress(OSError), os.scandir(directory) as entries:
-        found.extend(entry.name for entry in entries if entry.name.isdecimal())
-    return found
+        yield from (entry.name for entry in entries)

@@ -4,15 +4,14 @@
 (logSymlink), both of kubelet's pkg/kubelet/kuberuntime. No name of Kubernetes has an underscore in it.
 """
 
-import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from kprobe_exporter.identity.cgroups import Cgroups
+from kprobe_exporter.identity.cgroups import Cgroups, names
 from kprobe_exporter.identity.containers import container
 from kprobe_exporter.model.values import TID, TIME, Record
 
@@ -105,8 +104,8 @@ class Pods:
 
     def _look(self) -> None:
         self._scanned = self._clock()
-        pods = map(_DIRECTORY.fullmatch, _names(self._logs / "pods"))
-        links = map(_LINK.fullmatch, _names(self._logs / "containers"))
+        pods = map(_DIRECTORY.fullmatch, islice(names(self._logs / "pods"), MOST_NAMES))
+        links = map(_LINK.fullmatch, islice(names(self._logs / "containers"), MOST_NAMES))
         self._pods.update({pod[3]: Pod(pod[1], pod[2], None, pod[3]) for pod in pods if pod}, self._scanned)
         self._containers.update(
             {link[4]: Pod(link[2], link[1], link[3], None) for link in links if link}, self._scanned
@@ -161,12 +160,3 @@ class Whereabouts:
     def forget(self) -> None:
         """Forget all notes, when their records have been passed on."""
         self._noted.clear()
-
-
-def _names(directory: Path) -> Iterator[str]:
-    """Yield the names in a directory; none if it does not exist, as on a machine without Kubernetes."""
-    try:
-        with os.scandir(directory) as entries:
-            yield from (entry.name for entry in islice(entries, MOST_NAMES))
-    except OSError:
-        return

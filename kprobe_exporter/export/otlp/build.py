@@ -14,15 +14,7 @@ from opentelemetry.sdk._logs import ReadableLogRecord
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import (
-    INVALID_SPAN,
-    SpanContext,
-    SpanKind,
-    Status,
-    StatusCode,
-    TraceFlags,
-    set_span_in_context,
-)
+from opentelemetry.trace import INVALID_SPAN, SpanContext, Status, StatusCode, TraceFlags, set_span_in_context
 
 from kprobe_exporter import __version__
 from kprobe_exporter.errors import one_line
@@ -140,7 +132,7 @@ class Description:
     def line(self, attributes: Mapping[str, Attribute], record: Record) -> str:
         """One line: ``vfs_read(count=512) = -5 EIO in 0.031 ms, cat[4711] on CPU 3``."""
         values = [
-            f"{name}={_quoted(value)}"
+            f'{name}="{value}"' if isinstance(value, str) else f"{name}={value}"
             for _, name, key, _ in self._args
             if (value := attributes.get(key)) is not None
         ]
@@ -179,7 +171,6 @@ class Builder:
             _context(trace, emission.parent) if emission.parent else None,
             self._resource,
             attributes,
-            kind=SpanKind.INTERNAL,
             status=_UNSET if error is None else Status(StatusCode.ERROR, error),
             start_time=start,
             end_time=min(LAST, start + (described.duration(record) or 0)),
@@ -232,7 +223,3 @@ def text(value: bytes) -> str:
 
 def _address(value: int | bytes) -> Attribute:
     return hex(value % (1 << 64)) if isinstance(value, int) else text(value)
-
-
-def _quoted(value: Attribute) -> str:
-    return f'"{value}"' if isinstance(value, str) else str(value)

@@ -154,11 +154,9 @@ def _seconds(retry_after: str | None) -> float | None:
     """The seconds of a Retry-After header, a number or a date (RFC 9110, 10.2.3); None if not valid."""
     if retry_after is None:
         return None
-    try:
+    seconds = math.nan
+    with suppress(ValueError, OverflowError):
+        seconds = parsedate_to_datetime(retry_after).timestamp() - time.time()
+    with suppress(ValueError):
         seconds = float(retry_after)
-    except ValueError:
-        try:
-            seconds = parsedate_to_datetime(retry_after).timestamp() - time.time()
-        except (ValueError, OverflowError):
-            return None
     return max(0.0, seconds) if math.isfinite(seconds) else None

@@ -28,9 +28,6 @@ class _Resource(Resource):
     def __hash__(self) -> int:
         return self._hash
 
-    def __eq__(self, other: object) -> bool:
-        return self is other or super().__eq__(other)
-
 
 def resource(environ: Mapping[str, str] = os.environ, system: os.uname_result | None = None) -> Resource:
     """The resource of all signals. OTEL_SERVICE_NAME overrides OTEL_RESOURCE_ATTRIBUTES, and these ours.
