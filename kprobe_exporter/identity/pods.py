@@ -84,8 +84,8 @@ class Pods:
         return found
 
     def _known(self, container_id: str, uid: str | None) -> Pod | None:
-        link = self._containers.get(container_id)
-        pod = self._pods.get(uid) if uid is not None else None
+        link = self._containers.entries.get(container_id)
+        pod = self._pods.entries.get(uid) if uid is not None else None
         if link is not None and (pod is None or link[:2] == pod[:2]):
             return link._replace(uid=uid)
         return pod
@@ -116,17 +116,14 @@ class _Seen:
     """Names that are there now, and names that were there until recently."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, Pod] = {}
+        self.entries: dict[str, Pod] = {}
         self._missed: dict[str, float] = {}
-
-    def get(self, key: str) -> Pod | None:
-        return self._entries.get(key)
 
     def update(self, there: dict[str, Pod], now: float) -> None:
         """Take in the names that are there now; others stay for KEEP seconds, if there is room."""
-        self._missed = {key: self._missed.get(key, now) for key in self._entries if key not in there}
+        self._missed = {key: self._missed.get(key, now) for key in self.entries if key not in there}
         kept = [key for key, missed in self._missed.items() if now - missed < KEEP]
-        self._entries = {key: self._entries[key] for key in kept[-MOST_NAMES:]} | there
+        self.entries = {key: self.entries[key] for key in kept[-MOST_NAMES:]} | there
 
 
 class Whereabouts:

@@ -119,8 +119,9 @@ class SendingThread(ABC):
 class Channel(SendingThread, Generic[Item]):
     """Queues items of one signal without waiting, and sends them in batches from its own thread.
 
-    ``_lock`` guards the queue too, so ``put``, which any thread may call, does not wait for a collector.
-    Only the channel's own thread calls ``build`` and ``arrived``.
+    ``_lock`` guards the queue too, so ``put``, which any thread may call, does not wait for a collector. Only
+    the channel's own thread calls ``build``, which converts an item to what is sent, and ``arrived``, with
+    each batch that was accepted in full: a collector names no rejected items.
     """
 
     def __init__(
@@ -132,10 +133,6 @@ class Channel(SendingThread, Generic[Item]):
         linger: float = LINGER,
         arrived: Callable[[Sequence[Item]], object] = lambda _: None,
     ) -> None:
-        """``build`` converts an item to what is sent; an item for which it raises has failed, and no other.
-
-        ``arrived`` is called with each batch that was accepted in full: a collector names no rejected items.
-        """
         super().__init__(name, sender)
         self._build = build
         self._capacity = capacity

@@ -62,9 +62,9 @@ class Selector:
     - Each item that a limit stops is counted as dropped, once. Items that sampling or a filter excludes are
       not. The items of an admitted trace also count against the limits, so that later traces wait for them.
 
-    ``put`` queues an item at once; ``dropped`` counts one that a limit stopped.
-    ``max_per_second`` is for all probes together. A call costs 2 µs if it is sampled out and 3.5 µs if it is
-    exported, with the function from ``on_record``; a log record costs 0.2 and 1.5 µs. Filters cost extra.
+    ``put`` queues an item at once; ``dropped`` counts one that a limit stopped. ``max_per_second`` is for all
+    probes together. A call costs 2 µs if it is sampled out and 3.5 µs if it is exported, with the function
+    from ``on_record``; a log record costs 0.2 and 1.5 µs. Filters cost extra.
     """
 
     def __init__(
@@ -131,10 +131,8 @@ class Selector:
         for record, frames in batch.stacks:
             self._take_stack(record, frames)
         selected, self._selected = self._selected, []
-        identity = self._identity
         for signal, bare, waiting in selected:
-            tid, time_ns = bare.record[TID], bare.record[TIME]
-            attributes = identity(tid, time_ns) if identity is not None else None
+            attributes = self._identity(bare.record[TID], bare.record[TIME]) if self._identity else None
             emission = bare._replace(attributes=attributes) if attributes else bare
             if waiting is None:
                 self._put(signal, emission)
@@ -143,11 +141,10 @@ class Selector:
 
     def tick(self) -> None:
         """End a round of the reader, with or without batches: queue what has waited for a whole round."""
-        if self._waiting:
-            for waiting in list(self._waiting.values()):
-                if waiting.seen:
-                    self._release(waiting)
-                waiting.seen = True
+        for waiting in list(self._waiting.values()):
+            if waiting.seen:
+                self._release(waiting)
+            waiting.seen = True
 
     def flush(self) -> None:
         """Queue all records that wait. The caller delivers no more records."""
@@ -160,19 +157,17 @@ class Selector:
 
         def span(first: Record, record: Record, enclosing: Sequence[Record]) -> None:
             call = ended(first, enclosing)
-            if call is None or not (call.needed or passes is None or passes(record)):
-                self._stacks.pop(id(first), None)
-                return
-            trace, parent = call.trace, call.parent
-            if parent is not None:
-                parent.needed = True
-            if trace.admits():
-                source.take()
-                around = parent.span if parent is not None else 0
-                self._select("span", first, record, (trace.id, call.span, around), stack=stack)
-            else:
-                self._stacks.pop(id(first), None)
+            if call is not None and (call.needed or passes is None or passes(record)):
+                trace, parent = call.trace, call.parent
+                if parent is not None:
+                    parent.needed = True
+                if trace.admits():
+                    source.take()
+                    ids = trace.id, call.span, parent.span if parent is not None else 0
+                    self._select("span", first, record, ids, stack=stack)
+                    return
                 self._dropped("span")
+            self._stacks.pop(id(first), None)
 
         return span
 

@@ -181,7 +181,7 @@ def test_what_is_remembered_is_bounded(node: Node, monkeypatch: pytest.MonkeyPat
         assert found == Pod("default", f"web-{number}", None, f"{number:032x}")
         directory.rmdir()
         node.now += SCAN_PAUSE
-    assert len(node.pods._pods._entries) <= 10
+    assert len(node.pods._pods.entries) <= 10
 
 
 def test_no_more_names_are_read_than_there_may_be(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +189,7 @@ def test_no_more_names_are_read_than_there_may_be(node: Node, monkeypatch: pytes
     for number in range(20):
         node.pod("default", f"web-{number}", f"{number:032x}")
     node.pods.find(A, UID)
-    assert len(node.pods._pods._entries) == 5
+    assert len(node.pods._pods.entries) == 5
 
 
 @pytest.mark.parametrize(
