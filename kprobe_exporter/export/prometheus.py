@@ -39,9 +39,8 @@ class Exposition:
         self._duration = 0.0
         # Our own registry: other code in the process may use the client library's global one.
         self._process = CollectorRegistry()
-        ProcessCollector(registry=self._process)
-        PlatformCollector(registry=self._process)
-        GCCollector(registry=self._process)
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self._process)
 
     def render(self, accept: str = "", names: Collection[str] = ()) -> tuple[bytes, str]:
         """Return the body and its content type for an Accept header and the values of ``name[]``."""
@@ -63,8 +62,8 @@ class Exposition:
 
         A family's name selects all its samples, a sample's name only that sample.
         """
-        about, took = "Time to prepare the last finished scrape.", {(): self._duration}
-        duration = Family("kprobe_exporter_scrape_duration_seconds", "gauge", about, (), took)
+        about = "Time to prepare the last finished scrape."
+        duration = Family("kprobe_exporter_scrape_duration_seconds", "gauge", about, (), {(): self._duration})
         ours = (
             _metric(family, as_openmetrics)
             for family in (*self._snapshot().families, duration)

@@ -9,18 +9,7 @@ from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any
 
-from opentelemetry.sdk.metrics.export import (
-    AggregationTemporality,
-    Gauge,
-    Histogram,
-    HistogramDataPoint,
-    Metric,
-    MetricsData,
-    NumberDataPoint,
-    ResourceMetrics,
-    ScopeMetrics,
-    Sum,
-)
+from opentelemetry.sdk.metrics import export as sdk
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
@@ -36,17 +25,17 @@ POINTS = 500
 UNITS = {"seconds": "s", "bytes": "By"}
 """UCUM's symbols of the units in which our metric names end."""
 
-CUMULATIVE = AggregationTemporality.CUMULATIVE
+CUMULATIVE = sdk.AggregationTemporality.CUMULATIVE
 
 ABSENT: Any = None
 """The value of an SDK field that OTLP can leave out."""
 
 INT64 = range(-(1 << 63), 1 << 63)
 
-DATA: Mapping[str, Callable[[list[Any]], Sum | Gauge | Histogram]] = {
-    "counter": partial(Sum, aggregation_temporality=CUMULATIVE, is_monotonic=True),
-    "gauge": Gauge,
-    "histogram": partial(Histogram, aggregation_temporality=CUMULATIVE),
+DATA: Mapping[str, Callable[[list[Any]], sdk.Sum | sdk.Gauge | sdk.Histogram]] = {
+    "counter": partial(sdk.Sum, aggregation_temporality=CUMULATIVE, is_monotonic=True),
+    "gauge": sdk.Gauge,
+    "histogram": partial(sdk.Histogram, aggregation_temporality=CUMULATIVE),
 }
 
 
@@ -54,16 +43,16 @@ class Conversion:
     """Converts successive snapshots to metrics, and remembers when each label set appeared.
 
     A label set starts at the time of the last snapshot without it. So a label set that expired and came back
-    has a new start time, and is not taken for a counter that went down. Not thread-safe.
+    has a new start time, and is not taken for a counter that went down. ``start`` is the time when counting
+    began, in nanoseconds since the epoch. Not thread-safe.
     """
 
     def __init__(self, start: int, clock: Callable[[], int] = time.time_ns) -> None:
-        """``start`` is the time when counting began, in nanoseconds since the epoch."""
         self._clock = clock
         self._last = start
         self._starts: dict[str, dict[LabelValues, int]] = {}
 
-    def metrics(self, snapshot: Snapshot) -> list[Metric]:
+    def metrics(self, snapshot: Snapshot) -> list[sdk.Metric]:
         """Convert every family that has a sample; all of them get the same time."""
         now = self._clock()
         known, self._starts = self._starts, {}
@@ -78,18 +67,18 @@ class Conversion:
         return made
 
 
-def pack(resource: Resource, scope: InstrumentationScope, metrics: Sequence[Metric]) -> MetricsData:
+def pack(resource: Resource, scope: InstrumentationScope, metrics: Sequence[sdk.Metric]) -> sdk.MetricsData:
     """Wrap metrics in the type that the SDK's exporter takes."""
-    scoped = ScopeMetrics(scope, metrics, scope.schema_url or "")
-    return MetricsData([ResourceMetrics(resource, [scoped], resource.schema_url)])
+    scoped = sdk.ScopeMetrics(scope, metrics, scope.schema_url or "")
+    return sdk.MetricsData([sdk.ResourceMetrics(resource, [scoped], resource.schema_url)])
 
 
-def size(metrics: Sequence[Metric]) -> int:
+def size(metrics: Sequence[sdk.Metric]) -> int:
     """The number of data points in the metrics, which is what the counts count."""
     return sum(len(metric.data.data_points) for metric in metrics)
 
 
-def batches(metrics: Sequence[Metric], most: int) -> Iterator[list[Metric]]:
+def batches(metrics: Sequence[sdk.Metric], most: int) -> Iterator[list[sdk.Metric]]:
     """Yield the metrics in batches of at most ``most`` data points."""
     points = ((number, point) for number, metric in enumerate(metrics) for point in metric.data.data_points)
     while batch := list(islice(points, most)):
@@ -144,25 +133,21 @@ class Pusher(SendingThread):
         metrics = self._conversion.metrics(self._snapshot())
         self._waiting = size(metrics)
         for batch in batches(metrics, POINTS):
-            in_time = self._clock() < min(next_push, self._deadline)
-            self._send(batch, in_time=in_time and self._sender.pause() <= 0)
-
-    def _send(self, batch: list[Metric], *, in_time: bool) -> None:
-        points = size(batch)
-        with self._lock:
-            if self._ended:
-                return
-            self._waiting -= points
-            if not in_time:
-                self._counts = self._counts.plus(dropped=points)
-                return
-            self._under_way = points
-        taken = 0
-        try:
-            taken = max(0, min(points, self._sender.export(batch)))
-        except Exception as error:
-            self._complain(error)
-        self._settle(taken)
+            points, taken = size(batch), 0
+            in_time = self._clock() < min(next_push, self._deadline) and self._sender.pause() <= 0
+            with self._lock:
+                if self._ended:
+                    return
+                self._waiting -= points
+                if not in_time:
+                    self._counts = self._counts.plus(dropped=points)
+                    continue
+                self._under_way = points
+            try:
+                taken = max(0, min(points, self._sender.export(batch)))
+            except Exception as error:
+                self._complain(error)
+            self._settle(taken)
 
     def _complain(self, error: Exception) -> None:
         """Log only the first error: it is a bug in the agent and comes with every push."""
@@ -170,7 +155,7 @@ class Pusher(SendingThread):
             log.error("the metrics cannot be pushed: %r", error, exc_info=True)
 
 
-def _metric(family: Family, starts: Mapping[LabelValues, int], now: int) -> Metric:
+def _metric(family: Family, starts: Mapping[LabelValues, int], now: int) -> sdk.Metric:
     points: list[Any] = []
     for labels, value in family.samples.items():
         attributes = dict(zip(family.labels, map(one_line, labels), strict=True))
@@ -180,13 +165,15 @@ def _metric(family: Family, starts: Mapping[LabelValues, int], now: int) -> Metr
         else:
             # An integer that does not fit into OTLP's signed 64 bits is sent as a float.
             number = float(value) if isinstance(value, int) and value not in INT64 else value
-            points.append(NumberDataPoint(attributes, start, now, number))
-    # No encoder accepts lone surrogates, and one would cost the description.
+            points.append(sdk.NumberDataPoint(attributes, start, now, number))
+    # No encoder accepts lone surrogates.
     text = family.help.encode("utf-8", "backslashreplace").decode()
-    return Metric(family.name, text, unit(family.name), DATA[family.type](points))
+    return sdk.Metric(family.name, text, unit(family.name), DATA[family.type](points))
 
 
-def _histogram(attributes: dict[str, str], start: int, now: int, value: HistogramValue) -> HistogramDataPoint:
+def _histogram(
+    attributes: dict[str, str], start: int, now: int, value: HistogramValue
+) -> sdk.HistogramDataPoint:
     """Convert a histogram. In both protocols a bucket includes its upper bound.
 
     The bounds are explicit even where they are powers of two. An exponential histogram has no bucket for
@@ -198,6 +185,6 @@ def _histogram(attributes: dict[str, str], start: int, now: int, value: Histogra
     below_0 = bool(value.bounds) and value.bounds[0] < 0
     total = ABSENT if below_0 else float(value.sum)
     count = sum(value.counts)
-    return HistogramDataPoint(
+    return sdk.HistogramDataPoint(
         attributes, start, now, count, total, value.counts, value.bounds, min=ABSENT, max=ABSENT
     )

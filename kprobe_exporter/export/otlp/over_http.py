@@ -40,9 +40,8 @@ MAX_BODY = 64 << 10
 
 def exporter(signal: Signal, settings: OtlpSettings, attempts: Retries) -> Any:
     """Create the SDK's exporter of one signal, which takes missing settings from the environment."""
-    endpoint = settings.endpoint and f"{settings.endpoint.rstrip('/')}/v1/{signal}"
     return EXPORTERS[signal](
-        endpoint=endpoint,
+        endpoint=settings.endpoint and f"{settings.endpoint.rstrip('/')}/v1/{signal}",
         certificate_file=settings.certificate,
         client_certificate_file=settings.client_certificate,
         client_key_file=settings.client_key,

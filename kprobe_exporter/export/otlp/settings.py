@@ -135,9 +135,8 @@ def redaction(signal: Signal, settings: OtlpSettings) -> Callable[[str], str]:
 
 def _secrets(signal: Signal, settings: OtlpSettings) -> Iterator[str]:
     """Yield the values of headers, and what URLs have before their ``@``, with the parts of both."""
-    of_signal = f"OTEL_EXPORTER_OTLP_{signal.upper()}_"
     values, urls = list((settings.headers or {}).values()), [settings.endpoint or ""]
-    for prefix in ("OTEL_EXPORTER_OTLP_", of_signal):
+    for prefix in ("OTEL_EXPORTER_OTLP_", f"OTEL_EXPORTER_OTLP_{signal.upper()}_"):
         parts = os.environ.get(f"{prefix}HEADERS", "").split(",")
         values += [part.partition("=")[2] or part for part in parts]
         urls.append(os.environ.get(f"{prefix}ENDPOINT", ""))
@@ -149,15 +148,12 @@ def _secrets(signal: Signal, settings: OtlpSettings) -> Iterator[str]:
     for url in urls:
         user, at, _ = url.partition("://")[2].rpartition("@") if "://" in url else url.rpartition("@")
         if at:
-            yield user
-            yield user.partition("/")[0]  # a parser takes this for the host
-            yield from re.split("[:/@?#]", user.partition(":")[2])
-            yield user.partition(":")[2]
+            password = user.partition(":")[2]
+            taken_for_the_host = user.partition("/")[0]  # by a parser
+            yield from (user, taken_for_the_host, password, *re.split("[:/@?#]", password))
 
 
 def _forms(secret: str) -> Iterator[str]:
     """Yield a secret as a message may have it: as it is, as Python shows it, quoted for a URL or not."""
     for text in (secret, secret.strip(), unquote(secret)):
-        yield text
-        yield repr(text)[1:-1]
-        yield quote(text, errors="surrogatepass")
+        yield from (text, repr(text)[1:-1], quote(text, errors="surrogatepass"))
