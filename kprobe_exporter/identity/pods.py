@@ -103,12 +103,12 @@ class Pods:
         return True
 
     def _look(self) -> None:
-        self._scanned = self._clock()
+        now = self._scanned = self._clock()
         pods = map(_DIRECTORY.fullmatch, islice(names(self._logs / "pods"), MOST_NAMES))
         links = map(_LINK.fullmatch, islice(names(self._logs / "containers"), MOST_NAMES))
-        self._pods.update({pod[3]: Pod(pod[1], pod[2], None, pod[3]) for pod in pods if pod}, self._scanned)
+        self._pods.update({pod[3]: Pod(pod[1], pod[2], None, pod[3]) for pod in pods if pod}, now)
         self._containers.update(
-            {link[4]: Pod(link[2], link[1], link[3], None) for link in links if link}, self._scanned
+            {link[4]: Pod(link[2], link[1], link[3], None) for link in links if link}, now
         )
 
 

@@ -46,8 +46,8 @@ class Threads:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._proc = proc if namespace(proc, "pid") == INITIAL else None
-        self._comms: _Answers[bytes] = _Answers(clock, lambda: parse_comms(_read(read, "saved_cmdlines")))
-        self._tgids: _Answers[int] = _Answers(clock, lambda: parse_tgids(_read(read, "saved_tgids")))
+        self._comms: _Answers[bytes] = _Answers(clock, lambda: parse_comms(read("saved_cmdlines")))
+        self._tgids: _Answers[int] = _Answers(clock, lambda: parse_tgids(read("saved_tgids")))
 
     def comm(self, tid: int) -> bytes | None:
         """Return the thread's present or last name; None if unknown."""
@@ -94,7 +94,9 @@ class _Answers(Generic[T]):
         found = living(tid)
         if found is None:
             if now - self._scanned >= SCAN_PAUSE:
-                self._saved, self._scanned = self._scan(), now
+                self._saved, self._scanned = {}, now
+                with suppress(OSError):
+                    self._saved = self._scan()
             found = self._saved.get(tid)
         if found is None and known is not None:
             return known
@@ -138,9 +140,3 @@ def namespace(proc: Path, name: str) -> str | None:
     with suppress(OSError):
         return str((proc / "self/ns" / name).readlink())
     return None
-
-
-def _read(read: Callable[[str], bytes], path: str) -> bytes:
-    with suppress(OSError):
-        return read(path)
-    return b""

@@ -115,6 +115,11 @@ class SendingThread(ABC):
                 self._under_way = 0
             return not self._ended
 
+    def _complain(self, text: str, *values: object) -> None:
+        """Log only the first error: it is a bug in the agent and may come with every item."""
+        if self._trouble.failed():
+            log.error(text, *values, exc_info=True)
+
 
 class Channel(SendingThread, Generic[Item]):
     """Queues items of one signal without waiting, and sends them in batches from its own thread.
@@ -181,8 +186,7 @@ class Channel(SendingThread, Generic[Item]):
 
     def _await(self, wanted: int, timeout: float | None) -> None:
         """Wait until ``wanted`` items are queued, the channel is closed, or ``timeout`` has passed."""
-        wanted = min(wanted, self._capacity)
-        self._wanted = wanted
+        self._wanted = wanted = min(wanted, self._capacity)
         self._wake.clear()
         # The queue is read after the two lines above, so that no put() is missed.
         if len(self._queue) < wanted and not self._closed.is_set():
@@ -202,11 +206,6 @@ class Channel(SendingThread, Generic[Item]):
         except Exception as error:
             self._complain("%d %s cannot be sent: %r", len(batch), self._name, error)
             return 0
-
-    def _complain(self, text: str, *values: object) -> None:
-        """Log only the first error: it is a bug in the agent and may come with every item."""
-        if self._trouble.failed():
-            log.error(text, *values, exc_info=True)
 
 
 @contextmanager

@@ -63,9 +63,7 @@ class WallClock:
         """Take the median of several samples: the thread may be interrupted between the reads of one."""
         found = []
         for _ in range(READS):
-            before = self._records()
-            wall = self._wall()
-            after = self._records()
+            before, wall, after = self._records(), self._wall(), self._records()
             found.append(_Sample((before + after) // 2, wall - (before + after) // 2))
         found.sort(key=lambda sample: sample.offset)
         return found[READS // 2]

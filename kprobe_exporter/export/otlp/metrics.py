@@ -1,6 +1,5 @@
 """Converts snapshots to OTLP's metrics, with Prometheus' names and labels, and pushes them at an interval."""
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,8 +15,6 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from kprobe_exporter.errors import one_line
 from kprobe_exporter.export.otlp.channel import Sender, SendingThread
 from kprobe_exporter.model.values import Family, HistogramValue, LabelValues, Snapshot
-
-log = logging.getLogger(__name__)
 
 POINTS = 500
 """Data points of one request: even at 8 KiB each, gRPC servers accept the request."""
@@ -89,11 +86,6 @@ def batches(metrics: Sequence[sdk.Metric], most: int) -> Iterator[list[sdk.Metri
         yield made
 
 
-def unit(name: str) -> str:
-    """The unit in a metric's name as a symbol of UCUM; "" if the name has no unit."""
-    return UNITS.get(name.removesuffix("_total").rpartition("_")[2], "")
-
-
 class Pusher(SendingThread):
     """Pushes a snapshot every ``interval`` seconds, and a last one when it is closed.
 
@@ -126,7 +118,8 @@ class Pusher(SendingThread):
             try:
                 self._push()
             except Exception as error:  # the next push may succeed
-                self._complain(error)
+                if not self._ended:
+                    self._complain("the metrics cannot be pushed: %r", error)
 
     def _push(self) -> None:
         next_push = self._clock() + self._interval
@@ -146,13 +139,9 @@ class Pusher(SendingThread):
             try:
                 taken = max(0, min(points, self._sender.export(batch)))
             except Exception as error:
-                self._complain(error)
+                if not self._ended:
+                    self._complain("the metrics cannot be pushed: %r", error)
             self._settle(taken)
-
-    def _complain(self, error: Exception) -> None:
-        """Log only the first error: it is a bug in the agent and comes with every push."""
-        if not self._ended and self._trouble.failed():
-            log.error("the metrics cannot be pushed: %r", error, exc_info=True)
 
 
 def _metric(family: Family, starts: Mapping[LabelValues, int], now: int) -> sdk.Metric:
@@ -168,7 +157,8 @@ def _metric(family: Family, starts: Mapping[LabelValues, int], now: int) -> sdk.
             points.append(sdk.NumberDataPoint(attributes, start, now, number))
     # No encoder accepts lone surrogates.
     text = family.help.encode("utf-8", "backslashreplace").decode()
-    return sdk.Metric(family.name, text, unit(family.name), DATA[family.type](points))
+    unit = UNITS.get(family.name.removesuffix("_total").rpartition("_")[2], "")
+    return sdk.Metric(family.name, text, unit, DATA[family.type](points))
 
 
 def _histogram(
@@ -182,8 +172,7 @@ def _histogram(
 
     If values may be negative, the sum could decrease, and OTLP leaves it out.
     """
-    below_0 = bool(value.bounds) and value.bounds[0] < 0
-    total = ABSENT if below_0 else float(value.sum)
+    total = ABSENT if value.bounds and value.bounds[0] < 0 else float(value.sum)
     count = sum(value.counts)
     return sdk.HistogramDataPoint(
         attributes, start, now, count, total, value.counts, value.bounds, min=ABSENT, max=ABSENT

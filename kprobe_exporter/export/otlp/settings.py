@@ -81,8 +81,8 @@ def collector_of(signal: Signal, settings: OtlpSettings) -> str:
     return f"{host}:{port}" if port else host
 
 
-def check(signal: Signal, settings: OtlpSettings) -> None:
-    """Raise StartError for mistakes that can be found before anything is sent.
+def check(signal: Signal, settings: OtlpSettings) -> Protocol:
+    """Return the protocol. Raise StartError for mistakes that can be found before anything is sent.
 
     No message quotes a value: it may be a secret, also one that stands in the wrong variable.
     """
@@ -115,6 +115,7 @@ def check(signal: Signal, settings: OtlpSettings) -> None:
                 raise StartError(f"otlp.{name}: {file} is not safe: {who}.")
             if for_all:
                 log.warning("otlp.%s: every user of this machine may read %s: chmod o-r it", name, file)
+    return protocol_of(signal, settings)
 
 
 def redaction(signal: Signal, settings: OtlpSettings) -> Callable[[str], str]:

@@ -8,14 +8,7 @@ from typing import Any
 
 from kprobe_exporter.errors import StartError
 from kprobe_exporter.export.otlp.retry import NotTaken, RequestOutcome, Retries
-from kprobe_exporter.export.otlp.settings import (
-    OtlpSettings,
-    Signal,
-    check,
-    collector_of,
-    protocol_of,
-    redaction,
-)
+from kprobe_exporter.export.otlp.settings import OtlpSettings, Signal, check, collector_of, redaction
 from kprobe_exporter.util.trouble import Trouble
 
 log = logging.getLogger(__name__)
@@ -115,10 +108,9 @@ def connect(
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     # gRPC reads this at import. Its core would otherwise write to stderr.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    check(signal, settings)
     attempts = Retries()
     make: Callable[[Signal, OtlpSettings, Retries], Any]
-    if protocol_of(signal, settings) == "grpc":
+    if check(signal, settings) == "grpc":
         from kprobe_exporter.export.otlp.over_grpc import exporter as make  # noqa: PLC0415
     else:
         from kprobe_exporter.export.otlp.over_http import exporter as make  # noqa: PLC0415
