@@ -11,15 +11,12 @@ from typing import Literal
 from kprobe_exporter.aggregate.fields import getter, passes
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.config.values import Export, Otlp
-from kprobe_exporter.export.otlp.attributes import Described
-from kprobe_exporter.export.otlp.build import SCOPE, Builder
-from kprobe_exporter.export.otlp.channel import Channel, SignalCounts
+from kprobe_exporter.export.otlp.build import SCOPE, Builder, Description
+from kprobe_exporter.export.otlp.channel import Channel, SignalCounts, short_turns
 from kprobe_exporter.export.otlp.clock import WallClock
-from kprobe_exporter.export.otlp.gil_tuning import short_turns
-from kprobe_exporter.export.otlp.metrics import Conversion, pack, size
-from kprobe_exporter.export.otlp.pusher import Pusher
+from kprobe_exporter.export.otlp.metrics import Conversion, Pusher, pack, size
 from kprobe_exporter.export.otlp.resource import resource
-from kprobe_exporter.export.otlp.select import Exported, Identity, Outlet, Selector
+from kprobe_exporter.export.otlp.select import Identity, Selector
 from kprobe_exporter.export.otlp.settings import OtlpSettings
 from kprobe_exporter.export.otlp.transport import connect
 from kprobe_exporter.grammar.filter import parse_filter
@@ -75,23 +72,25 @@ class OtlpExport:
         self._clock = WallClock()
         self._resource = resource()
         self._stack = ExitStack()
-        self._described: dict[int, Described] = {}  # replaced as a whole: the channels' threads read it
+        self._descriptions: dict[int, Description] = {}  # the channels' threads look things up in it
+        self._builder = Builder(self._descriptions, self._resource, self._clock)
         self._probes: dict[int, tuple[str, int | None]] = {}
         self._removed: dict[int, None] = {}  # by layout_id, the oldest first
         self._channels: dict[Signal, Channel[Emission]] = {}
         self._limited: Counter[Signal] = Counter()
         self._pusher: Pusher | None = None
         self._left = FLUSH
-        outlets = {
-            signal: Outlet(partial(self._put, signal), partial(self._drop, signal)) for signal in NAMES
-        }
-        self._selector = Selector(outlets, otlp.max_per_second, identity=identity)
+        self._selector = Selector(self._put, self._drop, otlp.max_per_second, identity=identity)
 
     def add(self, attached: Attached, export: Export, pairing: Pairing) -> None:
         """Export the records of an installed probe. ``pairing`` passes them on, in the stream's order."""
         layout = attached.layout
         on_record = self._selector.on_record(
-            Exported(layout, export.signal, export.sample, export.max_per_second, _passes(attached, export)),
+            layout,
+            export.signal,
+            export.sample,
+            export.max_per_second,
+            _passes(attached, export),
             attached.joined,
         )
         if attached.joined is not None:
@@ -100,14 +99,13 @@ class OtlpExport:
         else:
             pairing.watch(layout, on_record)
         self._probes[layout.layout_id] = layout.probe, layout.place("duration")
-        described = Described(
+        self._descriptions[layout.layout_id] = Description(
             layout,
             attached.spec.kind,
-            frozenset(arg.name for arg in layout.args if arg.pointer),
-            frozenset(export.attributes),
+            name_of,
+            export.attributes,
             getter(layout, "return") if layout.returns and layout.place("return") else None,
         )
-        self._described = {**self._described, layout.layout_id: described}
         self._removed.pop(layout.layout_id, None)
         self.open(export.signal)
 
@@ -121,14 +119,14 @@ class OtlpExport:
         self._selector.forget(layout, join)
         self._removed[layout.layout_id] = None
         for layout_id in list(self._removed)[:-MOST_REMOVED]:
-            del self._removed[layout_id], self._probes[layout_id]
-            self._described = {one: what for one, what in self._described.items() if one != layout_id}
+            del self._removed[layout_id], self._probes[layout_id], self._descriptions[layout_id]
 
     def open(self, signal: Signal) -> None:
         """Start the channel of this signal, if there is none yet. Raises StartError."""
         if signal in self._channels:
             return
-        sender, build = connect(NAMES[signal], self._settings), partial(self._build, signal)
+        sender = connect(NAMES[signal], self._settings)
+        build: Callable[[Emission], object] = self._builder.span if signal == "span" else self._builder.log
         channel = Channel(NAMES[signal], build, sender, self._otlp.queue, arrived=self._arrived)
         channel.start()
         self._channels[signal] = channel
@@ -137,7 +135,7 @@ class OtlpExport:
         """Start pushing metrics; ``started`` is when counting began, in nanoseconds since the epoch."""
         self._stack.enter_context(short_turns())
         if self._otlp.metrics is not None:
-            sender = connect("metrics", self._settings, pack(self._resource, SCOPE), size)
+            sender = connect("metrics", self._settings, partial(pack, self._resource, SCOPE), size)
             self._pusher = Pusher(snapshot, sender, self._otlp.metrics, Conversion(started))
             self._pusher.start()
 
@@ -172,11 +170,6 @@ class OtlpExport:
         if self._pusher is not None:
             counts["metrics"] = self._pusher.counts()
         return tuple(_family(what, counts) for what in HELP)
-
-    def _build(self, signal: Signal, items: list[Emission]) -> list[object]:
-        builder = Builder(self._described.values(), self._resource, self._clock, name_of)
-        make: Callable[[Emission], object] = builder.span if signal == "span" else builder.log
-        return [make(item) for item in items]
 
     def _put(self, signal: Signal, emission: Emission) -> bool:
         return self._channels[signal].put(emission)

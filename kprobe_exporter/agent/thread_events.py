@@ -10,9 +10,8 @@ from kprobe_exporter.aggregate.ended_threads import EndedThreads
 from kprobe_exporter.config.values import Attach, Config, Probe
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.target import Kind, Target
-from kprobe_exporter.identity.attributes import Whereabouts
 from kprobe_exporter.identity.cgroups import Cgroups
-from kprobe_exporter.identity.pods import Pods
+from kprobe_exporter.identity.pods import Pods, Whereabouts
 from kprobe_exporter.model.values import OF_THREAD, TID, TIME, Layout, ProbeSpec, Record
 from kprobe_exporter.plan import Kernel
 from kprobe_exporter.plan.tracepoint import tracepoint_specs

@@ -1,18 +1,12 @@
-"""Renders a snapshot in Prometheus' text format, or in OpenMetrics where the client asks for it."""
+"""Renders a snapshot in Prometheus' text format or in OpenMetrics, as the client's headers ask for it."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import cast
 
-from prometheus_client import (
-    CollectorRegistry,
-    GCCollector,
-    Metric,
-    PlatformCollector,
-    ProcessCollector,
-)
+from prometheus_client import CollectorRegistry, GCCollector, Metric, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import generate_latest as generate_text
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
@@ -21,20 +15,13 @@ from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
 from kprobe_exporter.errors import one_line
-from kprobe_exporter.export.negotiate import accepted
-from kprobe_exporter.model.values import Exemplar, Family, HistogramValue, LabelValues, Snapshot
+from kprobe_exporter.model.values import Exemplar, Family, HistogramValue, Snapshot
 
 _generate_openmetrics: Callable[..., bytes] = openmetrics.generate_latest
 
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 EOF = b"# EOF\n"
 OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-
-_SUFFIXES = {
-    "counter": ("_total",),
-    "gauge": ("",),
-    "histogram": ("_bucket", "_sum", "_count"),
-}
 
 
 class Exposition:
@@ -52,34 +39,43 @@ class Exposition:
         self._duration = 0.0
         # Our own registry: other code in the process may use the client library's global one.
         self._process = CollectorRegistry()
-        ProcessCollector(registry=self._process)
-        PlatformCollector(registry=self._process)
-        GCCollector(registry=self._process)
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self._process)
 
     def render(self, accept: str = "", names: Collection[str] = ()) -> tuple[bytes, str]:
         """Return the body and its content type for an Accept header and the values of ``name[]``."""
         start = self._clock()
-        families = (*self._snapshot().families, self._duration_family())
         as_openmetrics = wants_openmetrics(accept)
-        scrape = _Scrape(families, self._process, frozenset(names), as_openmetrics)
+        generate: Callable[[Collector], bytes] = generate_text
         if as_openmetrics:
             # All our names use the old character set, so every escaping gives the same bytes. The
             # default one walks each sample's name by characters, which takes a third more time.
             generate = partial(_generate_openmetrics, escaping=openmetrics.ALLOWUTF8)
-            body, content_type = _written(generate, scrape) + EOF, OPENMETRICS_TYPE
-        else:
-            body, content_type = _written(generate_text, scrape), TEXT_TYPE
+        # The families are written one by one: the library holds all lines of what it writes.
+        metrics = self._metrics(frozenset(names), as_openmetrics)
+        body = b"".join(generate(_One(metric)).removesuffix(EOF) for metric in metrics)
         self._duration = self._clock() - start
-        return body, content_type
+        return (body + EOF, OPENMETRICS_TYPE) if as_openmetrics else (body, TEXT_TYPE)
 
-    def _duration_family(self) -> Family:
-        return Family(
-            "kprobe_exporter_scrape_duration_seconds",
-            "gauge",
-            "Time to prepare the last finished scrape.",
-            (),
-            {(): self._duration},
+    def _metrics(self, names: frozenset[str], as_openmetrics: bool) -> Iterator[Metric]:
+        """Yield the metrics of the snapshot and of the process that ``name[]`` selects.
+
+        A family's name selects all its samples, a sample's name only that sample.
+        """
+        about = "Time to prepare the last finished scrape."
+        duration = Family("kprobe_exporter_scrape_duration_seconds", "gauge", about, (), {(): self._duration})
+        ours = (
+            _metric(family, as_openmetrics)
+            for family in (*self._snapshot().families, duration)
+            # The names of a family's samples begin with the family's.
+            if not names or any(name.startswith(_stem(family)) for name in names)
         )
+        for metric in chain(ours, self._process.collect()):
+            if names and metric.name not in names:
+                metric.samples = [sample for sample in metric.samples if sample.name in names]
+                if not metric.samples:
+                    continue
+            yield metric
 
 
 class _One(Collector):
@@ -92,11 +88,6 @@ class _One(Collector):
         yield self._metric
 
 
-def _written(generate: Callable[[Collector], bytes], scrape: Collector) -> bytes:
-    """Return the text of all families, made one by one: the library holds all lines of what it writes."""
-    return b"".join(generate(_One(metric)).removesuffix(EOF) for metric in scrape.collect())
-
-
 class _Samples:
     """The samples of a family, made while they are written. A list of them would take 400 bytes a sample."""
 
@@ -106,50 +97,11 @@ class _Samples:
     def __iter__(self) -> Iterator[Sample]:
         family = self._family
         for values, value in family.samples.items():
-            labels = _labels(family, values)
+            labels = dict(zip(family.labels, map(one_line, values), strict=True))
             if isinstance(value, HistogramValue):
                 yield from _histogram(family.name, labels, value, self._openmetrics)
             else:
                 yield Sample(family.name, labels, value)
-
-
-class _Scrape(Collector):
-    """The collector for a single scrape, with the metrics of the snapshot and of the process.
-
-    Each scrape needs its own collector, because the two formats differ in histograms of values below 0.
-    """
-
-    def __init__(
-        self,
-        families: Iterable[Family],
-        process: Collector,
-        names: frozenset[str],
-        as_openmetrics: bool,
-    ) -> None:
-        self._families = families
-        self._process = process
-        self._names = names
-        self._openmetrics = as_openmetrics
-
-    def collect(self) -> Iterator[Metric]:
-        for family in self._families:
-            if not self._names or self._names & _names_of(family):
-                yield from self._select(_metric(family, self._openmetrics))
-        for metric in self._process.collect():
-            yield from self._select(metric)
-
-    def _select(self, metric: Metric) -> Iterator[Metric]:
-        """Apply ``name[]``: a family's name selects all its samples, a sample's name only that sample."""
-        if self._names and metric.name not in self._names:
-            metric.samples = [s for s in metric.samples if s.name in self._names]
-            if not metric.samples:
-                return
-        yield metric
-
-
-def _names_of(family: Family) -> set[str]:
-    stem = _stem(family)
-    return {stem, *(stem + suffix for suffix in _SUFFIXES[family.type])}
 
 
 def _stem(family: Family) -> str:
@@ -158,7 +110,9 @@ def _stem(family: Family) -> str:
 
 
 def _metric(family: Family, as_openmetrics: bool) -> Metric:
-    metric = Metric(_stem(family), _utf8(family.help), family.type)
+    # No encoder accepts lone surrogates, and one would fail the whole scrape.
+    text = family.help.encode("utf-8", "backslashreplace").decode()
+    metric = Metric(_stem(family), text, family.type)
     metric.samples = cast("list[Sample]", _Samples(family, as_openmetrics))
     return metric
 
@@ -183,13 +137,27 @@ def _exemplar(one: Exemplar) -> ClientExemplar:
     return ClientExemplar(ids, one.value, one.time)
 
 
-def _labels(family: Family, values: LabelValues) -> dict[str, str]:
-    return dict(zip(family.labels, map(one_line, values), strict=True))
+def accepted(header: str) -> Iterator[tuple[str, dict[str, str], float]]:
+    """Yield the entries of an Accept or Accept-Encoding header (RFC 9110 §12.5), in the header's order.
+
+    ``text/plain;version=0.0.4;q=0.5`` is a name, its parameters and a quality, which is 0 if it is invalid.
+    Names are in lower case.
+    """
+    for entry in header.split(","):
+        name, *rest = entry.split(";")
+        pairs = (parameter.partition("=") for parameter in rest)
+        parameters = {key.strip().lower(): text.strip(' \t"') for key, _, text in pairs}
+        try:
+            quality = float(parameters.pop("q", "1"))
+        except ValueError:
+            quality = 0.0
+        # The comparison is also false for NaN.
+        yield name.strip().lower(), parameters, quality if 0 <= quality <= 1 else 0.0
 
 
-def _utf8(text: str) -> str:
-    """Escape lone surrogates: no encoder accepts them, and one would fail the whole scrape."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+def accepts_gzip(header: str) -> bool:
+    """Whether an Accept-Encoding header names gzip with a quality above 0."""
+    return any(name == "gzip" and quality > 0 for name, _, quality in accepted(header))
 
 
 def wants_openmetrics(accept: str) -> bool:
@@ -199,10 +167,10 @@ def wants_openmetrics(accept: str) -> bool:
     requested, and raises TypeError for a version that is not a number.
     """
     text = wanted = 0.0
-    for entry in accepted(accept):
-        if entry.value == "application/openmetrics-text":
-            if entry.parameters.get("version", "1.0.0") == "1.0.0":
-                wanted = max(wanted, entry.quality)
-        elif entry.value in ("text/plain", "text/*", "*/*"):
-            text = max(text, entry.quality)
+    for name, parameters, quality in accepted(accept):
+        if name == "application/openmetrics-text":
+            if parameters.get("version", "1.0.0") == "1.0.0":
+                wanted = max(wanted, quality)
+        elif name in ("text/plain", "text/*", "*/*"):
+            text = max(text, quality)
     return wanted > 0 and wanted >= text

@@ -6,14 +6,15 @@ The kernel emits these events in kernel/fork.c, kernel/exit.c, fs/exec.c and ker
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
 from kprobe_exporter.identity.containers import OUTSIDE, container
-from kprobe_exporter.identity.threads import TGID, _is_initial
+from kprobe_exporter.identity.threads import INITIAL, TGID, namespace
 
 CLONE_THREAD, CLONE_INTO_CGROUP = 0x1_0000, 0x2_0000_0000  # include/uapi/linux/sched.h
 PF_EXITING = 0x4  # include/linux/sched.h; on v1, /proc shows an exiting thread in "/", not in its cgroup
@@ -86,16 +87,16 @@ class Cgroups:
         clock: Callable[[], int] = time.monotonic_ns,
         since_boot: Callable[[int], int] = boot_time,
     ) -> None:
-        self._proc = proc if _is_initial(proc) else None
+        self._proc = proc if namespace(proc, "pid") == INITIAL else None
         self._own = proc / "self/cgroup"
-        self._namespaced = _is_namespaced(proc)
+        self._namespaced = namespace(proc, "cgroup") not in (None, INITIAL_CGROUPS)
         self._clock = clock
         self._since_boot = since_boot
         self._threads: dict[int, _Thread] = {}
         self._processes: dict[int, set[int]] = {}
         self._exited: dict[int, int] = {}
         self._hierarchies: dict[int, bytes] = {}
-        self._told: dict[Paths, bytes | None] = {}
+        self._telling = lru_cache(MOST_TOLD)(self._tell)
         self._learn_hierarchies()
 
     def path(self, tid: int, time_ns: int) -> bytes | None:
@@ -136,7 +137,7 @@ class Cgroups:
         if hierarchy not in self._hierarchies:
             self._learn_hierarchies()
             self._hierarchies.setdefault(hierarchy, b"?")
-            self._told.clear()
+            self._telling.cache_clear()
         if not self._known(tid, time_ns).tgid and self._proc is None:  # nearly all are leaders
             self._keep(tid, _Thread(time_ns, tid, (), None))
         self._move(tid, hierarchy, path, time_ns, certain=True)
@@ -173,8 +174,8 @@ class Cgroups:
 
     def scan(self) -> None:
         """Read every thread from /proc, about 30 µs each, so that all are known before their first event."""
-        for process in _numbered(self._proc) if self._proc is not None else ():
-            for tid in _numbered(f"{self._proc}/{process}/task"):
+        for process in filter(str.isdecimal, names(self._proc) if self._proc is not None else ()):
+            for tid in filter(str.isdecimal, names(f"{self._proc}/{process}/task")):
                 if len(self._threads) < MOST_THREADS and (found := self._read(f"{process}/task/{tid}")):
                     self._keep(int(tid), found)
 
@@ -217,17 +218,12 @@ class Cgroups:
         thread.stayed = None if certain or before == thread.paths else before
         thread.path = self._telling(thread.paths)
 
-    def _telling(self, paths: Paths) -> bytes | None:
+    def _tell(self, paths: Paths) -> bytes | None:
         """Return the most informative path; None if hierarchies are missing, except a container's without
         /proc."""
-        if paths not in self._told:
-            if len(self._told) >= MOST_TOLD:
-                self._told.clear()
-            best = min(paths, key=self._rank)[1] if paths else b""
-            whole = self._hierarchies.keys() <= dict(paths).keys()
-            enough = whole or (self._proc is None and container(best) is not None)
-            self._told[paths] = best if best and enough else None
-        return self._told[paths]
+        best = min(paths, key=self._rank)[1] if paths else b""
+        whole = self._hierarchies.keys() <= dict(paths).keys()
+        return best if best and (whole or (self._proc is None and container(best) is not None)) else None
 
     def _rank(self, place: tuple[int, bytes]) -> tuple[bool, bool, int, int]:
         hierarchy, path = place
@@ -274,12 +270,12 @@ class Cgroups:
 
     def _parse(self, cgroup: bytes) -> Paths:
         """Parse the lines ``ID:CONTROLLERS:/PATH`` of a thread (cgroups(7)); no path has a line end in it."""
-        lines = [(int(number), names, path) for number, names, path in _LINE.findall(cgroup)]
+        lines = sorted((int(number), names, path) for number, names, path in _LINE.findall(cgroup))
         hierarchies = {number: names for number, names, _ in lines}
         if hierarchies != self._hierarchies:
             self._hierarchies = hierarchies
-            self._told.clear()
-        places = sorted((number, path) for number, _, path in lines)
+            self._telling.cache_clear()
+        places = ((number, path) for number, _, path in lines)
         return tuple(p for p in places if not self._namespaced or p[1].split(b"/")[1] == OUTSIDE)
 
     def _learn_hierarchies(self) -> None:
@@ -298,15 +294,7 @@ def _text(directory: int, name: str) -> bytes:
         return file.read()
 
 
-def _numbered(directory: Path | str) -> list[str]:
-    """Return the numeric entries that were found before the directory disappeared or failed to open."""
-    found: list[str] = []
+def names(directory: Path | str) -> Iterator[str]:
+    """Yield the names that are found before the directory disappears; none if it cannot be opened."""
     with suppress(OSError), os.scandir(directory) as entries:
-        found.extend(entry.name for entry in entries if entry.name.isdecimal())
-    return found
-
-
-def _is_namespaced(proc: Path) -> bool:
-    with suppress(OSError):
-        return str((proc / "self/ns/cgroup").readlink()) != INITIAL_CGROUPS
-    return False
+        yield from (entry.name for entry in entries)

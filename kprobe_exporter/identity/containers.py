@@ -18,8 +18,6 @@ _BARE = re.compile(_ID)
 _MIXED = re.compile(rb"(?:[\w-]+-)?kubepods[\w-]*-pod" + _UID + rb"\.slice:cri-containerd:" + _ID)
 """kubelet expects systemd's cgroup driver and containerd does not: one directory has both names."""
 
-_POD_PARENTS = (b"kubepods", b"burstable", b"besteffort")
-
 _USERS = re.compile(rb"user(?:-\d+)?\.slice|user@\d+\.service")
 
 _DELEGATED = re.compile(
@@ -43,6 +41,9 @@ RUNTIMES = {
 OUTSIDE = b".."
 """How /proc writes a path outside the reader's own cgroup namespace (kernfs_path_from_node() of
 fs/kernfs/dir.c). No directory can have this name."""
+
+_POD_PARENTS = (b"kubepods", b"burstable", b"besteffort", OUTSIDE)
+"""Where kubelet makes ``pod<UID>``; a pod's slice shows by its own name where it is."""
 
 
 class Container(NamedTuple):
@@ -73,12 +74,12 @@ def container(path: bytes, *, nested: bool = False) -> Container | None:
         if _USERS.fullmatch(name):
             break
         if mixed := _MIXED.fullmatch(name):
-            return Container("containerd", _text(mixed[2]), _uid(mixed[1]))
-        if (own := _SCOPE.fullmatch(name) or _DIRECTORY.fullmatch(name)) is not None:
-            found = Container(RUNTIMES[own[1]], _text(own[2]), pod)
-        elif (bare := _BARE.fullmatch(name)) is not None:
-            found = _bare(_text(bare[1]), pod, before) or found
-        elif (unit := _POD.fullmatch(name)) is not None and _may_hold_pods(name, before):
+            return Container("containerd", mixed[2].decode(), _uid(mixed[1]))
+        if own := _SCOPE.fullmatch(name) or _DIRECTORY.fullmatch(name):
+            found = Container(RUNTIMES[own[1]], own[2].decode(), pod)
+        elif _BARE.fullmatch(name) and (pod is not None or before in (b"docker", OUTSIDE)):
+            found = Container("docker" if before == b"docker" else "containerd", name.decode(), pod)
+        elif (unit := _POD.fullmatch(name)) and (not name.startswith(b"pod") or before in _POD_PARENTS):
             pod = _uid(unit[1])
         elif not nested and _DELEGATED.fullmatch(name):
             break
@@ -88,21 +89,5 @@ def container(path: bytes, *, nested: bool = False) -> Container | None:
     return found
 
 
-def _bare(found: str, pod: str | None, before: bytes) -> Container | None:
-    """Return a container whose cgroup's name is only its id, which counts only below certain parents."""
-    if before == b"docker":
-        return Container("docker", found, pod)
-    return Container("containerd", found, pod) if pod is not None or before == OUTSIDE else None
-
-
-def _may_hold_pods(name: bytes, before: bytes) -> bool:
-    """Return whether ``pod<UID>`` is where kubelet makes it; a slice shows that by its own name."""
-    return not name.startswith(b"pod") or before in _POD_PARENTS or before == OUTSIDE
-
-
-def _text(digits: bytes) -> str:
-    return digits.decode("ascii")
-
-
 def _uid(written: bytes) -> str:
-    return _text(written).replace("_", "-")
+    return written.decode().replace("_", "-")

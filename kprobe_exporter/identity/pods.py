@@ -4,14 +4,16 @@
 (logSymlink), both of kubelet's pkg/kubelet/kuberuntime. No name of Kubernetes has an underscore in it.
 """
 
-import os
 import re
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
+
+from kprobe_exporter.identity.cgroups import Cgroups, names
+from kprobe_exporter.identity.containers import container
+from kprobe_exporter.model.values import TID, TIME, Record
 
 MOST_NAMES = 20_000
 """The most names that are read from one directory; a node has some hundred pods."""
@@ -24,6 +26,12 @@ LONGEST_PAUSE = 60.0
 """Seconds; a container that is not found is looked for after pauses of 0.125, 0.25, … up to this."""
 
 KEEP = 600.0
+"""Seconds for which a name is kept after it was first missed."""
+
+MOST_NOTED = 65_536
+
+ATTRIBUTES = ("k8s.namespace.name", "k8s.pod.name", "k8s.container.name", "k8s.pod.uid")
+"""A Pod's fields in OpenTelemetry's semantic conventions, copied."""
 
 _LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _NAME = rf"(?=[^_]{{1,253}}_){_LABEL}(?:\.{_LABEL})*"
@@ -46,52 +54,41 @@ class Pod(NamedTuple):
     uid: str | None
 
 
-T = TypeVar("T")
-
-
 class Pods:
     """Looks pods up; the thread that calls it owns it.
 
     A container that is not known is looked for when it is asked for, at most once in SCAN_PAUSE and with
-    growing pauses. This lists two directories, which takes about a millisecond. A name that disappears is
-    kept for ``keep`` seconds after it was first missed. Neither ids nor UIDs are reused, and both are
-    compared as a whole, so no pod gets the events of another.
+    growing pauses. This lists two directories, which takes about a millisecond. Neither ids nor UIDs are
+    reused, and both are compared as a whole, so no pod gets the events of another.
     """
 
-    def __init__(
-        self,
-        logs: Path = Path("/var/log"),
-        clock: Callable[[], float] = time.monotonic,
-        keep: float = KEEP,
-    ) -> None:
+    def __init__(self, logs: Path = Path("/var/log"), clock: Callable[[], float] = time.monotonic) -> None:
         self._logs = logs
         self._clock = clock
         self._scanned = float("-inf")
-        self._pods: _Seen[tuple[str, str]] = _Seen(keep)
-        self._containers: _Seen[tuple[str, str, str]] = _Seen(keep)
+        self._pods, self._containers = _Seen(), _Seen()
         self._pauses: dict[tuple[str, str | None], tuple[float, float]] = {}
 
-    def find(self, container: str, uid: str | None) -> Pod | None:
+    def find(self, container_id: str, uid: str | None) -> Pod | None:
         """Return the pod of a container by its id, and by the pod's UID if the cgroup's path has it.
 
         The UID decides. ``container`` of the result is None as long as the container's log has no link: just
         after its start, and always in a pod's sandbox.
         """
-        found = self._known(container, uid)
-        if (found is None or found.container is None) and self._may_look((container, uid)):
+        found = self._known(container_id, uid)
+        if (found is None or found.container is None) and self._may_look((container_id, uid)):
             self._look()
-            found = self._known(container, uid)
+            found = self._known(container_id, uid)
         if found is not None and found.container is not None:
-            self._pauses.pop((container, uid), None)
+            self._pauses.pop((container_id, uid), None)
         return found
 
-    def _known(self, container: str, uid: str | None) -> Pod | None:
-        link = self._containers.get(container)
-        pod = self._pods.get(uid) if uid is not None else None
-        if pod is None:
-            return Pod(link[0], link[1], link[2], uid) if link is not None else None
-        named = link is not None and link[:2] == pod
-        return Pod(*pod, link[2] if link is not None and named else None, uid)
+    def _known(self, container_id: str, uid: str | None) -> Pod | None:
+        link = self._containers.entries.get(container_id)
+        pod = self._pods.entries.get(uid) if uid is not None else None
+        if link is not None and (pod is None or link[:2] == pod[:2]):
+            return link._replace(uid=uid)
+        return pod
 
     def _may_look(self, asked: tuple[str, str | None]) -> bool:
         """Return whether it is time to look for this container again; if so, lengthen the next pause."""
@@ -106,49 +103,57 @@ class Pods:
         return True
 
     def _look(self) -> None:
-        self._scanned = self._clock()
-        pods = (_DIRECTORY.fullmatch(name) for name in _names(self._logs / "pods"))
-        links = (_LINK.fullmatch(name) for name in _names(self._logs / "containers"))
-        self._pods.update({pod[3]: (pod[1], pod[2]) for pod in pods if pod}, self._scanned)
+        now = self._scanned = self._clock()
+        pods = map(_DIRECTORY.fullmatch, islice(names(self._logs / "pods"), MOST_NAMES))
+        links = map(_LINK.fullmatch, islice(names(self._logs / "containers"), MOST_NAMES))
+        self._pods.update({pod[3]: Pod(pod[1], pod[2], None, pod[3]) for pod in pods if pod}, now)
         self._containers.update(
-            {link[4]: (link[2], link[1], link[3]) for link in links if link}, self._scanned
+            {link[4]: Pod(link[2], link[1], link[3], None) for link in links if link}, now
         )
 
 
-@dataclass(slots=True)
-class _Entry(Generic[T]):
-    value: T
-    missed: float | None = None
-
-
-class _Seen(Generic[T]):
+class _Seen:
     """Names that are there now, and names that were there until recently."""
 
-    def __init__(self, keep: float) -> None:
-        self._keep = keep
-        self._entries: dict[str, _Entry[T]] = {}
+    def __init__(self) -> None:
+        self.entries: dict[str, Pod] = {}
+        self._missed: dict[str, float] = {}
 
-    def get(self, key: str) -> T | None:
-        entry = self._entries.get(key)
-        return None if entry is None else entry.value
-
-    def update(self, there: dict[str, T], now: float) -> None:
-        """Take in the names that are there now; others stay for ``keep`` seconds, if there is room."""
-        ended = {key: entry for key, entry in self._entries.items() if key not in there}
-        for key, entry in ended.items():
-            entry.missed = now if entry.missed is None else entry.missed
-            if now - entry.missed >= self._keep:
-                del self._entries[key]
-        left = [key for key in ended if key in self._entries]
-        for key in left[: max(0, len(left) - MOST_NAMES)]:
-            del self._entries[key]
-        self._entries.update({key: _Entry(value) for key, value in there.items()})
+    def update(self, there: dict[str, Pod], now: float) -> None:
+        """Take in the names that are there now; others stay for KEEP seconds, if there is room."""
+        self._missed = {key: self._missed.get(key, now) for key in self.entries if key not in there}
+        kept = [key for key, missed in self._missed.items() if now - missed < KEEP]
+        self.entries = {key: self.entries[key] for key in kept[-MOST_NAMES:]} | there
 
 
-def _names(directory: Path) -> Iterator[str]:
-    """Yield the names in a directory; none if it does not exist, as on a machine without Kubernetes."""
-    try:
-        with os.scandir(directory) as entries:
-            yield from (entry.name for entry in islice(entries, MOST_NAMES))
-    except OSError:
-        return
+class Whereabouts:
+    """Notes where the threads of events were, when the stream is at them; the reader's thread owns it.
+
+    By the end of a batch, a thread may have moved, or another thread may have its id. With ``nested`` a
+    container in a container counts.
+    """
+
+    def __init__(self, cgroups: Cgroups, pods: Pods, *, nested: bool = False) -> None:
+        self._nested = nested
+        self._cgroups = cgroups
+        self._pods = pods
+        self._noted: dict[tuple[int, int], Mapping[str, str]] = {}
+
+    def note(self, record: Record) -> None:
+        """Note the attributes for this record, which its thread and time identify."""
+        path = self._cgroups.path(record[TID], record[TIME])
+        found = container(path, nested=self._nested) if path is not None else None
+        if found is None or len(self._noted) >= MOST_NOTED:
+            return
+        attributes = self._noted[record[TID], record[TIME]] = {"container.id": found.id}
+        pod = self._pods.find(found.id, found.pod)
+        if pod is not None:
+            attributes.update((name, value) for name, value in zip(ATTRIBUTES, pod, strict=True) if value)
+
+    def take(self, tid: int, time_ns: int) -> Mapping[str, str] | None:
+        """Return the container's and the pod's attributes of a thread at an event; None if it was in none."""
+        return self._noted.get((tid, time_ns))
+
+    def forget(self) -> None:
+        """Forget all notes, when their records have been passed on."""
+        self._noted.clear()

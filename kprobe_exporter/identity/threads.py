@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -44,9 +45,9 @@ class Threads:
         proc: Path = Path("/proc"),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._proc = proc if _is_initial(proc) else None
-        self._comms: _Answers[bytes] = _Answers(clock, lambda: parse_comms(_read(read, "saved_cmdlines")))
-        self._tgids: _Answers[int] = _Answers(clock, lambda: parse_tgids(_read(read, "saved_tgids")))
+        self._proc = proc if namespace(proc, "pid") == INITIAL else None
+        self._comms: _Answers[bytes] = _Answers(clock, lambda: parse_comms(read("saved_cmdlines")))
+        self._tgids: _Answers[int] = _Answers(clock, lambda: parse_tgids(read("saved_tgids")))
 
     def comm(self, tid: int) -> bytes | None:
         """Return the thread's present or last name; None if unknown."""
@@ -57,20 +58,22 @@ class Threads:
         return 0 if tid == 0 else self._tgids.get(tid, self._living_tgid)
 
     def _living_comm(self, tid: int) -> bytes | None:
+        """Return the name as events have it, without what /proc adds to a worker's."""
         text = self._of(tid, "comm")
-        return None if text is None else own_name(text.removesuffix(b"\n"))
+        if text is None:
+            return None
+        shown = text.removesuffix(b"\n")
+        worker = WORKER.match(shown)
+        return (worker[0] if worker else shown)[:COMM_BYTES]
 
     def _living_tgid(self, tid: int) -> int | None:
         found = TGID.search(self._of(tid, "status") or b"")
         return int(found[1]) if found else None
 
     def _of(self, tid: int, name: str) -> bytes | None:
-        if self._proc is None:
-            return None
-        try:
-            return (self._proc / str(tid) / name).read_bytes()
-        except OSError:
-            return None
+        with suppress(OSError):
+            return (self._proc / str(tid) / name).read_bytes() if self._proc is not None else None
+        return None
 
 
 class _Answers(Generic[T]):
@@ -85,26 +88,23 @@ class _Answers(Generic[T]):
 
     def get(self, tid: int, living: Callable[[int], T | None]) -> T | None:
         now = self._clock()
-        known = self._known.get(tid)
-        if known is not None and now - known[1] < (SCAN_PAUSE if known[0] is None else FRESH):
-            return known[0]
+        known, since = self._known.get(tid, (None, float("-inf")))
+        if now - since < (SCAN_PAUSE if known is None else FRESH):
+            return known
         found = living(tid)
         if found is None:
             if now - self._scanned >= SCAN_PAUSE:
-                self._saved, self._scanned = self._scan(), now
+                self._saved, self._scanned = {}, now
+                with suppress(OSError):
+                    self._saved = self._scan()
             found = self._saved.get(tid)
-        if found is not None or known is None or known[0] is None:
-            self._known.pop(tid, None)
-            while len(self._known) >= MOST_THREADS:
-                del self._known[next(iter(self._known))]
-            self._known[tid] = found, now
-        return found if found is not None or known is None else known[0]
-
-
-def own_name(shown: bytes) -> bytes:
-    """Return a thread's name as events have it, from the name that /proc shows."""
-    worker = WORKER.match(shown)
-    return (worker[0] if worker else shown)[:COMM_BYTES]
+        if found is None and known is not None:
+            return known
+        self._known.pop(tid, None)
+        while len(self._known) >= MOST_THREADS:
+            del self._known[next(iter(self._known))]
+        self._known[tid] = found, now
+        return found
 
 
 def parse_tgids(text: bytes) -> dict[int, int]:
@@ -135,15 +135,8 @@ def parse_comms(text: bytes) -> dict[int, bytes]:
     return {tid: name for tid, name in names.items() if tid not in doubtful and name != UNKNOWN}
 
 
-def _is_initial(proc: Path) -> bool:
-    try:
-        return str((proc / "self/ns/pid").readlink()) == INITIAL
-    except OSError:
-        return False
-
-
-def _read(read: Callable[[str], bytes], path: str) -> bytes:
-    try:
-        return read(path)
-    except OSError:
-        return b""
+def namespace(proc: Path, name: str) -> str | None:
+    """Return the agent's own namespace of this kind, in the form of INITIAL; None if that is unknown."""
+    with suppress(OSError):
+        return str((proc / "self/ns" / name).readlink())
+    return None

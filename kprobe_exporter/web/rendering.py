@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from kprobe_exporter.export.negotiate import accepts_gzip
+from kprobe_exporter.export.prometheus import accepts_gzip
 from kprobe_exporter.web.connection import CHUNK, CLIENT, Client
 
 log = logging.getLogger("kprobe_exporter.web")

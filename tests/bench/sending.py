@@ -26,8 +26,7 @@ from opentelemetry.trace import Status, StatusCode
 
 from kprobe_exporter.agent.otlp import NAMES, Signal
 from kprobe_exporter.aggregate.fields import getter
-from kprobe_exporter.export.otlp.attributes import Described, Description
-from kprobe_exporter.export.otlp.build import SCOPE, Builder
+from kprobe_exporter.export.otlp.build import SCOPE, Builder, Description
 from kprobe_exporter.export.otlp.channel import BATCH, Channel, Sender
 from kprobe_exporter.export.otlp.clock import WallClock
 from kprobe_exporter.export.otlp.resource import resource
@@ -66,7 +65,7 @@ LSEEK = Layout(
     ),
     ReturnType("long", "s64", signed=True),
 )
-DESCRIBED = Described(LSEEK, "syscall", returned=getter(LSEEK, "return"))
+DESCRIBED = {1: Description(LSEEK, "syscall", name_of, returned=getter(LSEEK, "return"))}
 
 ERRORS = 16
 """Of so many calls one fails."""
@@ -125,12 +124,8 @@ def send(way: Way, emissions: Sequence[Emission], count: int) -> Took:
 
 def ours(signal: Signal, sender: Sender) -> Way:
     """As ``agent.otlp`` has it: a channel, and what it builds on its own thread."""
-    builder = Builder([DESCRIBED], resource(), WallClock(), name_of)
-    make: Callable[[Emission], object] = builder.span if signal == "span" else builder.log
-
-    def build(items: list[Emission]) -> list[object]:
-        return [make(item) for item in items]
-
+    builder = Builder(DESCRIBED, resource(), WallClock())
+    build: Callable[[Emission], object] = builder.span if signal == "span" else builder.log
     channel = Channel(NAMES[signal], build, sender, QUEUE)
     channel.start()
     return Way(channel.put, lambda: channel.counts().exported, partial(channel.close, 5))
@@ -158,7 +153,7 @@ def usual(signal: Signal, exporter: Any) -> Way:
     counted: Any = Counted(exporter)
     told, clock = Resource(resource().attributes), WallClock()
     if signal == "log":
-        builder = Builder([DESCRIBED], told, clock, name_of)
+        builder = Builder(DESCRIBED, told, clock)
         loggers = LoggerProvider(told)
         loggers.add_log_record_processor(BatchLogRecordProcessor(counted, max_queue_size=QUEUE))
         emit = loggers.get_logger(SCOPE.name, SCOPE.version).emit
@@ -170,12 +165,11 @@ def usual(signal: Signal, exporter: Any) -> Way:
     tracers = TracerProvider(resource=told)
     tracers.add_span_processor(BatchSpanProcessor(counted, max_queue_size=QUEUE))
     start = tracers.get_tracer(SCOPE.name, SCOPE.version).start_span
-    described = Description(DESCRIBED, name_of)
+    described = DESCRIBED[1]
 
     def put(emission: Emission) -> None:
-        record, returned = emission.record, described.returned(emission.record)
-        error, begin = described.error(returned), clock.unix_ns(record[TIME])
-        attributes = described.attributes(emission, returned, error)
+        record, begin = emission.record, clock.unix_ns(emission.record[TIME])
+        attributes, error = described.attributes(emission)
         span = start(described.name, attributes=attributes, start_time=begin)
         if error is not None:
             span.set_status(Status(StatusCode.ERROR, error))
@@ -187,7 +181,7 @@ def usual(signal: Signal, exporter: Any) -> Way:
 def built(exporter: Any) -> Way:
     """The agent's spans, built by the thread that ends them, through the SDK's batch processor."""
     counted: Any = Counted(exporter)
-    builder = Builder([DESCRIBED], resource(), WallClock(), name_of)
+    builder = Builder(DESCRIBED, resource(), WallClock())
     processor = BatchSpanProcessor(counted, max_queue_size=QUEUE)
     return Way(
         lambda emission: processor.on_end(builder.span(emission)),

@@ -1,6 +1,7 @@
 """Exported data arrives complete and once at receivers of other projects, over both protocols."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 
 from kprobe_exporter.export.otlp.channel import Channel
-from kprobe_exporter.export.otlp.metrics import Conversion, pack, size
-from kprobe_exporter.export.otlp.pusher import Pusher
+from kprobe_exporter.export.otlp.metrics import Conversion, Pusher, pack, size
 from kprobe_exporter.export.otlp.settings import OtlpSettings, Signal
 from kprobe_exporter.export.otlp.transport import connect
 from kprobe_exporter.model.values import Family, HistogramValue, Snapshot
@@ -72,53 +72,37 @@ def printing_rotel(tmp_path: Path) -> Iterator[Rotel]:
         yield server
 
 
-def spans(numbers: list[int]) -> list[ReadableSpan]:
-    made = []
-    for number in numbers:
-        trace = 1 + number // 10
-        here = SpanContext(trace, 1 + number, is_remote=False, trace_flags=TraceFlags(1))
-        above = SpanContext(trace, number, is_remote=False, trace_flags=TraceFlags(1))
-        made.append(
-            ReadableSpan(
-                f"call {number}",
-                here,
-                above if number % 10 else None,
-                RESOURCE,
-                {
-                    "kprobe.name": "open",
-                    "thread.id": number,
-                    "kprobe.return_value": -2,
-                    "text": "é\x00\u202e",
-                },
-                status=Status(StatusCode.ERROR) if number % 2 else Status(StatusCode.UNSET),
-                start_time=BEGIN + number,
-                end_time=BEGIN + number + 1000,
-                instrumentation_scope=SCOPE,
-            )
-        )
-    return made
+def span(number: int) -> ReadableSpan:
+    trace = 1 + number // 10
+    here = SpanContext(trace, 1 + number, is_remote=False, trace_flags=TraceFlags(1))
+    above = SpanContext(trace, number, is_remote=False, trace_flags=TraceFlags(1))
+    return ReadableSpan(
+        f"call {number}",
+        here,
+        above if number % 10 else None,
+        RESOURCE,
+        {"kprobe.name": "open", "thread.id": number, "kprobe.return_value": -2, "text": "é\x00\u202e"},
+        status=Status(StatusCode.ERROR) if number % 2 else Status(StatusCode.UNSET),
+        start_time=BEGIN + number,
+        end_time=BEGIN + number + 1000,
+        instrumentation_scope=SCOPE,
+    )
 
 
-def records(numbers: list[int]) -> list[ReadableLogRecord]:
-    return [
-        ReadableLogRecord(
-            LogRecord(
-                timestamp=BEGIN + number,
-                observed_timestamp=BEGIN,
-                severity_text="INFO",
-                severity_number=SeverityNumber.INFO,
-                body=f"open by {number}",
-                attributes={"kprobe.name": "open", "thread.id": number},
-                event_name="kprobe.hit",
-            ),
-            RESOURCE,
-            SCOPE,
-        )
-        for number in numbers
-    ]
+def record(number: int) -> ReadableLogRecord:
+    log_record = LogRecord(
+        timestamp=BEGIN + number,
+        observed_timestamp=BEGIN,
+        severity_text="INFO",
+        severity_number=SeverityNumber.INFO,
+        body=f"open by {number}",
+        attributes={"kprobe.name": "open", "thread.id": number},
+        event_name="kprobe.hit",
+    )
+    return ReadableLogRecord(log_record, RESOURCE, SCOPE)
 
 
-BUILD: dict[Signal, Any] = {"traces": spans, "logs": records}
+BUILD: dict[Signal, Any] = {"traces": span, "logs": record}
 
 
 def send(signal: Signal, server: MockServer | Rotel, protocol: Any, compression: Any = None) -> None:
@@ -139,7 +123,7 @@ def push(server: MockServer | Rotel, protocol: Any) -> None:
     transport = connect(
         "metrics",
         OtlpSettings(server.endpoints[protocol], protocol, timeout=patience(10)),
-        pack(RESOURCE, SCOPE),
+        partial(pack, RESOURCE, SCOPE),
         size,
     )
     pusher = Pusher(lambda: SNAPSHOT, transport, 3600, Conversion(BEGIN))

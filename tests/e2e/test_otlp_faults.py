@@ -30,7 +30,7 @@ def sending(
     seen: Collector, protocol: Any, timeout: float = 5, capacity: int = 10_000, linger: float = 0.05
 ) -> Iterator[Channel[int]]:
     transport = connect("traces", OtlpSettings(seen.endpoint, protocol, timeout=patience(timeout)))
-    channel: Channel[int] = Channel("traces", spans, transport, capacity, linger=linger)
+    channel: Channel[int] = Channel("traces", span, transport, capacity, linger=linger)
     channel.start()
     try:
         yield channel

@@ -1,10 +1,14 @@
-"""The queue between the reader's thread and the collector for one signal, and its sending thread."""
+"""The threads that send, with their counts, and the queue between the reader's thread and one of them."""
 
+import gc
 import logging
+import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from kprobe_exporter.util.trouble import Trouble
@@ -16,6 +20,9 @@ BATCH = 512
 
 LINGER = 1.0
 """Seconds that an item waits for its batch to fill."""
+
+TURN = 0.0005
+"""Seconds that a thread runs while others wait for the interpreter's lock, as long as items are sent."""
 
 Item = TypeVar("Item")
 
@@ -44,59 +51,29 @@ class Sender(Protocol):
     def close(self) -> None: ...
 
 
-class Channel(Generic[Item]):
-    """Queues items of one signal without waiting, and sends them in batches from its own thread.
+class SendingThread(ABC):
+    """A thread that sends the items of one signal, and counts the outcome of each item once.
 
-    ``_lock`` guards the queue and the counts. It is held for a few steps and never while items are built or
-    sent, so ``put`` does not wait for a collector. Any thread may call ``put``, ``counts`` and ``close``;
-    ``close`` may be called more than once. Only the channel's own thread calls ``build`` and ``arrived``.
+    ``_lock`` guards the counts. It is held for a few steps, and never while items are built or sent. Any
+    thread may call ``counts`` and ``close``; ``close`` may be called more than once.
     """
 
-    def __init__(
-        self,
-        name: str,
-        build: Callable[[list[Item]], Sequence[Any]],
-        sender: Sender,
-        capacity: int,
-        linger: float = LINGER,
-        arrived: Callable[[Sequence[Item]], object] = lambda _: None,
-    ) -> None:
-        """``build`` converts each item to one object to send, and leaves out items that cannot be built.
-
-        ``arrived`` is called with each batch that was accepted in full: a collector names no rejected items.
-        """
+    def __init__(self, name: str, sender: Sender, clock: Callable[[], float] = time.monotonic) -> None:
         self._name = name
-        self._build = build
         self._sender = sender
-        self._capacity = capacity
-        self._linger = linger
-        self._arrived = arrived
+        self._clock = clock
         self._lock = threading.Lock()
-        self._queue: deque[Item] = deque()
         self._counts = SignalCounts()
         self._under_way = 0
         self._trouble = Trouble()
         self._closed = threading.Event()
         self._ended = False  # set by close(), after which only close() counts items
         self._deadline = float("inf")
-        self._wanted = 1  # the length of the queue at which put() wakes the thread
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"kprobe-otlp-{name}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
-
-    def put(self, item: Item) -> bool:
-        """Queue an item. If the queue is full or the channel is closed, drop it and return False."""
-        with self._lock:
-            waiting = len(self._queue)
-            if waiting >= self._capacity or self._closed.is_set():
-                self._count(dropped=1)
-                return False
-            self._queue.append(item)
-        if waiting + 1 >= self._wanted:
-            self._wake.set()
-        return True
 
     def counts(self) -> SignalCounts:
         """The outcome of the items so far, without those that wait or are being sent."""
@@ -104,14 +81,14 @@ class Channel(Generic[Item]):
             return self._counts
 
     def close(self, timeout: float) -> None:
-        """Send the queued items for at most ``timeout`` seconds; then drop the rest.
+        """Send what there is for at most ``timeout`` seconds; then drop the rest.
 
         Each batch is tried only once. A request that has no answer by then counts as failed.
         """
         with self._lock:
             if self._closed.is_set():
                 return
-            self._deadline = time.monotonic() + timeout
+            self._deadline = self._clock() + timeout
             self._closed.set()
         self._sender.stop(timeout)
         self._wake.set()
@@ -119,9 +96,72 @@ class Channel(Generic[Item]):
             self._thread.join(timeout)
         with self._lock:
             self._ended = True
-            self._count(dropped=len(self._queue), failed=self._under_way)
-            self._queue.clear()
+            self._counts = self._counts.plus(dropped=self._discard(), failed=self._under_way)
         self._sender.close()
+
+    @abstractmethod
+    def _run(self) -> None:
+        """Send until the thread is closed."""
+
+    @abstractmethod
+    def _discard(self) -> int:
+        """Discard the items that wait; return their number. The caller holds the lock."""
+
+    def _settle(self, taken: int) -> bool:
+        """Count the items under way, of which the collector took some; False if ``close`` counted them."""
+        with self._lock:
+            if not self._ended:
+                self._counts = self._counts.plus(exported=taken, failed=self._under_way - taken)
+                self._under_way = 0
+            return not self._ended
+
+    def _complain(self, text: str, *values: object) -> None:
+        """Log only the first error: it is a bug in the agent and may come with every item."""
+        if self._trouble.failed():
+            log.error(text, *values, exc_info=True)
+
+
+class Channel(SendingThread, Generic[Item]):
+    """Queues items of one signal without waiting, and sends them in batches from its own thread.
+
+    ``_lock`` guards the queue too, so ``put``, which any thread may call, does not wait for a collector. Only
+    the channel's own thread calls ``build``, which converts an item to what is sent, and ``arrived``, with
+    each batch that was accepted in full: a collector names no rejected items.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        build: Callable[[Item], object],
+        sender: Sender,
+        capacity: int,
+        linger: float = LINGER,
+        arrived: Callable[[Sequence[Item]], object] = lambda _: None,
+    ) -> None:
+        super().__init__(name, sender)
+        self._build = build
+        self._capacity = capacity
+        self._linger = linger
+        self._arrived = arrived
+        self._queue: deque[Item] = deque()
+        self._wanted = 1  # the length of the queue at which put() wakes the thread
+
+    def put(self, item: Item) -> bool:
+        """Queue an item. If the queue is full or the channel is closed, drop it and return False."""
+        with self._lock:
+            waiting = len(self._queue)
+            if waiting >= self._capacity or self._closed.is_set():
+                self._counts = self._counts.plus(dropped=1)
+                return False
+            self._queue.append(item)
+        if waiting + 1 >= self._wanted:
+            self._wake.set()
+        return True
+
+    def _discard(self) -> int:
+        waiting = len(self._queue)
+        self._queue.clear()
+        return waiting
 
     def _run(self) -> None:
         while self._gather():
@@ -129,11 +169,8 @@ class Channel(Generic[Item]):
                 batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
                 self._under_way = len(batch)
             taken = self._send(batch)
-            with self._lock:
-                if self._ended:
-                    return
-                self._under_way = 0
-                self._count(exported=taken, failed=len(batch) - taken)
+            if not self._settle(taken):
+                return
             if taken == len(batch):
                 self._arrived(batch)
 
@@ -145,12 +182,11 @@ class Channel(Generic[Item]):
             self._closed.wait(pause)
         if not self._closed.is_set():
             return True
-        return bool(self._queue) and self._sender.pause() <= 0 and time.monotonic() < self._deadline
+        return bool(self._queue) and self._sender.pause() <= 0 and self._clock() < self._deadline
 
     def _await(self, wanted: int, timeout: float | None) -> None:
         """Wait until ``wanted`` items are queued, the channel is closed, or ``timeout`` has passed."""
-        wanted = min(wanted, self._capacity)
-        self._wanted = wanted
+        self._wanted = wanted = min(wanted, self._capacity)
         self._wake.clear()
         # The queue is read after the two lines above, so that no put() is missed.
         if len(self._queue) < wanted and not self._closed.is_set():
@@ -158,29 +194,34 @@ class Channel(Generic[Item]):
         self._wanted = self._capacity + 1
 
     def _send(self, batch: list[Item]) -> int:
-        """Send a batch; return how many of its items the collector accepted."""
-        built = self._made(batch)
+        """Send a batch; return how many items the collector accepted. The thread survives any error."""
+        built = []
+        for item in batch:
+            try:
+                built.append(self._build(item))
+            except Exception as error:
+                self._complain("one of the %s cannot be built: %r", self._name, error)
         try:
             return max(0, min(len(batch), self._sender.export(built))) if built else 0
-        except Exception as error:  # the thread survives any error
+        except Exception as error:
             self._complain("%d %s cannot be sent: %r", len(batch), self._name, error)
             return 0
 
-    def _made(self, batch: list[Item]) -> Sequence[Any]:
-        """Build a batch. An item that cannot be built does not affect the others."""
-        try:
-            return self._build(batch)
-        except Exception as error:
-            if len(batch) == 1:
-                self._complain("one of the %s cannot be built: %r", self._name, error)
-                return ()
-            return [made for item in batch for made in self._made([item])]
 
-    def _complain(self, text: str, *values: object) -> None:
-        """Log only the first error: it is a bug in the agent and may come with every item."""
-        if self._trouble.failed():
-            log.error(text, *values, exc_info=True)
+@contextmanager
+def short_turns() -> Iterator[None]:
+    """Set a short switch interval and freeze all objects, for the whole process, until the context is left.
 
-    def _count(self, exported: int = 0, dropped: int = 0, failed: int = 0) -> None:
-        """Add to the counts. The caller holds the lock."""
-        self._counts = self._counts.plus(exported, dropped, failed)
+    A scrape makes about fifty system calls. After each, its thread may wait for Python's switch interval,
+    5 ms, once for each thread that encodes. A full garbage collection stops all threads while it scans every
+    loaded module; frozen objects are not scanned. With 10,000 items exported a second, the slowest scrape
+    took 125 to 190 ms without this, and 60 to 90 ms with it, for the same processor time.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, TURN))
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        sys.setswitchinterval(before)

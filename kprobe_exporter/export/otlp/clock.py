@@ -32,9 +32,7 @@ class WallClock:
     """
 
     def __init__(
-        self,
-        records: Callable[[], int] = time.monotonic_ns,
-        wall: Callable[[], int] = time.time_ns,
+        self, records: Callable[[], int] = time.monotonic_ns, wall: Callable[[], int] = time.time_ns
     ) -> None:
         self._records = records
         self._wall = wall
@@ -48,9 +46,8 @@ class WallClock:
         """The wall time of a timestamp of the records' clock. Costs 0.3 µs."""
         self.refresh()
         samples = self._samples
-        last = samples[-1]
-        if moment >= last.at or len(samples) == 1:
-            return moment + last.offset
+        if moment >= samples[-1].at:
+            return moment + samples[-1].offset
         after = bisect_left(samples, (moment,))
         if after == 0:
             return moment + samples[0].offset
@@ -66,9 +63,7 @@ class WallClock:
         """Take the median of several samples: the thread may be interrupted between the reads of one."""
         found = []
         for _ in range(READS):
-            before = self._records()
-            wall = self._wall()
-            after = self._records()
+            before, wall, after = self._records(), self._wall(), self._records()
             found.append(_Sample((before + after) // 2, wall - (before + after) // 2))
         found.sort(key=lambda sample: sample.offset)
         return found[READS // 2]

@@ -67,8 +67,10 @@ class Deadline:
 
         While a request that was given up has not ended, as one that resolves a name, no other begins.
         """
-        if self._thread and self._has_not_ended(self._thread, seconds):
-            return TIMED_OUT
+        if self._thread is not None:
+            self._thread.join(seconds)
+            if self._thread.is_alive():
+                return TIMED_OUT
         outcomes: list[RequestOutcome] = []
 
         def run() -> None:
@@ -80,13 +82,9 @@ class Deadline:
         self.is_over = False
         self._thread = threading.Thread(target=run, name="kprobe-otlp-request", daemon=True)
         self._thread.start()
-        if self._has_not_ended(self._thread, seconds):
+        self._thread.join(seconds)
+        if self._thread.is_alive():
             self.is_over = True
             self._shut_down()
             self._thread.join(GRACE)
         return outcomes[0] if outcomes else TIMED_OUT
-
-    @staticmethod
-    def _has_not_ended(thread: threading.Thread, seconds: float) -> bool:
-        thread.join(seconds)
-        return thread.is_alive()

@@ -1,119 +1,150 @@
-"""Converts snapshots to OTLP's sums, gauges and histograms, with Prometheus' names and labels."""
+"""Converts snapshots to OTLP's metrics, with Prometheus' names and labels, and pushes them at an interval."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import Any
 
-from opentelemetry.sdk.metrics.export import (
-    AggregationTemporality,
-    Gauge,
-    Histogram,
-    HistogramDataPoint,
-    Metric,
-    MetricsData,
-    NumberDataPoint,
-    ResourceMetrics,
-    ScopeMetrics,
-    Sum,
-)
+from opentelemetry.sdk.metrics import export as sdk
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from kprobe_exporter.errors import one_line
+from kprobe_exporter.export.otlp.channel import Sender, SendingThread
 from kprobe_exporter.model.values import Family, HistogramValue, LabelValues, Snapshot
+
+POINTS = 500
+"""Data points of one request: even at 8 KiB each, gRPC servers accept the request."""
 
 UNITS = {"seconds": "s", "bytes": "By"}
 """UCUM's symbols of the units in which our metric names end."""
 
-CUMULATIVE = AggregationTemporality.CUMULATIVE
+CUMULATIVE = sdk.AggregationTemporality.CUMULATIVE
 
 ABSENT: Any = None
 """The value of an SDK field that OTLP can leave out."""
 
 INT64 = range(-(1 << 63), 1 << 63)
 
+DATA: Mapping[str, Callable[[list[Any]], sdk.Sum | sdk.Gauge | sdk.Histogram]] = {
+    "counter": partial(sdk.Sum, aggregation_temporality=CUMULATIVE, is_monotonic=True),
+    "gauge": sdk.Gauge,
+    "histogram": partial(sdk.Histogram, aggregation_temporality=CUMULATIVE),
+}
+
 
 class Conversion:
     """Converts successive snapshots to metrics, and remembers when each label set appeared.
 
     A label set starts at the time of the last snapshot without it. So a label set that expired and came back
-    has a new start time, and is not taken for a counter that went down. Not thread-safe.
+    has a new start time, and is not taken for a counter that went down. ``start`` is the time when counting
+    began, in nanoseconds since the epoch. Not thread-safe.
     """
 
     def __init__(self, start: int, clock: Callable[[], int] = time.time_ns) -> None:
-        """``start`` is the time when counting began, in nanoseconds since the epoch."""
         self._clock = clock
         self._last = start
-        self._starts: dict[tuple[str, LabelValues], int] = {}
+        self._starts: dict[str, dict[LabelValues, int]] = {}
 
-    def metrics(self, snapshot: Snapshot) -> list[Metric]:
+    def metrics(self, snapshot: Snapshot) -> list[sdk.Metric]:
         """Convert every family that has a sample; all of them get the same time."""
         now = self._clock()
         known, self._starts = self._starts, {}
         made = []
         for family in snapshot.families:
-            starts = {}
-            for labels in family.samples:
-                key = family.name, labels
-                starts[labels] = self._starts[key] = known.get(key, self._last)
-            if family.samples:
+            before = known.get(family.name, {})
+            starts = {labels: before.get(labels, self._last) for labels in family.samples}
+            self._starts[family.name] = starts
+            if starts:
                 made.append(_metric(family, starts, now))
         self._last = now
         return made
 
 
-def pack(resource: Resource, scope: InstrumentationScope) -> Callable[[Sequence[Metric]], MetricsData]:
-    """Return a function that wraps metrics in the type that the SDK's exporter takes."""
-
-    def packed(metrics: Sequence[Metric]) -> MetricsData:
-        scoped = ScopeMetrics(scope, metrics, scope.schema_url or "")
-        return MetricsData([ResourceMetrics(resource, [scoped], resource.schema_url)])
-
-    return packed
+def pack(resource: Resource, scope: InstrumentationScope, metrics: Sequence[sdk.Metric]) -> sdk.MetricsData:
+    """Wrap metrics in the type that the SDK's exporter takes."""
+    scoped = sdk.ScopeMetrics(scope, metrics, scope.schema_url or "")
+    return sdk.MetricsData([sdk.ResourceMetrics(resource, [scoped], resource.schema_url)])
 
 
-def size(metrics: Sequence[Metric]) -> int:
+def size(metrics: Sequence[sdk.Metric]) -> int:
     """The number of data points in the metrics, which is what the counts count."""
     return sum(len(metric.data.data_points) for metric in metrics)
 
 
-def batches(metrics: Sequence[Metric], most: int) -> Iterator[list[Metric]]:
+def batches(metrics: Sequence[sdk.Metric], most: int) -> Iterator[list[sdk.Metric]]:
     """Yield the metrics in batches of at most ``most`` data points."""
-    batch: list[Metric] = []
-    room = most
-    for metric in metrics:
-        points = metric.data.data_points
-        at = 0
-        while at < len(points):
-            part = points[at : at + room]
-            batch.append(_with_points(metric, part))
-            at += len(part)
-            room -= len(part)
-            if not room:
-                yield batch
-                batch, room = [], most
-    if batch:
-        yield batch
+    points = ((number, point) for number, metric in enumerate(metrics) for point in metric.data.data_points)
+    while batch := list(islice(points, most)):
+        made = []
+        for number, group in groupby(batch, itemgetter(0)):
+            data = replace(metrics[number].data, data_points=[point for _, point in group])
+            made.append(replace(metrics[number], data=data))
+        yield made
 
 
-def unit(name: str) -> str:
-    """The unit in a metric's name as a symbol of UCUM; "" if the name has no unit."""
-    return UNITS.get(name.removesuffix("_total").rpartition("_")[2], "")
+class Pusher(SendingThread):
+    """Pushes a snapshot every ``interval`` seconds, and a last one when it is closed.
+
+    The sources of ``snapshot`` must still run then. The counts are of data points. Data points that are not
+    sent by the time of the next push are dropped, since the next push contains all of them again.
+    """
+
+    def __init__(
+        self,
+        snapshot: Callable[[], Snapshot],
+        sender: Sender,
+        interval: float,
+        conversion: Conversion,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__("metrics", sender, clock)
+        self._snapshot = snapshot
+        self._interval = interval
+        self._conversion = conversion
+        self._waiting = 0
+
+    def _discard(self) -> int:
+        return self._waiting
+
+    def _run(self) -> None:
+        last = False
+        # Once _ended is set, the sources of the snapshot may be gone.
+        while not (last or self._ended):
+            last = self._closed.wait(self._interval)
+            try:
+                self._push()
+            except Exception as error:  # the next push may succeed
+                if not self._ended:
+                    self._complain("the metrics cannot be pushed: %r", error)
+
+    def _push(self) -> None:
+        next_push = self._clock() + self._interval
+        metrics = self._conversion.metrics(self._snapshot())
+        self._waiting = size(metrics)
+        for batch in batches(metrics, POINTS):
+            points, taken = size(batch), 0
+            in_time = self._clock() < min(next_push, self._deadline) and self._sender.pause() <= 0
+            with self._lock:
+                if self._ended:
+                    return
+                self._waiting -= points
+                if not in_time:
+                    self._counts = self._counts.plus(dropped=points)
+                    continue
+                self._under_way = points
+            try:
+                taken = max(0, min(points, self._sender.export(batch)))
+            except Exception as error:
+                if not self._ended:
+                    self._complain("the metrics cannot be pushed: %r", error)
+            self._settle(taken)
 
 
-def _with_points(metric: Metric, points: Sequence[Any]) -> Metric:
-    data = metric.data
-    whole: Sum | Gauge | Histogram
-    if isinstance(data, Sum):
-        whole = Sum(points, data.aggregation_temporality, data.is_monotonic)
-    elif isinstance(data, Gauge):
-        whole = Gauge(points)
-    else:
-        whole = Histogram(points, data.aggregation_temporality)
-    return Metric(metric.name, metric.description, metric.unit, whole)
-
-
-def _metric(family: Family, starts: Mapping[LabelValues, int], now: int) -> Metric:
+def _metric(family: Family, starts: Mapping[LabelValues, int], now: int) -> sdk.Metric:
     points: list[Any] = []
     for labels, value in family.samples.items():
         attributes = dict(zip(family.labels, map(one_line, labels), strict=True))
@@ -121,18 +152,18 @@ def _metric(family: Family, starts: Mapping[LabelValues, int], now: int) -> Metr
         if isinstance(value, HistogramValue):
             points.append(_histogram(attributes, start, now, value))
         else:
-            points.append(NumberDataPoint(attributes, start, now, _number(value)))
-    data: Sum | Gauge | Histogram
-    if family.type == "counter":
-        data = Sum(points, CUMULATIVE, is_monotonic=True)
-    elif family.type == "gauge":
-        data = Gauge(points)
-    else:
-        data = Histogram(points, CUMULATIVE)
-    return Metric(family.name, _text(family.help), unit(family.name), data)
+            # An integer that does not fit into OTLP's signed 64 bits is sent as a float.
+            number = float(value) if isinstance(value, int) and value not in INT64 else value
+            points.append(sdk.NumberDataPoint(attributes, start, now, number))
+    # No encoder accepts lone surrogates.
+    text = family.help.encode("utf-8", "backslashreplace").decode()
+    unit = UNITS.get(family.name.removesuffix("_total").rpartition("_")[2], "")
+    return sdk.Metric(family.name, text, unit, DATA[family.type](points))
 
 
-def _histogram(attributes: dict[str, str], start: int, now: int, value: HistogramValue) -> HistogramDataPoint:
+def _histogram(
+    attributes: dict[str, str], start: int, now: int, value: HistogramValue
+) -> sdk.HistogramDataPoint:
     """Convert a histogram. In both protocols a bucket includes its upper bound.
 
     The bounds are explicit even where they are powers of two. An exponential histogram has no bucket for
@@ -141,19 +172,8 @@ def _histogram(attributes: dict[str, str], start: int, now: int, value: Histogra
 
     If values may be negative, the sum could decrease, and OTLP leaves it out.
     """
-    below_0 = bool(value.bounds) and value.bounds[0] < 0
-    total = ABSENT if below_0 else float(value.sum)
+    total = ABSENT if value.bounds and value.bounds[0] < 0 else float(value.sum)
     count = sum(value.counts)
-    return HistogramDataPoint(
+    return sdk.HistogramDataPoint(
         attributes, start, now, count, total, value.counts, value.bounds, min=ABSENT, max=ABSENT
     )
-
-
-def _number(value: float) -> float:
-    """Keep an integer that fits into OTLP's signed 64 bits; convert a larger one to a float."""
-    return float(value) if isinstance(value, int) and value not in INT64 else value
-
-
-def _text(text: str) -> str:
-    """Escape lone surrogates: no encoder accepts them, and one would cost the label."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

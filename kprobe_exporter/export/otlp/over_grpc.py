@@ -6,6 +6,7 @@ take no stub as an argument, so their private ``_client`` is replaced; pyproject
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,8 @@ from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 
-from kprobe_exporter.export.otlp.responses import MAX_REQUEST, partial
-from kprobe_exporter.export.otlp.retry import NotTaken, RequestOutcome, Retries
-from kprobe_exporter.export.otlp.settings import OtlpSettings, Signal, variable
+from kprobe_exporter.export.otlp.retry import NotTaken, RequestOutcome, Retries, accepted
+from kprobe_exporter.export.otlp.settings import MAX_REQUEST, OtlpSettings, Signal, variable
 
 EXPORTERS: Mapping[Signal, Callable[..., Any]] = {
     "logs": OTLPLogExporter,
@@ -27,16 +27,7 @@ EXPORTERS: Mapping[Signal, Callable[..., Any]] = {
 }
 COMPRESSION = {"gzip": grpc.Compression.Gzip, "none": grpc.Compression.NoCompression, None: None}
 
-RETRYABLE = frozenset(
-    {
-        grpc.StatusCode.CANCELLED,
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-        grpc.StatusCode.ABORTED,
-        grpc.StatusCode.OUT_OF_RANGE,
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.DATA_LOSS,
-    }
-)
+RETRYABLE = frozenset("CANCELLED DEADLINE_EXCEEDED ABORTED OUT_OF_RANGE UNAVAILABLE DATA_LOSS".split())
 """The OTLP specification, "Failures". RESOURCE_EXHAUSTED is retryable too, if a RetryInfo comes with it."""
 
 OPTIONS = (
@@ -46,23 +37,17 @@ OPTIONS = (
 )
 
 
-class TooLarge(Exception):
-    """A request that is larger than servers accept; nothing was sent."""
-
-
 def exporter(signal: Signal, settings: OtlpSettings, attempts: Retries) -> Any:
     """Create the SDK's exporter of one signal, which takes missing settings from the environment."""
     made = EXPORTERS[signal](
         endpoint=settings.endpoint,
         credentials=_credentials(signal, settings),
-        headers={name.lower(): value for name, value in settings.headers.items()}
-        if settings.headers
-        else None,
+        headers={name.lower(): value for name, value in (settings.headers or {}).items()} or None,
         timeout=settings.timeout,
         compression=COMPRESSION[settings.compression],
         channel_options=OPTIONS,
     )
-    made._client = GrpcClient(signal, made._client, attempts)
+    made._client = GrpcClient(made._client, attempts)
     return made
 
 
@@ -72,21 +57,20 @@ class GrpcClient:
     Raises NotTaken, which passes through the exporter: the exporter retries only after a grpc.RpcError.
     """
 
-    def __init__(self, signal: Signal, stub: Any, attempts: Retries) -> None:
-        self._signal = signal
+    def __init__(self, stub: Any, attempts: Retries) -> None:
         self._export = stub.Export
         self._attempts = attempts
 
     def Export(self, request: Any, metadata: Any, timeout: float) -> None:  # named as in the stub
         if request.ByteSize() > MAX_REQUEST:
-            raise TooLarge
+            raise ValueError("servers accept no request of this size")
 
         def once(left: float) -> RequestOutcome:
             try:
                 response = self._export(request, metadata=metadata, timeout=left)
             except grpc.RpcError as error:
                 return _refusal(error)
-            return partial(self._signal, response)
+            return accepted(response)
 
         if not self._attempts.run(once, timeout):
             raise NotTaken
@@ -98,19 +82,17 @@ def _refusal(error: Any) -> RequestOutcome:
     after = _retry_delay(dict(error.trailing_metadata() or ()))
     asked = code is grpc.StatusCode.RESOURCE_EXHAUSTED and after is not None
     reason = f"{code.name}: {details}" if details else code.name
-    return RequestOutcome(False, reason, retry=asked or code in RETRYABLE, after=after)
+    return RequestOutcome(False, reason, retry=asked or code.name in RETRYABLE, after=after)
 
 
 def _retry_delay(trailers: Mapping[str, str | bytes]) -> float | None:
     """The seconds of the RetryInfo in the details of a google.rpc.Status; None if there is none."""
     details = trailers.get("grpc-status-details-bin", b"")
     info = RetryInfo()
-    try:
-        found = any(detail.Unpack(info) for detail in Status.FromString(details).details)
-    except Exception:  # damaged details count as none
-        return None
-    delay: float = info.retry_delay.seconds + info.retry_delay.nanos / 1e9
-    return max(0.0, delay) if found else None
+    with suppress(Exception):  # damaged details count as none
+        if any(detail.Unpack(info) for detail in Status.FromString(details).details):
+            return max(0.0, float(info.retry_delay.seconds + info.retry_delay.nanos / 1e9))
+    return None
 
 
 def _credentials(signal: Signal, settings: OtlpSettings) -> grpc.ChannelCredentials | None:

@@ -7,6 +7,7 @@ The exporters alone treat a redirect and a partial success as a success
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from http.cookiejar import DefaultCookiePolicy
 from typing import Any
@@ -17,11 +18,11 @@ from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from kprobe_exporter.export.otlp.deadline import Connections, Deadline
-from kprobe_exporter.export.otlp.responses import MAX_REQUEST, partial
-from kprobe_exporter.export.otlp.retry import TIMED_OUT, NotTaken, RequestOutcome, Retries, root_of
-from kprobe_exporter.export.otlp.settings import OtlpSettings, Signal
+from kprobe_exporter.export.otlp.retry import TIMED_OUT, NotTaken, RequestOutcome, Retries, accepted, root_of
+from kprobe_exporter.export.otlp.settings import MAX_REQUEST, OtlpSettings, Signal
 
 EXPORTERS: Mapping[Signal, Callable[..., Any]] = {
     "logs": OTLPLogExporter,
@@ -39,16 +40,15 @@ MAX_BODY = 64 << 10
 
 def exporter(signal: Signal, settings: OtlpSettings, attempts: Retries) -> Any:
     """Create the SDK's exporter of one signal, which takes missing settings from the environment."""
-    endpoint = settings.endpoint and f"{settings.endpoint.rstrip('/')}/v1/{signal}"
     return EXPORTERS[signal](
-        endpoint=endpoint,
+        endpoint=settings.endpoint and f"{settings.endpoint.rstrip('/')}/v1/{signal}",
         certificate_file=settings.certificate,
         client_certificate_file=settings.client_certificate,
         client_key_file=settings.client_key,
         headers=settings.headers,
         timeout=settings.timeout,
         compression=COMPRESSION[settings.compression],
-        session=Session(signal, attempts),
+        session=Session(attempts),
         max_request_size=MAX_REQUEST,
     )
 
@@ -59,12 +59,11 @@ class Session(requests.Session):
     Raises NotTaken, which the SDK does not treat as a connection error and therefore does not retry.
     """
 
-    def __init__(self, signal: Signal, attempts: Retries) -> None:
+    def __init__(self, attempts: Retries) -> None:
         super().__init__()
         self.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
         # Without this, requests reads ~/.netrc, and an entry there replaces the configured header.
         self.auth = lambda request: request
-        self._signal = signal
         self._attempts = attempts
         self._connections = Connections()
         self._deadline = Deadline(self._connections.shut_down)
@@ -110,7 +109,7 @@ class Session(requests.Session):
     def _answer(self, response: requests.Response) -> RequestOutcome:
         status, body = response.status_code, _body(response)
         if 200 <= status < 300:
-            return partial(self._signal, body)
+            return _accepted(body)
         reason = f"the collector answered {status} {response.reason}"
         if said := _message(response.headers.get("content-type", ""), body):
             reason += f": {said}"
@@ -121,36 +120,42 @@ class Session(requests.Session):
 def _body(response: requests.Response) -> bytes:
     """The body; empty if it is too long or cannot be read, because the status alone is valid too."""
     read = b""
-    try:
+    with suppress(requests.RequestException, OSError):
         for chunk in response.iter_content(MAX_BODY):
             read += chunk
             if len(read) > MAX_BODY:
                 return b""
-    except (requests.RequestException, OSError):
-        return b""
-    return read
+        return read
+    return b""
+
+
+def _accepted(body: bytes) -> RequestOutcome:
+    """The outcome of an accepted request. Of a body that is no OTLP response, only the status is known.
+
+    The responses of all signals are encoded alike: opentelemetry/proto/collector differs in names alone.
+    """
+    with suppress(Exception):
+        return accepted(ExportTraceServiceResponse.FromString(body))
+    return RequestOutcome(True)
 
 
 def _message(content_type: str, body: bytes) -> str:
     """The collector's message about an error: from a google.rpc.Status, or plain text."""
     if content_type.partition(";")[0].strip() != "application/x-protobuf":
         return body[:1000].decode(errors="replace").strip()
-    try:
+    with suppress(Exception):  # damaged data; the class of the library's DecodeError varies
         said: str = Status.FromString(body).message
-    except Exception:  # damaged data; the class of the library's DecodeError varies
-        return ""
-    return said
+        return said
+    return ""
 
 
 def _seconds(retry_after: str | None) -> float | None:
     """The seconds of a Retry-After header, a number or a date (RFC 9110, 10.2.3); None if not valid."""
     if retry_after is None:
         return None
-    try:
+    seconds = math.nan
+    with suppress(ValueError, OverflowError):
+        seconds = parsedate_to_datetime(retry_after).timestamp() - time.time()
+    with suppress(ValueError):
         seconds = float(retry_after)
-    except ValueError:
-        try:
-            seconds = parsedate_to_datetime(retry_after).timestamp() - time.time()
-        except (ValueError, OverflowError):
-            return None
     return max(0.0, seconds) if math.isfinite(seconds) else None

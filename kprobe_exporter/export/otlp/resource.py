@@ -15,8 +15,6 @@ log = logging.getLogger(__name__)
 NODE_NAMES = ("K8S_NODE_NAME", "NODE_NAME")
 """Variables that a manifest fills with the node's name (``fieldRef: spec.nodeName``)."""
 
-SERVICE = "kprobe_exporter"
-
 
 class _Resource(Resource):
     """A resource that computes its hash once: the SDK's encoder asks for the hash with every span."""
@@ -27,9 +25,6 @@ class _Resource(Resource):
 
     def __hash__(self) -> int:
         return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or super().__eq__(other)
 
 
 def resource(environ: Mapping[str, str] = os.environ, system: os.uname_result | None = None) -> Resource:
@@ -44,7 +39,7 @@ def resource(environ: Mapping[str, str] = os.environ, system: os.uname_result | 
         "telemetry.sdk.language": "python",
         "telemetry.sdk.name": "opentelemetry",
         "telemetry.sdk.version": sdk_version,
-        "service.name": SERVICE,
+        "service.name": "kprobe_exporter",
         "service.version": __version__,
         "host.name": node or system.nodename,
         "os.type": "linux",

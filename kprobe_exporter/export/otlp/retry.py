@@ -4,7 +4,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 MAX_PAUSE = 300.0
 """Seconds: the longest pause that a collector can request."""
@@ -30,6 +30,16 @@ class NotTaken(Exception):
 
 
 TIMED_OUT = RequestOutcome(False, "no answer within the timeout")
+
+
+def accepted(response: Any) -> RequestOutcome:
+    """Return the outcome of an accepted request, whose response says how many items were rejected.
+
+    Their field's name differs between the signals: ``rejected_spans``, ``rejected_log_records`` and so on.
+    """
+    said = response.partial_success
+    rejected = [number for field, number in said.ListFields() if field.name.startswith("rejected_")]
+    return RequestOutcome(True, said.error_message, rejected=max([0, *rejected]))
 
 
 def root_of(error: BaseException) -> str:

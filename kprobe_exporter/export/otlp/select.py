@@ -8,9 +8,9 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
-from kprobe_exporter.export.otlp.traces import Limit, SpanPolicy, Traces
+from kprobe_exporter.export.otlp.traces import SpanPolicy, Traces, bucket
 from kprobe_exporter.model.values import LAYOUT_ID, TID, TIME, Batch, Emission, Join, Layout, Record
 
 Signal: TypeAlias = Literal["log", "span"]
@@ -18,6 +18,9 @@ Signal: TypeAlias = Literal["log", "span"]
 OnRecord: TypeAlias = Callable[[Record, Record, Sequence[Record]], None]
 """Takes a call's first half and its joined record, or a single event's record twice; and the first halves of
 the open calls that the thread is in, the innermost first."""
+
+Passes: TypeAlias = Callable[[Record], bool] | None
+"""Says whether a record is to be exported; None for all."""
 
 Identity: TypeAlias = Callable[[int, int], Mapping[str, str] | None]
 """Returns the container's and pod's attributes of a thread, by its id and a time in nanoseconds."""
@@ -29,51 +32,18 @@ MOST_STACKS = 8192
 """Stacks of calls that have not ended. Above this number the oldest are discarded."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exported:
-    """The export settings of one probe, whose records have this layout.
-
-    ``sample`` is the share to keep, 0 to 1. ``max_per_second`` is the probe's own limit, or None. ``passes``
-    is the filter.
-    """
-
-    layout: Layout
-    signal: Signal
-    sample: float = 1.0
-    max_per_second: float | None = None
-    passes: Callable[[Record], bool] | None = None
-
-
-class Outlet(NamedTuple):
-    """The destination of a signal: ``put`` queues at once; ``dropped`` counts items that a limit stopped."""
-
-    put: Callable[[Emission], object]
-    dropped: Callable[[], object]
-
-
-class _Selected(NamedTuple):
-    outlet: Outlet
-    record: Record
-    trace: int
-    span: int
-    parent: int
-    waiting: "_Waiting | None"
-
-
+@dataclass(slots=True, eq=False)
 class _Waiting:
     """A selected record whose stack may still come, in this round of the reader or in the next.
 
     ``first`` is the event that the stack belongs to. It is kept so that no other record can have its id().
     """
 
-    __slots__ = ("emission", "first", "frames", "outlet", "seen")
-
-    def __init__(self, outlet: Outlet, first: Record, frames: tuple[bytes, ...]) -> None:
-        self.outlet = outlet
-        self.first = first
-        self.frames = frames
-        self.emission: Emission | None = None
-        self.seen = False
+    signal: Signal
+    first: Record
+    frames: tuple[bytes, ...]
+    emission: Emission | None = None
+    seen: bool = False
 
 
 class Selector:
@@ -92,13 +62,15 @@ class Selector:
     - Each item that a limit stops is counted as dropped, once. Items that sampling or a filter excludes are
       not. The items of an admitted trace also count against the limits, so that later traces wait for them.
 
-    ``max_per_second`` is for all probes together. A call costs 2 µs if it is sampled out and 3.5 µs if it is
-    exported, with the function from ``on_record``; a log record costs 0.2 and 1.5 µs. Filters cost extra.
+    ``put`` queues an item at once; ``dropped`` counts one that a limit stopped. ``max_per_second`` is for all
+    probes together. A call costs 2 µs if it is sampled out and 3.5 µs if it is exported, with the function
+    from ``on_record``; a log record costs 0.2 and 1.5 µs. Filters cost extra.
     """
 
     def __init__(
         self,
-        outlets: Mapping[Signal, Outlet],
+        put: Callable[[Signal, Emission], object],
+        dropped: Callable[[Signal], object],
         max_per_second: float | None = None,
         *,
         identity: Identity | None = None,
@@ -106,47 +78,50 @@ class Selector:
         chance: Callable[[], float] = random.random,
         key: bytes | None = None,
     ) -> None:
-        self._outlets = outlets
-        self._together = [] if max_per_second is None else [Limit(max_per_second, clock)]
+        self._put = put
+        self._dropped = dropped
+        self._together = [] if max_per_second is None else [bucket(max_per_second, clock())]
         self._identity = identity
         self._clock = clock
         self._chance = chance
         self._traces = Traces(os.urandom(32) if key is None else key)
-        self._selected: list[_Selected] = []
+        self._selected: list[tuple[Signal, Emission, _Waiting | None]] = []
         self._waiting: dict[int, _Waiting] = {}
         self._stacks: dict[int, tuple[Record, tuple[bytes, ...]]] = {}
-        self._events_with_stack: set[int] = set()
-        self._calls_with_stack: set[int] = set()
+        self._with_stack: dict[int, bool] = {}  # by layout_id: whether a call begins with the event
         self._until = 0
 
-    def on_record(self, exported: Exported, join: Join | None = None) -> OnRecord:
+    def on_record(
+        self,
+        layout: Layout,
+        signal: Signal,
+        sample: float = 1.0,
+        max_per_second: float | None = None,
+        passes: Passes = None,
+        join: Join | None = None,
+    ) -> OnRecord:
         """Return the function to call for each record of a probe, in the stream's order.
 
-        Raises ValueError if the signal is a span but the probe's events are not joined.
+        ``sample`` is the share to keep, 0 to 1, ``max_per_second`` the probe's own limit, ``passes`` the
+        filter. Raises ValueError if the signal is a span but the probe's events are not joined.
         """
-        limits = list(self._together)
-        if exported.max_per_second is not None:
-            limits.append(Limit(exported.max_per_second, self._clock))
-        source = SpanPolicy(exported.sample, limits)
-        if join is not None:
-            stacks = {begin.layout_id for begin in join.begins if begin.stack}
-            self._calls_with_stack |= stacks
-        else:
-            stacks = {exported.layout.layout_id} if exported.layout.stack else set()
-            self._events_with_stack |= stacks
-        if exported.signal == "log":
-            return self._log(exported, source, stack=bool(stacks))
+        own = [] if max_per_second is None else [bucket(max_per_second, self._clock())]
+        source = SpanPolicy(sample, [*self._together, *own], self._clock)
+        begins = (layout,) if join is None else join.begins
+        stacks = {begin.layout_id: join is not None for begin in begins if begin.stack}
+        self._with_stack |= stacks
+        if signal == "log":
+            return self._log(source, sample, passes, stack=bool(stacks))
         if join is None:
-            raise ValueError(f"{exported.layout.event!r} takes no time, so it is no span: export it as a log")
-        for begin in join.begins:
+            raise ValueError(f"{layout.event!r} takes no time, so it is no span: export it as a log")
+        for begin in begins:
             self._traces.add(begin, source)
-        return self._span(exported, source, stack=bool(stacks))
+        return self._span(source, passes, stack=bool(stacks))
 
     def forget(self, layout: Layout, join: Join | None = None) -> None:
         """Remove a probe that delivers no more records."""
         for one in (layout, *(join.begins if join is not None else ())):
-            self._events_with_stack.discard(one.layout_id)
-            self._calls_with_stack.discard(one.layout_id)
+            self._with_stack.pop(one.layout_id, None)
             self._traces.remove(one)
 
     def consume(self, batch: Batch) -> None:
@@ -156,22 +131,20 @@ class Selector:
         for record, frames in batch.stacks:
             self._take_stack(record, frames)
         selected, self._selected = self._selected, []
-        identity = self._identity
-        for outlet, record, trace, span, parent, waiting in selected:
-            attributes = identity(record[TID], record[TIME]) if identity is not None else None
-            emission = Emission(record, trace, span, parent, (), attributes or None)
+        for signal, bare, waiting in selected:
+            attributes = self._identity(bare.record[TID], bare.record[TIME]) if self._identity else None
+            emission = bare._replace(attributes=attributes) if attributes else bare
             if waiting is None:
-                outlet.put(emission)
+                self._put(signal, emission)
             else:
                 waiting.emission = emission
 
     def tick(self) -> None:
         """End a round of the reader, with or without batches: queue what has waited for a whole round."""
-        if self._waiting:
-            for waiting in list(self._waiting.values()):
-                if waiting.seen:
-                    self._release(waiting)
-                waiting.seen = True
+        for waiting in list(self._waiting.values()):
+            if waiting.seen:
+                self._release(waiting)
+            waiting.seen = True
 
     def flush(self) -> None:
         """Queue all records that wait. The caller delivers no more records."""
@@ -179,56 +152,51 @@ class Selector:
         for waiting in list(self._waiting.values()):
             self._release(waiting)
 
-    def _span(self, exported: Exported, source: SpanPolicy, *, stack: bool) -> OnRecord:
-        ended, passes = self._traces.ended, exported.passes
-        outlet = self._outlets["span"]
+    def _span(self, source: SpanPolicy, passes: Passes, *, stack: bool) -> OnRecord:
+        ended = self._traces.ended
 
         def span(first: Record, record: Record, enclosing: Sequence[Record]) -> None:
             call = ended(first, enclosing)
-            if call is None or not (call.needed or passes is None or passes(record)):
-                self._stacks.pop(id(first), None)
-                return
-            trace, parent = call.trace, call.parent
-            if parent is not None:
-                parent.needed = True
-            if trace.admits():
-                source.take()
-                around = parent.span if parent is not None else 0
-                self._select(outlet, first, record, (trace.id, call.span, around), stack=stack)
-            else:
-                self._stacks.pop(id(first), None)
-                outlet.dropped()
+            if call is not None and (call.needed or passes is None or passes(record)):
+                trace, parent = call.trace, call.parent
+                if parent is not None:
+                    parent.needed = True
+                if trace.admits():
+                    source.take()
+                    ids = trace.id, call.span, parent.span if parent is not None else 0
+                    self._select("span", first, record, ids, stack=stack)
+                    return
+                self._dropped("span")
+            self._stacks.pop(id(first), None)
 
         return span
 
-    def _log(self, exported: Exported, source: SpanPolicy, *, stack: bool) -> OnRecord:
-        around, passes, sample, chance = self._traces.around, exported.passes, exported.sample, self._chance
-        outlet = self._outlets["log"]
+    def _log(self, source: SpanPolicy, sample: float, passes: Passes, *, stack: bool) -> OnRecord:
+        around, chance = self._traces.around, self._chance
 
         def log(first: Record, record: Record, enclosing: Sequence[Record]) -> None:
             if (sample < 1 and chance() >= sample) or not (passes is None or passes(record)):
                 return
             if not source.ready():
-                outlet.dropped()
+                self._dropped("log")
                 return
             source.take()
-            call = around(enclosing)
+            call, ids = around(enclosing), (0, 0, 0)
             if call is not None and call.trace.sampled and call.trace.admits():
                 call.needed = True
-                self._select(outlet, first, record, (call.trace.id, 0, call.span), stack=stack)
-            else:
-                self._select(outlet, first, record, (0, 0, 0), stack=stack)
+                ids = call.trace.id, 0, call.span
+            self._select("log", first, record, ids, stack=stack)
 
         return log
 
     def _select(
-        self, outlet: Outlet, first: Record, record: Record, ids: tuple[int, int, int], *, stack: bool
+        self, signal: Signal, first: Record, record: Record, ids: tuple[int, int, int], *, stack: bool
     ) -> None:
         waiting = None
         if stack and len(self._waiting) < MOST_WAITING:
             _, frames = self._stacks.pop(id(first), (first, ()))
-            waiting = self._waiting[id(first)] = _Waiting(outlet, first, frames)
-        self._selected.append(_Selected(outlet, record, *ids, waiting))
+            waiting = self._waiting[id(first)] = _Waiting(signal, first, frames)
+        self._selected.append((signal, Emission(record, *ids), waiting))
 
     def _take_stack(self, record: Record, frames: tuple[bytes, ...]) -> None:
         """Add frames to the record that waits for them, or keep them for a record that comes later: a call
@@ -237,10 +205,8 @@ class Selector:
         if waiting is not None:
             waiting.frames += frames
             return
-        layout_id = record[LAYOUT_ID]
-        if layout_id in self._calls_with_stack or (
-            layout_id in self._events_with_stack and record[TIME] > self._until
-        ):
+        of_call = self._with_stack.get(record[LAYOUT_ID])
+        if of_call or (of_call is False and record[TIME] > self._until):
             _, before = self._stacks.get(id(record), (record, ()))
             self._stacks[id(record)] = record, before + frames
             if len(self._stacks) > MOST_STACKS:
@@ -250,4 +216,4 @@ class Selector:
         """Queue a record that has waited, if its batch was consumed."""
         if waiting.emission is not None:
             del self._waiting[id(waiting.first)]
-            waiting.outlet.put(waiting.emission._replace(stack=waiting.frames))
+            self._put(waiting.signal, waiting.emission._replace(stack=waiting.frames))

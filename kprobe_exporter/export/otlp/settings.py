@@ -1,11 +1,12 @@
-"""Settings of the OTLP export as plain values, with the environment for what they leave out."""
+"""Settings of the OTLP export, with the environment for what they leave out, and the secrets in both."""
 
 import logging
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from kprobe_exporter.errors import StartError
 from kprobe_exporter.util.file_access import all_may_read, who_may_change
@@ -14,6 +15,17 @@ log = logging.getLogger(__name__)
 
 Signal: TypeAlias = Literal["logs", "traces", "metrics"]
 Protocol: TypeAlias = Literal["http/protobuf", "grpc"]
+
+MAX_REQUEST = 4 << 20
+"""Bytes of one request before compression: the default limit of gRPC servers."""
+
+SHORTEST = 4
+"""Characters; what is shorter is no secret, and would tear other words apart."""
+
+REMOVED = "***"
+
+# It begins at the beginning of a word only: a long word without an @ would take quadratic time.
+_USER_OF_URL = re.compile(r"(?<![^\s/@'\"])[^\s/@'\"]+@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +51,9 @@ def protocol_of(signal: Signal, settings: OtlpSettings) -> Protocol:
 
     Each of the SDK's exporters has one protocol, so the code that chooses one must read this variable.
     """
-    found = settings.protocol or variable(signal, "PROTOCOL") or "http/protobuf"
-    match found.strip():
-        case "http/protobuf":
-            return "http/protobuf"
-        case "grpc":
-            return "grpc"
+    found = (settings.protocol or variable(signal, "PROTOCOL") or "http/protobuf").strip()
+    if found in ("http/protobuf", "grpc"):
+        return "grpc" if found == "grpc" else "http/protobuf"
     raise StartError("OTEL_EXPORTER_OTLP_PROTOCOL is not supported: set it to http/protobuf or grpc.")
 
 
@@ -72,8 +81,8 @@ def collector_of(signal: Signal, settings: OtlpSettings) -> str:
     return f"{host}:{port}" if port else host
 
 
-def check(signal: Signal, settings: OtlpSettings) -> None:
-    """Raise StartError for mistakes that can be found before anything is sent.
+def check(signal: Signal, settings: OtlpSettings) -> Protocol:
+    """Return the protocol. Raise StartError for mistakes that can be found before anything is sent.
 
     No message quotes a value: it may be a secret, also one that stands in the wrong variable.
     """
@@ -106,3 +115,46 @@ def check(signal: Signal, settings: OtlpSettings) -> None:
                 raise StartError(f"otlp.{name}: {file} is not safe: {who}.")
             if for_all:
                 log.warning("otlp.%s: every user of this machine may read %s: chmod o-r it", name, file)
+    return protocol_of(signal, settings)
+
+
+def redaction(signal: Signal, settings: OtlpSettings) -> Callable[[str], str]:
+    """Return a function that replaces the secrets of these settings and of the environment in a text.
+
+    Libraries quote headers and URLs in their messages, and a collector may quote a token.
+    """
+    found = {form for secret in _secrets(signal, settings) for form in _forms(secret)}
+    longest_first = sorted((form for form in found if len(form) >= SHORTEST), key=len, reverse=True)
+
+    def redact(text: str) -> str:
+        for secret in longest_first:
+            text = text.replace(secret, REMOVED)
+        return _USER_OF_URL.sub(f"{REMOVED}@", text)
+
+    return redact
+
+
+def _secrets(signal: Signal, settings: OtlpSettings) -> Iterator[str]:
+    """Yield the values of headers, and what URLs have before their ``@``, with the parts of both."""
+    values, urls = list((settings.headers or {}).values()), [settings.endpoint or ""]
+    for prefix in ("OTEL_EXPORTER_OTLP_", f"OTEL_EXPORTER_OTLP_{signal.upper()}_"):
+        parts = os.environ.get(f"{prefix}HEADERS", "").split(",")
+        values += [part.partition("=")[2] or part for part in parts]
+        urls.append(os.environ.get(f"{prefix}ENDPOINT", ""))
+    urls += [value for name, value in os.environ.items() if name.lower().endswith("_proxy")]
+    for value in values:
+        yield value
+        words = unquote(value).split()
+        yield from words[len(words) > 1 :]  # without "Bearer" and the like
+    for url in urls:
+        user, at, _ = url.partition("://")[2].rpartition("@") if "://" in url else url.rpartition("@")
+        if at:
+            password = user.partition(":")[2]
+            taken_for_the_host = user.partition("/")[0]  # by a parser
+            yield from (user, taken_for_the_host, password, *re.split("[:/@?#]", password))
+
+
+def _forms(secret: str) -> Iterator[str]:
+    """Yield a secret as a message may have it: as it is, as Python shows it, quoted for a URL or not."""
+    for text in (secret, secret.strip(), unquote(secret)):
+        yield from (text, repr(text)[1:-1], quote(text, errors="surrogatepass"))

@@ -1,6 +1,7 @@
 """Assigns calls to traces: ids that depend only on the call, and one decision for a whole trace."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from struct import Struct
 
@@ -15,51 +16,39 @@ _WORD = ALL - 1
 _hashed, _hash = Struct("<4Q").pack, Struct(">3Q").unpack
 
 
-class Limit:
-    """A token bucket with room for one second's tokens, at least one. ``clock`` returns seconds."""
-
-    __slots__ = ("_bucket", "_clock")
-
-    def __init__(self, per_second: float, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._bucket = TokenBucket(per_second, max(1.0, per_second), clock())
-
-    def ready(self) -> bool:
-        """Whether a token is available."""
-        return self._bucket.refill(self._clock()) >= 1
-
-    def take(self) -> None:
-        """Take a token, even if none is left. The debt is at most one second's tokens; later items wait."""
-        self._bucket.level = max(self._bucket.level - 1, -self._bucket.burst)
+def bucket(per_second: float, now: float) -> TokenBucket:
+    """Return a limit with room for one second's tokens, at least one. ``now`` is in seconds."""
+    return TokenBucket(per_second, max(1.0, per_second), now)
 
 
 class SpanPolicy:
-    """The share and the limits of the traces whose outermost call is one probe's."""
+    """The share and the limits of the traces whose outermost call is one probe's. ``clock`` gives seconds."""
 
-    __slots__ = ("limits", "share")
+    __slots__ = ("_clock", "_limits", "share")
 
-    def __init__(self, sample: float, limits: Sequence[Limit]) -> None:
+    def __init__(self, sample: float, limits: Sequence[TokenBucket], clock: Callable[[], float]) -> None:
         self.share = round(sample * ALL)
-        self.limits = tuple(limits)
+        self._limits = limits
+        self._clock = clock
 
     def ready(self) -> bool:
-        return all(limit.ready() for limit in self.limits)
+        """Whether each limit has a token."""
+        return all(limit.refill(self._clock()) >= 1 for limit in self._limits)
 
     def take(self) -> None:
-        for limit in self.limits:
-            limit.take()
+        """Take a token, even if none is left. The debt is at most one second's tokens; later items wait."""
+        for limit in self._limits:
+            limit.level = max(limit.level - 1, -limit.burst)
 
 
+@dataclass(slots=True, eq=False)
 class Trace:
     """State shared by all calls in one outermost call. ``admitted`` is None until ``admits`` is called."""
 
-    __slots__ = ("admitted", "id", "sampled", "source")
-
-    def __init__(self, number: int, source: SpanPolicy) -> None:
-        self.id = number
-        self.sampled = number % ALL < source.share
-        self.source = source
-        self.admitted: bool | None = None
+    id: int
+    sampled: bool
+    source: SpanPolicy
+    admitted: bool | None = None
 
     def admits(self) -> bool:
         """Whether the limits let the trace through, as they stood at the first call of this method."""
@@ -68,17 +57,15 @@ class Trace:
         return self.admitted
 
 
+@dataclass(slots=True, eq=False)
 class Call:
     """A call that is or will be a span. ``needed`` says that an exported item lies in it."""
 
-    __slots__ = ("first", "needed", "parent", "span", "trace")
-
-    def __init__(self, first: Record, span: int, parent: "Call | None", trace: Trace) -> None:
-        self.first = first
-        self.span = span
-        self.parent = parent
-        self.trace = trace
-        self.needed = False
+    first: Record
+    span: int
+    parent: "Call | None"
+    trace: Trace
+    needed: bool = False
 
 
 class Traces:
@@ -136,6 +123,5 @@ class Traces:
         hashed = self._hash.copy()
         hashed.update(words)
         high, low, span = _hash(hashed.digest())
-        if parent is None:
-            return Call(first, span or 1, None, Trace(high << 64 | low or 1, source))
-        return Call(first, span or 1, parent, parent.trace)
+        trace = Trace(high << 64 | low or 1, low < source.share, source) if parent is None else parent.trace
+        return Call(first, span or 1, parent, trace)

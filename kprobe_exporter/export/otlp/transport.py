@@ -8,8 +8,7 @@ from typing import Any
 
 from kprobe_exporter.errors import StartError
 from kprobe_exporter.export.otlp.retry import NotTaken, RequestOutcome, Retries
-from kprobe_exporter.export.otlp.secrets import redaction
-from kprobe_exporter.export.otlp.settings import OtlpSettings, Signal, check, collector_of, protocol_of
+from kprobe_exporter.export.otlp.settings import OtlpSettings, Signal, check, collector_of, redaction
 from kprobe_exporter.util.trouble import Trouble
 
 log = logging.getLogger(__name__)
@@ -18,8 +17,6 @@ QUIET = 60.0
 """Seconds between two warnings about a signal, at least."""
 
 MAX_REASON = 300
-
-UNENCODABLE = RequestOutcome(False, "it cannot be encoded")
 
 NOISY = ("opentelemetry", "grpc", "urllib3")
 """Libraries that log every failed request, some with a traceback; ``Transport`` logs a failure once."""
@@ -31,28 +28,26 @@ class Transport:
     One thread calls ``export``; any thread may call ``stop`` and ``close``. The exporter's return value is
     ignored, because it does not show a partial rejection: ``attempts`` has the answer. ``pack`` converts a
     list of items to what the exporter takes, and ``size`` returns how many items they count as.
-    ``redact`` removes secrets from what is logged, in which ``collector`` names the collector.
     """
 
     def __init__(
         self,
         signal: Signal,
+        settings: OtlpSettings,
         exporter: Any,
         attempts: Retries,
         pack: Callable[[Sequence[Any]], Any] = list,
         size: Callable[[Sequence[Any]], int] = len,
         clock: Callable[[], float] = time.monotonic,
-        redact: Callable[[str], str] = str,
-        collector: str = "its endpoint",
     ) -> None:
-        self.signal = signal
+        self._signal = signal
         self._exporter = exporter
         self._attempts = attempts
         self._pack = pack
         self._size = size
         self._trouble = Trouble(QUIET, clock)
-        self._redact = redact
-        self._collector = redact(collector)
+        self._redact = redaction(signal, settings)
+        self._collector = self._redact(collector_of(signal, settings))
 
     def export(self, items: Sequence[Any]) -> int:
         """Send all items within the timeout; return how many of them the collector accepted.
@@ -66,17 +61,23 @@ class Transport:
         except NotTaken:
             pass
         except Exception as error:
-            log.debug(
-                "%d %s cannot be encoded together: %s", len(items), self.signal, self._redact(str(error))
-            )
+            why = self._redact(str(error))
+            log.debug("%d %s cannot be encoded together: %s", len(items), self._signal, why)
         answer = self._attempts.answer
         if answer is None and len(items) > 1:
             half = len(items) // 2
             return self.export(items[:half]) + self.export(items[half:])
-        answer = answer or UNENCODABLE
+        answer = answer or RequestOutcome(False, "it cannot be encoded")
         size = self._size(items)
         taken = max(0, size - answer.rejected) if answer.taken else 0
-        self._tell(answer.reason, size, size - taken)
+        lost = size - taken
+        # One warning when requests begin to fail, at most one in QUIET seconds, and a line when that ends.
+        if not lost and self._trouble.succeeded():
+            log.info("%s are taken again by the collector at %s", self._signal, self._collector)
+        elif lost and self._trouble.failed():
+            why = self._redact(answer.reason)[:MAX_REASON]
+            text = "%d of %d %s were not taken by the collector at %s: %s"
+            log.warning(text, lost, size, self._signal, self._collector, why)
         return taken
 
     def pause(self) -> float:
@@ -90,16 +91,6 @@ class Transport:
     def close(self) -> None:
         """Close the connection; this ends a request that is under way."""
         self._exporter.shutdown()
-
-    def _tell(self, reason: str, size: int, lost: int) -> None:
-        """Log when requests begin to fail and when that ends; at most one warning in QUIET seconds."""
-        if not lost:
-            if self._trouble.succeeded():
-                log.info("%s are taken again by the collector at %s", self.signal, self._collector)
-        elif self._trouble.failed():
-            why = self._redact(reason)[:MAX_REASON]
-            text = "%d of %d %s were not taken by the collector at %s: %s"
-            log.warning(text, lost, size, self.signal, self._collector, why)
 
 
 def connect(
@@ -117,10 +108,9 @@ def connect(
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     # gRPC reads this at import. Its core would otherwise write to stderr.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    check(signal, settings)
     attempts = Retries()
     make: Callable[[Signal, OtlpSettings, Retries], Any]
-    if protocol_of(signal, settings) == "grpc":
+    if check(signal, settings) == "grpc":
         from kprobe_exporter.export.otlp.over_grpc import exporter as make  # noqa: PLC0415
     else:
         from kprobe_exporter.export.otlp.over_http import exporter as make  # noqa: PLC0415
@@ -132,7 +122,4 @@ def connect(
         raise StartError(
             f"the OTLP exporter of {signal} cannot be set up: {where} has a value that is not allowed there."
         ) from None
-    redact = redaction(signal, settings)
-    return Transport(
-        signal, made, attempts, pack, size, redact=redact, collector=collector_of(signal, settings)
-    )
+    return Transport(signal, settings, made, attempts, pack, size)

@@ -14,7 +14,7 @@ from kprobe_exporter.agent import otlp as telemetry
 from kprobe_exporter.agent.otlp import FLUSH, OtlpExport
 from kprobe_exporter.aggregate.pairing import Pairing
 from kprobe_exporter.config.values import Export, Otlp, return_type
-from kprobe_exporter.export.otlp.gil_tuning import TURN
+from kprobe_exporter.export.otlp.channel import TURN
 from kprobe_exporter.model.values import Arg, Batch, Exemplar, Family, Join, Layout, Record, Snapshot
 from kprobe_exporter.plan import JoinedSpec
 from kprobe_exporter.probing.attach import Attached
@@ -239,5 +239,5 @@ def test_what_went_is_forgotten_in_the_end(collector: Collector, monkeypatch: py
         made.telemetry.add(cast("Attached", single), Export("log"), made.pairing)
         made.feed((layout_id, 1, 0, 7, 70, None, -2))
         made.telemetry.remove(cast("Attached", single), made.pairing)
-    assert set(made.telemetry._described) == set(made.telemetry._probes) == {17, 18, 19}
+    assert set(made.telemetry._descriptions) == set(made.telemetry._probes) == {17, 18, 19}
     made.close()

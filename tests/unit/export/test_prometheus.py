@@ -12,7 +12,7 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from kprobe_exporter.errors import one_line
-from kprobe_exporter.export.prometheus import Exposition
+from kprobe_exporter.export.prometheus import Exposition, accepted, accepts_gzip
 from kprobe_exporter.model.values import Exemplar, Family, HistogramValue, Snapshot
 from tests.support.patience import patience
 from tests.unit.export.conftest import HOSTILE, SNAPSHOT
@@ -108,6 +108,34 @@ def test_negotiation(accept: str, expected: bool) -> None:
     body, content_type = exposition().render(accept)
     assert content_type.startswith("application/openmetrics-text") is expected
     assert body.endswith(b"# EOF\n") is expected
+
+
+def test_entries_in_order() -> None:
+    header = 'Text/Plain; Version="0.0.4" ;q=0.5, */*;q=0.1'
+    assert list(accepted(header)) == [
+        ("text/plain", {"version": "0.0.4"}, 0.5),
+        ("*/*", {}, 0.1),
+    ]
+
+
+@pytest.mark.parametrize("q", ["", "x", "-1", "2", "nan", "inf", "1e999"])
+def test_a_bad_quality_is_a_refusal(q: str) -> None:
+    assert [quality for *_, quality in accepted(f"text/plain;q={q}")] == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        ("gzip", True),
+        ("deflate, GZIP;q=0.5", True),
+        ("gzip;q=0", False),
+        ("identity", False),
+        ("not-gzip", False),
+        ("", False),
+    ],
+)
+def test_gzip(header: str, expected: bool) -> None:
+    assert accepts_gzip(header) is expected
 
 
 def test_the_process_is_shown() -> None:

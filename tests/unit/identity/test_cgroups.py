@@ -23,8 +23,8 @@ from kprobe_exporter.identity.cgroups import (
     PF_EXITING,
     TICK,
     Cgroups,
-    _numbered,
     boot_time,
+    names,
 )
 from kprobe_exporter.identity.threads import INITIAL
 from tests.support.cgroup_tree import MS, Machine
@@ -133,7 +133,7 @@ def test_what_a_directory_shows_before_it_is_gone(machine: Machine, monkeypatch:
 
 def test_a_proc_that_cannot_be_listed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.lives(5, "/a")
-    monkeypatch.setattr(cgroups, "_numbered", lambda directory: _numbered(f"{directory}/nowhere"))
+    monkeypatch.setattr(cgroups, "names", lambda directory: names(f"{directory}/nowhere"))
     known = machine.cgroups()
     known.scan()
     assert known.path(5, machine.now) == b"/a"
@@ -480,7 +480,7 @@ def test_the_dead_are_bounded(machine: Machine, monkeypatch: pytest.MonkeyPatch)
         known.attached(tid, 0, b"/b%d" % tid, machine.now)
         known.exited(tid, machine.now)
     assert sorted(known._threads) == [1, 35, 36, 37, 38, 39]
-    assert len(known._told) <= 5
+    assert known._telling.cache_info().currsize <= 5
 
 
 def test_the_real_proc_knows_this_process() -> None:

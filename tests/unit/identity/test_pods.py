@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.identity import pods
-from kprobe_exporter.identity.pods import KEEP, LONGEST_PAUSE, SCAN_PAUSE, Pod, Pods
+from kprobe_exporter.identity.cgroups import Cgroups
+from kprobe_exporter.identity.pods import KEEP, LONGEST_PAUSE, SCAN_PAUSE, Pod, Pods, Whereabouts
+from kprobe_exporter.model.values import Record
 
 A, B, C = "a1" * 32, "0b" * 32, "a1" * 31 + "a2"
 UID = "0f6dd4bd-9a2c-4a4b-8b5e-3e1f0a9d7c11"
@@ -179,7 +181,7 @@ def test_what_is_remembered_is_bounded(node: Node, monkeypatch: pytest.MonkeyPat
         assert found == Pod("default", f"web-{number}", None, f"{number:032x}")
         directory.rmdir()
         node.now += SCAN_PAUSE
-    assert len(node.pods._pods._entries) <= 10
+    assert len(node.pods._pods.entries) <= 10
 
 
 def test_no_more_names_are_read_than_there_may_be(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +189,7 @@ def test_no_more_names_are_read_than_there_may_be(node: Node, monkeypatch: pytes
     for number in range(20):
         node.pod("default", f"web-{number}", f"{number:032x}")
     node.pods.find(A, UID)
-    assert len(node.pods._pods._entries) == 5
+    assert len(node.pods._pods.entries) == 5
 
 
 @pytest.mark.parametrize(
@@ -245,3 +247,50 @@ def test_names_are_taken_apart_where_they_were_put_together(
     assert found
     assert found.groups() == (namespace, pod, UID)
     assert pods._DIRECTORY.fullmatch(f"{other}_{UID}") is None or other.count("_") == 1
+
+
+IN_POD = f"/kubepods/burstable/pod{UID}/{A}".encode()
+
+
+def record(tid: int, time: int) -> Record:
+    return (0, time, 0, tid, None, None)
+
+
+def whereabouts(node: Node) -> tuple[Whereabouts, Cgroups]:
+    node.pod("shop", "web-1", UID)
+    node.link("web-1", "shop", "app", A)
+    cgroups = Cgroups(node.logs / "proc")
+    return Whereabouts(cgroups, node.pods), cgroups
+
+
+def test_what_is_told_is_where_it_was(node: Node) -> None:
+    """An event keeps its thread's container when the cgroup of that id changes in the same batch."""
+    found, cgroups = whereabouts(node)
+    cgroups.attached(7, 0, IN_POD, 1)
+    found.note(record(7, 2))
+    cgroups.attached(7, 0, f"/docker/{B}".encode(), 3)
+    found.note(record(7, 4))
+    assert found.take(7, 2) == {
+        "container.id": A,
+        "k8s.namespace.name": "shop",
+        "k8s.pod.name": "web-1",
+        "k8s.pod.uid": UID,
+        "k8s.container.name": "app",
+    }
+    assert found.take(7, 4) == {"container.id": B}
+
+
+def test_on_the_host_there_is_nothing_to_tell(node: Node) -> None:
+    found, cgroups = whereabouts(node)
+    cgroups.attached(7, 0, b"/system.slice/ssh.service", 1)
+    found.note(record(7, 2))
+    found.note(record(8, 2))
+    assert (found.take(7, 2), found.take(8, 2)) == (None, None)
+
+
+def test_it_is_forgotten_with_its_batch(node: Node) -> None:
+    found, cgroups = whereabouts(node)
+    cgroups.attached(7, 0, IN_POD, 1)
+    found.note(record(7, 2))
+    found.forget()
+    assert found.take(7, 2) is None

@@ -16,9 +16,8 @@ from opentelemetry.semconv.attributes import code_attributes, error_attributes
 from opentelemetry.trace import SpanKind, StatusCode
 
 from kprobe_exporter.aggregate.fields import getter
-from kprobe_exporter.export.otlp import attributes as names
-from kprobe_exporter.export.otlp.attributes import MOST_BYTES, MOST_FRAMES, Described, plain, text
-from kprobe_exporter.export.otlp.build import Builder
+from kprobe_exporter.export.otlp import build as names
+from kprobe_exporter.export.otlp.build import MOST_BYTES, MOST_FRAMES, Builder, Description, plain, text
 from kprobe_exporter.export.otlp.clock import WallClock
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.values import STACK_POINTER, Arg, Emission, Layout, Record, ReturnType, Value
@@ -68,8 +67,9 @@ def builder(
     layout: Layout = CALL, kind: str = "call", *, pointers: tuple[str, ...] = (), named: tuple[str, ...] = ()
 ) -> Builder:
     returned = getter(layout, "return") if layout.place("return") is not None else None
-    described = Described(layout, kind, frozenset(pointers), frozenset(named), returned)
-    return Builder([described], Resource({"a": "b"}), WallClock(lambda: 0, lambda: EPOCH), name_of)
+    layout = replace(layout, args=tuple(arg._replace(pointer=arg.name in pointers) for arg in layout.args))
+    descriptions = {layout.layout_id: Description(layout, kind, name_of, named, returned)}
+    return Builder(descriptions, Resource({"a": "b"}), WallClock(lambda: 0, lambda: EPOCH))
 
 
 def span_attributes(built: Builder, record: Record, **more: Any) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """The channel counts each item once, even if its sender fails, and close() takes bounded time."""
 
+import gc
 import logging
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.export.otlp.channel import BATCH, Channel, SignalCounts
+from kprobe_exporter.export.otlp.channel import BATCH, TURN, Channel, SignalCounts, short_turns
 from tests.support.patience import patience
 
 SOON = patience(10)
@@ -45,8 +47,8 @@ class FakeSender:
         self.closed += 1
 
 
-def same(items: list[int]) -> list[int]:
-    return items
+def same(item: int) -> int:
+    return item
 
 
 @contextmanager
@@ -193,20 +195,11 @@ def test_silence_that_the_collector_asked_for_outlasts_the_channel() -> None:
     assert sender.batches == []
 
 
-def test_what_cannot_be_built_has_failed() -> None:
-    sender = FakeSender()
-    channel: Channel[int] = Channel("logs", lambda items: [n for n in items if n % 3], sender, 1000)
-    with running(channel, sender):
-        for n in range(300):
-            channel.put(n)
-    assert channel.counts() == SignalCounts(exported=200, failed=100)
-
-
 def test_a_mistake_in_building_costs_its_item_alone(caplog: pytest.LogCaptureFixture) -> None:
-    def build(items: list[int]) -> list[int]:
-        if any(n % 100 == 7 for n in items):
+    def build(item: int) -> int:
+        if item % 100 == 7:
             raise KeyError("layout_id")
-        return items
+        return item
 
     sender = FakeSender()
     channel: Channel[int] = Channel("logs", build, sender, 1000)
@@ -251,3 +244,22 @@ def test_several_threads_may_put() -> None:
             thread.join()
     assert sum(channel.counts()) == 4000
     assert channel.counts().exported == sum(map(len, sender.batches))
+
+
+@pytest.mark.parametrize(("before", "meanwhile"), [(0.005, TURN), (TURN / 2, TURN / 2)])
+def test_turns_get_no_longer(monkeypatch: pytest.MonkeyPatch, before: float, meanwhile: float) -> None:
+    monkeypatch.setattr(sys, "getswitchinterval", lambda: before)
+    found: list[float] = []
+    monkeypatch.setattr(sys, "setswitchinterval", found.append)
+    with short_turns():
+        assert gc.get_freeze_count() > 0
+    assert found == [meanwhile, before]
+    assert gc.get_freeze_count() == 0
+
+
+def test_as_before_after_an_error() -> None:
+    before = sys.getswitchinterval()
+    with pytest.raises(KeyError), short_turns():
+        raise KeyError
+    assert sys.getswitchinterval() == before
+    assert gc.get_freeze_count() == 0

@@ -1,6 +1,6 @@
 """Which records are selected, and their trace and parent: by example, and against known trees of calls."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -9,16 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.aggregate.pairing import Pairing
-from kprobe_exporter.export.otlp.select import (
-    MOST_STACKS,
-    MOST_WAITING,
-    Exported,
-    Identity,
-    Outlet,
-    Selector,
-    Signal,
-)
-from kprobe_exporter.export.otlp.traces import MOST_CALLS, Limit
+from kprobe_exporter.export.otlp.select import MOST_STACKS, MOST_WAITING, Identity, Selector, Signal
+from kprobe_exporter.export.otlp.traces import MOST_CALLS, SpanPolicy, bucket
 from kprobe_exporter.model.values import (
     STACK_POINTER,
     TIME,
@@ -108,12 +100,9 @@ class Wiring:
 
     def __post_init__(self) -> None:
         self.pairing = Pairing(nested=True)
-        outlets: Mapping[Signal, Outlet] = {
-            "span": Outlet(self.spans.append, lambda: self.dropped.append("span")),
-            "log": Outlet(self.logs.append, lambda: self.dropped.append("log")),
-        }
         self.selector = Selector(
-            outlets,
+            self.put,
+            self.dropped.append,
             self.max_per_second,
             identity=self.identity,
             clock=self.clock,
@@ -121,17 +110,20 @@ class Wiring:
             key=self.key,
         )
 
+    def put(self, signal: Signal, emission: Emission) -> None:
+        (self.spans if signal == "span" else self.logs).append(emission)
+
     def span(self, join: Join, sample: float = 1.0, most: float | None = None) -> "Wiring":
-        exported = Exported(join.layout, "span", sample, most, keep)
-        self.pairing.add(join, ended=self.selector.on_record(exported, join))
+        on_record = self.selector.on_record(join.layout, "span", sample, most, keep, join)
+        self.pairing.add(join, ended=on_record)
         return self
 
     def log(self, what: Layout | Join = POINT, sample: float = 1.0, most: float | None = None) -> "Wiring":
         if isinstance(what, Join):
-            exported = Exported(what.layout, "log", sample, most, keep)
-            self.pairing.add(what, ended=self.selector.on_record(exported, what))
+            on_record = self.selector.on_record(what.layout, "log", sample, most, keep, what)
+            self.pairing.add(what, ended=on_record)
         else:
-            self.pairing.watch(what, self.selector.on_record(Exported(what, "log", sample, most, keep)))
+            self.pairing.watch(what, self.selector.on_record(what, "log", sample, most, keep))
         return self
 
     def feed(self, *records: Record, stacks: list[tuple[Record, tuple[bytes, ...]]] | None = None) -> None:
@@ -198,7 +190,7 @@ class TestSpans:
 
     def test_a_span_takes_time(self) -> None:
         with pytest.raises(ValueError, match="'point' takes no time"):
-            Wiring().selector.on_record(Exported(POINT, "span"))
+            Wiring().selector.on_record(POINT, "span")
 
 
 class TestFilters:
@@ -336,7 +328,7 @@ class TestLimits:
 
     def test_a_limit_alone(self) -> None:
         clock = Clock()
-        limit = Limit(10, clock)
+        limit = SpanPolicy(1.0, [bucket(10, clock())], clock)
         for _ in range(10):
             assert limit.ready()
             limit.take()

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.errors import StartError
 from kprobe_exporter.export.otlp import over_grpc, over_http
-from kprobe_exporter.export.otlp.responses import partial
-from kprobe_exporter.export.otlp.retry import NotTaken, RequestOutcome, Retries
+from kprobe_exporter.export.otlp.retry import NotTaken, RequestOutcome, Retries, accepted
 from kprobe_exporter.export.otlp.settings import OtlpSettings, Signal, protocol_of
 from kprobe_exporter.export.otlp.transport import QUIET, Transport, connect
 from kprobe_exporter.util.file_access import ACCESS
+from tests.support.otlp_services import SERVICES, Service
 
 SIGNALS: tuple[Signal, ...] = ("logs", "traces", "metrics")
 
@@ -52,7 +52,7 @@ class FakeExporter:
             raise NotTaken
 
     def transport(self, clock: Callable[[], float] = time.monotonic) -> Transport:
-        return Transport("logs", self, self.attempts, clock=clock)
+        return Transport("logs", OtlpSettings(), self, self.attempts, clock=clock)
 
 
 @given(st.sets(st.integers(0, 99)))
@@ -253,11 +253,19 @@ def test_any_message(content_type: str, body: bytes) -> None:
         assert isinstance(over_http._message(one, body), str)
 
 
-@given(st.sampled_from(SIGNALS), st.binary())
-def test_any_body_of_a_success(signal: Signal, body: bytes) -> None:
-    answer = partial(signal, body)
+@given(st.binary())
+def test_any_body_of_a_success(body: bytes) -> None:
+    answer = over_http._accepted(body)
     assert answer.taken
     assert answer.rejected >= 0
+
+
+@pytest.mark.parametrize("service", SERVICES.values(), ids=SERVICES)
+@pytest.mark.parametrize("rejected", [0, 3])
+def test_what_a_response_of_any_signal_rejects(service: Service, rejected: int) -> None:
+    response = service.partial(rejected)
+    outcome = RequestOutcome(True, "no room" if rejected else "", rejected)
+    assert accepted(response) == over_http._accepted(response.SerializeToString()) == outcome
 
 
 def retry_info(seconds: int, nanos: int) -> bytes:
