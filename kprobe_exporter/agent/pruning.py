@@ -1,7 +1,7 @@
 """Deleting retired definitions while the agent runs, when too many have accumulated: rare, and logged.
 
 The same configuration uses its retired definitions again, so they accumulate only if definitions are always
-new. Deleting one wipes the unread ring buffer (see tracefs/retired.py) and takes the kernel some 50 ms. So
+new. Deleting one wipes the unread ring buffer (see ``Installed.remove``) and takes the kernel some 50 ms. So
 recording is off meanwhile, and the buffer is empty. Firings in that time are hits without events. They count
 as lost, with the reason ``wiped``, if the kernel's profiles count the probe and it has no filter.
 """
@@ -44,9 +44,9 @@ def prune(instance: Instance, parts: Sequence[Installed], read_out: Callable[[],
     try:
         read_out()
         before = _firings(instance, parts)
-        for event in instance.retired.surplus(KEPT):
+        for event in list(instance.retired)[:-KEPT]:
             if (reason := delete(instance.files, instance.group, event)) is None:
-                instance.retired.forget(event)
+                del instance.retired[event]
             else:  # the next pruning tries again
                 log.debug("%s/%s could not be deleted: %s", instance.group, event, reason)
         read_out()  # the wipe reset the buffer's own counts

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from kprobe_exporter.config.values import Settings
 from kprobe_exporter.errors import GrammarError, TracefsError
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from kprobe_exporter.source.text import TextPipe
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 def page_parser() -> type[PagesParser]:
@@ -169,9 +167,8 @@ class BufferReader:
         stack_format = instance.event_format("ftrace", "kernel_stack")
         self._stacks = stacks(stack_format) if stack_format else None
         empty_parser = page_parser()(self._geometry, (), KernelNames(self._threads, Symbols(instance.files)))
-        pipes = _open(instance, instance.open_raw)
         budget = 2 + 2 * buffer_kib * 1024 // page
-        self.pipe = self._pages = BinaryPipe(pipes, empty_parser, deliver, budget, page)
+        self.pipe = self._pages = BinaryPipe(instance.open_raw(), empty_parser, deliver, budget, page)
 
     def prepare(
         self,
@@ -218,7 +215,7 @@ def _text_pipe(instance: Instance, deliver: Callable[[Batch], None]) -> "tuple[T
     from kprobe_exporter.source.lines import LineParser  # noqa: PLC0415
     from kprobe_exporter.source.text import TextPipe  # noqa: PLC0415
 
-    return TextPipe(_open(instance, instance.open_pipe), LineParser(), deliver), LineParser
+    return TextPipe(instance.open_pipe(), LineParser(), deliver), LineParser
 
 
 def _geometry(instance: Instance) -> Geometry:
@@ -231,10 +228,3 @@ def _format(instance: Instance, system: str, layout: Layout) -> str:
     if text is None:
         raise GrammarError(f"the event {system}/{layout.event} has no format that can be read")
     return text
-
-
-def _open(instance: Instance, opener: Callable[[], T]) -> T:
-    try:
-        return opener()
-    except OSError as error:
-        raise TracefsError(instance.cannot_read(error)) from error

@@ -1,6 +1,7 @@
 """The features of this kernel, each found by looking or by a trial write, never by a version."""
 
 import errno
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -48,20 +49,16 @@ SYSCALL = "syscalls/sys_exit_openat"
 FALLBACK = "until then let 'attach' name a tracepoint as well"
 FPROBE_SYNTAX = b"f[:[<group>/][<event>]]"
 
+KPROBES = "Boot a kernel with CONFIG_KPROBE_EVENTS"
+
 KINDS = (
-    EventKind(
-        "kprobe",
-        "kprobe_events",
-        "p",
-        FUNCTION,
-        f"Boot a kernel with CONFIG_KPROBE_EVENTS; {FALLBACK}.",
-    ),
+    EventKind("kprobe", "kprobe_events", "p", FUNCTION, f"{KPROBES}; {FALLBACK}."),
     EventKind(
         "kretprobe",
         "kprobe_events",
         "r16",
         f"{FUNCTION} return=$retval:s64",
-        f"Boot a kernel with CONFIG_KPROBE_EVENTS and CONFIG_KRETPROBES; {FALLBACK}.",
+        f"{KPROBES} and CONFIG_KRETPROBES; {FALLBACK}.",
     ),
     # The kernel resolves the path at once, so it stands for the program of this process, wherever that is.
     EventKind(
@@ -82,9 +79,31 @@ KINDS = (
     ),
 )
 
+NEEDED = (
+    ("tracepoint", (f"events/{TRACEPOINT}/enable",), "Boot a kernel with CONFIG_EVENT_TRACING."),
+    (
+        "syscalls",
+        (f"events/{SYSCALL}/enable",),
+        "Boot a kernel with CONFIG_FTRACE_SYSCALLS; until then probe the functions behind the calls.",
+    ),
+    (
+        "hist",
+        (f"events/{TRACEPOINT}/hist",),
+        "Boot a kernel with CONFIG_HIST_TRIGGERS; until then the agent reads and counts every firing.",
+    ),
+    (
+        "notrace_pid",
+        ("set_event_notrace_pid", "options/event-fork"),
+        "Boot Linux 5.7 or later; until then filter the agent's own process out of what it records.",
+    ),
+    ("thread_group", ("options/record-tgid",), "Use the field 'tid'; 'pid' is unknown on this kernel."),
+)
+"""Features that an instance's files show: the feature, the files, and what to do without it."""
+
 
 def kernel_checks(root: Path) -> list[Check]:
     """Check what is visible outside tracefs. ``root`` is ``/``, or a directory that a test uses instead."""
+    btf = root / "sys/kernel/btf/vmlinux"
     return [
         _lockdown(root),
         _switch(
@@ -101,9 +120,9 @@ def kernel_checks(root: Path) -> list[Check]:
             "Turn them on with 'echo 1 > /sys/kernel/debug/kprobes/enabled'.",
             "If there are kprobes, 'mount -t debugfs nodev /sys/kernel/debug' shows whether they are on.",
         ),
-        _there(
+        _presence(
             "btf",
-            root / "sys/kernel/btf/vmlinux",
+            {str(btf): btf.exists()},
             "Boot a kernel with CONFIG_DEBUG_INFO_BTF, or say 'returns: int' where a function returns that.",
         ),
     ]
@@ -115,35 +134,9 @@ def instance_checks(instance: Instance) -> list[Check]:
         *(try_kind(instance, kind) for kind in KINDS),
         _fprobe(instance),
         _functions(instance.files),
-        _has(
-            instance,
-            "tracepoint",
-            [f"events/{TRACEPOINT}/enable"],
-            "Boot a kernel with CONFIG_EVENT_TRACING.",
-        ),
-        _has(
-            instance,
-            "syscalls",
-            [f"events/{SYSCALL}/enable"],
-            "Boot a kernel with CONFIG_FTRACE_SYSCALLS; until then probe the functions behind the calls.",
-        ),
-        _has(
-            instance,
-            "hist",
-            [f"events/{TRACEPOINT}/hist"],
-            "Boot a kernel with CONFIG_HIST_TRIGGERS; until then the agent reads and counts every firing.",
-        ),
-        _has(
-            instance,
-            "notrace_pid",
-            ["set_event_notrace_pid", "options/event-fork"],
-            "Boot Linux 5.7 or later; until then filter the agent's own process out of what it records.",
-        ),
-        _has(
-            instance,
-            "thread_group",
-            ["options/record-tgid"],
-            "Use the field 'tid'; 'pid' is unknown on this kernel.",
+        *(
+            _presence(name, {path: instance.files.exists(f"{instance.path}/{path}") for path in paths}, fix)
+            for name, paths, fix in NEEDED
         ),
     ]
 
@@ -163,7 +156,7 @@ def try_kind(instance: Instance, kind: EventKind) -> Check:
         files.write(kind.file, line)
     except OSError as error:
         fix = kind.fix if error.errno not in FORBIDDEN else "Let uid 0 write to this file."
-        reason = why(files, error, line, ("error_log",))
+        reason = why(files, error, line, "error_log")
         return Check(kind.name, "no", f"{kind.file} refuses {shown}: {reason}", fix)
     delete(files, instance.group, event)
     return Check(kind.name, "ok", f"{kind.file} took {shown}")
@@ -216,17 +209,11 @@ def _has_fprobes(files: Tracefs) -> bool:
     return files.exists("README") and FPROBE_SYNTAX in files.read("README")
 
 
-def _has(instance: Instance, name: str, paths: list[str], fix: str) -> Check:
-    missing = [path for path in paths if not instance.files.exists(f"{instance.path}/{path}")]
-    if missing:
+def _presence(name: str, exists: Mapping[str, bool], fix: str) -> Check:
+    """Check whether all of these paths exist."""
+    if missing := [path for path, there in exists.items() if not there]:
         return Check(name, "no", f"there is no {' and no '.join(missing)}", fix)
-    return Check(name, "ok", f"there is {' and '.join(paths)}")
-
-
-def _there(name: str, path: Path, fix: str) -> Check:
-    if path.exists():
-        return Check(name, "ok", f"there is {path}")
-    return Check(name, "no", f"there is no {path}", fix)
+    return Check(name, "ok", f"there is {' and '.join(exists)}")
 
 
 def _switch(root: Path, name: str, path: str, turn_on: str, make_visible: str) -> Check:
@@ -246,12 +233,8 @@ def _lockdown(root: Path) -> Check:
     try:
         modes = (root / path).read_text(errors="replace").strip()
     except OSError as error:
-        return Check(
-            "lockdown",
-            "unknown",
-            f"/{path} cannot be read: {error.strerror}",
-            "Mount securityfs with 'mount -t securityfs nodev /sys/kernel/security' to see the mode.",
-        )
+        fix = "Mount securityfs with 'mount -t securityfs nodev /sys/kernel/security' to see the mode."
+        return Check("lockdown", "unknown", f"/{path} cannot be read: {error.strerror}", fix)
     if "[confidentiality]" in modes:
         fix = "Boot with lockdown=integrity or less: confidentiality forbids all tracing."
         return Check("lockdown", "no", f"/{path} is '{modes}'", fix, required=True)

@@ -3,12 +3,10 @@
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from kprobe_exporter.tracefs.definitions import parse_definitions
 from kprobe_exporter.tracefs.files import Tracefs
-
-T = TypeVar("T")
 
 
 class Counts(NamedTuple):
@@ -63,11 +61,14 @@ PROFILES = {"kprobe_events": kprobe_counts, "uprobe_events": uprobe_counts}
 def _ours(
     files: Tracefs, group: str, definitions: str, profile: Iterable[tuple[str, Counts]]
 ) -> dict[str, Counts]:
-    lines = _by_name(profile)
+    lines: defaultdict[str, list[Counts]] = defaultdict(list)
+    for name, counts in profile:
+        lines[name].append(counts)
     if all(len(counts) == 1 for counts in lines.values()):
         return {name: counts[0] for name, counts in lines.items()}
-    listed = parse_definitions(_text(files, definitions))
-    groups = _by_name((defined.event, defined.group) for defined in listed)
+    groups: defaultdict[str, list[str]] = defaultdict(list)
+    for defined in parse_definitions(_text(files, definitions)):
+        groups[defined.event].append(defined.group)
     return {
         name: counts[groups[name].index(group)]
         for name, counts in lines.items()
@@ -77,13 +78,6 @@ def _ours(
 
 def _text(files: Tracefs, path: str) -> str:
     return files.read(path).decode(errors="replace")
-
-
-def _by_name(pairs: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
-    found: dict[str, list[T]] = defaultdict(list)
-    for name, value in pairs:
-        found[name].append(value)
-    return found
 
 
 class CpuStats(NamedTuple):
@@ -97,27 +91,18 @@ class CpuStats(NamedTuple):
     read: int
 
 
+STATS = ("entries", "overrun", "commit overrun", "bytes", "dropped events", "read events")
 STAT_LINE = re.compile(r"^([a-z ]+): (\d{1,20})", re.MULTILINE)
 
 
 def parse_stats(text: str) -> CpuStats:
     """Parse a ``stats`` file (tracing_stats_read, kernel/trace/trace.c). A missing number is 0."""
     found = {name: int(number) for name, number in STAT_LINE.findall(text)}
-    return CpuStats(
-        found.get("entries", 0),
-        found.get("overrun", 0),
-        found.get("commit overrun", 0),
-        found.get("bytes", 0),
-        found.get("dropped events", 0),
-        found.get("read events", 0),
-    )
+    return CpuStats(*(found.get(name, 0) for name in STATS))
 
 
 def buffer_stats(files: Tracefs, instance: str) -> CpuStats:
     """Return the statistics of an instance's ring buffer, summed over its CPUs. Raises OSError."""
     per_cpu = f"{instance}/per_cpu"
-    all_cpus = [
-        parse_stats(files.read(f"{per_cpu}/{cpu}/stats").decode(errors="replace"))
-        for cpu in files.names(per_cpu)
-    ]
-    return CpuStats(*map(sum, zip(*all_cpus, strict=True))) if all_cpus else CpuStats(*[0] * 6)
+    stats = [parse_stats(_text(files, f"{per_cpu}/{cpu}/stats")) for cpu in files.names(per_cpu)]
+    return CpuStats(*map(sum, zip(parse_stats(""), *stats, strict=True)))

@@ -77,13 +77,9 @@ def logged_error(log: str, command: str) -> str | None:
 
 
 def why(
-    files: Tracefs,
-    error: OSError,
-    command: str,
-    logs: tuple[str, ...],
-    meanings: Mapping[int, str] = MEANING,
+    files: Tracefs, error: OSError, command: str, *logs: str, meanings: Mapping[int, str] = MEANING
 ) -> str:
-    """Return why the kernel refused ``command``, as one clause: meaning, errno, and the kernel's message."""
+    """Return why the kernel refused ``command``, as one clause: meaning, errno, and what ``logs`` say."""
     code = error.errno or 0
     meaning = meanings.get(code, error.strerror or str(error))
     name = "ENOTSUPP" if code == ENOTSUPP else errno.errorcode.get(code, str(code))

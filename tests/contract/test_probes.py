@@ -185,9 +185,9 @@ def test_an_eprobe_counts_by_a_trigger(kernel: Kernel) -> None:
         probe = install(instance, exec_eprobe(), names_in_use(instance))
         assert probe.hits is not None
         probe.enable()
-        assert probe.hits.read() == 0
+        assert read_counts(instance, [probe]).hits == {probe.spec.probe: 0}
         probe.remove()
-        assert probe.hits.read() is None
+        assert read_counts(instance, [probe]).hits == {}
         assert not [d for d in list_probes(kernel.files) if d.group == NAME]
 
 
