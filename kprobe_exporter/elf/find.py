@@ -5,10 +5,9 @@ the agent's mount namespace: a container's file is ``/proc/PID/root/usr/bin/x``,
 in the container stay in it.
 """
 
-from collections.abc import Iterator
 from itertools import islice
 
-from kprobe_exporter.elf.code import Code
+from kprobe_exporter.elf import Code
 from kprobe_exporter.elf.reader import ElfFile, opened
 from kprobe_exporter.elf.tables import IFUNC, LOCAL, UNDEFINED, ElfSymbol
 from kprobe_exporter.errors import GrammarError
@@ -24,7 +23,11 @@ MOST_TOLD = 8
 
 
 def locate(target: Target, files: ProbedFiles | None = None) -> Code:
-    """Return where a uprobe or a uretprobe has to sit. Raises GrammarError with a sentence.
+    """Return where a uprobe or a uretprobe has to sit: at a symbol, or at an offset from it or in the file.
+
+    ``NAME@VERSION`` is that version of a symbol, a plain name the default version. An exported function
+    comes before a static one. Raises GrammarError with a sentence if there is no code, or if the name is
+    imported, ambiguous, data, or resolved only when the program starts (IFUNC).
 
     A return probe is refused in a Go program: a uretprobe replaces a return address on the stack, and the
     Go runtime, which moves stacks, ends the program when it finds that address.
@@ -37,25 +40,10 @@ def locate(target: Target, files: ProbedFiles | None = None) -> Code:
         return Code(_offset(file, target.symbol, target.offset), file.machine, file.inode)
 
 
-def file_offset(path: str, symbol: str, offset: int = 0) -> int:
-    """Return the offset of ``symbol`` in the file plus ``offset``; without a symbol, ``offset`` itself.
-
-    ``NAME@VERSION`` is that version of a symbol, a plain name the default version. An exported function
-    comes before a static one. Raises GrammarError with a sentence if there is no code, or if the name is
-    imported, ambiguous, data, or resolved only when the program starts (IFUNC).
-    """
+def functions(path: str) -> list[str]:
+    """Return the names that ``locate`` finds, each once, in the file's order. Raises GrammarError."""
     with opened(path) as file:
-        return _offset(file, symbol, offset)
-
-
-def functions(path: str) -> Iterator[str]:
-    """Yield the names that ``file_offset`` takes, each once, in the file's order.
-
-    Raises GrammarError.
-    """
-    with opened(path) as file:
-        names = dict.fromkeys(file.functions())
-    yield from names
+        return list(dict.fromkeys(file.functions()))
 
 
 def _offset(file: ElfFile, symbol: str, offset: int) -> int:
@@ -115,7 +103,7 @@ def _why_not(file: ElfFile, symbol: str, named: list[ElfSymbol], matching: list[
         return f"{file.path} only imports {name!r}: probe it in its library, perhaps {libraries or 'unknown'}"
     if not file.tables:
         return f"{file.path} is stripped of all names: write the offset of {name!r} instead"
-    stripped = " (it is stripped, and only what it exports has a name)" if file.is_stripped else ""
+    stripped = " (it is stripped, and only what it exports has a name)" if file.section("SHT_SYMTAB") is None else ""
     return (
         f"{file.path} has no function {name!r}{stripped}{closest(name, islice(file.functions(), MOST_NEAR))}"
     )
