@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Collection, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.btf.types import (
     ARRAY,
@@ -27,17 +27,12 @@ from kprobe_exporter.btf.types import (
 from kprobe_exporter.model.values import ReturnType
 
 
-class Type(NamedTuple):
-    """A C type. ``name`` is its spelling: ``struct file *``, ``size_t``, ``int (*)(void *)``.
+Type: TypeAlias = ReturnType
+"""A C type. ``name`` is its spelling: ``struct file *``, ``size_t``, ``int (*)(void *)``.
 
-    ``fetch`` is the kernel's fetch type for it, ``x64`` for a ``pointer``. It is None for void and for types
-    that are not passed as a number in one register: a struct by value, ``__int128``, a float.
-    """
-
-    name: str
-    fetch: str | None
-    signed: bool = False
-    pointer: bool = False
+``fetch`` is None for void and for types that are not passed as a number in one register: a struct by value,
+``__int128``, a float. BTF tells the width, so it is never a guess (``wide``).
+"""
 
 
 class Param(NamedTuple):
@@ -58,12 +53,6 @@ class Prototype(NamedTuple):
     name: str
     params: tuple[Param, ...]
     returns: Type
-
-
-def return_type_of(prototype: Prototype) -> ReturnType:
-    """Return how the return register is read. BTF tells the width, so it is never a guess."""
-    returns = prototype.returns
-    return ReturnType(returns.name, returns.fetch, signed=returns.signed, pointer=returns.pointer)
 
 
 def parameter(prototype: Prototype, name: str) -> tuple[int, Type] | None:

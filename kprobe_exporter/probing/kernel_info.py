@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
-from kprobe_exporter.btf import Btf
+from kprobe_exporter.btf.prototypes import Btf
 from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.elf import locate
 from kprobe_exporter.errors import GrammarError, ProbeRefused

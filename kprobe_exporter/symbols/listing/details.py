@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from kprobe_exporter.btf import Btf, Param, Prototype
+from kprobe_exporter.btf.prototypes import Btf, Param, Prototype
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.event_format import FormatField, parse_format
 from kprobe_exporter.grammar.target import Kind

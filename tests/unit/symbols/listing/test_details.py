@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kprobe_exporter.btf import Param, Prototype, Type
+from kprobe_exporter.btf.prototypes import Param, Prototype, Type
 from kprobe_exporter.grammar.event_format import parse_format
 from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.symbols.listing import Details, Place
