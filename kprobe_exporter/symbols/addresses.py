@@ -11,8 +11,7 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from kprobe_exporter.symbols.kallsyms import Row, certain, parse_functions, parse_order, parse_symbols
-from kprobe_exporter.symbols.lists import ADDRESSES
+from kprobe_exporter.symbols.lists import ADDRESSES, Row, certain, parse_functions, parse_order, parse_symbols
 from kprobe_exporter.tracefs.files import Tracefs
 
 log = logging.getLogger(__name__)

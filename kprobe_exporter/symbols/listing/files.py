@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from kprobe_exporter.elf import functions, locate
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.target import Kind, parse_target
-from kprobe_exporter.symbols.listing.absent import refusal
-from kprobe_exporter.symbols.listing.query import Place, Query
-from kprobe_exporter.symbols.patterns import begin_alike
+from kprobe_exporter.symbols.listing.query import Place, Query, refusal
+from kprobe_exporter.symbols.resolve import begin_alike
 
 
 def file_places(query: Query) -> list[Place]:

@@ -10,7 +10,9 @@ from typing import NamedTuple
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.target import Kind, Target, is_pattern, parse_target
 from kprobe_exporter.symbols.functions import Functions
-from kprobe_exporter.symbols.listing.absent import (
+from kprobe_exporter.symbols.listing.query import (
+    Place,
+    Query,
     exporting_module,
     neither,
     no_owner,
@@ -18,8 +20,7 @@ from kprobe_exporter.symbols.listing.absent import (
     no_tracepoint,
     refusal,
 )
-from kprobe_exporter.symbols.listing.query import Place, Query
-from kprobe_exporter.symbols.lists import Lists, attempt, modules, symbols, traceable
+from kprobe_exporter.symbols.lists import Lists, attempt, symbols
 from kprobe_exporter.symbols.resolve import FPROBES, FUNCTIONS, Resolver, event_names
 from kprobe_exporter.tracefs.definitions import list_definitions
 from kprobe_exporter.tracefs.features import no_fprobes
@@ -96,8 +97,8 @@ class KernelPlaces:
                 return events
             if not self._has_kprobes or not self._places:
                 raise
-            if query.owner and not is_pattern(query.owner) and query.owner not in self._modules:
-                raise no_owner(query, self._events, self._modules) from None
+            if query.owner and not is_pattern(query.owner) and query.owner not in self._resolver.modules:
+                raise no_owner(query, self._events, self._resolver.modules) from None
             raise neither(query, self._events, self._places, error) from None
 
     def _functions(self, query: Query) -> list[Place]:
@@ -123,8 +124,8 @@ class KernelPlaces:
     def _function(self, query: Query, kind: Kind) -> Place:
         """Return the one function of this name and add notes on it. Raises ProbeRefused with the reason."""
         target = parse_target(f"{kind}:{query.owner}{':' if query.owner else ''}{query.name}")
-        if query.kind is None and query.owner and query.owner not in self._modules:
-            raise no_owner(query, self._events, self._modules)
+        if query.kind is None and query.owner and query.owner not in self._resolver.modules:
+            raise no_owner(query, self._events, self._resolver.modules)
         one, note = self._resolver.place(target)
         notes = [note]
         if kind not in FPROBES:
@@ -157,7 +158,7 @@ class KernelPlaces:
         if target.module or target.symbol in self._places:
             return ""
         module = exporting_module(self._root, target.symbol)
-        if module is None or module in self._modules:
+        if module is None or module in self._resolver.modules:
             return ""
         there = Target(target.kind, module, target.symbol)
         return f"; the module '{module}' has one and is not loaded, '{there}' is armed when it is"
@@ -185,14 +186,9 @@ class KernelPlaces:
     def _has_kprobes(self) -> bool:
         return self._files.exists("kprobe_events")
 
-    @cached_property
+    @property
     def _places(self) -> dict[str, list[str]]:
-        """The modules of every traceable function, by its name; empty if the list cannot be read."""
-        return attempt(lambda: traceable(self._lists.traceable())) or {}
-
-    @cached_property
-    def _modules(self) -> set[str]:
-        return attempt(lambda: modules(self._lists.modules())) or set()
+        return self._resolver.places or {}
 
     @cached_property
     def _events(self) -> list[str]:

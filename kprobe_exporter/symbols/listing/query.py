@@ -1,13 +1,24 @@
-"""Queries for places: ``tcp_*``, ``sched:*``, ``kprobe:ext4:*``, ``uprobe:/bin/bash:read*``."""
+"""Queries for places, such as ``tcp_*``, ``sched:*`` or ``uprobe:/bin/bash:read*``, and why they fail."""
 
-from collections.abc import Callable
+import platform
+from collections.abc import Callable, Collection, Iterable
+from difflib import get_close_matches
+from pathlib import Path
 from typing import NamedTuple
 
+from kprobe_exporter.errors import ProbeRefused
+from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.grammar.target import Kind, is_pattern
-from kprobe_exporter.symbols.patterns import matcher
+from kprobe_exporter.symbols.lists import text
+from kprobe_exporter.symbols.resolve import begin_alike, matcher
 
 KINDS = frozenset(kind for kind in Kind if kind is not Kind.PAIR)
 """The kinds of a query. A pair is written as a mapping and has no name of its own."""
+
+EXPORTED = b"alias symbol:"
+
+LIKELY = 0.8
+"""Similarity, from 0 to 1, at which one name counts as a misspelling of another."""
 
 
 class Place(NamedTuple):
@@ -56,3 +67,84 @@ def parse_query(text: str) -> Query:
         return Query(text, kind, rest, "*")
     owner, _, name = rest.rpartition(":")
     return Query(text, kind, owner, name or "*")
+
+
+def refusal(sentence: str) -> ProbeRefused:
+    """Return the error with this sentence; adds a full stop if no mark ends it."""
+    return ProbeRefused(sentence if sentence.endswith(("?", ".", "…")) else f"{sentence}.")
+
+
+def no_tracepoint(query: Query, events: Collection[str]) -> ProbeRefused:
+    """Return the error for an unknown tracepoint. ``events`` are all tracepoints, as ``SYSTEM:EVENT``."""
+    if not query.owner and query.name in _systems(events):
+        return refusal(f"'{query.text}' is a system of tracepoints: write 'tracepoint:{query.name}:*'")
+    return refusal(f"'{query.text}' matches no tracepoint of this kernel{_near(query, events)}")
+
+
+def no_syscall(query: Query, calls: Collection[str]) -> ProbeRefused:
+    """Return the error for a system call that is not among ``calls``, which can be probed."""
+    if not calls:
+        return refusal(
+            f"'{query.text}': this kernel has no tracepoints of system calls (CONFIG_FTRACE_SYSCALLS)"
+        )
+    near = closest(query.name, calls) if query.is_exact else begin_alike(query.name, sorted(calls))
+    return refusal(f"'{query.text}' matches no system call that can be probed{near}")
+
+
+def no_owner(query: Query, events: Collection[str], modules: Collection[str]) -> ProbeRefused:
+    """Return the error for an owner that is no loaded module and has no such tracepoint."""
+    systems = _systems(events)
+    if query.owner in systems:
+        return no_tracepoint(query, events)
+    kinds = sorted(kind.value for kind in KINDS)
+    meant = closest(query.owner, [*kinds, *systems, *modules]) or f"; kinds are {', '.join(kinds)}"
+    return refusal(
+        f"'{query.text}' begins with '{query.owner}', which is no kind of probe, no system of tracepoints "
+        f"and no loaded module{meant}"
+    )
+
+
+def neither(
+    query: Query, events: Collection[str], functions: Iterable[str], error: ProbeRefused
+) -> ProbeRefused:
+    """Return the error for a name that is no tracepoint, and as a function is refused with ``error``."""
+    if query.is_exact:
+        names = {event.partition(":")[2]: event for event in events}
+        if near := get_close_matches(query.name, names, n=1, cutoff=LIKELY):
+            return refusal(f"{str(error).rstrip('.?')}; or do you mean '{Kind.TRACEPOINT}:{names[near[0]]}'?")
+        return error
+    names_alike = begin_alike(
+        query.name, sorted({*functions, *(event.partition(":")[2] for event in events)})
+    )
+    return refusal(f"'{query.text}' matches no function and no tracepoint that can be probed{names_alike}")
+
+
+def exporting_module(root: Path, symbol: str) -> str | None:
+    """Return the module that exports this symbol, loaded or not; None if the file names none.
+
+    The lines of modules.symbols (depmod(8)) are ``alias symbol:NAME MODULE``, for exported symbols only.
+    """
+    path = root / "lib/modules" / platform.release() / "modules.symbols"
+    wanted = EXPORTED + symbol.encode() + b" "
+    try:
+        with path.open("rb") as lines:
+            found = next((line for line in lines if line.startswith(wanted)), None)
+    except OSError:
+        return None
+    return None if found is None else text(found.split()[-1]).replace("-", "_")
+
+
+def _systems(events: Iterable[str]) -> set[str]:
+    return {event.partition(":")[0] for event in events}
+
+
+def _near(query: Query, events: Collection[str]) -> str:
+    """Suggest a tracepoint of this name in another system, or of a similar name."""
+    there = next((event for event in events if event.partition(":")[2] == query.name), None)
+    if there:
+        return f", did you mean '{there}'?"
+    if not query.is_exact:
+        return begin_alike(f"{query.owner}:{query.name}", sorted(events)) if query.owner else ""
+    if query.owner:
+        return closest(f"{query.owner}:{query.name}", events)
+    return closest(query.name, {event.partition(":")[2] for event in events})
