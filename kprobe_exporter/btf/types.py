@@ -36,8 +36,7 @@ def damaged(what: str) -> GrammarError:
     return GrammarError(f"the kernel's BTF cannot be read: {what}")
 
 
-MANY = 64
-"""The number of names from which on they are not searched for one by one."""
+MANY = 64  # The number of names from which on they are not searched for one by one
 
 
 class Record(NamedTuple):

@@ -31,15 +31,11 @@ MOST_SECONDS = 5.0
 
 MOST_AT_ONCE = 1 << 20
 
-MOST_CODE = 64
-"""Executable segments. A usual file has one."""
-
-MOST_NAMESAKES = 10_000
-"""Symbols of one name, such as the static functions of many source files."""
+MOST_CODE = 64  # Executable segments. A usual file has one.
+MOST_NAMESAKES = 10_000  # Symbols of one name, such as the static functions of many source files
 
 EXECUTABLE = 1
-NEEDED = 1
-"""PF_X and DT_NEEDED of elf.h."""
+NEEDED = 1  # PF_X and DT_NEEDED of elf.h
 
 GO = (b"\0.go.buildinfo\0", b"\0.note.go.buildid\0")
 """Sections that Go's linker writes. They stay when a program is stripped."""

@@ -13,25 +13,15 @@ from kprobe_exporter.errors import GrammarError
 if TYPE_CHECKING:
     from kprobe_exporter.elf.reader import ElfFile
 
-MOST_SYMBOLS = 1 << 22
-"""Symbols of one table. Reading that many takes a second."""
-
-MOST_HEADERS = 1 << 12
-"""Sections, segments, versions or libraries. A usual file has dozens."""
-
-MOST_PLACES = 1 << 16
-"""Places of a name in a string table that are looked for at once among the symbols."""
+MOST_SYMBOLS = 1 << 22  # Symbols of one table. Reading that many takes a second.
+MOST_HEADERS = 1 << 12  # Sections, segments, versions or libraries. A usual file has dozens.
+MOST_PLACES = 1 << 16  # Places of a name in a string table that are looked for at once among the symbols
 
 LONGEST_NAME = 1024
 
-BLOCK = 1 << 14
-"""Symbols, or bytes of names, that are read at once."""
-
-CACHED = 64
-"""Blocks of names that are kept."""
-
-WINDOW = 1 << 20
-"""Bytes that are searched at once."""
+BLOCK = 1 << 14  # Symbols, or bytes of names, that are read at once
+CACHED = 64  # Blocks of names that are kept
+WINDOW = 1 << 20  # Bytes that are searched at once
 
 UNDEFINED = 0
 NOTYPE, FUNC, IFUNC = 0, 2, 10

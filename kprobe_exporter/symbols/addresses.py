@@ -16,8 +16,7 @@ from kprobe_exporter.tracefs.files import Tracefs
 
 log = logging.getLogger(__name__)
 
-FARTHEST = 1 << 20
-"""Bytes from a symbol's start. An address farther away is in a hole between symbols."""
+FARTHEST = 1 << 20  # Bytes from a symbol's start. An address farther away is in a hole between symbols.
 
 LAST_OF_PAGE = 4095
 """A module's last function is taken to end in its page: ftrace's trampolines lie in pages soon after it."""

@@ -47,8 +47,7 @@ EPROBES = ("eprobe_register", "eprobe_dyn_event_create")
 COUNTS_NAMES = "number_of_same_symbols"
 """In kernel/trace/trace_kprobe.c of kernels that refuse an ambiguous name; older ones take one of them."""
 
-NEAR = 3
-"""Names whose length differs by more are not compared: comparing is slow, and there are 60,000 names."""
+NEAR = 3  # Names whose length differs by more are not compared: comparing is slow, and there are 60,000 names
 
 BASE = "_text"
 """The symbol at which the kernel begins. A function's distance from it is the same after each boot."""

@@ -25,14 +25,12 @@ TYPES = (None, *(kind.encode() for kind in TEXT))
 KERNEL = 1 << (8 * struct.calcsize("P") - 1)
 """Kernel addresses are in the upper half; lower values are offsets of per-CPU variables."""
 
-SITE = 7
-"""tracefs lists the place that ftrace patches: on x86 4 bytes after the start, behind an endbr64."""
+SITE = 7  # tracefs lists the place that ftrace patches: on x86 4 bytes after the start, behind an endbr64
 
 LEAST, MOST = 16, 4096
 """Bytes that certainly belong to a listed function, and that a module's function is taken to have at most."""
 
-WINDOW = 16
-"""Listed functions that are searched for the next name in the kernel's own order."""
+WINDOW = 16  # Listed functions that are searched for the next name in the kernel's own order
 
 PADDING, OVERRIDDEN = b"__pfx_", b"__ftrace_invalid_address_"
 """Prefixes of the padding before a function, which never runs, and of an overridden weak function."""

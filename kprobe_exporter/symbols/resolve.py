@@ -29,11 +29,8 @@ it marks a part of a function, which no code calls."""
 OVERRIDDEN = "__ftrace_invalid_address__"
 """The name in the list of a weak function that another function overrides (kernel/trace/ftrace.c)."""
 
-LONGEST_NAME = 40
-"""Characters of a probe's name, at most."""
-
-MOST_COMPARED = 64
-"""Characters at the beginning of a pattern that suggestions are searched with."""
+LONGEST_NAME = 40  # Characters of a probe's name, at most
+MOST_COMPARED = 64  # Characters at the beginning of a pattern that suggestions are searched with
 
 
 class Resolved(NamedTuple):

@@ -16,8 +16,7 @@ from kprobe_exporter.util.trouble import Trouble
 
 log = logging.getLogger(__name__)
 
-MAX_AGE = 1.0
-"""Seconds for which numbers that were read serve all callers."""
+MAX_AGE = 1.0  # Seconds for which numbers that were read serve all callers
 
 
 def read_counts(instance: Instance, probes: Sequence[Installed]) -> KernelCounts:

@@ -22,8 +22,7 @@ NAMES_TRIED = 1000
 COUNT = "traceon:0"
 """A trigger that never acts. It enables its event softly: the profile counts, and no event is recorded."""
 
-STACK = "stacktrace"
-"""The trigger that records kernel stacks (kernel/trace/trace_events_trigger.c)."""
+STACK = "stacktrace"  # The trigger that records kernel stacks (kernel/trace/trace_events_trigger.c)
 
 
 class Installed:

@@ -26,8 +26,7 @@ MEANING = {
     errno.EOPNOTSUPP: "this kernel was built without it",
 }
 
-ENOTSUPP = 524
-"""An errno that only the kernel defines (include/linux/errno.h)."""
+ENOTSUPP = 524  # An errno that only the kernel defines (include/linux/errno.h)
 
 UNFIT = "the instruction at this offset is one that the kernel cannot step over"
 

@@ -17,8 +17,7 @@ POINTED = re.compile(r"\(\*+(?:const|volatile|restrict| )*(?=\))")
 """Finds the place of the name in ``int (*)(void *)``."""
 
 
-CALL = "__syscall_nr"
-"""A field of a system call's tracepoints; its value is always the same."""
+CALL = "__syscall_nr"  # A field of a system call's tracepoints; its value is always the same
 
 
 class Details:

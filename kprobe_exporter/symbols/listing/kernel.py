@@ -30,8 +30,7 @@ from kprobe_exporter.tracefs.probes import not_built
 EVENTS = "available_events"
 """In tracefs: a line ``SYSTEM:EVENT`` for each event that can be enabled (kernel/trace/trace_events.c)."""
 
-EXITS = "syscalls:sys_exit_"
-"""Prefix of the tracepoints at the exit of system calls."""
+EXITS = "syscalls:sys_exit_"  # Prefix of the tracepoints at the exit of system calls
 
 NOT_COUNTED = ("bpf", "__builtin__")
 """In kallsyms in the place of a module; the kernel does not count their symbols as namesakes."""

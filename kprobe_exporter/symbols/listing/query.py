@@ -17,8 +17,7 @@ KINDS = frozenset(kind for kind in Kind if kind is not Kind.PAIR)
 
 EXPORTED = b"alias symbol:"
 
-LIKELY = 0.8
-"""Similarity, from 0 to 1, at which one name counts as a misspelling of another."""
+LIKELY = 0.8  # Similarity, from 0 to 1, at which one name counts as a misspelling of another
 
 
 class Place(NamedTuple):
