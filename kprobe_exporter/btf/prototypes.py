@@ -26,7 +26,6 @@ from kprobe_exporter.btf.types import (
 )
 from kprobe_exporter.model.values import ReturnType
 
-
 Type: TypeAlias = ReturnType
 """A C type. ``name`` is its spelling: ``struct file *``, ``size_t``, ``int (*)(void *)``.
 

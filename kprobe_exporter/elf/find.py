@@ -100,7 +100,8 @@ def _why_not(file: ElfFile, symbol: str, named: list[ElfSymbol], matching: list[
         return f"{file.path} only imports {name!r}: probe it in its library, perhaps {libraries or 'unknown'}"
     if not file.tables:
         return f"{file.path} is stripped of all names: write the offset of {name!r} instead"
-    stripped = " (it is stripped, and only what it exports has a name)" if file.section("SHT_SYMTAB") is None else ""
+    whole = file.section("SHT_SYMTAB") is not None
+    stripped = "" if whole else " (it is stripped, and only what it exports has a name)"
     return (
         f"{file.path} has no function {name!r}{stripped}{closest(name, islice(file.functions(), MOST_NEAR))}"
     )
