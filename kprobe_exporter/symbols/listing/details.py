@@ -8,8 +8,7 @@ from pathlib import Path
 from kprobe_exporter.btf.prototypes import Btf, Param, Prototype
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.event_format import FormatField, parse_format
-from kprobe_exporter.grammar.target import Kind
-from kprobe_exporter.symbols.listing.query import Place
+from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.symbols.resolve import FUNCTIONS
 from kprobe_exporter.tracefs.files import ReadOnlyTracefs
 
@@ -27,13 +26,13 @@ class Details:
         self._files = ReadOnlyTracefs(tracefs)
         self._types = root / "sys/kernel/btf"
 
-    def of(self, places: Iterable[Place]) -> tuple[dict[Place, list[str]], list[str]]:
+    def of(self, places: Iterable[Target]) -> tuple[dict[Target, list[str]], list[str]]:
         """Return lines by place, without unknown places, and sentences about data that could not be read."""
-        found: dict[Place, list[str]] = {}
-        functions: defaultdict[str, dict[str, Place]] = defaultdict(dict)
+        found: dict[Target, list[str]] = {}
+        functions: defaultdict[str, dict[str, Target]] = defaultdict(dict)
         for place in places:
             if place.kind in FUNCTIONS:
-                functions[place.owner][place.name.partition("+")[0]] = place
+                functions[place.module][place.symbol] = place
             else:
                 found[place] = [line for event in _events(place) for line in self._fields(event)]
         if not functions:
@@ -81,10 +80,10 @@ def _named(kind: str, name: str) -> str:
     return f"{kind[:at]}{blank}{name}{kind[at:]}"
 
 
-def _events(place: Place) -> list[str]:
+def _events(place: Target) -> list[str]:
     """Return the tracepoints of a place: a system call has two."""
     if place.kind is Kind.TRACEPOINT:
-        return [f"{place.owner}/{place.name}"]
+        return [f"{place.system}/{place.event}"]
     if place.kind is Kind.SYSCALL:
-        return [f"syscalls/sys_{way}_{place.name}" for way in ("enter", "exit")]
+        return [f"syscalls/sys_{way}_{place.symbol}" for way in ("enter", "exit")]
     return []

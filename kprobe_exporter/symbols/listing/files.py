@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 from kprobe_exporter.elf import functions, locate
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.target import Kind, parse_target
-from kprobe_exporter.symbols.listing.query import Place, Query, refusal
+from kprobe_exporter.grammar.target import Kind, Target, parse_target
+from kprobe_exporter.symbols.listing.query import Query, refusal
 from kprobe_exporter.symbols.resolve import begin_alike
 
 
-def file_places(query: Query) -> list[Place]:
+def file_places(query: Query) -> list[Target]:
     """Return the matching functions of the file ``query.owner``, sorted.
 
     Names that no attach string can hold, such as those of Go, are left out. Raises GrammarError if the
@@ -31,7 +31,7 @@ def file_places(query: Query) -> list[Place]:
         raise refusal(f"'{query.name}' matches none of the {len(names)} functions of {path}{near}")
     if kind is not Kind.UPROBE and not query.is_exact:
         _require_locatable(kind, path, found[0])
-    return [Place(kind, path, name) for name in sorted(found)]
+    return [Target(kind, path=path, symbol=name) for name in sorted(found)]
 
 
 def _fit(path: str, names: Iterator[str]) -> Iterator[str]:

@@ -20,20 +20,6 @@ EXPORTED = b"alias symbol:"
 LIKELY = 0.8  # Similarity, from 0 to 1, at which one name counts as a misspelling of another
 
 
-class Place(NamedTuple):
-    """A place for a probe; ``str()`` is its attach string.
-
-    ``owner`` is a function's module, empty for the kernel itself; a tracepoint's system; a file's path.
-    """
-
-    kind: Kind
-    owner: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.kind}:{self.owner}:{self.name}" if self.owner else f"{self.kind}:{self.name}"
-
-
 class Query(NamedTuple):
     """A shell pattern over places. ``kind`` is None for any kind, ``owner`` empty for any owner."""
 

@@ -9,7 +9,8 @@ import pytest
 
 from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.target import Kind, parse_target
-from kprobe_exporter.symbols.listing import Query, file_places, parse_query
+from kprobe_exporter.symbols.listing.files import file_places
+from kprobe_exporter.symbols.listing.query import Query, parse_query
 from tests.support.compiling import compiled
 
 SOURCE = """
@@ -27,14 +28,14 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def names(query: Query) -> list[str]:
-    return [place.name for place in file_places(query)]
+    return [place.symbol for place in file_places(query)]
 
 
 def test_all_that_an_attach_string_can_hold(library: Path) -> None:
     places = file_places(Query("*", Kind.UPROBE, str(library), "*"))
-    assert {"shared", "alone"} <= {place.name for place in places}
+    assert {"shared", "alone"} <= {place.symbol for place in places}
     assert [str(place) for place in places] == sorted(str(parse_target(str(place))) for place in places)
-    assert not any(re.search(r"[()]", place.name) for place in places)
+    assert not any(re.search(r"[()]", place.symbol) for place in places)
 
 
 def test_a_pattern(library: Path) -> None:

@@ -1,11 +1,11 @@
-"""Patterns that select places, and the attach strings of places."""
+"""Patterns that select places."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.grammar.target import Kind, parse_target
-from kprobe_exporter.symbols.listing import Place, parse_query
+from kprobe_exporter.grammar.target import Kind
+from kprobe_exporter.symbols.listing.query import parse_query
 
 
 @pytest.mark.parametrize(
@@ -57,13 +57,3 @@ def test_what_matches(text: str, owner: str, name: str, matches: bool) -> None:
 def test_any_text_is_a_wish(text: str) -> None:
     query = parse_query(text)
     query.matcher()(query.owner, query.name)
-
-
-@pytest.mark.parametrize(
-    "attach",
-    ["kprobe:f", "call:ext4:f.isra.0", "tracepoint:9p:e", "uprobe:/a/b:c@V", "syscall:read", "fexit:f"],
-)
-def test_a_place_is_written_as_its_attach_string(attach: str) -> None:
-    query = parse_query(attach)
-    assert query.kind
-    assert str(Place(query.kind, query.owner, query.name)) == str(parse_target(attach)) == attach
