@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.btf.types import (
@@ -101,23 +102,17 @@ class Btf:
         GrammarError, see ``read_prototypes``.
         """
         new = {name for name in names if (module, name) not in self._known}
-        if new and (files := self._files(module)):
-            found = read_prototypes(files[0], new, *files[1:])
-            self._known |= {(module, name): found.get(name) for name in new}
+        if new:
+            with suppress(OSError):
+                data, *base = [self._read(name) for name in (module, _KERNEL) if name]
+                found = read_prototypes(data, new, *base)
+                self._known |= {(module, name): found.get(name) for name in new}
         answers = {name: self._known.get((module, name)) for name in names}
         return {name: prototype for name, prototype in answers.items() if prototype}
 
-    def _files(self, module: str) -> list[bytes]:
-        try:
-            return [self._read(name) for name in (module, _KERNEL) if name]
-        except OSError:
-            return []
-
 
 _KERNEL = "vmlinux"
-
 _SYMBOL = re.compile(r"[\w.$]+", re.ASCII)
-
 _QUALIFIERS = {CONST: "const", VOLATILE: "volatile", RESTRICT: "restrict"}
 _TAGGED = {STRUCT: "struct", UNION: "union", ENUM: "enum", ENUM64: "enum"}
 _BITS = (8, 16, 32, 64)
@@ -156,7 +151,8 @@ class _Reader:
         for count, (param, of) in enumerate(self._params(record), 1):
             plain = self._plain(of)
             type_ = self._type(of, plain) if of else Type("...", None)
-            in_registers &= type_.fetch is not None or _is_small_struct(plain)
+            if type_.fetch is None:  # a struct or union by value may take one register, too
+                in_registers &= plain is not None and plain.kind in (STRUCT, UNION) and 0 < plain.value <= 8
             params.append(Param(param, type_, count if in_registers else None))
         return Prototype(name, tuple(params), self._type(record.value, self._plain(record.value)))
 
@@ -235,11 +231,6 @@ class _Reader:
         if record.kind not in (INT, FLOAT, TYPEDEF):
             raise damaged(f"a prototype leads to a type of kind {record.kind}")
         return _SPELLINGS.get(name, name)
-
-
-def _is_small_struct(plain: Record | None) -> bool:
-    """Whether it is a struct or union by value that takes one register."""
-    return plain is not None and plain.kind in (STRUCT, UNION) and 0 < plain.value <= 8
 
 
 def _joined(*words: str) -> str:

@@ -60,7 +60,11 @@ def _offset(file: ElfFile, symbol: str, offset: int) -> int:
 def _symbol(file: ElfFile, symbol: str) -> ElfSymbol:
     name, _, version = symbol.partition("@")
     named = file.named(name)
-    matching = [one for one in named if one.default] if not version else _of_version(named, version)
+    if version:  # the linker writes ``@@`` before the default version
+        wanted = version.removeprefix("@")
+        matching = [one for one in named if one.version == wanted and (one.default or wanted == version)]
+    else:
+        matching = [one for one in named if one.default]
     code = [one for one in matching if one.is_code]
     code = [one for one in code if one.binding != LOCAL] or code
     places = {one.value: one for one in code}
@@ -73,12 +77,6 @@ def _symbol(file: ElfFile, symbol: str) -> ElfSymbol:
     if not places:
         raise GrammarError(_why_not(file, symbol, named, matching))
     return next(iter(places.values()))
-
-
-def _of_version(named: list[ElfSymbol], version: str) -> list[ElfSymbol]:
-    """Return the symbols of one version. The linker writes ``@@`` before the default version."""
-    wanted = version.removeprefix("@")
-    return [one for one in named if one.version == wanted and (one.default or wanted == version)]
 
 
 def _why_not(file: ElfFile, symbol: str, named: list[ElfSymbol], matching: list[ElfSymbol]) -> str:

@@ -10,7 +10,7 @@ import os
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from functools import cached_property
 from itertools import islice
 from typing import IO, Any, NamedTuple, cast
@@ -34,8 +34,7 @@ MOST_AT_ONCE = 1 << 20
 MOST_CODE = 64  # Executable segments. A usual file has one.
 MOST_NAMESAKES = 10_000  # Symbols of one name, such as the static functions of many source files
 
-EXECUTABLE = 1
-NEEDED = 1  # PF_X and DT_NEEDED of elf.h
+EXECUTABLE, NEEDED = 1, 1  # PF_X and DT_NEEDED of elf.h
 
 GO = (b"\0.go.buildinfo\0", b"\0.note.go.buildid\0")
 """Sections that Go's linker writes. They stay when a program is stripped."""
@@ -87,8 +86,7 @@ def opened(path: str, files: ProbedFiles | None = None) -> Iterator["ElfFile"]:
 
     With ``files`` it stays open there, and a file that took too much work is not read again.
     """
-    held = ProbedFiles() if files is None else files
-    try:
+    with closing(ProbedFiles()) if files is None else nullcontext(files) as held:
         if (reason := held.refused(path)) is not None:
             raise GrammarError(reason)
         try:
@@ -106,9 +104,6 @@ def opened(path: str, files: ProbedFiles | None = None) -> Iterator["ElfFile"]:
             raise GrammarError(f"{path} cannot be read: {error.strerror or error}") from None
         except Exception:  # pyelftools may raise any kind on invalid headers
             raise GrammarError(f"{path} is damaged: its headers contradict each other or its size") from None
-    finally:
-        if files is None:
-            held.close()
 
 
 def _cannot_open(path: str, error: OSError | ValueError) -> str:

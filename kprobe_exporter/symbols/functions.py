@@ -78,9 +78,10 @@ class Functions:
 
     def __init__(self, lists: Lists, names: Iterable[str]) -> None:
         self._lists = lists
-        asked = set(names)
-        bases = (name.partition(".")[0] for name in asked)
-        wanted = {name.encode() for name in chain(asked, bases, TODAY.values(), EPROBES, (COUNTS_NAMES,))}
+        self.names = set(names)
+        bases = (name.partition(".")[0] for name in self.names)
+        all_names = chain(self.names, bases, TODAY.values(), EPROBES, (COUNTS_NAMES,))
+        wanted = {name.encode() for name in all_names}
         self._traceable = attempt(lambda: traceable(lists.traceable(), wanted))
         self._symbols = attempt(lambda: symbols(lists.symbols(), wanted))
         self._blacklist = attempt(lambda: blacklisted(lists.blacklist()))
@@ -118,9 +119,9 @@ class Functions:
             )
         if symbol.encode() in (self._blacklist or ()):
             return Answer(False, "the kernel keeps kprobes off it (/sys/kernel/debug/kprobes/blacklist)")
-        if places:
-            return Answer(True, self._silent(symbol))
-        return self._not_traceable(symbol, known[0])
+        if places and symbol in SILENT and (today := TODAY[symbol]) in (self._traceable or {}):
+            return Answer(True, f"it will never fire: {SILENT[symbol]}, name {today}")
+        return Answer(True) if places else self._not_traceable(symbol, known[0])
 
     def _not_traceable(self, symbol: str, found: ListedSymbol) -> Answer:
         """Answer for a symbol that is not in the list of traceable functions, or if there is no such list."""
@@ -179,16 +180,8 @@ class Functions:
         if today and today in (self._traceable or {}):
             return f": {today} does its work today"
         names = attempt(lambda: list(similar(self._lists.traceable(), module, symbol))) or []
-        for name in names:
-            if name.startswith(f"{symbol}."):
-                return f": the compiler made '{name}' of it"
-        return closest(symbol, names)
-
-    def _silent(self, symbol: str) -> str:
-        today = TODAY.get(symbol)
-        if symbol not in SILENT or today not in (self._traceable or {}):
-            return ""
-        return f"it will never fire: {SILENT[symbol]}, name {today}"
+        made = next((name for name in names if name.startswith(f"{symbol}.")), None)
+        return closest(symbol, names) if made is None else f": the compiler made '{made}' of it"
 
 
 def similar(lines: Iterable[bytes], module: str, symbol: str) -> Iterator[str]:
@@ -221,7 +214,8 @@ def named_alone(target: Target, lists: Lists) -> Iterator[Target]:
     the offset is from the first function whose name is unique.
     """
     lines, name = attempt(lambda: [*map(bytes.strip, lists.addresses())]) or [], target.symbol.encode()
-    listed = [row for row in parse_functions(_those_with(name, lines)) if row[1] == name]
+    some = b"\n".join(line for line in lines if name in line)  # as parsing all of them is slow
+    listed = [row for row in parse_functions(some) if row[1] == name]
     bases = [row for row in parse_functions(b"\n".join(lines[:CANDIDATES])) if row[2] is None]
     wanted = {name, BASE.encode(), *(word.encode() for word in INIT), *(row[1] for row in bases)}
     known = attempt(lambda: symbols(lists.symbols(), wanted)) or {}
@@ -238,11 +232,6 @@ def named_alone(target: Target, lists: Lists) -> Iterator[Target]:
         addresses = [address for address in addresses if address & ~SITE in probed]
     for address in addresses:
         yield Target(Kind.KPROBE, symbol=base, offset=address - start)
-
-
-def _those_with(name: bytes, lines: list[bytes]) -> bytes:
-    """Return the few lines that contain the name, because parsing all of them is slow."""
-    return b"\n".join(line for line in lines if name in line)
 
 
 def _is_alone(row: Row, known: dict[str, list[ListedSymbol]]) -> bool:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.lexis import SYMBOL, closest
 from kprobe_exporter.grammar.target import Kind, Target
-from kprobe_exporter.symbols.functions import Answer, Functions, similar, singles
+from kprobe_exporter.symbols.functions import Functions, similar, singles
 from kprobe_exporter.symbols.lists import ADDRESSES, Lists, attempt, blacklisted, modules, symbols, traceable
 from kprobe_exporter.tracefs.files import TRACEABLE, Tracefs
 from kprobe_exporter.tracefs.refusal import NotUnique
@@ -52,7 +52,6 @@ class Resolver:
         self._events = events
         self._asked: set[str] = set()
         self._known: Functions | None = None
-        self._known_names: set[str] = set()
 
     @classmethod
     def of(cls, files: Tracefs, root: Path = Path("/")) -> "Resolver":
@@ -127,17 +126,13 @@ class Resolver:
         """
         if isinstance(error, NotUnique):
             return f"{str(error).rstrip('.')}; {singles(target, self._lists)}."
-        answer = self._answer(target)
+        self._asked.add(target.symbol)
+        if self._known is None or target.symbol not in self._known.names:
+            self._known = Functions(self._lists, self._asked)  # one reading for all that were asked for
+        answer = self._known.answer(target.module, target.symbol, target.offset)
         if answer.can is not False:
             return str(error)
         return answer.why if answer.why.endswith("?") else f"{answer.why}."
-
-    def _answer(self, target: Target) -> Answer:
-        """Return what the lists say about a function; they are read once for all that were asked for."""
-        self._asked.add(target.symbol)
-        if self._known is None or target.symbol not in self._known_names:
-            self._known, self._known_names = Functions(self._lists, self._asked), set(self._asked)
-        return self._known.answer(target.module, target.symbol, target.offset)
 
     @cached_property
     def places(self) -> dict[str, list[str]] | None:
