@@ -5,26 +5,8 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
-from kprobe_exporter.btf.types import (
-    ARRAY,
-    CONST,
-    ENUM,
-    ENUM64,
-    FLOAT,
-    FUNC_PROTO,
-    FWD,
-    INT,
-    PTR,
-    RESTRICT,
-    STRUCT,
-    TYPE_TAG,
-    TYPEDEF,
-    UNION,
-    VOLATILE,
-    Record,
-    Types,
-    damaged,
-)
+from kprobe_exporter.btf import types as btf
+from kprobe_exporter.btf.types import damaged
 from kprobe_exporter.model.values import ReturnType
 
 Type: TypeAlias = ReturnType
@@ -74,7 +56,7 @@ def read_prototypes(data: bytes, names: Collection[str], base: bytes | None = No
     data that is damaged, of another byte order, or of an unknown form.
     """
     symbols = {name for name in names if _SYMBOL.fullmatch(name)}
-    types = Types(data, symbols, Types(base) if base is not None else None)
+    types = btf.Types(data, symbols, btf.Types(base) if base is not None else None)
     found = {}
     for name, numbers in types.functions.items():
         if len(numbers) > _MOST_NAMESAKES:
@@ -113,8 +95,8 @@ class Btf:
 
 _KERNEL = "vmlinux"
 _SYMBOL = re.compile(r"[\w.$]+", re.ASCII)
-_QUALIFIERS = {CONST: "const", VOLATILE: "volatile", RESTRICT: "restrict"}
-_TAGGED = {STRUCT: "struct", UNION: "union", ENUM: "enum", ENUM64: "enum"}
+_QUALIFIERS = {btf.CONST: "const", btf.VOLATILE: "volatile", btf.RESTRICT: "restrict"}
+_TAGGED = {btf.STRUCT: "struct", btf.UNION: "union", btf.ENUM: "enum", btf.ENUM64: "enum"}
 _BITS = (8, 16, 32, 64)
 _SIGNED = 1 << 24  # BTF_INT_SIGNED
 
@@ -138,13 +120,13 @@ _MOST_NAMESAKES = 8
 class _Reader:
     """Reads one prototype in at most ``_MOST_STEPS`` steps."""
 
-    def __init__(self, types: Types) -> None:
+    def __init__(self, types: btf.Types) -> None:
         self._types = types
         self._left = _MOST_STEPS
 
     def prototype(self, name: str, number: int) -> Prototype:
         record = self._record(number)
-        if record.kind != FUNC_PROTO:
+        if record.kind != btf.FUNC_PROTO:
             raise damaged(f"the function {name} leads to a type of kind {record.kind}, which is no prototype")
         params: list[Param] = []
         in_registers = True
@@ -152,7 +134,9 @@ class _Reader:
             plain = self._plain(of)
             type_ = self._type(of, plain) if of else Type("...", None)
             if type_.fetch is None:  # a struct or union by value may take one register, too
-                in_registers &= plain is not None and plain.kind in (STRUCT, UNION) and 0 < plain.value <= 8
+                in_registers &= (
+                    plain is not None and plain.kind in (btf.STRUCT, btf.UNION) and 0 < plain.value <= 8
+                )
             params.append(Param(param, type_, count if in_registers else None))
         return Prototype(name, tuple(params), self._type(record.value, self._plain(record.value)))
 
@@ -161,37 +145,37 @@ class _Reader:
         if self._left < 0:
             raise damaged("a prototype leads to too many types")
 
-    def _record(self, number: int) -> Record:
+    def _record(self, number: int) -> btf.Record:
         self._step()
         return self._types.record(number)
 
-    def _params(self, proto: Record) -> Iterator[tuple[str, int]]:
+    def _params(self, proto: btf.Record) -> Iterator[tuple[str, int]]:
         """Yield the name and the type of each parameter. Type 0 is ``...``."""
         for at in range(proto.at, proto.at + 2 * proto.vlen, 2):
             self._step()
             name, number = proto.words[at : at + 2]
             yield self._types.text(name), number
 
-    def _plain(self, number: int) -> Record | None:
+    def _plain(self, number: int) -> btf.Record | None:
         """Return a type without qualifiers, type tags and typedefs; None for void."""
         for _ in range(_LONGEST_CHAIN):
             if not number:
                 return None
             record = self._record(number)
-            if record.kind not in (*_QUALIFIERS, TYPEDEF, TYPE_TAG):
+            if record.kind not in (*_QUALIFIERS, btf.TYPEDEF, btf.TYPE_TAG):
                 return record
             number = record.value
         raise damaged("a type leads to itself")
 
-    def _type(self, number: int, plain: Record | None) -> Type:
+    def _type(self, number: int, plain: btf.Record | None) -> Type:
         name = self._spelled(number)
         bits, signed = 0, False
-        if plain and plain.kind == PTR:
+        if plain and plain.kind == btf.PTR:
             return Type(name, "x64", pointer=True)
-        if plain and plain.kind == INT:
+        if plain and plain.kind == btf.INT:
             details = plain.words[plain.at]
             bits, signed = details & 0xFF, bool(details & _SIGNED)
-        elif plain and plain.kind in (ENUM, ENUM64):
+        elif plain and plain.kind in (btf.ENUM, btf.ENUM64):
             bits, signed = 8 * plain.value, plain.flag
         if bits not in _BITS:
             return Type(name, None)
@@ -208,27 +192,27 @@ class _Reader:
             kind, number = record.kind, record.value
             if kind in _QUALIFIERS:
                 qualifiers.append(_QUALIFIERS[kind])
-            elif kind == PTR:
+            elif kind == btf.PTR:
                 inner = "*" + _joined(*qualifiers, inner)
                 qualifiers.clear()
-            elif kind == ARRAY:
+            elif kind == btf.ARRAY:
                 number, _, count = record.words[record.at : record.at + 3]
                 inner = f"{_grouped(inner)}[{count}]"
-            elif kind == FUNC_PROTO:
+            elif kind == btf.FUNC_PROTO:
                 types = [number for _, number in self._params(record)]
                 params = [self._spelled(number, left - 1) if number else "..." for number in types]
                 inner = f"{_grouped(inner)}({', '.join(params) or 'void'})"
-            elif kind != TYPE_TAG:
+            elif kind != btf.TYPE_TAG:
                 return _joined(*qualifiers, self._name(record), inner)
         raise damaged("a type leads to itself")
 
-    def _name(self, record: Record) -> str:
+    def _name(self, record: btf.Record) -> str:
         name = self._types.text(record.name)
         if record.kind in _TAGGED:
             return f"{_TAGGED[record.kind]} {name or '{...}'}"
-        if record.kind == FWD:
+        if record.kind == btf.FWD:
             return f"{'union' if record.flag else 'struct'} {name}"
-        if record.kind not in (INT, FLOAT, TYPEDEF):
+        if record.kind not in (btf.INT, btf.FLOAT, btf.TYPEDEF):
             raise damaged(f"a prototype leads to a type of kind {record.kind}")
         return _SPELLINGS.get(name, name)
 

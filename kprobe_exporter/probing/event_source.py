@@ -37,26 +37,23 @@ TRAMPOLINES = (b"arch_rethook_trampoline", b"__kretprobe_trampoline", b"kretprob
 
 
 class KernelNames:
-    """The names of threads and functions, for the parser of pages. The reader's thread owns it."""
+    """The names of threads and functions, for the parser of pages. The reader's thread owns it.
+
+    ``function`` returns the function at an address, ``symbol`` the address as the kernel prints it; None if
+    it is unknown or if this process may not see addresses.
+    """
 
     def __init__(self, threads: Threads, symbols: Symbols) -> None:
-        self._symbols = symbols
-        self._visible = symbols.visible()
+        visible = symbols.visible()
+        self.function: Callable[[int], bytes | None] = symbols.name if visible else lambda _: None
+        self.symbol: Callable[[int], bytes | None] = symbols.text if visible else lambda _: None
         self.tgid = threads.tgid
         self.comm = threads.comm
-
-    def function(self, address: int) -> bytes | None:
-        """Return the function at the address, None if unknown or if this process may not see addresses."""
-        return self._symbols.name(address) if self._visible else None
 
     def caller(self, address: int) -> bytes | None:
         """Return the function at a return address, None if that is the trampoline of another return probe."""
         name = self.function(address)
         return None if name in TRAMPOLINES else name
-
-    def symbol(self, address: int) -> bytes | None:
-        """Return the address as the kernel prints it, None if this process may not see addresses."""
-        return self._symbols.text(address) if self._visible else None
 
 
 class EventSource(NamedTuple):
@@ -69,10 +66,7 @@ class EventSource(NamedTuple):
 def set_up(
     instance: Instance, settings: Settings, symbols: Symbols, *, stacks_wanted: bool
 ) -> tuple[EventSource, int]:
-    """Set up the instance before any recording; return how to read it, and its buffer's KiB per CPU.
-
-    Raises TracefsError.
-    """
+    """Set up the instance before any recording. Return how to read it, and its buffer's KiB per CPU."""
     cpus = max(1, len(instance.files.names(f"{instance.path}/per_cpu")))
     buffer_kib = max(4, min(settings.buffer_size, settings.buffer_total // cpus) // 1024)
     instance.set_up(buffer_kib, record_tgid=False)
@@ -152,12 +146,7 @@ class BufferReader:
         self.pipe = self._pages = BinaryPipe(instance.open_raw(), empty_parser, deliver, budget, page)
 
     def prepare(
-        self,
-        symbols: Symbols,
-        layouts: Mapping[Layout, str],
-        recipes: Mapping[int, Recipe],
-        *,
-        tgid: bool,
+        self, symbols: Symbols, layouts: Mapping[Layout, str], recipes: Mapping[int, Recipe], *, tgid: bool
     ) -> Callable[[], None]:
         """Make the parser of these layouts. The function that is returned puts it in place of the old one.
 

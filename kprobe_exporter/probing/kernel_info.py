@@ -79,12 +79,8 @@ def _at(attach: Attach, target: Target) -> Attach:
         return replace(attach, target=target)
     enter, leave = target.halves
     [begin] = attach.begins
-    return replace(
-        attach,
-        target=target,
-        begins=(replace(begin, target=enter),),
-        end=replace(attach.end, target=leave),
-    )
+    begins, end = (replace(begin, target=enter),), replace(attach.end, target=leave)
+    return replace(attach, target=target, begins=begins, end=end)
 
 
 def _place(resolver: Resolver, most: int, target: Target) -> tuple[Target, str]:

@@ -158,14 +158,8 @@ def parse_symbols(lines: Iterable[bytes]) -> Iterator[Row]:
 def parse_functions(text: bytes) -> list[Row]:
     """Parse tracefs' list of functions; sorted by the addresses at which they start."""
     rows = parse_symbols(match[0] for match in re.finditer(rb"[^\n]+", text))
-    return sorted(
-        (
-            (address & ~SITE, name, module)
-            for address, name, module in rows
-            if not name.startswith(OVERRIDDEN)
-        ),
-        key=lambda row: row[0],
-    )
+    kept = ((at & ~SITE, name, module) for at, name, module in rows if not name.startswith(OVERRIDDEN))
+    return sorted(kept, key=lambda row: row[0])
 
 
 def parse_order(lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -199,9 +193,8 @@ def _followed(listed: list[bytes], order: Iterable[bytes]) -> set[int]:
     followed: set[int] = set()
     last, between = -1, True
     for name in order:
-        here = next(
-            (at for at in range(last + 1, min(last + 1 + WINDOW, len(listed))) if listed[at] == name), None
-        )
+        near = range(last + 1, min(last + 1 + WINDOW, len(listed)))
+        here = next((at for at in near if listed[at] == name), None)
         if here is None:
             between = True
             continue

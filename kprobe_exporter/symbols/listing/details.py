@@ -34,7 +34,8 @@ class Details:
             if place.kind in FUNCTIONS:
                 functions[place.module][place.symbol] = place
             else:
-                found[place] = [line for event in _events(place) for line in self._fields(event)]
+                events = place.halves if place.kind is Kind.SYSCALL else (place,)
+                found[place] = [line for one in events for line in self._fields(f"{one.system}/{one.event}")]
         if not functions:
             return found, []
         if not (self._types / "vmlinux").exists():
@@ -78,12 +79,3 @@ def _named(kind: str, name: str) -> str:
     at = found.end() if found else (kind + "[").index("[")
     blank = "" if kind[:at].endswith("*") else " "
     return f"{kind[:at]}{blank}{name}{kind[at:]}"
-
-
-def _events(place: Target) -> list[str]:
-    """Return the tracepoints of a place: a system call has two."""
-    if place.kind is Kind.TRACEPOINT:
-        return [f"{place.system}/{place.event}"]
-    if place.kind is Kind.SYSCALL:
-        return [f"syscalls/sys_{way}_{place.symbol}" for way in ("enter", "exit")]
-    return []
