@@ -133,10 +133,8 @@ class _Reader:
         for count, (param, of) in enumerate(self._params(record), 1):
             plain = self._plain(of)
             type_ = self._type(of, plain) if of else Type("...", None)
-            if type_.fetch is None:  # a struct or union by value may take one register, too
-                in_registers &= (
-                    plain is not None and plain.kind in (btf.STRUCT, btf.UNION) and 0 < plain.value <= 8
-                )
+            in_one = plain and plain.kind in (btf.STRUCT, btf.UNION) and 0 < plain.value <= 8
+            in_registers &= type_.fetch is not None or bool(in_one)
             params.append(Param(param, type_, count if in_registers else None))
         return Prototype(name, tuple(params), self._type(record.value, self._plain(record.value)))
 

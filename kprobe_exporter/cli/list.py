@@ -11,9 +11,8 @@ from kprobe_exporter.errors import TracefsError, UsageError, one_line
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.service import logs
 from kprobe_exporter.symbols.listing.details import Details
-from kprobe_exporter.symbols.listing.files import file_places
 from kprobe_exporter.symbols.listing.kernel import KernelPlaces
-from kprobe_exporter.symbols.listing.query import Query, parse_query
+from kprobe_exporter.symbols.listing.query import Query, file_places, parse_query
 from kprobe_exporter.tracefs.mount import mounted
 
 

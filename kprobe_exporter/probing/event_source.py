@@ -66,7 +66,7 @@ class EventSource(NamedTuple):
 def set_up(
     instance: Instance, settings: Settings, symbols: Symbols, *, stacks_wanted: bool
 ) -> tuple[EventSource, int]:
-    """Set up the instance before any recording. Return how to read it, and its buffer's KiB per CPU."""
+    """Set up the instance; return how to read it, and its buffer's KiB per CPU. Raises TracefsError."""
     cpus = max(1, len(instance.files.names(f"{instance.path}/per_cpu")))
     buffer_kib = max(4, min(settings.buffer_size, settings.buffer_total // cpus) // 1024)
     instance.set_up(buffer_kib, record_tgid=False)

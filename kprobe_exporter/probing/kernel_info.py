@@ -3,6 +3,7 @@
 import logging
 import platform
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -59,15 +60,14 @@ def expanded(probes: Iterable[Probe], resolver: Resolver, most: int) -> list[Pro
 
 def _expanded(probe: Probe, resolver: Resolver, most: int, taken: set[str]) -> Iterator[Probe]:
     first = probe.attach[0]
-    if not first.target.is_pattern or not probe.enabled:
+    targets: list[Target] = []
+    if first.target.is_pattern and probe.enabled:
+        try:
+            targets = resolver.matching(first.target, most)
+        except ProbeRefused as error:
+            log.debug("%s: %s", probe.name, error)
+    if not targets:
         yield probe
-        return
-    try:
-        targets = resolver.matching(first.target, most)
-    except ProbeRefused as error:
-        log.debug("%s: %s", probe.name, error)
-        yield probe
-        return
     for target in targets:
         name = probe_name(probe.name, target.event or target.symbol, taken)
         yield replace(probe, name=name, attach=(_at(first, target),))
@@ -111,7 +111,5 @@ def _prototypes(
 
 def _placed(probes: Iterable[Probe], place: Callable[[Target], tuple[Target, str]]) -> Iterator[Attach]:
     for one in (one for probe in probes for attach in probe.attach for one in attach.single):
-        try:
+        with suppress(ProbeRefused):
             yield replace(one, target=place(one.target)[0])
-        except ProbeRefused:
-            continue
