@@ -16,7 +16,7 @@ from kprobe_exporter.model.values import Loss
 from kprobe_exporter.tracefs.definitions import delete
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed
-from kprobe_exporter.tracefs.profile import PROFILES
+from kprobe_exporter.tracefs.profile import PROFILED, profile_counts
 
 log = logging.getLogger(__name__)
 
@@ -60,9 +60,9 @@ def _firings(instance: Instance, parts: Sequence[Installed]) -> int:
     """Return the hits of all events that would be in the buffer, both halves of calls and pairs."""
     recorded = [part for part in parts if part.profiled and part.records and part.spec.kernel_filter is None]
     total = 0
-    for file, read in PROFILES.items():
+    for file in PROFILED:
         events = {part.event for part in recorded if part.spec.file == file}
         with suppress(OSError):
-            counts = read(instance.files, instance.group) if events else {}
+            counts = profile_counts(instance.files, instance.group, file) if events else {}
             total += sum(count.hits for event, count in counts.items() if event in events)
     return total

@@ -11,7 +11,7 @@ from kprobe_exporter.model.values import KernelCounts
 from kprobe_exporter.tracefs.hist_tables import parse_hist
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed
-from kprobe_exporter.tracefs.profile import PROFILES, Counts, buffer_stats
+from kprobe_exporter.tracefs.profile import PROFILED, Counts, buffer_stats, profile_counts
 from kprobe_exporter.util.trouble import Trouble
 
 log = logging.getLogger(__name__)
@@ -24,9 +24,9 @@ def read_counts(instance: Instance, probes: Sequence[Installed]) -> KernelCounts
     hits: dict[str, int | None] = {}
     misses: dict[str, int | None] = {}
     counts: dict[str, Counts] = {}
-    for file, read in PROFILES.items():
+    for file in PROFILED:
         if any(probe.spec.file == file for probe in probes):
-            counts |= read(instance.files, instance.group)
+            counts |= profile_counts(instance.files, instance.group, file)
     for probe in probes:
         if not probe.profiled:
             continue

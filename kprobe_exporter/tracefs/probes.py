@@ -11,7 +11,7 @@ from kprobe_exporter.model.values import Layout, ProbeSpec
 from kprobe_exporter.tracefs.definitions import delete, list_definitions
 from kprobe_exporter.tracefs.hist_tables import HistTables, HitCounter
 from kprobe_exporter.tracefs.instance import Instance
-from kprobe_exporter.tracefs.profile import PROFILES, Counts
+from kprobe_exporter.tracefs.profile import PROFILED, Counts, profile_counts
 from kprobe_exporter.tracefs.refusal import IN_FILE, MEANING, REPLACED, refused, why
 from kprobe_exporter.util.regular_file import NotRegularError
 
@@ -60,7 +60,7 @@ class Installed:
     @property
     def profiled(self) -> bool:
         """Whether kprobe_profile or uprobe_profile counts its hits."""
-        return self.spec.file in PROFILES
+        return self.spec.file in PROFILED
 
     @property
     def counted_by_kernel(self) -> bool:
@@ -273,8 +273,8 @@ def _take_up(instance: Instance, spec: ProbeSpec) -> Installed | None:
         return None
     count: Counts | None = Counts(0, 0)
     try:
-        if spec.file in PROFILES:
-            count = PROFILES[spec.file](instance.files, instance.group).get(event)
+        if spec.file in PROFILED:
+            count = profile_counts(instance.files, instance.group, spec.file).get(event)
         instance.write(f"{directory}/filter", "0")  # this may have failed when it was retired
     except OSError:
         count = None

@@ -2,7 +2,6 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from kprobe_exporter.tracefs.definitions import parse_definitions
@@ -37,30 +36,23 @@ def parse_uprobe_profile(text: str) -> list[tuple[str, str, int]]:
     return [(path, name, int(hits)) for path, name, hits in UPROBE_LINE.findall(text)]
 
 
-def kprobe_counts(files: Tracefs, group: str) -> dict[str, Counts]:
-    """Return hits and misses of our group's kprobe events, by event name. Raises OSError.
+PROFILED = ("kprobe_events", "uprobe_events")
+"""The files in which probes are defined that the kernel counts in a profile."""
+
+
+def profile_counts(files: Tracefs, group: str, definitions: str) -> dict[str, Counts]:
+    """Return hits and misses of our group's events of one of PROFILED, by event name. Raises OSError.
 
     The profile prints no group. If another program defines an event of the same name later, the lines are
-    told apart by position: profile and kprobe_events list the same events in the same order. If they
+    told apart by position: profile and definitions list the same events in the same order. If they
     differ, because an event was added or deleted between the two reads, events of that name are left out
     of this result: a wrong count would never be corrected.
     """
-    return _ours(files, group, "kprobe_events", parse_profile(_text(files, "kprobe_profile")))
-
-
-def uprobe_counts(files: Tracefs, group: str) -> dict[str, Counts]:
-    """Return hits of our group's uprobe events by event name, told apart in the same way. Raises OSError."""
-    lines = parse_uprobe_profile(_text(files, "uprobe_profile"))
-    return _ours(files, group, "uprobe_events", [(name, Counts(hits, None)) for _, name, hits in lines])
-
-
-PROFILES = {"kprobe_events": kprobe_counts, "uprobe_events": uprobe_counts}
-"""Maps the file in which probes are defined to the function that reads the kernel's counts of them."""
-
-
-def _ours(
-    files: Tracefs, group: str, definitions: str, profile: Iterable[tuple[str, Counts]]
-) -> dict[str, Counts]:
+    if definitions == "uprobe_events":
+        uprobes = parse_uprobe_profile(_text(files, "uprobe_profile"))
+        profile = [(name, Counts(hits, None)) for _, name, hits in uprobes]
+    else:
+        profile = parse_profile(_text(files, "kprobe_profile"))
     lines: defaultdict[str, list[Counts]] = defaultdict(list)
     for name, counts in profile:
         lines[name].append(counts)

@@ -146,7 +146,7 @@ def file_places(query: Query) -> list[Target]:
     kind = query.kind or Kind.UPROBE
     path = os.path.abspath(query.owner)  # noqa: PTH100 - resolve() would follow a library's link
     parse_target(f"{kind}:{path}:main")
-    names = [*functions(path)]
+    names = functions(path)
     if query.is_exact:
         found = [query.name]
         _require_locatable(kind, path, query.name)
