@@ -2,7 +2,8 @@
 
 import os
 import platform
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
@@ -16,8 +17,6 @@ from kprobe_exporter.symbols.resolve import begin_alike, matcher
 
 KINDS = frozenset(kind for kind in Kind if kind is not Kind.PAIR)
 """The kinds of a query. A pair is written as a mapping and has no name of its own."""
-
-EXPORTED = b"alias symbol:"
 
 LIKELY = 0.8  # Similarity, from 0 to 1, at which one name counts as a misspelling of another
 
@@ -112,13 +111,12 @@ def exporting_module(root: Path, symbol: str) -> str | None:
     The lines of modules.symbols (depmod(8)) are ``alias symbol:NAME MODULE``, for exported symbols only.
     """
     path = root / "lib/modules" / platform.release() / "modules.symbols"
-    wanted = EXPORTED + symbol.encode() + b" "
-    try:
-        with path.open("rb") as lines:
-            found = next((line for line in lines if line.startswith(wanted)), None)
-    except OSError:
-        return None
-    return None if found is None else text(found.split()[-1]).replace("-", "_")
+    wanted = b"alias symbol:" + symbol.encode() + b" "
+    with suppress(OSError), path.open("rb") as lines:
+        for line in lines:
+            if line.startswith(wanted):
+                return text(line.split()[-1]).replace("-", "_")
+    return None
 
 
 def _systems(events: Iterable[str]) -> set[str]:
@@ -152,7 +150,7 @@ def file_places(query: Query) -> list[Target]:
         _require_locatable(kind, path, query.name)
     else:
         matches = query.matcher()
-        found = [*_fit(path, (name for name in names if matches(path, name)))]
+        found = [name for name in names if matches(path, name) and _fits(path, name)]
     if not found:
         near = begin_alike(query.name, sorted(names))
         raise refusal(f"'{query.name}' matches none of the {len(names)} functions of {path}{near}")
@@ -161,14 +159,12 @@ def file_places(query: Query) -> list[Target]:
     return [Target(kind, path=path, symbol=name) for name in sorted(found)]
 
 
-def _fit(path: str, names: Iterator[str]) -> Iterator[str]:
-    """Yield the names that an attach string can hold."""
-    for name in names:
-        try:
-            parse_target(f"{Kind.UPROBE}:{path}:{name}")
-        except GrammarError:
-            continue
-        yield name
+def _fits(path: str, name: str) -> bool:
+    """Whether an attach string can hold the name."""
+    with suppress(GrammarError):
+        parse_target(f"{Kind.UPROBE}:{path}:{name}")
+        return True
+    return False
 
 
 def _require_locatable(kind: Kind, path: str, name: str) -> None:
