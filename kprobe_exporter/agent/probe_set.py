@@ -21,7 +21,7 @@ from kprobe_exporter.tracefs.definitions import delete
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.poller import Poller, counted_by_trigger, read_counts
 from kprobe_exporter.tracefs.probes import Installed
-from kprobe_exporter.tracefs.profile import PROFILES
+from kprobe_exporter.tracefs.profile import PROFILED, profile_counts
 
 log = logging.getLogger(__name__)
 
@@ -208,7 +208,7 @@ def prune(
     """Delete the oldest retired definitions if there are too many; return None if there are not.
 
     The same configuration uses its retired definitions again, so they accumulate only if definitions are
-    always new. Deleting one wipes the unread ring buffer (see tracefs/retired.py) and takes the kernel some
+    always new. Deleting one wipes the unread ring buffer (see ``Installed.remove``) and takes the kernel some
     50 ms. So recording is off meanwhile, and the buffer is empty. Firings in that time are hits without
     events. They count as lost, with the reason ``wiped``, if the kernel's profiles count the probe and it has
     no filter.
@@ -223,9 +223,9 @@ def prune(
     try:
         read_out()
         before = _firings(instance, parts)
-        for event in instance.retired.surplus(KEPT):
+        for event in list(instance.retired)[:-KEPT]:
             if (reason := delete(instance.files, instance.group, event)) is None:
-                instance.retired.forget(event)
+                del instance.retired[event]
             else:  # the next pruning tries again
                 log.debug("%s/%s could not be deleted: %s", instance.group, event, reason)
         read_out()  # the wipe reset the buffer's own counts
@@ -239,9 +239,9 @@ def _firings(instance: Instance, parts: Sequence[Installed]) -> int:
     """Return the hits of all events that would be in the buffer, both halves of calls and pairs."""
     recorded = [part for part in parts if part.profiled and part.records and part.spec.kernel_filter is None]
     total = 0
-    for file, read in PROFILES.items():
+    for file in PROFILED:
         events = {part.event for part in recorded if part.spec.file == file}
         with suppress(OSError):
-            counts = read(instance.files, instance.group) if events else {}
+            counts = profile_counts(instance.files, instance.group, file) if events else {}
             total += sum(count.hits for event, count in counts.items() if event in events)
     return total

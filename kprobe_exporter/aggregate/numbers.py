@@ -56,7 +56,7 @@ class ProbeNumbers:
 
     ``hits`` and ``misses`` are the kernel's; ``kernel_hits`` and ``kernel_misses`` say whether it counts
     them. ``counted_here``: the agent counts its events as hits. ``early`` are events that were recorded while
-    the kernel did not count hits yet, or no longer (see `tracefs.hist.HitCounter`). ``hits_before`` and
+    the kernel did not count hits yet, or no longer (see `hist_tables.HitCounter`). ``hits_before`` and
     ``events_before`` are those of layouts that are detached by now. ``lost`` are losses by reason, where the
     probe is known.
     """

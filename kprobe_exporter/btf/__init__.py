@@ -4,15 +4,3 @@ Takes the files of /sys/kernel/btf. Gives the prototypes of functions, and how t
 arguments and return values.
 May import errors and model.
 """
-
-from kprobe_exporter.btf.prototypes import (
-    Btf,
-    Param,
-    Prototype,
-    Type,
-    parameter,
-    read_prototypes,
-    return_type_of,
-)
-
-__all__ = ["Btf", "Param", "Prototype", "Type", "parameter", "read_prototypes", "return_type_of"]

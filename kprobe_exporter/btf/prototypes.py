@@ -2,42 +2,19 @@
 
 import re
 from collections.abc import Callable, Collection, Iterator
-from typing import NamedTuple
+from contextlib import suppress
+from typing import NamedTuple, TypeAlias
 
-from kprobe_exporter.btf.types import (
-    ARRAY,
-    CONST,
-    ENUM,
-    ENUM64,
-    FLOAT,
-    FUNC_PROTO,
-    FWD,
-    INT,
-    PTR,
-    RESTRICT,
-    STRUCT,
-    TYPE_TAG,
-    TYPEDEF,
-    UNION,
-    VOLATILE,
-    Record,
-    Types,
-    damaged,
-)
+from kprobe_exporter.btf import types as btf
+from kprobe_exporter.btf.types import damaged
 from kprobe_exporter.model.values import ReturnType
 
+Type: TypeAlias = ReturnType
+"""A C type. ``name`` is its spelling: ``struct file *``, ``size_t``, ``int (*)(void *)``.
 
-class Type(NamedTuple):
-    """A C type. ``name`` is its spelling: ``struct file *``, ``size_t``, ``int (*)(void *)``.
-
-    ``fetch`` is the kernel's fetch type for it, ``x64`` for a ``pointer``. It is None for void and for types
-    that are not passed as a number in one register: a struct by value, ``__int128``, a float.
-    """
-
-    name: str
-    fetch: str | None
-    signed: bool = False
-    pointer: bool = False
+``fetch`` is None for void and for types that are not passed as a number in one register: a struct by value,
+``__int128``, a float. BTF tells the width, so it is never a guess (``wide``).
+"""
 
 
 class Param(NamedTuple):
@@ -60,12 +37,6 @@ class Prototype(NamedTuple):
     returns: Type
 
 
-def return_type_of(prototype: Prototype) -> ReturnType:
-    """Return how the return register is read. BTF tells the width, so it is never a guess."""
-    returns = prototype.returns
-    return ReturnType(returns.name, returns.fetch, signed=returns.signed, pointer=returns.pointer)
-
-
 def parameter(prototype: Prototype, name: str) -> tuple[int, Type] | None:
     """Return the N of a parameter's ``$argN``, and its type.
 
@@ -85,7 +56,7 @@ def read_prototypes(data: bytes, names: Collection[str], base: bytes | None = No
     data that is damaged, of another byte order, or of an unknown form.
     """
     symbols = {name for name in names if _SYMBOL.fullmatch(name)}
-    types = Types(data, symbols, Types(base) if base is not None else None)
+    types = btf.Types(data, symbols, btf.Types(base) if base is not None else None)
     found = {}
     for name, numbers in types.functions.items():
         if len(numbers) > _MOST_NAMESAKES:
@@ -113,25 +84,19 @@ class Btf:
         GrammarError, see ``read_prototypes``.
         """
         new = {name for name in names if (module, name) not in self._known}
-        if new and (files := self._files(module)):
-            found = read_prototypes(files[0], new, *files[1:])
-            self._known |= {(module, name): found.get(name) for name in new}
+        if new:
+            with suppress(OSError):
+                data, *base = [self._read(name) for name in (module, _KERNEL) if name]
+                found = read_prototypes(data, new, *base)
+                self._known |= {(module, name): found.get(name) for name in new}
         answers = {name: self._known.get((module, name)) for name in names}
         return {name: prototype for name, prototype in answers.items() if prototype}
 
-    def _files(self, module: str) -> list[bytes]:
-        try:
-            return [self._read(name) for name in (module, _KERNEL) if name]
-        except OSError:
-            return []
-
 
 _KERNEL = "vmlinux"
-
 _SYMBOL = re.compile(r"[\w.$]+", re.ASCII)
-
-_QUALIFIERS = {CONST: "const", VOLATILE: "volatile", RESTRICT: "restrict"}
-_TAGGED = {STRUCT: "struct", UNION: "union", ENUM: "enum", ENUM64: "enum"}
+_QUALIFIERS = {btf.CONST: "const", btf.VOLATILE: "volatile", btf.RESTRICT: "restrict"}
+_TAGGED = {btf.STRUCT: "struct", btf.UNION: "union", btf.ENUM: "enum", btf.ENUM64: "enum"}
 _BITS = (8, 16, 32, 64)
 _SIGNED = 1 << 24  # BTF_INT_SIGNED
 
@@ -155,20 +120,21 @@ _MOST_NAMESAKES = 8
 class _Reader:
     """Reads one prototype in at most ``_MOST_STEPS`` steps."""
 
-    def __init__(self, types: Types) -> None:
+    def __init__(self, types: btf.Types) -> None:
         self._types = types
         self._left = _MOST_STEPS
 
     def prototype(self, name: str, number: int) -> Prototype:
         record = self._record(number)
-        if record.kind != FUNC_PROTO:
+        if record.kind != btf.FUNC_PROTO:
             raise damaged(f"the function {name} leads to a type of kind {record.kind}, which is no prototype")
         params: list[Param] = []
         in_registers = True
         for count, (param, of) in enumerate(self._params(record), 1):
             plain = self._plain(of)
             type_ = self._type(of, plain) if of else Type("...", None)
-            in_registers &= type_.fetch is not None or _is_small_struct(plain)
+            in_one = plain and plain.kind in (btf.STRUCT, btf.UNION) and 0 < plain.value <= 8
+            in_registers &= type_.fetch is not None or bool(in_one)
             params.append(Param(param, type_, count if in_registers else None))
         return Prototype(name, tuple(params), self._type(record.value, self._plain(record.value)))
 
@@ -177,37 +143,37 @@ class _Reader:
         if self._left < 0:
             raise damaged("a prototype leads to too many types")
 
-    def _record(self, number: int) -> Record:
+    def _record(self, number: int) -> btf.Record:
         self._step()
         return self._types.record(number)
 
-    def _params(self, proto: Record) -> Iterator[tuple[str, int]]:
+    def _params(self, proto: btf.Record) -> Iterator[tuple[str, int]]:
         """Yield the name and the type of each parameter. Type 0 is ``...``."""
         for at in range(proto.at, proto.at + 2 * proto.vlen, 2):
             self._step()
             name, number = proto.words[at : at + 2]
             yield self._types.text(name), number
 
-    def _plain(self, number: int) -> Record | None:
+    def _plain(self, number: int) -> btf.Record | None:
         """Return a type without qualifiers, type tags and typedefs; None for void."""
         for _ in range(_LONGEST_CHAIN):
             if not number:
                 return None
             record = self._record(number)
-            if record.kind not in (*_QUALIFIERS, TYPEDEF, TYPE_TAG):
+            if record.kind not in (*_QUALIFIERS, btf.TYPEDEF, btf.TYPE_TAG):
                 return record
             number = record.value
         raise damaged("a type leads to itself")
 
-    def _type(self, number: int, plain: Record | None) -> Type:
+    def _type(self, number: int, plain: btf.Record | None) -> Type:
         name = self._spelled(number)
         bits, signed = 0, False
-        if plain and plain.kind == PTR:
+        if plain and plain.kind == btf.PTR:
             return Type(name, "x64", pointer=True)
-        if plain and plain.kind == INT:
+        if plain and plain.kind == btf.INT:
             details = plain.words[plain.at]
             bits, signed = details & 0xFF, bool(details & _SIGNED)
-        elif plain and plain.kind in (ENUM, ENUM64):
+        elif plain and plain.kind in (btf.ENUM, btf.ENUM64):
             bits, signed = 8 * plain.value, plain.flag
         if bits not in _BITS:
             return Type(name, None)
@@ -224,34 +190,29 @@ class _Reader:
             kind, number = record.kind, record.value
             if kind in _QUALIFIERS:
                 qualifiers.append(_QUALIFIERS[kind])
-            elif kind == PTR:
+            elif kind == btf.PTR:
                 inner = "*" + _joined(*qualifiers, inner)
                 qualifiers.clear()
-            elif kind == ARRAY:
+            elif kind == btf.ARRAY:
                 number, _, count = record.words[record.at : record.at + 3]
                 inner = f"{_grouped(inner)}[{count}]"
-            elif kind == FUNC_PROTO:
+            elif kind == btf.FUNC_PROTO:
                 types = [number for _, number in self._params(record)]
                 params = [self._spelled(number, left - 1) if number else "..." for number in types]
                 inner = f"{_grouped(inner)}({', '.join(params) or 'void'})"
-            elif kind != TYPE_TAG:
+            elif kind != btf.TYPE_TAG:
                 return _joined(*qualifiers, self._name(record), inner)
         raise damaged("a type leads to itself")
 
-    def _name(self, record: Record) -> str:
+    def _name(self, record: btf.Record) -> str:
         name = self._types.text(record.name)
         if record.kind in _TAGGED:
             return f"{_TAGGED[record.kind]} {name or '{...}'}"
-        if record.kind == FWD:
+        if record.kind == btf.FWD:
             return f"{'union' if record.flag else 'struct'} {name}"
-        if record.kind not in (INT, FLOAT, TYPEDEF):
+        if record.kind not in (btf.INT, btf.FLOAT, btf.TYPEDEF):
             raise damaged(f"a prototype leads to a type of kind {record.kind}")
         return _SPELLINGS.get(name, name)
-
-
-def _is_small_struct(plain: Record | None) -> bool:
-    """Whether it is a struct or union by value that takes one register."""
-    return plain is not None and plain.kind in (STRUCT, UNION) and 0 < plain.value <= 8
 
 
 def _joined(*words: str) -> str:

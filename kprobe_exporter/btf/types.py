@@ -36,8 +36,7 @@ def damaged(what: str) -> GrammarError:
     return GrammarError(f"the kernel's BTF cannot be read: {what}")
 
 
-MANY = 64
-"""The number of names from which on they are not searched for one by one."""
+MANY = 64  # The number of names from which on they are not searched for one by one
 
 
 class Record(NamedTuple):
@@ -200,11 +199,9 @@ def _lengths_told(data: bytes, header: int) -> dict[int, tuple[int, int]]:
     if header < calcsize(_HEADER) + 8:
         return {}
     span = _span(data, header, *unpack_from("=II", data, calcsize(_HEADER)))
-    lengths = {
-        kind: unpack_from("=BB", data, at) for kind, at in enumerate(span[: 4 * 0x80 : 4][: len(span) // 4])
-    }
-    return {
-        kind: (once // 4, each // 4)
-        for kind, (once, each) in lengths.items()
-        if kind and not (once % 4 or each % 4)
-    }
+    lengths = {}
+    for kind, at in enumerate(span[: 4 * 0x80 : 4][: len(span) // 4]):
+        once, each = unpack_from("=BB", data, at)
+        if kind and not (once % 4 or each % 4):
+            lengths[kind] = once // 4, each // 4
+    return lengths

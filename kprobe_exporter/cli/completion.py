@@ -84,7 +84,7 @@ def complete_commands(commands: Mapping[str, str], incomplete: str) -> list[Comp
 
 def complete_places(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """Complete functions and tracepoints as ``list`` shows them; a user who may not read them gets none."""
-    from kprobe_exporter.symbols.listing import KernelPlaces  # noqa: PLC0415 - not needed for anything else
+    from kprobe_exporter.symbols.listing.kernel import KernelPlaces  # noqa: PLC0415 - needed only here
     from kprobe_exporter.tracefs.mount import find  # noqa: PLC0415
 
     with suppress(OSError, KprobeExporterError):

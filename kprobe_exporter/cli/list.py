@@ -8,13 +8,15 @@ import click
 from kprobe_exporter.cli.completion import complete_places
 from kprobe_exporter.cli.options import tracefs_option
 from kprobe_exporter.errors import TracefsError, UsageError, one_line
-from kprobe_exporter.grammar.target import Kind
+from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.service import logs
-from kprobe_exporter.symbols.listing import Details, KernelPlaces, Place, Query, file_places, parse_query
+from kprobe_exporter.symbols.listing.details import Details
+from kprobe_exporter.symbols.listing.kernel import KernelPlaces
+from kprobe_exporter.symbols.listing.query import Query, file_places, parse_query
 from kprobe_exporter.tracefs.mount import mounted
 
 
-def _show(places: Sequence[Place], details: Mapping[Place, Sequence[str]], notes: Iterable[str]) -> None:
+def _show(places: Sequence[Target], details: Mapping[Target, Sequence[str]], notes: Iterable[str]) -> None:
     """Print all lines by one write: if the reader has closed the pipe by then, click exits quietly."""
     for note in notes:
         click.echo(f"kprobe-exporter: {one_line(note)}", err=True)

@@ -16,7 +16,8 @@ from kprobe_exporter.plan.sharing import cannot_share
 from kprobe_exporter.probing.event_source import choose
 from kprobe_exporter.probing.kernel_info import expanded, known_kernel
 from kprobe_exporter.symbols.addresses import Symbols
-from kprobe_exporter.symbols.functions import Answer, Functions, Lists
+from kprobe_exporter.symbols.functions import Answer, Functions
+from kprobe_exporter.symbols.lists import Lists
 from kprobe_exporter.symbols.resolve import Resolver, event_names
 from kprobe_exporter.tracefs.files import ReadOnlyTracefs
 from kprobe_exporter.tracefs.instance import Instance

@@ -6,13 +6,22 @@ The ELF parser is imported when the first file is read: it takes 4 MB, and most 
 May import errors, grammar and util.
 """
 
-from collections.abc import Iterator
+from typing import NamedTuple
 
-from kprobe_exporter.elf.code import Code
 from kprobe_exporter.grammar.target import Target
 from kprobe_exporter.util.probed_files import ProbedFiles
 
-__all__ = ["Code", "file_offset", "functions", "locate"]
+
+class Code(NamedTuple):
+    """A place in a file's code: ``offset`` in bytes from the file's start.
+
+    ``machine`` is the processor that the code is for, as elf.h names it, such as EM_X86_64. ``inode`` is the
+    file's device and inode number: its path may name another file by the time at which the offset is used.
+    """
+
+    offset: int
+    machine: str
+    inode: tuple[int, int] | None = None
 
 
 def locate(target: Target, files: ProbedFiles | None = None) -> Code:
@@ -22,15 +31,8 @@ def locate(target: Target, files: ProbedFiles | None = None) -> Code:
     return find.locate(target, files)
 
 
-def file_offset(path: str, symbol: str, offset: int = 0) -> int:
-    """Return the offset of a symbol in its file. Raises GrammarError; see ``find.file_offset``."""
-    from kprobe_exporter.elf import find  # noqa: PLC0415
-
-    return find.file_offset(path, symbol, offset)
-
-
-def functions(path: str) -> Iterator[str]:
-    """Return the names that ``file_offset`` takes. Raises GrammarError; see ``find.functions``."""
+def functions(path: str) -> list[str]:
+    """Return the names that ``locate`` finds. Raises GrammarError; see ``find.functions``."""
     from kprobe_exporter.elf import find  # noqa: PLC0415
 
     return find.functions(path)

@@ -5,10 +5,9 @@ the agent's mount namespace: a container's file is ``/proc/PID/root/usr/bin/x``,
 in the container stay in it.
 """
 
-from collections.abc import Iterator
 from itertools import islice
 
-from kprobe_exporter.elf.code import Code
+from kprobe_exporter.elf import Code
 from kprobe_exporter.elf.reader import ElfFile, opened
 from kprobe_exporter.elf.tables import IFUNC, LOCAL, UNDEFINED, ElfSymbol
 from kprobe_exporter.errors import GrammarError
@@ -16,15 +15,16 @@ from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.grammar.target import Target
 from kprobe_exporter.util.probed_files import ProbedFiles
 
-MOST_NEAR = 20_000
-"""Names that are searched for the nearest one, which takes 4 ms per 1,000."""
-
-MOST_TOLD = 8
-"""Offsets, versions or libraries that one error message lists."""
+MOST_NEAR = 20_000  # Names that are searched for the nearest one, which takes 4 ms per 1,000
+MOST_TOLD = 8  # Offsets, versions or libraries that one error message lists
 
 
 def locate(target: Target, files: ProbedFiles | None = None) -> Code:
-    """Return where a uprobe or a uretprobe has to sit. Raises GrammarError with a sentence.
+    """Return where a uprobe or a uretprobe has to sit: at a symbol, or at an offset from it or in the file.
+
+    ``NAME@VERSION`` is that version of a symbol, a plain name the default version. An exported function
+    comes before a static one. Raises GrammarError with a sentence if there is no code, or if the name is
+    imported, ambiguous, data, or resolved only when the program starts (IFUNC).
 
     A return probe is refused in a Go program: a uretprobe replaces a return address on the stack, and the
     Go runtime, which moves stacks, ends the program when it finds that address.
@@ -37,25 +37,10 @@ def locate(target: Target, files: ProbedFiles | None = None) -> Code:
         return Code(_offset(file, target.symbol, target.offset), file.machine, file.inode)
 
 
-def file_offset(path: str, symbol: str, offset: int = 0) -> int:
-    """Return the offset of ``symbol`` in the file plus ``offset``; without a symbol, ``offset`` itself.
-
-    ``NAME@VERSION`` is that version of a symbol, a plain name the default version. An exported function
-    comes before a static one. Raises GrammarError with a sentence if there is no code, or if the name is
-    imported, ambiguous, data, or resolved only when the program starts (IFUNC).
-    """
+def functions(path: str) -> list[str]:
+    """Return the names that ``locate`` finds, each once, in the file's order. Raises GrammarError."""
     with opened(path) as file:
-        return _offset(file, symbol, offset)
-
-
-def functions(path: str) -> Iterator[str]:
-    """Yield the names that ``file_offset`` takes, each once, in the file's order.
-
-    Raises GrammarError.
-    """
-    with opened(path) as file:
-        names = dict.fromkeys(file.functions())
-    yield from names
+        return list(dict.fromkeys(file.functions()))
 
 
 def _offset(file: ElfFile, symbol: str, offset: int) -> int:
@@ -75,7 +60,11 @@ def _offset(file: ElfFile, symbol: str, offset: int) -> int:
 def _symbol(file: ElfFile, symbol: str) -> ElfSymbol:
     name, _, version = symbol.partition("@")
     named = file.named(name)
-    matching = [one for one in named if one.default] if not version else _of_version(named, version)
+    if version:  # the linker writes ``@@`` before the default version
+        wanted = version.removeprefix("@")
+        matching = [one for one in named if one.version == wanted and (one.default or wanted == version)]
+    else:
+        matching = [one for one in named if one.default]
     code = [one for one in matching if one.is_code]
     code = [one for one in code if one.binding != LOCAL] or code
     places = {one.value: one for one in code}
@@ -88,12 +77,6 @@ def _symbol(file: ElfFile, symbol: str) -> ElfSymbol:
     if not places:
         raise GrammarError(_why_not(file, symbol, named, matching))
     return next(iter(places.values()))
-
-
-def _of_version(named: list[ElfSymbol], version: str) -> list[ElfSymbol]:
-    """Return the symbols of one version. The linker writes ``@@`` before the default version."""
-    wanted = version.removeprefix("@")
-    return [one for one in named if one.version == wanted and (one.default or wanted == version)]
 
 
 def _why_not(file: ElfFile, symbol: str, named: list[ElfSymbol], matching: list[ElfSymbol]) -> str:
@@ -115,7 +98,8 @@ def _why_not(file: ElfFile, symbol: str, named: list[ElfSymbol], matching: list[
         return f"{file.path} only imports {name!r}: probe it in its library, perhaps {libraries or 'unknown'}"
     if not file.tables:
         return f"{file.path} is stripped of all names: write the offset of {name!r} instead"
-    stripped = " (it is stripped, and only what it exports has a name)" if file.is_stripped else ""
+    whole = file.section("SHT_SYMTAB") is not None
+    stripped = "" if whole else " (it is stripped, and only what it exports has a name)"
     return (
         f"{file.path} has no function {name!r}{stripped}{closest(name, islice(file.functions(), MOST_NEAR))}"
     )

@@ -8,8 +8,9 @@ one sentence.
 import errno
 import os
 import struct
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from functools import cached_property
 from itertools import islice
 from typing import IO, Any, NamedTuple, cast
@@ -17,24 +18,58 @@ from typing import IO, Any, NamedTuple, cast
 from elftools.common.utils import struct_parse
 from elftools.elf.elffile import ELFFile
 
-from kprobe_exporter.elf.budget import Exhausted, Metered, ReadingBudget
 from kprobe_exporter.elf.tables import FUNC, MOST_HEADERS, NOTYPE, UNDEFINED, ElfSymbol, Strings, SymbolTable
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.util.probed_files import ProbedFiles
 from kprobe_exporter.util.regular_file import NotRegularError
 
-MOST_CODE = 64
-"""Executable segments. A usual file has one."""
+MOST_BYTES = 1 << 29
+"""Bytes that are read of one file to answer one question. A browser with all its symbols takes 200 MB."""
 
-MOST_NAMESAKES = 10_000
-"""Symbols of one name, such as the static functions of many source files."""
+MOST_SECONDS = 5.0
+"""Seconds of this thread's processor time. A million symbols take 2 s, a usual library 10 ms."""
 
-EXECUTABLE = 1
-NEEDED = 1
-"""PF_X and DT_NEEDED of elf.h."""
+MOST_AT_ONCE = 1 << 20
+
+MOST_CODE = 64  # Executable segments. A usual file has one.
+MOST_NAMESAKES = 10_000  # Symbols of one name, such as the static functions of many source files
+
+EXECUTABLE, NEEDED = 1, 1  # PF_X and DT_NEEDED of elf.h
 
 GO = (b"\0.go.buildinfo\0", b"\0.note.go.buildid\0")
 """Sections that Go's linker writes. They stay when a program is stripped."""
+
+
+class Exhausted(Exception):
+    """The budget is spent. The message is a clause after the file's name."""
+
+
+class MeteredFile:
+    """A file of which ``MOST_BYTES`` are read, in ``MOST_SECONDS``, before it counts as crafted or damaged.
+
+    It has what pyelftools needs of a stream.
+    """
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._bytes, self._until = MOST_BYTES, time.thread_time() + MOST_SECONDS
+        self.seek, self.tell = stream.seek, stream.tell
+
+    def spend(self, size: int) -> None:
+        """Take ``size`` bytes of the budget. Raises Exhausted."""
+        self._bytes -= size
+        if self._bytes < 0 or time.thread_time() > self._until:
+            raise Exhausted(
+                f"is damaged or no usual program: to find the function takes more than {MOST_SECONDS:g} s or "
+                f"{MOST_BYTES >> 20} MiB of reading; write its offset instead"
+            )
+
+    def read(self, size: int) -> bytes:
+        """Read up to ``size`` bytes. Raises Exhausted, and ValueError for more than any part may have."""
+        if not 0 <= size <= MOST_AT_ONCE:
+            raise ValueError(size)
+        self.spend(size)
+        return self._stream.read(size)
 
 
 class Part(NamedTuple):
@@ -51,8 +86,7 @@ def opened(path: str, files: ProbedFiles | None = None) -> Iterator["ElfFile"]:
 
     With ``files`` it stays open there, and a file that took too much work is not read again.
     """
-    held = ProbedFiles() if files is None else files
-    try:
+    with closing(ProbedFiles()) if files is None else nullcontext(files) as held:
         if (reason := held.refused(path)) is not None:
             raise GrammarError(reason)
         try:
@@ -70,9 +104,6 @@ def opened(path: str, files: ProbedFiles | None = None) -> Iterator["ElfFile"]:
             raise GrammarError(f"{path} cannot be read: {error.strerror or error}") from None
         except Exception:  # pyelftools may raise any kind on invalid headers
             raise GrammarError(f"{path} is damaged: its headers contradict each other or its size") from None
-    finally:
-        if files is None:
-            held.close()
 
 
 def _cannot_open(path: str, error: OSError | ValueError) -> str:
@@ -92,8 +123,8 @@ class ElfFile:
     def __init__(self, path: str, stream: IO[bytes], status: os.stat_result) -> None:
         self.path, self.size = path, status.st_size
         self.inode = status.st_dev, status.st_ino
-        self.budget = ReadingBudget()
-        self.stream = cast("IO[bytes]", Metered(stream, self.budget))
+        self.budget = MeteredFile(stream)
+        self.stream = cast("IO[bytes]", self.budget)
         start = self.stream.read(4)
         if start != b"\x7fELF":
             kind = "a script: probe the program that runs it" if start[:2] == b"#!" else "no ELF file"
@@ -131,8 +162,7 @@ class ElfFile:
 
     def libraries(self) -> Iterator[str]:
         """Yield the libraries that it is linked with: DT_NEEDED."""
-        section = next((one for one in self.sections if one["sh_type"] == "SHT_DYNAMIC"), None)
-        if section is None:
+        if (section := self.section("SHT_DYNAMIC")) is None:
             return
         strings = self.strings(section)
         entry = struct.Struct(self.order + ("qQ" if self.wide else "iI"))
@@ -181,9 +211,9 @@ class ElfFile:
         found = [section for kind in kinds for section in self.sections if section["sh_type"] == kind]
         return [SymbolTable(self, section) for section in found[: len(kinds)]]
 
-    @property
-    def is_stripped(self) -> bool:
-        return not any(section["sh_type"] == "SHT_SYMTAB" for section in self.sections)
+    def section(self, kind: str) -> Any:
+        """Return the header of the first section of this kind, None if there is none."""
+        return next((section for section in self.sections if section["sh_type"] == kind), None)
 
     def parse(self, entry: Any, at: int) -> Any:
         """Parse one entry of a table by pyelftools' description of it."""

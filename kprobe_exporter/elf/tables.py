@@ -13,25 +13,15 @@ from kprobe_exporter.errors import GrammarError
 if TYPE_CHECKING:
     from kprobe_exporter.elf.reader import ElfFile
 
-MOST_SYMBOLS = 1 << 22
-"""Symbols of one table. Reading that many takes a second."""
-
-MOST_HEADERS = 1 << 12
-"""Sections, segments, versions or libraries. A usual file has dozens."""
-
-MOST_PLACES = 1 << 16
-"""Places of a name in a string table that are looked for at once among the symbols."""
+MOST_SYMBOLS = 1 << 22  # Symbols of one table. Reading that many takes a second.
+MOST_HEADERS = 1 << 12  # Sections, segments, versions or libraries. A usual file has dozens.
+MOST_PLACES = 1 << 16  # Places of a name in a string table that are looked for at once among the symbols
 
 LONGEST_NAME = 1024
 
-BLOCK = 1 << 14
-"""Symbols, or bytes of names, that are read at once."""
-
-CACHED = 64
-"""Blocks of names that are kept."""
-
-WINDOW = 1 << 20
-"""Bytes that are searched at once."""
+BLOCK = 1 << 14  # Symbols, or bytes of names, that are read at once
+CACHED = 64  # Blocks of names that are kept
+WINDOW = 1 << 20  # Bytes that are searched at once
 
 UNDEFINED = 0
 NOTYPE, FUNC, IFUNC = 0, 2, 10
@@ -133,25 +123,23 @@ class SymbolTable:
     @cached_property
     def _marks(self) -> "array[int]":
         """The number of each symbol's version, and whether it is hidden (.gnu.version)."""
-        if self._section["sh_type"] == "SHT_DYNSYM":
-            for section in self._file.sections:
-                if section["sh_type"] == "SHT_GNU_versym":
-                    marks = array("H")
-                    for start in range(0, 2 * self._count, WINDOW):
-                        data = self._file.read(section, start, min(WINDOW, 2 * self._count - start))
-                        marks.frombytes(data[: len(data) // 2 * 2])
-                    if (self._file.order == "<") != (sys.byteorder == "little"):
-                        marks.byteswap()
-                    return marks
-        return array("H")
+        marks = array("H")
+        section = self._file.section("SHT_GNU_versym")
+        if section is None or self._section["sh_type"] != "SHT_DYNSYM":
+            return marks
+        for start in range(0, 2 * self._count, WINDOW):
+            data = self._file.read(section, start, min(WINDOW, 2 * self._count - start))
+            marks.frombytes(data[: len(data) // 2 * 2])
+        if (self._file.order == "<") != (sys.byteorder == "little"):
+            marks.byteswap()
+        return marks
 
     @cached_property
     def _versions(self) -> dict[int, str]:
         """The versions that this file defines, by number (.gnu.version_d)."""
         file, found = self._file, dict[int, str]()
         structs = file.elf.structs
-        section = next((one for one in file.sections if one["sh_type"] == "SHT_GNU_verdef"), None)
-        if section is None:
+        if (section := file.section("SHT_GNU_verdef")) is None:
             return found
         strings, at = file.strings(section), section["sh_offset"]
         for _ in range(min(section["sh_info"], MOST_HEADERS)):

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
-from kprobe_exporter.btf import Prototype, parameter, return_type_of
+from kprobe_exporter.btf.prototypes import Prototype, parameter
 from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.fetch import FetchArg, parse_fetch
@@ -54,7 +54,7 @@ def _by_types(probe: Probe, attach: Attach, known: Prototypes) -> Attach:
         return attach
     returns = attach.returns
     if attach.guessed:
-        returns = return_type_of(prototype)
+        returns = prototype.returns
         used = fields_used(probe) | filter_fields(attach.filter)
         if returns.fetch is None and "return" in used:
             what = "nothing (void)" if returns.name == "void" else f"{returns.name}, which is no number"

@@ -1,6 +1,7 @@
 """Attaching a probe by the first of its alternatives that the kernel accepts, and controlling it there."""
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -142,10 +143,8 @@ def _first(put: Put, ways: list[ProbeSpec], beside: list[ProbeSpec]) -> Installe
     """Install the first way that the kernel accepts. Raises the last ProbeRefused if it accepts none."""
     *most, last = ways
     for way in most:
-        try:
+        with suppress(ProbeRefused):
             return put(way, beside)
-        except ProbeRefused:
-            continue
     return put(last, beside)
 
 

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from kprobe_exporter.config.values import Settings
 from kprobe_exporter.errors import GrammarError, TracefsError
@@ -18,13 +18,7 @@ from kprobe_exporter.source.reader import Pipe
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tracefs.instance import Instance
 
-if TYPE_CHECKING:
-    from kprobe_exporter.source.lines import LineParser
-    from kprobe_exporter.source.text import TextPipe
-
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 def page_parser() -> type[PagesParser]:
@@ -43,26 +37,23 @@ TRAMPOLINES = (b"arch_rethook_trampoline", b"__kretprobe_trampoline", b"kretprob
 
 
 class KernelNames:
-    """The names of threads and functions, for the parser of pages. The reader's thread owns it."""
+    """The names of threads and functions, for the parser of pages. The reader's thread owns it.
+
+    ``function`` returns the function at an address, ``symbol`` the address as the kernel prints it; None if
+    it is unknown or if this process may not see addresses.
+    """
 
     def __init__(self, threads: Threads, symbols: Symbols) -> None:
-        self._symbols = symbols
-        self._visible = symbols.visible()
+        visible = symbols.visible()
+        self.function: Callable[[int], bytes | None] = symbols.name if visible else lambda _: None
+        self.symbol: Callable[[int], bytes | None] = symbols.text if visible else lambda _: None
         self.tgid = threads.tgid
         self.comm = threads.comm
-
-    def function(self, address: int) -> bytes | None:
-        """Return the function at the address, None if unknown or if this process may not see addresses."""
-        return self._symbols.name(address) if self._visible else None
 
     def caller(self, address: int) -> bytes | None:
         """Return the function at a return address, None if that is the trampoline of another return probe."""
         name = self.function(address)
         return None if name in TRAMPOLINES else name
-
-    def symbol(self, address: int) -> bytes | None:
-        """Return the address as the kernel prints it, None if this process may not see addresses."""
-        return self._symbols.text(address) if self._visible else None
 
 
 class EventSource(NamedTuple):
@@ -75,10 +66,7 @@ class EventSource(NamedTuple):
 def set_up(
     instance: Instance, settings: Settings, symbols: Symbols, *, stacks_wanted: bool
 ) -> tuple[EventSource, int]:
-    """Set up the instance before any recording; return how to read it, and its buffer's KiB per CPU.
-
-    Raises TracefsError.
-    """
+    """Set up the instance; return how to read it, and its buffer's KiB per CPU. Raises TracefsError."""
     cpus = max(1, len(instance.files.names(f"{instance.path}/per_cpu")))
     buffer_kib = max(4, min(settings.buffer_size, settings.buffer_total // cpus) // 1024)
     instance.set_up(buffer_kib, record_tgid=False)
@@ -94,17 +82,16 @@ def choose(instance: Instance, settings: Settings, symbols: Symbols, *, stacks_w
     """Choose before any probe is planned. Raises TracefsError if 'binary' is configured but impossible."""
     if settings.source == "text":
         return EventSource(None, "global.source is 'text'")
-    because = ""
-    found = None
     try:
-        found = _geometry(instance)
+        page, event = (instance.read(f"events/{name}").decode() for name in ("header_page", "header_event"))
+        found = EventSource(geometry(page, event))
     except (OSError, GrammarError) as error:
-        because = f"this kernel's pages cannot be read: {error}"
-    if found and stacks_wanted and not symbols.visible():
-        found, because = None, "stacks are asked for, and this process may not see the kernel's symbols"
-    if found is None and settings.source == "binary":
-        raise TracefsError(f"global.source is 'binary', but {because}: set it to 'auto'.")
-    return EventSource(found, because)
+        found = EventSource(None, f"this kernel's pages cannot be read: {error}")
+    if found.geometry and stacks_wanted and not symbols.visible():
+        found = EventSource(None, "stacks are asked for, and this process may not see the kernel's symbols")
+    if found.geometry is None and settings.source == "binary":
+        raise TracefsError(f"global.source is 'binary', but {found.because}: set it to 'auto'.")
+    return found
 
 
 def unreadable(instance: Instance, event_source: EventSource, system: str, layout: Layout) -> str | None:
@@ -112,7 +99,9 @@ def unreadable(instance: Instance, event_source: EventSource, system: str, layou
     if event_source.geometry is None:
         return None
     try:
-        shape(layout, _format(instance, system, layout))
+        if (text := instance.event_format(system, layout.event)) is None:
+            raise GrammarError(f"the event {system}/{layout.event} has no format that can be read")
+        shape(layout, text)
     except GrammarError as error:
         return f"{error.message}: with global.source 'text' its events may be readable"
     # Only a reload can get here: at the start, choose() takes text in this case.
@@ -121,26 +110,6 @@ def unreadable(instance: Instance, event_source: EventSource, system: str, layou
             "its stacks are asked for, and this process may not see the kernel's symbols: restart the agent"
         )
     return None
-
-
-def open_pipe(
-    instance: Instance,
-    event_source: EventSource,
-    symbols: Symbols,
-    layouts: Mapping[Layout, str],
-    recipes: Mapping[int, Recipe],
-    deliver: Callable[[Batch], None],
-    buffer_kib: int,
-    *,
-    tgid: bool,
-) -> Pipe:
-    """Open the pipe that the reader's thread empties: it delivers the events of ``layouts`` in batches.
-
-    ``layouts`` map to the systems of their events. Raises TracefsError if the kernel refuses reading.
-    """
-    buffers = BufferReader(instance, event_source, deliver, buffer_kib)
-    buffers.prepare(symbols, layouts, recipes, tgid=tgid)()
-    return buffers.pipe
 
 
 class BufferReader:
@@ -158,36 +127,34 @@ class BufferReader:
         self._geometry = event_source.geometry
         self._threads = Threads(instance.files.read)
         self._shapes: dict[Layout, tuple[str, Shape]] = {}  # each with its format text
-        self._text: TextPipe | None = None
+        self._adopt_text: Callable[[Mapping[Layout, str]], Callable[[], None]] | None = None
         self._pages: BinaryPipe | None = None
         self.pipe: Pipe
         if self._geometry is None:
-            self._text, self._line_parser = _text_pipe(instance, deliver)
-            self.pipe = self._text
+            # Imported here, as an agent that reads pages never needs them: no reload changes the source.
+            from kprobe_exporter.source.lines import LineParser  # noqa: PLC0415
+            from kprobe_exporter.source.text import TextPipe  # noqa: PLC0415
+
+            self.pipe = pipe = TextPipe(instance.open_pipe(), LineParser(), deliver)
+            self._adopt_text = lambda layouts: partial(pipe.adopt, LineParser(layouts))
             return
         page = self._geometry.page
         stack_format = instance.event_format("ftrace", "kernel_stack")
         self._stacks = stacks(stack_format) if stack_format else None
         empty_parser = page_parser()(self._geometry, (), KernelNames(self._threads, Symbols(instance.files)))
-        pipes = _open(instance, instance.open_raw)
         budget = 2 + 2 * buffer_kib * 1024 // page
-        self.pipe = self._pages = BinaryPipe(pipes, empty_parser, deliver, budget, page)
+        self.pipe = self._pages = BinaryPipe(instance.open_raw(), empty_parser, deliver, budget, page)
 
     def prepare(
-        self,
-        symbols: Symbols,
-        layouts: Mapping[Layout, str],
-        recipes: Mapping[int, Recipe],
-        *,
-        tgid: bool,
+        self, symbols: Symbols, layouts: Mapping[Layout, str], recipes: Mapping[int, Recipe], *, tgid: bool
     ) -> Callable[[], None]:
         """Make the parser of these layouts. The function that is returned puts it in place of the old one.
 
         ``layouts`` map to the systems of their events, ``recipes`` are by layout_id. An event that another
         process deleted or redefined keeps its old shape or is left out; the others are read all the same.
         """
-        if self._text is not None:
-            return partial(self._text.adopt, self._line_parser(layouts))
+        if self._adopt_text is not None:
+            return self._adopt_text(layouts)
         assert self._pages is not None
         assert self._geometry is not None
         found = {layout: self._shape(layout, system) for layout, system in layouts.items()}
@@ -208,33 +175,3 @@ class BufferReader:
         except GrammarError as error:
             log.warning("%s: its events are not counted until it is what it was", error.message)
             return known
-
-
-def _text_pipe(instance: Instance, deliver: Callable[[Batch], None]) -> "tuple[TextPipe, type[LineParser]]":
-    """Return the pipe of the kernel's text, and the class of its parser.
-
-    Both are imported here: an agent that reads pages never needs them, as no reload changes the source.
-    """
-    from kprobe_exporter.source.lines import LineParser  # noqa: PLC0415
-    from kprobe_exporter.source.text import TextPipe  # noqa: PLC0415
-
-    return TextPipe(_open(instance, instance.open_pipe), LineParser(), deliver), LineParser
-
-
-def _geometry(instance: Instance) -> Geometry:
-    page, event = (instance.read(f"events/{name}").decode() for name in ("header_page", "header_event"))
-    return geometry(page, event)
-
-
-def _format(instance: Instance, system: str, layout: Layout) -> str:
-    text = instance.event_format(system, layout.event)
-    if text is None:
-        raise GrammarError(f"the event {system}/{layout.event} has no format that can be read")
-    return text
-
-
-def _open(instance: Instance, opener: Callable[[], T]) -> T:
-    try:
-        return opener()
-    except OSError as error:
-        raise TracefsError(instance.cannot_read(error)) from error

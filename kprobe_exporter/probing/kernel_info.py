@@ -3,11 +3,12 @@
 import logging
 import platform
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
-from kprobe_exporter.btf import Btf
+from kprobe_exporter.btf.prototypes import Btf
 from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.elf import locate
 from kprobe_exporter.errors import GrammarError, ProbeRefused
@@ -15,8 +16,7 @@ from kprobe_exporter.grammar.target import Target
 from kprobe_exporter.plan import Kernel
 from kprobe_exporter.plan.registers import MACHINES
 from kprobe_exporter.plan.typed import Prototypes, look_up
-from kprobe_exporter.symbols.patterns import probe_name
-from kprobe_exporter.symbols.resolve import Resolver, near_tracepoint
+from kprobe_exporter.symbols.resolve import Resolver, near_tracepoint, probe_name
 from kprobe_exporter.tracefs.features import no_fprobes
 from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance
@@ -60,15 +60,14 @@ def expanded(probes: Iterable[Probe], resolver: Resolver, most: int) -> list[Pro
 
 def _expanded(probe: Probe, resolver: Resolver, most: int, taken: set[str]) -> Iterator[Probe]:
     first = probe.attach[0]
-    if not first.target.is_pattern or not probe.enabled:
+    targets: list[Target] = []
+    if first.target.is_pattern and probe.enabled:
+        try:
+            targets = resolver.matching(first.target, most)
+        except ProbeRefused as error:
+            log.debug("%s: %s", probe.name, error)
+    if not targets:
         yield probe
-        return
-    try:
-        targets = resolver.matching(first.target, most)
-    except ProbeRefused as error:
-        log.debug("%s: %s", probe.name, error)
-        yield probe
-        return
     for target in targets:
         name = probe_name(probe.name, target.event or target.symbol, taken)
         yield replace(probe, name=name, attach=(_at(first, target),))
@@ -80,12 +79,8 @@ def _at(attach: Attach, target: Target) -> Attach:
         return replace(attach, target=target)
     enter, leave = target.halves
     [begin] = attach.begins
-    return replace(
-        attach,
-        target=target,
-        begins=(replace(begin, target=enter),),
-        end=replace(attach.end, target=leave),
-    )
+    begins, end = (replace(begin, target=enter),), replace(attach.end, target=leave)
+    return replace(attach, target=target, begins=begins, end=end)
 
 
 def _place(resolver: Resolver, most: int, target: Target) -> tuple[Target, str]:
@@ -116,7 +111,5 @@ def _prototypes(
 
 def _placed(probes: Iterable[Probe], place: Callable[[Target], tuple[Target, str]]) -> Iterator[Attach]:
     for one in (one for probe in probes for attach in probe.attach for one in attach.single):
-        try:
+        with suppress(ProbeRefused):
             yield replace(one, target=place(one.target)[0])
-        except ProbeRefused:
-            continue

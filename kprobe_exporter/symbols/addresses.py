@@ -7,18 +7,25 @@ import time
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from kprobe_exporter.symbols.kallsyms import Row, certain, parse_functions, parse_order, parse_symbols
-from kprobe_exporter.symbols.lists import ADDRESSES
+from kprobe_exporter.symbols.lists import (
+    ADDRESSES,
+    Row,
+    attempt,
+    certain,
+    parse_functions,
+    parse_order,
+    parse_symbols,
+)
 from kprobe_exporter.tracefs.files import Tracefs
 
 log = logging.getLogger(__name__)
 
-FARTHEST = 1 << 20
-"""Bytes from a symbol's start. An address farther away is in a hole between symbols."""
+FARTHEST = 1 << 20  # Bytes from a symbol's start. An address farther away is in a hole between symbols.
 
 LAST_OF_PAGE = 4095
 """A module's last function is taken to end in its page: ftrace's trampolines lie in pages soon after it."""
@@ -166,11 +173,8 @@ class Symbols:
 
     def _loaded_modules(self) -> frozenset[bytes]:
         """Return the modules' names and sizes, which /proc/modules shows to every process."""
-        try:
-            lines = self._kallsyms.with_name("modules").read_bytes().splitlines()
-        except OSError:
-            return frozenset()
-        return frozenset(b" ".join(line.split()[:2]) for line in lines)
+        text = attempt(self._kallsyms.with_name("modules").read_bytes) or b""
+        return frozenset(b" ".join(line.split()[:2]) for line in text.splitlines())
 
     def _read(self) -> Iterator[Row]:
         if self._kallsyms_visible():
@@ -181,26 +185,16 @@ class Symbols:
 
     def _order(self) -> Iterator[bytes]:
         """Yield the kernel's own functions by rising address, the order of kallsyms even if it hides them."""
-        try:
-            with self._kallsyms.open("rb") as lines:
-                yield from parse_order(lines)
-        except OSError:
-            return
+        with suppress(OSError), self._kallsyms.open("rb") as lines:
+            yield from parse_order(lines)
 
     def _functions_visible(self) -> bool:
         """Whether the file can be opened; it also exists on kernels that refuse to open it."""
         try:
             os.close(self._files.open_pipe(ADDRESSES))
-        except OSError as error:
-            return error.errno == errno.EROFS and self._functions_readable()
+        except OSError as error:  # a ReadOnlyTracefs opens no pipe: read the whole file
+            return error.errno == errno.EROFS and bool(attempt(lambda: self._files.read(ADDRESSES)))
         return True
-
-    def _functions_readable(self) -> bool:
-        """The same for a ReadOnlyTracefs, whose ``open_pipe`` fails with EROFS: read the whole file."""
-        try:
-            return bool(self._files.read(ADDRESSES))
-        except OSError:
-            return False
 
     def _kallsyms_visible(self) -> bool:
         """Whether addresses are not 0; the kernel decides this when the process opens the file."""

@@ -1,30 +1,29 @@
-"""Tells whether a function can be probed, from the kernel's lists alone: no probe is tried."""
+"""Tells whether and by which name a function can be probed, from the kernel's lists: no probe is tried."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import chain
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.grammar.place import BASES
 from kprobe_exporter.grammar.target import Kind, Target
-from kprobe_exporter.symbols.kallsyms import TEXT
 from kprobe_exporter.symbols.lists import (
+    SITE,
+    TEXT,
     ListedSymbol,
     Lists,
+    Row,
     attempt,
     blacklisted,
     modules,
     names_at,
+    parse_functions,
     symbols,
     text,
     traceable,
 )
-from kprobe_exporter.symbols.namesakes import singles
-
-__all__ = ["EPROBES", "TODAY", "Answer", "Functions", "Lists", "similar"]
-
-T = TypeVar("T")
 
 TODAY = {
     "do_sys_open": "do_sys_openat2",
@@ -48,8 +47,23 @@ EPROBES = ("eprobe_register", "eprobe_dyn_event_create")
 COUNTS_NAMES = "number_of_same_symbols"
 """In kernel/trace/trace_kprobe.c of kernels that refuse an ambiguous name; older ones take one of them."""
 
-NEAR = 3
-"""Names whose length differs by more are not compared: comparing is slow, and there are 60,000 names."""
+NEAR = 3  # Names whose length differs by more are not compared: comparing is slow, and there are 60,000 names
+
+BASE = "_text"
+"""The symbol at which the kernel begins. A function's distance from it is the same after each boot."""
+
+INIT = ("_sinittext", "_einittext")
+"""Symbols around the code that only boot needs; its memory is freed, and its names stay in kallsyms."""
+
+MOST_TOLD = 8
+
+CANDIDATES = 16
+"""First functions listed, one of which is the base of offsets if the address of ``_text`` is hidden."""
+
+HIDDEN = (
+    "where /proc/kallsyms shows addresses (to root with CAP_SYSLOG), kprobe:_text+OFFSET names one of them, "
+    "OFFSET being its address less that of _text"
+)
 
 
 class Answer(NamedTuple):
@@ -64,9 +78,10 @@ class Functions:
 
     def __init__(self, lists: Lists, names: Iterable[str]) -> None:
         self._lists = lists
-        asked = set(names)
-        bases = (name.partition(".")[0] for name in asked)
-        wanted = {name.encode() for name in chain(asked, bases, TODAY.values(), EPROBES, (COUNTS_NAMES,))}
+        self.names = set(names)
+        bases = (name.partition(".")[0] for name in self.names)
+        all_names = chain(self.names, bases, TODAY.values(), EPROBES, (COUNTS_NAMES,))
+        wanted = {name.encode() for name in all_names}
         self._traceable = attempt(lambda: traceable(lists.traceable(), wanted))
         self._symbols = attempt(lambda: symbols(lists.symbols(), wanted))
         self._blacklist = attempt(lambda: blacklisted(lists.blacklist()))
@@ -90,8 +105,9 @@ class Functions:
         return found
 
     def _function(self, module: str, symbol: str) -> Answer:
-        places = _within(module, (self._traceable or {}).get(symbol, ()), lambda place: place)
-        known = _within(module, (self._symbols or {}).get(symbol, ()), lambda found: found.module)
+        # Without a module the kernel searches everywhere.
+        places = [home for home in (self._traceable or {}).get(symbol, ()) if module in ("", home)]
+        known = [found for found in (self._symbols or {}).get(symbol, ()) if module in ("", found.module)]
         if not places and not known:
             return self._unknown(module, symbol)
         if (several := max(len(places), len(known))) > 1:
@@ -103,9 +119,9 @@ class Functions:
             )
         if symbol.encode() in (self._blacklist or ()):
             return Answer(False, "the kernel keeps kprobes off it (/sys/kernel/debug/kprobes/blacklist)")
-        if places:
-            return Answer(True, self._silent(symbol))
-        return self._not_traceable(symbol, known[0])
+        if places and symbol in SILENT and (today := TODAY[symbol]) in (self._traceable or {}):
+            return Answer(True, f"it will never fire: {SILENT[symbol]}, name {today}")
+        return Answer(True) if places else self._not_traceable(symbol, known[0])
 
     def _not_traceable(self, symbol: str, found: ListedSymbol) -> Answer:
         """Answer for a symbol that is not in the list of traceable functions, or if there is no such list."""
@@ -164,21 +180,8 @@ class Functions:
         if today and today in (self._traceable or {}):
             return f": {today} does its work today"
         names = attempt(lambda: list(similar(self._lists.traceable(), module, symbol))) or []
-        for name in names:
-            if name.startswith(f"{symbol}."):
-                return f": the compiler made '{name}' of it"
-        return closest(symbol, names)
-
-    def _silent(self, symbol: str) -> str:
-        today = TODAY.get(symbol)
-        if symbol not in SILENT or today not in (self._traceable or {}):
-            return ""
-        return f"it will never fire: {SILENT[symbol]}, name {today}"
-
-
-def _within(module: str, found: Iterable[T], of: Callable[[T], str]) -> list[T]:
-    """Keep the places in ``module``; without one the kernel searches everywhere, so keep all."""
-    return [each for each in found if not module or of(each) == module]
+        made = next((name for name in names if name.startswith(f"{symbol}.")), None)
+        return closest(symbol, names) if made is None else f": the compiler made '{made}' of it"
 
 
 def similar(lines: Iterable[bytes], module: str, symbol: str) -> Iterator[str]:
@@ -192,3 +195,55 @@ def similar(lines: Iterable[bytes], module: str, symbol: str) -> Iterator[str]:
         near = abs(len(name) - len(wanted)) <= NEAR and (name.startswith(start) or name.endswith(end))
         if near or name.startswith(made):
             yield text(name)
+
+
+def singles(target: Target, lists: Lists) -> str:
+    """Return a clause that tells how to name one of the functions of this name, with the first few."""
+    found = list(named_alone(target, lists))
+    if not found:
+        return HIDDEN
+    more = f" ({len(found) - MOST_TOLD} more)" if len(found) > MOST_TOLD else ""
+    return f"name one of them: {', '.join(map(str, found[:MOST_TOLD]))}{more}"
+
+
+def named_alone(target: Target, lists: Lists) -> Iterator[Target]:
+    """Yield a target for each function of the name: ``MOD:SYM`` in a module, ``_text+OFFSET`` in the kernel.
+
+    The offset holds for this build of the kernel. A return probe cannot have one, so it is a kprobe. If
+    kallsyms hides the addresses, tracefs may show them (since 6.5), though not that of ``_text``: then
+    the offset is from the first function whose name is unique.
+    """
+    lines, name = attempt(lambda: [*map(bytes.strip, lists.addresses())]) or [], target.symbol.encode()
+    some = b"\n".join(line for line in lines if name in line)  # as parsing all of them is slow
+    listed = [row for row in parse_functions(some) if row[1] == name]
+    bases = [row for row in parse_functions(b"\n".join(lines[:CANDIDATES])) if row[2] is None]
+    wanted = {name, BASE.encode(), *(word.encode() for word in INIT), *(row[1] for row in bases)}
+    known = attempt(lambda: symbols(lists.symbols(), wanted)) or {}
+    found = known.get(target.symbol, [])
+    in_modules = Counter(one.module for one in found if one.module)
+    for module in sorted(module for module, several in in_modules.items() if several == 1):
+        yield Target(target.kind, module, target.symbol)
+    base, start, addresses = BASE, _address(known, BASE), _own(found, known)
+    if not start:
+        base, start = next(((row[1].decode(), row[0]) for row in bases if _is_alone(row, known)), ("", 0))
+        addresses = [address for address, _, module in listed if module is None and 0 < start <= address]
+    elif lines:
+        probed = {address for address, _, _ in listed}
+        addresses = [address for address in addresses if address & ~SITE in probed]
+    for address in addresses:
+        yield Target(Kind.KPROBE, symbol=base, offset=address - start)
+
+
+def _is_alone(row: Row, known: dict[str, list[ListedSymbol]]) -> bool:
+    return len(known.get(row[1].decode(errors="replace"), ())) == 1
+
+
+def _own(found: list[ListedSymbol], known: dict[str, list[ListedSymbol]]) -> list[int]:
+    """Return the sorted addresses of the functions of the kernel itself, without its boot code."""
+    first, last = (_address(known, word) for word in INIT)
+    functions = (one.address for one in found if not one.module and one.kind in TEXT)
+    return sorted(address for address in functions if not first <= address < last)
+
+
+def _address(known: dict[str, list[ListedSymbol]], name: str) -> int:
+    return known[name][0].address if name in known else 0

@@ -1,6 +1,10 @@
 """Resolves a target as written to the places to attach: patterns, compilers' suffixes, modules."""
 
+import fnmatch
+import hashlib
+import itertools
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property
@@ -10,18 +14,8 @@ from typing import NamedTuple
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.lexis import SYMBOL, closest
 from kprobe_exporter.grammar.target import Kind, Target
-from kprobe_exporter.symbols.functions import Answer, Functions, similar
-from kprobe_exporter.symbols.lists import (
-    ADDRESSES,
-    Lists,
-    attempt,
-    blacklisted,
-    modules,
-    symbols,
-    traceable,
-)
-from kprobe_exporter.symbols.namesakes import singles
-from kprobe_exporter.symbols.patterns import begin_alike, matcher
+from kprobe_exporter.symbols.functions import Functions, similar, singles
+from kprobe_exporter.symbols.lists import ADDRESSES, Lists, attempt, blacklisted, modules, symbols, traceable
 from kprobe_exporter.tracefs.files import TRACEABLE, Tracefs
 from kprobe_exporter.tracefs.refusal import NotUnique
 
@@ -34,6 +28,9 @@ it marks a part of a function, which no code calls."""
 
 OVERRIDDEN = "__ftrace_invalid_address__"
 """The name in the list of a weak function that another function overrides (kernel/trace/ftrace.c)."""
+
+LONGEST_NAME = 40  # Characters of a probe's name, at most
+MOST_COMPARED = 64  # Characters at the beginning of a pattern that suggestions are searched with
 
 
 class Resolved(NamedTuple):
@@ -55,7 +52,6 @@ class Resolver:
         self._events = events
         self._asked: set[str] = set()
         self._known: Functions | None = None
-        self._known_names: set[str] = set()
 
     @classmethod
     def of(cls, files: Tracefs, root: Path = Path("/")) -> "Resolver":
@@ -98,10 +94,10 @@ class Resolver:
         (trace_kprobe_module_callback of kernel/trace/trace_kprobe.c). A function that the compiler
         renamed gets its name in this kernel.
         """
-        if target.kind not in FUNCTIONS or target.is_pattern or self._places is None:
+        if target.kind not in FUNCTIONS or target.is_pattern or self.places is None:
             return Resolved(target)
         self._asked.add(target.symbol)
-        if target.module and target.module not in self._modules:
+        if target.module and target.module not in self.modules:
             if target.kind in FPROBES:
                 raise ProbeRefused(
                     f"the module '{target.module}' is not loaded, and an fprobe cannot wait for it: "
@@ -130,39 +126,35 @@ class Resolver:
         """
         if isinstance(error, NotUnique):
             return f"{str(error).rstrip('.')}; {singles(target, self._lists)}."
-        answer = self._answer(target)
+        self._asked.add(target.symbol)
+        if self._known is None or target.symbol not in self._known.names:
+            self._known = Functions(self._lists, self._asked)  # one reading for all that were asked for
+        answer = self._known.answer(target.module, target.symbol, target.offset)
         if answer.can is not False:
             return str(error)
         return answer.why if answer.why.endswith("?") else f"{answer.why}."
 
-    def _answer(self, target: Target) -> Answer:
-        """Return what the lists say about a function; they are read once for all that were asked for."""
-        self._asked.add(target.symbol)
-        if self._known is None or target.symbol not in self._known_names:
-            self._known, self._known_names = Functions(self._lists, self._asked), set(self._asked)
-        return self._known.answer(target.module, target.symbol, target.offset)
-
     @cached_property
-    def _places(self) -> dict[str, list[str]] | None:
-        """The modules of every traceable function, by its name; "" is the kernel itself."""
+    def places(self) -> dict[str, list[str]] | None:
+        """The modules of every traceable function, by its name, "" for the kernel; None if not listed."""
         return attempt(lambda: traceable(self._lists.traceable()))
 
     @cached_property
     def _dotted(self) -> list[str]:
         """Names with a dot, as compilers make them: one in twenty, so a search here is faster than in all."""
-        return [name for name in self._places or () if "." in name]
+        return [name for name in self.places or () if "." in name]
 
     @cached_property
-    def _modules(self) -> set[str]:
+    def modules(self) -> set[str]:
         return attempt(lambda: modules(self._lists.modules())) or set()
 
     def _within(self, target: Target) -> list[str]:
-        found = (self._places or {}).get(target.symbol, [])
+        found = (self.places or {}).get(target.symbol, [])
         return [module for module in found if target.module in ("", module)]
 
     def _functions(self, target: Target) -> set[tuple[str, str]]:
         """Return name and module of each function that matches a pattern."""
-        if self._places is None:
+        if self.places is None:
             raise ProbeRefused(
                 f"'{target}' is a pattern, and this kernel does not list its functions ({TRACEABLE}): name "
                 "them one by one."
@@ -171,7 +163,7 @@ class Resolver:
         off = attempt(lambda: blacklisted(self._lists.blacklist())) or set()
         return {
             (name, module)
-            for name, found in self._places.items()
+            for name, found in self.places.items()
             if matches(name) and name.encode() not in off and _is_function(name)
             for module in found
             if target.module in ("", module)
@@ -181,7 +173,7 @@ class Resolver:
         """Return the compiler's form of a function that does not exist under its own name."""
         if target.offset:
             return None
-        places = self._places or {}
+        places = self.places or {}
         names = [name for name in self._dotted if target.module in ("", *places[name])]
         found = with_suffix(target.symbol, names)
         if found and attempt(lambda: symbols(self._lists.symbols(), {target.symbol.encode()})):
@@ -196,7 +188,7 @@ class Resolver:
                 f"an fprobe takes only the functions of {TRACEABLE}, and '{target.symbol}' is not among "
                 f"them{near}."
             )
-        if len(self._places[target.symbol] if self._places else ()) > 1:
+        if len(self.places[target.symbol] if self.places else ()) > 1:
             raise ProbeRefused(
                 f"several functions are called '{target.symbol}', and an fprobe would take them all; "
                 f"{singles(replace(target, kind=Kind.KPROBE), self._lists)}."
@@ -204,14 +196,14 @@ class Resolver:
 
     def _instead(self, target: Target) -> str:
         """Return a clause: why a pattern matches nothing, or which names begin like it."""
-        if target.module and target.module not in self._modules:
+        if target.module and target.module not in self.modules:
             return f": the module '{target.module}' is not loaded, and a pattern is looked up once"
         if target.kind is Kind.TRACEPOINT:
             names = list(self._events(target.system))
             if not names:
                 return f": this kernel has no tracepoints of a system '{target.system}'"
         else:
-            names = [name for name, found in (self._places or {}).items() if target.module in ("", *found)]
+            names = [name for name, found in (self.places or {}).items() if target.module in ("", *found)]
         return begin_alike(target.event or target.symbol, sorted(names))
 
 
@@ -257,3 +249,38 @@ def near_tracepoint(files: Tracefs, system: str, event: str) -> str:
 
 def _is_function(name: str) -> bool:
     return SYMBOL.fullmatch(name) is not None and not name.startswith(OVERRIDDEN) and ".cold" not in name
+
+
+def matcher(pattern: str) -> Callable[[str], bool]:
+    """Return a function that matches names like the shell, case-sensitively (fnmatch.fnmatchcase)."""
+    whole = re.compile(fnmatch.translate(pattern))
+    return lambda name: whole.match(name) is not None
+
+
+def begin_alike(pattern: str, names: list[str]) -> str:
+    """Return a clause with the sorted names that share the longest beginning with the pattern."""
+    head = re.split(r"[*?\[]", pattern[:MOST_COMPARED], maxsplit=1)[0]
+    for length in range(len(head), 0, -1):
+        start = head[:length]
+        near = names[bisect_left(names, start) : bisect_left(names, f"{start}\U0010ffff")]
+        if near:
+            begin = f"{len(near)} begin" if len(near) > 1 else "one begins"
+            return f"; {begin} with '{start}': {near[0]}{', …' if len(near) > 1 else ''}"
+    return ""
+
+
+def probe_name(base: str, function: str, taken: set[str]) -> str:
+    """Return the name of a probe that the pattern of ``base`` made, and add it to ``taken``.
+
+    It has at most 40 characters of ``[a-z0-9_]``. A name that is too long or taken ends in a hash of the
+    full name, so that it is the same at each start.
+    """
+    whole = f"{base}_{function}"
+    name = clean = re.sub(r"[^a-z0-9_]", "_", whole.lower())
+    for number in itertools.count():
+        if len(name) <= LONGEST_NAME and name not in taken:
+            break
+        digest = hashlib.sha256(f"{whole}/{number}".encode()).hexdigest()[:7]
+        name = f"{clean[: LONGEST_NAME - 8]}_{digest}"
+    taken.add(name)
+    return name

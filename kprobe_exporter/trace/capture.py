@@ -18,7 +18,7 @@ from kprobe_exporter.model.aggregation import Recipe
 from kprobe_exporter.model.values import Batch, Layout
 from kprobe_exporter.plan import Kernel, ProbePlan, plan_probe
 from kprobe_exporter.probing.attach import Attached, settle
-from kprobe_exporter.probing.event_source import EventSource, choose, open_pipe
+from kprobe_exporter.probing.event_source import BufferReader, EventSource, choose
 from kprobe_exporter.probing.kernel_info import expanded, known_kernel
 from kprobe_exporter.source.reader import Pipe
 from kprobe_exporter.symbols.addresses import Symbols
@@ -137,16 +137,11 @@ def collected(
         if layouts:
             if any(layout.caller or layout.stack for layout in layouts):
                 symbols.name(0)  # loads the symbols before the probes are enabled: it is slow
-            capture.pipe = open_pipe(
-                instance,
-                event_source,
-                symbols,
-                layouts,
-                kept,
-                lambda batch: deliver(pairing.pair(batch)),
-                buffer_kib,
-                tgid=tgid,
+            buffers = BufferReader(
+                instance, event_source, lambda batch: deliver(pairing.pair(batch)), buffer_kib
             )
+            capture.pipe = buffers.pipe
+            buffers.prepare(symbols, layouts, kept, tgid=tgid)()
         yield capture
     finally:
         if capture.pipe is not None:

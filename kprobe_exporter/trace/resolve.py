@@ -9,7 +9,8 @@ from kprobe_exporter.errors import GrammarError, ProbeRefused, UsageError
 from kprobe_exporter.grammar.definition import ProbeKind
 from kprobe_exporter.grammar.place import Symbol
 from kprobe_exporter.grammar.target import Kind, Target
-from kprobe_exporter.symbols.functions import SILENT, Answer, Functions, Lists
+from kprobe_exporter.symbols.functions import SILENT, Answer, Functions
+from kprobe_exporter.symbols.lists import Lists
 from kprobe_exporter.symbols.resolve import Resolver
 from kprobe_exporter.trace.request import TraceRequest, located
 from kprobe_exporter.tracefs.files import MountedTracefs

@@ -189,10 +189,7 @@ def _installed(instance: Instance, specs: Sequence[ProbeSpec]) -> Iterator[list[
 
 @contextmanager
 def _pipe(instance: Instance) -> Iterator[int]:
-    try:
-        pipe = instance.open_pipe()
-    except OSError as error:
-        raise TracefsError(instance.cannot_read(error)) from None
+    pipe = instance.open_pipe()
     try:
         yield pipe
     finally:

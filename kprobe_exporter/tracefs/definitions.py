@@ -42,23 +42,19 @@ def delete(files: Tracefs, group: str, event: str) -> str | None:
     An event that no longer exists counts as deleted. EBUSY means that another user (an instance, perf)
     has it enabled: this is reported, and the deletion is not forced.
     """
-    reason: str | None = None
     for name in ("dynamic_events", "kprobe_events", "uprobe_events"):
         if not files.exists(name):
             continue
         try:
             files.write(name, f"-:{group}/{event}\n")
-            return None
         except OSError as error:
             if error.errno == errno.ENOENT:
                 continue
-            reason = (
-                "another user of tracefs has it enabled (EBUSY)"
-                if error.errno == errno.EBUSY
-                else f"the kernel answers {errno.errorcode.get(error.errno or 0, error)}"
-            )
-            break
-    return reason
+            if error.errno == errno.EBUSY:
+                return "another user of tracefs has it enabled (EBUSY)"
+            return f"the kernel answers {errno.errorcode.get(error.errno or 0, error)}"
+        return None
+    return None
 
 
 def delete_group(files: Tracefs, group: str, keep: str = "") -> tuple[list[str], list[str]]:

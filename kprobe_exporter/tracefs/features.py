@@ -1,6 +1,7 @@
 """The features of this kernel, each found by looking or by a trial write, never by a version."""
 
 import errno
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -36,7 +37,6 @@ class EventKind(NamedTuple):
     file: str
     verb: str
     body: str
-    fix: str
 
 
 FUNCTION = "vfs_mknod"
@@ -49,42 +49,45 @@ FALLBACK = "until then let 'attach' name a tracepoint as well"
 FPROBE_SYNTAX = b"f[:[<group>/][<event>]]"
 
 KINDS = (
-    EventKind(
-        "kprobe",
-        "kprobe_events",
-        "p",
-        FUNCTION,
-        f"Boot a kernel with CONFIG_KPROBE_EVENTS; {FALLBACK}.",
-    ),
-    EventKind(
-        "kretprobe",
-        "kprobe_events",
-        "r16",
-        f"{FUNCTION} return=$retval:s64",
-        f"Boot a kernel with CONFIG_KPROBE_EVENTS and CONFIG_KRETPROBES; {FALLBACK}.",
-    ),
+    EventKind("kprobe", "kprobe_events", "p", FUNCTION),
+    EventKind("kretprobe", "kprobe_events", "r16", f"{FUNCTION} return=$retval:s64"),
     # The kernel resolves the path at once, so it stands for the program of this process, wherever that is.
-    EventKind(
-        "uprobe",
-        "uprobe_events",
-        "p",
-        "/proc/self/exe:0x0",
-        "Boot a kernel with CONFIG_UPROBE_EVENTS; until then no program or library can be probed.",
-    ),
+    EventKind("uprobe", "uprobe_events", "p", "/proc/self/exe:0x0"),
     # The README of tracefs is no evidence: that of 6.18 lists eprobes even with CONFIG_EPROBE_EVENTS off.
-    EventKind(
-        "eprobe",
-        "dynamic_events",
-        "e",
-        f"{TRACEPOINT.replace('/', '.')} comm=$comm:string",
-        "Boot a kernel with CONFIG_EPROBE_EVENTS; until then 'comm' is looked up when the event "
-        "is read, and the kernel filters a tracepoint for one probe only.",
-    ),
+    EventKind("eprobe", "dynamic_events", "e", f"{TRACEPOINT.replace('/', '.')} comm=$comm:string"),
 )
+
+FILES = {
+    "tracepoint": (f"events/{TRACEPOINT}/enable",),
+    "syscalls": (f"events/{SYSCALL}/enable",),
+    "hist": (f"events/{TRACEPOINT}/hist",),
+    "notrace_pid": ("set_event_notrace_pid", "options/event-fork"),
+    "thread_group": ("options/record-tgid",),
+}
+"""The features that are there if these files of an instance are."""
+
+FIXES = {
+    "kprobe": f"Boot a kernel with CONFIG_KPROBE_EVENTS; {FALLBACK}.",
+    "kretprobe": f"Boot a kernel with CONFIG_KPROBE_EVENTS and CONFIG_KRETPROBES; {FALLBACK}.",
+    "uprobe": "Boot a kernel with CONFIG_UPROBE_EVENTS; until then no program or library can be probed.",
+    "eprobe": "Boot a kernel with CONFIG_EPROBE_EVENTS; until then 'comm' is looked up when the event "
+    "is read, and the kernel filters a tracepoint for one probe only.",
+    "fprobe": "Boot a kernel with CONFIG_FPROBE_EVENTS (Linux 6.5 or later); until then attach a kprobe "
+    "where you would an fentry, and a kretprobe where you would an fexit.",
+    "tracepoint": "Boot a kernel with CONFIG_EVENT_TRACING.",
+    "syscalls": "Boot a kernel with CONFIG_FTRACE_SYSCALLS; until then probe the functions behind the calls.",
+    "hist": "Boot a kernel with CONFIG_HIST_TRIGGERS; until then the agent reads and counts every firing.",
+    "notrace_pid": "Boot Linux 5.7 or later; until then filter the agent's own process out of what it "
+    "records.",
+    "thread_group": "Use the field 'tid'; 'pid' is unknown on this kernel.",
+    "btf": "Boot a kernel with CONFIG_DEBUG_INFO_BTF, or say 'returns: int' where a function returns that.",
+}
+"""What to do on a kernel without a feature."""
 
 
 def kernel_checks(root: Path) -> list[Check]:
     """Check what is visible outside tracefs. ``root`` is ``/``, or a directory that a test uses instead."""
+    btf = root / "sys/kernel/btf/vmlinux"
     return [
         _lockdown(root),
         _switch(
@@ -101,11 +104,7 @@ def kernel_checks(root: Path) -> list[Check]:
             "Turn them on with 'echo 1 > /sys/kernel/debug/kprobes/enabled'.",
             "If there are kprobes, 'mount -t debugfs nodev /sys/kernel/debug' shows whether they are on.",
         ),
-        _there(
-            "btf",
-            root / "sys/kernel/btf/vmlinux",
-            "Boot a kernel with CONFIG_DEBUG_INFO_BTF, or say 'returns: int' where a function returns that.",
-        ),
+        _presence("btf", {str(btf): btf.exists()}),
     ]
 
 
@@ -115,35 +114,9 @@ def instance_checks(instance: Instance) -> list[Check]:
         *(try_kind(instance, kind) for kind in KINDS),
         _fprobe(instance),
         _functions(instance.files),
-        _has(
-            instance,
-            "tracepoint",
-            [f"events/{TRACEPOINT}/enable"],
-            "Boot a kernel with CONFIG_EVENT_TRACING.",
-        ),
-        _has(
-            instance,
-            "syscalls",
-            [f"events/{SYSCALL}/enable"],
-            "Boot a kernel with CONFIG_FTRACE_SYSCALLS; until then probe the functions behind the calls.",
-        ),
-        _has(
-            instance,
-            "hist",
-            [f"events/{TRACEPOINT}/hist"],
-            "Boot a kernel with CONFIG_HIST_TRIGGERS; until then the agent reads and counts every firing.",
-        ),
-        _has(
-            instance,
-            "notrace_pid",
-            ["set_event_notrace_pid", "options/event-fork"],
-            "Boot Linux 5.7 or later; until then filter the agent's own process out of what it records.",
-        ),
-        _has(
-            instance,
-            "thread_group",
-            ["options/record-tgid"],
-            "Use the field 'tid'; 'pid' is unknown on this kernel.",
+        *(
+            _presence(name, {path: instance.files.exists(f"{instance.path}/{path}") for path in paths})
+            for name, paths in FILES.items()
         ),
     ]
 
@@ -156,14 +129,14 @@ def try_kind(instance: Instance, kind: EventKind) -> Check:
     """
     files, event = instance.files, f"doctor_{kind.name}"
     if not files.exists(kind.file):
-        return Check(kind.name, "no", f"there is no {kind.file}", kind.fix)
+        return Check(kind.name, "no", f"there is no {kind.file}", FIXES[kind.name])
     line = f"{kind.verb}:{instance.group}/{event} {kind.body}"
     shown = f"'{kind.verb} {kind.body}'"
     try:
         files.write(kind.file, line)
     except OSError as error:
-        fix = kind.fix if error.errno not in FORBIDDEN else "Let uid 0 write to this file."
-        reason = why(files, error, line, ("error_log",))
+        fix = FIXES[kind.name] if error.errno not in FORBIDDEN else "Let uid 0 write to this file."
+        reason = why(files, error, line, "error_log")
         return Check(kind.name, "no", f"{kind.file} refuses {shown}: {reason}", fix)
     delete(files, instance.group, event)
     return Check(kind.name, "ok", f"{kind.file} took {shown}")
@@ -177,11 +150,7 @@ def _fprobe(instance: Instance) -> Check:
     """
     if _has_fprobes(instance.files):
         return Check("fprobe", "ok", "tracefs' README has fprobes")
-    fix = (
-        "Boot a kernel with CONFIG_FPROBE_EVENTS (Linux 6.5 or later); until then attach a kprobe where you "
-        "would an fentry, and a kretprobe where you would an fexit."
-    )
-    return Check("fprobe", "no", "tracefs' README has no fprobes", fix)
+    return Check("fprobe", "no", "tracefs' README has no fprobes", FIXES["fprobe"])
 
 
 def _functions(files: Tracefs) -> Check:
@@ -216,17 +185,11 @@ def _has_fprobes(files: Tracefs) -> bool:
     return files.exists("README") and FPROBE_SYNTAX in files.read("README")
 
 
-def _has(instance: Instance, name: str, paths: list[str], fix: str) -> Check:
-    missing = [path for path in paths if not instance.files.exists(f"{instance.path}/{path}")]
-    if missing:
-        return Check(name, "no", f"there is no {' and no '.join(missing)}", fix)
-    return Check(name, "ok", f"there is {' and '.join(paths)}")
-
-
-def _there(name: str, path: Path, fix: str) -> Check:
-    if path.exists():
-        return Check(name, "ok", f"there is {path}")
-    return Check(name, "no", f"there is no {path}", fix)
+def _presence(name: str, exists: Mapping[str, bool]) -> Check:
+    """Check whether all of these paths exist."""
+    if missing := [path for path, there in exists.items() if not there]:
+        return Check(name, "no", f"there is no {' and no '.join(missing)}", FIXES[name])
+    return Check(name, "ok", f"there is {' and '.join(exists)}")
 
 
 def _switch(root: Path, name: str, path: str, turn_on: str, make_visible: str) -> Check:
@@ -246,12 +209,8 @@ def _lockdown(root: Path) -> Check:
     try:
         modes = (root / path).read_text(errors="replace").strip()
     except OSError as error:
-        return Check(
-            "lockdown",
-            "unknown",
-            f"/{path} cannot be read: {error.strerror}",
-            "Mount securityfs with 'mount -t securityfs nodev /sys/kernel/security' to see the mode.",
-        )
+        fix = "Mount securityfs with 'mount -t securityfs nodev /sys/kernel/security' to see the mode."
+        return Check("lockdown", "unknown", f"/{path} cannot be read: {error.strerror}", fix)
     if "[confidentiality]" in modes:
         fix = "Boot with lockdown=integrity or less: confidentiality forbids all tracing."
         return Check("lockdown", "no", f"/{path} is '{modes}'", fix, required=True)

@@ -3,7 +3,6 @@
 import errno
 import fcntl
 import os
-import stat
 from pathlib import Path
 from typing import NoReturn, Protocol
 
@@ -80,46 +79,26 @@ class MountedTracefs:
             fd = os.open(self.root / path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(fd), (self.root / path).stat()):
+                    return fd
             except BlockingIOError:
                 os.close(fd)
                 return None
+            except FileNotFoundError:
+                pass
             except BaseException:
                 os.close(fd)
                 raise
-            if self._is_at(fd, path):
-                return fd
             os.close(fd)
-
-    def _is_at(self, fd: int, path: str) -> bool:
-        mine = os.fstat(fd)
-        try:
-            there = (self.root / path).stat()
-        except FileNotFoundError:
-            return False
-        return stat.S_ISDIR(there.st_mode) and (mine.st_dev, mine.st_ino) == (
-            there.st_dev,
-            there.st_ino,
-        )
 
 
 class ReadOnlyTracefs(MountedTracefs):
-    """A tracefs for reading only: every operation that would change something raises EROFS."""
+    """A tracefs for reading only: every operation that would change something raises EROFS.
 
-    def write(self, path: str, text: str) -> NoReturn:
-        self._refuse(path)
+    ``open_pipe`` is one of them, because reading a pipe consumes events.
+    """
 
-    def mkdir(self, path: str) -> NoReturn:
-        self._refuse(path)
-
-    def rmdir(self, path: str) -> NoReturn:
-        self._refuse(path)
-
-    def open_pipe(self, path: str) -> NoReturn:
-        """Raise EROFS, because reading a pipe consumes events."""
-        self._refuse(path)
-
-    def lock(self, path: str) -> NoReturn:
-        self._refuse(path)
-
-    def _refuse(self, path: str) -> NoReturn:
+    def _refuse(self, path: str, text: str = "") -> NoReturn:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(self.root / path))
+
+    write = mkdir = rmdir = open_pipe = lock = _refuse

@@ -1,9 +1,10 @@
-"""Hist triggers that aggregate in the kernel: attached to an event, read as tables, detached."""
+"""Hist triggers, by which the kernel counts or aggregates: attached to an event, read as tables, detached."""
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.model.hist import HistReading, HistTable
@@ -25,6 +26,13 @@ as well. It is found by its position, as it may contain what looks like the end 
 POWER = rb"~ 2\^(\d{1,2}) *"
 NUMBER = rb" *(\d{1,20})"
 
+CPU_KEYS = ("common_cpu", "cpu")
+"""Keys of the trigger that counts hits. Any would do, as the total counts all. It is ``cpu`` before 5.13."""
+
+Spelled: TypeAlias = tuple[str, str, str | None]
+"""A trigger's keys, values and condition as event_hist_trigger_print() spells them. To the kernel, triggers
+of an event that are spelled alike are the same."""
+
 
 class Shown(NamedTuple):
     """One trigger's table in a ``hist`` file, and the trigger as the kernel spells it."""
@@ -45,10 +53,7 @@ def parse_hist(text: bytes) -> list[Shown]:
     A name's trailing blanks cannot be told from the column's padding; rows that differ only in them are
     added up. Parsing costs about 2 µs a row, on top of the kernel's scan and sort of the table.
     """
-    return list(_tables(text))
-
-
-def _tables(text: bytes) -> Iterator[Shown]:
+    shown: list[Shown] = []
     at = 0
     while header := HEADER.match(text, at):
         keys, vals = header[1].decode(errors="replace"), header[2].decode(errors="replace")
@@ -66,9 +71,10 @@ def _tables(text: bytes) -> Iterator[Shown]:
             rows[key] = hits_before + hits, sum_before + _sum(sums)
         totals = TOTALS.match(text, at)
         if totals is None:
-            return
+            break
         at = totals.end()
-        yield Shown(keys, vals, condition, HistReading(int(totals[1]), int(totals[2]), rows))
+        shown.append(Shown(keys, vals, condition, HistReading(int(totals[1]), int(totals[2]), rows)))
+    return shown
 
 
 def _sum(sums: Sequence[int]) -> int:
@@ -99,6 +105,79 @@ def _value(rendered: str, part: bytes) -> int | bytes:
     return part.rstrip(b" ") if rendered.partition(".")[0] == "comm" else int(part)
 
 
+class HitCounter:
+    """Our hist trigger on one event; its total is the number of hits, unfiltered.
+
+    Hist triggers see every hit, regardless of the event's filter (kernel/trace/trace_events_hist.c). The
+    kernel cannot start or stop a trigger and the recording of its event at once. So hits are counted between
+    ``begin``, after recording has started, and ``freeze``, before it stops: what was recorded outside of that
+    is an event without a hit, and the aggregator counts a hit for it.
+
+    One thread may read while another attaches, begins and detaches.
+    """
+
+    def __init__(self, instance: Instance, event: str, keys: str) -> None:
+        self._instance = instance
+        self._event = event
+        self._spelled: Spelled = (keys, "hitcount", None)
+        self._before: int | None = None
+        self._final: int | None = None
+        self._attached = True
+
+    @classmethod
+    def attach(cls, instance: Instance, event: str) -> "HitCounter | None":
+        """Attach the trigger to ``events/SYSTEM/EVENT``; None if the kernel has no hist triggers."""
+        if not instance.files.exists(f"{instance.path}/{event}/hist"):
+            return None
+        for keys in CPU_KEYS:
+            try:
+                instance.write(f"{event}/trigger", f"hist:keys={keys}")
+            except FileExistsError:
+                pass  # another probe's trigger, which has counted before
+            except OSError:
+                continue
+            counter = cls(instance, event, keys)
+            instance.share(_share_name(event, counter._spelled))
+            return counter
+        return None
+
+    def begin(self) -> None:
+        """Count from now on, unless it counts already."""
+        if self._before is None:
+            self._before = self._count(self._shown()) or 0
+
+    def freeze(self) -> None:
+        """Count no more: the total stays as it is now."""
+        if self._final is None:
+            self._final = self.total(self._shown())
+
+    def total(self, shown: Iterable[Shown]) -> int | None:
+        """Return the hits since it began, from its event's tables; None if it is not among them."""
+        if self._final is not None:
+            return self._final
+        now = self._count(shown)
+        if now is None:
+            return None
+        return 0 if self._before is None else max(0, now - self._before)
+
+    def _count(self, shown: Iterable[Shown]) -> int | None:
+        counts = (one.reading.hits + one.reading.dropped for one in shown if one[:3] == self._spelled)
+        return next(counts, None)
+
+    def _shown(self) -> list[Shown]:
+        """Return the tables of its event, none if the event no longer exists."""
+        try:
+            return parse_hist(self._instance.read(f"{self._event}/hist"))
+        except OSError:
+            return []
+
+    def detach(self) -> None:
+        """Remove the trigger unless another probe uses it."""
+        if self._attached:
+            self._attached = False
+            _detach(self._instance, self._event, f"hist:keys={self._spelled[0]}", self._spelled)
+
+
 class HistTables:
     """The hist triggers of one probe on its event. Only they enable the event, and they do so softly.
 
@@ -124,28 +203,21 @@ class HistTables:
             except FileExistsError:
                 raise ProbeRefused("another probe has the same hist trigger on this event.") from None
             except OSError as error:
-                log = (f"{self._instance.path}/error_log",)
-                reason = why(self._instance.files, error, table.trigger, log)
+                error_log = f"{self._instance.path}/error_log"
+                reason = why(self._instance.files, error, table.trigger, error_log)
                 raise ProbeRefused(f"the hist trigger '{table.trigger}' is refused: {reason}.") from None
-            self._instance.share(share_name(self._event, *_spelled(table)))
+            self._instance.share(_share_name(self._event, _spelled(table)))
             self._attached.append(table)
 
     def detach(self) -> None:
-        """Remove the triggers that no other probe uses. A trigger that no longer exists is no error."""
+        """Remove the triggers that no other probe uses."""
         for table in self._attached:
-            shared = share_name(self._event, *_spelled(table))
-            self._instance.release(shared)
-            if self._instance.shares(shared):
-                continue
-            try:
-                self._instance.write(f"{self._event}/trigger", f"!{table.trigger}")
-            except OSError:
-                continue
+            _detach(self._instance, self._event, table.trigger, _spelled(table))
         self._attached = []
 
     def read(self, shown: Sequence[Shown]) -> tuple[HistReading, ...] | None:
         """Return our tables among those of the event, in our order; None unless all are there."""
-        readings = {(one.keys, one.vals, one.condition): one.reading for one in shown}
+        readings = {one[:3]: one.reading for one in shown}
         found = [readings.get(_spelled(table)) for table in self._tables]
         whole = tuple(reading for reading in found if reading is not None)
         if len(whole) == len(found):
@@ -155,12 +227,20 @@ class HistTables:
         return None
 
 
-def share_name(event: str, keys: str, vals: str, condition: str | None) -> str:
-    """Return a trigger's name for ``share``: to the kernel, triggers that are spelled alike are the same."""
-    return f"{event} {keys}:{vals} if {condition}"
+def _share_name(event: str, spelled: Spelled) -> str:
+    """Return a trigger's name for ``Instance.share``; a counter and a table may use the same trigger."""
+    return f"{event} {spelled}"
 
 
-def _spelled(table: HistTable) -> tuple[str, str, str | None]:
-    """Return a trigger's keys, values and condition as event_hist_trigger_print() spells them."""
+def _spelled(table: HistTable) -> Spelled:
     vals = f"hitcount,{table.vals}" if table.value else "hitcount"
     return ",".join(key.render() for key in table.keys), vals, table.condition
+
+
+def _detach(instance: Instance, event: str, trigger: str, spelled: Spelled) -> None:
+    """Remove a trigger unless another probe of ours uses it. One that no longer exists is no error."""
+    shared = _share_name(event, spelled)
+    instance.release(shared)
+    if not instance.shares(shared):
+        with suppress(OSError):
+            instance.write(f"{event}/trigger", f"!{trigger}")

@@ -7,14 +7,13 @@ import re
 import uuid
 from collections import Counter
 from contextlib import suppress
-from types import TracebackType
 
 from kprobe_exporter.errors import TracefsError
+from kprobe_exporter.model.values import ProbeSpec
 from kprobe_exporter.tracefs.definitions import delete, delete_group
 from kprobe_exporter.tracefs.files import ReadOnlyTracefs, Tracefs
 from kprobe_exporter.tracefs.ownership import MARKER, alone, busy, contents, is_marked, mark, refuse_foreign
 from kprobe_exporter.tracefs.refusal import cannot_make
-from kprobe_exporter.tracefs.retired import Retired
 from kprobe_exporter.util.probed_files import ProbedFiles
 
 log = logging.getLogger(__name__)
@@ -33,8 +32,8 @@ class Instance:
     that their owner is alive; there is no other state. Made by ``acquire``. Not thread-safe: the caller of
     ``acquire`` must let only one thread at a time change its content. ``recording``: its ring buffer may
     hold events that are still needed, so no definition that was ever enabled may be deleted. ``retired`` are
-    definitions that no probe uses. ``probed_files`` are open from planning probes in them until these are
-    installed; the caller closes them.
+    the events, oldest first, that no probe uses until a definition like theirs is needed again.
+    ``probed_files`` are open from planning probes in them until these are installed; the caller closes them.
     """
 
     def __init__(self, files: Tracefs, name: str, lock: int | None) -> None:
@@ -43,7 +42,7 @@ class Instance:
         self.group = name
         self.path = f"instances/{name}"
         self.recording = False
-        self.retired = Retired()
+        self.retired: dict[str, ProbeSpec] = {}
         self.probed_files = ProbedFiles()
         self._uses: Counter[str] = Counter()
         self._lock = lock
@@ -104,12 +103,7 @@ class Instance:
     def __enter__(self) -> "Instance":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def set_up(self, buffer_kib: int, record_tgid: bool) -> None:
@@ -148,19 +142,18 @@ class Instance:
         In a container gettid() returns another number. So this method writes a marker and reads its trace
         line back. Nothing else is recorded yet, so reading loses no events.
         """
-        nonce = uuid.uuid4().hex.encode()
+        nonce, lines = uuid.uuid4().hex, b""
+        pipe = self.open_pipe()
         try:
-            pipe = self.open_pipe()
-        except OSError as error:
-            raise TracefsError(self.cannot_read(error)) from None
-        try:
-            self.write("trace_marker", nonce.decode())
-            found = re.search(MARKER_LINE % nonce, _read_available(pipe))
+            self.write("trace_marker", nonce)
+            with suppress(BlockingIOError):
+                while more := os.read(pipe, 65536):
+                    lines += more
         except OSError as error:
             log.debug("no marker in %s: %s", self.path, error)
-            found = None
         finally:
             os.close(pipe)
+        found = re.search(MARKER_LINE % nonce.encode(), lines)
         return int(found[1]) if found else os.getpid()
 
     def keep_marker(self) -> None:
@@ -170,24 +163,29 @@ class Instance:
                 mark(self.files, self.group)
 
     def open_pipe(self) -> int:
-        """Return a non-blocking descriptor of our trace_pipe. Raises the kernel's OSError."""
-        return self.files.open_pipe(f"{self.path}/trace_pipe")
+        """Return a non-blocking descriptor of our trace_pipe. Raises TracefsError."""
+        try:
+            return self.files.open_pipe(f"{self.path}/trace_pipe")
+        except OSError as error:
+            raise TracefsError(self.cannot_read(error)) from None
 
     def open_raw(self) -> dict[int, int]:
-        """Return a non-blocking descriptor of each CPU's trace_pipe_raw. Raises the kernel's OSError."""
+        """Return a non-blocking descriptor of each CPU's trace_pipe_raw. Raises TracefsError."""
         pipes: dict[int, int] = {}
         try:
             for name in self.files.names(f"{self.path}/per_cpu"):
                 cpu = int(name.removeprefix("cpu"))
                 pipes[cpu] = self.files.open_pipe(f"{self.path}/per_cpu/{name}/trace_pipe_raw")
-        except BaseException:
+        except BaseException as error:
             for pipe in pipes.values():
                 os.close(pipe)
+            if isinstance(error, OSError):
+                raise TracefsError(self.cannot_read(error)) from None
             raise
         return pipes
 
     def cannot_read(self, error: OSError) -> str:
-        """Return a sentence that says why our trace_pipe could not be opened."""
+        """Return a sentence that says why our trace_pipe could not be opened or read."""
         if error.errno == errno.EBUSY:
             return f"another process is reading {self.path}/trace_pipe: end that reader."
         return f"{self.path}/trace_pipe cannot be read: {error.strerror}."
@@ -234,27 +232,21 @@ class Instance:
         if self._lock is None:
             return
         with alone(self.files):
-            self._close()
+            removed = False
+            if not self.files.exists("trace_clock"):
+                log.warning(
+                    "tracefs is not where it was mounted: %s and its probes stay in the kernel; mount it and "
+                    "run 'kprobe-exporter cleanup'",
+                    self.path,
+                )
+            elif not (removed := _rmdir(self.files, self.path)):
+                log.warning("%s is still in use by another process and stays.", self.path)
+            try:
+                self._sweep(logging.DEBUG, unmark=removed)
+            except OSError as error:
+                log.warning("the definitions cannot be read, and may stay: %s", error)
         os.close(self._lock)
         self._lock = None
-
-    def _close(self) -> None:
-        removed = False
-        if not self.files.exists("trace_clock"):
-            log.warning(
-                "tracefs is not where it was mounted: %s and its probes stay in the kernel; mount it and run "
-                "'kprobe-exporter cleanup'",
-                self.path,
-            )
-        elif not (removed := self._rmdir()):
-            log.warning("%s is still in use by another process and stays.", self.path)
-        try:
-            self._sweep(logging.DEBUG, unmark=removed)
-        except OSError as error:
-            log.warning("the definitions cannot be read, and may stay: %s", error)
-
-    def _rmdir(self) -> bool:
-        return _rmdir(self.files, self.path)
 
     def _sweep(self, level: int, *, unmark: bool = False) -> None:
         """Delete the group's definitions. The marker goes last, once nothing remains that it marks."""
@@ -269,7 +261,7 @@ class Instance:
     def _reclaim(self) -> None:
         """Remove what a killed agent left under this name, and release the lock."""
         log.info("removing what a killed agent left: %s", self.path)
-        removed = self._rmdir()
+        removed = _rmdir(self.files, self.path)
         if not removed:  # at least its events must not cost time any more
             with suppress(OSError):
                 self.write("events/enable", "0")
@@ -294,15 +286,3 @@ def _rmdir(files: Tracefs, path: str) -> bool:
         log.debug("rmdir %s: %s", path, error)
         return False
     return True
-
-
-def _read_available(pipe: int) -> bytes:
-    data = b""
-    while True:
-        try:
-            more = os.read(pipe, 65536)
-        except BlockingIOError:
-            return data
-        if not more:
-            return data
-        data += more

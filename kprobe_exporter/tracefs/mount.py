@@ -78,12 +78,8 @@ def mounted(asked: Path | None = None) -> Iterator[Path]:
         _look(found.path)
         yield found.path
         return
-    _mount(USUAL)
-    log.info("mounted tracefs at %s", USUAL)
-    try:
+    with _mounted_here(USUAL):
         yield USUAL
-    finally:
-        _unmount(USUAL)
 
 
 def _look(root: Path) -> None:
@@ -119,28 +115,25 @@ def _look(root: Path) -> None:
         raise TracefsError(f"tracefs at {root} cannot be used: {why}.") from None
 
 
-def _mount(path: Path) -> None:
+@contextmanager
+def _mounted_here(path: Path) -> Iterator[None]:
     import ctypes  # noqa: PLC0415 - not needed on most hosts, where tracefs is mounted
 
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mount(b"nodev", os.fsencode(path), b"tracefs", MOUNT_FLAGS, None) == 0:
-        return
-    code = ctypes.get_errno()
-    why = {
-        errno.EPERM: "it takes root with CAP_SYS_ADMIN to mount one here",
-        errno.EACCES: "it takes root with CAP_SYS_ADMIN to mount one here",
-        errno.ENODEV: "this kernel was built without tracefs (CONFIG_TRACING)",
-        errno.ENOENT: "this kernel was built without tracefs (CONFIG_TRACING)",
-    }.get(code, os.strerror(code))
-    raise NotMounted(
-        f"tracefs is not mounted and mounting it at {path} failed: {why}. Mount it as root with "
-        f"'mount -t tracefs nodev {path}', or in a container bind-mount the host's {path}."
-    )
-
-
-def _unmount(path: Path) -> None:
-    import ctypes  # noqa: PLC0415 - _mount has imported it
-
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.umount2(os.fsencode(path), 0) != 0:
-        log.info("left tracefs mounted at %s: %s", path, os.strerror(ctypes.get_errno()))
+    if libc.mount(b"nodev", os.fsencode(path), b"tracefs", MOUNT_FLAGS, None) != 0:
+        code = ctypes.get_errno()
+        why = os.strerror(code)
+        if code in (errno.EPERM, errno.EACCES):
+            why = "it takes root with CAP_SYS_ADMIN to mount one here"
+        elif code in (errno.ENODEV, errno.ENOENT):
+            why = "this kernel was built without tracefs (CONFIG_TRACING)"
+        raise NotMounted(
+            f"tracefs is not mounted and mounting it at {path} failed: {why}. Mount it as root with "
+            f"'mount -t tracefs nodev {path}', or in a container bind-mount the host's {path}."
+        )
+    log.info("mounted tracefs at %s", path)
+    try:
+        yield
+    finally:
+        if libc.umount2(os.fsencode(path), 0) != 0:
+            log.info("left tracefs mounted at %s: %s", path, os.strerror(ctypes.get_errno()))

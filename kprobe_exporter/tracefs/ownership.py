@@ -119,8 +119,7 @@ def alone(files: Tracefs) -> Iterator[None]:
     lock = None
     with suppress(OSError):  # without this permission, making an instance fails and gives the reason
         for _ in range(ATTEMPTS):
-            lock = files.lock(INSTANCES)
-            if lock is not None:
+            if (lock := files.lock(INSTANCES)) is not None:
                 break
             time.sleep(PAUSE)
     try:

@@ -11,30 +11,29 @@ from kprobe_exporter.model.values import KernelCounts
 from kprobe_exporter.tracefs.hist_tables import parse_hist
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed
-from kprobe_exporter.tracefs.profile import PROFILES, Counts, buffer_stats
+from kprobe_exporter.tracefs.profile import PROFILED, Counts, buffer_stats, profile_counts
 from kprobe_exporter.util.trouble import Trouble
 
 log = logging.getLogger(__name__)
 
-MAX_AGE = 1.0
-"""Seconds for which numbers that were read serve all callers."""
+MAX_AGE = 1.0  # Seconds for which numbers that were read serve all callers
 
 
 def read_counts(instance: Instance, probes: Sequence[Installed]) -> KernelCounts:
     """Read everything that the kernel counts for us. Raises OSError if its files cannot be read."""
-    hits = _Sums()
-    misses = _Sums()
+    hits: dict[str, int | None] = {}
+    misses: dict[str, int | None] = {}
     counts: dict[str, Counts] = {}
-    for file, read in PROFILES.items():
+    for file in PROFILED:
         if any(probe.spec.file == file for probe in probes):
-            counts |= read(instance.files, instance.group)
+            counts |= profile_counts(instance.files, instance.group, file)
     for probe in probes:
         if not probe.profiled:
             continue
         count = probe.since(counts.get(probe.event))
         if probe.spec.role != "end":
-            hits.add(probe.spec.probe, count.hits if count else None)
-        misses.add(probe.spec.probe, count.misses if count else None)
+            _add(hits, probe.spec.probe, count.hits if count else None)
+        _add(misses, probe.spec.probe, count.misses if count else None)
     tables: dict[int, tuple[HistReading, ...]] = {}
     shown = cache(lambda file: parse_hist(instance.read(file)))  # two probes may share a tracepoint
     for probe in probes:
@@ -44,23 +43,19 @@ def read_counts(instance: Instance, probes: Sequence[Installed]) -> KernelCounts
             found = shown(probe.hist)
         except OSError:
             if probe.hits is not None:
-                hits.add(probe.spec.probe, None)
+                _add(hits, probe.spec.probe, None)
             continue
         if probe.hits is not None:
-            hits.add(probe.spec.probe, probe.hits.total(found))
+            _add(hits, probe.spec.probe, probe.hits.total(found))
         if probe.tables is not None and (readings := probe.tables.read(found)) is not None:
             tables[probe.layout.layout_id] = readings
             if probe.tables_count_hits:
-                hits.add(probe.spec.probe, _hits(probe.spec.tables, readings))
+                _add(hits, probe.spec.probe, _hits(probe.spec.tables, readings))
     stats = buffer_stats(instance.files, instance.path)
     return KernelCounts(
-        hits=hits.known(),
-        misses=misses.known(),
-        lost={
-            "overrun": stats.overrun,
-            "commit_overrun": stats.commit_overrun,
-            "dropped": stats.dropped,
-        },
+        hits={probe: count for probe, count in hits.items() if count is not None},
+        misses={probe: count for probe, count in misses.items() if count is not None},
+        lost={"overrun": stats.overrun, "commit_overrun": stats.commit_overrun, "dropped": stats.dropped},
         buffer_bytes=stats.bytes,
         tables=tables,
     )
@@ -73,28 +68,14 @@ def counted_by_trigger(probes: Iterable[Installed]) -> set[str]:
 
 def _hits(tables: Iterable[HistTable], readings: Iterable[HistReading]) -> int:
     """Return the hits of an unfiltered probe, each of which is in one of the tables that count events."""
-    return sum(
-        reading.hits + reading.dropped
-        for table, reading in zip(tables, readings, strict=True)
-        if table.passed
-    )
+    counting = (reading for table, reading in zip(tables, readings, strict=True) if table.passed)
+    return sum(reading.hits + reading.dropped for reading in counting)
 
 
-class _Sums:
-    """Sums of counts by probe. A sum needs the counts of all events of a call or a pair, or it is too low."""
-
-    def __init__(self) -> None:
-        self._sums: dict[str, int] = {}
-        self._unknown: set[str] = set()
-
-    def add(self, probe: str, count: int | None) -> None:
-        if count is None:
-            self._unknown.add(probe)
-        else:
-            self._sums[probe] = self._sums.get(probe, 0) + count
-
-    def known(self) -> dict[str, int]:
-        return {probe: count for probe, count in self._sums.items() if probe not in self._unknown}
+def _add(sums: dict[str, int | None], probe: str, count: int | None) -> None:
+    """Add to a probe's sum, which is None once a count is unknown: the sum of the others would be too low."""
+    before = sums.get(probe, 0)
+    sums[probe] = None if before is None or count is None else before + count
 
 
 class Poller:

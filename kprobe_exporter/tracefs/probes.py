@@ -2,19 +2,17 @@
 
 import errno
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.model.values import Layout, ProbeSpec
 from kprobe_exporter.tracefs.definitions import delete, list_definitions
-from kprobe_exporter.tracefs.hist import HitCounter
-from kprobe_exporter.tracefs.hist_tables import HistTables
+from kprobe_exporter.tracefs.hist_tables import HistTables, HitCounter
 from kprobe_exporter.tracefs.instance import Instance
-from kprobe_exporter.tracefs.profile import PROFILES, Counts
+from kprobe_exporter.tracefs.profile import PROFILED, Counts, profile_counts
 from kprobe_exporter.tracefs.refusal import IN_FILE, MEANING, REPLACED, refused, why
-from kprobe_exporter.tracefs.retired import RetiredDefinition
 from kprobe_exporter.util.regular_file import NotRegularError
 
 log = logging.getLogger(__name__)
@@ -24,8 +22,7 @@ NAMES_TRIED = 1000
 COUNT = "traceon:0"
 """A trigger that never acts. It enables its event softly: the profile counts, and no event is recorded."""
 
-STACK = "stacktrace"
-"""The trigger that records kernel stacks (kernel/trace/trace_events_trigger.c)."""
+STACK = "stacktrace"  # The trigger that records kernel stacks (kernel/trace/trace_events_trigger.c)
 
 
 class Installed:
@@ -36,16 +33,14 @@ class Installed:
     counted when a retired definition was reused.
     """
 
-    def __init__(
-        self, instance: Instance, spec: ProbeSpec, event: str, owned: bool, before: Counts | None = None
-    ) -> None:
+    def __init__(self, instance: Instance, spec: ProbeSpec, event: str, before: Counts | None = None) -> None:
         self.spec = spec
         self.event = event
-        self.system = instance.group if owned else spec.system
+        self.owned = spec.file is not None
+        self.system = instance.group if self.owned else spec.system
         self.layout: Layout = replace(spec.layout, event=event)
         self.hits: HitCounter | None = None
         self.tables: HistTables | None = None
-        self.owned = owned
         self._instance = instance
         self._dir = f"events/{self.system}/{event}"
         self._enabled = False
@@ -65,7 +60,7 @@ class Installed:
     @property
     def profiled(self) -> bool:
         """Whether kprobe_profile or uprobe_profile counts its hits."""
-        return self.spec.file in PROFILES
+        return self.spec.file in PROFILED
 
     @property
     def counted_by_kernel(self) -> bool:
@@ -91,24 +86,14 @@ class Installed:
         """Return the part of its profile's counts that came since it was installed."""
         if count is None:
             return None
-        before = self._before
-        misses = None if count.misses is None else count.misses - (before.misses or 0)
-        return Counts(count.hits - before.hits, misses)
+        misses = None if count.misses is None else count.misses - (self._before.misses or 0)
+        return Counts(count.hits - self._before.hits, misses)
 
     def set_filter(self) -> None:
         """Write the event's filter. Raises ProbeRefused."""
-        if (text := self.spec.kernel_filter) is None:
-            return
-        try:
-            self._instance.write(f"{self._dir}/filter", text)
-        except OSError as error:
-            reason = why(
-                self._instance.files,
-                error,
-                text,
-                (f"{self._instance.path}/error_log", "error_log"),
-            )
-            raise ProbeRefused(f"the filter '{text}' is refused: {reason}.") from None
+        if (text := self.spec.kernel_filter) is not None:
+            logs = f"{self._instance.path}/error_log", "error_log"
+            self._write("filter", text, f"the filter '{text}' is refused", *logs)
 
     def take_stacks(self) -> None:
         """Make the kernel record its stack after each event that passes the filter. Raises ProbeRefused.
@@ -119,11 +104,7 @@ class Installed:
             return
         trigger = STACK + (f" if {self.spec.kernel_filter}" if self.spec.kernel_filter else "")
         self._used = True  # a trigger enables its event softly
-        try:
-            self._instance.write(f"{self._dir}/trigger", trigger)
-        except OSError as error:
-            reason = why(self._instance.files, error, trigger, (f"{self._instance.path}/error_log",))
-            raise ProbeRefused(f"it gives no stacks: {reason}.") from None
+        self._write("trigger", trigger, "it gives no stacks", f"{self._instance.path}/error_log")
 
     def aggregate(self) -> None:
         """Attach the hist triggers of the plan ``kernel``, which enable it softly. Raises ProbeRefused."""
@@ -141,10 +122,9 @@ class Installed:
             return
         self._used = True
         self.hits = HitCounter.attach(self._instance, self._dir)
-        if self.hits is None:
-            if self.spec.plan != "events":
+        if self.spec.plan != "events":
+            if self.hits is None:
                 raise ProbeRefused("the kernel refuses a hist trigger on it, by which it would be counted.")
-        elif self.spec.plan != "events":
             self.hits.begin()
 
     def enable(self) -> None:
@@ -153,11 +133,7 @@ class Installed:
             return  # its hist triggers have counted since they were attached
         file, text = ("trigger", COUNT) if self.counted_softly else ("enable", "1")
         self._used = True
-        try:
-            self._instance.write(f"{self._dir}/{file}", text)
-        except OSError as error:
-            reason = why(self._instance.files, error, "", (), _meaning(self.spec))
-            raise ProbeRefused(f"it cannot be enabled: {reason}.") from None
+        self._write(file, text, "it cannot be enabled", meanings=_meaning(self.spec))
         if not self._enabled:
             self._instance.share(self._dir)
         self._enabled = True
@@ -172,10 +148,12 @@ class Installed:
         if self._enabled:
             self._enabled = False
             self._instance.release(self._dir)
-        undo = [("trigger", f"!{STACK}")] if self.spec.stack else []
-        undo += [("trigger", f"!{COUNT.partition(':')[0]}")] if self.counted_softly else []
-        undo += [] if self._instance.shares(self._dir) else [("enable", "0")]
-        self._undo(undo)
+        if self.spec.stack:
+            self._undo("trigger", f"!{STACK}")
+        if self.counted_softly:
+            self._undo("trigger", f"!{COUNT.partition(':')[0]}")
+        if not self._instance.shares(self._dir):
+            self._undo("enable", "0")
 
     def disable(self) -> None:
         """Stop recording and counting permanently. Never raises."""
@@ -185,20 +163,32 @@ class Installed:
             self.hits.detach()
         self.pause()
         if self.spec.kernel_filter is not None and not self._instance.shares(self._dir):
-            self._undo([("filter", "0")])
+            self._undo("filter", "0")
 
-    def _undo(self, writes: Iterable[tuple[str, str]]) -> None:
-        for file, text in writes:
-            try:
-                self._instance.write(f"{self._dir}/{file}", text)
-            except OSError as error:
-                log.debug("%s of %s/%s: %s", file, self.system, self.event, error)
+    def _write(
+        self, file: str, text: str, refusal: str, *logs: str, meanings: Mapping[int, str] = MEANING
+    ) -> None:
+        """Write to a file of the event. Raises ProbeRefused: ``refusal``, and why."""
+        try:
+            self._instance.write(f"{self._dir}/{file}", text)
+        except OSError as error:
+            reason = why(self._instance.files, error, text, *logs, meanings=meanings)
+            raise ProbeRefused(f"{refusal}: {reason}.") from None
+
+    def _undo(self, file: str, text: str) -> None:
+        try:
+            self._instance.write(f"{self._dir}/{file}", text)
+        except OSError as error:
+            log.debug("%s of %s/%s: %s", file, self.system, self.event, error)
 
     def remove(self) -> bool:
         """Disable it and delete its definition. Return True if its name is free again.
 
-        While the instance is recording, a definition that was ever enabled is retired instead. So is one
-        that cannot be deleted now.
+        Deleting a dynamic event clears the unread buffer of every instance in which it was ever enabled,
+        even softly: event_remove() marks the instance, dyn_event_release() resets the marked ones
+        (kernel/trace/trace_events.c, trace_dynevent.c). So while the instance is recording, a definition
+        that was ever enabled is retired instead, and then costs some 10 KB of kernel memory. So is one that
+        cannot be deleted now.
         """
         self.disable()
         if not self.owned:
@@ -206,7 +196,7 @@ class Installed:
         wipes = self._used and self._instance.recording
         if not wipes and delete(self._instance.files, self.system, self.event) is None:
             return True
-        self._instance.retired.put(self.event, RetiredDefinition.of(self.spec))
+        self._instance.retired[self.event] = self.spec
         return False
 
 
@@ -216,7 +206,12 @@ def install(instance: Instance, spec: ProbeSpec, taken: set[str]) -> Installed:
     kprobe_profile and the text of trace_pipe print an event without its group, so its name has to be
     unique among all groups. Raises ProbeRefused, and then leaves nothing of the probe behind.
     """
-    probe = _define(instance, spec, taken) if spec.file else _find(instance, spec)
+    if spec.file:
+        probe = _define(instance, spec, taken)
+    elif instance.files.exists(f"{instance.path}/events/{spec.system}/{spec.event}/enable"):
+        probe = Installed(instance, spec, spec.event)
+    else:
+        raise ProbeRefused(f"this kernel has no tracepoint {spec.system}:{spec.event}.")
     try:
         probe.set_filter()
         probe.take_stacks()
@@ -242,7 +237,10 @@ def _define(instance: Instance, spec: ProbeSpec, taken: set[str]) -> Installed:
         return again
     path, given = _paths(instance, spec)
     written = replace(spec, body=given + spec.body.removeprefix(path))
-    for event in _names(spec.layout.event, taken):
+    name = spec.layout.event
+    for event in (name, *(f"{name}_{number}" for number in range(2, NAMES_TRIED + 2))):
+        if event in taken:
+            continue
         line = written.line(instance.group, event)
         try:
             instance.files.write(spec.file, line)
@@ -250,11 +248,11 @@ def _define(instance: Instance, spec: ProbeSpec, taken: set[str]) -> Installed:
             if error.errno == errno.EEXIST:
                 taken.add(event)
                 continue
-            reason = why(instance.files, error, line, ("error_log",), _meaning(spec))
+            reason = why(instance.files, error, line, "error_log", meanings=_meaning(spec))
             raise refused(error, reason.replace(given, path)) from None
         taken.add(event)
-        return Installed(instance, spec, event, owned=True)
-    raise ProbeRefused(f"all of {NAMES_TRIED} event names like '{spec.layout.event}' are taken.")
+        return Installed(instance, spec, event)
+    raise ProbeRefused(f"all of {NAMES_TRIED} event names like '{name}' are taken.")
 
 
 def _take_up(instance: Instance, spec: ProbeSpec) -> Installed | None:
@@ -265,22 +263,34 @@ def _take_up(instance: Instance, spec: ProbeSpec) -> Installed | None:
     assert spec.file is not None
     if spec.verb.startswith("f") and parse_target(spec.target).module:
         return None
-    definition = RetiredDefinition.of(spec)
-    event = instance.retired.take(definition)
+    wanted = _definition(spec)
+    event = next((event for event, one in instance.retired.items() if _definition(one) == wanted), None)
+    if event is None:
+        return None
+    retired = instance.retired.pop(event)
     directory = f"events/{instance.group}/{event}"
-    if event is None or not instance.files.exists(f"{instance.path}/{directory}/enable"):
+    if not instance.files.exists(f"{instance.path}/{directory}/enable"):
         return None
     count: Counts | None = Counts(0, 0)
     try:
-        if spec.file in PROFILES:
-            count = PROFILES[spec.file](instance.files, instance.group).get(event)
+        if spec.file in PROFILED:
+            count = profile_counts(instance.files, instance.group, spec.file).get(event)
         instance.write(f"{directory}/filter", "0")  # this may have failed when it was retired
     except OSError:
         count = None
     if count is None:
-        instance.retired.put(event, definition)
+        instance.retired[event] = retired
         return None
-    return Installed(instance, spec, event, owned=True, before=count)
+    return Installed(instance, spec, event, before=count)
+
+
+def _definition(spec: ProbeSpec) -> tuple[object, ...]:
+    """Return what makes two definitions the same: the line without its names, and the requested event name.
+
+    A uprobe's definition keeps the inode that its path named when it was written (kern_path() in
+    kernel/trace/trace_uprobe.c), so the same line for a file that was replaced since is another definition.
+    """
+    return spec.file, spec.verb, spec.body, spec.layout.event, spec.inode
 
 
 def _paths(instance: Instance, spec: ProbeSpec) -> tuple[str, str]:
@@ -310,25 +320,6 @@ def _meaning(spec: ProbeSpec) -> Mapping[int, str]:
     return IN_FILE if spec.file == "uprobe_events" else MEANING
 
 
-_OPTION = {
-    "kprobe_events": "CONFIG_KPROBE_EVENTS",
-    "uprobe_events": "CONFIG_UPROBE_EVENTS",
-    "dynamic_events": "CONFIG_DYNAMIC_EVENTS",
-}
-
-
 def not_built(file: str) -> str:
     """Return a sentence that says why there is no such definitions file."""
-    return f"this kernel was built without {_OPTION.get(file, file)} (no {file})."
-
-
-def _names(preferred_name: str, taken: set[str]) -> Iterable[str]:
-    """Yield the requested name and its numbered variants, in this order, without those that are taken."""
-    variants = (f"{preferred_name}_{number}" for number in range(2, NAMES_TRIED + 2))
-    return (name for name in (preferred_name, *variants) if name not in taken)
-
-
-def _find(instance: Instance, spec: ProbeSpec) -> Installed:
-    if not instance.files.exists(f"{instance.path}/events/{spec.system}/{spec.event}/enable"):
-        raise ProbeRefused(f"this kernel has no tracepoint {spec.system}:{spec.event}.")
-    return Installed(instance, spec, spec.event, owned=False)
+    return f"this kernel was built without CONFIG_{file.upper()} (no {file})."

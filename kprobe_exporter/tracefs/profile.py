@@ -2,13 +2,10 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from kprobe_exporter.tracefs.definitions import parse_definitions
 from kprobe_exporter.tracefs.files import Tracefs
-
-T = TypeVar("T")
 
 
 class Counts(NamedTuple):
@@ -39,35 +36,31 @@ def parse_uprobe_profile(text: str) -> list[tuple[str, str, int]]:
     return [(path, name, int(hits)) for path, name, hits in UPROBE_LINE.findall(text)]
 
 
-def kprobe_counts(files: Tracefs, group: str) -> dict[str, Counts]:
-    """Return hits and misses of our group's kprobe events, by event name. Raises OSError.
+PROFILED = ("kprobe_events", "uprobe_events")
+"""The files in which probes are defined that the kernel counts in a profile."""
+
+
+def profile_counts(files: Tracefs, group: str, definitions: str) -> dict[str, Counts]:
+    """Return hits and misses of our group's events of one of PROFILED, by event name. Raises OSError.
 
     The profile prints no group. If another program defines an event of the same name later, the lines are
-    told apart by position: profile and kprobe_events list the same events in the same order. If they
+    told apart by position: profile and definitions list the same events in the same order. If they
     differ, because an event was added or deleted between the two reads, events of that name are left out
     of this result: a wrong count would never be corrected.
     """
-    return _ours(files, group, "kprobe_events", parse_profile(_text(files, "kprobe_profile")))
-
-
-def uprobe_counts(files: Tracefs, group: str) -> dict[str, Counts]:
-    """Return hits of our group's uprobe events by event name, told apart in the same way. Raises OSError."""
-    lines = parse_uprobe_profile(_text(files, "uprobe_profile"))
-    return _ours(files, group, "uprobe_events", [(name, Counts(hits, None)) for _, name, hits in lines])
-
-
-PROFILES = {"kprobe_events": kprobe_counts, "uprobe_events": uprobe_counts}
-"""Maps the file in which probes are defined to the function that reads the kernel's counts of them."""
-
-
-def _ours(
-    files: Tracefs, group: str, definitions: str, profile: Iterable[tuple[str, Counts]]
-) -> dict[str, Counts]:
-    lines = _by_name(profile)
+    if definitions == "uprobe_events":
+        uprobes = parse_uprobe_profile(_text(files, "uprobe_profile"))
+        profile = [(name, Counts(hits, None)) for _, name, hits in uprobes]
+    else:
+        profile = parse_profile(_text(files, "kprobe_profile"))
+    lines: defaultdict[str, list[Counts]] = defaultdict(list)
+    for name, counts in profile:
+        lines[name].append(counts)
     if all(len(counts) == 1 for counts in lines.values()):
         return {name: counts[0] for name, counts in lines.items()}
-    listed = parse_definitions(_text(files, definitions))
-    groups = _by_name((defined.event, defined.group) for defined in listed)
+    groups: defaultdict[str, list[str]] = defaultdict(list)
+    for defined in parse_definitions(_text(files, definitions)):
+        groups[defined.event].append(defined.group)
     return {
         name: counts[groups[name].index(group)]
         for name, counts in lines.items()
@@ -77,13 +70,6 @@ def _ours(
 
 def _text(files: Tracefs, path: str) -> str:
     return files.read(path).decode(errors="replace")
-
-
-def _by_name(pairs: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
-    found: dict[str, list[T]] = defaultdict(list)
-    for name, value in pairs:
-        found[name].append(value)
-    return found
 
 
 class CpuStats(NamedTuple):
@@ -97,27 +83,18 @@ class CpuStats(NamedTuple):
     read: int
 
 
+STATS = ("entries", "overrun", "commit overrun", "bytes", "dropped events", "read events")
 STAT_LINE = re.compile(r"^([a-z ]+): (\d{1,20})", re.MULTILINE)
 
 
 def parse_stats(text: str) -> CpuStats:
     """Parse a ``stats`` file (tracing_stats_read, kernel/trace/trace.c). A missing number is 0."""
     found = {name: int(number) for name, number in STAT_LINE.findall(text)}
-    return CpuStats(
-        found.get("entries", 0),
-        found.get("overrun", 0),
-        found.get("commit overrun", 0),
-        found.get("bytes", 0),
-        found.get("dropped events", 0),
-        found.get("read events", 0),
-    )
+    return CpuStats(*(found.get(name, 0) for name in STATS))
 
 
 def buffer_stats(files: Tracefs, instance: str) -> CpuStats:
     """Return the statistics of an instance's ring buffer, summed over its CPUs. Raises OSError."""
     per_cpu = f"{instance}/per_cpu"
-    all_cpus = [
-        parse_stats(files.read(f"{per_cpu}/{cpu}/stats").decode(errors="replace"))
-        for cpu in files.names(per_cpu)
-    ]
-    return CpuStats(*map(sum, zip(*all_cpus, strict=True))) if all_cpus else CpuStats(*[0] * 6)
+    stats = [parse_stats(_text(files, f"{per_cpu}/{cpu}/stats")) for cpu in files.names(per_cpu)]
+    return CpuStats(*map(sum, zip(parse_stats(""), *stats, strict=True)))

@@ -26,8 +26,7 @@ MEANING = {
     errno.EOPNOTSUPP: "this kernel was built without it",
 }
 
-ENOTSUPP = 524
-"""An errno that only the kernel defines (include/linux/errno.h)."""
+ENOTSUPP = 524  # An errno that only the kernel defines (include/linux/errno.h)
 
 UNFIT = "the instruction at this offset is one that the kernel cannot step over"
 
@@ -77,13 +76,9 @@ def logged_error(log: str, command: str) -> str | None:
 
 
 def why(
-    files: Tracefs,
-    error: OSError,
-    command: str,
-    logs: tuple[str, ...],
-    meanings: Mapping[int, str] = MEANING,
+    files: Tracefs, error: OSError, command: str, *logs: str, meanings: Mapping[int, str] = MEANING
 ) -> str:
-    """Return why the kernel refused ``command``, as one clause: meaning, errno, and the kernel's message."""
+    """Return why the kernel refused ``command``, as one clause: meaning, errno, and what ``logs`` say."""
     code = error.errno or 0
     meaning = meanings.get(code, error.strerror or str(error))
     name = "ENOTSUPP" if code == ENOTSUPP else errno.errorcode.get(code, str(code))

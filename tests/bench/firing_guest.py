@@ -9,8 +9,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from statistics import median
 
-from kprobe_exporter.elf import file_offset
 from kprobe_exporter.tracefs.mount import mounted
+from tests.support.programs import file_offset
 
 PROGRAM = Path("build/bench/firing")
 """Calls its own function, and getppid(2), as often as it is told, and says how long one call of each took."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.tracefs.instance import Instance
-from kprobe_exporter.tracefs.profile import kprobe_counts
+from kprobe_exporter.tracefs.poller import read_counts
 from tests.bench import latency_guest
 from tests.bench.bpftrace import bpftrace, saw_all
 from tests.bench.probes import configured, own_instance, put
@@ -72,8 +72,7 @@ def planned(instance: Instance, text: str, aggregate: str, trigger: str | None =
             instance.write(triggers, trigger)
         try:
             yield
-            counted = probe.hits.read() if probe.hits else None
-            saw_all(counted or kprobe_counts(instance.files, instance.group)[probe.event].hits, RUNS * CALLS)
+            saw_all(read_counts(instance, [probe]).hits[probe.spec.probe], RUNS * CALLS)
         finally:
             if trigger is not None:
                 instance.write(triggers, f"!{trigger}")

@@ -175,22 +175,16 @@ def _walk(full: Full) -> float:
 
 def _emptied(full: Full, wanted: Recipe | None, deliver: Callable[[Batch], None]) -> float:
     layout, symbols = full.probe.installed.layout, Symbols(full.instance.files)
-    pipe = event_source.open_pipe(
-        full.instance,
-        event_source.choose(full.instance, full.config.settings, symbols, stacks_wanted=False),
-        symbols,
-        {layout: full.probe.installed.system},
-        {layout.layout_id: wanted} if wanted else {},
-        deliver,
-        BUFFER_KIB,
-        tgid=False,
-    )
+    chosen = event_source.choose(full.instance, full.config.settings, symbols, stacks_wanted=False)
+    buffers = event_source.BufferReader(full.instance, chosen, deliver, BUFFER_KIB)
+    recipes = {layout.layout_id: wanted} if wanted else {}
+    buffers.prepare(symbols, {layout: full.probe.installed.system}, recipes, tgid=False)()
     try:
         began = time.perf_counter()
-        pipe.empty(last=True)
+        buffers.pipe.empty(last=True)
         return time.perf_counter() - began
     finally:
-        pipe.close()
+        buffers.pipe.close()
 
 
 def _floor(full: Full) -> float:

@@ -18,7 +18,7 @@ from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.poller import read_counts
 from kprobe_exporter.tracefs.probes import install, names_in_use
-from kprobe_exporter.tracefs.profile import kprobe_counts, parse_stats
+from kprobe_exporter.tracefs.profile import parse_stats, profile_counts
 from tests.contract.conftest import Kernel
 from tests.support.leftovers import list_probes
 
@@ -146,8 +146,8 @@ def test_counts_of_a_name_that_two_groups_have(kernel: Kernel) -> None:
             probe.enable()
             kernel.call()
             kernel.files.write(enable, "0")
-            assert kprobe_counts(kernel.files, NAME)["call"].hits == 1
-            assert kprobe_counts(kernel.files, "foreign_group")["call"].hits == 2
+            assert profile_counts(kernel.files, NAME, "kprobe_events")["call"].hits == 1
+            assert profile_counts(kernel.files, "foreign_group", "kprobe_events")["call"].hits == 2
         finally:
             probe.disable()
             kernel.files.rmdir(f"instances/{NAME}_other")
@@ -185,9 +185,9 @@ def test_an_eprobe_counts_by_a_trigger(kernel: Kernel) -> None:
         probe = install(instance, exec_eprobe(), names_in_use(instance))
         assert probe.hits is not None
         probe.enable()
-        assert probe.hits.read() == 0
+        assert read_counts(instance, [probe]).hits == {probe.spec.probe: 0}
         probe.remove()
-        assert probe.hits.read() is None
+        assert read_counts(instance, [probe]).hits == {}
         assert not [d for d in list_probes(kernel.files) if d.group == NAME]
 
 

@@ -10,13 +10,14 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
-from kprobe_exporter.elf import file_offset, functions, locate
-from kprobe_exporter.elf.budget import MOST_SECONDS
+from kprobe_exporter.elf import functions, locate
+from kprobe_exporter.elf.reader import MOST_SECONDS
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.target import parse_target
 from tests.fuzz.material import crafted, programs
 from tests.fuzz.mutate import Mutator
 from tests.fuzz.target import Input, Take, Target
+from tests.support.programs import file_offset
 
 SYMBOLS = ("twice", "answer", "answer@VERS_1", "forgotten", "puts", "late", "table", "nobody", "")
 

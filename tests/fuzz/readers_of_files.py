@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from kprobe_exporter.btf import read_prototypes
+from kprobe_exporter.btf.prototypes import read_prototypes
 from kprobe_exporter.errors import GrammarError
 from tests.fuzz.reader import Reader
 from tests.support.btf_samples import SAMPLE, UNKNOWN, sample, with_an_unknown_type

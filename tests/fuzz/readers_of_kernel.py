@@ -18,7 +18,7 @@ from kprobe_exporter.symbols.lists import Lists
 from kprobe_exporter.symbols.resolve import Resolver
 from kprobe_exporter.tracefs.definitions import list_definitions
 from kprobe_exporter.tracefs.hist_tables import parse_hist
-from kprobe_exporter.tracefs.profile import buffer_stats, kprobe_counts, uprobe_counts
+from kprobe_exporter.tracefs.profile import buffer_stats, profile_counts
 from kprobe_exporter.tracefs.refusal import logged_error
 from tests.fuzz.reader import Reader
 from tests.support.function_lists import BLACKLIST, MODULES, NAMES, SYMBOLS, TRACEABLE
@@ -100,13 +100,13 @@ def _modules(data: bytes, directory: Path) -> bool:
 def _kprobe_profile(data: bytes, _: Path) -> bool:
     table = Table()
     table.files |= {"kprobe_profile": data, "kprobe_events": DEFINITIONS}
-    return bool(kprobe_counts(table, "kprobe_exporter"))
+    return bool(profile_counts(table, "kprobe_exporter", "kprobe_events"))
 
 
 def _uprobe_profile(data: bytes, _: Path) -> bool:
     table = Table()
     table.files |= {"uprobe_profile": data, "uprobe_events": DEFINITIONS}
-    return bool(uprobe_counts(table, "kprobe_exporter"))
+    return bool(profile_counts(table, "kprobe_exporter", "uprobe_events"))
 
 
 def _definitions(data: bytes, _: Path) -> bool:
@@ -116,7 +116,7 @@ def _definitions(data: bytes, _: Path) -> bool:
         "dynamic_events": data,
         "kprobe_profile": b"  open 1 2\n  open 3 4\n",
     }
-    kprobe_counts(table, "kprobe_exporter")
+    profile_counts(table, "kprobe_exporter", "kprobe_events")
     return bool(list_definitions(table))
 
 

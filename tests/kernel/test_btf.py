@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kprobe_exporter.btf import Btf, Type, parameter, return_type_of
+from kprobe_exporter.btf.prototypes import Btf, Type, parameter
 from kprobe_exporter.tracefs.definitions import delete_group
 from kprobe_exporter.tracefs.files import MountedTracefs
 from tests.conftest import has
@@ -94,7 +94,7 @@ def test_what_is_read_of_them(btf: Btf) -> None:
     found = btf.prototypes([*KNOWN, "do_sys_openat2"])
     assert parameter(found["vfs_read"], "count") == (3, Type("size_t", "u64"))
     assert parameter(found["tcp_v4_connect"], "addr_len") == (3, Type("int", "s32", signed=True))
-    returns = {name: return_type_of(prototype) for name, prototype in found.items()}
+    returns = {name: prototype.returns for name, prototype in found.items()}
     assert returns["kfree"].fetch is None
     assert returns["vfs_read"][:3] == ("ssize_t", "s64", True)
     assert returns["do_unlinkat"][:3] == ("int", "s32", True)
@@ -123,7 +123,7 @@ def test_the_kernel_reads_the_same_types(cleaned: MountedTracefs, btf: Btf) -> N
 
 def test_the_kernel_returns_the_same_types(cleaned: MountedTracefs, btf: Btf) -> None:
     for symbol, prototype in btf.prototypes(COMPARED).items():
-        if not (fetch := return_type_of(prototype).fetch):
+        if not (fetch := prototype.returns.fetch):
             continue
         value = "$retval" if has("<argname>") else f"$retval:{fetch}"
         cleaned.write("kprobe_events", f"r:{GROUP}/{symbol} {symbol} value={value}\n")
@@ -136,7 +136,7 @@ def test_a_real_call(cleaned: MountedTracefs, btf: Btf, tmp_path: Path) -> None:
     place = parameter(prototype, "count")
     assert place
     number, type_ = place
-    returns = return_type_of(prototype).fetch
+    returns = prototype.returns.fetch
     cleaned.write("kprobe_events", f"p:{GROUP}/asked vfs_read count=$arg{number}:{type_.fetch}\n")
     cleaned.write("kprobe_events", f"r:{GROUP}/given vfs_read value=$retval:{returns}\n")
     path = tmp_path / "file"

@@ -7,7 +7,8 @@ from random import Random
 import pytest
 
 from kprobe_exporter.config.files import DEFAULT
-from kprobe_exporter.symbols.functions import Functions, Lists
+from kprobe_exporter.symbols.functions import Functions
+from kprobe_exporter.symbols.lists import Lists
 from kprobe_exporter.tracefs.files import MountedTracefs
 from tests.conftest import has
 from tests.kernel.conftest import StartAgent

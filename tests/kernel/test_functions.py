@@ -18,8 +18,8 @@ from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.target import Kind, Target, parse_target
 from kprobe_exporter.model.values import ProbeSpec, Unsupported
 from kprobe_exporter.plan.function import function_spec
-from kprobe_exporter.symbols.functions import Functions, Lists
-from kprobe_exporter.symbols.namesakes import named_alone
+from kprobe_exporter.symbols.functions import Functions, named_alone
+from kprobe_exporter.symbols.lists import Lists
 from kprobe_exporter.symbols.resolve import CLONE, Resolver
 from kprobe_exporter.tracefs.features import no_fprobes
 from kprobe_exporter.tracefs.files import MountedTracefs

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from kprobe_exporter.elf import file_offset
 from kprobe_exporter.util.rooted_path import status
 from tests.kernel.conftest import StartAgent
 from tests.support.compiling import compiled
 from tests.support.crafted_elf import leading_to
 from tests.support.leftovers import definitions
 from tests.support.patience import eventually
+from tests.support.programs import file_offset
 
 pytestmark = pytest.mark.needs("uprobe_events")
 

@@ -15,7 +15,7 @@ from kprobe_exporter.identity.threads import Threads
 from kprobe_exporter.model.values import VALUES, Arg, Layout, ProbeSpec
 from kprobe_exporter.source.lines import LineParser
 from kprobe_exporter.symbols.addresses import Symbols
-from kprobe_exporter.symbols.kallsyms import parse_functions, parse_symbols
+from kprobe_exporter.symbols.lists import parse_functions, parse_symbols
 from kprobe_exporter.tracefs.files import MountedTracefs, ReadOnlyTracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import install, names_in_use

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kprobe_exporter.config.values import Attach, Label, Metric, Probe, return_type
-from kprobe_exporter.elf import file_offset, locate
+from kprobe_exporter.elf import locate
 from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.model.values import CALLER, TID, ProbeSpec, Record
@@ -29,6 +29,7 @@ from tests.support.compiling import compiled
 from tests.support.installed_probes import by_text, compare
 from tests.support.kernel_ids import kernel_tid
 from tests.support.libc import own_libc
+from tests.support.programs import file_offset
 
 compiled_walk: Any = pytest.importorskip("kprobe_exporter.source._pages")
 pytestmark = pytest.mark.needs("uprobe_events")

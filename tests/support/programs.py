@@ -1,4 +1,7 @@
-"""Programs and libraries, compiled for the tests."""
+"""Programs and libraries, compiled for the tests, and where their functions are."""
+
+from kprobe_exporter.elf import locate
+from kprobe_exporter.grammar.target import Kind, Target
 
 PROGRAM = """
 #include <stdio.h>
@@ -26,3 +29,8 @@ int unexported(void) { return 5; }
 VERSIONS = "VERS_1 { global: answer; forgotten; plain; local: *; };\nVERS_2 { global: answer; } VERS_1;\n"
 
 GO = 'int main(void) { return 0; }\nchar info[] __attribute__((section(".go.buildinfo"))) = "x";\n'
+
+
+def file_offset(path: str, symbol: str, offset: int = 0) -> int:
+    """Return where a uprobe at a symbol, or at an offset, of a file has to sit. Raises GrammarError."""
+    return locate(Target(Kind.UPROBE, path=path, symbol=symbol, offset=offset)).offset

@@ -29,7 +29,7 @@ def read_once(kernel: MountedTracefs) -> Iterator[None]:
     A process that is not allowed to read them does not get them. A nested call does nothing: pytest runs a
     session fixture once for each directory that imports it.
     """
-    if isinstance(vars(Resolver)["_places"], property):
+    if isinstance(vars(Resolver)["places"], property):
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
@@ -74,7 +74,7 @@ def _lists(patch: pytest.MonkeyPatch, kernel: MountedTracefs) -> None:
 
 
 def _functions(patch: pytest.MonkeyPatch, kernel: MountedTracefs) -> None:
-    read: Callable[[Resolver], dict[str, list[str]] | None] = vars(Resolver)["_places"].func
+    read: Callable[[Resolver], dict[str, list[str]] | None] = vars(Resolver)["places"].func
     known: dict[frozenset[str], dict[str, list[str]] | None] = {}
 
     def places(resolver: Resolver) -> dict[str, list[str]] | None:
@@ -84,8 +84,8 @@ def _functions(patch: pytest.MonkeyPatch, kernel: MountedTracefs) -> None:
             known[loaded] = read(resolver)
         return known[loaded]
 
-    patch.setattr(Resolver, "_places", property(places))
-    _ = Resolver.of(kernel)._places
+    patch.setattr(Resolver, "places", property(places))
+    _ = Resolver.of(kernel).places
 
 
 def _symbols(patch: pytest.MonkeyPatch, kernel: MountedTracefs) -> None:

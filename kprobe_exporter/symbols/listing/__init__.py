@@ -4,10 +4,3 @@ Takes a pattern. Gives the places that match, each with its prototype or fields 
 that says why there are none.
 May import btf, elf, errors, grammar, symbols and tracefs.
 """
-
-from kprobe_exporter.symbols.listing.details import Details
-from kprobe_exporter.symbols.listing.files import file_places
-from kprobe_exporter.symbols.listing.kernel import KernelPlaces, Listed
-from kprobe_exporter.symbols.listing.query import Place, Query, parse_query
-
-__all__ = ["Details", "KernelPlaces", "Listed", "Place", "Query", "file_places", "parse_query"]

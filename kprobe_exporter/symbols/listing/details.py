@@ -5,11 +5,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from kprobe_exporter.btf import Btf, Param, Prototype
+from kprobe_exporter.btf.prototypes import Btf, Param, Prototype
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.event_format import FormatField, parse_format
-from kprobe_exporter.grammar.target import Kind
-from kprobe_exporter.symbols.listing.query import Place
+from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.symbols.resolve import FUNCTIONS
 from kprobe_exporter.tracefs.files import ReadOnlyTracefs
 
@@ -17,8 +16,7 @@ POINTED = re.compile(r"\(\*+(?:const|volatile|restrict| )*(?=\))")
 """Finds the place of the name in ``int (*)(void *)``."""
 
 
-CALL = "__syscall_nr"
-"""A field of a system call's tracepoints; its value is always the same."""
+CALL = "__syscall_nr"  # A field of a system call's tracepoints; its value is always the same
 
 
 class Details:
@@ -28,15 +26,16 @@ class Details:
         self._files = ReadOnlyTracefs(tracefs)
         self._types = root / "sys/kernel/btf"
 
-    def of(self, places: Iterable[Place]) -> tuple[dict[Place, list[str]], list[str]]:
+    def of(self, places: Iterable[Target]) -> tuple[dict[Target, list[str]], list[str]]:
         """Return lines by place, without unknown places, and sentences about data that could not be read."""
-        found: dict[Place, list[str]] = {}
-        functions: defaultdict[str, dict[str, Place]] = defaultdict(dict)
+        found: dict[Target, list[str]] = {}
+        functions: defaultdict[str, dict[str, Target]] = defaultdict(dict)
         for place in places:
             if place.kind in FUNCTIONS:
-                functions[place.owner][place.name.partition("+")[0]] = place
+                functions[place.module][place.symbol] = place
             else:
-                found[place] = [line for event in _events(place) for line in self._fields(event)]
+                events = place.halves if place.kind is Kind.SYSCALL else (place,)
+                found[place] = [line for one in events for line in self._fields(f"{one.system}/{one.event}")]
         if not functions:
             return found, []
         if not (self._types / "vmlinux").exists():
@@ -80,12 +79,3 @@ def _named(kind: str, name: str) -> str:
     at = found.end() if found else (kind + "[").index("[")
     blank = "" if kind[:at].endswith("*") else " "
     return f"{kind[:at]}{blank}{name}{kind[at:]}"
-
-
-def _events(place: Place) -> list[str]:
-    """Return the tracepoints of a place: a system call has two."""
-    if place.kind is Kind.TRACEPOINT:
-        return [f"{place.owner}/{place.name}"]
-    if place.kind is Kind.SYSCALL:
-        return [f"syscalls/sys_{way}_{place.name}" for way in ("enter", "exit")]
-    return []

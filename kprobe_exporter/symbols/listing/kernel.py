@@ -10,7 +10,8 @@ from typing import NamedTuple
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.target import Kind, Target, is_pattern, parse_target
 from kprobe_exporter.symbols.functions import Functions
-from kprobe_exporter.symbols.listing.absent import (
+from kprobe_exporter.symbols.listing.query import (
+    Query,
     exporting_module,
     neither,
     no_owner,
@@ -18,8 +19,7 @@ from kprobe_exporter.symbols.listing.absent import (
     no_tracepoint,
     refusal,
 )
-from kprobe_exporter.symbols.listing.query import Place, Query
-from kprobe_exporter.symbols.lists import Lists, attempt, modules, symbols, traceable
+from kprobe_exporter.symbols.lists import Lists, attempt, symbols
 from kprobe_exporter.symbols.resolve import FPROBES, FUNCTIONS, Resolver, event_names
 from kprobe_exporter.tracefs.definitions import list_definitions
 from kprobe_exporter.tracefs.features import no_fprobes
@@ -29,8 +29,7 @@ from kprobe_exporter.tracefs.probes import not_built
 EVENTS = "available_events"
 """In tracefs: a line ``SYSTEM:EVENT`` for each event that can be enabled (kernel/trace/trace_events.c)."""
 
-EXITS = "syscalls:sys_exit_"
-"""Prefix of the tracepoints at the exit of system calls."""
+EXITS = "syscalls:sys_exit_"  # Prefix of the tracepoints at the exit of system calls
 
 NOT_COUNTED = ("bpf", "__builtin__")
 """In kallsyms in the place of a module; the kernel does not count their symbols as namesakes."""
@@ -43,7 +42,7 @@ BLACKLIST = (
 class Listed(NamedTuple):
     """The places that can be probed, sorted, and sentences about them for the user."""
 
-    places: list[Place]
+    places: list[Target]
     notes: list[str]
 
 
@@ -84,7 +83,7 @@ class KernelPlaces:
             every = chain(prefixes, self._function_names(), self._events)
             yield from (name for name in every if name.startswith(text))
 
-    def _any(self, query: Query) -> list[Place]:
+    def _any(self, query: Query) -> list[Target]:
         """Return the matching tracepoints and functions. Raises ProbeRefused only if there are neither."""
         events = self._tracepoints(query)
         try:
@@ -96,11 +95,11 @@ class KernelPlaces:
                 return events
             if not self._has_kprobes or not self._places:
                 raise
-            if query.owner and not is_pattern(query.owner) and query.owner not in self._modules:
-                raise no_owner(query, self._events, self._modules) from None
+            if query.owner and not is_pattern(query.owner) and query.owner not in self._resolver.modules:
+                raise no_owner(query, self._events, self._resolver.modules) from None
             raise neither(query, self._events, self._places, error) from None
 
-    def _functions(self, query: Query) -> list[Place]:
+    def _functions(self, query: Query) -> list[Target]:
         """Return the functions for a probe of this kind, or for a kprobe if no kind was given."""
         kind = query.kind or Kind.KPROBE
         if kind in FPROBES and (reason := no_fprobes(self._files, self._root)):
@@ -118,13 +117,13 @@ class KernelPlaces:
             raise refusal(f"'{query.text}' matches no function that can be probed{shared}")
         if kind not in FPROBES and attempt(lambda: next(iter(self._lists.blacklist()), b"")) is None:
             self._notes.append(BLACKLIST)
-        return [Place(one.kind, one.module, one.symbol) for one in alone]
+        return alone
 
-    def _function(self, query: Query, kind: Kind) -> Place:
+    def _function(self, query: Query, kind: Kind) -> Target:
         """Return the one function of this name and add notes on it. Raises ProbeRefused with the reason."""
         target = parse_target(f"{kind}:{query.owner}{':' if query.owner else ''}{query.name}")
-        if query.kind is None and query.owner and query.owner not in self._modules:
-            raise no_owner(query, self._events, self._modules)
+        if query.kind is None and query.owner and query.owner not in self._resolver.modules:
+            raise no_owner(query, self._events, self._resolver.modules)
         one, note = self._resolver.place(target)
         notes = [note]
         if kind not in FPROBES:
@@ -135,7 +134,7 @@ class KernelPlaces:
                 raise refusal(f"'{target}' cannot be probed: {why}{self._elsewhere(target)}")
             notes.append(why)
         self._notes += [f"{one}: {text}" for text in notes if text]
-        return Place(kind, one.module, f"{one.symbol}+{one.offset}" if one.offset else one.symbol)
+        return one
 
     def _alone(self, targets: list[Target]) -> list[Target]:
         """Return the targets whose name is unique by number_of_same_symbols() of trace_kprobe.c.
@@ -157,21 +156,22 @@ class KernelPlaces:
         if target.module or target.symbol in self._places:
             return ""
         module = exporting_module(self._root, target.symbol)
-        if module is None or module in self._modules:
+        if module is None or module in self._resolver.modules:
             return ""
         there = Target(target.kind, module, target.symbol)
         return f"; the module '{module}' has one and is not loaded, '{there}' is armed when it is"
 
-    def _tracepoints(self, query: Query) -> list[Place]:
+    def _tracepoints(self, query: Query) -> list[Target]:
         matches = query.matcher()
         pairs = (event.split(":", 1) for event in self._events)
-        return [Place(Kind.TRACEPOINT, system, name) for system, name in pairs if matches(system, name)]
+        found = (Target(Kind.TRACEPOINT, system=system, event=name) for system, name in pairs)
+        return [target for target in found if matches(target.system, target.event)]
 
-    def _syscalls(self, query: Query) -> list[Place]:
+    def _syscalls(self, query: Query) -> list[Target]:
         """Return the matching system calls, which are probed by their tracepoints."""
         matches = query.matcher()
         calls = [event.removeprefix(EXITS) for event in self._events if event.startswith(EXITS)]
-        found = [Place(Kind.SYSCALL, "", call) for call in calls if matches("", call)]
+        found = [Target(Kind.SYSCALL, symbol=call) for call in calls if matches("", call)]
         if not found:
             raise no_syscall(query, calls)
         return found
@@ -185,14 +185,9 @@ class KernelPlaces:
     def _has_kprobes(self) -> bool:
         return self._files.exists("kprobe_events")
 
-    @cached_property
+    @property
     def _places(self) -> dict[str, list[str]]:
-        """The modules of every traceable function, by its name; empty if the list cannot be read."""
-        return attempt(lambda: traceable(self._lists.traceable())) or {}
-
-    @cached_property
-    def _modules(self) -> set[str]:
-        return attempt(lambda: modules(self._lists.modules())) or set()
+        return self._resolver.places or {}
 
     @cached_property
     def _events(self) -> list[str]:

@@ -1,27 +1,24 @@
-"""Queries for places: ``tcp_*``, ``sched:*``, ``kprobe:ext4:*``, ``uprobe:/bin/bash:read*``."""
+"""Queries for places, such as ``tcp_*`` or ``sched:*``: why they fail, and what they find in a file."""
 
-from collections.abc import Callable
+import os
+import platform
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from difflib import get_close_matches
+from pathlib import Path
 from typing import NamedTuple
 
-from kprobe_exporter.grammar.target import Kind, is_pattern
-from kprobe_exporter.symbols.patterns import matcher
+from kprobe_exporter.elf import functions, locate
+from kprobe_exporter.errors import GrammarError, ProbeRefused
+from kprobe_exporter.grammar.lexis import closest
+from kprobe_exporter.grammar.target import Kind, Target, is_pattern, parse_target
+from kprobe_exporter.symbols.lists import text
+from kprobe_exporter.symbols.resolve import begin_alike, matcher
 
 KINDS = frozenset(kind for kind in Kind if kind is not Kind.PAIR)
 """The kinds of a query. A pair is written as a mapping and has no name of its own."""
 
-
-class Place(NamedTuple):
-    """A place for a probe; ``str()`` is its attach string.
-
-    ``owner`` is a function's module, empty for the kernel itself; a tracepoint's system; a file's path.
-    """
-
-    kind: Kind
-    owner: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.kind}:{self.owner}:{self.name}" if self.owner else f"{self.kind}:{self.name}"
+LIKELY = 0.8  # Similarity, from 0 to 1, at which one name counts as a misspelling of another
 
 
 class Query(NamedTuple):
@@ -56,3 +53,125 @@ def parse_query(text: str) -> Query:
         return Query(text, kind, rest, "*")
     owner, _, name = rest.rpartition(":")
     return Query(text, kind, owner, name or "*")
+
+
+def refusal(sentence: str) -> ProbeRefused:
+    """Return the error with this sentence; adds a full stop if no mark ends it."""
+    return ProbeRefused(sentence if sentence.endswith(("?", ".", "…")) else f"{sentence}.")
+
+
+def no_tracepoint(query: Query, events: Collection[str]) -> ProbeRefused:
+    """Return the error for an unknown tracepoint. ``events`` are all tracepoints, as ``SYSTEM:EVENT``."""
+    if not query.owner and query.name in _systems(events):
+        return refusal(f"'{query.text}' is a system of tracepoints: write 'tracepoint:{query.name}:*'")
+    return refusal(f"'{query.text}' matches no tracepoint of this kernel{_near(query, events)}")
+
+
+def no_syscall(query: Query, calls: Collection[str]) -> ProbeRefused:
+    """Return the error for a system call that is not among ``calls``, which can be probed."""
+    if not calls:
+        return refusal(
+            f"'{query.text}': this kernel has no tracepoints of system calls (CONFIG_FTRACE_SYSCALLS)"
+        )
+    near = closest(query.name, calls) if query.is_exact else begin_alike(query.name, sorted(calls))
+    return refusal(f"'{query.text}' matches no system call that can be probed{near}")
+
+
+def no_owner(query: Query, events: Collection[str], modules: Collection[str]) -> ProbeRefused:
+    """Return the error for an owner that is no loaded module and has no such tracepoint."""
+    systems = _systems(events)
+    if query.owner in systems:
+        return no_tracepoint(query, events)
+    kinds = sorted(kind.value for kind in KINDS)
+    meant = closest(query.owner, [*kinds, *systems, *modules]) or f"; kinds are {', '.join(kinds)}"
+    return refusal(
+        f"'{query.text}' begins with '{query.owner}', which is no kind of probe, no system of tracepoints "
+        f"and no loaded module{meant}"
+    )
+
+
+def neither(
+    query: Query, events: Collection[str], functions: Iterable[str], error: ProbeRefused
+) -> ProbeRefused:
+    """Return the error for a name that is no tracepoint, and as a function is refused with ``error``."""
+    if query.is_exact:
+        names = {event.partition(":")[2]: event for event in events}
+        if near := get_close_matches(query.name, names, n=1, cutoff=LIKELY):
+            return refusal(f"{str(error).rstrip('.?')}; or do you mean '{Kind.TRACEPOINT}:{names[near[0]]}'?")
+        return error
+    names_alike = begin_alike(
+        query.name, sorted({*functions, *(event.partition(":")[2] for event in events)})
+    )
+    return refusal(f"'{query.text}' matches no function and no tracepoint that can be probed{names_alike}")
+
+
+def exporting_module(root: Path, symbol: str) -> str | None:
+    """Return the module that exports this symbol, loaded or not; None if the file names none.
+
+    The lines of modules.symbols (depmod(8)) are ``alias symbol:NAME MODULE``, for exported symbols only.
+    """
+    path = root / "lib/modules" / platform.release() / "modules.symbols"
+    wanted = b"alias symbol:" + symbol.encode() + b" "
+    with suppress(OSError), path.open("rb") as lines:
+        for line in lines:
+            if line.startswith(wanted):
+                return text(line.split()[-1]).replace("-", "_")
+    return None
+
+
+def _systems(events: Iterable[str]) -> set[str]:
+    return {event.partition(":")[0] for event in events}
+
+
+def _near(query: Query, events: Collection[str]) -> str:
+    """Suggest a tracepoint of this name in another system, or of a similar name."""
+    there = next((event for event in events if event.partition(":")[2] == query.name), None)
+    if there:
+        return f", did you mean '{there}'?"
+    if not query.is_exact:
+        return begin_alike(f"{query.owner}:{query.name}", sorted(events)) if query.owner else ""
+    if query.owner:
+        return closest(f"{query.owner}:{query.name}", events)
+    return closest(query.name, {event.partition(":")[2] for event in events})
+
+
+def file_places(query: Query) -> list[Target]:
+    """Return the matching functions of the file ``query.owner``, sorted.
+
+    Names that no attach string can hold, such as those of Go, are left out. Raises GrammarError if the
+    file cannot be probed, and ProbeRefused, with a sentence, if no function matches or can be probed.
+    """
+    kind = query.kind or Kind.UPROBE
+    path = os.path.abspath(query.owner)  # noqa: PTH100 - resolve() would follow a library's link
+    parse_target(f"{kind}:{path}:main")
+    names = functions(path)
+    if query.is_exact:
+        found = [query.name]
+        _require_locatable(kind, path, query.name)
+    else:
+        matches = query.matcher()
+        found = [name for name in names if matches(path, name) and _fits(path, name)]
+    if not found:
+        near = begin_alike(query.name, sorted(names))
+        raise refusal(f"'{query.name}' matches none of the {len(names)} functions of {path}{near}")
+    if kind is not Kind.UPROBE and not query.is_exact:
+        _require_locatable(kind, path, found[0])
+    return [Target(kind, path=path, symbol=name) for name in sorted(found)]
+
+
+def _fits(path: str, name: str) -> bool:
+    """Whether an attach string can hold the name."""
+    with suppress(GrammarError):
+        parse_target(f"{Kind.UPROBE}:{path}:{name}")
+        return True
+    return False
+
+
+def _require_locatable(kind: Kind, path: str, name: str) -> None:
+    """Raise ProbeRefused if a probe of this kind cannot be set; for a call, if a half of it cannot."""
+    target = parse_target(f"{kind}:{path}:{name}")
+    try:
+        for half in target.halves if kind is Kind.UCALL else (target,):
+            locate(half)
+    except GrammarError as error:
+        raise refusal(f"'{target}' cannot be probed: {error.message}") from None

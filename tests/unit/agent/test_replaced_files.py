@@ -12,10 +12,10 @@ import pytest
 
 from kprobe_exporter.agent import replaced_files as module
 from kprobe_exporter.agent.replaced_files import BURST, EVERY
-from kprobe_exporter.elf import file_offset
 from tests.support.compiling import compiled
 from tests.support.fake_tracefs import code_at
 from tests.support.machine import COUNTED, EVENTS, GROUP, OPEN, Watched, watched
+from tests.support.programs import file_offset
 
 TWICE = "__attribute__((noinline)) int twice(int n) { return 2 * n; }\n"
 MAIN = "int main(int count, char **words) { return count; }\n"

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from kprobe_exporter.elf import file_offset
 from kprobe_exporter.tracefs.ownership import MARKER
 from tests.support.compiling import compiled
 from tests.support.crafted_elf import leading_to
 from tests.support.fake_tracefs import FakeTracefs, code_at
 from tests.support.machine import GROUP, Watched, watched
+from tests.support.programs import file_offset
 
 VICTIM = "int twice(int n) { return 2 * n; }\nint main(int count, char **words) { return count; }\n"
 

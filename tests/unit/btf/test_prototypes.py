@@ -9,15 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.btf import (
-    Btf,
-    Param,
-    Prototype,
-    Type,
-    parameter,
-    read_prototypes,
-    return_type_of,
-)
+from kprobe_exporter.btf.prototypes import Btf, Param, Prototype, Type, parameter, read_prototypes
 from kprobe_exporter.btf.types import (
     ARRAY,
     CONST,
@@ -40,7 +32,6 @@ from kprobe_exporter.btf.types import (
     VOLATILE,
 )
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.model.values import ReturnType
 from tests.support.btf_samples import (
     BOOL,
     CHAR,
@@ -296,19 +287,6 @@ class TestRegisters:
         found = of(blob, 0, ("value", blob.add(TYPEDEF, "t", blob.add(kind, "x", size))), ("after", int_))
         assert [param.number for param in found.params] == [number and 1, number]
         assert parameter(found, "after") == (number and (number, Type("int", "s32", signed=True)))
-
-    @pytest.mark.parametrize(
-        ("returns", "expected"),
-        [
-            (Type("int", "s32", signed=True), ReturnType("int", "s32", signed=True)),
-            (Type("long", "s64", signed=True), ReturnType("long", "s64", signed=True, wide=False)),
-            (Type("bool", "u8"), ReturnType("bool", "u8")),
-            (pointer("struct file *"), ReturnType("struct file *", "x64", pointer=True)),
-            (Type("void", None), ReturnType("void", None)),
-        ],
-    )
-    def test_return_type(self, returns: Type, expected: ReturnType) -> None:
-        assert return_type_of(Prototype("f", (), returns)) == expected
 
 
 HEADER = 24

@@ -12,10 +12,12 @@ from click.testing import CliRunner, Result
 from kprobe_exporter.cli import list as module
 from kprobe_exporter.cli import main
 from kprobe_exporter.errors import ProbeRefused
-from kprobe_exporter.grammar.target import Kind
-from kprobe_exporter.symbols.listing import Details, KernelPlaces, Listed, Place, Query
+from kprobe_exporter.grammar.target import Kind, Target, parse_target
+from kprobe_exporter.symbols.listing.details import Details
+from kprobe_exporter.symbols.listing.kernel import KernelPlaces, Listed
+from kprobe_exporter.symbols.listing.query import Query
 
-PLACES = [Place(Kind.KPROBE, "ext4", "ext4_open"), Place(Kind.TRACEPOINT, "sched", "sched_switch")]
+PLACES = [parse_target("kprobe:ext4:ext4_open"), parse_target("tracepoint:sched:sched_switch")]
 
 Run = Callable[..., Result]
 
@@ -68,7 +70,7 @@ def test_the_pattern_is_passed_on(run: Run) -> None:
 
 
 def test_details_are_below_their_place(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def of(self: object, places: list[Place]) -> tuple[dict[Place, list[str]], list[str]]:
+    def of(self: object, places: list[Target]) -> tuple[dict[Target, list[str]], list[str]]:
         return {places[1]: ["pid_t pid", "int prio"]}, ["no prototypes"]
 
     monkeypatch.setattr(Details, "of", of)
@@ -93,9 +95,9 @@ def test_what_cannot_be_probed(run: Run, error: Exception) -> None:
 def test_a_program_needs_no_tracefs(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Query] = []
 
-    def file_places(query: Query) -> list[Place]:
+    def file_places(query: Query) -> list[Target]:
         asked.append(query)
-        return [Place(Kind.UPROBE, "/bin/x", "main")]
+        return [parse_target("uprobe:/bin/x:main")]
 
     monkeypatch.setattr(module, "file_places", file_places)
     for arguments in (["-x", "/bin/x"], ["-x", "/bin/x", "m*"], ["uprobe:/bin/x:m*"]):
@@ -135,9 +137,8 @@ def test_a_reader_that_goes_ends_it_quietly() -> None:
     """The output is longer than a pipe holds, and the reader closes the pipe."""
     code = (
         "from kprobe_exporter.cli import list as module, main\n"
-        "from kprobe_exporter.grammar.target import Kind\n"
-        "from kprobe_exporter.symbols.listing import Place\n"
-        "module.file_places = lambda query: [Place(Kind.UPROBE, '/bin/x', 'f')] * 100_000\n"
+        "from kprobe_exporter.grammar.target import parse_target\n"
+        "module.file_places = lambda query: [parse_target('uprobe:/bin/x:f')] * 100_000\n"
         "main(['list', '-x', '/bin/x'])"
     )
     with subprocess.Popen(

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from kprobe_exporter.elf import file_offset, functions, locate
+from kprobe_exporter.elf import functions, locate
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.util.probed_files import ProbedFiles
 from tests.support.crafted_elf import CODE, DYNAMIC, DYNSYM, NAMES, SYMTAB, VERDEF, VERSYM, elf, symbol
 from tests.support.patience import patience
+from tests.support.programs import file_offset
 
 MEMORY = 32 << 20
 """Bytes that one question may take."""
@@ -126,7 +127,7 @@ def test_a_file_that_takes_too_long_is_read_once(tmp_path: Path, monkeypatch: py
     bad = elf(tmp_path / "bad", (NAMES, b"\0f\0", 0, 0), (SYMTAB, symbol(1) * 30_000, 1, 0))
     good = elf(tmp_path / "good", (NAMES, b"\0f\0", 0, 0), (SYMTAB, symbol(1), 1, 0))
     files = ProbedFiles()
-    monkeypatch.setattr("kprobe_exporter.elf.budget.MOST_BYTES", 4096)
+    monkeypatch.setattr("kprobe_exporter.elf.reader.MOST_BYTES", 4096)
     for _ in range(2):
         with pytest.raises(GrammarError, match=r"damaged or no usual program: .* write its offset instead$"):
             locate(parse_target(f"uprobe:{bad}:f"), files)
@@ -138,7 +139,7 @@ def test_a_file_that_takes_too_long_is_read_once(tmp_path: Path, monkeypatch: py
 
 def test_a_budget_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = elf(tmp_path / "slow", (NAMES, b"\0f\0", 0, 0), (SYMTAB, symbol(1), 1, 0))
-    monkeypatch.setattr("kprobe_exporter.elf.budget.MOST_SECONDS", -1.0)
+    monkeypatch.setattr("kprobe_exporter.elf.reader.MOST_SECONDS", -1.0)
     for ask in (lambda: file_offset(str(path), "f"), lambda: list(functions(str(path)))):
         with pytest.raises(GrammarError, match="is damaged or no usual program"):
             ask()

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kprobe_exporter.elf import Code, file_offset, functions, locate
+from kprobe_exporter.elf import Code, functions, locate
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.target import parse_target
 from tests.support.compiling import compiled
 from tests.support.libc import own_libc
 from tests.support.patience import patience
-from tests.support.programs import GO, LIBRARY, PROGRAM, VERSIONS
+from tests.support.programs import GO, LIBRARY, PROGRAM, VERSIONS, file_offset
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from kprobe_exporter.btf import Param, Prototype, Type
+from kprobe_exporter.btf.prototypes import Param, Prototype, Type
 from kprobe_exporter.config.values import Attach, Metric, Probe, return_type
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.target import parse_target

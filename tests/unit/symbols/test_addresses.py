@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.symbols.addresses import FARTHEST, RELOAD_PAUSE, AddressTable, Symbols
-from kprobe_exporter.symbols.kallsyms import (
+from kprobe_exporter.symbols.lists import (
+    ADDRESSES,
     LEAST,
     MOST,
     Row,
@@ -18,7 +19,6 @@ from kprobe_exporter.symbols.kallsyms import (
     parse_order,
     parse_symbols,
 )
-from kprobe_exporter.symbols.lists import ADDRESSES
 from kprobe_exporter.tracefs.files import ReadOnlyTracefs
 from tests.support.kallsyms import HIDDEN, KALLSYMS, LISTED, Files, Machine
 

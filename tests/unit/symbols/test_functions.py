@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from kprobe_exporter.symbols.functions import Answer, Functions, Lists
+from kprobe_exporter.symbols.functions import Answer, Functions
+from kprobe_exporter.symbols.lists import Lists
 from tests.support.function_lists import BLACKLIST, MODULES, NAMES
 
 TRACEABLE = b"""vfs_read

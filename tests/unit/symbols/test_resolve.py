@@ -15,11 +15,17 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.target import Kind, Target, parse_target
-from kprobe_exporter.symbols.functions import Functions
+from kprobe_exporter.symbols.functions import HIDDEN, MOST_TOLD, Functions, named_alone, singles
 from kprobe_exporter.symbols.lists import Lists
-from kprobe_exporter.symbols.namesakes import HIDDEN, MOST_TOLD, named_alone, singles
-from kprobe_exporter.symbols.patterns import LONGEST_NAME, matcher, probe_name
-from kprobe_exporter.symbols.resolve import Resolved, Resolver, event_names, with_suffix
+from kprobe_exporter.symbols.resolve import (
+    LONGEST_NAME,
+    Resolved,
+    Resolver,
+    event_names,
+    matcher,
+    probe_name,
+    with_suffix,
+)
 from kprobe_exporter.tracefs.features import FPROBE_SYNTAX, no_fprobes
 from kprobe_exporter.tracefs.files import ReadOnlyTracefs
 from kprobe_exporter.tracefs.refusal import NON_UNIQUE, NotUnique, refused

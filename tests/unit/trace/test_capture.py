@@ -4,6 +4,7 @@ import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -118,7 +119,7 @@ def test_nothing_is_left(tmp_path: Path, attach: str, taken: str, stuck: str, sa
 def test_all_fields_of_a_tracepoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eprobes: bool) -> None:
     """All fields are recorded, also without eprobes, where the tracepoint itself is read."""
     kernel = FakeTracefs(tmp_path, set(), eprobes=eprobes)
-    monkeypatch.setattr(module, "open_pipe", lambda *given, tgid: None)
+    monkeypatch.setattr(module, "BufferReader", Mock())
     [probe] = configured(kernel, "tracepoint:sched:sched_process_exec")
     wanted = [each_event(probe, stacks=False)]
     with (

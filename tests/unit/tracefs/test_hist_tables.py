@@ -1,4 +1,4 @@
-"""Hist triggers: parsing their tables, with any names in them, and attaching and detaching them."""
+"""Hist triggers: parsing their tables, with any names in them, attaching and detaching them, and hits."""
 
 import errno
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.model.hist import HistKey, HistReading, HistTable
-from kprobe_exporter.tracefs.hist_tables import HistTables, parse_hist
+from kprobe_exporter.tracefs.hist_tables import HistTables, HitCounter, parse_hist
 from kprobe_exporter.tracefs.instance import Instance
 from tests.support.hist_texts import EMPTY, NAMES, POWERS
 from tests.unit.tracefs.conftest import Table
@@ -98,11 +98,12 @@ KEY = HistKey("return", "return", 64, signed=True)
 POWER = HistTable((KEY._replace(log2=True),), "return", "return > 0", 128, ())
 REST = HistTable((HistKey("comm", "comm", 0), KEY), None, "return <= 0", 512, ())
 EVENT = "events/g/open"
+HIST = f"instances/i/{EVENT}/hist"
 
 
 @pytest.fixture
 def tables(table: Table) -> HistTables:
-    table.files[f"instances/i/{EVENT}/hist"] = b""
+    table.files[HIST] = b""
     return HistTables(Instance(table, "i", None), EVENT, (POWER, REST))
 
 
@@ -156,3 +157,105 @@ def test_its_own_tables_in_its_own_order(tables: HistTables) -> None:
     assert found is not None
     assert [reading.hits for reading in found] == [1, 6]
     assert tables.read(parse_hist(EMPTY + b"\n\n" + power)) is None
+
+
+TABLE = b"""\
+# event histogram
+#
+# trigger info: hist:keys=common_cpu:vals=hitcount:sort=hitcount:size=2048 [active]
+#
+
+{ common_cpu:          0 } hitcount:          7
+{ common_cpu:          1 } hitcount:         16
+
+Totals:
+    Hits: 23
+    Entries: 2
+    Dropped: 0
+"""
+FILTERED = TABLE.replace(b" [active]", b" if ret < 0 [active]").replace(b"23", b"99")
+
+
+@pytest.fixture
+def counter(table: Table) -> HitCounter:
+    table.files[HIST] = b""
+    counter = HitCounter.attach(Instance(table, "i", None), EVENT)
+    assert counter is not None
+    assert table.written == [(f"instances/i/{EVENT}/trigger", "hist:keys=common_cpu")]
+    counter.begin()
+    return counter
+
+
+def read(table: Table, *counters: HitCounter) -> list[int | None]:
+    return [counter.total(parse_hist(table.files[HIST])) for counter in counters]
+
+
+@pytest.mark.parametrize(
+    ("text", "hits"),
+    [
+        (TABLE, 23),
+        (TABLE.replace(b"Hits: 23", b"Hits: 18446744073709551615"), 2**64 - 1),
+        (TABLE.replace(b"Dropped: 0", b"Dropped: 5"), 28),
+        (FILTERED + b"\n\n" + TABLE, 23),
+        (TABLE + b"\n\n" + FILTERED, 23),
+        (FILTERED, None),
+        (b"", None),
+        (TABLE[: TABLE.index(b"Entries")], None),
+        (TABLE.replace(b"Hits: 23", b"Hits: -1"), None),
+    ],
+)
+def test_the_total(counter: HitCounter, text: bytes, hits: int | None) -> None:
+    assert counter.total(parse_hist(text)) == hits
+
+
+def test_an_event_that_is_gone(counter: HitCounter, table: Table) -> None:
+    table.files.clear()
+    counter.freeze()
+    assert counter.total([]) is None
+    assert HitCounter.attach(Instance(table, "i", None), EVENT) is None
+
+
+def test_two_probes_count_by_one_trigger(counter: HitCounter, table: Table) -> None:
+    """The kernel has one trigger for both: the second counts from its own start; the last one removes it."""
+    instance = counter._instance
+    table.files[HIST] = TABLE
+    table.refused[f"instances/i/{EVENT}/trigger"] = errno.EEXIST
+    second = HitCounter.attach(instance, EVENT)
+    table.refused.clear()
+    assert second is not None
+    second.begin()
+    assert read(table, counter, second) == [23, 0]
+    table.files[HIST] = TABLE.replace(b"Hits: 23", b"Hits: 30")
+    assert read(table, counter, second) == [30, 7]
+    table.written.clear()
+    counter.detach()
+    counter.detach()
+    assert table.written == []
+    second.detach()
+    assert table.written == [(f"instances/i/{EVENT}/trigger", "!hist:keys=common_cpu")]
+
+
+def test_it_counts_while_its_event_is_recorded(counter: HitCounter, table: Table) -> None:
+    """What the trigger counts before recording begins, or after it ended, is no hit."""
+    second = HitCounter.attach(counter._instance, EVENT)
+    assert second is not None
+    table.files[HIST] = TABLE
+    assert read(table, second) == [0]
+    second.begin()
+    table.files[HIST] = TABLE.replace(b"Hits: 23", b"Hits: 30")
+    second.begin()
+    assert read(table, second) == [7]
+    second.freeze()
+    table.files[HIST] = TABLE.replace(b"Hits: 23", b"Hits: 40")
+    second.freeze()
+    assert read(table, counter, second) == [40, 7]
+    unbegun = HitCounter.attach(counter._instance, EVENT)
+    assert unbegun is not None
+    unbegun.freeze()
+    assert read(table, unbegun) == [0]
+
+
+def test_a_counter_goes_as_it_came(counter: HitCounter, table: Table) -> None:
+    table.written.clear()
+    counter.detach()
+    assert table.written == [(f"instances/i/{EVENT}/trigger", "!hist:keys=common_cpu")]

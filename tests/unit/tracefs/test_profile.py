@@ -5,14 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.tracefs.profile import (
+    PROFILED,
     Counts,
     CpuStats,
     buffer_stats,
-    kprobe_counts,
     parse_profile,
     parse_stats,
     parse_uprobe_profile,
-    uprobe_counts,
+    profile_counts,
 )
 from tests.unit.captured import Captured, captured
 from tests.unit.tracefs.conftest import Table
@@ -60,14 +60,14 @@ def table_of(table: Table, profile: str, events: str) -> Table:
 
 def test_one_line_a_name_needs_no_look_at_the_definitions(table: Table) -> None:
     table.files["kprobe_profile"] = (profile_line("a", 5, 1) + profile_line("b" * 60, 7, 0)).encode()
-    assert kprobe_counts(table, "ours") == {"a": Counts(5, 1), "b" * 60: Counts(7, 0)}
+    assert profile_counts(table, "ours", "kprobe_events") == {"a": Counts(5, 1), "b" * 60: Counts(7, 0)}
 
 
 @pytest.mark.parametrize(("groups", "mine"), [(("ours", "theirs"), 1), (("theirs", "ours"), 2)])
 def test_a_foreign_event_of_our_name_is_told_apart(table: Table, groups: tuple[str, str], mine: int) -> None:
     profile = profile_line("a", 1, 0) + profile_line("b", 9, 9) + profile_line("a", 2, 0)
     events = f"p:{groups[0]}/a f\np:ours/b f\nr4:{groups[1]}/a f\n"
-    assert kprobe_counts(table_of(table, profile, events), "ours") == {
+    assert profile_counts(table_of(table, profile, events), "ours", "kprobe_events") == {
         "a": Counts(mine, 0),
         "b": Counts(9, 9),
     }
@@ -84,13 +84,13 @@ def test_a_foreign_event_of_our_name_is_told_apart(table: Table, groups: tuple[s
 def test_where_the_two_files_disagree_nothing_is_said(table: Table, events: str) -> None:
     """An event came or went between the reads. Another program's count, once added, would stay."""
     profile = profile_line("a", 5, 0) + profile_line("a", 1000, 0) + profile_line("b", 1, 0)
-    assert kprobe_counts(table_of(table, profile, events), "ours") == {"b": Counts(1, 0)}
+    assert profile_counts(table_of(table, profile, events), "ours", "kprobe_events") == {"b": Counts(1, 0)}
 
 
 def test_files_that_cannot_be_read_are_the_callers(table: Table) -> None:
-    for counts in (kprobe_counts, uprobe_counts):
+    for definitions in PROFILED:
         with pytest.raises(FileNotFoundError):
-            counts(table, "ours")
+            profile_counts(table, "ours", definitions)
 
 
 def uprobe_line(path: str, name: str, hits: int) -> str:
@@ -140,9 +140,9 @@ def test_a_foreign_uprobe_of_our_name_is_told_apart(table: Table, groups: tuple[
     profile = uprobe_line(hostile, "a", 1) + uprobe_line("/b", "b", 9) + uprobe_line("/a\xff", "a", 2)
     events = f"p:{groups[0]}/a {hostile}:0x1\np:ours/b /b:0x1\nr:{groups[1]}/a /a\xff:0x1\n"
     table.files |= {"uprobe_profile": profile.encode("latin-1"), "uprobe_events": events.encode("latin-1")}
-    assert uprobe_counts(table, "ours") == {"a": Counts(mine, None), "b": Counts(9, None)}
+    assert profile_counts(table, "ours", "uprobe_events") == {"a": Counts(mine, None), "b": Counts(9, None)}
     table.files["uprobe_events"] = b"p:ours/a /a:0x1\np:ours/b /b:0x1\n"
-    assert uprobe_counts(table, "ours") == {"b": Counts(9, None)}
+    assert profile_counts(table, "ours", "uprobe_events") == {"b": Counts(9, None)}
 
 
 STATS = """\

@@ -89,7 +89,7 @@ def test_any_log(log: str, command: str) -> None:
 
 
 def refusal(table: Table, code: int, *logs: str) -> str:
-    return why(table, OSError(code, os.strerror(code)), COMMAND, logs)
+    return why(table, OSError(code, os.strerror(code)), COMMAND, *logs)
 
 
 def test_what_the_kernel_says_is_added(table: Table) -> None:
@@ -118,9 +118,9 @@ def test_each_errno_has_a_meaning(table: Table, code: int) -> None:
 def test_of_a_place_in_a_file_an_errno_means_something_else(
     table: Table, code: int, meaning: str, name: str
 ) -> None:
-    assert why(table, OSError(code, "?"), COMMAND, (), IN_FILE) == f"{meaning} ({name})"
+    assert why(table, OSError(code, "?"), COMMAND, meanings=IN_FILE) == f"{meaning} ({name})"
 
 
 def test_an_errno_without_a_meaning(table: Table) -> None:
     assert refusal(table, errno.EIO) == "Input/output error (EIO)"
-    assert why(table, OSError("odd"), COMMAND, ()) == "odd (0)"
+    assert why(table, OSError("odd"), COMMAND) == "odd (0)"

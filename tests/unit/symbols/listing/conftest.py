@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kprobe_exporter.symbols.listing import KernelPlaces
+from kprobe_exporter.symbols.listing.kernel import KernelPlaces
 
 FILES: Mapping[str, str] = {
     "tracing/kprobe_events": "",

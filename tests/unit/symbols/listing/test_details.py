@@ -4,15 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from kprobe_exporter.btf import Param, Prototype, Type
+from kprobe_exporter.btf.prototypes import Param, Prototype, Type
 from kprobe_exporter.grammar.event_format import parse_format
-from kprobe_exporter.grammar.target import Kind
-from kprobe_exporter.symbols.listing import Details, Place
-from kprobe_exporter.symbols.listing.details import declaration, signature
+from kprobe_exporter.grammar.target import parse_target
+from kprobe_exporter.symbols.listing.details import Details, declaration, signature
 from tests.support.fake_tracefs import EXEC_FORMAT, EXIT_OPENAT_FORMAT
 
-EXEC = Place(Kind.TRACEPOINT, "sched", "sched_process_exec")
-OPENAT = Place(Kind.SYSCALL, "", "openat")
+EXEC = parse_target("tracepoint:sched:sched_process_exec")
+OPENAT = parse_target("syscall:openat")
 
 
 def prototype(returns: str, *params: tuple[str, str]) -> Prototype:
@@ -67,8 +66,8 @@ def tracefs(tmp_path: Path) -> Path:
 
 
 def test_fields_of_events(tracefs: Path) -> None:
-    gone = Place(Kind.TRACEPOINT, "sched", "gone")
-    damaged = Place(Kind.TRACEPOINT, "sched", "damaged")
+    gone = parse_target("tracepoint:sched:gone")
+    damaged = parse_target("tracepoint:sched:damaged")
     found, notes = Details(tracefs, tracefs).of([EXEC, OPENAT, gone, damaged])
     assert found[EXEC] == ["__data_loc char[] filename", "pid_t pid", "pid_t old_pid"]
     assert found[OPENAT] == ["long ret"]
@@ -77,7 +76,7 @@ def test_fields_of_events(tracefs: Path) -> None:
 
 
 def test_a_kernel_without_btf(tracefs: Path) -> None:
-    found, notes = Details(tracefs, tracefs).of([Place(Kind.KPROBE, "", "vfs_read"), EXEC])
+    found, notes = Details(tracefs, tracefs).of([parse_target("kprobe:vfs_read"), EXEC])
     assert list(found) == [EXEC]
     assert notes == [f"no prototypes: there is no {tracefs}/sys/kernel/btf/vmlinux (CONFIG_DEBUG_INFO_BTF)"]
 
@@ -85,6 +84,6 @@ def test_a_kernel_without_btf(tracefs: Path) -> None:
 def test_damaged_btf(tracefs: Path) -> None:
     (tracefs / "sys/kernel/btf").mkdir(parents=True)
     (tracefs / "sys/kernel/btf/vmlinux").write_bytes(b"nothing")
-    found, notes = Details(tracefs, tracefs).of([Place(Kind.KPROBE, "", "vfs_read")])
+    found, notes = Details(tracefs, tracefs).of([parse_target("kprobe:vfs_read")])
     assert found == {}
     assert notes[0].startswith("no prototypes: the kernel's BTF cannot be read")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.target import parse_target
-from kprobe_exporter.symbols.listing import parse_query
+from kprobe_exporter.symbols.listing.query import parse_query
 from tests.unit.symbols.listing.conftest import Make
 
 LIST = "tracing/available_filter_functions"

@@ -1,4 +1,4 @@
-"""Retired definitions: an equal one is used again, and the oldest are deleted first."""
+"""tracefs.probes: a retired definition is used again by an equal one, and the oldest are deleted first."""
 
 import errno
 import os
@@ -13,38 +13,12 @@ from kprobe_exporter.model.values import Layout, ProbeSpec
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.poller import read_counts
 from kprobe_exporter.tracefs.probes import install, names_in_use
-from kprobe_exporter.tracefs.retired import Retired, RetiredDefinition
 from tests.support.fake_tracefs import FakeTracefs
 
 NAME = "retired_test"
 SPEC = ProbeSpec(
     "p", "kprobe", "kprobe:f", "f", "kprobe_events", "p", "f", None, Layout(0, "p", "p", "entry", "f")
 )
-DEFINITION = RetiredDefinition.of(SPEC)
-
-
-def test_the_same_definition_is_taken_once() -> None:
-    retired = Retired()
-    retired.put("p", DEFINITION)
-    assert retired.take(DEFINITION._replace(body="f a=$stack")) is None
-    assert retired.take(DEFINITION._replace(preferred_name="q")) is None
-    assert retired.take(DEFINITION._replace(inode=(1, 2))) is None
-    assert (retired.take(DEFINITION), retired.take(DEFINITION), len(retired)) == ("p", None, 0)
-
-
-def test_slots_and_filters_make_no_other_definition() -> None:
-    other = replace(SPEC, filter="common_pid > 1", layout=replace(SPEC.layout, layout_id=9))
-    assert RetiredDefinition.of(other) == DEFINITION
-
-
-def test_the_oldest_are_surplus() -> None:
-    retired = Retired()
-    for number in range(5):
-        retired.put(f"p{number}", DEFINITION)
-    assert retired.surplus(5) == []
-    assert retired.surplus(3) == ["p0", "p1"]
-    retired.forget("p0")
-    assert (retired.surplus(3), len(retired)) == (["p1"], 4)
 
 
 @pytest.fixture
@@ -100,6 +74,25 @@ def test_what_was_enabled_is_retired_and_taken_up_again(instance: Instance, kern
     again.enable()
     kernel.fire("f")
     assert read_counts(instance, [again]).hits == {"p": 1}
+
+
+@pytest.mark.parametrize(
+    ("other", "event"),
+    [
+        (replace(SPEC, body="f a=$stack"), "p_2"),
+        (replace(SPEC, layout=replace(SPEC.layout, event="q")), "q"),
+        (replace(SPEC, inode=(1, 2)), "p_2"),
+    ],
+)
+def test_the_same_definition_is_taken_once(instance: Instance, other: ProbeSpec, event: str) -> None:
+    taken: set[str] = set()
+    probe = install(instance, SPEC, taken)
+    probe.enable()
+    probe.remove()
+    assert (install(instance, other, taken).event, list(instance.retired)) == (event, ["p"])
+    assert install(instance, SPEC, taken).event == "p"
+    assert install(instance, SPEC, taken).event != "p"
+    assert instance.retired == {}
 
 
 def test_what_was_never_enabled_is_deleted(instance: Instance, kernel: FakeTracefs) -> None:
