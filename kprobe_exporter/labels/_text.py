@@ -1,4 +1,4 @@
-"""Text that decoders read and write: numbers, the kernel's arrays, and printable names."""
+"""What decoders share: numbers, the kernel's arrays, printable names, tables of names."""
 
 import re
 
@@ -43,3 +43,8 @@ def array(text: bytes) -> list[int] | None:
 def printable(name: bytes) -> str:
     """Return a name as text. Invalid UTF-8 and characters that do not print, line ends too, are escaped."""
     return one_line(name.decode(errors="backslashreplace"))
+
+
+def numbered(names: str, first: int = 0) -> dict[int, str]:
+    """Return the names by their numbers, which begin at ``first``; ``-`` is a number without a name."""
+    return {index: name for index, name in enumerate(names.split(), first) if name != "-"}
