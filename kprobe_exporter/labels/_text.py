@@ -1,9 +1,10 @@
-"""What decoders share: numbers, the kernel's arrays, printable names, tables of names."""
+"""What decoders share: numbers, the kernel's arrays, printable names, tables of names, no options."""
 
 import re
+from collections.abc import Callable
 
 from kprobe_exporter.errors import one_line
-from kprobe_exporter.model.values import Value
+from kprobe_exporter.model.values import Decoder, Value
 
 NUMBER = re.compile(rb"[+-]?(?:0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20})")
 
@@ -48,3 +49,14 @@ def printable(name: bytes) -> str:
 def numbered(names: str, first: int = 0) -> dict[int, str]:
     """Return the names by their numbers, which begin at ``first``; ``-`` is a number without a name."""
     return {index: name for index, name in enumerate(names.split(), first) if name != "-"}
+
+
+def without_options(name: str, decode: Decoder) -> Callable[[object], Decoder]:
+    """Return the function ``decoder`` of a module whose decoder is ``decode`` and takes no options."""
+
+    def decoder(options: object) -> Decoder:
+        if options is not None:
+            raise ValueError(f"the decoder {name} takes no options: write 'decode: {name}'")
+        return decode
+
+    return decoder

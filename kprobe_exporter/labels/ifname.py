@@ -5,7 +5,7 @@ import socket
 import time
 from collections.abc import Callable
 
-from kprobe_exporter.labels._text import number, printable
+from kprobe_exporter.labels._text import number, printable, without_options
 from kprobe_exporter.model.values import Decoder, Value
 
 FRESH = 10.0
@@ -32,8 +32,6 @@ def decoder(
     Each namespace numbers its interfaces itself, so an event of another namespace gets the name that the
     index has here, or no name. 0 means no interface, as in a socket that is bound to none.
     """
-    if options is not None:
-        raise ValueError("the decoder ifname takes no options: write 'decode: ifname'")
     cache: dict[int, tuple[float, str | None]] = {}
 
     def decode(value: Value) -> str | None:
@@ -45,17 +43,13 @@ def decoder(
         now = clock()
         until, name = cache.get(index, (now, None))
         if until <= now:
-            name = _looked_up(look_up, index)
+            try:
+                name = printable(look_up(index))
+            except OSError:
+                name = None
             if len(cache) >= MOST_CACHED:
                 cache.clear()
             cache[index] = now + FRESH, name
         return name
 
-    return decode
-
-
-def _looked_up(look_up: Callable[[int], bytes], index: int) -> str | None:
-    try:
-        return printable(look_up(index))
-    except OSError:
-        return None
+    return without_options("ifname", decode)(options)

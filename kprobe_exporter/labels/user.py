@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from stat import S_ISREG
 
-from kprobe_exporter.labels._text import printable, unsigned
+from kprobe_exporter.labels._text import printable, unsigned, without_options
 from kprobe_exporter.model.values import Decoder, Value
 
 UNSET = 2**32 - 1
@@ -64,16 +64,12 @@ def _parse(passwd: Path) -> Mapping[int, str]:
 
 
 def decoder(
-    options: object,
-    passwd: Path = Path("/etc/passwd"),
-    clock: Callable[[], float] = time.monotonic,
+    options: object, passwd: Path = Path("/etc/passwd"), clock: Callable[[], float] = time.monotonic
 ) -> Decoder:
     """Make the decoder, which takes no options. In a container, mount the host's file over the agent's.
 
     An id without a name there is shown as a number; 4294967295, the id of no user, is ``unset``.
     """
-    if options is not None:
-        raise ValueError("the decoder user takes no options: write 'decode: user'")
     users = Users(passwd, clock)
 
     def decode(value: Value) -> str | None:
@@ -82,4 +78,4 @@ def decoder(
             return None
         return "unset" if uid == UNSET else users.name(uid) or str(uid)
 
-    return decode
+    return without_options("user", decode)(options)
