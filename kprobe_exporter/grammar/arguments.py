@@ -5,13 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kprobe_exporter.grammar.expression import FetchSite
-from kprobe_exporter.grammar.fetch import (
-    LONGEST_NAME,
-    RESERVED,
-    FetchArg,
-    check_name,
-    parse_fetch,
-)
+from kprobe_exporter.grammar.fetch import LONGEST_NAME, RESERVED, FetchArg, check_name, parse_fetch
 from kprobe_exporter.grammar.lexis import NAME, fail, part_of
 
 MOST_ARGS = 128

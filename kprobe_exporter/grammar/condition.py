@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 Operator: TypeAlias = Literal["~", "!=", "==", "<=", "<", ">=", ">", "&"]
 
@@ -83,33 +83,32 @@ class Not(Filter):
 @dataclass(frozen=True, slots=True)
 class _Chain(Filter):
     operands: tuple[Filter, ...]
+    sign: ClassVar[str]
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
         return tuple(part for operand in self.operands for part in operand.comparisons)
+
+    def render(self) -> str:
+        parts = (f"({part.render()})" if isinstance(part, Or) else part.render() for part in self.operands)
+        return f" {self.sign} ".join(parts)
+
+    def rename(self, names: Mapping[str, str]) -> Filter:
+        return replace(self, operands=tuple(operand.rename(names) for operand in self.operands))
 
 
 @dataclass(frozen=True, slots=True)
 class And(_Chain):
     """``FILTER && FILTER …``, never with another And among its operands."""
 
-    def render(self) -> str:
-        parts = (f"({part.render()})" if isinstance(part, Or) else part.render() for part in self.operands)
-        return " && ".join(parts)
-
-    def rename(self, names: Mapping[str, str]) -> Filter:
-        return And(tuple(operand.rename(names) for operand in self.operands))
+    sign = "&&"
 
 
 @dataclass(frozen=True, slots=True)
 class Or(_Chain):
     """``FILTER || FILTER …``, never with another Or among its operands."""
 
-    def render(self) -> str:
-        return " || ".join(part.render() for part in self.operands)
-
-    def rename(self, names: Mapping[str, str]) -> Filter:
-        return Or(tuple(operand.rename(names) for operand in self.operands))
+    sign = "||"
 
 
 def split_filter(whole: Filter, wanted: Callable[[Filter], bool]) -> tuple[Filter | None, Filter | None]:
@@ -117,14 +116,10 @@ def split_filter(whole: Filter, wanted: Callable[[Filter], bool]) -> tuple[Filte
 
     An event passes ``whole`` if it passes both parts. A part without operands is None.
     """
-    parts = whole.operands if isinstance(whole, And) else (whole,)
+    parts = _operands(whole, And)
     early = [part for part in parts if wanted(part)]
     late = [part for part in parts if not wanted(part)]
-    return _all_of(early), _all_of(late)
-
-
-def _all_of(parts: list[Filter]) -> Filter | None:
-    return reduce(both, parts) if parts else None
+    return reduce(both, early) if early else None, reduce(both, late) if late else None
 
 
 def both(left: Filter, right: Filter) -> Filter:

@@ -5,7 +5,6 @@ numbers.
 """
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Literal, NamedTuple, TypeAlias
 
 from kprobe_exporter.errors import GrammarError
@@ -43,19 +42,14 @@ OTHER = FieldType("other")
 COMM = FieldType("chars", 16)
 CPU = FieldType("cpu", 4, signed=True)
 
-COMMON_FIELDS: Mapping[str, FieldType] = MappingProxyType(
-    {
-        "common_type": FieldType("int", 2),
-        "common_flags": FieldType("int", 1),
-        "common_preempt_count": FieldType("int", 1),
-        "common_pid": FieldType("int", 4, signed=True),
-        "CPU": CPU,
-        "cpu": CPU,
-        "common_cpu": CPU,
-        "COMM": COMM,
-        "comm": COMM,
-    }
-)
+COMMON_FIELDS: Mapping[str, FieldType] = {
+    "common_type": FieldType("int", 2),
+    "common_flags": FieldType("int", 1),
+    "common_preempt_count": FieldType("int", 1),
+    "common_pid": FieldType("int", 4, signed=True),
+    **dict.fromkeys(("CPU", "cpu", "common_cpu"), CPU),
+    **dict.fromkeys(("COMM", "comm"), COMM),
+}
 """Fields of every event; an event's own field of the same name hides one (kernel/trace/trace_events.c)."""
 
 
@@ -132,7 +126,8 @@ def compile_filter(whole: Filter, known: Mapping[str, FieldType] | None = None) 
 def _comparison(part: Comparison, known: FieldType | None) -> Test:
     name, unequal = part.name, part.operator == "!="
     if isinstance(part.value, str):
-        matches = matcher(part.value, part.operator == "~", _fixed(known))
+        fixed = known.size if known and known.kind == "chars" else None
+        matches = matcher(part.value, part.operator == "~", fixed)
 
         def string(event: Mapping[str, Value]) -> bool:
             value = event.get(name)
@@ -146,10 +141,6 @@ def _comparison(part: Comparison, known: FieldType | None) -> Test:
         return compare(value) if isinstance(value, int | float) else unequal
 
     return number
-
-
-def _fixed(known: FieldType | None) -> int | None:
-    return known.size if known and known.kind == "chars" else None
 
 
 def _number(

@@ -38,7 +38,6 @@ class Op(StrEnum):
     STACK_POINTER = "stack pointer"
     RETURN = "return value"
     ARGUMENT = "argument"
-    ENTRY_ARGUMENT = "argument, kept from the entry"
     ALL_ARGUMENTS = "all arguments"
     PARAMETER = "parameter by name"
     FIELD = "field of an event"
@@ -162,7 +161,7 @@ def _function_argument(text: str, site: FetchSite) -> Scan:
     number = re.fullmatch(r"\$arg([0-9]+)", text)
     if not number or not 1 <= int(number[1]) <= DEEPEST_STACK:
         fail("arguments count from 1, the first is $arg1, and all of them $arg*", text, 4)
-    return Scan(text, Op.ENTRY_ARGUMENT if needs else Op.ARGUMENT, needs=needs)
+    return Scan(text, Op.ARGUMENT, needs=needs)
 
 
 def _return_value(text: str, site: FetchSite) -> Scan:
@@ -173,8 +172,7 @@ def _return_value(text: str, site: FetchSite) -> Scan:
         return Scan(text, Op.RETURN)
     if site.kind == "user" or not (members.startswith("->") and _MEMBERS.fullmatch(text[1:])):
         fail("after $retval can only come ->MEMBER, of a kernel function", text, 7)
-    steps = 1 + text.count("->")
-    return Scan(text, Op.MEMORY, steps, frozenset({Need.BTF}))
+    return Scan(text, Op.MEMORY, 1 + text.count("->"), frozenset({Need.BTF}))
 
 
 def _entry_needs(text: str, site: FetchSite) -> frozenset[Need]:
@@ -250,5 +248,5 @@ def _parameter(text: str, site: FetchSite) -> Scan:
         hint = "write ->MEMBER after a parameter, and .MEMBER or -> after that"
         fail(f"{text!r} names no member, {hint}", text)
     members = text.count("->")
-    last = Op.MEMORY if members else Op.PARAMETER
-    return Scan(text, last, 1 + members, _entry_needs(text, site) | {Need.BTF})
+    needs = _entry_needs(text, site) | {Need.BTF}
+    return Scan(text, Op.MEMORY if members else Op.PARAMETER, 1 + members, needs)

@@ -5,14 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from kprobe_exporter.grammar.expression import ANYWHERE, MOST_STEPS, FetchSite, Need, Op, Scan, scan
-from kprobe_exporter.grammar.lexis import (
-    NAME,
-    closest,
-    fail,
-    kernel_number,
-    part_of,
-    refuse_forbidden,
-)
+from kprobe_exporter.grammar.lexis import NAME, closest, fail, kernel_number, part_of, refuse_forbidden
 
 LONGEST = 63
 """Bytes of an argument without its name: MAX_ARGSTR_LEN of kernel/trace/trace_probe.h."""
@@ -24,16 +17,8 @@ LARGEST_ARRAY = 64
 """MAX_ARRAY_LEN of kernel/trace/trace_probe.h."""
 
 RESERVED = frozenset(
-    {
-        "common_type",
-        "common_flags",
-        "common_preempt_count",
-        "common_pid",
-        "common_tgid",
-        "__probe_ip",
-        "__probe_ret_ip",
-        "__probe_func",
-    }
+    "common_type common_flags common_preempt_count common_pid common_tgid __probe_ip __probe_ret_ip"
+    " __probe_func".split()
 )
 """Fields that every event has: reserved_field_names of kernel/trace/trace_probe.c."""
 
@@ -192,7 +177,7 @@ def _is_bitfield(name: str) -> bool:
     return True
 
 
-_VALUES = frozenset({Op.REGISTER, Op.STACK, Op.STACK_POINTER, Op.RETURN, Op.ARGUMENT, Op.ENTRY_ARGUMENT})
+_VALUES = frozenset({Op.REGISTER, Op.STACK, Op.STACK_POINTER, Op.RETURN, Op.ARGUMENT})
 _SYMBOLIC = frozenset({Op.REGISTER, Op.STACK, Op.RETURN, Op.ARGUMENT, Op.PARAMETER, Op.FIELD, Op.MEMORY})
 
 
@@ -217,13 +202,10 @@ def _check_type(scanned: Scan, name: str | None, count: int | None, site: FetchS
     kept = Need.ENTRY_ARGUMENTS in scanned.needs and last is not Op.MEMORY
     if name == "symstr" and (kept or last not in _SYMBOLIC):
         fail("symstr does not go with this, take the type symbol", text, start)
-    if count and not _can_repeat(last, name):
+    repeats = name in ("string", "ustring") or (last is Op.MEMORY and name != "symstr")
+    if count and not repeats:
         fail("only memory can be an array, read it through +0(…)", text, start)
     _check_steps(scanned, name, count, text)
-
-
-def _can_repeat(last: Op, name: str | None) -> bool:
-    return name in ("string", "ustring") or (last is Op.MEMORY and name != "symstr")
 
 
 def _check_steps(scanned: Scan, name: str | None, count: int | None, text: str) -> None:

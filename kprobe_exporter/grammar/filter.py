@@ -4,20 +4,8 @@ import re
 from decimal import Decimal
 from typing import NoReturn
 
-from kprobe_exporter.grammar.condition import (
-    And,
-    Comparison,
-    Filter,
-    Not,
-    Operator,
-    Or,
-    both,
-    either,
-    split_filter,
-)
+from kprobe_exporter.grammar.condition import Comparison, Filter, Not, Operator, both, either
 from kprobe_exporter.grammar.lexis import LONG_MIN, SECONDS, fail, kernel_number, refuse_forbidden
-
-__all__ = ["And", "Comparison", "Filter", "Not", "Or", "parse_filter", "split_filter"]
 
 LONGEST = 4094
 """Bytes of a filter: event_filter_write() takes less than a page, and a newline may follow."""
@@ -46,7 +34,6 @@ def parse_filter(text: str, *, fractions: bool = False) -> Filter:
     return result
 
 
-_BLANK = re.compile(r"[ \t]*")
 _FIELD = re.compile(r"[A-Za-z0-9_]+")
 _OPERATOR = re.compile(r"~|!=|==|<=|<|>=|>|&(?!&)")
 _NOT = re.compile(r"!(?![=~])")
@@ -73,8 +60,7 @@ class _Parser:
         self.skip(0)
 
     def skip(self, length: int) -> None:
-        found = _BLANK.match(self.text, self.at + length)
-        self.at = found.end() if found else len(self.text)
+        self.at = len(self.text) - len(self.text[self.at + length :].lstrip(" \t"))
 
     def take(self, word: str) -> bool:
         if not self.text.startswith(word, self.at):

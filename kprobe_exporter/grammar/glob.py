@@ -75,26 +75,18 @@ def _glob(pattern: bytes) -> bytes:
     return head + b"".join(b"(?>.*?" + part + b")" for part in middle) + b".*" + last
 
 
+_RANGE = rb"(?:-[^\]])?+"
+_CLASS = re.compile(rb"(!?+)(." + _RANGE + rb"(?:[^\]]" + _RANGE + rb")*+)\]", re.DOTALL)
+
+
 def _class(pattern: bytes, start: int) -> tuple[bytes, int]:
     """Return the class after ``[`` and the position after it. An unclosed class is a plain ``[``."""
-    inverted = pattern[start : start + 1] == b"!"
-    at = start + inverted
-    allowed: set[int] = set()
-    first = True
-    while True:
-        low = pattern[at : at + 1]
-        if not low:
-            return rb"\[", start
-        if low == b"]" and not first:
-            break
-        first, at, high = False, at + 1, low
-        if pattern[at : at + 1] == b"-" and pattern[at + 1 : at + 2] != b"]":
-            high = pattern[at + 1 : at + 2]
-            if not high:
-                return rb"\[", start
-            at += 2
-        allowed.update(range(low[0], high[0] + 1))
+    found = _CLASS.match(pattern, start)
+    if found is None:
+        return rb"\[", start
+    ranges = re.findall(rb"(.)(?:-(.))?", found[2], re.DOTALL)
+    allowed = {byte for low, high in ranges for byte in range(low[0], (high or low)[0] + 1)}
     members = b"".join(b"\\x%02x" % byte for byte in sorted(allowed))
     if not members:  # a reversed range is empty
-        return (b"." if inverted else b"(?!)"), at + 1
-    return b"[" + b"^" * inverted + members + b"]", at + 1
+        return (b"." if found[1] else b"(?!)"), found.end()
+    return b"[" + b"^" * len(found[1]) + members + b"]", found.end()

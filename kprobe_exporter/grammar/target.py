@@ -56,26 +56,18 @@ class Kind(StrEnum):
         return self in (Kind.TRACEPOINT, Kind.SYSCALL)
 
 
-HALVES = {
-    Kind.CALL: (Kind.KPROBE, Kind.KRETPROBE),
-    Kind.UCALL: (Kind.UPROBE, Kind.URETPROBE),
-}
+_HALVES = {Kind.CALL: (Kind.KPROBE, Kind.KRETPROBE), Kind.UCALL: (Kind.UPROBE, Kind.URETPROBE)}
 
 LONGEST = 1024
 
 _SHORT = {
-    "k": Kind.KPROBE,
-    "p": Kind.KPROBE,
-    "kr": Kind.KRETPROBE,
-    "r": Kind.KRETPROBE,
-    "t": Kind.TRACEPOINT,
-    "tp": Kind.TRACEPOINT,
+    **dict.fromkeys(("k", "p"), Kind.KPROBE),
+    **dict.fromkeys(("kr", "r"), Kind.KRETPROBE),
+    **dict.fromkeys(("t", "tp"), Kind.TRACEPOINT),
     "u": Kind.UPROBE,
     "ur": Kind.URETPROBE,
-    "f": Kind.FENTRY,
-    "fr": Kind.FEXIT,
-    "kfunc": Kind.FENTRY,
-    "kretfunc": Kind.FEXIT,
+    **dict.fromkeys(("f", "kfunc"), Kind.FENTRY),
+    **dict.fromkeys(("fr", "kretfunc"), Kind.FEXIT),
 }
 
 _TRACE_NAME = re.compile(r"[A-Za-z0-9_-]+")  # "9p" and "hda_intel" are systems of the kernel
@@ -123,12 +115,9 @@ class Target:
     def halves(self) -> tuple["Target", "Target"]:
         """The entry and the return of a call. Raises KeyError for another kind."""
         if self.kind is Kind.SYSCALL:
-            enter, leave = (
-                Target(Kind.TRACEPOINT, system="syscalls", event=f"sys_{way}_{self.symbol}")
-                for way in ("enter", "exit")
-            )
-            return enter, leave
-        entry, back = HALVES[self.kind]
+            enter = Target(Kind.TRACEPOINT, system="syscalls", event=f"sys_enter_{self.symbol}")
+            return enter, replace(enter, event=f"sys_exit_{self.symbol}")
+        entry, back = _HALVES[self.kind]
         return replace(self, kind=entry), replace(self, kind=back)
 
 
@@ -186,10 +175,10 @@ def _function(kind: Kind, text: str) -> Target:
         _whole(MODULE, module, "module")
     with part_of(text, start):
         _whole(_PATTERN if is_pattern(symbol) else SYMBOL, symbol, "function")
-    if not plus:
-        return Target(kind, module, symbol)
-    start += len(symbol) + 1
     target = Target(kind, module, symbol)
+    if not plus:
+        return target
+    start += len(symbol) + 1
     if kind is not Kind.KPROBE:
         what = "a return" if kind.is_return else f"{'an' if kind is Kind.FENTRY else 'a'} {kind}"
         fail(f"{what} has no offset, take it out or write kprobe", text, start - 1)

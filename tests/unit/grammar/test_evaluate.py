@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kprobe_exporter.grammar.condition import Filter
 from kprobe_exporter.grammar.evaluate import (
     COMMON_FIELDS,
     FLOAT,
@@ -18,7 +19,7 @@ from kprobe_exporter.grammar.evaluate import (
     field_type,
 )
 from kprobe_exporter.grammar.fetch import parse_fetch
-from kprobe_exporter.grammar.filter import Filter, parse_filter
+from kprobe_exporter.grammar.filter import parse_filter
 from tests.unit.grammar.generate import filter_text
 
 U8, U16, S32, U64 = (FieldType("int", n, signed) for n, signed in
