@@ -1,7 +1,7 @@
 """Aggregation in the kernel: the hist triggers that a probe's metrics need. No event is written."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from kprobe_exporter.config.values import Metric, Probe
@@ -29,7 +29,6 @@ MIN_ROWS, MAX_ROWS = 1 << 7, 1 << 17
 
 ROWS = {"cpu": 1 << 10, "log2": MIN_ROWS, "value": 1 << 9}
 """Rows of a table without labels, by kind. Its keys: one per CPU, 65 powers of two, error values."""
-
 
 HIGH = "b32@32/64"
 """The upper half of 64 bits, as a type of the kernel's (Documentation/trace/kprobetrace.rst)."""
@@ -66,17 +65,11 @@ def _high(name: str) -> str:
 def argument_keys(args: list[FetchArg]) -> dict[str, HistKey]:
     """Return the arguments of a probe event that can be keys, and the thread's name if it is recorded."""
     halves = {arg.name for arg in args if arg.type == HIGH}
-    keys = {
-        arg.name: HistKey(
-            arg.name,
-            arg.name,
-            arg.size * 8,
-            arg.signed,
-            high=_high(arg.name) if _high(arg.name) in halves else "",
-        )
-        for arg in args
-        if arg.value_kind == "int" and arg.name not in halves
-    }
+    keys: dict[str, HistKey] = {}
+    for arg in args:
+        if arg.value_kind == "int" and arg.name not in halves:
+            high = _high(arg.name) if _high(arg.name) in halves else ""
+            keys[arg.name] = HistKey(arg.name, arg.name, arg.size * 8, arg.signed, high=high)
     if any(arg.name == "comm" for arg in args):
         keys["comm"] = HistKey("comm", "comm", 0)
     return keys
@@ -90,60 +83,36 @@ def aggregated(
     names: Mapping[str, str],
     max_series: int,
 ) -> ProbeSpec | Unsupported:
-    """Return the same probe with hist tables in place of events; their conditions contain its filter."""
-    try:
-        tables = hist_tables(probe, spec.layout.returns, only, known, names, max_series)
-    except GrammarError as error:
-        return Unsupported(spec.target, error.message)
-    return replace(
-        spec,
-        filter=None,
-        plan="kernel",
-        because="aggregate: kernel",
-        tables=tables,
-        tables_count_hits=only is None,
-    )
-
-
-def hist_tables(
-    probe: Probe,
-    returns: ReturnType | None,
-    only: str | None,
-    known: Mapping[str, HistKey],
-    names: Mapping[str, str],
-    max_series: int,
-) -> tuple[HistTable, ...]:
-    """Return the triggers for a probe's metrics and its return value.
+    """Return the same probe with hist tables in place of events: for its metrics and its return value.
 
     ``known`` holds the fields of our records that can be keys: plain numbers of the event, and ``comm``.
     ``names`` gives the event's own names for fields. ``only`` is the probe's filter in the event's own
     names; every condition repeats it, because an event's filter does not apply to its hist triggers.
-    Raises GrammarError for a field that cannot be a key.
     """
-    made = _Tables(only, {**known, **COMMON}, {**names, **RENAMED}, returns, max_series)
-    for number, metric in enumerate(probe.metrics):
-        made.metric(number, metric)
-    if returns is not None and "return" in known:
-        made.returned(returns, values=bool(probe.return_buckets))
-    return made.all()
+    returns = spec.layout.returns
+    tables = _Tables(only, {**known, **COMMON}, {**names, **RENAMED}, returns, max_series)
+    try:
+        for number, metric in enumerate(probe.metrics):
+            tables.metric(number, metric)
+        if returns is not None and "return" in known:
+            tables.returned(returns, values=bool(probe.return_buckets))
+    except GrammarError as error:
+        return Unsupported(spec.target, error.message)
+    made = replace(spec, filter=None, plan="kernel", because="aggregate: kernel", tables=tables.all())
+    return replace(made, tables_count_hits=only is None)
 
 
+@dataclass
 class _Tables:
     """Collects the tables of one probe. Equal triggers become one table."""
 
-    def __init__(
-        self,
-        only: str | None,
-        known: Mapping[str, HistKey],
-        names: Mapping[str, str],
-        returns: ReturnType | None,
-        max_series: int,
-    ) -> None:
-        self.only, self.known, self.names = only, known, names
-        self.returns = returns
-        self.max_series = max_series
-        self.found: dict[tuple[tuple[HistKey, ...], str | None, str | None], HistTable] = {}
-        self.whole: list[str] = []  # the triggers that together count each event once
+    only: str | None
+    known: Mapping[str, HistKey]
+    names: Mapping[str, str]
+    returns: ReturnType | None
+    max_series: int
+    found: dict[tuple[tuple[HistKey, ...], str | None, str | None], HistTable] = field(default_factory=dict)
+    whole: list[str] = field(default_factory=list)  # the triggers that together count each event once
 
     def metric(self, number: int, metric: Metric) -> None:
         """Add the tables of one metric."""
@@ -155,12 +124,14 @@ class _Tables:
         value = self._key(metric.value)
         wide = metric.value == "return" and self.returns is not None and self.returns.wide
         if metric.kind == "counter":
-            self._add(number, "add", labels, where, _at_least_0(value, wide), summed=value)
+            positive = _no_error(f"{value.name} >= 0", value, wide) if value.signed else None
+            self._add(number, "add", labels, where, positive, summed=value)
             if value.signed:
-                self._add(number, "negative", [], where, _below_0(value, wide))
+                self._add(number, "negative", [], where, _or_error(f"{value.name} < 0", value, wide))
             return
         # ``.log2`` loses the sign and puts 0 and 1 into one row, so values of 0 and below get a row each.
-        above = self._add(number, "spread", labels, where, _above_0(value, wide), summed=value, log2=True)
+        positive = _no_error(f"{value.name} > 0", value, wide)
+        above = self._add(number, "spread", labels, where, positive, summed=value, log2=True)
         rest = self._add(number, "spread", labels, where, _at_most_0(value, wide), kept=value)
         if where is None and not self.whole:
             self.whole = [above, rest]
@@ -173,7 +144,8 @@ class _Tables:
             return
         few = _few(key, returns.wide)
         if values:
-            self._add(RETURN_VALUES, "spread", [], _above_0(key, returns.wide), summed=key, log2=True)
+            positive = _no_error(f"{key.name} > 0", key, returns.wide)
+            self._add(RETURN_VALUES, "spread", [], positive, summed=key, log2=True)
             self._add(RETURN_VALUES, "spread", [], few, kept=key)
         if key.signed:
             self._add(RETURN_ERRORS, "errors", [], few, kept=key)
@@ -200,20 +172,16 @@ class _Tables:
         own = [condition for condition in conditions if condition]
         parts = [self.only, *own] if self.only else own
         condition = " && ".join(f"({part})" if len(parts) > 1 else part for part in parts) or None
-        summed_name = summed.name if summed else None
-        kind = "log2" if log2 else "value" if kept else "cpu"
-        rows = _rows(labels, kind, self.max_series)
-        places = tuple(map(keys.index, labels))
-        feeds = (HistFeed(metric, use, places, keys.index(value) if value else 0),) if use else ()
-        same = (keys, summed_name, condition)
-        before = self.found.get(same)
-        if before is not None:
-            self.found[same] = before._replace(feeds=before.feeds + feeds)
-            return before.trigger
-        high = summed.high if summed else ""
-        made = self.found[same] = HistTable(keys, summed_name, condition, rows, feeds, high=high)
-        if not own:
-            self.whole = [made.trigger]
+        same = (keys, summed.name if summed else None, condition)
+        if same not in self.found:
+            rows = _rows(labels, "log2" if log2 else "value" if kept else "cpu", self.max_series)
+            self.found[same] = HistTable(*same, rows, (), high=summed.high if summed else "")
+            if not own:
+                self.whole = [self.found[same].trigger]
+        made = self.found[same]
+        if use:
+            feed = HistFeed(metric, use, tuple(map(keys.index, labels)), keys.index(value) if value else 0)
+            self.found[same] = made._replace(feeds=(*made.feeds, feed))
         return made.trigger
 
     def _key(self, field: str) -> HistKey:
@@ -236,24 +204,8 @@ def _rows(labels: list[HistKey], kind: str, max_series: int) -> int:
     return min(MAX_ROWS, next(1 << bits for bits in count(7) if 1 << bits >= min(wanted, MAX_ROWS)))
 
 
-def _above_0(key: HistKey, wide: bool) -> str:
-    return f"{key.name} > 0" + (f" && {_no_wide_error(key)}" if wide else "")
-
-
 def _at_most_0(key: HistKey, wide: bool) -> str:
-    if not key.signed:
-        return f"{key.name} == 0"
-    return f"{key.name} <= 0" + (f" || ({_wide_error(key)})" if wide else "")
-
-
-def _at_least_0(key: HistKey, wide: bool) -> str | None:
-    if not key.signed:
-        return None
-    return f"{key.name} >= 0" + (f" && {_no_wide_error(key)}" if wide else "")
-
-
-def _below_0(key: HistKey, wide: bool) -> str:
-    return f"{key.name} < 0" + (f" || ({_wide_error(key)})" if wide else "")
+    return _or_error(f"{key.name} <= 0", key, wide) if key.signed else f"{key.name} == 0"
 
 
 def _few(key: HistKey, wide: bool) -> str:
@@ -261,14 +213,16 @@ def _few(key: HistKey, wide: bool) -> str:
     if not key.signed or key.bits < 16:
         return _at_most_0(key, wide)
     few = f"{key.name} <= 0 && {key.name} >= -{MAX_ERRNO}"
-    return f"({few}) || ({_wide_error(key)})" if wide else few
+    return _or_error(f"({few})" if wide else few, key, wide)
 
 
-def _wide_error(key: HistKey) -> str:
+def _or_error(condition: str, key: HistKey, wide: bool) -> str:
+    """Let a wide return value pass the condition, too, if it is an error."""
     lowest, highest = WIDE_ERRORS
-    return f"{key.name} >= {lowest} && {key.name} <= {highest}"
+    return condition + (f" || ({key.name} >= {lowest} && {key.name} <= {highest})" if wide else "")
 
 
-def _no_wide_error(key: HistKey) -> str:
+def _no_error(condition: str, key: HistKey, wide: bool) -> str:
+    """Let a wide return value pass the condition only if it is no error."""
     lowest, highest = WIDE_ERRORS
-    return f"({key.name} < {lowest} || {key.name} > {highest})"
+    return condition + (f" && ({key.name} < {lowest} || {key.name} > {highest})" if wide else "")

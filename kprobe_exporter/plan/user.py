@@ -20,11 +20,10 @@ from kprobe_exporter.elf import Code
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.expression import FetchSite
 from kprobe_exporter.grammar.fetch import FetchArg, parse_fetch
-from kprobe_exporter.grammar.target import Kind, Target
-from kprobe_exporter.model.values import Layout, ProbeSpec, Unsupported
-from kprobe_exporter.plan.function import event_args, layout_args
-from kprobe_exporter.plan.kernel import NO_HIST, aggregated, argument_keys, with_upper_halves
-from kprobe_exporter.plan.metric import COUNTED, events_for
+from kprobe_exporter.grammar.target import Target
+from kprobe_exporter.model.values import ProbeSpec, Unsupported
+from kprobe_exporter.plan.function import defined
+from kprobe_exporter.plan.kernel import NO_HIST
 from kprobe_exporter.plan.registers import ARGUMENT, in_registers
 
 
@@ -49,42 +48,14 @@ def user_spec(
         return Unsupported(
             str(target), "stack: true is the kernel's stack, and there is none behind a program's code"
         )
-    is_return = target.kind is Kind.URETPROBE
     try:
         code = locate(target)
         args = [_fetched(name, text, target, code.machine) for name, text in attach.fetch.items()]
     except GrammarError as error:
         return Unsupported(str(target), error.message)
-    args = event_args(args, probe, attach, wanted, is_return=is_return)
-    written = with_upper_halves(args, probe, attach.returns if is_return else None)
-    because = events_for(probe, attach, wanted)
-    symbol = target.symbol or f"{target.offset:#x}"
-    made = ProbeSpec(
-        probe=probe.name,
-        kind=target.kind.value,
-        target=str(target),
-        symbol=symbol,
-        file="uprobe_events",
-        verb="r" if is_return else "p",
-        body=" ".join([f"{target.path}:{code.offset:#x}", *(arg.render() for arg in written)]),
-        filter=attach.filter,
-        layout=Layout(
-            layout_id,
-            probe.name,
-            probe.name,
-            "return" if is_return else "entry",
-            symbol,
-            layout_args(args),
-            attach.returns,
-            user=True,
-        ),
-        plan="events" if because else "count",
-        because=because or COUNTED,
-        inode=code.inode,
-    )
-    if probe.aggregate != "kernel":
-        return made
-    return aggregated(made, probe, attach.filter, argument_keys(written), {}, max_series)
+    place = "uprobe_events", "r" if target.kind.is_return else "p", f"{target.path}:{code.offset:#x}"
+    spec = defined(probe, attach, wanted, layout_id, max_series, args, place)
+    return spec if isinstance(spec, Unsupported) else replace(spec, inode=code.inode)
 
 
 def _fetched(name: str, text: str, target: Target, machine: str) -> FetchArg:
@@ -94,17 +65,10 @@ def _fetched(name: str, text: str, target: Target, machine: str) -> FetchArg:
     """
     found = parse_fetch(text, name=name)
     if not found.is_text and ARGUMENT.search(found.expression):
-        found = replace(found, expression=_in_registers(found.expression, target, machine))
-    return parse_fetch(found.body, FetchSite("user", returns=target.kind is Kind.URETPROBE), name=name)
-
-
-def _in_registers(expression: str, target: Target, machine: str) -> str:
-    if target.kind is Kind.URETPROBE:
-        raise GrammarError(
-            f"the arguments in '{expression}' are gone when the function returns: fetch them on entry"
-        )
-    if target.symbol and target.offset:
-        raise GrammarError(
-            f"the arguments in '{expression}' are there only at a function's first instruction"
-        )
-    return in_registers(expression, machine)
+        arguments = f"the arguments in '{found.expression}' are"
+        if target.kind.is_return:
+            raise GrammarError(f"{arguments} gone when the function returns: fetch them on entry")
+        if target.symbol and target.offset:
+            raise GrammarError(f"{arguments} there only at a function's first instruction")
+        found = replace(found, expression=in_registers(found.expression, machine))
+    return parse_fetch(found.body, FetchSite("user", returns=target.kind.is_return), name=name)
