@@ -10,12 +10,14 @@ from kprobe_exporter.plan.joined import JoinedSpec
 from kprobe_exporter.plan.metric import fields_used, metric_spec
 from kprobe_exporter.plan.probe import Kernel, ProbePlan, plan_probe, wants_symbols, wants_tgid
 from kprobe_exporter.plan.sampling import Sample, narrowed
+from kprobe_exporter.plan.tracepoint import cannot_share
 
 __all__ = [
     "JoinedSpec",
     "Kernel",
     "ProbePlan",
     "Sample",
+    "cannot_share",
     "fields_used",
     "metric_spec",
     "narrowed",

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import count
 
 from kprobe_exporter.config.values import Metric, Probe
 from kprobe_exporter.errors import GrammarError
@@ -201,7 +200,7 @@ def _rows(labels: list[HistKey], kind: str, max_series: int) -> int:
     if not labels:
         return ROWS[kind]
     wanted = max_series * (4 if kind == "cpu" else 16)
-    return min(MAX_ROWS, next(1 << bits for bits in count(7) if 1 << bits >= min(wanted, MAX_ROWS)))
+    return max(MIN_ROWS, 1 << (min(wanted, MAX_ROWS) - 1).bit_length())
 
 
 def _at_most_0(key: HistKey, wide: bool) -> str:

@@ -60,13 +60,10 @@ def in_nanoseconds(parsed: Filter) -> Filter:
 def condition(parsed: Filter) -> Condition | None:
     """Return the filter as plain values, None if it contains string patterns."""
     if isinstance(parsed, Comparison):
-        if isinstance(parsed.value, str):
-            return (
-                None
-                if parsed.operator == "~"
-                else ("text", parsed.name, parsed.operator, parsed.value.encode())
-            )
-        return "number", parsed.name, parsed.operator, parsed.value
+        if not isinstance(parsed.value, str):
+            return "number", parsed.name, parsed.operator, parsed.value
+        text: Condition = ("text", parsed.name, parsed.operator, parsed.value.encode())
+        return None if parsed.operator == "~" else text
     if isinstance(parsed, Not):
         operand = condition(parsed.operand)
         return None if operand is None else ("not", operand)

@@ -73,7 +73,9 @@ def plan_probe(
             if attach.end is None
             else [joined_spec(probe, attach, wanted, layout_ids, single)]
         )
-        alternatives += (_with_help(way, attach.help) for way in ways)
+        alternatives += (
+            way if isinstance(way, Unsupported) else replace(way, help=attach.help) for way in ways
+        )
     takes_time = any(attach.target.kind.is_joined for attach in probe.attach)
     durations = probe.duration_buckets if takes_time else ()
     metrics = tuple(metric_spec(metric, namespace, decoders) for metric in probe.metrics)
@@ -82,16 +84,6 @@ def plan_probe(
         ProbeMetrics(probe.name, metrics, probe.return_buckets, _returns(alternatives), durations),
         tuple(alternatives),
     )
-
-
-def _with_help(way: Alternative, text: str) -> Alternative:
-    match way:
-        case ProbeSpec():
-            return replace(way, help=text)
-        case JoinedSpec():
-            return way._replace(help=text)
-        case Unsupported():
-            return way
 
 
 def _returns(alternatives: Iterable[Alternative]) -> ReturnType | None:

@@ -60,7 +60,7 @@ def _narrowed(way: Alternative, sample: Sample) -> Alternative:
                 tuple(one if isinstance(one, Unsupported) else replace(one, sample=condition) for one in half)
                 for half in way.ways
             )
-            return way._replace(ways=ways)
+            return replace(way, ways=ways)
         case Unsupported():
             return way
 

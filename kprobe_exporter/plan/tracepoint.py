@@ -1,6 +1,6 @@
 """A tracepoint: an eprobe on it where the kernel has eprobes, else the tracepoint's own event."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from kprobe_exporter.config.values import Attach, Probe
@@ -248,3 +248,19 @@ def _agent_filters(text: str, spec: ProbeSpec) -> ProbeSpec | Unsupported:
     if unknown := ours.fields - known:
         return Unsupported(spec.target, f"its filter names '{min(unknown)}', which only the kernel knows")
     return replace(spec, residual_filter=where(ours))
+
+
+def cannot_share(spec: ProbeSpec, others: Iterable[ProbeSpec]) -> str | None:
+    """Return why ``spec`` cannot be installed beside the others, as a sentence; None if it can.
+
+    Two probes share a tracepoint's own event, which has one filter in an instance, only if the kernel
+    filters for neither of them.
+    """
+    for other in others:
+        same = spec.file is None and (other.system, other.event) == (spec.system, spec.event)
+        if same and (spec.kernel_filter or other.kernel_filter):
+            return (
+                f"this kernel has no eprobes, and the probe '{other.probe}' has this tracepoint "
+                "already: put the metrics of both into one probe."
+            )
+    return None

@@ -24,7 +24,7 @@ from kprobe_exporter.grammar.target import Target
 from kprobe_exporter.model.values import ProbeSpec, Unsupported
 from kprobe_exporter.plan.function import defined
 from kprobe_exporter.plan.kernel import NO_HIST
-from kprobe_exporter.plan.registers import ARGUMENT, in_registers
+from kprobe_exporter.plan.typed import ARGUMENT, in_registers
 
 
 def user_spec(
