@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import PurePosixPath
 
-from kprobe_exporter.grammar.arguments import Word, check_arguments, parse_arguments
 from kprobe_exporter.grammar.expression import FetchSite, Need
-from kprobe_exporter.grammar.fetch import FetchArg
+from kprobe_exporter.grammar.fetch import FetchArg, Word, check_arguments, parse_arguments
 from kprobe_exporter.grammar.filter import Filter, parse_filter
 from kprobe_exporter.grammar.lexis import NAME, fail, kernel_number, part_of, refuse_forbidden
 from kprobe_exporter.grammar.place import (
@@ -25,14 +24,10 @@ from kprobe_exporter.grammar.place import (
     parse_symbol,
 )
 
-LONGEST = 4094
-"""Bytes of a line: WRITE_BUFSIZE of kernel/trace/trace.c less the newline and the NUL."""
-
-LONGEST_NAME = 63
-"""Characters of an event's or a group's name: MAX_EVENT_NAME_LEN of kernel/trace/trace.h less the NUL."""
-
-MOST_ACTIVE = 4096
-"""KRETPROBE_MAXACTIVE_MAX of kernel/trace/trace_kprobe.c."""
+# Limits of kernel/trace.
+LONGEST = 4094  # bytes of a line: WRITE_BUFSIZE of trace.c less the newline and the NUL
+LONGEST_NAME = 63  # characters of an event's or a group's name: MAX_EVENT_NAME_LEN of trace.h less the NUL
+MOST_ACTIVE = 4096  # KRETPROBE_MAXACTIVE_MAX of trace_kprobe.c
 
 
 class ProbeKind(StrEnum):

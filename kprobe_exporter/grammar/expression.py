@@ -77,11 +77,9 @@ class Scan(NamedTuple):
     warning: str | None = None
 
 
-MOST_STEPS = 15
-"""FETCH_INSN_MAX of kernel/trace/trace_probe.h, less the instruction that ends the list."""
-
-DEEPEST_STACK = 2048
-"""PARAM_MAX_STACK of kernel/trace/trace_probe.c: THREAD_SIZE / sizeof(long) on x86-64 and arm64."""
+# Limits of kernel/trace.
+MOST_STEPS = 15  # FETCH_INSN_MAX of trace_probe.h, less the instruction that ends the list
+DEEPEST_STACK = 2048  # PARAM_MAX_STACK of trace_probe.c: THREAD_SIZE / sizeof(long) on x86-64 and arm64
 
 _MEMBERS = re.compile(r"[A-Za-z_]\w*(->[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)*", re.ASCII)
 _OLD = re.compile(r"a([0-9]+)|s([0-9]+)|sa|rv")

@@ -7,17 +7,12 @@ from typing import NoReturn
 from kprobe_exporter.grammar.condition import Comparison, Filter, Not, Operator, both, either
 from kprobe_exporter.grammar.lexis import LONG_MIN, SECONDS, fail, kernel_number, refuse_forbidden
 
-LONGEST = 4094
-"""Bytes of a filter: event_filter_write() takes less than a page, and a newline may follow."""
-
-LONGEST_STRING = 255
-"""Bytes between quotes: MAX_FILTER_STR_VAL of include/linux/trace_events.h less the NUL."""
+LONGEST = 4094  # bytes of a filter: event_filter_write() takes less than a page, and a newline may follow
+LONGEST_STRING = 255  # bytes between quotes: MAX_FILTER_STR_VAL of include/linux/trace_events.h less the NUL
+DEEPEST = 50  # levels of nested parentheses; the kernel has no limit of its own
 
 DURATION = "duration"
 """The agent's field that is a time: seconds from the first event of a call or a pair to the last."""
-
-DEEPEST = 50
-"""Levels of nested parentheses. The kernel has no limit of its own."""
 
 
 def parse_filter(text: str, *, fractions: bool = False) -> Filter:

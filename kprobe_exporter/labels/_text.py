@@ -8,11 +8,8 @@ from kprobe_exporter.model.values import Decoder, Value
 
 NUMBER = re.compile(rb"[+-]?(?:0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20})")
 
-MOST_ELEMENTS = 64
-"""MAX_ARRAY_LEN of kernel/trace/trace_probe.h."""
-
-LONGEST_ARRAY = 2 + MOST_ELEMENTS * 21
-"""Bytes: two braces, and 21 for each element: the digits of 64 bits, a sign and a comma."""
+MOST_ELEMENTS = 64  # MAX_ARRAY_LEN of kernel/trace/trace_probe.h
+LONGEST_ARRAY = 2 + MOST_ELEMENTS * 21  # braces, and of each element the digits of 64 bits, a sign, a comma
 
 
 def number(value: Value) -> int | None:

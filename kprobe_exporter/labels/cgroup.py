@@ -3,8 +3,7 @@
 from kprobe_exporter.labels._text import printable, without_options
 from kprobe_exporter.model.values import Value
 
-LONGEST = 128
-"""Bytes of a label's value."""
+LONGEST = 128  # bytes of a label's value
 
 
 def decode(value: Value) -> str | None:

@@ -8,13 +8,9 @@ from collections.abc import Callable
 from kprobe_exporter.labels._text import number, printable, without_options
 from kprobe_exporter.model.values import Decoder, Value
 
-FRESH = 10.0
-"""Seconds for which an answer is kept, since interfaces come, go and are renamed."""
-
+FRESH = 10.0  # seconds for which an answer is kept, since interfaces come, go and are renamed
 MOST_CACHED = 4096
-
-HIGHEST = 2**31 - 1
-"""An index is a positive ``int``."""
+HIGHEST = 2**31 - 1  # an index is a positive C int
 
 
 def name_of(index: int) -> bytes:

@@ -8,8 +8,7 @@ from typing import Literal
 from kprobe_exporter.labels._text import NUMBER, array, unsigned
 from kprobe_exporter.model.values import Decoder, Value
 
-LONGEST = 45
-"""Characters of an address as text: INET6_ADDRSTRLEN."""
+LONGEST = 45  # characters of an address as text: INET6_ADDRSTRLEN
 
 Order = Literal["little", "big"]
 

@@ -9,15 +9,10 @@ from stat import S_ISREG
 from kprobe_exporter.labels._text import printable, unsigned, without_options
 from kprobe_exporter.model.values import Decoder, Value
 
-UNSET = 2**32 - 1
-"""INVALID_UID of include/linux/uidgid.h, the id of no user, such as a daemon's login uid."""
-
-LOOK_PAUSE = 10.0
-"""Seconds between two checks for changes of the file."""
-
+UNSET = 2**32 - 1  # INVALID_UID of include/linux/uidgid.h, the id of no user, such as a daemon's login uid
+LOOK_PAUSE = 10.0  # seconds between two checks for changes of the file
 MOST_BYTES = 4 << 20
-LONGEST_NAME = 256
-"""Bytes, as sysconf(_SC_LOGIN_NAME_MAX) has it."""
+LONGEST_NAME = 256  # bytes, as sysconf(_SC_LOGIN_NAME_MAX) has it
 
 LINE = re.compile(rb"^([^:\n#+-][^:\n]{0,%d}):[^:\n]*:([0-9]{1,10}):" % (LONGEST_NAME - 1), re.MULTILINE)
 """Name, password and user id. Lines with + or - are for the name service, those with # are comments."""

@@ -20,17 +20,13 @@ COMMON = {"cpu": CPU, "tid": HistKey("tid", "common_pid", 32, signed=True)}
 RENAMED = {"tid": "common_pid", "cpu": "CPU"}
 """The names of the same fields in a filter."""
 
-WIDE_ERRORS = (2**32 - MAX_ERRNO, 2**32 - 1)
-"""The error values of a C ``int`` that was read as 64 bits."""
+WIDE_ERRORS = (2**32 - MAX_ERRNO, 2**32 - 1)  # those of a C ``int`` that was read as 64 bits
 
-MIN_ROWS, MAX_ROWS = 1 << 7, 1 << 17
-"""TRACING_MAP_BITS_MIN and _MAX of kernel/trace/tracing_map.h."""
-
+MIN_ROWS, MAX_ROWS = 1 << 7, 1 << 17  # TRACING_MAP_BITS_MIN and _MAX of kernel/trace/tracing_map.h
 ROWS = {"cpu": 1 << 10, "log2": MIN_ROWS, "value": 1 << 9}
 """Rows of a table without labels, by kind. Its keys: one per CPU, 65 powers of two, error values."""
 
-HIGH = "b32@32/64"
-"""The upper half of 64 bits, as a type of the kernel's (Documentation/trace/kprobetrace.rst)."""
+HIGH = "b32@32/64"  # the upper half of 64 bits, as a type of Documentation/trace/kprobetrace.rst
 
 SIZES = frozenset({"size_t", "ssize_t"})
 """Return types whose values are at most MAX_RW_COUNT, below 2^31, so that their sums never overflow."""

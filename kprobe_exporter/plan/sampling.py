@@ -7,8 +7,7 @@ from kprobe_exporter.model.values import ProbeSpec, Unsupported
 from kprobe_exporter.plan.joined import JoinedSpec
 from kprobe_exporter.plan.probe import Alternative, ProbePlan
 
-NO_THREAD = "common_pid < 0"
-"""A condition that no event passes: only hits are counted then."""
+NO_THREAD = "common_pid < 0"  # no event passes it: only hits are counted then
 
 
 @dataclass(frozen=True, slots=True)
