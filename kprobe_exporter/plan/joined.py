@@ -43,16 +43,9 @@ class JoinedSpec:
         *begins, end = layouts
         shared = [arg for arg in begins[0].args if all(begin.place(arg.name) is not None for begin in begins)]
         names = {arg.name for arg in shared}
-        args = [*shared, *(arg for arg in end.args if arg.name not in names), Arg("duration", "int")]
-        layout = Layout(
-            self.layout_id,
-            self.probe,
-            self.probe,
-            "joined",
-            self.symbol,
-            tuple(arg for arg in args if arg.name != STACK_POINTER),
-            end.returns,
-        )
+        both = [*shared, *(arg for arg in end.args if arg.name not in names), Arg("duration", "int")]
+        args = tuple(arg for arg in both if arg.name != STACK_POINTER)
+        layout = Layout(self.layout_id, self.probe, self.probe, "joined", self.symbol, args, end.returns)
         return Join(layout, tuple(begins), end, self.by, self.key)
 
 

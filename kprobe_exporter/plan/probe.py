@@ -108,22 +108,15 @@ def _single(
         return [Unsupported(str(attach.target), str(error))]
     except GrammarError as error:
         return [Unsupported(str(attach.target), error.message)]
+    hist = kernel.counts_tracepoints
     if attach.target.kind is Kind.TRACEPOINT:
         system, event = attach.target.system, attach.target.event
         if (text := kernel.event_format(system, event)) is None:
             none = f"this kernel has no tracepoint {system}:{event}{kernel.near(system, event)}"
             return [Unsupported(str(attach.target), none)]
         return tracepoint_specs(
-            probe,
-            attach,
-            wanted,
-            text,
-            layout_ids,
-            max_series,
-            counted=kernel.counts_tracepoints,
-            binary=kernel.binary,
+            probe, attach, wanted, text, layout_ids, max_series, counted=hist, binary=kernel.binary
         )
-    hist = kernel.counts_tracepoints
     if attach.target.kind.in_file:
         return [
             user_spec(probe, attach, wanted, next(layout_ids), max_series, hist=hist, locate=kernel.locate)

@@ -122,7 +122,7 @@ class _Tracepoint:
 
     def eprobe(self) -> ProbeSpec | Unsupported:
         """Return an eprobe, which has a definition and a filter of its own."""
-        target, layout_id = self.attach.target, next(self.layout_ids)
+        target, layout_id, probe = self.attach.target, next(self.layout_ids), self.probe.name
         args: list[tuple[str, Arg]] = []
         for name, field in self.used.items():
             kind = self.form.fields[field].fetch_type
@@ -135,38 +135,21 @@ class _Tracepoint:
         if self.comm:
             args.append(("comm=$comm:string", Arg("comm", "str")))
         args.sort(key=lambda arg: arg[1].kind == "str")  # strings last: see function._event_args
-        layout = Layout(
-            layout_id,
-            self.probe.name,
-            self.probe.name,
-            "eprobe",
-            target.event,
-            tuple(arg for _, arg in args),
-            self.attach.returns,
-            stack=self.probe.stack,
-        )
+        recorded, returns, stack = tuple(arg for _, arg in args), self.attach.returns, self.probe.stack
+        layout = Layout(layout_id, probe, probe, "eprobe", target.event, recorded, returns, stack=stack)
         body = " ".join([f"{target.system}.{target.event}", *(text for text, _ in args)])
         return described(self.attach, layout, "dynamic_events", "e", body)
 
     def own(self, wanted: set[str], binary: bool) -> ProbeSpec | Unsupported:
         """Return the tracepoint's own event, still without a filter. Only the ``wanted`` fields are read."""
-        target, layout_id = self.attach.target, next(self.layout_ids)
+        event, layout_id, probe = self.attach.target.event, next(self.layout_ids), self.probe.name
         shown = {name: field for name, field in self.used.items() if name in wanted | {"return"}}
         try:
             pattern, args = (b"", self._in_page(shown, wanted)) if binary else self._in_text(shown)
         except GrammarError as error:
-            return Unsupported(str(target), error.message)
-        layout = Layout(
-            layout_id,
-            self.probe.name,
-            target.event,
-            "tracepoint",
-            target.event,
-            args,
-            self.attach.returns,
-            pattern,
-            self.probe.stack,
-        )
+            return Unsupported(str(self.attach.target), error.message)
+        returns, stack = self.attach.returns, self.probe.stack
+        layout = Layout(layout_id, probe, event, "tracepoint", event, args, returns, pattern, stack)
         return described(self.attach, layout)
 
     def _in_text(self, shown: dict[str, str]) -> tuple[bytes, tuple[Arg, ...]]:
