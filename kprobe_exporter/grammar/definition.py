@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import PurePosixPath
 
+from kprobe_exporter.grammar.condition import Filter
 from kprobe_exporter.grammar.expression import FetchSite, Need
 from kprobe_exporter.grammar.fetch import FetchArg, Word, check_arguments, parse_arguments
-from kprobe_exporter.grammar.filter import Filter, parse_filter
+from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.lexis import NAME, fail, kernel_number, part_of, refuse_forbidden
 from kprobe_exporter.grammar.place import (
     BASES,

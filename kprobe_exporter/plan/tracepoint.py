@@ -93,9 +93,7 @@ class _Tracepoint:
         keys = {
             name: HistKey(name, field, found.size * 8, found.signed)
             for name, field in self.used.items()
-            if not (found := self.form.fields[field]).array
-            and found.size in (1, 2, 4, 8)
-            and field != "comm"
+            if not (found := self.form.fields[field]).array and found.size in (1, 2, 4, 8) and field != "comm"
         }
         on_eprobe = self.eprobe()
         if isinstance(on_eprobe, ProbeSpec):
