@@ -10,7 +10,7 @@ from kprobe_exporter.grammar.fetch import FetchArg, parse_fetch
 from kprobe_exporter.grammar.place import Symbol
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.model.values import STACK_POINTER, Arg, ArgKind, Layout, ProbeSpec, Unsupported
-from kprobe_exporter.plan.kernel import NO_HIST, aggregated, argument_keys, with_upper_halves
+from kprobe_exporter.plan.kernel import NO_HIST, Kernel, aggregated, argument_keys, with_upper_halves
 from kprobe_exporter.plan.metric import COUNTED, events_for, filter_fields
 
 UNCOUNTED = "this kernel counts an fprobe in no other way"
@@ -18,30 +18,22 @@ UNCOUNTED = "this kernel counts an fprobe in no other way"
 
 
 def function_spec(
-    probe: Probe,
-    attach: Attach,
-    wanted: set[str],
-    layout_id: int,
-    max_series: int,
-    *,
-    hist: bool,
-    no_fprobes: str | None = None,
+    probe: Probe, attach: Attach, wanted: set[str], kernel: Kernel, layout_id: int, max_series: int
 ) -> ProbeSpec | Unsupported:
     """Return the probe definition and the layout of its events.
 
     ``wanted`` are the fields that metrics and the export use. ``max_series`` is how many label sets a
-    metric may have. ``hist`` says whether the kernel has hist triggers. ``no_fprobes`` says in a clause
-    why this kernel cannot have fprobes; it is None where it can.
+    metric may have.
     """
     target = attach.target
     fprobe = target.kind in (Kind.FENTRY, Kind.FEXIT)
-    if fprobe and no_fprobes is not None:
-        return Unsupported(str(target), f"{no_fprobes}: {_instead(target)}")
-    if probe.aggregate == "kernel" and not hist:
+    if fprobe and kernel.no_fprobes is not None:
+        return Unsupported(str(target), f"{kernel.no_fprobes}: {_instead(target)}")
+    if probe.aggregate == "kernel" and not kernel.counts_tracepoints:
         return Unsupported(str(target), NO_HIST)
     args = [parse_fetch(text, name=name) for name, text in attach.fetch.items()]
     place = _fprobe(target, probe.maxactive) if fprobe else _kprobe(target, probe.maxactive)
-    reason = UNCOUNTED if fprobe and not hist else None
+    reason = UNCOUNTED if fprobe and not kernel.counts_tracepoints else None
     return defined(probe, attach, wanted, layout_id, max_series, args, place, reason)
 
 

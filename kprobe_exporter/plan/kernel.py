@@ -1,15 +1,18 @@
-"""Aggregation in the kernel: the hist triggers that a probe's metrics need. No event is written."""
+"""What a plan knows of the kernel; aggregation in it by hist triggers, for which no event is written."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kprobe_exporter.config.values import Metric, Probe
+from kprobe_exporter.elf import Code, locate
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.fetch import LONGEST, LONGEST_NAME, FetchArg
 from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.target import Target
 from kprobe_exporter.model.aggregation import RETURN_ERRORS, RETURN_VALUES
 from kprobe_exporter.model.hist import HistFeed, HistKey, HistTable, HistUse
 from kprobe_exporter.model.values import MAX_ERRNO, ProbeSpec, ReturnType, Unsupported
+from kprobe_exporter.plan.typed import Prototypes
 
 NO_HIST = "this kernel was built without CONFIG_HIST_TRIGGERS (its events have no hist)"
 
@@ -30,6 +33,32 @@ HIGH = "b32@32/64"  # the upper half of 64 bits, as a type of Documentation/trac
 
 SIZES = frozenset({"size_t", "ssize_t"})
 """Return types whose values are at most MAX_RW_COUNT, below 2^31, so that their sums never overflow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """What a plan has to know about the kernel.
+
+    ``event_format`` returns the text of ``events/SYSTEM/EVENT/format``, None if there is no such event.
+    ``counts_tracepoints``: hist triggers count a tracepoint's firings, which no filter narrows.
+    ``binary``: events are read as pages, in which every field can be read, not as text. ``prototypes``
+    are those of BTF, by module and name. ``place`` returns the target that a written one means here, and
+    a clause on how they differ; it raises ProbeRefused. ``locate`` finds a target in a file, and
+    raises GrammarError. ``no_fprobes`` says in a clause why there are no fprobes. ``machine``, as elf.h
+    names it, tells the argument registers; it is None where the kernel has ``$argN`` itself (since 4.20).
+    ``near`` takes the system and the event of a tracepoint that does not exist, and returns
+    ``, did you mean …?`` or nothing.
+    """
+
+    event_format: Callable[[str, str], str | None]
+    counts_tracepoints: bool
+    binary: bool = False
+    prototypes: Prototypes = field(default_factory=dict)
+    place: Callable[[Target], tuple[Target, str]] = lambda target: (target, "")
+    locate: Callable[[Target], Code] = locate
+    no_fprobes: str | None = None
+    machine: str | None = None
+    near: Callable[[str, str], str] = lambda system, event: ""
 
 
 def with_upper_halves(args: list[FetchArg], probe: Probe, returns: ReturnType | None) -> list[FetchArg]:

@@ -1,48 +1,21 @@
 """The plan of one probe: its alternatives in order, and its metrics."""
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.config.values import Attach, Probe
-from kprobe_exporter.elf import Code, locate
 from kprobe_exporter.errors import GrammarError, ProbeRefused
-from kprobe_exporter.grammar.target import Kind, Target
+from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.model.values import ProbeMetrics, ProbeSpec, ReturnType, Unsupported
 from kprobe_exporter.plan.function import function_spec
 from kprobe_exporter.plan.joined import JoinedSpec, joined_spec
+from kprobe_exporter.plan.kernel import Kernel
 from kprobe_exporter.plan.metric import Decoders, fields_used, metric_spec
 from kprobe_exporter.plan.tracepoint import tracepoint_specs
-from kprobe_exporter.plan.typed import Prototypes, typed
+from kprobe_exporter.plan.typed import typed
 from kprobe_exporter.plan.user import user_spec
-
-
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """What a plan has to know about the kernel.
-
-    ``event_format`` returns the text of ``events/SYSTEM/EVENT/format``, None if there is no such event.
-    ``counts_tracepoints``: hist triggers count a tracepoint's firings, which no filter narrows.
-    ``binary``: events are read as pages, in which every field can be read, not as text. ``prototypes``
-    are those of BTF, by module and name. ``place`` returns the target that a written one means here, and
-    a clause on how they differ; it raises ProbeRefused. ``locate`` finds a target in a file, and
-    raises GrammarError. ``no_fprobes`` says in a clause why there are no fprobes. ``machine``, as elf.h
-    names it, tells the argument registers; it is None where the kernel has ``$argN`` itself (since 4.20).
-    ``near`` takes the system and the event of a tracepoint that does not exist, and returns
-    ``, did you mean …?`` or nothing.
-    """
-
-    event_format: Callable[[str, str], str | None]
-    counts_tracepoints: bool
-    binary: bool = False
-    prototypes: Prototypes = field(default_factory=dict)
-    place: Callable[[Target], tuple[Target, str]] = lambda target: (target, "")
-    locate: Callable[[Target], Code] = locate
-    no_fprobes: str | None = None
-    machine: str | None = None
-    near: Callable[[str, str], str] = lambda system, event: ""
-
 
 Alternative: TypeAlias = ProbeSpec | JoinedSpec | Unsupported
 
@@ -108,22 +81,11 @@ def _single(
         return [Unsupported(str(attach.target), str(error))]
     except GrammarError as error:
         return [Unsupported(str(attach.target), error.message)]
-    hist = kernel.counts_tracepoints
     if attach.target.kind is Kind.TRACEPOINT:
-        system, event = attach.target.system, attach.target.event
-        if (text := kernel.event_format(system, event)) is None:
-            none = f"this kernel has no tracepoint {system}:{event}{kernel.near(system, event)}"
-            return [Unsupported(str(attach.target), none)]
-        return tracepoint_specs(
-            probe, attach, wanted, text, layout_ids, max_series, counted=hist, binary=kernel.binary
-        )
+        return tracepoint_specs(probe, attach, wanted, kernel, layout_ids, max_series)
     if attach.target.kind.in_file:
-        return [
-            user_spec(probe, attach, wanted, next(layout_ids), max_series, hist=hist, locate=kernel.locate)
-        ]
-    found = function_spec(
-        probe, attach, wanted, next(layout_ids), max_series, hist=hist, no_fprobes=kernel.no_fprobes
-    )
+        return [user_spec(probe, attach, wanted, kernel, next(layout_ids), max_series)]
+    found = function_spec(probe, attach, wanted, kernel, next(layout_ids), max_series)
     if note and isinstance(found, ProbeSpec):
         found = replace(found, because=f"{found.because}; {note}")
     return [found]

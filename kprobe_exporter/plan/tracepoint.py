@@ -17,7 +17,7 @@ from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.model.hist import HistKey
 from kprobe_exporter.model.values import Arg, ArgKind, Layout, ProbeSpec, Unsupported
 from kprobe_exporter.plan.function import described
-from kprobe_exporter.plan.kernel import NO_HIST, aggregated
+from kprobe_exporter.plan.kernel import NO_HIST, Kernel, aggregated
 from kprobe_exporter.plan.metric import COUNTED, events_for, filter_fields, where
 
 COMMON_FIELDS = {"common_pid": "tid", "common_cpu": "cpu", "CPU": "cpu", "cpu": "cpu"}
@@ -35,38 +35,34 @@ others are read, a process that lived shortly has ended, and its name is unknown
 
 
 def tracepoint_specs(
-    probe: Probe,
-    attach: Attach,
-    wanted: set[str],
-    text: str,
-    layout_ids: Iterator[int],
-    max_series: int,
-    *,
-    counted: bool,
-    binary: bool,
+    probe: Probe, attach: Attach, wanted: set[str], kernel: Kernel, layout_ids: Iterator[int], max_series: int
 ) -> list[ProbeSpec | Unsupported]:
-    """Return what to try, in order. ``text`` is the event's ``format``.
+    """Return what to try, in order.
 
-    ``counted`` says whether the kernel counts firings regardless of the filter. An eprobe records the
-    thread's name with the event, and one tracepoint may have two. A kernel without eprobes has the
-    tracepoint's own event: a page (``binary``) has all its fields, text those of its ``print fmt``. If
+    An eprobe records the thread's name with the event, and one tracepoint may have two. A kernel without
+    eprobes has the tracepoint's own event: a page has all its fields, text those of its ``print fmt``. If
     the kernel does not count, filtering by the agent goes first: hits are firings, filtered or not.
     """
+    system, name, counted = attach.target.system, attach.target.event, kernel.counts_tracepoints
+    text = kernel.event_format(system, name)
+    if text is None:
+        reason = f"this kernel has no tracepoint {system}:{name}{kernel.near(system, name)}"
+        return [Unsupported(str(attach.target), reason)]
     try:
         form = _typed(parse_format(text), attach)
         used = _fields(attach, form)
     except GrammarError as error:
         return [Unsupported(str(attach.target), error.message)]
-    tracepoint = _Tracepoint(probe, attach, wanted, form, used, layout_ids)
+    tracepoint = _Tracepoint(probe, attach, wanted, form, used, layout_ids, kernel.binary)
     if probe.aggregate == "kernel":
         return tracepoint.in_kernel(max_series) if counted else [Unsupported(str(attach.target), NO_HIST)]
     because = events_for(probe, attach, wanted)
     first = [tracepoint.counted()] if counted and because is None else []
-    ways = [tracepoint.eprobe(), tracepoint.own(wanted, binary)]
+    ways = [tracepoint.eprobe(), tracepoint.own(wanted)]
     if attach.filter is not None:
         eprobe, own = ways
         by_kernel = own if isinstance(own, Unsupported) else tracepoint.kernel_filters(attach.filter, own)
-        own = tracepoint.own(wanted | filter_fields(attach.filter), binary)
+        own = tracepoint.own(wanted | filter_fields(attach.filter))
         by_agent = own if isinstance(own, Unsupported) else _agent_filters(attach.filter, own)
         ways = [eprobe, by_kernel, by_agent] if counted else [eprobe, by_agent, by_kernel]
     reason = because or "this kernel counts a tracepoint in no other way"
@@ -83,6 +79,7 @@ class _Tracepoint:
     form: EventFormat
     used: dict[str, str]
     layout_ids: Iterator[int]
+    binary: bool
 
     def in_kernel(self, max_series: int) -> list[ProbeSpec | Unsupported]:
         """Plan hist triggers on the tracepoint itself, which costs least, and then on an eprobe.
@@ -138,12 +135,12 @@ class _Tracepoint:
         body = " ".join([f"{target.system}.{target.event}", *(text for text, _ in args)])
         return described(self.attach, layout, "dynamic_events", "e", body)
 
-    def own(self, wanted: set[str], binary: bool) -> ProbeSpec | Unsupported:
+    def own(self, wanted: set[str]) -> ProbeSpec | Unsupported:
         """Return the tracepoint's own event, still without a filter. Only the ``wanted`` fields are read."""
         event, layout_id, probe = self.attach.target.event, next(self.layout_ids), self.probe.name
         shown = {name: field for name, field in self.used.items() if name in wanted | {"return"}}
         try:
-            pattern, args = (b"", self._in_page(shown, wanted)) if binary else self._in_text(shown)
+            pattern, args = (b"", self._in_page(shown, wanted)) if self.binary else self._in_text(shown)
         except GrammarError as error:
             return Unsupported(str(self.attach.target), error.message)
         returns, stack = self.attach.returns, self.probe.stack

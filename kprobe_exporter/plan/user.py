@@ -12,44 +12,32 @@ Observed on Linux 6.1, 6.12 and 6.18, for both kinds:
   never hit. So every offset is checked against the file's code; one inside a function is trusted.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from kprobe_exporter.config.values import Attach, Probe
-from kprobe_exporter.elf import Code
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.expression import FetchSite
 from kprobe_exporter.grammar.fetch import FetchArg, parse_fetch
 from kprobe_exporter.grammar.target import Target
 from kprobe_exporter.model.values import ProbeSpec, Unsupported
 from kprobe_exporter.plan.function import defined
-from kprobe_exporter.plan.kernel import NO_HIST
+from kprobe_exporter.plan.kernel import NO_HIST, Kernel
 from kprobe_exporter.plan.typed import ARGUMENT, in_registers
 
 
 def user_spec(
-    probe: Probe,
-    attach: Attach,
-    wanted: set[str],
-    layout_id: int,
-    max_series: int,
-    *,
-    hist: bool,
-    locate: Callable[[Target], Code],
+    probe: Probe, attach: Attach, wanted: set[str], kernel: Kernel, layout_id: int, max_series: int
 ) -> ProbeSpec | Unsupported:
-    """Return the probe definition and the layout of its events, as ``function_spec`` does.
-
-    ``locate`` finds the place in the file, and raises GrammarError where there is none.
-    """
+    """Return the probe definition and the layout of its events, as ``function_spec`` does."""
     target = attach.target
-    if probe.aggregate == "kernel" and not hist:
+    if probe.aggregate == "kernel" and not kernel.counts_tracepoints:
         return Unsupported(str(target), NO_HIST)
     if probe.stack:
         return Unsupported(
             str(target), "stack: true is the kernel's stack, and there is none behind a program's code"
         )
     try:
-        code = locate(target)
+        code = kernel.locate(target)
         args = [_fetched(name, text, target, code.machine) for name, text in attach.fetch.items()]
     except GrammarError as error:
         return Unsupported(str(target), error.message)
