@@ -27,9 +27,13 @@ class Filter:
         """The filter as one line that the kernel accepts and ``parse_filter`` parses into an equal filter."""
         raise NotImplementedError
 
+    def change(self, one: Callable[["Comparison"], "Comparison"]) -> "Filter":
+        """The same filter with each comparison changed by ``one``."""
+        raise NotImplementedError
+
     def rename(self, names: Mapping[str, str]) -> "Filter":
         """The same filter with the fields in ``names`` renamed."""
-        raise NotImplementedError
+        return self.change(lambda part: replace(part, name=names.get(part.name, part.name)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +62,8 @@ class Comparison(Filter):
             return f"{self.name} {self.operator} {quote}{self.value}{quote}"
         return f"{self.name} {self.operator} {self.written or self.value}"
 
-    def rename(self, names: Mapping[str, str]) -> Filter:
-        return replace(self, name=names.get(self.name, self.name))
+    def change(self, one: Callable[["Comparison"], "Comparison"]) -> Filter:
+        return one(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +80,8 @@ class Not(Filter):
         text = self.operand.render()
         return f"!{text}" if isinstance(self.operand, Comparison) else f"!({text})"
 
-    def rename(self, names: Mapping[str, str]) -> Filter:
-        return Not(self.operand.rename(names))
+    def change(self, one: Callable[[Comparison], Comparison]) -> Filter:
+        return Not(self.operand.change(one))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +97,8 @@ class _Chain(Filter):
         parts = (f"({part.render()})" if isinstance(part, Or) else part.render() for part in self.operands)
         return f" {self.sign} ".join(parts)
 
-    def rename(self, names: Mapping[str, str]) -> Filter:
-        return replace(self, operands=tuple(operand.rename(names) for operand in self.operands))
+    def change(self, one: Callable[[Comparison], Comparison]) -> Filter:
+        return replace(self, operands=tuple(operand.change(one) for operand in self.operands))
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,10 +149,6 @@ def _variable(text: str, site: FetchSite) -> Scan:
         return Scan(text, Op.STACK)
     if not text.startswith("$arg"):
         fail(f"there is no {text!r}{closest(text, _VARIABLES)}", text)
-    return _function_argument(text, site)
-
-
-def _function_argument(text: str, site: FetchSite) -> Scan:
     needs = _entry_needs(text, site)
     if text == "$arg*":
         return Scan(text, Op.ALL_ARGUMENTS, needs=needs | {Need.BTF})

@@ -48,10 +48,8 @@ class _Parser:
     """Recursive descent parser of one text; ``at`` is the start of the next word, after any blanks."""
 
     def __init__(self, text: str, fractions: bool) -> None:
-        self.text = text
-        self.fractions = fractions
-        self.at = 0
-        self.depth = 0
+        self.text, self.fractions = text, fractions
+        self.at = self.depth = 0
         self.skip(0)
 
     def skip(self, length: int) -> None:

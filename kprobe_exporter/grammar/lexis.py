@@ -9,14 +9,12 @@ from typing import NoReturn
 
 from kprobe_exporter.errors import GrammarError
 
+# Names of events, arguments and parameters: is_good_name() of kernel/trace/trace.h.
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-"""Names of events, arguments and parameters: is_good_name() of kernel/trace/trace.h."""
-
+# A symbol as /proc/kallsyms lists it, including the compiler's suffixes such as ``.isra.0``.
 SYMBOL = re.compile(r"[A-Za-z_.][A-Za-z0-9_.$]*")
-"""A symbol as /proc/kallsyms lists it, including the compiler's suffixes such as ``.isra.0``."""
-
+# A module as /proc/modules lists it: the kernel writes ``_`` where a file name has ``-``.
 MODULE = re.compile(r"[A-Za-z0-9_]+")
-"""A module as /proc/modules lists it: the kernel writes ``_`` where a file name has ``-``."""
 
 LONG_MIN, LONG_MAX, ULONG_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 

@@ -25,8 +25,7 @@ class Users:
     """
 
     def __init__(self, passwd: Path, clock: Callable[[], float]) -> None:
-        self._passwd = passwd
-        self._clock = clock
+        self._passwd, self._clock = passwd, clock
         self._looked = float("-inf")
         self._version: tuple[int, ...] = ()
         self._names: Mapping[int, str] = {}

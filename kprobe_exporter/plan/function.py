@@ -28,13 +28,15 @@ def function_spec(
     target = attach.target
     fprobe = target.kind in (Kind.FENTRY, Kind.FEXIT)
     if fprobe and kernel.no_fprobes is not None:
-        return Unsupported(str(target), f"{kernel.no_fprobes}: {_instead(target)}")
+        instead = replace(target, kind=Kind.KRETPROBE if target.kind.is_return else Kind.KPROBE)
+        reason = f"{kernel.no_fprobes}: use {instead}, or list it as an alternative"
+        return Unsupported(str(target), reason)
     if probe.aggregate == "kernel" and not kernel.counts_tracepoints:
         return Unsupported(str(target), NO_HIST)
     args = [parse_fetch(text, name=name) for name, text in attach.fetch.items()]
     place = _fprobe(target, probe.maxactive) if fprobe else _kprobe(target, probe.maxactive)
-    reason = UNCOUNTED if fprobe and not kernel.counts_tracepoints else None
-    return defined(probe, attach, wanted, layout_id, max_series, args, place, reason)
+    uncounted = UNCOUNTED if fprobe and not kernel.counts_tracepoints else None
+    return defined(probe, attach, wanted, layout_id, max_series, args, place, uncounted)
 
 
 def defined(
@@ -110,11 +112,6 @@ def _fprobe(target: Target, maxactive: int) -> tuple[str, str, str]:
     if target.kind.is_return:
         return "dynamic_events", f"f{maxactive}", f"{target.symbol}%return"
     return "dynamic_events", "f", target.symbol
-
-
-def _instead(target: Target) -> str:
-    kind = Kind.KRETPROBE if target.kind.is_return else Kind.KPROBE
-    return f"use {replace(target, kind=kind)}, or list it as an alternative"
 
 
 def _event_args(fetched: list[FetchArg], probe: Probe, attach: Attach, wanted: set[str]) -> list[FetchArg]:

@@ -77,10 +77,8 @@ def _single(
         if attach.target.is_pattern or not (attach.target.kind.on_event or attach.target.kind.in_file):
             target, note = kernel.place(attach.target)
             attach = typed(probe, replace(attach, target=target), kernel.prototypes, kernel.machine)
-    except ProbeRefused as error:
+    except (ProbeRefused, GrammarError) as error:
         return [Unsupported(str(attach.target), str(error))]
-    except GrammarError as error:
-        return [Unsupported(str(attach.target), error.message)]
     if attach.target.kind is Kind.TRACEPOINT:
         return tracepoint_specs(probe, attach, wanted, kernel, layout_ids, max_series)
     if attach.target.kind.in_file:

@@ -50,18 +50,16 @@ def narrowed(plan: ProbePlan, sample: Sample) -> ProbePlan:
 
 
 def _narrowed(way: Alternative, sample: Sample) -> Alternative:
-    match way:
-        case ProbeSpec():
-            return replace(way, sample=sample.condition) if way.plan == "events" else way
-        case JoinedSpec():
-            condition = sample.condition if _in_one_thread(way) else NO_THREAD
-            ways = tuple(
-                tuple(one if isinstance(one, Unsupported) else replace(one, sample=condition) for one in half)
-                for half in way.ways
-            )
-            return replace(way, ways=ways)
-        case Unsupported():
-            return way
+    if isinstance(way, Unsupported) or way.plan != "events":
+        return way
+    if isinstance(way, ProbeSpec):
+        return replace(way, sample=sample.condition)
+    condition = sample.condition if _in_one_thread(way) else NO_THREAD
+    ways = (
+        tuple(one if isinstance(one, Unsupported) else replace(one, sample=condition) for one in half)
+        for half in way.ways
+    )
+    return replace(way, ways=tuple(ways))
 
 
 def _in_one_thread(spec: ProbeSpec | JoinedSpec) -> bool:
