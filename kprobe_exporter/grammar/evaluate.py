@@ -1,17 +1,16 @@
 """Event filters, checked against the fields of an event and evaluated with the kernel's semantics.
 
-The semantics are those of kernel/trace/trace_events_filter.c, with the patterns of lib/glob.c. The agent's
-own numbers compare as plain numbers.
+The semantics are those of kernel/trace/trace_events_filter.c, with the patterns of lib/glob.c, but numbers
+are not truncated: the agent's fields have been read by their types.
 """
 
 import re
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
-from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.condition import And, Comparison, Filter, Not, Operator, Or
 from kprobe_exporter.grammar.fetch import FetchArg
-from kprobe_exporter.grammar.lexis import LONG_MAX, closest
+from kprobe_exporter.grammar.lexis import LONG_MAX
 
 Value: TypeAlias = int | float | bytes | None
 Test: TypeAlias = Callable[[Mapping[str, Value]], bool]
@@ -63,18 +62,9 @@ def field_type(arg: FetchArg) -> FieldType:
     return FieldType("int", arg.size, arg.signed)
 
 
-def check_fields(whole: Filter, known: Mapping[str, FieldType], text: str = "") -> tuple[GrammarError, ...]:
-    """Return the errors of a filter on an event with the fields ``known``, with columns in ``text``."""
-    problems = ((part, _problem(part, known.get(part.name), known)) for part in whole.comparisons)
-    return tuple(GrammarError(problem, text, part.column) for part, problem in problems if problem)
-
-
-def _problem(part: Comparison, known: FieldType | None, fields: Mapping[str, FieldType]) -> str:
+def wrong_comparison(part: Comparison, known: FieldType) -> str:
+    """Return why the kernel refuses to compare a field of this type so, "" if it does not."""
     name, value = part.name, part.value
-    if known is None:
-        return f"there is no field {name!r}" + (
-            closest(name, fields) or f", there are {', '.join(sorted(fields))}"
-        )
     if known.kind == "other":
         return f"{name!r} is an array, it cannot be compared"
     if isinstance(value, str):
@@ -97,22 +87,19 @@ def _number_problem(part: Comparison, value: int | float, known: FieldType) -> s
     return ""
 
 
-def compile_filter(whole: Filter, known: Mapping[str, FieldType] | None = None) -> Test:
+def compile_filter(whole: Filter) -> Test:
     """Return a function that says whether an event's fields, by name, pass the filter.
 
-    The values of fields in ``known`` are truncated as the kernel truncates them. The values of other fields
-    are compared unchanged. A value that is None, missing or of another type fails every comparison except
-    ``!=``.
+    A value that is None, missing or of another type fails every comparison except ``!=``.
     """
-    types = known or {}
     if isinstance(whole, Comparison):
-        return _comparison(whole, types.get(whole.name))
+        return _comparison(whole)
     if isinstance(whole, Not):
-        inner = compile_filter(whole.operand, types)
+        inner = compile_filter(whole.operand)
         return lambda event: not inner(event)
     if not isinstance(whole, And | Or):
         raise TypeError(f"no filter: {whole!r}")
-    parts = tuple(compile_filter(part, types) for part in whole.operands)
+    parts = tuple(map(compile_filter, whole.operands))
     decisive = isinstance(whole, Or)
 
     def chain(event: Mapping[str, Value]) -> bool:
@@ -124,18 +111,17 @@ def compile_filter(whole: Filter, known: Mapping[str, FieldType] | None = None) 
     return chain
 
 
-def _comparison(part: Comparison, known: FieldType | None) -> Test:
+def _comparison(part: Comparison) -> Test:
     name, unequal = part.name, part.operator == "!="
     if isinstance(part.value, str):
-        fixed = known.size if known and known.kind == "chars" else None
-        matches = matcher(part.value, part.operator == "~", fixed)
+        matches = matcher(part.value, part.operator == "~")
 
         def string(event: Mapping[str, Value]) -> bool:
             value = event.get(name)
             return matches(value) is not unequal if isinstance(value, bytes) else unequal
 
         return string
-    compare = _number(part.operator, part.value, known)
+    compare = _number(part.operator, part.value)
 
     def number(event: Mapping[str, Value]) -> bool:
         value = event.get(name)
@@ -144,20 +130,7 @@ def _comparison(part: Comparison, known: FieldType | None) -> Test:
     return number
 
 
-def _number(
-    operator: Operator, literal: int | float, known: FieldType | None
-) -> Callable[[int | float], bool]:
-    if known is None or known.kind not in ("int", "cpu") or isinstance(literal, float):
-        return _plain(operator, literal)
-    if known.kind == "cpu" and operator == "&":
-        return lambda value: False  # filter_pred_cpu() does not implement &
-    mask = (1 << 8 * known.size) - 1
-    top = (mask >> 1) + 1 if known.signed else 0
-    compare = _plain(operator, ((literal & mask) ^ top) - top)
-    return lambda value: compare(((int(value) & mask) ^ top) - top)
-
-
-def _plain(operator: Operator, literal: int | float) -> Callable[[int | float], bool]:
+def _number(operator: Operator, literal: int | float) -> Callable[[int | float], bool]:
     if operator == "&":
         bits = int(literal)
         return lambda value: bool(int(value) & bits)
@@ -171,21 +144,21 @@ def _plain(operator: Operator, literal: int | float) -> Callable[[int | float], 
     }[operator]
 
 
-def matcher(pattern: str, is_pattern: bool, fixed: int | None = None) -> Matcher:
+def matcher(pattern: str, is_pattern: bool) -> Matcher:
     """Return a function that matches a field's bytes against ``pattern``, literally unless ``is_pattern``.
 
-    ``fixed`` is the size of a field that is an array of characters. The bytes end before the value's NUL.
+    The bytes end before the value's NUL.
     """
     wanted = pattern.encode()
     if not is_pattern:
         return lambda value: value == wanted
     if not wanted.startswith(b"!"):
-        return _pattern(wanted, fixed)
-    matches = _pattern(wanted[1:], fixed)
+        return _pattern(wanted)
+    matches = _pattern(wanted[1:])
     return lambda value: not matches(value)
 
 
-def _pattern(wanted: bytes, fixed: int | None) -> Matcher:
+def _pattern(wanted: bytes) -> Matcher:
     """The kernel has separate matchers for ``x``, ``x*``, ``*x`` and ``*x*``, with their own edge cases.
 
     A pattern that begins with a digit is taken literally, including its stars (MATCH_INDEX).
@@ -202,10 +175,7 @@ def _pattern(wanted: bytes, fixed: int | None) -> Matcher:
         return lambda value: text in value
     if trailing:
         return lambda value: value.startswith(text)
-    if fixed is None:
-        return lambda value: value.endswith(text)
-    # regex_match_end() compares the end of the array, not the end of the string in it.
-    return lambda value: value.ljust(fixed, b"\0")[: fixed - 1].endswith(text)
+    return lambda value: value.endswith(text)
 
 
 def _glob(pattern: bytes) -> bytes:
