@@ -192,11 +192,8 @@ def _check_word(pattern: re.Pattern[str], name: str, what: str) -> None:
     """Refuse the names that traceprobe_parse_event_name() refuses."""
     if not pattern.fullmatch(name):
         found = pattern.match(name)
-        fail(
-            f"{name!r} is no {what} name, use letters, digits and _, with no digit first",
-            name,
-            found.end() if found else 0,
-        )
+        end = found.end() if found else 0
+        fail(f"{name!r} is no {what} name, use letters, digits and _, with no digit first", name, end)
     if len(name) > LONGEST_NAME:
         fail(f"{what} names can have {LONGEST_NAME} characters, shorten it", name, LONGEST_NAME)
 

@@ -23,9 +23,7 @@ CAST = re.compile(r"^\((?:unsigned |signed |const )*(?:long|int|short|char|u\d\d
 TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?$)|\\.|[(){}\[\],]')
 FIELD_USE = re.compile(r"^(?:REC->|__get_str\()([A-Za-z_]\w*)\)?$")
 
-LONGEST_USE = 300
-"""Longest print fmt argument, in characters, that is recognised as a field with casts and parentheses."""
-
+LONGEST_USE = 300  # characters of a print fmt argument that may be a field with casts and parentheses
 ESCAPES = {"n": "\n", "t": "\t"}
 ANYTHING = rb"[^\n]*?"
 PADDING = rb" {0,32}"
@@ -136,11 +134,8 @@ def text_pattern(form: EventFormat, wanted: Collection[str]) -> tuple[bytes, tup
         pattern, args = _print_pattern(form, wanted)
     missing = sorted(set(wanted) - {arg.name for arg in args})
     if missing:
-        raise GrammarError(
-            f"the text of the tracepoint {form.name} does not show the field '{missing[0]}' "
-            "as a plain number or string",
-            missing[0],
-        )
+        lacks = f"the text of the tracepoint {form.name} does not show the field '{missing[0]}'"
+        raise GrammarError(f"{lacks} as a plain number or string", missing[0])
     return pattern, tuple(args)
 
 

@@ -1,17 +1,20 @@
-"""A probe of a kernel function: a kprobe or kretprobe in kprobe_events, an fprobe in dynamic_events.
+"""A probe of a function: a kprobe or kretprobe, an fprobe, or a uprobe or uretprobe in a program.
 
-Also how any event that takes a definition, or has none, becomes a ProbeSpec.
+Also how an event of any kind becomes a ProbeSpec.
 """
 
 from dataclasses import replace
 
 from kprobe_exporter.config.values import Attach, Probe
+from kprobe_exporter.errors import GrammarError
+from kprobe_exporter.grammar.expression import FetchSite
 from kprobe_exporter.grammar.fetch import FetchArg, parse_fetch
 from kprobe_exporter.grammar.place import Symbol
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.model.values import STACK_POINTER, Arg, ArgKind, Layout, ProbeSpec, Unsupported
 from kprobe_exporter.plan.kernel import NO_HIST, Kernel, aggregated, argument_keys, with_upper_halves
 from kprobe_exporter.plan.metric import COUNTED, events_for, filter_fields
+from kprobe_exporter.plan.typed import ARGUMENT, in_registers
 
 UNCOUNTED = "this kernel counts an fprobe in no other way"
 """No profile file lists fprobes. Only a hist trigger counts their hits without writing events."""
@@ -36,10 +39,42 @@ def function_spec(
     args = [parse_fetch(text, name=name) for name, text in attach.fetch.items()]
     place = _fprobe(target, probe.maxactive) if fprobe else _kprobe(target, probe.maxactive)
     uncounted = UNCOUNTED if fprobe and not kernel.counts_tracepoints else None
-    return defined(probe, attach, wanted, layout_id, max_series, args, place, uncounted)
+    return _defined(probe, attach, wanted, layout_id, max_series, args, place, uncounted)
 
 
-def defined(
+def user_spec(
+    probe: Probe, attach: Attach, wanted: set[str], kernel: Kernel, layout_id: int, max_series: int
+) -> ProbeSpec | Unsupported:
+    """Return the same for a uprobe or uretprobe: one line in uprobe_events.
+
+    Observed on Linux 6.1, 6.12 and 6.18, for both kinds:
+
+    - The trigger that soft-enables an event (tracefs/probes.py) makes uprobe_profile count without events,
+      and no filter narrows that count. So a probe that only counts is planned like a kprobe.
+    - A uretprobe's hits are entries of its function. Before 6.13 the counter is a plain ``nhit++``, which
+      may miss a hit when several CPUs hit it at once.
+    - There are no misses and no MAXACTIVE. ``caller`` is unknown: a return has an address in a program.
+    - ``$stack`` is the stack pointer, which on x86-64 is 8 higher at the return than at the entry.
+    - The kernel accepts wrong offsets: one within an instruction breaks the program, one outside the code is
+      never hit. So every offset is checked against the file's code; one inside a function is trusted.
+    """
+    target = attach.target
+    if probe.aggregate == "kernel" and not kernel.counts_tracepoints:
+        return Unsupported(str(target), NO_HIST)
+    if probe.stack:
+        reason = "stack: true is the kernel's stack, and there is none behind a program's code"
+        return Unsupported(str(target), reason)
+    try:
+        code = kernel.locate(target)
+        args = [_in_program(name, text, target, code.machine) for name, text in attach.fetch.items()]
+    except GrammarError as error:
+        return Unsupported(str(target), error.message)
+    place = "uprobe_events", "r" if target.kind.is_return else "p", f"{target.path}:{code.offset:#x}"
+    spec = _defined(probe, attach, wanted, layout_id, max_series, args, place)
+    return spec if isinstance(spec, Unsupported) else replace(spec, inode=code.inode)
+
+
+def _defined(
     probe: Probe,
     attach: Attach,
     wanted: set[str],
@@ -143,3 +178,19 @@ def _layout_arg(arg: FetchArg) -> Arg:
         omitted = f"{arg.type or 'x64'}[{arg.count}]"
     address = kind in ("int", "bare") and arg.name != STACK_POINTER and arg.type in (None, "x64", "symbol")
     return Arg(arg.name, kind, type=omitted, pointer=address and not arg.count)
+
+
+def _in_program(name: str, text: str, target: Target, machine: str) -> FetchArg:
+    """Parse an argument, with a register in place of ``$argN``. Raises GrammarError.
+
+    The kernel's own ``$argN`` works only in functions of the kernel.
+    """
+    found = parse_fetch(text, name=name)
+    if not found.is_text and ARGUMENT.search(found.expression):
+        arguments = f"the arguments in '{found.expression}' are"
+        if target.kind.is_return:
+            raise GrammarError(f"{arguments} gone when the function returns: fetch them on entry")
+        if target.symbol and target.offset:
+            raise GrammarError(f"{arguments} there only at a function's first instruction")
+        found = replace(found, expression=in_registers(found.expression, machine))
+    return parse_fetch(found.body, FetchSite("user", returns=target.kind.is_return), name=name)

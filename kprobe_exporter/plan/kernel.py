@@ -20,9 +20,7 @@ CPU = HistKey("cpu", "common_cpu", 32)
 COMMON = {"cpu": CPU, "tid": HistKey("tid", "common_pid", 32, signed=True)}
 """Keys that hist triggers have for every event (kernel/trace/trace_events_hist.c, parse_field)."""
 
-RENAMED = {"tid": "common_pid", "cpu": "CPU"}
-"""The names of the same fields in a filter."""
-
+RENAMED = {"tid": "common_pid", "cpu": "CPU"}  # the names of the same fields in a filter
 WIDE_ERRORS = (2**32 - MAX_ERRNO, 2**32 - 1)  # those of a C ``int`` that was read as 64 bits
 
 MIN_ROWS, MAX_ROWS = 1 << 7, 1 << 17  # TRACING_MAP_BITS_MIN and _MAX of kernel/trace/tracing_map.h

@@ -23,7 +23,7 @@ def metric_spec(metric: Metric, namespace: str, decoders: Decoders) -> MetricSpe
         made = tuple((step.name, decoders[step.name](step.options)) for step in label.decode)
         return LabelSpec(label.name, label.field, made)
 
-    unit = SECOND if metric.value == DURATION else 1
+    unit, only = SECOND if metric.value == DURATION else 1, metric.where
     return MetricSpec(
         f"{namespace}_{metric.name}",
         metric.kind,
@@ -32,9 +32,7 @@ def metric_spec(metric: Metric, namespace: str, decoders: Decoders) -> MetricSpe
         tuple(map(label_spec, metric.labels)),
         metric.buckets or (),
         float(decimal(metric.scale) / unit),  # the quotient of the decimals, to its last digit
-        where(in_nanoseconds(parse_filter(metric.where, fractions=True)))
-        if metric.where is not None
-        else None,
+        where(in_nanoseconds(parse_filter(only, fractions=True))) if only is not None else None,
     )
 
 

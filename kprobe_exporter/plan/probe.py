@@ -9,13 +9,12 @@ from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.model.values import ProbeMetrics, ProbeSpec, ReturnType, Unsupported
-from kprobe_exporter.plan.function import function_spec
+from kprobe_exporter.plan.function import function_spec, user_spec
 from kprobe_exporter.plan.joined import JoinedSpec, joined_spec
 from kprobe_exporter.plan.kernel import Kernel
 from kprobe_exporter.plan.metric import Decoders, fields_used, metric_spec
 from kprobe_exporter.plan.tracepoint import tracepoint_specs
 from kprobe_exporter.plan.typed import typed
-from kprobe_exporter.plan.user import user_spec
 
 Alternative: TypeAlias = ProbeSpec | JoinedSpec | Unsupported
 

@@ -5,13 +5,7 @@ from dataclasses import dataclass, replace
 
 from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.event_format import (
-    EventFormat,
-    FormatField,
-    parse_format,
-    read_as,
-    text_pattern,
-)
+from kprobe_exporter.grammar.event_format import EventFormat, FormatField, parse_format, read_as, text_pattern
 from kprobe_exporter.grammar.fetch import INTEGERS
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.model.hist import HistKey
@@ -176,9 +170,8 @@ class _Tracepoint:
         for name in sorted(parsed.fields & self.form.fields.keys()):
             if self.form.fields[name].narrow:
                 read = _element(self.form.fields[name])
-                return Unsupported(
-                    spec.target, f"the kernel would compare '{name}' as it is recorded, not as {read}"
-                )
+                reason = f"the kernel would compare '{name}' as it is recorded, not as {read}"
+                return Unsupported(spec.target, reason)
         return replace(spec, filter=parsed.render())
 
 
@@ -203,9 +196,9 @@ def _fields(attach: Attach, form: EventFormat) -> dict[str, str]:
     used |= {name: name for name in sorted(others) if name in form.fields}
     for name, field in used.items():
         if field not in form.fields:
+            has = ", ".join(form.fields) or "none"
             raise GrammarError(
-                f"the tracepoint {form.name} has no field '{field}' (for '{name}'); it has "
-                f"{', '.join(form.fields) or 'none'}"
+                f"the tracepoint {form.name} has no field '{field}' (for '{name}'); it has {has}"
             )
     return used
 

@@ -22,9 +22,7 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
 """By machine, as elf.h names it: the System V ABI of AMD64, which programs and the kernel follow, and the
 AAPCS64. They hold for whole numbers and pointers only."""
 
-MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
-"""By the machine's name in uname(2)."""
-
+MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}  # by the machine's name in uname(2)
 ARGUMENT = re.compile(r"\$arg(\d+)")
 
 PARAMETER = re.compile(r"((?:[+-]u?\w+\()*)([A-Za-z_]\w*)(\)*)")

@@ -18,7 +18,7 @@ from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.model.values import CALLER, TID, ProbeSpec, Record
 from kprobe_exporter.plan import Kernel
-from kprobe_exporter.plan.user import user_spec
+from kprobe_exporter.plan.function import user_spec
 from kprobe_exporter.source import pages
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.instance import Instance

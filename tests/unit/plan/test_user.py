@@ -12,8 +12,8 @@ from kprobe_exporter.grammar.target import Target, parse_target
 from kprobe_exporter.model.record_layout import Field
 from kprobe_exporter.model.values import CALLER, Arg, ProbeSpec, Unsupported
 from kprobe_exporter.plan import Kernel
+from kprobe_exporter.plan.function import user_spec
 from kprobe_exporter.plan.shape import shape
-from kprobe_exporter.plan.user import user_spec
 from kprobe_exporter.source.lines import LineParser
 from tests.support.planned import formats
 
