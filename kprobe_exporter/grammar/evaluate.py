@@ -22,18 +22,17 @@ class FieldType(NamedTuple):
 
     ``int`` is an integer of ``size`` bytes: 1, 2, 4 or 8. ``string`` has any length (``__data_loc char[]``).
     ``chars`` is an array of ``size`` bytes, ended by a NUL if there is room. ``cpu`` is the generic field
-    ``cpu``. ``pointer`` is a ``char *``, which only the kernel can dereference. ``float`` is a number of the
-    agent's own. ``other`` cannot be compared, for example an array of numbers.
+    ``cpu``. ``float`` is a number of the agent's own. ``other`` cannot be compared, as an array of numbers.
     """
 
-    kind: Literal["int", "string", "chars", "cpu", "pointer", "float", "other"]
+    kind: Literal["int", "string", "chars", "cpu", "float", "other"]
     size: int = 8
     signed: bool = False
 
     @property
     def is_string(self) -> bool:
         """Whether the field is a string by is_string_field() of kernel/trace/trace.h."""
-        return self.kind in ("string", "chars", "pointer")
+        return self.kind in ("string", "chars")
 
 
 STRING = FieldType("string")

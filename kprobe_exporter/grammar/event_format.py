@@ -27,10 +27,7 @@ LONGEST_USE = 300  # characters of a print fmt argument that may be a field with
 ESCAPES = {"n": "\n", "t": "\t"}
 ANYTHING = rb"[^\n]*?"
 PADDING = rb" {0,32}"
-NUMBER = {
-    **dict.fromkeys("diu", rb"-?\d{1,20}"),
-    **dict.fromkeys("xX", rb"(?:0x)?[0-9a-fA-F]{1,16}"),
-}
+NUMBER = {**dict.fromkeys("diu", rb"-?\d{1,20}"), **dict.fromkeys("xX", rb"(?:0x)?[0-9a-fA-F]{1,16}")}
 """The pattern of a printed number, by conversion. One bounded run of digits bounds the matching time."""
 
 REGISTER = 8

@@ -64,7 +64,6 @@ class FetchSite(NamedTuple):
 ANYWHERE = FetchSite("any")
 KPROBE = FetchSite("kernel")
 KRETPROBE = FetchSite("kernel", returns=True)
-EVENT = FetchSite("event")
 
 
 class Scan(NamedTuple):

@@ -19,9 +19,7 @@ def name_of(index: int) -> bytes:
 
 
 def decoder(
-    options: object,
-    look_up: Callable[[int], bytes] = name_of,
-    clock: Callable[[], float] = time.monotonic,
+    options: object, look_up: Callable[[int], bytes] = name_of, clock: Callable[[], float] = time.monotonic
 ) -> Decoder:
     """Make the decoder, which takes no options. Names are those of the agent's network namespace.
 

@@ -1,7 +1,4 @@
-"""A probe of a function: a kprobe or kretprobe, an fprobe, or a uprobe or uretprobe in a program.
-
-Also how an event of any kind becomes a ProbeSpec.
-"""
+"""A probe of a function, of the kernel or of a program; how an event of any kind becomes a ProbeSpec."""
 
 from dataclasses import replace
 

@@ -1,7 +1,8 @@
-"""The plan of one probe: its alternatives in order, and its metrics."""
+"""The plan of one probe: its alternatives in order, and its metrics; also narrowed to a sample of threads."""
 
+import random
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -17,6 +18,8 @@ from kprobe_exporter.plan.tracepoint import tracepoint_specs
 from kprobe_exporter.plan.typed import typed
 
 Alternative: TypeAlias = ProbeSpec | JoinedSpec | Unsupported
+
+NO_THREAD = "common_pid < 0"  # no event passes it: only hits are counted then
 
 
 class ProbePlan(NamedTuple):
@@ -40,22 +43,18 @@ def plan_probe(
     single = partial(_single, kernel, layout_ids, max_series)
     alternatives: list[Alternative] = []
     for attach in probe.attach:
-        ways: Iterable[Alternative] = (
-            single(probe, attach, wanted)
-            if attach.end is None
-            else [joined_spec(probe, attach, wanted, layout_ids, single)]
-        )
+        if attach.end is None:
+            ways: list[Alternative] = [*single(probe, attach, wanted)]
+        else:
+            ways = [joined_spec(probe, attach, wanted, layout_ids, single)]
         alternatives += (
             way if isinstance(way, Unsupported) else replace(way, help=attach.help) for way in ways
         )
     takes_time = any(attach.target.kind.is_joined for attach in probe.attach)
     durations = probe.duration_buckets if takes_time else ()
     metrics = tuple(metric_spec(metric, namespace, decoders) for metric in probe.metrics)
-    return ProbePlan(
-        probe,
-        ProbeMetrics(probe.name, metrics, probe.return_buckets, _returns(alternatives), durations),
-        tuple(alternatives),
-    )
+    fed = ProbeMetrics(probe.name, metrics, probe.return_buckets, _returns(alternatives), durations)
+    return ProbePlan(probe, fed, tuple(alternatives))
 
 
 def _returns(alternatives: Iterable[Alternative]) -> ReturnType | None:
@@ -97,3 +96,60 @@ def wants_symbols(probes: Iterable[Probe]) -> bool:
 def wants_tgid(probes: Iterable[Probe]) -> bool:
     """Whether any probe needs the process id, which the kernel records only with option record-tgid."""
     return any("pid" in fields_used(probe) for probe in probes)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The threads whose id has the remainder ``chosen`` when divided by ``one_in``, a power of two.
+
+    It is a part of the threads, not of the events, so that both halves of a call are recorded or none. The
+    remainder is drawn anew each time, so that a process cannot take a thread id that is never recorded.
+    """
+
+    one_in: int
+    chosen: int
+
+    @classmethod
+    def drawn(cls, one_in: int) -> "Sample":
+        return cls(one_in, random.SystemRandom().randrange(one_in))
+
+    @property
+    def condition(self) -> str:
+        """The kernel's filter for it. The kernel's ``&`` is true if any bit is common
+        (kernel/trace/trace_events_filter.c), so each bit is compared on its own."""
+        bits = (1 << bit for bit in range(self.one_in.bit_length() - 1))
+        return " && ".join(
+            f"common_pid & {bit}" if self.chosen & bit else f"!(common_pid & {bit})" for bit in bits
+        )
+
+    def ratio(self, spec: ProbeSpec | JoinedSpec) -> float:
+        """Return the share of the threads whose events are recorded, 0 to 1."""
+        if spec.plan != "events":
+            return 1.0
+        return 1 / self.one_in if _in_one_thread(spec) else 0.0
+
+
+def narrowed(plan: ProbePlan, sample: Sample) -> ProbePlan:
+    """Return the plan with only the sample's events recorded. What the kernel counts or adds up stays whole.
+
+    A pair whose events may come from two threads has none of its events recorded.
+    """
+    return plan._replace(alternatives=tuple(_narrowed(way, sample) for way in plan.alternatives))
+
+
+def _narrowed(way: Alternative, sample: Sample) -> Alternative:
+    if isinstance(way, Unsupported) or way.plan != "events":
+        return way
+    if isinstance(way, ProbeSpec):
+        return replace(way, sample=sample.condition)
+    condition = sample.condition if _in_one_thread(way) else NO_THREAD
+    ways = (
+        tuple(one if isinstance(one, Unsupported) else replace(one, sample=condition) for one in half)
+        for half in way.ways
+    )
+    return replace(way, ways=tuple(ways))
+
+
+def _in_one_thread(spec: ProbeSpec | JoinedSpec) -> bool:
+    """Whether all events of one record come from one thread."""
+    return isinstance(spec, ProbeSpec) or spec.by != "key" or "tid" in spec.key

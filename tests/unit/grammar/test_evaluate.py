@@ -35,7 +35,6 @@ KNOWN = {
     "u64": U64,
     "text": STRING,
     "chars": FieldType("chars", 8),
-    "pointer": FieldType("pointer"),
     "array": OTHER,
     "duration": FLOAT,
     **COMMON_FIELDS,
@@ -143,7 +142,7 @@ def test_checks(text: str, message: str) -> None:
 
 
 def test_each_comparison_is_checked() -> None:
-    good = "u8 < 3 && text ~ 'a*' && pointer == 'x' && cpu == 1 && common_pid != -5"
+    good = "u8 < 3 && text ~ 'a*' && chars == 'x' && cpu == 1 && common_pid != -5"
     assert not refused(parse_filter(good), KNOWN)
     assert refused(parse_filter(f"{good} && u8 == 'x'"), KNOWN)
     assert refused(parse_filter(f"{good} && nothing == 1"), KNOWN)
