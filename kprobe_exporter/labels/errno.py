@@ -14,8 +14,8 @@ _IN_KERNEL = """
 
 NAMES = {**errno.errorcode, **numbered(_IN_KERNEL, 512), 133: "EHWPOISON"}
 NAMES |= {errno.EDEADLK: "EDEADLK", errno.EOPNOTSUPP: "EOPNOTSUPP"}
-"""The kernel's numbers, include/uapi/asm-generic/errno-base.h and errno.h, which the C library has too. Python
-knows EHWPOISON from 3.14 on, and has other names for the last two numbers."""
+"""The kernel's numbers, include/uapi/asm-generic/errno-base.h and errno.h, which the C library has too.
+Python knows EHWPOISON from 3.14 on, and has other names for the last two numbers."""
 
 
 def name_of(number: int) -> str | None:
