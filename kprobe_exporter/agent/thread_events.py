@@ -183,11 +183,8 @@ def _spec(followed: Followed, kernel: Kernel, layout_ids: Iterator[int]) -> Prob
     target = Target(Kind.TRACEPOINT, system=followed.system, event=followed.event)
     attach = Attach(target, followed.fields, None, None)
     probe = Probe(followed.event, "", (attach,), aggregate="events")
-    text = kernel.event_format(followed.system, followed.event)
-    if text is not None:
-        for way in tracepoint_specs(
-            probe, attach, set(followed.fields), text, layout_ids, 1, counted=False, binary=kernel.binary
-        ):
-            if isinstance(way, ProbeSpec) and way.file is None:
-                return replace(way, role="own")
+    uncounted = replace(kernel, counts_tracepoints=False)
+    for way in tracepoint_specs(probe, attach, set(followed.fields), uncounted, layout_ids, 1):
+        if isinstance(way, ProbeSpec) and way.file is None:
+            return replace(way, role="own")
     raise ProbeRefused(f"this kernel has no {target} that can be read.")

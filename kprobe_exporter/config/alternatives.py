@@ -19,7 +19,7 @@ from kprobe_exporter.config.values import Attach
 from kprobe_exporter.config.wording import Path, quote
 from kprobe_exporter.config.yaml_source import Report
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.evaluate import FLOAT, FieldType, check_fields
+from kprobe_exporter.grammar.evaluate import FLOAT, FieldType, wrong_comparison
 from kprobe_exporter.grammar.fetch import check_name
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.target import Kind, Target, parse_target
@@ -183,7 +183,7 @@ class _Pair:
             elif part.name not in fields:
                 why = no_field(part.name, fields)
             elif part.name in known:
-                why = next(map(str, check_fields(part, known)), None)
+                why = wrong_comparison(part, known[part.name])
             if why:
                 self.report(path, why, column=part.column)
             elif odd := odd_duration(part):

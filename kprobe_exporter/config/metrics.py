@@ -12,7 +12,7 @@ from kprobe_exporter.config.values import DURATION_BUCKETS, RETURN_BUCKETS, Deco
 from kprobe_exporter.config.wording import Path, listed, quote
 from kprobe_exporter.config.yaml_source import Report
 from kprobe_exporter.grammar.condition import And, Comparison, Filter, Or
-from kprobe_exporter.grammar.evaluate import check_fields
+from kprobe_exporter.grammar.evaluate import wrong_comparison
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.model.values import OF_THREAD
@@ -189,9 +189,9 @@ def _uncomparable(part: Comparison, alternatives: Alternatives) -> str | None:
     """Return why a comparison cannot be made with its field in an alternative."""
     for one in alternatives:
         known = one.fields[part.name]
-        for error in check_fields(part, {part.name: known}) if known else ():
+        if known and (why := wrong_comparison(part, known)):
             at = f" (at {one.attach.target})" if len(alternatives) > 1 else ""
-            return f"{error.message}{at}"
+            return f"{why}{at}"
     return None
 
 

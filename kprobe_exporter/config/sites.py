@@ -16,8 +16,8 @@ from kprobe_exporter.grammar.evaluate import (
     FLOAT,
     STRING,
     FieldType,
-    check_fields,
     field_type,
+    wrong_comparison,
 )
 from kprobe_exporter.grammar.expression import KPROBE, KRETPROBE, FetchSite
 from kprobe_exporter.grammar.fetch import FetchArg, check_name, parse_fetch
@@ -192,7 +192,7 @@ class AlternativeBuilder:
         for part in parts:
             why = self._wrong_in_filter(part.name)
             if not why and part.name in self.compared:
-                why = next(map(str, check_fields(part, self.compared)), None)
+                why = wrong_comparison(part, self.compared[part.name])
             if why:
                 self.report(self.places["filter"], self._here(why, "filter"), column=part.column)
             elif self.target.kind.is_joined and (odd := odd_duration(part)):

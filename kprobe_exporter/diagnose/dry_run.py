@@ -11,8 +11,7 @@ from kprobe_exporter.errors import ProbeRefused, TracefsError, one_line
 from kprobe_exporter.grammar.target import Target, parse_target
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.values import ProbeSpec, ShownState, Unsupported, summary
-from kprobe_exporter.plan import JoinedSpec, Kernel, ProbePlan, plan_probe
-from kprobe_exporter.plan.sharing import cannot_share
+from kprobe_exporter.plan import JoinedSpec, Kernel, ProbePlan, cannot_share, plan_probe
 from kprobe_exporter.probing.event_source import choose
 from kprobe_exporter.probing.kernel_info import expanded, known_kernel
 from kprobe_exporter.symbols.addresses import Symbols

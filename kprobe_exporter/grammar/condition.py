@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 Operator: TypeAlias = Literal["~", "!=", "==", "<=", "<", ">=", ">", "&"]
 
@@ -27,9 +27,13 @@ class Filter:
         """The filter as one line that the kernel accepts and ``parse_filter`` parses into an equal filter."""
         raise NotImplementedError
 
+    def change(self, one: Callable[["Comparison"], "Comparison"]) -> "Filter":
+        """The same filter with each comparison changed by ``one``."""
+        raise NotImplementedError
+
     def rename(self, names: Mapping[str, str]) -> "Filter":
         """The same filter with the fields in ``names`` renamed."""
-        raise NotImplementedError
+        return self.change(lambda part: replace(part, name=names.get(part.name, part.name)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +62,8 @@ class Comparison(Filter):
             return f"{self.name} {self.operator} {quote}{self.value}{quote}"
         return f"{self.name} {self.operator} {self.written or self.value}"
 
-    def rename(self, names: Mapping[str, str]) -> Filter:
-        return replace(self, name=names.get(self.name, self.name))
+    def change(self, one: Callable[["Comparison"], "Comparison"]) -> Filter:
+        return one(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,40 +80,39 @@ class Not(Filter):
         text = self.operand.render()
         return f"!{text}" if isinstance(self.operand, Comparison) else f"!({text})"
 
-    def rename(self, names: Mapping[str, str]) -> Filter:
-        return Not(self.operand.rename(names))
+    def change(self, one: Callable[[Comparison], Comparison]) -> Filter:
+        return Not(self.operand.change(one))
 
 
 @dataclass(frozen=True, slots=True)
 class _Chain(Filter):
     operands: tuple[Filter, ...]
+    sign: ClassVar[str]
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
         return tuple(part for operand in self.operands for part in operand.comparisons)
+
+    def render(self) -> str:
+        parts = (f"({part.render()})" if isinstance(part, Or) else part.render() for part in self.operands)
+        return f" {self.sign} ".join(parts)
+
+    def change(self, one: Callable[[Comparison], Comparison]) -> Filter:
+        return replace(self, operands=tuple(operand.change(one) for operand in self.operands))
 
 
 @dataclass(frozen=True, slots=True)
 class And(_Chain):
     """``FILTER && FILTER …``, never with another And among its operands."""
 
-    def render(self) -> str:
-        parts = (f"({part.render()})" if isinstance(part, Or) else part.render() for part in self.operands)
-        return " && ".join(parts)
-
-    def rename(self, names: Mapping[str, str]) -> Filter:
-        return And(tuple(operand.rename(names) for operand in self.operands))
+    sign = "&&"
 
 
 @dataclass(frozen=True, slots=True)
 class Or(_Chain):
     """``FILTER || FILTER …``, never with another Or among its operands."""
 
-    def render(self) -> str:
-        return " || ".join(part.render() for part in self.operands)
-
-    def rename(self, names: Mapping[str, str]) -> Filter:
-        return Or(tuple(operand.rename(names) for operand in self.operands))
+    sign = "||"
 
 
 def split_filter(whole: Filter, wanted: Callable[[Filter], bool]) -> tuple[Filter | None, Filter | None]:
@@ -117,14 +120,10 @@ def split_filter(whole: Filter, wanted: Callable[[Filter], bool]) -> tuple[Filte
 
     An event passes ``whole`` if it passes both parts. A part without operands is None.
     """
-    parts = whole.operands if isinstance(whole, And) else (whole,)
+    parts = _operands(whole, And)
     early = [part for part in parts if wanted(part)]
     late = [part for part in parts if not wanted(part)]
-    return _all_of(early), _all_of(late)
-
-
-def _all_of(parts: list[Filter]) -> Filter | None:
-    return reduce(both, parts) if parts else None
+    return reduce(both, early) if early else None, reduce(both, late) if late else None
 
 
 def both(left: Filter, right: Filter) -> Filter:

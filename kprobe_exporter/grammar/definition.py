@@ -4,19 +4,12 @@ import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import PurePosixPath
-from typing import NamedTuple
 
-from kprobe_exporter.grammar.arguments import Word, check_arguments, parse_arguments
+from kprobe_exporter.grammar.condition import Filter
 from kprobe_exporter.grammar.expression import FetchSite, Need
-from kprobe_exporter.grammar.fetch import FetchArg
-from kprobe_exporter.grammar.filter import Filter, parse_filter
-from kprobe_exporter.grammar.lexis import (
-    NAME,
-    fail,
-    kernel_number,
-    part_of,
-    refuse_forbidden,
-)
+from kprobe_exporter.grammar.fetch import FetchArg, Word, check_arguments, parse_arguments
+from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.lexis import NAME, fail, kernel_number, part_of, refuse_forbidden
 from kprobe_exporter.grammar.place import (
     BASES,
     GROUP,
@@ -32,14 +25,10 @@ from kprobe_exporter.grammar.place import (
     parse_symbol,
 )
 
-LONGEST = 4094
-"""Bytes of a line: WRITE_BUFSIZE of kernel/trace/trace.c less the newline and the NUL."""
-
-LONGEST_NAME = 63
-"""Characters of an event's or a group's name: MAX_EVENT_NAME_LEN of kernel/trace/trace.h less the NUL."""
-
-MOST_ACTIVE = 4096
-"""KRETPROBE_MAXACTIVE_MAX of kernel/trace/trace_kprobe.c."""
+# Limits of kernel/trace.
+LONGEST = 4094  # bytes of a line: WRITE_BUFSIZE of trace.c less the newline and the NUL
+LONGEST_NAME = 63  # characters of an event's or a group's name: MAX_EVENT_NAME_LEN of trace.h less the NUL
+MOST_ACTIVE = 4096  # KRETPROBE_MAXACTIVE_MAX of trace_kprobe.c
 
 
 class ProbeKind(StrEnum):
@@ -52,11 +41,7 @@ class ProbeKind(StrEnum):
     TPROBE = "t"
 
 
-_NEEDS = {
-    ProbeKind.EPROBE: Need.EPROBE,
-    ProbeKind.FPROBE: Need.FPROBE,
-    ProbeKind.TPROBE: Need.TPROBE,
-}
+_NEEDS = {ProbeKind.EPROBE: Need.EPROBE, ProbeKind.FPROBE: Need.FPROBE, ProbeKind.TPROBE: Need.TPROBE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,25 +99,20 @@ class Definition:
 
     def render(self) -> str:
         """The line for the kernel, without a newline, in the syntax that every kernel accepts."""
-        parts = [self._head(), self._place(), *(arg.render() for arg in self.args)]
+        head = str(self.kind)
+        if self.kind in (ProbeKind.KPROBE, ProbeKind.UPROBE):
+            head = "r" if self.returns else "p"
+        if self.maxactive is not None:
+            head += str(self.maxactive)
+        name = (f"{self.group}/" if self.group is not None else "") + (self.event or "")
+        suffix = "%return" if self.returns and self.kind is ProbeKind.FPROBE else ""
+        parts = [f"{head}:{name}" if name else head, f"{self.place}{suffix}"]
+        parts += [arg.render() for arg in self.args]
         if self.filter is not None:
             parts += ["if", self.filter.render()]
         line = " ".join(parts)
         refuse_forbidden(line, LONGEST)
         return line
-
-    def _head(self) -> str:
-        letter = str(self.kind)
-        if self.kind in (ProbeKind.KPROBE, ProbeKind.UPROBE):
-            letter = "r" if self.returns else "p"
-        active = "" if self.maxactive is None else str(self.maxactive)
-        name = f"{self.group}/" if self.group is not None else ""
-        name += self.event or ""
-        return f"{letter}{active}:{name}" if name else f"{letter}{active}"
-
-    def _place(self) -> str:
-        suffix = "%return" if self.returns and self.kind is ProbeKind.FPROBE else ""
-        return f"{self.place}{suffix}"
 
 
 def parse_definition(text: str) -> Definition:
@@ -146,42 +126,34 @@ def parse_definition(text: str) -> Definition:
     if not words:
         fail("the definition is empty, write p:NAME FUNCTION", text)
     with part_of(text, words[0].column):
-        head = _parse_head(words[0].text)
+        kind, returns, maxactive, group, event = _parse_head(words[0].text)
     if len(words) == 1:
         fail("the place is missing, write the function after the name", text, len(text))
-    kind = head.kind
     if kind is ProbeKind.KPROBE and re.search(r"/.*:", words[1].text):
         kind = ProbeKind.UPROBE
     with part_of(text, words[1].column):
-        place, returns = _parse_place(kind, words[1].text)
-    returns = returns or head.returns
+        place, suffixed = _parse_place(kind, words[1].text)
+    returns = returns or suffixed
     arguments, condition = _split_filter(kind, words[2:], text)
     if kind is ProbeKind.FPROBE and any("$retval" in word.text for word in arguments):
         returns = True  # as in parse_symbol_and_return() of kernel/trace/trace_fprobe.c
-    with part_of(text, words[0].column):
-        _check_maxactive(head, kind, returns)
-    with part_of(text, words[1].column):
-        _check_offset(place, returns, words[1].text)
-    site = _site(kind, place, returns)
-    args, warnings = parse_arguments(arguments, site, text)
-    result = Definition(
-        kind, place, returns, head.group, head.event, head.maxactive, args, condition, warnings
-    )
+    if maxactive is not None and (kind is ProbeKind.UPROBE or not returns):
+        sentence = "only a kernel return probe has a number here (MAXACTIVE), take it out"
+        fail(sentence, text, words[0].column + 1)
+    if returns and isinstance(place, Symbol) and place.offset and place.name not in BASES:
+        fail("a function returns as a whole, take the offset out", text, text.index("+", words[1].column))
+    args, warnings = parse_arguments(arguments, _site(kind, place, returns), text)
+    result = Definition(kind, place, returns, group, event, maxactive, args, condition, warnings)
     with part_of(text, 0):
         result.render()
     return result
 
 
-class _Head(NamedTuple):
-    kind: ProbeKind
-    returns: bool = False
-    maxactive: int | None = None
-    group: str | None = None
-    event: str | None = None
+def _parse_head(text: str) -> tuple[ProbeKind, bool, int | None, str | None, str | None]:
+    """Parse ``LETTER[MAXACTIVE][:[GROUP/][EVENT]]`` to the kind, whether it returns, and the three others.
 
-
-def _parse_head(text: str) -> _Head:
-    """``LETTER[MAXACTIVE][:[GROUP/][EVENT]]``. Refuses ``probe:x``, which the kernel takes for ``p:x``."""
+    Refuses ``probe:x``, which the kernel takes for ``p:x``.
+    """
     letter, rest = text[0], text[1:]
     digits, colon, name = rest.partition(":")
     if letter in "-!":
@@ -191,7 +163,7 @@ def _parse_head(text: str) -> _Head:
     maxactive = _parse_maxactive(text, digits) if digits else None
     kind = ProbeKind.KPROBE if letter in "pr" else ProbeKind(letter)
     if not colon:
-        return _Head(kind, letter == "r", maxactive)
+        return kind, letter == "r", maxactive, None, None
     if not name:
         fail("the event's name is missing after ':'", text, len(text))
     group, separator, event = name.rpartition("/" if "/" in name else ".")
@@ -202,7 +174,7 @@ def _parse_head(text: str) -> _Head:
     if event:
         with part_of(text, len(text) - len(event)):
             _check_word(NAME, event, "event")
-    return _Head(kind, letter == "r", maxactive, group if separator else None, event or None)
+    return kind, letter == "r", maxactive, group if separator else None, event or None
 
 
 def _parse_maxactive(text: str, digits: str) -> int:
@@ -220,11 +192,8 @@ def _check_word(pattern: re.Pattern[str], name: str, what: str) -> None:
     """Refuse the names that traceprobe_parse_event_name() refuses."""
     if not pattern.fullmatch(name):
         found = pattern.match(name)
-        fail(
-            f"{name!r} is no {what} name, use letters, digits and _, with no digit first",
-            name,
-            found.end() if found else 0,
-        )
+        end = found.end() if found else 0
+        fail(f"{name!r} is no {what} name, use letters, digits and _, with no digit first", name, end)
     if len(name) > LONGEST_NAME:
         fail(f"{what} names can have {LONGEST_NAME} characters, shorten it", name, LONGEST_NAME)
 
@@ -248,16 +217,6 @@ def _parse_place(kind: ProbeKind, text: str) -> tuple[Place, bool]:
             with part_of(text, len(event.system) + 1):
                 _check_word(NAME, event.event, "event")
             return event, False
-
-
-def _check_maxactive(head: _Head, kind: ProbeKind, returns: bool) -> None:
-    if head.maxactive is not None and (kind is ProbeKind.UPROBE or not returns):
-        fail("only a kernel return probe has a number here (MAXACTIVE), take it out", "", 1)
-
-
-def _check_offset(place: Place, returns: bool, text: str) -> None:
-    if returns and isinstance(place, Symbol) and place.offset and place.name not in BASES:
-        fail("a function returns as a whole, take the offset out", text, text.index("+"))
 
 
 _SITES = {

@@ -1,21 +1,20 @@
 """Event filters, checked against the fields of an event and evaluated with the kernel's semantics.
 
-The semantics are those of kernel/trace/trace_events_filter.c. The agent's own numbers compare as plain
-numbers.
+The semantics are those of kernel/trace/trace_events_filter.c, with the patterns of lib/glob.c, but numbers
+are not truncated: the agent's fields have been read by their types.
 """
 
+import re
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Literal, NamedTuple, TypeAlias
 
-from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.condition import And, Comparison, Filter, Not, Operator, Or
 from kprobe_exporter.grammar.fetch import FetchArg
-from kprobe_exporter.grammar.glob import matcher
-from kprobe_exporter.grammar.lexis import LONG_MAX, closest
+from kprobe_exporter.grammar.lexis import LONG_MAX
 
 Value: TypeAlias = int | float | bytes | None
 Test: TypeAlias = Callable[[Mapping[str, Value]], bool]
+Matcher: TypeAlias = Callable[[bytes], bool]
 
 
 class FieldType(NamedTuple):
@@ -23,18 +22,17 @@ class FieldType(NamedTuple):
 
     ``int`` is an integer of ``size`` bytes: 1, 2, 4 or 8. ``string`` has any length (``__data_loc char[]``).
     ``chars`` is an array of ``size`` bytes, ended by a NUL if there is room. ``cpu`` is the generic field
-    ``cpu``. ``pointer`` is a ``char *``, which only the kernel can dereference. ``float`` is a number of the
-    agent's own. ``other`` cannot be compared, for example an array of numbers.
+    ``cpu``. ``float`` is a number of the agent's own. ``other`` cannot be compared, as an array of numbers.
     """
 
-    kind: Literal["int", "string", "chars", "cpu", "pointer", "float", "other"]
+    kind: Literal["int", "string", "chars", "cpu", "float", "other"]
     size: int = 8
     signed: bool = False
 
     @property
     def is_string(self) -> bool:
         """Whether the field is a string by is_string_field() of kernel/trace/trace.h."""
-        return self.kind in ("string", "chars", "pointer")
+        return self.kind in ("string", "chars")
 
 
 STRING = FieldType("string")
@@ -43,19 +41,14 @@ OTHER = FieldType("other")
 COMM = FieldType("chars", 16)
 CPU = FieldType("cpu", 4, signed=True)
 
-COMMON_FIELDS: Mapping[str, FieldType] = MappingProxyType(
-    {
-        "common_type": FieldType("int", 2),
-        "common_flags": FieldType("int", 1),
-        "common_preempt_count": FieldType("int", 1),
-        "common_pid": FieldType("int", 4, signed=True),
-        "CPU": CPU,
-        "cpu": CPU,
-        "common_cpu": CPU,
-        "COMM": COMM,
-        "comm": COMM,
-    }
-)
+COMMON_FIELDS: Mapping[str, FieldType] = {
+    "common_type": FieldType("int", 2),
+    "common_flags": FieldType("int", 1),
+    "common_preempt_count": FieldType("int", 1),
+    "common_pid": FieldType("int", 4, signed=True),
+    **dict.fromkeys(("CPU", "cpu", "common_cpu"), CPU),
+    **dict.fromkeys(("COMM", "comm"), COMM),
+}
 """Fields of every event; an event's own field of the same name hides one (kernel/trace/trace_events.c)."""
 
 
@@ -68,18 +61,9 @@ def field_type(arg: FetchArg) -> FieldType:
     return FieldType("int", arg.size, arg.signed)
 
 
-def check_fields(whole: Filter, known: Mapping[str, FieldType], text: str = "") -> tuple[GrammarError, ...]:
-    """Return the errors of a filter on an event with the fields ``known``, with columns in ``text``."""
-    problems = ((part, _problem(part, known.get(part.name), known)) for part in whole.comparisons)
-    return tuple(GrammarError(problem, text, part.column) for part, problem in problems if problem)
-
-
-def _problem(part: Comparison, known: FieldType | None, fields: Mapping[str, FieldType]) -> str:
+def wrong_comparison(part: Comparison, known: FieldType) -> str:
+    """Return why the kernel refuses to compare a field of this type so, "" if it does not."""
     name, value = part.name, part.value
-    if known is None:
-        return f"there is no field {name!r}" + (
-            closest(name, fields) or f", there are {', '.join(sorted(fields))}"
-        )
     if known.kind == "other":
         return f"{name!r} is an array, it cannot be compared"
     if isinstance(value, str):
@@ -102,22 +86,19 @@ def _number_problem(part: Comparison, value: int | float, known: FieldType) -> s
     return ""
 
 
-def compile_filter(whole: Filter, known: Mapping[str, FieldType] | None = None) -> Test:
+def compile_filter(whole: Filter) -> Test:
     """Return a function that says whether an event's fields, by name, pass the filter.
 
-    The values of fields in ``known`` are truncated as the kernel truncates them. The values of other fields
-    are compared unchanged. A value that is None, missing or of another type fails every comparison except
-    ``!=``.
+    A value that is None, missing or of another type fails every comparison except ``!=``.
     """
-    types = known or {}
     if isinstance(whole, Comparison):
-        return _comparison(whole, types.get(whole.name))
+        return _comparison(whole)
     if isinstance(whole, Not):
-        inner = compile_filter(whole.operand, types)
+        inner = compile_filter(whole.operand)
         return lambda event: not inner(event)
     if not isinstance(whole, And | Or):
         raise TypeError(f"no filter: {whole!r}")
-    parts = tuple(compile_filter(part, types) for part in whole.operands)
+    parts = tuple(map(compile_filter, whole.operands))
     decisive = isinstance(whole, Or)
 
     def chain(event: Mapping[str, Value]) -> bool:
@@ -129,17 +110,17 @@ def compile_filter(whole: Filter, known: Mapping[str, FieldType] | None = None) 
     return chain
 
 
-def _comparison(part: Comparison, known: FieldType | None) -> Test:
+def _comparison(part: Comparison) -> Test:
     name, unequal = part.name, part.operator == "!="
     if isinstance(part.value, str):
-        matches = matcher(part.value, part.operator == "~", _fixed(known))
+        matches = matcher(part.value, part.operator == "~")
 
         def string(event: Mapping[str, Value]) -> bool:
             value = event.get(name)
             return matches(value) is not unequal if isinstance(value, bytes) else unequal
 
         return string
-    compare = _number(part.operator, part.value, known)
+    compare = _number(part.operator, part.value)
 
     def number(event: Mapping[str, Value]) -> bool:
         value = event.get(name)
@@ -148,24 +129,7 @@ def _comparison(part: Comparison, known: FieldType | None) -> Test:
     return number
 
 
-def _fixed(known: FieldType | None) -> int | None:
-    return known.size if known and known.kind == "chars" else None
-
-
-def _number(
-    operator: Operator, literal: int | float, known: FieldType | None
-) -> Callable[[int | float], bool]:
-    if known is None or known.kind not in ("int", "cpu") or isinstance(literal, float):
-        return _plain(operator, literal)
-    if known.kind == "cpu" and operator == "&":
-        return lambda value: False  # filter_pred_cpu() does not implement &
-    mask = (1 << 8 * known.size) - 1
-    top = (mask >> 1) + 1 if known.signed else 0
-    compare = _plain(operator, ((literal & mask) ^ top) - top)
-    return lambda value: compare(((int(value) & mask) ^ top) - top)
-
-
-def _plain(operator: Operator, literal: int | float) -> Callable[[int | float], bool]:
+def _number(operator: Operator, literal: int | float) -> Callable[[int | float], bool]:
     if operator == "&":
         bits = int(literal)
         return lambda value: bool(int(value) & bits)
@@ -177,3 +141,86 @@ def _plain(operator: Operator, literal: int | float) -> Callable[[int | float], 
         ">": lambda value: value > literal,
         ">=": lambda value: value >= literal,
     }[operator]
+
+
+def matcher(pattern: str, is_pattern: bool) -> Matcher:
+    """Return a function that matches a field's bytes against ``pattern``, literally unless ``is_pattern``.
+
+    The bytes end before the value's NUL.
+    """
+    wanted = pattern.encode()
+    if not is_pattern:
+        return lambda value: value == wanted
+    if not wanted.startswith(b"!"):
+        return _pattern(wanted)
+    matches = _pattern(wanted[1:])
+    return lambda value: not matches(value)
+
+
+def _pattern(wanted: bytes) -> Matcher:
+    """The kernel has separate matchers for ``x``, ``x*``, ``*x`` and ``*x*``, with their own edge cases.
+
+    A pattern that begins with a digit is taken literally, including its stars (MATCH_INDEX).
+    """
+    stars = wanted.count(b"*")
+    if wanted[:1].isdigit() or not re.search(rb"[*?\[\\]", wanted):
+        return lambda value: value == wanted
+    leading, trailing = wanted.startswith(b"*"), len(wanted) > 1 and wanted.endswith(b"*")
+    if re.search(rb"[?\[\\]", wanted) or stars > leading + trailing:
+        whole = re.compile(_glob(wanted), re.DOTALL)
+        return lambda value: whole.fullmatch(value) is not None
+    text = wanted.strip(b"*")
+    if leading and trailing:
+        return lambda value: text in value
+    if trailing:
+        return lambda value: value.startswith(text)
+    return lambda value: value.endswith(text)
+
+
+def _glob(pattern: bytes) -> bytes:
+    """Return a regular expression that matches like glob_match() of lib/glob.c.
+
+    In kernels before 6.12, ``[!x]`` also matches the end of the string.
+
+    Each star is followed by the first match of the text up to the next star, without backtracking. This
+    bounds the time as in the kernel.
+    """
+    segments, at = [b""], 0
+    while at < len(pattern):
+        char, at = pattern[at : at + 1], at + 1
+        if char == b"*":
+            segments.append(b"")
+            continue
+        if char == b"?":
+            token = b"."
+        elif char == b"[":
+            token, at = _class(pattern, at)
+        elif char == b"\\":
+            if at == len(pattern):  # it escapes the NUL, so the pattern ends here
+                break
+            token, at = re.escape(pattern[at : at + 1]), at + 1
+        else:
+            token = re.escape(char)
+        segments[-1] += token
+    head, *middle = segments
+    if not middle:
+        return head
+    last = middle.pop()
+    return head + b"".join(b"(?>.*?" + part + b")" for part in middle) + b".*" + last
+
+
+_RANGE = rb"(?:-[^\]])?+"
+_CLASS = re.compile(rb"(!?+)(." + _RANGE + rb"(?:[^\]]" + _RANGE + rb")*+)\]", re.DOTALL)
+
+
+def _class(pattern: bytes, start: int) -> tuple[bytes, int]:
+    """Return the class after ``[`` and the position after it. An unclosed class is a plain ``[``."""
+    found = _CLASS.match(pattern, start)
+    if found is None:
+        return rb"\[", start
+    ranges = re.findall(rb"(.)(?:-(.))?", found[2], re.DOTALL)
+    allowed = {byte for low, high in ranges for byte in range(low[0], (high or low)[0] + 1)}
+    members = b"".join(b"\\x%02x" % byte for byte in sorted(allowed))
+    if not members:  # a reversed range is empty
+        return (b"." if found[1] else b"(?!)"), found.end()
+    return b"[" + b"^" * len(found[1]) + members + b"]", found.end()

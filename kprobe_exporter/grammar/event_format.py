@@ -20,18 +20,14 @@ CONVERSION = re.compile(
     r"(?P<kind>p\w*|[a-zA-Z%])"
 )
 CAST = re.compile(r"^\((?:unsigned |signed |const )*(?:long|int|short|char|u\d\d?|s\d\d?|size_t)[ *\w]*\)")
+TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?$)|\\.|[(){}\[\],]')
 FIELD_USE = re.compile(r"^(?:REC->|__get_str\()([A-Za-z_]\w*)\)?$")
 
-LONGEST_USE = 300
-"""Longest print fmt argument, in characters, that is recognised as a field with casts and parentheses."""
-
+LONGEST_USE = 300  # characters of a print fmt argument that may be a field with casts and parentheses
 ESCAPES = {"n": "\n", "t": "\t"}
 ANYTHING = rb"[^\n]*?"
 PADDING = rb" {0,32}"
-NUMBER = {
-    **dict.fromkeys("diu", rb"-?\d{1,20}"),
-    **dict.fromkeys("xX", rb"(?:0x)?[0-9a-fA-F]{1,16}"),
-}
+NUMBER = {**dict.fromkeys("diu", rb"-?\d{1,20}"), **dict.fromkeys("xX", rb"(?:0x)?[0-9a-fA-F]{1,16}")}
 """The pattern of a printed number, by conversion. One bounded run of digits bounds the matching time."""
 
 REGISTER = 8
@@ -94,35 +90,19 @@ def parse_format(text: str) -> EventFormat:
     for found in FIELD.finditer(text):
         kind, array = found["type"].strip(), found["array"] is not None or "[" in found["type"]
         kept = common if found["name"].startswith("common_") else fields
-        length = re.search(r"\[(\d{1,9})\]$", found["array"] or kind)
-        field = FormatField(
-            found["name"],
-            kind,
-            int(found["offset"]),
-            int(found["size"]),
-            found["signed"] == "1",
-            array and re.search(r"\bchar\b", kind) is not None and "unsigned" not in kind,
-            array,
-            int(length[1]) if length else 0,
-        )
-        kept[field.name] = _narrowed(field) if name[1].startswith("sys_enter_") else field
+        offset, size = int(found["offset"]), int(found["size"])
+        is_text = array and re.search(r"\bchar\b", kind) is not None and "unsigned" not in kind
+        sized = re.search(r"\[(\d{1,9})\]$", found["array"] or kind)
+        length = int(sized[1]) if sized else 0
+        field = FormatField(found["name"], kind, offset, size, found["signed"] == "1", is_text, array, length)
+        narrow = NARROW.get(kind.removeprefix("const "))
+        if narrow and size == REGISTER and name[1].startswith("sys_enter_"):
+            field = read_as(field, *narrow)
+        kept[field.name] = field
     printed = PRINT.search(text)
-    return EventFormat(
-        name[1],
-        int(number[1]) if number else 0,
-        common,
-        fields,
-        _unescape(printed["text"]) if printed else "",
-        tuple(_split(printed["rest"])) if printed else (),
-    )
-
-
-def _narrowed(field: FormatField) -> FormatField:
-    """Return the part of a system call's argument that its C type has."""
-    narrow = NARROW.get(field.type.removeprefix("const "))
-    if narrow is None or field.size != REGISTER:
-        return field
-    return read_as(field, *narrow)
+    shown, rest = printed.groups() if printed else ("", "")
+    shown = re.sub(r"\\(.)", lambda escape: ESCAPES.get(escape[1], escape[1]), shown)
+    return EventFormat(name[1], int(number[1]) if number else 0, common, fields, shown, tuple(_split(rest)))
 
 
 def read_as(field: FormatField, size: int, signed: bool) -> FormatField:
@@ -140,23 +120,19 @@ def text_pattern(form: EventFormat, wanted: Collection[str]) -> tuple[bytes, tup
     for name in wanted:
         if name not in form.fields:
             raise GrammarError(f"the tracepoint {form.name} has no field '{name}'", name)
+    pattern: bytes = ANYTHING
+    args: list[Arg] = []
     if form.name.startswith("sys_enter_"):
         pattern, args = _call_pattern(form, wanted)
     elif form.name.startswith("sys_exit_") and "ret" in form.fields:
-        pattern, args = b"(" + NUMBER["x"] + b")", [_arg(form.fields["ret"], "x")]
-        if "ret" not in wanted:
-            pattern, args = ANYTHING, []
+        if "ret" in wanted:
+            pattern, args = b"(" + NUMBER["x"] + b")", [_arg(form.fields["ret"], "x")]
     elif wanted:
         pattern, args = _print_pattern(form, wanted)
-    else:
-        pattern, args = ANYTHING, []
     missing = sorted(set(wanted) - {arg.name for arg in args})
     if missing:
-        raise GrammarError(
-            f"the text of the tracepoint {form.name} does not show the field '{missing[0]}' "
-            "as a plain number or string",
-            missing[0],
-        )
+        lacks = f"the text of the tracepoint {form.name} does not show the field '{missing[0]}'"
+        raise GrammarError(f"{lacks} as a plain number or string", missing[0])
     return pattern, tuple(args)
 
 
@@ -278,24 +254,12 @@ def _balanced(text: str) -> bool:
 
 def _split(text: str) -> Iterator[str]:
     """Yield the arguments after the print fmt's string, split at the commas outside brackets and strings."""
-    depth, quoted, start = 0, False, None
-    at = 0
-    while at < len(text):
-        character = text[at]
-        if character == "\\":
-            at += 1
-        elif character == '"':
-            quoted = not quoted
-        elif not quoted:
-            depth += (character in "({[") - (character in ")}]")
-            if character == "," and depth == 0:
-                if start is not None:
-                    yield text[start:at]
-                start = at + 1
-        at += 1
+    depth, start = 0, None
+    for found in TOKEN.finditer(text):
+        depth += (found[0] in "({[") - (found[0] in ")}]")
+        if found[0] == "," and depth == 0:
+            if start is not None:
+                yield text[start : found.start()]
+            start = found.end()
     if start is not None:
         yield text[start:]
-
-
-def _unescape(text: str) -> str:
-    return re.sub(r"\\(.)", lambda found: ESCAPES.get(found[1], found[1]), text)

@@ -38,7 +38,6 @@ class Op(StrEnum):
     STACK_POINTER = "stack pointer"
     RETURN = "return value"
     ARGUMENT = "argument"
-    ENTRY_ARGUMENT = "argument, kept from the entry"
     ALL_ARGUMENTS = "all arguments"
     PARAMETER = "parameter by name"
     FIELD = "field of an event"
@@ -65,7 +64,6 @@ class FetchSite(NamedTuple):
 ANYWHERE = FetchSite("any")
 KPROBE = FetchSite("kernel")
 KRETPROBE = FetchSite("kernel", returns=True)
-EVENT = FetchSite("event")
 
 
 class Scan(NamedTuple):
@@ -78,11 +76,9 @@ class Scan(NamedTuple):
     warning: str | None = None
 
 
-MOST_STEPS = 15
-"""FETCH_INSN_MAX of kernel/trace/trace_probe.h, less the instruction that ends the list."""
-
-DEEPEST_STACK = 2048
-"""PARAM_MAX_STACK of kernel/trace/trace_probe.c: THREAD_SIZE / sizeof(long) on x86-64 and arm64."""
+# Limits of kernel/trace.
+MOST_STEPS = 15  # FETCH_INSN_MAX of trace_probe.h, less the instruction that ends the list
+DEEPEST_STACK = 2048  # PARAM_MAX_STACK of trace_probe.c: THREAD_SIZE / sizeof(long) on x86-64 and arm64
 
 _MEMBERS = re.compile(r"[A-Za-z_]\w*(->[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)*", re.ASCII)
 _OLD = re.compile(r"a([0-9]+)|s([0-9]+)|sa|rv")
@@ -152,17 +148,13 @@ def _variable(text: str, site: FetchSite) -> Scan:
         return Scan(text, Op.STACK)
     if not text.startswith("$arg"):
         fail(f"there is no {text!r}{closest(text, _VARIABLES)}", text)
-    return _function_argument(text, site)
-
-
-def _function_argument(text: str, site: FetchSite) -> Scan:
     needs = _entry_needs(text, site)
     if text == "$arg*":
         return Scan(text, Op.ALL_ARGUMENTS, needs=needs | {Need.BTF})
     number = re.fullmatch(r"\$arg([0-9]+)", text)
     if not number or not 1 <= int(number[1]) <= DEEPEST_STACK:
         fail("arguments count from 1, the first is $arg1, and all of them $arg*", text, 4)
-    return Scan(text, Op.ENTRY_ARGUMENT if needs else Op.ARGUMENT, needs=needs)
+    return Scan(text, Op.ARGUMENT, needs=needs)
 
 
 def _return_value(text: str, site: FetchSite) -> Scan:
@@ -173,8 +165,7 @@ def _return_value(text: str, site: FetchSite) -> Scan:
         return Scan(text, Op.RETURN)
     if site.kind == "user" or not (members.startswith("->") and _MEMBERS.fullmatch(text[1:])):
         fail("after $retval can only come ->MEMBER, of a kernel function", text, 7)
-    steps = 1 + text.count("->")
-    return Scan(text, Op.MEMORY, steps, frozenset({Need.BTF}))
+    return Scan(text, Op.MEMORY, 1 + text.count("->"), frozenset({Need.BTF}))
 
 
 def _entry_needs(text: str, site: FetchSite) -> frozenset[Need]:
@@ -250,5 +241,5 @@ def _parameter(text: str, site: FetchSite) -> Scan:
         hint = "write ->MEMBER after a parameter, and .MEMBER or -> after that"
         fail(f"{text!r} names no member, {hint}", text)
     members = text.count("->")
-    last = Op.MEMORY if members else Op.PARAMETER
-    return Scan(text, last, 1 + members, _entry_needs(text, site) | {Need.BTF})
+    needs = _entry_needs(text, site) | {Need.BTF}
+    return Scan(text, Op.MEMORY if members else Op.PARAMETER, 1 + members, needs)

@@ -1,39 +1,24 @@
-"""One fetch argument, ``NAME=EXPRESSION:TYPE[COUNT]``: its parser, and how its value is printed."""
+"""Fetch arguments, ``NAME=EXPRESSION:TYPE[COUNT]``: their parser, and how their values are printed."""
 
 import re
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from kprobe_exporter.grammar.expression import ANYWHERE, MOST_STEPS, FetchSite, Need, Op, Scan, scan
-from kprobe_exporter.grammar.lexis import (
-    NAME,
-    closest,
-    fail,
-    kernel_number,
-    part_of,
-    refuse_forbidden,
-)
+from kprobe_exporter.grammar.lexis import NAME, closest, fail, kernel_number, part_of, refuse_forbidden
 
-LONGEST = 63
-"""Bytes of an argument without its name: MAX_ARGSTR_LEN of kernel/trace/trace_probe.h."""
-
-LONGEST_NAME = 32
-"""MAX_ARG_NAME_LEN of kernel/trace/trace_probe.h."""
-
-LARGEST_ARRAY = 64
-"""MAX_ARRAY_LEN of kernel/trace/trace_probe.h."""
+# Limits of kernel/trace/trace_probe.h.
+LONGEST = 63  # bytes of an argument without its name: MAX_ARGSTR_LEN
+LONGEST_NAME = 32  # MAX_ARG_NAME_LEN
+LARGEST_ARRAY = 64  # MAX_ARRAY_LEN
+MOST_ARGS = 128  # MAX_TRACE_ARGS; Linux 6.1 drops further arguments without an error
+MOST_BYTES = 3072  # bytes of all values of one event: MAX_PROBE_EVENT_SIZE
 
 RESERVED = frozenset(
-    {
-        "common_type",
-        "common_flags",
-        "common_preempt_count",
-        "common_pid",
-        "common_tgid",
-        "__probe_ip",
-        "__probe_ret_ip",
-        "__probe_func",
-    }
+    "common_type common_flags common_preempt_count common_pid common_tgid __probe_ip __probe_ret_ip"
+    " __probe_func".split()
 )
 """Fields that every event has: reserved_field_names of kernel/trace/trace_probe.c."""
 
@@ -56,11 +41,10 @@ _TYPES |= {f"x{bits}": _Type(bits // 8) for bits in (8, 16, 32, 64)}
 _TYPES |= {
     "char": _Type(1, kind="char", need=Need.CHAR),
     "symbol": _Type(8, kind="bare"),
-    "string": _Type(4, kind="str"),  # the record holds 4 bytes, which locate the string
-    "ustring": _Type(4, kind="str"),
+    # The record holds 4 bytes, which locate the string.
+    **dict.fromkeys(("string", "ustring"), _Type(4, kind="str")),
+    **dict.fromkeys(("%pd", "%pD"), _Type(4, kind="str", need=Need.DENTRY)),
     "symstr": _Type(4, kind="str", need=Need.SYMSTR),
-    "%pd": _Type(4, kind="str", need=Need.DENTRY),
-    "%pD": _Type(4, kind="str", need=Need.DENTRY),
 }
 _BITFIELD = re.compile(r"b(\w+)@(\w+)/(\w+)")
 
@@ -192,7 +176,7 @@ def _is_bitfield(name: str) -> bool:
     return True
 
 
-_VALUES = frozenset({Op.REGISTER, Op.STACK, Op.STACK_POINTER, Op.RETURN, Op.ARGUMENT, Op.ENTRY_ARGUMENT})
+_VALUES = frozenset({Op.REGISTER, Op.STACK, Op.STACK_POINTER, Op.RETURN, Op.ARGUMENT})
 _SYMBOLIC = frozenset({Op.REGISTER, Op.STACK, Op.RETURN, Op.ARGUMENT, Op.PARAMETER, Op.FIELD, Op.MEMORY})
 
 
@@ -217,13 +201,10 @@ def _check_type(scanned: Scan, name: str | None, count: int | None, site: FetchS
     kept = Need.ENTRY_ARGUMENTS in scanned.needs and last is not Op.MEMORY
     if name == "symstr" and (kept or last not in _SYMBOLIC):
         fail("symstr does not go with this, take the type symbol", text, start)
-    if count and not _can_repeat(last, name):
+    repeats = name in ("string", "ustring") or (last is Op.MEMORY and name != "symstr")
+    if count and not repeats:
         fail("only memory can be an array, read it through +0(…)", text, start)
     _check_steps(scanned, name, count, text)
-
-
-def _can_repeat(last: Op, name: str | None) -> bool:
-    return name in ("string", "ustring") or (last is Op.MEMORY and name != "symstr")
 
 
 def _check_steps(scanned: Scan, name: str | None, count: int | None, text: str) -> None:
@@ -242,3 +223,60 @@ def _check_steps(scanned: Scan, name: str | None, count: int | None, text: str) 
     steps = scanned.steps + (not in_place) + (count is not None) + (name or "").startswith("b")
     if steps > MOST_STEPS:
         fail("this reads memory through too many addresses", text)
+
+
+class Word(NamedTuple):
+    """One word of a line, with the column where it begins."""
+
+    text: str
+    column: int
+
+
+def parse_arguments(
+    words: list[Word], site: FetchSite, text: str
+) -> tuple[tuple[FetchArg, ...], tuple[str, ...]]:
+    """Return the arguments and the warnings about translated ones; raises GrammarError for ``text``."""
+    args: list[FetchArg] = []
+    warnings: list[str] = []
+    for number, word in enumerate(words, 1):
+        with part_of(text, word.column):
+            if site.returns and word.text.rpartition("=")[2] == "ra":
+                warnings.append("ra is left out, each return shows its caller")
+                continue
+            arg = _parse_argument(word.text, number, site)
+            args.append(arg)
+            check_arguments(args)
+        if arg.warning:
+            warnings.append(arg.warning)
+    return tuple(args), tuple(warnings)
+
+
+def _parse_argument(word: str, number: int, site: FetchSite) -> FetchArg:
+    name, equals, body = word.partition("=")
+    if not equals:
+        arg = parse_fetch(word, site)
+        return arg if arg.expression == "$arg*" else replace(arg, name=_name(word.partition(":")[0], number))
+    if not name:
+        fail("the argument's name is missing before '='", word)
+    check_name(name)
+    with part_of(word, len(name) + 1):
+        if body.startswith("$arg*"):
+            fail("$arg* is many arguments, it takes no name", body)
+        return parse_fetch(body, site, name=name)
+
+
+def _name(written: str, number: int) -> str:
+    """Name an unnamed argument as generate_probe_arg_name() of kernel/trace/trace_probe.c does."""
+    own = NAME.fullmatch(written) and len(written) <= LONGEST_NAME and written not in RESERVED
+    return written if own else f"arg{number}"
+
+
+def check_arguments(args: Sequence[FetchArg]) -> None:
+    """Raise GrammarError if one event cannot hold all these arguments."""
+    if len(args) > MOST_ARGS:
+        fail(f"a probe can have {MOST_ARGS} arguments", "")
+    name, times = Counter(arg.name for arg in args).most_common(1)[0] if args else ("", 0)
+    if times > 1:
+        fail(f"two arguments are called {name or '$arg*'!r}, rename one", name)
+    if sum(arg.size * (arg.count or 1) for arg in args) > MOST_BYTES:
+        fail(f"the arguments together take more than {MOST_BYTES} bytes, shorten an array", "")

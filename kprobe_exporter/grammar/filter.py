@@ -4,32 +4,15 @@ import re
 from decimal import Decimal
 from typing import NoReturn
 
-from kprobe_exporter.grammar.condition import (
-    And,
-    Comparison,
-    Filter,
-    Not,
-    Operator,
-    Or,
-    both,
-    either,
-    split_filter,
-)
+from kprobe_exporter.grammar.condition import Comparison, Filter, Not, Operator, both, either
 from kprobe_exporter.grammar.lexis import LONG_MIN, SECONDS, fail, kernel_number, refuse_forbidden
 
-__all__ = ["And", "Comparison", "Filter", "Not", "Or", "parse_filter", "split_filter"]
-
-LONGEST = 4094
-"""Bytes of a filter: event_filter_write() takes less than a page, and a newline may follow."""
-
-LONGEST_STRING = 255
-"""Bytes between quotes: MAX_FILTER_STR_VAL of include/linux/trace_events.h less the NUL."""
+LONGEST = 4094  # bytes of a filter: event_filter_write() takes less than a page, and a newline may follow
+LONGEST_STRING = 255  # bytes between quotes: MAX_FILTER_STR_VAL of include/linux/trace_events.h less the NUL
+DEEPEST = 50  # levels of nested parentheses; the kernel has no limit of its own
 
 DURATION = "duration"
 """The agent's field that is a time: seconds from the first event of a call or a pair to the last."""
-
-DEEPEST = 50
-"""Levels of nested parentheses. The kernel has no limit of its own."""
 
 
 def parse_filter(text: str, *, fractions: bool = False) -> Filter:
@@ -46,7 +29,6 @@ def parse_filter(text: str, *, fractions: bool = False) -> Filter:
     return result
 
 
-_BLANK = re.compile(r"[ \t]*")
 _FIELD = re.compile(r"[A-Za-z0-9_]+")
 _OPERATOR = re.compile(r"~|!=|==|<=|<|>=|>|&(?!&)")
 _NOT = re.compile(r"!(?![=~])")
@@ -66,15 +48,12 @@ class _Parser:
     """Recursive descent parser of one text; ``at`` is the start of the next word, after any blanks."""
 
     def __init__(self, text: str, fractions: bool) -> None:
-        self.text = text
-        self.fractions = fractions
-        self.at = 0
-        self.depth = 0
+        self.text, self.fractions = text, fractions
+        self.at = self.depth = 0
         self.skip(0)
 
     def skip(self, length: int) -> None:
-        found = _BLANK.match(self.text, self.at + length)
-        self.at = found.end() if found else len(self.text)
+        self.at = len(self.text) - len(self.text[self.at + length :].lstrip(" \t"))
 
     def take(self, word: str) -> bool:
         if not self.text.startswith(word, self.at):

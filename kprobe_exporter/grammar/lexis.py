@@ -9,14 +9,12 @@ from typing import NoReturn
 
 from kprobe_exporter.errors import GrammarError
 
+# Names of events, arguments and parameters: is_good_name() of kernel/trace/trace.h.
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-"""Names of events, arguments and parameters: is_good_name() of kernel/trace/trace.h."""
-
+# A symbol as /proc/kallsyms lists it, including the compiler's suffixes such as ``.isra.0``.
 SYMBOL = re.compile(r"[A-Za-z_.][A-Za-z0-9_.$]*")
-"""A symbol as /proc/kallsyms lists it, including the compiler's suffixes such as ``.isra.0``."""
-
+# A module as /proc/modules lists it: the kernel writes ``_`` where a file name has ``-``.
 MODULE = re.compile(r"[A-Za-z0-9_]+")
-"""A module as /proc/modules lists it: the kernel writes ``_`` where a file name has ``-``."""
 
 LONG_MIN, LONG_MAX, ULONG_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 
@@ -31,7 +29,7 @@ SECONDS: Mapping[str, Decimal] = {
 }
 """Units of time as users write them. Which of them are allowed is a matter of the place."""
 
-_NUMBER = re.compile(r"(-?)(?:0[xX]([0-9a-fA-F]+)|(0[0-7]*)|([1-9][0-9]*))")
+_NUMBER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|(0[0-7]*)|[1-9][0-9]*)")
 
 _FORBIDDEN = re.compile(r"[^\t -~]|#")
 
@@ -72,13 +70,9 @@ def kernel_number(text: str, lowest: int = 0, highest: int = ULONG_MAX) -> int |
     ``0x`` marks a hexadecimal number and a leading ``0`` an octal one, as in C.
     """
     found = _NUMBER.fullmatch(text)
-    if not found:
+    if not found or len(text) > 24:  # longer than 2**64 in octal, so int() need not parse it
         return None
-    sign, hexadecimal, octal, decimal = found.groups()
-    if len(text) > 24:  # longer than 2**64 in octal, so int() need not parse it
-        return None
-    value = int(hexadecimal, 16) if hexadecimal else int(octal, 8) if octal else int(decimal)
-    value = -value if sign else value
+    value = int(text, 8 if found[1] else 0)
     return value if lowest <= value <= highest else None
 
 

@@ -66,12 +66,12 @@ def parse_symbol(text: str) -> tuple[Symbol | Address, bool]:
     place, returns = parse_function(text)
     found = re.search(r"[+-]", place)
     if not found:
-        return _symbol(place, 0), returns
+        return parse_plain_symbol(place), returns
     start = found.end()
     offset = kernel_number(place[start:], 0, 2**32 - 1)
     if found[0] == "-" or offset is None:
         fail("after a symbol can only come +OFFSET, such as +16 or +0x10", text, start - 1)
-    return _symbol(place[: start - 1], offset), returns
+    return parse_plain_symbol(place[: start - 1], offset), returns
 
 
 def parse_function(text: str) -> tuple[str, bool]:
@@ -82,12 +82,8 @@ def parse_function(text: str) -> tuple[str, bool]:
     return place, bool(percent)
 
 
-def parse_plain_symbol(text: str) -> Symbol:
-    """Parse ``[MOD:]SYM``; raises GrammarError."""
-    return _symbol(text, 0)
-
-
-def _symbol(text: str, offset: int) -> Symbol:
+def parse_plain_symbol(text: str, offset: int = 0) -> Symbol:
+    """Parse ``[MOD:]SYM``, to be probed at the ``offset``; raises GrammarError."""
     module, colon, name = text.rpartition(":")
     if colon and not MODULE.fullmatch(module):
         fail(f"{module!r} is no module's name, write it as lsmod does", text)

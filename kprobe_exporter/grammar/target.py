@@ -56,26 +56,18 @@ class Kind(StrEnum):
         return self in (Kind.TRACEPOINT, Kind.SYSCALL)
 
 
-HALVES = {
-    Kind.CALL: (Kind.KPROBE, Kind.KRETPROBE),
-    Kind.UCALL: (Kind.UPROBE, Kind.URETPROBE),
-}
+_HALVES = {Kind.CALL: (Kind.KPROBE, Kind.KRETPROBE), Kind.UCALL: (Kind.UPROBE, Kind.URETPROBE)}
 
 LONGEST = 1024
 
 _SHORT = {
-    "k": Kind.KPROBE,
-    "p": Kind.KPROBE,
-    "kr": Kind.KRETPROBE,
-    "r": Kind.KRETPROBE,
-    "t": Kind.TRACEPOINT,
-    "tp": Kind.TRACEPOINT,
+    **dict.fromkeys(("k", "p"), Kind.KPROBE),
+    **dict.fromkeys(("kr", "r"), Kind.KRETPROBE),
+    **dict.fromkeys(("t", "tp"), Kind.TRACEPOINT),
     "u": Kind.UPROBE,
     "ur": Kind.URETPROBE,
-    "f": Kind.FENTRY,
-    "fr": Kind.FEXIT,
-    "kfunc": Kind.FENTRY,
-    "kretfunc": Kind.FEXIT,
+    **dict.fromkeys(("f", "kfunc"), Kind.FENTRY),
+    **dict.fromkeys(("fr", "kretfunc"), Kind.FEXIT),
 }
 
 _TRACE_NAME = re.compile(r"[A-Za-z0-9_-]+")  # "9p" and "hda_intel" are systems of the kernel
@@ -123,12 +115,9 @@ class Target:
     def halves(self) -> tuple["Target", "Target"]:
         """The entry and the return of a call. Raises KeyError for another kind."""
         if self.kind is Kind.SYSCALL:
-            enter, leave = (
-                Target(Kind.TRACEPOINT, system="syscalls", event=f"sys_{way}_{self.symbol}")
-                for way in ("enter", "exit")
-            )
-            return enter, leave
-        entry, back = HALVES[self.kind]
+            enter = Target(Kind.TRACEPOINT, system="syscalls", event=f"sys_enter_{self.symbol}")
+            return enter, replace(enter, event=f"sys_exit_{self.symbol}")
+        entry, back = _HALVES[self.kind]
         return replace(self, kind=entry), replace(self, kind=back)
 
 
@@ -180,22 +169,17 @@ def _tracepoint(text: str) -> Target:
 
 def _function(kind: Kind, text: str) -> Target:
     module, colon, rest = text.rpartition(":")
-    symbol, plus, offset = rest.partition("+")
-    start = len(module) + len(colon)
+    symbol, plus, _ = rest.partition("+")
     if colon:
         _whole(MODULE, module, "module")
-    with part_of(text, start):
+    with part_of(text, len(module) + len(colon)):
         _whole(_PATTERN if is_pattern(symbol) else SYMBOL, symbol, "function")
-    if not plus:
-        return Target(kind, module, symbol)
-    start += len(symbol) + 1
-    target = Target(kind, module, symbol)
-    if kind is not Kind.KPROBE:
-        what = "a return" if kind.is_return else f"{'an' if kind is Kind.FENTRY else 'a'} {kind}"
-        fail(f"{what} has no offset, take it out or write kprobe", text, start - 1)
-    if target.is_pattern:
-        fail("a pattern has no offset, take it out or name one function", text, start - 1)
-    return replace(target, offset=_offset(offset, text, start))
+        if plus and kind is not Kind.KPROBE:
+            what = "a return" if kind.is_return else f"{'an' if kind is Kind.FENTRY else 'a'} {kind}"
+            fail(f"{what} has no offset, take it out or write kprobe", rest, len(symbol))
+        if plus and is_pattern(symbol):
+            fail("a pattern has no offset, take it out or name one function", rest, len(symbol))
+        return Target(kind, module, symbol, _offset(rest, len(symbol) + 1) if plus else 0)
 
 
 def _in_file(kind: Kind, text: str) -> Target:
@@ -206,24 +190,21 @@ def _in_file(kind: Kind, text: str) -> Target:
         fail("the path of a program or a library begins with '/'", text)
     if found := re.search(r"\s", path):
         fail("the kernel takes no path with a blank in it: make a link to it", text, found.start())
-    start = len(path) + 1
-    if rest[0].isdigit():
-        return Target(kind, path=path, offset=_offset(rest, text, start))
-    symbol, plus, offset = rest.partition("+")
-    with part_of(text, start):
+    with part_of(text, len(path) + 1):
+        if rest[0].isdigit():
+            return Target(kind, path=path, offset=_offset(rest, 0))
+        symbol, plus, _ = rest.partition("+")
         _whole(_FILE_SYMBOL, symbol, "function")
-    if not plus:
-        return Target(kind, symbol=symbol, path=path)
-    start += len(symbol) + 1
-    if kind is not Kind.UPROBE:
-        fail("a return has no offset, take it out or write uprobe", text, start - 1)
-    return Target(kind, symbol=symbol, path=path, offset=_offset(offset, text, start))
+        if plus and kind is not Kind.UPROBE:
+            fail("a return has no offset, take it out or write uprobe", rest, len(symbol))
+        offset = _offset(rest, len(symbol) + 1) if plus else 0
+        return Target(kind, symbol=symbol, offset=offset, path=path)
 
 
-def _offset(written: str, text: str, start: int) -> int:
-    value = kernel_number(written, 0, 2**32 - 1)
+def _offset(text: str, start: int) -> int:
+    value = kernel_number(text[start:], 0, 2**32 - 1)
     if value is None:
-        fail(f"{written!r} is no offset in bytes, write a number such as 16 or 0x10", text, start)
+        fail(f"{text[start:]!r} is no offset in bytes, write a number such as 16 or 0x10", text, start)
     return value
 
 

@@ -1,17 +1,15 @@
-"""Text that decoders read and write: numbers, the kernel's arrays, and printable names."""
+"""What decoders share: numbers, the kernel's arrays, printable names, tables of names, no options."""
 
 import re
+from collections.abc import Callable
 
 from kprobe_exporter.errors import one_line
-from kprobe_exporter.model.values import Value
+from kprobe_exporter.model.values import Decoder, Value
 
 NUMBER = re.compile(rb"[+-]?(?:0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20})")
 
-MOST_ELEMENTS = 64
-"""MAX_ARRAY_LEN of kernel/trace/trace_probe.h."""
-
-LONGEST_ARRAY = 2 + MOST_ELEMENTS * 21
-"""Bytes: two braces, and 21 for each element: the digits of 64 bits, a sign and a comma."""
+MOST_ELEMENTS = 64  # MAX_ARRAY_LEN of kernel/trace/trace_probe.h
+LONGEST_ARRAY = 2 + MOST_ELEMENTS * 21  # braces, and of each element the digits of 64 bits, a sign, a comma
 
 
 def number(value: Value) -> int | None:
@@ -43,3 +41,19 @@ def array(text: bytes) -> list[int] | None:
 def printable(name: bytes) -> str:
     """Return a name as text. Invalid UTF-8 and characters that do not print, line ends too, are escaped."""
     return one_line(name.decode(errors="backslashreplace"))
+
+
+def numbered(names: str, first: int = 0) -> dict[int, str]:
+    """Return the names by their numbers, which begin at ``first``; ``-`` is a number without a name."""
+    return {index: name for index, name in enumerate(names.split(), first) if name != "-"}
+
+
+def without_options(name: str, decode: Decoder) -> Callable[[object], Decoder]:
+    """Return the function ``decoder`` of a module whose decoder is ``decode`` and takes no options."""
+
+    def decoder(options: object) -> Decoder:
+        if options is not None:
+            raise ValueError(f"the decoder {name} takes no options: write 'decode: {name}'")
+        return decode
+
+    return decoder

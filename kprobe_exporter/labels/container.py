@@ -5,8 +5,7 @@ from collections.abc import Callable
 from kprobe_exporter.identity.containers import container
 from kprobe_exporter.model.values import Decoder, Value
 
-SHORT = 12
-"""Digits, as many as ``docker ps`` shows."""
+SHORT = 12  # digits, as many as ``docker ps`` shows
 
 
 def decoder_with(*, nested: bool) -> Callable[[object], Decoder]:

@@ -5,16 +5,12 @@ import socket
 import time
 from collections.abc import Callable
 
-from kprobe_exporter.labels._text import number, printable
+from kprobe_exporter.labels._text import number, printable, without_options
 from kprobe_exporter.model.values import Decoder, Value
 
-FRESH = 10.0
-"""Seconds for which an answer is kept, since interfaces come, go and are renamed."""
-
+FRESH = 10.0  # seconds for which an answer is kept, since interfaces come, go and are renamed
 MOST_CACHED = 4096
-
-HIGHEST = 2**31 - 1
-"""An index is a positive ``int``."""
+HIGHEST = 2**31 - 1  # an index is a positive C int
 
 
 def name_of(index: int) -> bytes:
@@ -23,17 +19,13 @@ def name_of(index: int) -> bytes:
 
 
 def decoder(
-    options: object,
-    look_up: Callable[[int], bytes] = name_of,
-    clock: Callable[[], float] = time.monotonic,
+    options: object, look_up: Callable[[int], bytes] = name_of, clock: Callable[[], float] = time.monotonic
 ) -> Decoder:
     """Make the decoder, which takes no options. Names are those of the agent's network namespace.
 
     Each namespace numbers its interfaces itself, so an event of another namespace gets the name that the
     index has here, or no name. 0 means no interface, as in a socket that is bound to none.
     """
-    if options is not None:
-        raise ValueError("the decoder ifname takes no options: write 'decode: ifname'")
     cache: dict[int, tuple[float, str | None]] = {}
 
     def decode(value: Value) -> str | None:
@@ -45,17 +37,13 @@ def decoder(
         now = clock()
         until, name = cache.get(index, (now, None))
         if until <= now:
-            name = _looked_up(look_up, index)
+            try:
+                name = printable(look_up(index))
+            except OSError:
+                name = None
             if len(cache) >= MOST_CACHED:
                 cache.clear()
             cache[index] = now + FRESH, name
         return name
 
-    return decode
-
-
-def _looked_up(look_up: Callable[[int], bytes], index: int) -> str | None:
-    try:
-        return printable(look_up(index))
-    except OSError:
-        return None
+    return without_options("ifname", decode)(options)

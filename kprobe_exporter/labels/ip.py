@@ -2,14 +2,13 @@
 
 import sys
 from collections.abc import Sequence
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv6Address, ip_address
 from typing import Literal
 
 from kprobe_exporter.labels._text import NUMBER, array, unsigned
 from kprobe_exporter.model.values import Decoder, Value
 
-LONGEST = 45
-"""Characters of an address as text: INET6_ADDRSTRLEN."""
+LONGEST = 45  # characters of an address as text: INET6_ADDRSTRLEN
 
 Order = Literal["little", "big"]
 
@@ -41,7 +40,7 @@ def _of_text(text: bytes) -> str | None:
     if len(text) > LONGEST or b"%" in text or not text.isascii():
         return None
     try:
-        return _show(ip_address(text.decode()).packed)
+        return _show(text.decode())
     except ValueError:
         return None
 
@@ -57,8 +56,7 @@ def _of_array(elements: Sequence[int] | None, order: Order) -> str | None:
     return None
 
 
-def _show(packed: bytes) -> str:
-    if len(packed) == 4:
-        return str(IPv4Address(packed))
-    address = IPv6Address(packed)
-    return str(address.ipv4_mapped or address)
+def _show(written: str | bytes) -> str:
+    address = ip_address(written)
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return str(mapped or address)

@@ -11,12 +11,12 @@ SYMBOL = re.compile(
 )
 """A symbol as the kernel prints it (kernel/kallsyms.c: sprint_symbol), with module and build id."""
 
-Resolve = Callable[[int], bytes | None]
-"""Returns an address as the kernel prints it; hexadecimal or None where there is no symbol."""
 
+def decoder_with(resolve: Callable[[int], bytes | None]) -> Callable[[object], Decoder]:
+    """Return a factory of decoders that pass addresses to ``resolve``. Text with a symbol needs no call.
 
-def decoder_with(resolve: Resolve) -> Callable[[object], Decoder]:
-    """Return a factory of decoders that pass addresses to ``resolve``. Text with a symbol needs no call."""
+    It returns an address as the kernel prints it; hexadecimal or None where there is no symbol.
+    """
 
     def decoder(options: object) -> Decoder:
         """Make a decoder to names; ``{ksym: {offset: true}}`` adds the offset, so a series per address."""

@@ -7,8 +7,7 @@ from pathlib import Path
 from kprobe_exporter.labels._text import printable, unsigned
 from kprobe_exporter.model.values import Decoder, Value
 
-MINOR_BITS = 20
-"""MINORBITS of include/linux/kdev_t.h."""
+MINOR_BITS = 20  # MINORBITS of include/linux/kdev_t.h
 
 WRITTEN = re.compile(rb"([0-9]{1,4})[,:]([0-9]{1,7})")
 """``8,1``, as the block events print it, or ``8:1``, as sysfs does."""

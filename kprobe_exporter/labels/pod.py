@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from kprobe_exporter.identity.containers import container
 from kprobe_exporter.identity.pods import Pod, Pods
+from kprobe_exporter.labels._text import without_options
 from kprobe_exporter.model.values import Decoder, Value
 
 OF_PODS = ("containerd", "cri-o")
@@ -24,11 +25,6 @@ def decoders(
     of a pod that is not known, or not yet known, cannot be decoded.
     """
 
-    def decoder(options: object) -> Decoder:
-        if options is not None:
-            raise ValueError(f"the decoder {name} takes no options: write 'decode: {name}'")
-        return decode
-
     def decode(value: Value) -> str | None:
         if not isinstance(value, bytes):
             return None
@@ -40,7 +36,7 @@ def decoders(
             return part(pod)
         return None if found.pod is not None or found.runtime in OF_PODS else ""
 
-    return decoder
+    return without_options(name, decode)
 
 
 decoder = decoder_with(Pods())

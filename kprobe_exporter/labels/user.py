@@ -6,18 +6,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from stat import S_ISREG
 
-from kprobe_exporter.labels._text import printable, unsigned
+from kprobe_exporter.labels._text import printable, unsigned, without_options
 from kprobe_exporter.model.values import Decoder, Value
 
-UNSET = 2**32 - 1
-"""INVALID_UID of include/linux/uidgid.h, the id of no user, such as a daemon's login uid."""
-
-LOOK_PAUSE = 10.0
-"""Seconds between two checks for changes of the file."""
-
+UNSET = 2**32 - 1  # INVALID_UID of include/linux/uidgid.h, the id of no user, such as a daemon's login uid
+LOOK_PAUSE = 10.0  # seconds between two checks for changes of the file
 MOST_BYTES = 4 << 20
-LONGEST_NAME = 256
-"""Bytes, as sysconf(_SC_LOGIN_NAME_MAX) has it."""
+LONGEST_NAME = 256  # bytes, as sysconf(_SC_LOGIN_NAME_MAX) has it
 
 LINE = re.compile(rb"^([^:\n#+-][^:\n]{0,%d}):[^:\n]*:([0-9]{1,10}):" % (LONGEST_NAME - 1), re.MULTILINE)
 """Name, password and user id. Lines with + or - are for the name service, those with # are comments."""
@@ -30,8 +25,7 @@ class Users:
     """
 
     def __init__(self, passwd: Path, clock: Callable[[], float]) -> None:
-        self._passwd = passwd
-        self._clock = clock
+        self._passwd, self._clock = passwd, clock
         self._looked = float("-inf")
         self._version: tuple[int, ...] = ()
         self._names: Mapping[int, str] = {}
@@ -64,16 +58,12 @@ def _parse(passwd: Path) -> Mapping[int, str]:
 
 
 def decoder(
-    options: object,
-    passwd: Path = Path("/etc/passwd"),
-    clock: Callable[[], float] = time.monotonic,
+    options: object, passwd: Path = Path("/etc/passwd"), clock: Callable[[], float] = time.monotonic
 ) -> Decoder:
     """Make the decoder, which takes no options. In a container, mount the host's file over the agent's.
 
     An id without a name there is shown as a number; 4294967295, the id of no user, is ``unset``.
     """
-    if options is not None:
-        raise ValueError("the decoder user takes no options: write 'decode: user'")
     users = Users(passwd, clock)
 
     def decode(value: Value) -> str | None:
@@ -82,4 +72,4 @@ def decoder(
             return None
         return "unset" if uid == UNSET else users.name(uid) or str(uid)
 
-    return decode
+    return without_options("user", decode)(options)

@@ -1,81 +1,138 @@
-"""A probe of a kernel function: a kprobe or kretprobe in kprobe_events, an fprobe in dynamic_events."""
+"""A probe of a function, of the kernel or of a program; how an event of any kind becomes a ProbeSpec."""
 
 from dataclasses import replace
 
 from kprobe_exporter.config.values import Attach, Probe
+from kprobe_exporter.errors import GrammarError
+from kprobe_exporter.grammar.expression import FetchSite
 from kprobe_exporter.grammar.fetch import FetchArg, parse_fetch
+from kprobe_exporter.grammar.place import Symbol
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.model.values import STACK_POINTER, Arg, ArgKind, Layout, ProbeSpec, Unsupported
-from kprobe_exporter.plan.kernel import NO_HIST, aggregated, argument_keys, with_upper_halves
+from kprobe_exporter.plan.kernel import NO_HIST, Kernel, aggregated, argument_keys, with_upper_halves
 from kprobe_exporter.plan.metric import COUNTED, events_for, filter_fields
+from kprobe_exporter.plan.typed import ARGUMENT, in_registers
 
 UNCOUNTED = "this kernel counts an fprobe in no other way"
 """No profile file lists fprobes. Only a hist trigger counts their hits without writing events."""
 
 
 def function_spec(
+    probe: Probe, attach: Attach, wanted: set[str], kernel: Kernel, layout_id: int, max_series: int
+) -> ProbeSpec | Unsupported:
+    """Return the probe definition and the layout of its events.
+
+    ``wanted`` are the fields that metrics and the export use. ``max_series`` is how many label sets a
+    metric may have.
+    """
+    target = attach.target
+    fprobe = target.kind in (Kind.FENTRY, Kind.FEXIT)
+    if fprobe and kernel.no_fprobes is not None:
+        instead = replace(target, kind=Kind.KRETPROBE if target.kind.is_return else Kind.KPROBE)
+        reason = f"{kernel.no_fprobes}: use {instead}, or list it as an alternative"
+        return Unsupported(str(target), reason)
+    if probe.aggregate == "kernel" and not kernel.counts_tracepoints:
+        return Unsupported(str(target), NO_HIST)
+    args = [parse_fetch(text, name=name) for name, text in attach.fetch.items()]
+    place = _fprobe(target, probe.maxactive) if fprobe else _kprobe(target, probe.maxactive)
+    uncounted = UNCOUNTED if fprobe and not kernel.counts_tracepoints else None
+    return _defined(probe, attach, wanted, layout_id, max_series, args, place, uncounted)
+
+
+def user_spec(
+    probe: Probe, attach: Attach, wanted: set[str], kernel: Kernel, layout_id: int, max_series: int
+) -> ProbeSpec | Unsupported:
+    """Return the same for a uprobe or uretprobe: one line in uprobe_events.
+
+    Observed on Linux 6.1, 6.12 and 6.18, for both kinds:
+
+    - The trigger that soft-enables an event (tracefs/probes.py) makes uprobe_profile count without events,
+      and no filter narrows that count. So a probe that only counts is planned like a kprobe.
+    - A uretprobe's hits are entries of its function. Before 6.13 the counter is a plain ``nhit++``, which
+      may miss a hit when several CPUs hit it at once.
+    - There are no misses and no MAXACTIVE. ``caller`` is unknown: a return has an address in a program.
+    - ``$stack`` is the stack pointer, which on x86-64 is 8 higher at the return than at the entry.
+    - The kernel accepts wrong offsets: one within an instruction breaks the program, one outside the code is
+      never hit. So every offset is checked against the file's code; one inside a function is trusted.
+    """
+    target = attach.target
+    if probe.aggregate == "kernel" and not kernel.counts_tracepoints:
+        return Unsupported(str(target), NO_HIST)
+    if probe.stack:
+        reason = "stack: true is the kernel's stack, and there is none behind a program's code"
+        return Unsupported(str(target), reason)
+    try:
+        code = kernel.locate(target)
+        args = [_in_program(name, text, target, code.machine) for name, text in attach.fetch.items()]
+    except GrammarError as error:
+        return Unsupported(str(target), error.message)
+    place = "uprobe_events", "r" if target.kind.is_return else "p", f"{target.path}:{code.offset:#x}"
+    spec = _defined(probe, attach, wanted, layout_id, max_series, args, place)
+    return spec if isinstance(spec, Unsupported) else replace(spec, inode=code.inode)
+
+
+def _defined(
     probe: Probe,
     attach: Attach,
     wanted: set[str],
     layout_id: int,
     max_series: int,
-    *,
-    hist: bool,
-    no_fprobes: str | None = None,
+    fetched: list[FetchArg],
+    place: tuple[str, str, str],
+    reason: str | None = None,
 ) -> ProbeSpec | Unsupported:
-    """Return the probe definition and the layout of its events.
+    """Return the probe at a ``place`` in the kernel or in a file: its definition's file, verb and place.
 
-    ``wanted`` are the fields that metrics and the export use. ``max_series`` is how many label sets a
-    metric may have. ``hist`` says whether the kernel has hist triggers. ``no_fprobes`` says in a clause
-    why this kernel cannot have fprobes; it is None where it can.
+    ``reason`` says why events are needed even if nothing but hits is asked for.
     """
+    target, returns = attach.target, attach.target.kind.is_return
+    args = _event_args(fetched, probe, attach, wanted)
+    written = with_upper_halves(args, probe, attach.returns if returns else None)
+    layout = Layout(
+        layout_id,
+        probe.name,
+        probe.name,
+        "return" if returns else "entry",
+        target.symbol or f"{target.offset:#x}",
+        tuple(map(_layout_arg, args)),
+        attach.returns,
+        stack=probe.stack,
+        user=target.kind.in_file,
+        caller="caller" in wanted and not target.kind.in_file,
+    )
+    file, verb, where = place
+    spec = described(attach, layout, file, verb, " ".join([where, *(arg.render() for arg in written)]))
+    if probe.aggregate == "kernel":
+        return aggregated(spec, probe, attach.filter, argument_keys(written), {}, max_series)
+    reason = events_for(probe, attach, wanted) or reason
+    return replace(spec, plan="events" if reason else "count", because=reason or COUNTED)
+
+
+def described(
+    attach: Attach, layout: Layout, file: str | None = None, verb: str = "", body: str = ""
+) -> ProbeSpec:
+    """Return the description of an event: without a ``file``, a tracepoint's own, still without a filter."""
     target = attach.target
-    fprobe = target.kind in (Kind.FENTRY, Kind.FEXIT)
-    if fprobe and no_fprobes is not None:
-        return Unsupported(str(target), f"{no_fprobes}: {_instead(target)}")
-    if probe.aggregate == "kernel" and not hist:
-        return Unsupported(str(target), NO_HIST)
-    is_return = target.kind.is_return
-    args = [parse_fetch(text, name=name) for name, text in attach.fetch.items()]
-    args = event_args(args, probe, attach, wanted, is_return=is_return)
-    written = with_upper_halves(args, probe, attach.returns if is_return else None)
-    because = events_for(probe, attach, wanted) or (UNCOUNTED if fprobe and not hist else None)
-    file, verb, place = _fprobe(target, probe.maxactive) if fprobe else _kprobe(target, probe.maxactive)
-    made = ProbeSpec(
-        probe=probe.name,
+    return ProbeSpec(
+        probe=layout.probe,
         kind=target.kind.value,
         target=str(target),
-        symbol=target.symbol,
+        symbol=layout.symbol,
         file=file,
         verb=verb,
-        body=" ".join([place, *(arg.render() for arg in written)]),
-        filter=attach.filter,
-        layout=Layout(
-            layout_id,
-            probe.name,
-            probe.name,
-            "return" if is_return else "entry",
-            target.symbol,
-            layout_args(args),
-            attach.returns,
-            stack=probe.stack,
-            caller="caller" in wanted,
-        ),
-        stack=probe.stack,
-        plan="events" if because else "count",
-        because=because or COUNTED,
+        body=body,
+        filter=attach.filter if file else None,
+        layout=layout,
+        system="" if file else target.system,
+        event="" if file else target.event,
+        stack=layout.stack,
     )
-    if probe.aggregate != "kernel":
-        return made
-    return aggregated(made, probe, attach.filter, argument_keys(written), {}, max_series)
 
 
 def _kprobe(target: Target, maxactive: int) -> tuple[str, str, str]:
     """Return the file, the verb and the probed place of a definition."""
-    module = f"{target.module}:" if target.module else ""
-    offset = f"+{target.offset}" if target.offset else ""
     verb = f"r{maxactive}" if target.kind.is_return else "p"
-    return "kprobe_events", verb, f"{module}{target.symbol}{offset}"
+    return "kprobe_events", verb, str(Symbol(target.symbol, target.module, target.offset))
 
 
 def _fprobe(target: Target, maxactive: int) -> tuple[str, str, str]:
@@ -89,57 +146,48 @@ def _fprobe(target: Target, maxactive: int) -> tuple[str, str, str]:
     return "dynamic_events", "f", target.symbol
 
 
-def _instead(target: Target) -> str:
-    kind = Kind.KRETPROBE if target.kind.is_return else Kind.KPROBE
-    return f"use {replace(target, kind=kind)}, or list it as an alternative"
-
-
-def event_args(
-    fetched: list[FetchArg], probe: Probe, attach: Attach, wanted: set[str], *, is_return: bool
-) -> list[FetchArg]:
+def _event_args(fetched: list[FetchArg], probe: Probe, attach: Attach, wanted: set[str]) -> list[FetchArg]:
     """Return all arguments of an event, in order: the fetched ones, the return value, the thread's name."""
     args = [*fetched]
-    if is_return and attach.returns is not None and attach.returns.fetch is not None:
+    if attach.target.kind.is_return and attach.returns is not None and attach.returns.fetch is not None:
         args.append(parse_fetch(f"$retval:{attach.returns.fetch}", name="return"))
     if "comm" in wanted | filter_fields(attach.filter):
         args.append(parse_fetch("$comm:string", name="comm"))
     if probe.aggregate == "kernel":
         # Without a type, some kernels take one from BTF. How a key is read must be known beforehand.
-        args = [replace(arg, type="x64") if _is_untyped(arg) else arg for arg in args]
-    return sorted(args, key=_is_string)
+        args = [
+            replace(arg, type="x64") if arg.type is None and arg.value_kind == "int" else arg for arg in args
+        ]
+    # Strings go last, since their text may imitate the argument that follows.
+    return sorted(args, key=lambda arg: arg.element_kind == "str")
 
 
-def layout_args(args: list[FetchArg]) -> tuple[Arg, ...]:
-    """Return the arguments in the form of a layout."""
-    return tuple(
-        Arg(arg.name, _arg_kind(arg), type=_fetch_type(arg), pointer=_is_pointer(arg)) for arg in args
-    )
+def _layout_arg(arg: FetchArg) -> Arg:
+    """Return the argument in the form of a layout.
 
-
-def _is_pointer(arg: FetchArg) -> bool:
-    """Whether it is an address: BTF's pointers are fetched as x64, and so are arguments without a type."""
-    number = arg.value_kind in ("int", "bare")
-    return number and arg.name != STACK_POINTER and arg.type in (None, "x64", "symbol")
-
-
-def _is_string(arg: FetchArg) -> bool:
-    """Whether it is a string. Strings go last, since their text may imitate the argument that follows."""
-    return arg.element_kind == "str"
-
-
-def _is_untyped(arg: FetchArg) -> bool:
-    return arg.type is None and arg.value_kind == "int"
-
-
-def _fetch_type(arg: FetchArg) -> str:
-    """What the event's ``format`` omits: how an array prints, and which numbers are a char or a symbol."""
+    It is an address if it is fetched as x64, as BTF's pointers are, and arguments without a type. An event's
+    ``format`` omits how an array prints, and which numbers are a char or a symbol.
+    """
+    kind: ArgKind = arg.element_kind
+    omitted = arg.type if arg.type in ("char", "symbol") else ""
     if arg.count:
-        return f"{arg.type or 'x64'}[{arg.count}]"
-    return arg.type if arg.type in ("char", "symbol") else ""
+        kind = "texts" if kind == "str" else "bare"
+        omitted = f"{arg.type or 'x64'}[{arg.count}]"
+    address = kind in ("int", "bare") and arg.name != STACK_POINTER and arg.type in (None, "x64", "symbol")
+    return Arg(arg.name, kind, type=omitted, pointer=address and not arg.count)
 
 
-def _arg_kind(arg: FetchArg) -> ArgKind:
-    kind = arg.value_kind
-    if kind == "array" and arg.element_kind == "str":
-        return "texts"
-    return kind if kind in ("int", "char", "str") else "bare"
+def _in_program(name: str, text: str, target: Target, machine: str) -> FetchArg:
+    """Parse an argument, with a register in place of ``$argN``. Raises GrammarError.
+
+    The kernel's own ``$argN`` works only in functions of the kernel.
+    """
+    found = parse_fetch(text, name=name)
+    if not found.is_text and ARGUMENT.search(found.expression):
+        arguments = f"the arguments in '{found.expression}' are"
+        if target.kind.is_return:
+            raise GrammarError(f"{arguments} gone when the function returns: fetch them on entry")
+        if target.symbol and target.offset:
+            raise GrammarError(f"{arguments} there only at a function's first instruction")
+        found = replace(found, expression=in_registers(found.expression, machine))
+    return parse_fetch(found.body, FetchSite("user", returns=target.kind.is_return), name=name)

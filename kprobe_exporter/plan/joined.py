@@ -1,22 +1,14 @@
 """A call or a pair: how each of its events could be attached, and how they are joined to one record."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.model.aggregation import Where
-from kprobe_exporter.model.values import (
-    STACK_POINTER,
-    Arg,
-    Join,
-    Layout,
-    Plan,
-    ProbeSpec,
-    Unsupported,
-)
+from kprobe_exporter.model.values import STACK_POINTER, Arg, Join, Layout, Plan, ProbeSpec, Unsupported
 from kprobe_exporter.plan.metric import filter_fields, in_nanoseconds, where
 
 MEASURED = "the time between its two events is measured"
@@ -25,7 +17,8 @@ Ways = tuple[ProbeSpec | Unsupported, ...]
 """The alternatives for one event, in the order in which they are tried."""
 
 
-class JoinedSpec(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class JoinedSpec:
     """One way to attach a call or a pair, pure.
 
     ``ways`` holds the alternatives of each begin event and, last, those of the end event. The agent
@@ -50,16 +43,9 @@ class JoinedSpec(NamedTuple):
         *begins, end = layouts
         shared = [arg for arg in begins[0].args if all(begin.place(arg.name) is not None for begin in begins)]
         names = {arg.name for arg in shared}
-        args = [*shared, *(arg for arg in end.args if arg.name not in names), Arg("duration", "int")]
-        layout = Layout(
-            self.layout_id,
-            self.probe,
-            self.probe,
-            "joined",
-            self.symbol,
-            tuple(arg for arg in args if arg.name != STACK_POINTER),
-            end.returns,
-        )
+        both = [*shared, *(arg for arg in end.args if arg.name not in names), Arg("duration", "int")]
+        args = tuple(arg for arg in both if arg.name != STACK_POINTER)
+        layout = Layout(self.layout_id, self.probe, self.probe, "joined", self.symbol, args, end.returns)
         return Join(layout, tuple(begins), end, self.by, self.key)
 
 
@@ -75,8 +61,9 @@ def joined_spec(
     kind = attach.target.kind
     by_stack = kind in (Kind.CALL, Kind.UCALL)
     first = wanted | filter_fields(attach.filter)
-    ways = [_ways(single(_whole(probe), _half(begin, by_stack), first), "begin") for begin in attach.begins]
-    last = replace(_whole(probe), stack=False)
+    whole = replace(probe, aggregate="events")  # the duration needs both events, so each is recorded
+    ways = [_ways(single(whole, _half(begin, by_stack), first), "begin") for begin in attach.begins]
+    last = replace(whole, stack=False)
     suffix = "return" if kind.is_call else "end"
     ended = single(last, _half(attach.end, by_stack), wanted - {"comm"})  # wanted has the key's fields
     ways.append(_ways(ended, "end", f"{probe.name}_{suffix}"))
@@ -97,16 +84,9 @@ def joined_spec(
     )
 
 
-def _whole(probe: Probe) -> Probe:
-    """Return the probe with every event recorded: the duration needs both events."""
-    return replace(probe, aggregate="events")
-
-
 def _half(attach: Attach, by_stack: bool) -> Attach:
     """For a function, also fetch the stack pointer, by which an entry and its return are paired."""
-    if not by_stack:
-        return attach
-    return replace(attach, fetch={**attach.fetch, STACK_POINTER: "$stack:u64"})
+    return replace(attach, fetch={**attach.fetch, STACK_POINTER: "$stack:u64"}) if by_stack else attach
 
 
 def _ways(found: list[ProbeSpec | Unsupported], role: Literal["begin", "end"], event: str = "") -> Ways:
@@ -116,9 +96,8 @@ def _ways(found: list[ProbeSpec | Unsupported], role: Literal["begin", "end"], e
         if isinstance(way, Unsupported):
             ways.append(way)
         elif way.residual_filter is not None:
-            ways.append(
-                Unsupported(way.target, "this kernel cannot filter it for a pair: leave its filter out")
-            )
+            reason = "this kernel cannot filter it for a pair: leave its filter out"
+            ways.append(Unsupported(way.target, reason))
         else:
             layout = replace(way.layout, event=event) if event and way.file else way.layout
             ways.append(replace(way, role=role, layout=layout, because=MEASURED))

@@ -1,16 +1,18 @@
-"""Aggregation in the kernel: the hist triggers that a probe's metrics need. No event is written."""
+"""What a plan knows of the kernel; aggregation in it by hist triggers, for which no event is written."""
 
-from collections.abc import Mapping
-from dataclasses import replace
-from itertools import count
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from kprobe_exporter.config.values import Metric, Probe
+from kprobe_exporter.elf import Code, locate
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.fetch import LONGEST, LONGEST_NAME, FetchArg
 from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.target import Target
 from kprobe_exporter.model.aggregation import RETURN_ERRORS, RETURN_VALUES
 from kprobe_exporter.model.hist import HistFeed, HistKey, HistTable, HistUse
 from kprobe_exporter.model.values import MAX_ERRNO, ProbeSpec, ReturnType, Unsupported
+from kprobe_exporter.plan.typed import Prototypes
 
 NO_HIST = "this kernel was built without CONFIG_HIST_TRIGGERS (its events have no hist)"
 
@@ -18,24 +20,43 @@ CPU = HistKey("cpu", "common_cpu", 32)
 COMMON = {"cpu": CPU, "tid": HistKey("tid", "common_pid", 32, signed=True)}
 """Keys that hist triggers have for every event (kernel/trace/trace_events_hist.c, parse_field)."""
 
-RENAMED = {"tid": "common_pid", "cpu": "CPU"}
-"""The names of the same fields in a filter."""
+RENAMED = {"tid": "common_pid", "cpu": "CPU"}  # the names of the same fields in a filter
+WIDE_ERRORS = (2**32 - MAX_ERRNO, 2**32 - 1)  # those of a C ``int`` that was read as 64 bits
 
-WIDE_ERRORS = (2**32 - MAX_ERRNO, 2**32 - 1)
-"""The error values of a C ``int`` that was read as 64 bits."""
-
-MIN_ROWS, MAX_ROWS = 1 << 7, 1 << 17
-"""TRACING_MAP_BITS_MIN and _MAX of kernel/trace/tracing_map.h."""
-
+MIN_ROWS, MAX_ROWS = 1 << 7, 1 << 17  # TRACING_MAP_BITS_MIN and _MAX of kernel/trace/tracing_map.h
 ROWS = {"cpu": 1 << 10, "log2": MIN_ROWS, "value": 1 << 9}
 """Rows of a table without labels, by kind. Its keys: one per CPU, 65 powers of two, error values."""
 
-
-HIGH = "b32@32/64"
-"""The upper half of 64 bits, as a type of the kernel's (Documentation/trace/kprobetrace.rst)."""
+HIGH = "b32@32/64"  # the upper half of 64 bits, as a type of Documentation/trace/kprobetrace.rst
 
 SIZES = frozenset({"size_t", "ssize_t"})
 """Return types whose values are at most MAX_RW_COUNT, below 2^31, so that their sums never overflow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """What a plan has to know about the kernel.
+
+    ``event_format`` returns the text of ``events/SYSTEM/EVENT/format``, None if there is no such event.
+    ``counts_tracepoints``: hist triggers count a tracepoint's firings, which no filter narrows.
+    ``binary``: events are read as pages, in which every field can be read, not as text. ``prototypes``
+    are those of BTF, by module and name. ``place`` returns the target that a written one means here, and
+    a clause on how they differ; it raises ProbeRefused. ``locate`` finds a target in a file, and
+    raises GrammarError. ``no_fprobes`` says in a clause why there are no fprobes. ``machine``, as elf.h
+    names it, tells the argument registers; it is None where the kernel has ``$argN`` itself (since 4.20).
+    ``near`` takes the system and the event of a tracepoint that does not exist, and returns
+    ``, did you mean …?`` or nothing.
+    """
+
+    event_format: Callable[[str, str], str | None]
+    counts_tracepoints: bool
+    binary: bool = False
+    prototypes: Prototypes = field(default_factory=dict)
+    place: Callable[[Target], tuple[Target, str]] = lambda target: (target, "")
+    locate: Callable[[Target], Code] = locate
+    no_fprobes: str | None = None
+    machine: str | None = None
+    near: Callable[[str, str], str] = lambda system, event: ""
 
 
 def with_upper_halves(args: list[FetchArg], probe: Probe, returns: ReturnType | None) -> list[FetchArg]:
@@ -66,17 +87,11 @@ def _high(name: str) -> str:
 def argument_keys(args: list[FetchArg]) -> dict[str, HistKey]:
     """Return the arguments of a probe event that can be keys, and the thread's name if it is recorded."""
     halves = {arg.name for arg in args if arg.type == HIGH}
-    keys = {
-        arg.name: HistKey(
-            arg.name,
-            arg.name,
-            arg.size * 8,
-            arg.signed,
-            high=_high(arg.name) if _high(arg.name) in halves else "",
-        )
-        for arg in args
-        if arg.value_kind == "int" and arg.name not in halves
-    }
+    keys: dict[str, HistKey] = {}
+    for arg in args:
+        if arg.value_kind == "int" and arg.name not in halves:
+            high = _high(arg.name) if _high(arg.name) in halves else ""
+            keys[arg.name] = HistKey(arg.name, arg.name, arg.size * 8, arg.signed, high=high)
     if any(arg.name == "comm" for arg in args):
         keys["comm"] = HistKey("comm", "comm", 0)
     return keys
@@ -90,60 +105,36 @@ def aggregated(
     names: Mapping[str, str],
     max_series: int,
 ) -> ProbeSpec | Unsupported:
-    """Return the same probe with hist tables in place of events; their conditions contain its filter."""
-    try:
-        tables = hist_tables(probe, spec.layout.returns, only, known, names, max_series)
-    except GrammarError as error:
-        return Unsupported(spec.target, error.message)
-    return replace(
-        spec,
-        filter=None,
-        plan="kernel",
-        because="aggregate: kernel",
-        tables=tables,
-        tables_count_hits=only is None,
-    )
-
-
-def hist_tables(
-    probe: Probe,
-    returns: ReturnType | None,
-    only: str | None,
-    known: Mapping[str, HistKey],
-    names: Mapping[str, str],
-    max_series: int,
-) -> tuple[HistTable, ...]:
-    """Return the triggers for a probe's metrics and its return value.
+    """Return the same probe with hist tables in place of events: for its metrics and its return value.
 
     ``known`` holds the fields of our records that can be keys: plain numbers of the event, and ``comm``.
     ``names`` gives the event's own names for fields. ``only`` is the probe's filter in the event's own
     names; every condition repeats it, because an event's filter does not apply to its hist triggers.
-    Raises GrammarError for a field that cannot be a key.
     """
-    made = _Tables(only, {**known, **COMMON}, {**names, **RENAMED}, returns, max_series)
-    for number, metric in enumerate(probe.metrics):
-        made.metric(number, metric)
-    if returns is not None and "return" in known:
-        made.returned(returns, values=bool(probe.return_buckets))
-    return made.all()
+    returns = spec.layout.returns
+    tables = _Tables(only, {**known, **COMMON}, {**names, **RENAMED}, returns, max_series)
+    try:
+        for number, metric in enumerate(probe.metrics):
+            tables.metric(number, metric)
+        if returns is not None and "return" in known:
+            tables.returned(returns, values=bool(probe.return_buckets))
+    except GrammarError as error:
+        return Unsupported(spec.target, error.message)
+    made = replace(spec, filter=None, plan="kernel", because="aggregate: kernel", tables=tables.all())
+    return replace(made, tables_count_hits=only is None)
 
 
+@dataclass
 class _Tables:
     """Collects the tables of one probe. Equal triggers become one table."""
 
-    def __init__(
-        self,
-        only: str | None,
-        known: Mapping[str, HistKey],
-        names: Mapping[str, str],
-        returns: ReturnType | None,
-        max_series: int,
-    ) -> None:
-        self.only, self.known, self.names = only, known, names
-        self.returns = returns
-        self.max_series = max_series
-        self.found: dict[tuple[tuple[HistKey, ...], str | None, str | None], HistTable] = {}
-        self.whole: list[str] = []  # the triggers that together count each event once
+    only: str | None
+    known: Mapping[str, HistKey]
+    names: Mapping[str, str]
+    returns: ReturnType | None
+    max_series: int
+    found: dict[tuple[tuple[HistKey, ...], str | None, str | None], HistTable] = field(default_factory=dict)
+    whole: list[str] = field(default_factory=list)  # the triggers that together count each event once
 
     def metric(self, number: int, metric: Metric) -> None:
         """Add the tables of one metric."""
@@ -155,12 +146,14 @@ class _Tables:
         value = self._key(metric.value)
         wide = metric.value == "return" and self.returns is not None and self.returns.wide
         if metric.kind == "counter":
-            self._add(number, "add", labels, where, _at_least_0(value, wide), summed=value)
+            positive = _no_error(f"{value.name} >= 0", value, wide) if value.signed else None
+            self._add(number, "add", labels, where, positive, summed=value)
             if value.signed:
-                self._add(number, "negative", [], where, _below_0(value, wide))
+                self._add(number, "negative", [], where, _or_error(f"{value.name} < 0", value, wide))
             return
         # ``.log2`` loses the sign and puts 0 and 1 into one row, so values of 0 and below get a row each.
-        above = self._add(number, "spread", labels, where, _above_0(value, wide), summed=value, log2=True)
+        positive = _no_error(f"{value.name} > 0", value, wide)
+        above = self._add(number, "spread", labels, where, positive, summed=value, log2=True)
         rest = self._add(number, "spread", labels, where, _at_most_0(value, wide), kept=value)
         if where is None and not self.whole:
             self.whole = [above, rest]
@@ -173,7 +166,8 @@ class _Tables:
             return
         few = _few(key, returns.wide)
         if values:
-            self._add(RETURN_VALUES, "spread", [], _above_0(key, returns.wide), summed=key, log2=True)
+            positive = _no_error(f"{key.name} > 0", key, returns.wide)
+            self._add(RETURN_VALUES, "spread", [], positive, summed=key, log2=True)
             self._add(RETURN_VALUES, "spread", [], few, kept=key)
         if key.signed:
             self._add(RETURN_ERRORS, "errors", [], few, kept=key)
@@ -200,20 +194,16 @@ class _Tables:
         own = [condition for condition in conditions if condition]
         parts = [self.only, *own] if self.only else own
         condition = " && ".join(f"({part})" if len(parts) > 1 else part for part in parts) or None
-        summed_name = summed.name if summed else None
-        kind = "log2" if log2 else "value" if kept else "cpu"
-        rows = _rows(labels, kind, self.max_series)
-        places = tuple(map(keys.index, labels))
-        feeds = (HistFeed(metric, use, places, keys.index(value) if value else 0),) if use else ()
-        same = (keys, summed_name, condition)
-        before = self.found.get(same)
-        if before is not None:
-            self.found[same] = before._replace(feeds=before.feeds + feeds)
-            return before.trigger
-        high = summed.high if summed else ""
-        made = self.found[same] = HistTable(keys, summed_name, condition, rows, feeds, high=high)
-        if not own:
-            self.whole = [made.trigger]
+        same = (keys, summed.name if summed else None, condition)
+        if same not in self.found:
+            rows = _rows(labels, "log2" if log2 else "value" if kept else "cpu", self.max_series)
+            self.found[same] = HistTable(*same, rows, (), high=summed.high if summed else "")
+            if not own:
+                self.whole = [self.found[same].trigger]
+        made = self.found[same]
+        if use:
+            feed = HistFeed(metric, use, tuple(map(keys.index, labels)), keys.index(value) if value else 0)
+            self.found[same] = made._replace(feeds=(*made.feeds, feed))
         return made.trigger
 
     def _key(self, field: str) -> HistKey:
@@ -233,27 +223,11 @@ def _rows(labels: list[HistKey], kind: str, max_series: int) -> int:
     if not labels:
         return ROWS[kind]
     wanted = max_series * (4 if kind == "cpu" else 16)
-    return min(MAX_ROWS, next(1 << bits for bits in count(7) if 1 << bits >= min(wanted, MAX_ROWS)))
-
-
-def _above_0(key: HistKey, wide: bool) -> str:
-    return f"{key.name} > 0" + (f" && {_no_wide_error(key)}" if wide else "")
+    return max(MIN_ROWS, 1 << (min(wanted, MAX_ROWS) - 1).bit_length())
 
 
 def _at_most_0(key: HistKey, wide: bool) -> str:
-    if not key.signed:
-        return f"{key.name} == 0"
-    return f"{key.name} <= 0" + (f" || ({_wide_error(key)})" if wide else "")
-
-
-def _at_least_0(key: HistKey, wide: bool) -> str | None:
-    if not key.signed:
-        return None
-    return f"{key.name} >= 0" + (f" && {_no_wide_error(key)}" if wide else "")
-
-
-def _below_0(key: HistKey, wide: bool) -> str:
-    return f"{key.name} < 0" + (f" || ({_wide_error(key)})" if wide else "")
+    return _or_error(f"{key.name} <= 0", key, wide) if key.signed else f"{key.name} == 0"
 
 
 def _few(key: HistKey, wide: bool) -> str:
@@ -261,14 +235,16 @@ def _few(key: HistKey, wide: bool) -> str:
     if not key.signed or key.bits < 16:
         return _at_most_0(key, wide)
     few = f"{key.name} <= 0 && {key.name} >= -{MAX_ERRNO}"
-    return f"({few}) || ({_wide_error(key)})" if wide else few
+    return _or_error(f"({few})" if wide else few, key, wide)
 
 
-def _wide_error(key: HistKey) -> str:
+def _or_error(condition: str, key: HistKey, wide: bool) -> str:
+    """Let a wide return value pass the condition, too, if it is an error."""
     lowest, highest = WIDE_ERRORS
-    return f"{key.name} >= {lowest} && {key.name} <= {highest}"
+    return condition + (f" || ({key.name} >= {lowest} && {key.name} <= {highest})" if wide else "")
 
 
-def _no_wide_error(key: HistKey) -> str:
+def _no_error(condition: str, key: HistKey, wide: bool) -> str:
+    """Let a wide return value pass the condition only if it is no error."""
     lowest, highest = WIDE_ERRORS
-    return f"({key.name} < {lowest} || {key.name} > {highest})"
+    return condition + (f" && ({key.name} < {lowest} || {key.name} > {highest})" if wide else "")

@@ -7,12 +7,11 @@ from decimal import Decimal
 from kprobe_exporter.config.values import Attach, Label, Metric, Probe
 from kprobe_exporter.grammar.condition import And, Comparison, Filter, Not, Or
 from kprobe_exporter.grammar.evaluate import compile_filter
-from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.filter import DURATION, parse_filter
 from kprobe_exporter.model.aggregation import Condition, Where
 from kprobe_exporter.model.values import Decoder, LabelSpec, MetricSpec, decimal
 
-SECOND = 10**9
-"""Nanoseconds, the unit of the durations in records."""
+SECOND = 10**9  # nanoseconds, the unit of the durations in records
 
 Decoders = Mapping[str, Callable[[object], Decoder]]
 
@@ -24,7 +23,7 @@ def metric_spec(metric: Metric, namespace: str, decoders: Decoders) -> MetricSpe
         made = tuple((step.name, decoders[step.name](step.options)) for step in label.decode)
         return LabelSpec(label.name, label.field, made)
 
-    unit = SECOND if metric.value == "duration" else 1
+    unit, only = SECOND if metric.value == DURATION else 1, metric.where
     return MetricSpec(
         f"{namespace}_{metric.name}",
         metric.kind,
@@ -33,9 +32,7 @@ def metric_spec(metric: Metric, namespace: str, decoders: Decoders) -> MetricSpe
         tuple(map(label_spec, metric.labels)),
         metric.buckets or (),
         float(decimal(metric.scale) / unit),  # the quotient of the decimals, to its last digit
-        where(in_nanoseconds(parse_filter(metric.where, fractions=True)))
-        if metric.where is not None
-        else None,
+        where(in_nanoseconds(parse_filter(only, fractions=True))) if only is not None else None,
     )
 
 
@@ -46,27 +43,23 @@ def where(parsed: Filter) -> Where:
 
 def in_nanoseconds(parsed: Filter) -> Filter:
     """Return the filter with its durations converted from seconds to nanoseconds, the unit of records."""
-    match parsed:
-        case Comparison(name="duration", value=int() | float() as seconds):
-            # Decimal keeps what is written: 1.1e-6 s is 1100 ns, which a product of floats may miss by a bit.
-            return replace(parsed, value=float(Decimal(str(seconds)).scaleb(9)))
-        case Not():
-            return Not(in_nanoseconds(parsed.operand))
-        case And() | Or():
-            return replace(parsed, operands=tuple(map(in_nanoseconds, parsed.operands)))
-    return parsed
+
+    def converted(part: Comparison) -> Comparison:
+        if part.name != DURATION or isinstance(part.value, str):
+            return part
+        # Decimal keeps what is written: 1.1e-6 s is 1100 ns, which a product of floats may miss by a bit.
+        return replace(part, value=float(Decimal(str(part.value)).scaleb(9)))
+
+    return parsed.change(converted)
 
 
 def condition(parsed: Filter) -> Condition | None:
     """Return the filter as plain values, None if it contains string patterns."""
     if isinstance(parsed, Comparison):
-        if isinstance(parsed.value, str):
-            return (
-                None
-                if parsed.operator == "~"
-                else ("text", parsed.name, parsed.operator, parsed.value.encode())
-            )
-        return "number", parsed.name, parsed.operator, parsed.value
+        if not isinstance(parsed.value, str):
+            return "number", parsed.name, parsed.operator, parsed.value
+        text: Condition = ("text", parsed.name, parsed.operator, parsed.value.encode())
+        return None if parsed.operator == "~" else text
     if isinstance(parsed, Not):
         operand = condition(parsed.operand)
         return None if operand is None else ("not", operand)

@@ -1,50 +1,25 @@
-"""The plan of one probe: its alternatives in order, and its metrics."""
+"""The plan of one probe: its alternatives in order, and its metrics; also narrowed to a sample of threads."""
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.config.values import Attach, Probe
-from kprobe_exporter.elf import Code, locate
 from kprobe_exporter.errors import GrammarError, ProbeRefused
-from kprobe_exporter.grammar.target import Kind, Target
+from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.model.values import ProbeMetrics, ProbeSpec, ReturnType, Unsupported
-from kprobe_exporter.plan.function import function_spec
+from kprobe_exporter.plan.function import function_spec, user_spec
 from kprobe_exporter.plan.joined import JoinedSpec, joined_spec
+from kprobe_exporter.plan.kernel import Kernel
 from kprobe_exporter.plan.metric import Decoders, fields_used, metric_spec
 from kprobe_exporter.plan.tracepoint import tracepoint_specs
-from kprobe_exporter.plan.typed import Prototypes, typed
-from kprobe_exporter.plan.user import user_spec
-
-
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """What a plan has to know about the kernel.
-
-    ``event_format`` returns the text of ``events/SYSTEM/EVENT/format``, None if there is no such event.
-    ``counts_tracepoints``: hist triggers count a tracepoint's firings, which no filter narrows.
-    ``binary``: events are read as pages, in which every field can be read, not as text. ``prototypes``
-    are those of BTF, by module and name. ``place`` returns the target that a written one means here, and
-    a clause on how they differ; it raises ProbeRefused. ``locate`` finds a target in a file, and
-    raises GrammarError. ``no_fprobes`` says in a clause why there are no fprobes. ``machine``, as elf.h
-    names it, tells the argument registers; it is None where the kernel has ``$argN`` itself (since 4.20).
-    ``near`` takes the system and the event of a tracepoint that does not exist, and returns
-    ``, did you mean …?`` or nothing.
-    """
-
-    event_format: Callable[[str, str], str | None]
-    counts_tracepoints: bool
-    binary: bool = False
-    prototypes: Prototypes = field(default_factory=dict)
-    place: Callable[[Target], tuple[Target, str]] = lambda target: (target, "")
-    locate: Callable[[Target], Code] = locate
-    no_fprobes: str | None = None
-    machine: str | None = None
-    near: Callable[[str, str], str] = lambda system, event: ""
-
+from kprobe_exporter.plan.typed import typed
 
 Alternative: TypeAlias = ProbeSpec | JoinedSpec | Unsupported
+
+NO_THREAD = "common_pid < 0"  # no event passes it: only hits are counted then
 
 
 class ProbePlan(NamedTuple):
@@ -68,30 +43,18 @@ def plan_probe(
     single = partial(_single, kernel, layout_ids, max_series)
     alternatives: list[Alternative] = []
     for attach in probe.attach:
-        ways: Iterable[Alternative] = (
-            single(probe, attach, wanted)
-            if attach.end is None
-            else [joined_spec(probe, attach, wanted, layout_ids, single)]
+        if attach.end is None:
+            ways: list[Alternative] = [*single(probe, attach, wanted)]
+        else:
+            ways = [joined_spec(probe, attach, wanted, layout_ids, single)]
+        alternatives += (
+            way if isinstance(way, Unsupported) else replace(way, help=attach.help) for way in ways
         )
-        alternatives += (_with_help(way, attach.help) for way in ways)
     takes_time = any(attach.target.kind.is_joined for attach in probe.attach)
     durations = probe.duration_buckets if takes_time else ()
     metrics = tuple(metric_spec(metric, namespace, decoders) for metric in probe.metrics)
-    return ProbePlan(
-        probe,
-        ProbeMetrics(probe.name, metrics, probe.return_buckets, _returns(alternatives), durations),
-        tuple(alternatives),
-    )
-
-
-def _with_help(way: Alternative, text: str) -> Alternative:
-    match way:
-        case ProbeSpec():
-            return replace(way, help=text)
-        case JoinedSpec():
-            return way._replace(help=text)
-        case Unsupported():
-            return way
+    fed = ProbeMetrics(probe.name, metrics, probe.return_buckets, _returns(alternatives), durations)
+    return ProbePlan(probe, fed, tuple(alternatives))
 
 
 def _returns(alternatives: Iterable[Alternative]) -> ReturnType | None:
@@ -112,33 +75,13 @@ def _single(
         if attach.target.is_pattern or not (attach.target.kind.on_event or attach.target.kind.in_file):
             target, note = kernel.place(attach.target)
             attach = typed(probe, replace(attach, target=target), kernel.prototypes, kernel.machine)
-    except ProbeRefused as error:
+    except (ProbeRefused, GrammarError) as error:
         return [Unsupported(str(attach.target), str(error))]
-    except GrammarError as error:
-        return [Unsupported(str(attach.target), error.message)]
     if attach.target.kind is Kind.TRACEPOINT:
-        system, event = attach.target.system, attach.target.event
-        if (text := kernel.event_format(system, event)) is None:
-            none = f"this kernel has no tracepoint {system}:{event}{kernel.near(system, event)}"
-            return [Unsupported(str(attach.target), none)]
-        return tracepoint_specs(
-            probe,
-            attach,
-            wanted,
-            text,
-            layout_ids,
-            max_series,
-            counted=kernel.counts_tracepoints,
-            binary=kernel.binary,
-        )
-    hist = kernel.counts_tracepoints
+        return tracepoint_specs(probe, attach, wanted, kernel, layout_ids, max_series)
     if attach.target.kind.in_file:
-        return [
-            user_spec(probe, attach, wanted, next(layout_ids), max_series, hist=hist, locate=kernel.locate)
-        ]
-    found = function_spec(
-        probe, attach, wanted, next(layout_ids), max_series, hist=hist, no_fprobes=kernel.no_fprobes
-    )
+        return [user_spec(probe, attach, wanted, kernel, next(layout_ids), max_series)]
+    found = function_spec(probe, attach, wanted, kernel, next(layout_ids), max_series)
     if note and isinstance(found, ProbeSpec):
         found = replace(found, because=f"{found.because}; {note}")
     return [found]
@@ -153,3 +96,60 @@ def wants_symbols(probes: Iterable[Probe]) -> bool:
 def wants_tgid(probes: Iterable[Probe]) -> bool:
     """Whether any probe needs the process id, which the kernel records only with option record-tgid."""
     return any("pid" in fields_used(probe) for probe in probes)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The threads whose id has the remainder ``chosen`` when divided by ``one_in``, a power of two.
+
+    It is a part of the threads, not of the events, so that both halves of a call are recorded or none. The
+    remainder is drawn anew each time, so that a process cannot take a thread id that is never recorded.
+    """
+
+    one_in: int
+    chosen: int
+
+    @classmethod
+    def drawn(cls, one_in: int) -> "Sample":
+        return cls(one_in, random.SystemRandom().randrange(one_in))
+
+    @property
+    def condition(self) -> str:
+        """The kernel's filter for it. The kernel's ``&`` is true if any bit is common
+        (kernel/trace/trace_events_filter.c), so each bit is compared on its own."""
+        bits = (1 << bit for bit in range(self.one_in.bit_length() - 1))
+        return " && ".join(
+            f"common_pid & {bit}" if self.chosen & bit else f"!(common_pid & {bit})" for bit in bits
+        )
+
+    def ratio(self, spec: ProbeSpec | JoinedSpec) -> float:
+        """Return the share of the threads whose events are recorded, 0 to 1."""
+        if spec.plan != "events":
+            return 1.0
+        return 1 / self.one_in if _in_one_thread(spec) else 0.0
+
+
+def narrowed(plan: ProbePlan, sample: Sample) -> ProbePlan:
+    """Return the plan with only the sample's events recorded. What the kernel counts or adds up stays whole.
+
+    A pair whose events may come from two threads has none of its events recorded.
+    """
+    return plan._replace(alternatives=tuple(_narrowed(way, sample) for way in plan.alternatives))
+
+
+def _narrowed(way: Alternative, sample: Sample) -> Alternative:
+    if isinstance(way, Unsupported) or way.plan != "events":
+        return way
+    if isinstance(way, ProbeSpec):
+        return replace(way, sample=sample.condition)
+    condition = sample.condition if _in_one_thread(way) else NO_THREAD
+    ways = (
+        tuple(one if isinstance(one, Unsupported) else replace(one, sample=condition) for one in half)
+        for half in way.ways
+    )
+    return replace(way, ways=tuple(ways))
+
+
+def _in_one_thread(spec: ProbeSpec | JoinedSpec) -> bool:
+    """Whether all events of one record come from one thread."""
+    return isinstance(spec, ProbeSpec) or spec.by != "key" or "tid" in spec.key

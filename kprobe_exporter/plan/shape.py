@@ -96,11 +96,8 @@ def _string_kind(found: FormatField) -> FieldKind:
 def _array(arg: Arg, found: FormatField, event: str) -> Field:
     typed = ARRAY_TYPE.fullmatch(arg.type)
     count = int(typed[2]) if typed else found.length
-    if (
-        found.type.startswith(("__data_loc", "__rel_loc"))
-        or not count
-        or found.size // count not in (1, 2, 4, 8)
-    ):
+    elsewhere = found.type.startswith(("__data_loc", "__rel_loc"))
+    if elsewhere or not count or found.size // count not in (1, 2, 4, 8):
         raise GrammarError(f"the field '{found.name}' of {event} is an array that is not known")
     element = typed[1] if typed else f"{'s' if found.signed else 'u'}{found.size // count * 8}"
     return Field("array", found.offset, found.size, element, count)

@@ -1,4 +1,4 @@
-"""What BTF adds to the fetch arguments of a function: types, and parameters by their names."""
+"""What a function's fetch arguments mean here: BTF's types, parameters by their names, registers."""
 
 import re
 from collections import defaultdict
@@ -11,12 +11,22 @@ from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.fetch import FetchArg, parse_fetch
 from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.plan.metric import fields_used, filter_fields
-from kprobe_exporter.plan.registers import ARGUMENT, in_registers
 
 Prototypes = Mapping[tuple[str, str], Prototype]
 """By module, "" for the kernel itself, and by function."""
 
+ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "EM_X86_64": ("%di", "%si", "%dx", "%cx", "%r8", "%r9"),
+    "EM_AARCH64": tuple(f"%x{number}" for number in range(8)),
+}
+"""By machine, as elf.h names it: the System V ABI of AMD64, which programs and the kernel follow, and the
+AAPCS64. They hold for whole numbers and pointers only."""
+
+MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}  # by the machine's name in uname(2)
+ARGUMENT = re.compile(r"\$arg(\d+)")
+
 PARAMETER = re.compile(r"((?:[+-]u?\w+\()*)([A-Za-z_]\w*)(\)*)")
+"""A parameter by its name, with the memory reads around it."""
 
 
 def look_up(
@@ -71,18 +81,14 @@ def _undecided(place: Attach) -> bool:
 
 
 def _untyped(arg: FetchArg) -> bool:
-    """Whether it needs BTF: an ``$argN`` without a type, or a parameter by its name."""
-    return (arg.type is None and ARGUMENT.fullmatch(arg.expression) is not None) or _named(arg) is not None
-
-
-def _named(arg: FetchArg) -> re.Match[str] | None:
-    """Match an argument that names a parameter, with the memory reads around it."""
-    return PARAMETER.fullmatch(arg.expression)
+    """Whether it needs BTF: a parameter by its name, or an ``$argN`` without a type."""
+    numbered = arg.type is None and ARGUMENT.fullmatch(arg.expression)
+    return bool(numbered or PARAMETER.fullmatch(arg.expression))
 
 
 def _fetched(text: str, prototype: Prototype) -> str:
     arg = parse_fetch(text)
-    if named := _named(arg):
+    if named := PARAMETER.fullmatch(arg.expression):
         before, name, after = named.groups()
         found = parameter(prototype, name)
         if found is None:
@@ -96,3 +102,22 @@ def _fetched(text: str, prototype: Prototype) -> str:
         types = {param.number: param.type.fetch for param in prototype.params}
         arg = replace(arg, type=types.get(int(numbered[1])))
     return arg.body
+
+
+def in_registers(expression: str, machine: str) -> str:
+    """Replace each ``$argN`` of a fetch argument by the register that holds it. Raises GrammarError."""
+    registers = ARGUMENTS.get(machine)
+    if registers is None:
+        raise GrammarError(
+            f"in which register '{expression}' is on {machine} is not known: write the register, such as %di"
+        )
+
+    def register(found: re.Match[str]) -> str:
+        number = int(found[1])
+        if not 1 <= number <= len(registers):
+            raise GrammarError(
+                f"{found[0]} is not in a register, as the first {len(registers)} are: read it from the stack"
+            )
+        return registers[number - 1]
+
+    return ARGUMENT.sub(register, expression)

@@ -14,8 +14,7 @@ from kprobe_exporter.elf import locate
 from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.target import Target
 from kprobe_exporter.plan import Kernel
-from kprobe_exporter.plan.registers import MACHINES
-from kprobe_exporter.plan.typed import Prototypes, look_up
+from kprobe_exporter.plan.typed import MACHINES, Prototypes, look_up
 from kprobe_exporter.symbols.resolve import Resolver, near_tracepoint, probe_name
 from kprobe_exporter.tracefs.features import no_fprobes
 from kprobe_exporter.tracefs.files import Tracefs

@@ -14,16 +14,11 @@ import pytest
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.condition import Filter
 from kprobe_exporter.grammar.definition import parse_definition
-from kprobe_exporter.grammar.evaluate import (
-    COMMON_FIELDS,
-    Value,
-    check_fields,
-    compile_filter,
-    field_type,
-)
+from kprobe_exporter.grammar.evaluate import COMMON_FIELDS, Value, compile_filter, field_type
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.tracefs.files import MountedTracefs
 from tests.kernel.verdict import takes
+from tests.support.kernel_filters import by_types, refused
 from tests.support.kernel_ids import kernel_tid
 from tests.unit.grammar.generate import LIMITS, WORDS, filter_text, spoil
 
@@ -117,11 +112,11 @@ class Bench:
             parsed = parse_filter(text)
         except GrammarError:
             return None
-        return None if check_fields(parsed, self.known) else parsed
+        return None if refused(parsed, self.known) else parsed
 
     def passing(self, parsed: Filter, common: Mapping[str, Value]) -> list[int]:
         """Return the numbers of the events that pass by our evaluation."""
-        test = compile_filter(parsed, self.known)
+        test = compile_filter(by_types(parsed, self.known))
         return [place for place, event in enumerate(self.events) if test({**common, **event.values})]
 
 

@@ -17,6 +17,7 @@ from kprobe_exporter.config.values import Attach, Probe, return_type
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.target import Kind, Target, parse_target
 from kprobe_exporter.model.values import ProbeSpec, Unsupported
+from kprobe_exporter.plan import Kernel
 from kprobe_exporter.plan.function import function_spec
 from kprobe_exporter.symbols.functions import Functions, named_alone
 from kprobe_exporter.symbols.lists import Lists
@@ -58,8 +59,8 @@ def planned(
 ) -> ProbeSpec:
     """Return the spec that the agent would plan; raises ProbeRefused if it cannot."""
     way = Attach(target, fetch, only, return_type(returns) if returns else None)
-    reason = no_fprobes(instance.files)
-    made = function_spec(Probe("p", "help", (way,)), way, set(), 0, 1000, hist=True, no_fprobes=reason)
+    kernel = Kernel(instance.event_format, counts_tracepoints=True, no_fprobes=no_fprobes(instance.files))
+    made = function_spec(Probe("p", "help", (way,)), way, set(), kernel, 0, 1000)
     if isinstance(made, Unsupported):
         raise ProbeRefused(f"{made.reason}.")
     return made

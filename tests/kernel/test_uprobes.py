@@ -17,7 +17,8 @@ from kprobe_exporter.elf import locate
 from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.model.values import CALLER, TID, ProbeSpec, Record
-from kprobe_exporter.plan.user import user_spec
+from kprobe_exporter.plan import Kernel
+from kprobe_exporter.plan.function import user_spec
 from kprobe_exporter.source import pages
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.instance import Instance
@@ -36,6 +37,7 @@ pytestmark = pytest.mark.needs("uprobe_events")
 
 NAME = "kprobe_exporter_uprobes"
 TIMES = 23
+KERNEL = Kernel(lambda system, event: None, counts_tracepoints=True)
 WORD = "hello world"
 
 PROGRAM = """
@@ -89,7 +91,7 @@ def planned(
     attach = Attach(parse_target(to), fetch or {}, only, return_type(returns) if returns else None)
     probe = Probe(name, "help", (attach,), metrics, **more)
     wanted = {label.field for metric in metrics for label in metric.labels}
-    spec = user_spec(probe, attach, wanted, layout_id, 1000, hist=True, locate=locate)
+    spec = user_spec(probe, attach, wanted, KERNEL, layout_id, 1000)
     assert isinstance(spec, ProbeSpec), spec
     return spec
 

@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.expression import EVENT, KPROBE, KRETPROBE, FetchSite, Need
+from kprobe_exporter.grammar.expression import KPROBE, KRETPROBE, FetchSite, Need
 from kprobe_exporter.grammar.fetch import FetchArg, ValueKind, parse_fetch
 from tests.unit.grammar.corpus import assert_points_into
+
+EVENT = FetchSite("event")
 
 
 @pytest.mark.parametrize(

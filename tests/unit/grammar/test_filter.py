@@ -8,15 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.filter import (
-    And,
-    Comparison,
-    Filter,
-    Not,
-    Or,
-    parse_filter,
-    split_filter,
-)
+from kprobe_exporter.grammar.condition import And, Comparison, Filter, Not, Or, split_filter
+from kprobe_exporter.grammar.filter import parse_filter
 from tests.unit.grammar.corpus import assert_points_into
 from tests.unit.grammar.generate import filter_text
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.labels._syscalls import TABLES
-from kprobe_exporter.labels.syscall import decoder
+from kprobe_exporter.labels.syscall import TABLES, decoder
 from kprobe_exporter.model.values import Value
 
 HEADERS = {

@@ -8,7 +8,9 @@ from kprobe_exporter.config.values import Attach, Metric, Probe, return_type
 from kprobe_exporter.grammar.definition import ProbeKind, parse_definition
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.model.values import Arg, ProbeSpec, Unsupported
+from kprobe_exporter.plan import Kernel
 from kprobe_exporter.plan.function import UNCOUNTED, function_spec
+from tests.support.planned import formats
 
 METRIC = Metric("counter", "x_total", "help")
 
@@ -22,7 +24,7 @@ def plan(
 ) -> ProbeSpec | Unsupported:
     hist = more.pop("hist", True)
     made = Probe("p", "help", (way,), **more)
-    return function_spec(made, way, set(wanted), 0, 1000, hist=hist, no_fprobes=no_fprobes)
+    return function_spec(made, way, set(wanted), Kernel(formats, hist, no_fprobes=no_fprobes), 0, 1000)
 
 
 def spec(way: Attach, wanted: frozenset[str] = frozenset(), **more: Any) -> ProbeSpec:

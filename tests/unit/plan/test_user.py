@@ -11,9 +11,11 @@ from kprobe_exporter.grammar.definition import parse_definition
 from kprobe_exporter.grammar.target import Target, parse_target
 from kprobe_exporter.model.record_layout import Field
 from kprobe_exporter.model.values import CALLER, Arg, ProbeSpec, Unsupported
+from kprobe_exporter.plan import Kernel
+from kprobe_exporter.plan.function import user_spec
 from kprobe_exporter.plan.shape import shape
-from kprobe_exporter.plan.user import user_spec
 from kprobe_exporter.source.lines import LineParser
+from tests.support.planned import formats
 
 PROGRAM = "/usr/bin/app"
 
@@ -47,15 +49,12 @@ def plan(
     kind, _, place = to.partition(":")
     target = parse_target(f"{kind}:{PROGRAM}:{place}")
     attach = Attach(target, fetch or {}, filter_text, return_type(returns) if returns else None)
-    return user_spec(
-        Probe("p", "help", (attach,), metrics, **more),
-        attach,
-        {*wanted},
-        7,
-        1000,
-        hist=hist,
+    kernel = Kernel(
+        formats,
+        hist,
         locate=lambda asked: Code({"": asked.offset}.get(asked.symbol, 0x1000 + asked.offset), machine),
     )
+    return user_spec(Probe("p", "help", (attach,), metrics, **more), attach, {*wanted}, kernel, 7, 1000)
 
 
 def spec(to: str, **more: Any) -> ProbeSpec:
@@ -172,7 +171,8 @@ def test_what_the_file_does_not_have_is_known_before_it_is_tried() -> None:
         raise GrammarError(f"{target.path} has no function 'mian', did you mean 'main'?")
 
     attach = Attach(parse_target(f"uprobe:{PROGRAM}:mian"), {}, None, None)
-    found = user_spec(Probe("p", "help", (attach,)), attach, set(), 0, 1000, hist=True, locate=absent)
+    kernel = Kernel(formats, counts_tracepoints=True, locate=absent)
+    found = user_spec(Probe("p", "help", (attach,)), attach, set(), kernel, 0, 1000)
     assert found == Unsupported(str(attach.target), f"{PROGRAM} has no function 'mian', did you mean 'main'?")
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from kprobe_exporter.model.values import Layout, ProbeSpec
-from kprobe_exporter.plan.sharing import cannot_share
+from kprobe_exporter.plan import cannot_share
 
 OWN = ProbeSpec(
     probe="p",
