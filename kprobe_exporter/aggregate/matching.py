@@ -1,6 +1,4 @@
-"""How an end finds its beginning: by the stack pointer, or by values that both halves have; and the record
-that both become.
-"""
+"""How an end finds its beginning, by the stack pointer or by values that both have, and what both become."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -8,20 +6,10 @@ from operator import itemgetter
 from typing import Any, TypeAlias
 
 from kprobe_exporter.aggregate.ended_threads import Note
-from kprobe_exporter.aggregate.fields import PLACES
 from kprobe_exporter.aggregate.open_calls import INHERITED, Key, OpenCalls, above
+from kprobe_exporter.aggregate.recipes import PLACES, tuple_getter
 from kprobe_exporter.model import values
-from kprobe_exporter.model.values import (
-    CALLER,
-    CPU,
-    LAYOUT_ID,
-    TID,
-    TIME,
-    VALUES,
-    Join,
-    Layout,
-    Record,
-)
+from kprobe_exporter.model.values import CALLER, CPU, LAYOUT_ID, TID, TIME, VALUES, Join, Layout, Record
 
 Of: TypeAlias = Callable[[Record], Any]  # returns the values of a half by which it is paired
 Make: TypeAlias = Callable[[Record, Record], Record | None]  # joins two halves; None if the pair is in doubt
@@ -151,9 +139,7 @@ def of_half(join: Join, layout: Layout) -> Of:
         places.append(PLACES.get(name, -1) if own is None else own)
     if -1 in places:
         raise ValueError(f"{layout.event!r} lacks a field that {join.layout.event!r} is to be paired by")
-    if join.by == "key" and len(places) == 1:
-        return itemgetter(slice(places[0], places[0] + 1))
-    return itemgetter(*places)
+    return tuple_getter(places) if join.by == "key" else itemgetter(*places)
 
 
 def joiner(join: Join, opened: OpenCalls) -> Make:
