@@ -11,8 +11,7 @@ from typing import TypeAlias
 
 from kprobe_exporter.aggregate.ended_threads import EndedThreads
 from kprobe_exporter.aggregate.matching import ByStack, ByValue, Make, joiner, of_half
-from kprobe_exporter.aggregate.nesting import NestedCalls
-from kprobe_exporter.aggregate.open_calls import OpenCalls
+from kprobe_exporter.aggregate.open_calls import NestedCalls, OpenCalls
 from kprobe_exporter.model.values import LAYOUT_ID, Batch, Join, Layout, Record
 
 Take: TypeAlias = Callable[[Record], Record | None]  # handles a record; returns the record to keep, if any
@@ -106,11 +105,7 @@ class Pairing:
 
     def follow(self, layout: Layout, handle: Callable[[Record], None]) -> None:
         """Call ``handle`` with each record of a tracepoint about threads, in stream order, and consume it."""
-
-        def take(record: Record) -> None:
-            handle(record)
-
-        self._takes[layout.layout_id] = take
+        self._takes[layout.layout_id] = handle
 
     def reset(self, join: Join) -> None:
         """Count the open first halves of a join as unpaired: its probe was disabled in between."""
