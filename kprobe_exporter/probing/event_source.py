@@ -13,21 +13,21 @@ from kprobe_exporter.model.record_layout import Geometry, Shape
 from kprobe_exporter.model.values import Batch, Layout
 from kprobe_exporter.plan.shape import geometry, shape, stacks
 from kprobe_exporter.source import pages
-from kprobe_exporter.source.binary import BinaryPipe, PagesParser
+from kprobe_exporter.source.binary import BinaryPipe
 from kprobe_exporter.source.reader import Pipe
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tracefs.instance import Instance
 
 if TYPE_CHECKING:
-    from kprobe_exporter.source.lines import LineParser
-    from kprobe_exporter.source.text import TextPipe
+    from kprobe_exporter.source import _pages
+    from kprobe_exporter.source.lines import LineParser, TextPipe
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
-def page_parser() -> type[PagesParser]:
+def page_parser() -> "type[pages.PageParser | _pages.PageParser]":
     """Return the compiled parser, or the Python one if the package was installed without a C compiler."""
     try:
         from kprobe_exporter.source import _pages  # noqa: PLC0415
@@ -215,8 +215,7 @@ def _text_pipe(instance: Instance, deliver: Callable[[Batch], None]) -> "tuple[T
 
     Both are imported here: an agent that reads pages never needs them, as no reload changes the source.
     """
-    from kprobe_exporter.source.lines import LineParser  # noqa: PLC0415
-    from kprobe_exporter.source.text import TextPipe  # noqa: PLC0415
+    from kprobe_exporter.source.lines import LineParser, TextPipe  # noqa: PLC0415
 
     return TextPipe(_open(instance, instance.open_pipe), LineParser(), deliver), LineParser
 

@@ -36,13 +36,8 @@ ADDRESS = re.compile(
     rb"|0x[0-9a-f]++[^()\n]*+)\)(?= |\Z)"
 )
 NAMELESS = re.compile(
-    rb"(?P<symbol>[^\s:+]"
-    + SYMBOL_LENGTH
-    + rb")\+"
-    + PLACE
-    + rb"(?: <- (?P<function>[^\s:+]"
-    + SYMBOL_LENGTH
-    + rb")(?: \[[^\]\s]+\])?)?:(?= |\Z)"
+    rb"(?P<symbol>[^\s:+]" + SYMBOL_LENGTH + rb")\+" + PLACE + rb"(?: <- "
+    rb"(?P<function>[^\s:+]" + SYMBOL_LENGTH + rb")(?: \[[^\]\s]+\])?)?:(?= |\Z)"
 )
 CALLER = re.compile(rb"[^\s+\[]+")
 
@@ -93,13 +88,16 @@ def read_head(text: bytes) -> Head | None:
     if named is None:
         return None
     event, at = named[1].decode(), named.end()
-    if named[2] == b"(":
-        name = _call(event, "sys_enter_")
-        return Head(name, "tracepoint", name, None, "parameters", at)
-    if named[2] == b" -> ":
-        name = _call(event, "sys_exit_")
-        return Head(name, "tracepoint", name, None, "value", at)
-    return _named_event(event, text, at)
+    if named[2] in (b"(", b" -> "):
+        returns = named[2] == b" -> "
+        if event.startswith("sys_"):  # the text names the function instead of the tracepoint
+            event = ("sys_exit_" if returns else "sys_enter_") + event.removeprefix("sys_")
+        return Head(event, "tracepoint", event, None, "value" if returns else "parameters", at)
+    if found := ADDRESS.match(text, at):
+        return _probe(event, found)
+    if text.startswith(b"(", at) and b")" not in text:  # cut within the address
+        return Head(event, "return" if b" <- " in text else "entry", event, None, "none", at)
+    return Head(event, "tracepoint", event, None, "text", at)
 
 
 def _nameless(found: re.Match[bytes]) -> Head:
@@ -108,19 +106,6 @@ def _nameless(found: re.Match[bytes]) -> Head:
         return Head(symbol, "entry", symbol, None, "hex", found.end())
     function = found["function"].decode(errors="replace")
     return Head(function, "return", function, found["symbol"], "hex", found.end())
-
-
-def _named_event(event: str, text: bytes, at: int) -> Head:
-    if found := ADDRESS.match(text, at):
-        return _probe(event, found)
-    if text.startswith(b"(", at) and b")" not in text:  # cut within the address
-        return Head(event, "return" if b" <- " in text else "entry", event, None, "none", at)
-    return Head(event, "tracepoint", event, None, "text", at)
-
-
-def _call(name: str, kind: str) -> str:
-    """Return the tracepoint of a system call, whose text names the function instead."""
-    return kind + name.removeprefix("sys_") if name.startswith("sys_") else name
 
 
 def _probe(event: str, found: re.Match[bytes]) -> Head:
@@ -154,17 +139,19 @@ def read_arguments(text: bytes, head: Head, decimal: bool) -> tuple[list[Argumen
     return [], True
 
 
-def number(token: bytes, decimal: bool) -> Value:
+def number(token: bytes | None, decimal: bool) -> Value:
     """Return a value as a number if it can only be this number, else as text; None for ``(fault)``.
 
     Before 3.14, ``10`` may be 0x10; before 4.9, only signed types print decimals. A minus sign is always that
     of a signed type.
     """
+    if token is None or token == b"(fault)":
+        return None
     if HEX.fullmatch(token):
         return int(token, 16)
     if DECIMAL.fullmatch(token) and (decimal or token.startswith(b"-")):
         return int(token)
-    return None if token == b"(fault)" else token
+    return token
 
 
 def _probe_arguments(text: bytes, at: int, decimal: bool) -> tuple[list[Argument], bool]:

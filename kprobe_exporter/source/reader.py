@@ -57,7 +57,6 @@ class Reader:
         self._ended = False
         self._closing = threading.Event()
         self._close_lock = threading.Lock()
-        self._closed = False
         self._thread = threading.Thread(target=self._run, name="kprobe-reader", daemon=True)
 
     def start(self) -> None:
@@ -98,9 +97,8 @@ class Reader:
     def close(self) -> None:
         """End the thread, after it has read what is there, and close the pipe."""
         with self._close_lock:
-            if self._closed:
+            if self._closing.is_set():
                 return
-            self._closed = True
             self._closing.set()
             self._nudge()
             if self._thread.is_alive():
