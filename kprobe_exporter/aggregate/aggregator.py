@@ -40,10 +40,8 @@ MOST_OWNERS = 1024
 
 @dataclass(slots=True)
 class _Attached:
-    """The events of one layout. ``filtered``: those that passed the agent's filter are the probe's events.
-
-    Of a call or a pair, ``begun`` counts the events that begin it.
-    """
+    """One layout. ``events`` have arrived, if ``filtered``, those that passed the agent's filter; ``recorded``
+    are the hits among what has arrived: of a call or a pair (``joined``), the events that begin it."""
 
     probe: str
     sums: Sums
@@ -51,19 +49,12 @@ class _Attached:
     deltas: HistDeltas
     filtered: bool
     joined: bool
-    arrived: int = 0
-    passed: int = 0
-    begun: int = 0
+    events: int = 0
+    recorded: int = 0
 
-    @property
-    def events(self) -> int:
-        """The events of the probe that have arrived."""
-        return self.passed if self.filtered else self.arrived
-
-    @property
-    def recorded(self) -> int:
-        """The events that are hits, and have arrived."""
-        return self.begun if self.joined else self.arrived
+    def count(self, arrived: int, passed: int) -> None:
+        self.events += passed if self.filtered else arrived
+        self.recorded += 0 if self.joined else arrived
 
 
 class Aggregator:
@@ -238,17 +229,15 @@ class Aggregator:
             for layout_id in {record[LAYOUT_ID] for record in batch.records}:
                 if (attached := self._attached.get(layout_id)) is not None:
                     arrived, passed, sums = attached.sums.take()
-                    attached.arrived += arrived
-                    attached.passed += passed
+                    attached.count(arrived, passed)
                     self._take(sums)
             for layout_id, number in batch.arrived.items():
                 if (attached := self._attached.get(layout_id)) is not None:
-                    attached.arrived += number
-                    attached.passed += batch.passed.get(layout_id, 0)
+                    attached.count(number, batch.passed.get(layout_id, 0))
                 else:
                     unparsed += number
             for layout_id in batch.begun.keys() & self._attached.keys():
-                self._attached[layout_id].begun += batch.begun[layout_id]
+                self._attached[layout_id].recorded += batch.begun[layout_id]
             self._take(chain(batch.tallies, batch.refused))
             if unparsed:
                 self._lost_here["unparsed"] += unparsed
@@ -376,8 +365,8 @@ class Aggregator:
         ttl = IDLE if limits.ttl is None else limits.ttl
         if ttl and limits.clock() - self._expired >= ttl / 4:
             self._expired = limits.clock()
+            are_reached = limits.ttl is None and limits.are_reached
             for metric in self._metrics.values():
                 metric.series.expire()
-            if limits.ttl is None and limits.are_reached:
-                for metric in self._metrics.values():
+                if are_reached:
                     metric.series.forget(IDLE)

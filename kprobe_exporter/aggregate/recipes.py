@@ -15,7 +15,6 @@ from kprobe_exporter.model.values import (
     TGID,
     TID,
     Layout,
-    MetricSpec,
     ProbeMetrics,
     Record,
     ReturnType,
@@ -46,7 +45,23 @@ NO_ERRORS = Where(
 
 def recipe(layout: Layout, metrics: ProbeMetrics, residual_filter: Where | None = None) -> Recipe:
     """Return all that the records of ``layout`` are needed for."""
-    groups = [_group(number, spec) for number, spec in enumerate(metrics.metrics)]
+    groups = [
+        Group(
+            number,
+            keys=tuple(label.field for label in spec.labels),
+            value=spec.value,
+            bounds=thresholds(spec.buckets, spec.scale) if spec.kind == "histogram" else None,
+            last=spec.kind == "gauge",
+            positive=spec.kind == "counter",
+            where=spec.where,
+            cgroups=tuple(
+                index
+                for index, label in enumerate(spec.labels)
+                if label.decoders and label.decoders[0][0] in OF_THREAD
+            ),
+        )
+        for number, spec in enumerate(metrics.metrics)
+    ]
     if layout.returns is not None and layout.place("return") is not None:
         groups.append(Group(RETURN_ERRORS, keys=("return",), where=ERRORS))
         if metrics.return_buckets and not layout.returns.pointer:
@@ -85,20 +100,6 @@ def _writable(where: Where, layout: Layout) -> bool:
     plain = {arg.name for arg in layout.args if arg.kind in ("int", "hex", "str", "bare") and not arg.type}
     looked_up = {arg.name for arg in layout.args} | {"pid", "caller", "symbol", "comm"}
     return where.condition is not None and not looked_up.difference(plain).intersection(where.fields)
-
-
-def _group(number: int, spec: MetricSpec) -> Group:
-    labels = enumerate(spec.labels)
-    return Group(
-        number,
-        keys=tuple(label.field for label in spec.labels),
-        value=spec.value,
-        bounds=thresholds(spec.buckets, spec.scale) if spec.kind == "histogram" else None,
-        last=spec.kind == "gauge",
-        positive=spec.kind == "counter",
-        where=spec.where,
-        cgroups=tuple(n for n, label in labels if label.decoders and label.decoders[0][0] in OF_THREAD),
-    )
 
 
 @lru_cache(256)

@@ -193,11 +193,10 @@ class LineParser:
         after = data.index(b"\n", start) + 1
         tid, tgid, cpu, seconds, micros, key = head.groups()
         walks = self._others.get(key, ())
-        bodies = [walk.match(data, start, after) for walk in walks if after - head.start() <= LONGEST]
+        fits = after - head.start() <= LONGEST
+        matches = [(walk, walk.match(data, start, after)) for walk in walks if fits]
         prefix = int(seconds + micros) * 1000, int(cpu), int(tid), int(tgid) if tgid else None
-        records = [
-            walk.record(body.groups(), *prefix) for walk, body in zip(walks, bodies, strict=False) if body
-        ]
+        records = [walk.record(body.groups(), *prefix) for walk, body in matches if body]
         batch.records += records
         unparsed = max(1, len(walks)) - len(records)
         batch.unparsed += unparsed
@@ -234,11 +233,10 @@ class LineParser:
 
     def _close_gaps(self, batch: Batch) -> None:
         """Report the losses after which a record has arrived."""
-        if not self._gaps or len(batch.records) == self._gaps_at:
-            return
-        end = batch.records[self._gaps_at][TIME]
-        batch.losses += [loss(cpu, start, end) for cpu, start in self._gaps.items()]
-        self._gaps.clear()
+        if self._gaps and len(batch.records) > self._gaps_at:
+            end = batch.records[self._gaps_at][TIME]
+            batch.losses += [loss(cpu, start, end) for cpu, start in self._gaps.items()]
+            self._gaps.clear()
 
 
 class TextPipe:

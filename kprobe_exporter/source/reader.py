@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -112,10 +113,8 @@ class Reader:
         return self._round > seen or self._ended
 
     def _nudge(self) -> None:
-        try:
+        with suppress(OSError):  # closed meanwhile: no thread is left to be woken
             os.eventfd_write(self._wake, 1)
-        except OSError:  # closed meanwhile: no thread is left to be woken
-            return
 
     def _run(self) -> None:
         try:
