@@ -40,8 +40,8 @@ MOST_OWNERS = 1024
 
 @dataclass(slots=True)
 class _Attached:
-    """One layout. ``events`` have arrived, if ``filtered``, those that passed the agent's filter; ``recorded``
-    are the hits among what has arrived: of a call or a pair (``joined``), the events that begin it."""
+    """One layout. ``events`` have arrived (``filtered``: and passed the agent's filter). ``recorded`` are the
+    hits among what has arrived: of a call or a pair (``joined``), the events that begin it."""
 
     probe: str
     sums: Sums

@@ -37,14 +37,14 @@ class EndedThreads:
     def add(self, join: Join) -> Note | None:
         """Follow the threads of a join; return what to call at each of its user-space calls, if any."""
         layout_id = join.layout.layout_id
-        if join.by != "key":
+        if join.by == "stack":
             self._index[layout_id] = 1
+            if join.begins[0].user:
+                self._user.add(layout_id)
+                return self._note
         elif "tid" in join.key and all(begin.place("tid") is None for begin in join.begins):
             self._index[layout_id] = 1 + join.key.index("tid")
-        if join.by != "stack" or not join.begins[0].user:
-            return None
-        self._user.add(layout_id)
-        return self._note
+        return None
 
     def remove(self, join: Join) -> None:
         """Undo ``add``. None of the join's calls may be open."""

@@ -146,7 +146,7 @@ class NestedCalls(OpenCalls):
         self._shown.add(layout_id)
         if system_call:
             self._system_calls.add(layout_id)
-        if system_call or (join.by != "key" and not join.begins[0].user):
+        if system_call or (join.by == "stack" and not join.begins[0].user):
             self._in_kernel.add(layout_id)
 
     def hide(self, join: Join) -> None:

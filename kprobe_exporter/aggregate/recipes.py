@@ -145,13 +145,7 @@ def normal_return(returns: ReturnType) -> Callable[[Value], Value]:
     if not wrap:
         return lambda value: value
     lowest = wrap - MAX_ERRNO
-
-    def normal(value: Value) -> Value:
-        if isinstance(value, int) and lowest <= value < wrap:
-            return value - wrap
-        return value
-
-    return normal
+    return lambda value: value - wrap if isinstance(value, int) and lowest <= value < wrap else value
 
 
 def column(layout: Layout, field: str) -> tuple[int, Callable[[Value], Value] | None]:

@@ -133,12 +133,11 @@ class Series(Generic[Cell]):
         Expired label sets are searched for once a second at most, so that a flood of new ones stays cheap.
         """
         limits = self._limits
-        if self._fits():
-            return True
-        if limits.ttl and limits.clock() - self._expired >= 1:
-            self.expire()
-        elif limits.ttl is None and self._seen:
-            self.forget(IDLE, most=1)
+        if not self._fits():
+            if limits.ttl and limits.clock() - self._expired >= 1:
+                self.expire()
+            elif limits.ttl is None and self._seen:
+                self.forget(IDLE, most=1)
         return self._fits()
 
     def _fits(self) -> bool:

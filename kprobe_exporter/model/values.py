@@ -169,14 +169,14 @@ class Join(NamedTuple):
     ``layout`` is the joined record's: TIME, CPU, TID and TGID are the first event's, CALLER the second's.
     An argument is the first event's if that has it, else the second's; ``duration`` is the nanoseconds
     between the two. ``by`` says how events are paired: ``stack`` pairs a function's entry and return by
-    thread and STACK_POINTER; ``depth`` does so by thread and nesting, where there is no stack pointer;
-    ``key`` pairs an end with the latest first event that has equal values of the fields ``key``.
+    thread and STACK_POINTER; ``key`` pairs an end with the latest first event that has equal values of the
+    fields ``key``.
     """
 
     layout: Layout
     begins: tuple[Layout, ...]
     end: Layout
-    by: Literal["stack", "depth", "key"]
+    by: Literal["stack", "key"]
     key: tuple[str, ...] = ()
 
 
