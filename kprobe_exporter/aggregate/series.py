@@ -32,8 +32,7 @@ class SeriesLimits:
     A ``ttl`` of 0 keeps label sets for good. With None, one that was not seen for IDLE goes when another one
     needs its room: if it went earlier, ``increase()`` would miss rare events.
 
-    All metrics share one object. It may change: label sets that exist already stay. Not thread-safe: the
-    aggregator's lock guards it.
+    All metrics share one object. It may change: label sets that exist already stay.
     """
 
     max_series: int
@@ -55,7 +54,6 @@ class Series(Generic[Cell]):
     and decodes nothing. The cache is bounded too, since many raw values may decode to one label set. The age
     of a label set costs the event nothing either: ``expire`` empties the cache, so that a label set still in
     use goes through ``_look_up`` again, which notes the time.
-    Not thread-safe: the aggregator's lock guards it.
     """
 
     def __init__(
