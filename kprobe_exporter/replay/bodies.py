@@ -15,7 +15,7 @@ import re
 from itertools import takewhile
 from typing import Literal, NamedTuple, TypeAlias
 
-from kprobe_exporter.model.values import ArgKind, Value
+from kprobe_exporter.model.values import Arg, Value
 
 MAX_ARGS = 128
 """MAX_TRACE_ARGS of kernel/trace/trace_probe.h."""
@@ -58,13 +58,8 @@ BARE_HEX = re.compile(rb"(?:0x)?[0-9a-f]{1,16}")
 DECIMAL = re.compile(rb"-?[0-9]{1,20}")
 
 
-class Argument(NamedTuple):
-    """One value, under the name that the text gives it."""
-
-    name: str
-    kind: ArgKind
-    value: Value
-
+Argument: TypeAlias = tuple[Arg, Value]
+"""One value, under the name that the text gives it."""
 
 Form: TypeAlias = Literal["entry", "return", "eprobe", "tracepoint"]
 
@@ -133,7 +128,7 @@ def read_arguments(text: bytes, head: Head, decimal: bool) -> tuple[list[Argumen
         return _parameters(text[head.at :])
     if head.arguments == "value":
         whole = HEX.fullmatch(text, head.at)
-        return ([Argument("ret", "bare", int(whole[0], 16))], False) if whole else ([], True)
+        return ([(Arg("ret", "bare"), int(whole[0], 16))], False) if whole else ([], True)
     if head.arguments == "text":
         return _fields(text[head.at :]), False
     return [], True
@@ -164,12 +159,12 @@ def _probe_arguments(text: bytes, at: int, decimal: bool) -> tuple[list[Argument
         names.add(name)
         at = match.end()
         if string is not None:
-            found.append(Argument(name.decode(), "str", string))
+            found.append((Arg(name.decode(), "str"), string))
         elif strings is not None:
-            found.append(Argument(name.decode(), "texts", strings))
+            found.append((Arg(name.decode(), "texts"), strings))
         else:
-            kind: ArgKind = "str" if plain == b"(fault)" else "bare"
-            found.append(Argument(name.decode(), kind, number(plain, decimal)))
+            arg = Arg(name.decode(), "str" if plain == b"(fault)" else "bare")
+            found.append((arg, number(plain, decimal)))
     if STRING_STARTS.match(text, at):  # cut in a string; one before it may hold what looks like its start
         return _trusted(found), True
     return found, bool(text[at:].strip())
@@ -177,7 +172,7 @@ def _probe_arguments(text: bytes, at: int, decimal: bool) -> tuple[list[Argument
 
 def _trusted(arguments: list[Argument]) -> list[Argument]:
     """Return the arguments before the first string."""
-    return list(takewhile(lambda arg: arg.kind == "bare", arguments))
+    return list(takewhile(lambda argument: argument[0].kind == "bare", arguments))
 
 
 def _hex_arguments(text: bytes, at: int) -> tuple[list[Argument], bool]:
@@ -185,7 +180,7 @@ def _hex_arguments(text: bytes, at: int) -> tuple[list[Argument], bool]:
     found: list[Argument] = []
     while len(found) < MAX_ARGS and (match := HEX_ARGUMENT.match(text, at)):
         at = match.end()
-        found.append(Argument(match[1].decode(errors="replace"), "bare", int(match[2], 16)))
+        found.append((Arg(match[1].decode(errors="replace"), "bare"), int(match[2], 16)))
     return found, bool(text[at:].strip())
 
 
@@ -195,7 +190,7 @@ def _parameters(text: bytes) -> tuple[list[Argument], bool]:
     text = text.rstrip().removesuffix(b")")
     named = _named(text, PARAMETER)
     arguments = [
-        Argument(name, "bare", int(value, 16) if value and BARE_HEX.fullmatch(value) else value)
+        (Arg(name, "bare"), int(value, 16) if value and BARE_HEX.fullmatch(value) else value)
         for name, value in (named if whole else named[:-1])
     ]
     return arguments, not whole
@@ -207,11 +202,11 @@ def _fields(text: bytes) -> list[Argument]:
     A value with a blank in it is None: only the print fmt says how much of it is the value.
     """
     fields = [
-        Argument(name, "bare", None if value is None or b" " in value else number(value, decimal=False))
+        (Arg(name, "bare"), None if value is None or b" " in value else number(value, decimal=False))
         for name, value in _named(text, FIELD)
         if name != TEXT
     ]
-    return [Argument(TEXT, "bare", text), *fields]
+    return [(Arg(TEXT, "bare"), text), *fields]
 
 
 def _named(text: bytes, pattern: re.Pattern[bytes]) -> list[tuple[str, bytes | None]]:

@@ -128,10 +128,10 @@ class SavedParser:
         decimal = len(flags or b"") == 5 or (len(tid) <= 6 and len(tid + padding) == 8)
         arguments, cut = self._arguments(text, head, decimal, continued)
         if returned := _returned(head, arguments):
-            arguments = [*(arg for arg in arguments if arg.name != "return"), returned]
-            batch.ambiguous += isinstance(returned.value, bytes)
-        layout = self._layout(head, tuple(Arg(arg.name, arg.kind) for arg in arguments))
-        values = [arg.value for arg in arguments] if layout.args else []
+            arguments = [*((arg, value) for arg, value in arguments if arg.name != "return"), returned]
+            batch.ambiguous += isinstance(returned[1], bytes)
+        layout = self._layout(head, tuple(arg for arg, _ in arguments))
+        values = [value for _, value in arguments] if layout.args else []
         group = int(tgid) if tgid else None
         record: Record = (layout.layout_id, _time(time), int(cpu), int(tid), group, head.caller, *values)
         if cut:
@@ -151,7 +151,7 @@ class SavedParser:
             for args, pattern in known:
                 if found := pattern.fullmatch(text, head.at):
                     return [
-                        Argument(arg.name, arg.kind, number(value, decimal) if arg.kind == "bare" else value)
+                        (arg, number(value, decimal) if arg.kind == "bare" else value)
                         for arg, value in zip(args, found.groups(), strict=True)
                     ], False
         arguments, cut = read_arguments(text, head, decimal)
@@ -159,7 +159,7 @@ class SavedParser:
             return arguments[:-1], True
         if not cut and len(known) < LAYOUTS_OF_AN_EVENT and self._taught < LAYOUTS:
             self._taught += 1
-            args = tuple(Arg(arg.name, arg.kind) for arg in arguments)
+            args = tuple(arg for arg, _ in arguments)
             pattern = re.compile(b"".join(arguments_pattern(args)))
             self._known[head.event, head.form] = [*known, (args, pattern)]
         return arguments, cut
@@ -181,15 +181,15 @@ def _returned(head: Head, arguments: list[Argument]) -> Argument | None:
         return None
     # Before 2.6.33 the kernel itself gave the name.
     names = ("rv", *RETURN_NAMES) if head.arguments == "hex" else RETURN_NAMES
-    found = next((arg for name in names for arg in arguments if arg.name == name), None)
+    found = next((one for name in names for one in arguments if one[0].name == name), None)
     if found is None and head.form == "return" and len(arguments) == 1:
         (found,) = arguments
-    if found is None or found.kind != "bare":
+    if found is None or found[0].kind != "bare":
         return None
-    value = found.value
+    value = found[1]
     if isinstance(value, int) and value >= 1 << 63:
         value -= 1 << 64
-    return Argument("return", "bare", value)
+    return Arg("return", "bare"), value
 
 
 def _time(text: bytes) -> int:
