@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Literal
 
-from kprobe_exporter.aggregate.fields import getter, passes
 from kprobe_exporter.aggregate.pairing import Pairing
+from kprobe_exporter.aggregate.recipes import getter, passes
 from kprobe_exporter.config.values import Export, Otlp
 from kprobe_exporter.export.otlp.build import SCOPE, Builder, Description
 from kprobe_exporter.export.otlp.channel import Channel, SignalCounts, short_turns

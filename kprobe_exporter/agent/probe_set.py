@@ -178,7 +178,7 @@ class ProbeSet:
             joined=attached.joined is not None,
         )
         if probe.plan.probe.export is not None and (note := self._identities.note) is not None:
-            self._aggregator.also(attached.layout.layout_id, note)
+            self._aggregator.watch(attached.layout.layout_id, note)
 
     def _follow(self) -> None:
         for own in self._identities.tracepoints:

@@ -6,23 +6,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from kprobe_exporter.aggregate.cells import (
-    HistogramCell,
-    MetricNumbers,
-    Take,
-    built_in_takes,
-    metric_numbers,
-    metric_take,
-)
 from kprobe_exporter.aggregate.hist_deltas import HistDeltas
 from kprobe_exporter.aggregate.numbers import (
     Accumulator,
     Arrivals,
+    HistogramCell,
     Ledger,
+    MetricNumbers,
     Numbers,
     ProbeNumbers,
+    Take,
     built_in,
-    family,
 )
 from kprobe_exporter.aggregate.recipes import recipe
 from kprobe_exporter.aggregate.series import IDLE, SeriesLimits
@@ -46,10 +40,8 @@ MOST_OWNERS = 1024
 
 @dataclass(slots=True)
 class _Attached:
-    """The events of one layout. ``filtered``: those that passed the agent's filter are the probe's events.
-
-    Of a call or a pair, ``begun`` counts the events that begin it.
-    """
+    """One layout. ``events`` have arrived (``filtered``: and passed the agent's filter). ``recorded`` are the
+    hits among what has arrived: of a call or a pair (``joined``), the events that begin it."""
 
     probe: str
     sums: Sums
@@ -57,30 +49,23 @@ class _Attached:
     deltas: HistDeltas
     filtered: bool
     joined: bool
-    arrived: int = 0
-    passed: int = 0
-    begun: int = 0
+    events: int = 0
+    recorded: int = 0
 
-    @property
-    def events(self) -> int:
-        """The events of the probe that have arrived."""
-        return self.passed if self.filtered else self.arrived
-
-    @property
-    def recorded(self) -> int:
-        """The events that are hits, and have arrived."""
-        return self.begun if self.joined else self.arrived
+    def count(self, arrived: int, passed: int) -> None:
+        self.events += passed if self.filtered else arrived
+        self.recorded += 0 if self.joined else arrived
 
 
 class Aggregator:
     """Keeps every number that is exported.
 
     Records become tallies before they change a number, if the source did not add them up itself.
-    ``_lock`` guards all state. The reader's thread holds it for a batch, the poller's thread for an update, a
-    scrape while it copies, and the thread that changes probes while it changes one of them. No thread
-    formats, reads or waits while it holds the lock. Counters never go down. Events of a layout that is not
-    attached are counted as unparsed. ``epoch`` is the number of detached layouts: kernel counts that were
-    read in an earlier epoch belong to other events and are ignored.
+    ``_lock`` guards all state; methods that hold it call each other. The reader's thread holds it for a
+    batch, the poller's thread for an update, a scrape while it copies, and the thread that changes probes
+    while it changes one of them. No thread formats, reads or waits while it holds the lock. Counters never go
+    down. Events of a layout that is not attached are counted as unparsed. ``epoch`` is the number of detached
+    layouts: kernel counts that were read in an earlier epoch belong to other events and are ignored.
     """
 
     def __init__(
@@ -95,7 +80,7 @@ class Aggregator:
         self._limits = limits
         self._expired = limits.clock()
         self._errno_name = errno_name
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.epoch = 0
         self._probes: dict[str, ProbeNumbers] = {}
         self._metrics: dict[str, MetricNumbers] = {}
@@ -104,16 +89,25 @@ class Aggregator:
         self._lost: defaultdict[str, Accumulator] = defaultdict(Accumulator)
         self._lost_here: Counter[str] = Counter()
         self._owners: dict[int, str] = {}  # the probes of layouts, also of those that were detached lately
-        self._decode_failures: Counter[str] = Counter()
+        self._failures: Counter[str] = Counter()
         self._buffer_bytes = 0
 
-    def declare(self, probe: ProbeMetrics) -> None:
+    def declare(self, metrics: ProbeMetrics) -> None:
         """Declare a probe's metrics, so that they exist from the start, installed or not.
 
         A probe that was declared before keeps its numbers, except built-in histograms whose buckets changed.
         """
         with self._lock:
-            self._declare(probe)
+            probe = self._probes.setdefault(metrics.probe, ProbeNumbers(metrics))
+            probe.metrics = metrics
+            if probe.returned.bounds != metrics.return_buckets:
+                probe.returned = HistogramCell(metrics.return_buckets)
+            if probe.durations.bounds != metrics.duration_buckets:
+                probe.durations = HistogramCell(metrics.duration_buckets)
+            for spec in metrics.metrics:
+                if spec.name not in self._metrics:
+                    self._metrics[spec.name] = MetricNumbers(spec, self._limits, self._failures)
+                self._metrics[spec.name].spec = spec
 
     def redeclare(self, probes: Sequence[ProbeMetrics], reset: Collection[str] = ()) -> None:
         """Keep exactly these probes, and remove the metrics that none of them declares.
@@ -127,7 +121,7 @@ class Aggregator:
             for name in self._probes.keys() - {probe.probe for probe in probes}:
                 del self._probes[name]
             for probe in probes:
-                self._declare(probe)
+                self.declare(probe)
 
     def limit(self, max_series: int, max_series_total: int, ttl: float | None) -> None:
         """Change the limits."""
@@ -152,18 +146,17 @@ class Aggregator:
         """
         with self._lock:
             probe = self._probes[layout.probe]
-            specs = probe.metrics.metrics
-            takes = dict(enumerate(metric_take(spec, self._metrics[spec.name].series) for spec in specs))
-            takes |= built_in_takes(probe.returned, probe.errors, probe.durations)
+            takes = probe.takes()
+            for number, spec in enumerate(probe.metrics.metrics):
+                takes[number] = self._metrics[spec.name].take(spec)
             sums = Sums(layout, recipe(layout, probe.metrics, residual_filter), self._cgroup)
             deltas = HistDeltas(layout, probe.metrics, tables)
             filtered = residual_filter is not None
             self._attached[layout.layout_id] = _Attached(layout.probe, sums, takes, deltas, filtered, joined)
             self._handlers[layout.layout_id] = sums.add
             self._owners[layout.layout_id] = layout.probe
-            if len(self._owners) > MOST_OWNERS + len(self._attached):
-                oldest = next(one for one in self._owners if one not in self._attached)
-                del self._owners[oldest]
+            if len(self._owners) > MOST_OWNERS + len(self._attached):  # the oldest goes
+                del self._owners[next(one for one in self._owners if one not in self._attached)]
             if joined:
                 probe.lost["unpaired"] += 0  # the series is there from the start
             probe.counted_here = count_hits
@@ -203,25 +196,23 @@ class Aggregator:
         return attached, probe
 
     def watch(self, layout_id: int, handle: Callable[[Record], None]) -> None:
-        """Call ``handle`` with each record of a layout that belongs to no probe, in stream order."""
+        """Call ``handle`` with each record of a layout, in stream order; if it is attached, also count it."""
         with self._lock:
-            self._handlers[layout_id] = handle
-
-    def unwatch(self, layout_id: int) -> None:
-        """Undo ``watch``. Records of this layout that still arrive are counted as unparsed."""
-        with self._lock:
-            self._handlers.pop(layout_id, None)
-
-    def also(self, layout_id: int, handle: Callable[[Record], None]) -> None:
-        """Also call ``handle`` with each record of an attached layout, in stream order."""
-        with self._lock:
-            add = self._handlers[layout_id]
+            add = self._handlers.get(layout_id)
+            if add is None:
+                self._handlers[layout_id] = handle
+                return
 
             def both(record: Record) -> None:
                 add(record)
                 handle(record)
 
             self._handlers[layout_id] = both
+
+    def unwatch(self, layout_id: int) -> None:
+        """Undo ``watch``. Records of this layout that still arrive are counted as unparsed."""
+        with self._lock:
+            self._handlers.pop(layout_id, None)
 
     def consume(self, batch: Batch) -> None:
         """Count a batch of events, as records or as tallies."""
@@ -236,31 +227,23 @@ class Aggregator:
                 else:
                     handle(record)
             for layout_id in {record[LAYOUT_ID] for record in batch.records}:
-                self._add_up(layout_id)
+                if (attached := self._attached.get(layout_id)) is not None:
+                    arrived, passed, sums = attached.sums.take()
+                    attached.count(arrived, passed)
+                    self._take(sums)
             for layout_id, number in batch.arrived.items():
                 if (attached := self._attached.get(layout_id)) is not None:
-                    attached.arrived += number
-                    attached.passed += batch.passed.get(layout_id, 0)
+                    attached.count(number, batch.passed.get(layout_id, 0))
                 else:
                     unparsed += number
-            for layout_id, number in batch.begun.items():
-                if (attached := self._attached.get(layout_id)) is not None:
-                    attached.begun += number
+            for layout_id in batch.begun.keys() & self._attached.keys():
+                self._attached[layout_id].recorded += batch.begun[layout_id]
             self._take(chain(batch.tallies, batch.refused))
             if unparsed:
                 self._lost_here["unparsed"] += unparsed
             for reason, numbers in (("unpaired", batch.unpaired), ("table_full", batch.table_full)):
                 for layout_id, number in numbers.items():
-                    self._lose(reason, number, self._owners.get(layout_id))
-
-    def _add_up(self, layout_id: int) -> None:
-        """Take the sums over the records of a layout."""
-        attached = self._attached.get(layout_id)
-        if attached is not None:
-            arrived, passed, sums = attached.sums.take()
-            attached.arrived += arrived
-            attached.passed += passed
-            self._take(sums)
+                    self.lose(reason, number, self._owners.get(layout_id))
 
     def _take(self, sums: Iterable[Tally | Refused]) -> None:
         for one in sums:
@@ -270,25 +253,20 @@ class Aggregator:
             else:
                 for reason, number in (("negative", one.negative), ("unreadable", one.unreadable)):
                     if number:
-                        self._lose(reason, number, self._owners.get(one.layout_id))
+                        self.lose(reason, number, self._owners.get(one.layout_id))
 
     def lose(self, reason: str, number: int, probe: str | None = None) -> None:
         """Count lost events that no other counter reports, of this probe if that is known."""
         with self._lock:
-            self._lose(reason, number, probe)
-
-    def _lose(self, reason: str, number: int, probe: str | None) -> None:
-        self._lost_here[reason] += number
-        if probe in self._probes:
-            self._probes[probe].lost[reason] += number
+            self._lost_here[reason] += number
+            if probe in self._probes:
+                self._probes[probe].lost[reason] += number
 
     def exemplify(self, probe: str, exemplar: Exemplar) -> None:
         """Make an exported call the exemplar of its bucket in the probe's durations."""
         with self._lock:
-            numbers = self._probes.get(probe)
-            if numbers is None:  # the probe was removed meanwhile
-                return
-            numbers.durations.exemplify(numbers.metrics.duration_buckets, exemplar)
+            if (numbers := self._probes.get(probe)) is not None:  # else the probe was removed meanwhile
+                numbers.durations.exemplify(exemplar)
 
     def update_kernel(self, counts: KernelCounts) -> None:
         """Take the kernel's counts, unless they were read in an earlier epoch."""
@@ -306,23 +284,21 @@ class Aggregator:
             for reason, lost in counts.lost.items():
                 self._lost[reason].update(lost)
             self._buffer_bytes = counts.buffer_bytes
-            grown = [
-                (self._attached.get(layout_id), readings) for layout_id, readings in counts.tables.items()
-            ]
-        for attached, readings in grown:
-            if attached is not None:
-                self.consume(attached.deltas.since(readings))
+            attached = self._attached.copy()
+        for layout_id, readings in counts.tables.items():
+            if layout_id in attached:
+                self.consume(attached[layout_id].deltas.since(readings))
 
     def copy(self) -> Numbers:
         """Return a copy of all numbers at this moment."""
         with self._lock:
             self._expire()
-            hits, events, lost = self._ledger()
+            hits, events, lost = self.ledger()
             misses = {name: p.misses.total for name, p in self._probes.items() if p.kernel_misses}
             return Numbers(
                 families=(
                     *built_in(self._namespace, self._probes, hits, misses, self._errno_name),
-                    *(family(metric) for metric in self._metrics.values()),
+                    *(metric.family() for metric in self._metrics.values()),
                 ),
                 hits=hits,
                 misses=misses,
@@ -334,41 +310,39 @@ class Aggregator:
                     for name, probe in self._probes.items()
                     for reason, number in probe.lost.items()
                 },
-                decode_failures=dict(self._decode_failures),
+                decode_failures=dict(self._failures),
                 buffer_bytes=self._buffer_bytes,
             )
 
     def ledger(self) -> Ledger:
         """Return the cheap part of ``copy``, without metrics and their label sets."""
         with self._lock:
-            return self._ledger()
-
-    def _ledger(self) -> Ledger:
-        events = {name: probe.events_before for name, probe in self._probes.items()}
-        for attached in self._attached.values():
-            if attached.probe in events:
-                events[attached.probe] += attached.events
-        lost = {reason: lost.total for reason, lost in self._lost.items()}
-        return Ledger(self._hits(), events, lost | self._lost_here)
+            events = {name: probe.events_before for name, probe in self._probes.items()}
+            for attached in self._attached.values():
+                if attached.probe in events:
+                    events[attached.probe] += attached.events
+            lost = {reason: lost.total for reason, lost in self._lost.items()}
+            return Ledger(self.hits(), events, lost | self._lost_here)
 
     def hits(self) -> dict[str, int]:
         """Return how often each probe has fired so far; probes whose hits are not counted are left out."""
         with self._lock:
-            return self._hits()
-
-    def _hits(self) -> dict[str, int]:
-        here = {name for name, probe in self._probes.items() if probe.counted_here}
-        recorded = self._recorded() if here else {}
-        return {
-            name: probe.hits.total + probe.hits_before + (recorded[name] if name in here else probe.early)
-            for name, probe in self._probes.items()
-            if probe.kernel_hits or probe.counted_here or probe.hits_before
-        }
+            here = {name for name, probe in self._probes.items() if probe.counted_here}
+            recorded = self.recorded(here)
+            return {
+                name: probe.hits.total + probe.hits_before + (recorded[name] if name in here else probe.early)
+                for name, probe in self._probes.items()
+                if probe.kernel_hits or probe.counted_here or probe.hits_before
+            }
 
     def recorded(self, names: Collection[str]) -> dict[str, int]:
         """Return how many events that are hits have arrived of these probes, as they are attached now."""
+        recorded: Counter[str] = Counter()
         with self._lock:
-            return {name: number for name, number in self._recorded().items() if name in names}
+            for attached in self._attached.values():
+                if attached.probe in names:
+                    recorded[attached.probe] += attached.recorded
+        return recorded
 
     def arrivals(self) -> Arrivals:
         """Return what the audit compares."""
@@ -382,32 +356,6 @@ class Aggregator:
             here = self._lost_here["unparsed"] + self._lost_here["wiped"]
             return Arrivals(counts, lost + here, self._buffer_bytes)
 
-    def _recorded(self) -> dict[str, int]:
-        recorded: Counter[str] = Counter()
-        for attached in self._attached.values():
-            recorded[attached.probe] += attached.recorded
-        return recorded
-
-    def _declare(self, metrics: ProbeMetrics) -> None:
-        probe = self._probes.get(metrics.probe)
-        if probe is None:
-            returned, durations = map(_empty, (metrics.return_buckets, metrics.duration_buckets))
-            self._probes[metrics.probe] = ProbeNumbers(metrics, returned, durations)
-        else:
-            if probe.metrics.return_buckets != metrics.return_buckets:
-                probe.returned = _empty(metrics.return_buckets)
-            if probe.metrics.duration_buckets != metrics.duration_buckets:
-                probe.durations = _empty(metrics.duration_buckets)
-            probe.metrics = metrics
-        for spec in metrics.metrics:
-            known = self._metrics.get(spec.name)
-            if known is None:
-                known = metric_numbers(spec, self._limits, self._failed)
-            self._metrics[spec.name] = known._replace(spec=spec)
-
-    def _failed(self, decoder: str, events: int) -> None:
-        self._decode_failures[decoder] += events
-
     def _expire(self) -> None:
         """Every quarter of the time to live, remove the label sets that exceeded it.
 
@@ -417,12 +365,8 @@ class Aggregator:
         ttl = IDLE if limits.ttl is None else limits.ttl
         if ttl and limits.clock() - self._expired >= ttl / 4:
             self._expired = limits.clock()
+            are_reached = limits.ttl is None and limits.are_reached
             for metric in self._metrics.values():
                 metric.series.expire()
-            if limits.ttl is None and limits.are_reached:
-                for metric in self._metrics.values():
+                if are_reached:
                     metric.series.forget(IDLE)
-
-
-def _empty(buckets: tuple[float, ...]) -> HistogramCell:
-    return HistogramCell(len(buckets))

@@ -1,6 +1,6 @@
 """Ends the open calls of threads that exit or execute another program."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from kprobe_exporter.aggregate.open_calls import Key, OpenCalls
 from kprobe_exporter.model.values import Join
@@ -37,14 +37,14 @@ class EndedThreads:
     def add(self, join: Join) -> Note | None:
         """Follow the threads of a join; return what to call at each of its user-space calls, if any."""
         layout_id = join.layout.layout_id
-        if join.by != "key":
+        if join.by == "stack":
             self._index[layout_id] = 1
+            if join.begins[0].user:
+                self._user.add(layout_id)
+                return self._note
         elif "tid" in join.key and all(begin.place("tid") is None for begin in join.begins):
             self._index[layout_id] = 1 + join.key.index("tid")
-        if join.by != "stack" or not join.begins[0].user:
-            return None
-        self._user.add(layout_id)
-        return self._note
+        return None
 
     def remove(self, join: Join) -> None:
         """Undo ``add``. None of the join's calls may be open."""
@@ -77,19 +77,20 @@ class EndedThreads:
         if old == tid:
             return
         self.apply()  # the exit of the former leader, whose id this is
-        index = self._index
-        for key in [key for key in lists if key[0] in index and key[index[key[0]]] == old]:
-            place = index[key[0]]
+        for key, place in self._keys_of((old,)):
             self._opened.rename(key, (*key[:place], tid, *key[place + 1 :]))
 
     def apply(self) -> None:
         """Drop the calls of all threads that ended."""
         ended, self._ended = self._ended, {}
-        if not ended:
-            return
+        for key, place in self._keys_of(ended):
+            self._opened.drop_until(key, ended[key[place]])
+
+    def _keys_of(self, threads: Collection[int]) -> list[tuple[Key, int]]:
+        """Return the keys of these threads' open calls, each with the index of the thread in it."""
         index = self._index
-        for key in [key for key in self._opened.lists if key[0] in index and key[index[key[0]]] in ended]:
-            self._opened.drop_until(key, ended[key[index[key[0]]]])
+        keys = self._opened.lists if threads else ()
+        return [(key, index[key[0]]) for key in keys if key[0] in index and key[index[key[0]]] in threads]
 
     def _note(self, tid: int, key: Key) -> None:
         keys = self._keys.setdefault(tid, set())

@@ -3,8 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from kprobe_exporter.aggregate.fields import normal_return
-from kprobe_exporter.aggregate.recipes import thresholds
+from kprobe_exporter.aggregate.recipes import normal_return, thresholds
 from kprobe_exporter.model.aggregation import RETURN_ERRORS, RETURN_VALUES, Refused, Tally
 from kprobe_exporter.model.hist import HistFeed, HistKey, HistReading, HistTable
 from kprobe_exporter.model.values import Batch, Layout, ProbeMetrics, Value, is_error
@@ -99,39 +98,28 @@ def _reader(layout: Layout, key: HistKey) -> Callable[[int | bytes], Value]:
 def _feed(
     layout_id: int, metrics: ProbeMetrics, table: HistTable, feed: HistFeed
 ) -> Callable[[Row], Tally | Refused | None]:
-    feeds, labels, place = feed.feeds, feed.labels, feed.value
+    """Return how a metric uses a row."""
+    feeds, use, labels, place = feed.feeds, feed.use, feed.labels, feed.value
     spec = None if feeds in (RETURN_VALUES, RETURN_ERRORS) else metrics.metrics[feeds]
     bounds = thresholds(spec.buckets, spec.scale) if spec else thresholds(metrics.return_buckets, 1)
     log2 = table.keys[place].log2
 
-    def add(row: Row) -> Tally:
+    def increase(row: Row) -> Tally | Refused | None:
         values, hits, total = row
-        return Tally(layout_id, feeds, tuple([values[label] for label in labels]), hits, total)
-
-    def spread(row: Row) -> Tally | None:
-        values, hits, total = row
-        value = values[place]
+        if use == "negative":
+            return Refused(layout_id, feeds, negative=hits, unreadable=0)
+        value, key = values[place], tuple([values[label] for label in labels])
+        if use == "errors":
+            return Tally(layout_id, feeds, (value,), hits, 0) if is_error(value) else None
+        if use == "add":
+            return Tally(layout_id, feeds, key, hits, total)
         assert isinstance(value, int)
-        if log2:
-            # All values in (2^(k-1), 2^k] fall into one bucket; 0.75 * 2^k does so without rounding.
-            place_of = 0.75 * 2.0**value
-        else:
-            if spec is None and value < 0:
-                return None
-            place_of, total = value, value * hits
+        if not log2 and spec is None and value < 0:
+            return None
+        # All values in (2^(k-1), 2^k] fall into one bucket; 0.75 * 2^k does so without rounding.
+        place_of, total = (0.75 * 2.0**value, total) if log2 else (value, value * hits)
         counts = [0] * (len(bounds) + 1)
         counts[bisect_left(bounds, place_of)] = hits
-        key = tuple([values[label] for label in labels])
         return Tally(layout_id, feeds, key, hits, total, buckets=tuple(counts))
 
-    def errors(row: Row) -> Tally | None:
-        values, hits, _ = row
-        value = values[place]
-        if is_error(value):
-            return Tally(layout_id, feeds, (value,), hits, 0)
-        return None
-
-    def negative(row: Row) -> Refused:
-        return Refused(layout_id, feeds, negative=row[1], unreadable=0)
-
-    return {"add": add, "spread": spread, "errors": errors, "negative": negative}[feed.use]
+    return increase

@@ -1,6 +1,4 @@
-"""How an end finds its beginning: by the stack pointer, or by values that both halves have; and the record
-that both become.
-"""
+"""How an end finds its beginning, by the stack pointer or by values that both have, and what both become."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -8,20 +6,10 @@ from operator import itemgetter
 from typing import Any, TypeAlias
 
 from kprobe_exporter.aggregate.ended_threads import Note
-from kprobe_exporter.aggregate.fields import PLACES
 from kprobe_exporter.aggregate.open_calls import INHERITED, Key, OpenCalls, above
+from kprobe_exporter.aggregate.recipes import PLACES, tuple_getter
 from kprobe_exporter.model import values
-from kprobe_exporter.model.values import (
-    CALLER,
-    CPU,
-    LAYOUT_ID,
-    TID,
-    TIME,
-    VALUES,
-    Join,
-    Layout,
-    Record,
-)
+from kprobe_exporter.model.values import CALLER, LAYOUT_ID, TID, TIME, VALUES, Join, Layout, Record
 
 Of: TypeAlias = Callable[[Record], Any]  # returns the values of a half by which it is paired
 Make: TypeAlias = Callable[[Record, Record], Record | None]  # joins two halves; None if the pair is in doubt
@@ -110,50 +98,37 @@ class ByStack:
         return False
 
 
-class ByValue:
-    """Pairs the innermost open call of a thread (``depth``), or the latest event of a key (``key``).
-
-    ``begun`` counts the first halves.
-    """
+class ByKey:
+    """Pairs an end with the latest first half of its key. ``begun`` counts the first halves."""
 
     def __init__(self, join: Join, opened: OpenCalls, make: Make) -> None:
         self._layout_id, self._opened, self._make = join.layout.layout_id, opened, make
-        self._nested = join.by == "depth"
         self.begun = 0
 
     def begin(self, of: Of, first: Record) -> None:
         """Open a first half."""
         self.begun += 1
-        key, opened = (self._layout_id, *of(first)), self._opened
+        key = (self._layout_id, *of(first))
         if None in key:
-            opened.unpaired[self._layout_id] += 1
+            self._opened.unpaired[self._layout_id] += 1
         else:
-            opened.put(key, -len(opened.lists.get(key, ())) if self._nested else 0, first)
+            self._opened.put(key, 0, first)
 
     def end(self, of: Of, second: Record) -> Record | None:
         """Join a second half with its first half; None if that is missing or in doubt."""
-        key, opened = (self._layout_id, *of(second)), self._opened
-        if key in opened.lists:
-            return self._make(opened.pop(key), second)
-        if self._nested:
-            opened.unpaired[self._layout_id] += 1
-        return None
+        key = (self._layout_id, *of(second))
+        return self._make(self._opened.pop(key), second) if key in self._opened.lists else None
 
 
 def of_half(join: Join, layout: Layout) -> Of:
     """Return the function that reads from a half what it is paired by. Raises ValueError if it lacks that."""
-    if join.by == "depth":
-        # Thread 0 is a different thread on each CPU (init_idle() in kernel/sched/core.c).
-        return lambda record: (record[TID] or ~record[CPU],)
     places = []
     for name in (values.STACK_POINTER,) if join.by == "stack" else join.key:
         own = layout.place(name)
         places.append(PLACES.get(name, -1) if own is None else own)
     if -1 in places:
         raise ValueError(f"{layout.event!r} lacks a field that {join.layout.event!r} is to be paired by")
-    if join.by == "key" and len(places) == 1:
-        return itemgetter(slice(places[0], places[0] + 1))
-    return itemgetter(*places)
+    return tuple_getter(places) if join.by == "key" else itemgetter(*places)
 
 
 def joiner(join: Join, opened: OpenCalls) -> Make:

@@ -1,13 +1,25 @@
-"""The numbers of probes and metrics, and how they are copied into families."""
+"""The numbers of probes and metrics: how tallies change them, and how they are copied into families."""
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
-from kprobe_exporter.aggregate.cells import HistogramCell, MetricNumbers
-from kprobe_exporter.aggregate.series import UNKNOWN
-from kprobe_exporter.model.values import Family, HistogramValue, LabelValues, ProbeMetrics
+from kprobe_exporter.aggregate.recipes import NANOSECONDS, whole_scale
+from kprobe_exporter.aggregate.series import UNKNOWN, Series, SeriesLimits
+from kprobe_exporter.model.aggregation import DURATIONS, RETURN_ERRORS, RETURN_VALUES, Tally
+from kprobe_exporter.model.values import (
+    Exemplar,
+    Family,
+    HistogramValue,
+    LabelValues,
+    MetricSpec,
+    ProbeMetrics,
+)
+
+Take = Callable[[Tally], None]
 
 HELP = {
     "hits_total": "Firings of the probe, before its filter.",
@@ -50,6 +62,71 @@ class Accumulator:
         self._last = self.current = 0
 
 
+class HistogramCell:
+    """Counts per bucket (the last is +Inf) and the sum of one label set's values."""
+
+    __slots__ = ("bounds", "counts", "exemplars", "sum")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum: float = 0
+        self.exemplars: dict[int, Exemplar] = {}
+
+    def add(self, tally: Tally, scale: float) -> None:
+        """Add the bucket counts and the sum of many values, which are multiplied by ``scale``."""
+        assert tally.buckets is not None
+        self.counts = [*map(int.__add__, self.counts, tally.buckets)]
+        self.sum += tally.sum * scale
+
+    def exemplify(self, exemplar: Exemplar) -> None:
+        """Keep the exemplar as the last one of its bucket."""
+        self.exemplars[bisect_left(self.bounds, exemplar.value)] = exemplar
+
+    def value(self) -> HistogramValue:
+        return HistogramValue(self.bounds, tuple(self.counts), self.sum, dict(self.exemplars))
+
+
+class MetricNumbers:
+    """One configured metric, which several probes may share; ``spec`` is the latest declaration of it.
+
+    ``failures`` counts events by the decoder that failed.
+    """
+
+    def __init__(self, spec: MetricSpec, limits: SeriesLimits, failures: Counter[str]) -> None:
+        self.spec = spec
+        make: Callable[[], HistogramCell | list[int]] = partial(HistogramCell, spec.buckets)
+        if spec.kind != "histogram":
+            make = partial(list, (0, 0))  # a value, and a gauge's time in nanoseconds
+        self.series: Series[Any] = Series(spec.labels, make, limits, failures)
+
+    def take(self, spec: MetricSpec) -> Take:
+        """Return the function that takes tallies of a probe that declared the metric by this ``spec``."""
+        series, scale, counts = self.series, whole_scale(spec.scale), spec.value is None
+
+        def add(tally: Tally) -> None:
+            cell = series.cell(tally.key, tally.events)
+            cell[0] += tally.events if counts else tally.sum * scale
+
+        def keep(tally: Tally) -> None:
+            # The tallies of one CPU may come after those of another, and be earlier.
+            cell = series.cell(tally.key, tally.events)
+            if tally.time >= cell[1]:
+                cell[:] = tally.sum * scale, tally.time
+
+        def spread(tally: Tally) -> None:
+            series.cell(tally.key, tally.events).add(tally, scale)
+
+        return {"counter": add, "gauge": keep, "histogram": spread}[spec.kind]
+
+    def family(self) -> Family:
+        """Return the metric with a copy of all its label sets."""
+        spec, is_histogram = self.spec, self.spec.kind == "histogram"
+        labels = tuple(label.name for label in spec.labels)
+        samples = {key: cell.value() if is_histogram else cell[0] for key, cell in self.series.cells.items()}
+        return Family(spec.name, spec.kind, spec.help, labels, samples)
+
+
 @dataclass(slots=True)
 class ProbeNumbers:
     """The numbers that every probe has without any configuration.
@@ -62,9 +139,9 @@ class ProbeNumbers:
     """
 
     metrics: ProbeMetrics
-    returned: HistogramCell
-    durations: HistogramCell
-    errors: dict[int, int] = field(default_factory=dict)
+    returned: HistogramCell = field(default_factory=lambda: HistogramCell(()))
+    durations: HistogramCell = field(default_factory=lambda: HistogramCell(()))
+    errors: Counter[int] = field(default_factory=Counter)
     hits: Accumulator = field(default_factory=Accumulator)
     misses: Accumulator = field(default_factory=Accumulator)
     kernel_hits: bool = False
@@ -74,6 +151,20 @@ class ProbeNumbers:
     hits_before: int = 0
     events_before: int = 0
     lost: Counter[str] = field(default_factory=Counter)
+
+    def takes(self) -> dict[int, Take]:
+        """Return the functions with which the built-in metrics take tallies."""
+
+        def count(tally: Tally) -> None:
+            (number,) = tally.key
+            assert isinstance(number, int)
+            self.errors[-number] += tally.events
+
+        return {
+            RETURN_ERRORS: count,
+            RETURN_VALUES: partial(HistogramCell.add, self.returned, scale=1),
+            DURATIONS: partial(HistogramCell.add, self.durations, scale=NANOSECONDS),
+        }
 
 
 class Ledger(NamedTuple):
@@ -120,48 +211,27 @@ def built_in(
     errno_name: Callable[[int], str | None],
 ) -> Iterator[Family]:
     """Yield the metrics that every probe has without any configuration."""
-    yield _counter(namespace, "hits_total", ("probe",), {(name,): n for name, n in hits.items()})
-    yield _counter(namespace, "misses_total", ("probe",), {(name,): n for name, n in misses.items()})
-    returned: dict[LabelValues, float | HistogramValue] = {}
-    errors: dict[LabelValues, int] = {}
+
+    def made(name: str, samples: Mapping[LabelValues, float | HistogramValue], *labels: str) -> Family:
+        kind: Literal["counter", "histogram"] = "counter" if name.endswith("_total") else "histogram"
+        return Family(f"{namespace}_{name}", kind, HELP[name], ("probe", *labels), samples)
+
+    yield made("hits_total", {(name,): number for name, number in hits.items()})
+    yield made("misses_total", {(name,): number for name, number in misses.items()})
+    returned: dict[LabelValues, HistogramValue] = {}
+    errors: Counter[LabelValues] = Counter()
     for name, probe in probes.items():
         returns = probe.metrics.returns
         if returns is None or returns.fetch is None:
             continue
-        if probe.metrics.return_buckets and not returns.pointer:
-            returned[name,] = probe.returned.value(probe.metrics.return_buckets)
+        if probe.returned.bounds and not returns.pointer:
+            returned[name,] = probe.returned.value()
         for number, count in probe.errors.items():
-            key = (name, errno_name(number) or UNKNOWN)
-            errors[key] = errors.get(key, 0) + count
-    yield Family(
-        f"{namespace}_return_value",
-        "histogram",
-        HELP["return_value"],
-        ("probe",),
-        returned,
-    )
-    yield _counter(namespace, "return_errors_total", ("probe", "errno"), errors)
-    durations: dict[LabelValues, float | HistogramValue] = {
-        (name,): probe.durations.value(bounds)
-        for name, probe in probes.items()
-        if (bounds := probe.metrics.duration_buckets)
+            errors[name, errno_name(number) or UNKNOWN] += count
+    yield made("return_value", returned)
+    yield made("return_errors_total", errors, "errno")
+    durations: dict[LabelValues, HistogramValue] = {
+        (name,): probe.durations.value() for name, probe in probes.items() if probe.durations.bounds
     }
     if durations:
-        name = f"{namespace}_duration_seconds"
-        yield Family(name, "histogram", HELP["duration_seconds"], ("probe",), durations)
-
-
-def _counter(namespace: str, name: str, labels: tuple[str, ...], samples: dict[LabelValues, int]) -> Family:
-    return Family(f"{namespace}_{name}", "counter", HELP[name], labels, dict(samples))
-
-
-def family(metric: MetricNumbers) -> Family:
-    """Return a configured metric with a copy of all its label sets."""
-    spec = metric.spec
-    samples: dict[LabelValues, float | HistogramValue]
-    if spec.kind == "histogram":
-        samples = {k: cell.value(spec.buckets) for k, cell in metric.series.cells.items()}
-    else:
-        samples = {k: cell[0] for k, cell in metric.series.cells.items()}
-    labels = tuple(label.name for label in spec.labels)
-    return Family(spec.name, spec.kind, spec.help, labels, samples)
+        yield made("duration_seconds", durations)

@@ -10,9 +10,8 @@ from functools import partial
 from typing import TypeAlias
 
 from kprobe_exporter.aggregate.ended_threads import EndedThreads
-from kprobe_exporter.aggregate.matching import ByStack, ByValue, Make, joiner, of_half
-from kprobe_exporter.aggregate.nesting import NestedCalls
-from kprobe_exporter.aggregate.open_calls import OpenCalls
+from kprobe_exporter.aggregate.matching import ByKey, ByStack, Make, joiner, of_half
+from kprobe_exporter.aggregate.open_calls import NestedCalls, OpenCalls
 from kprobe_exporter.model.values import LAYOUT_ID, Batch, Join, Layout, Record
 
 Take: TypeAlias = Callable[[Record], Record | None]  # handles a record; returns the record to keep, if any
@@ -34,8 +33,6 @@ class Pairing:
     - By ``stack``, with the right distance, a pair is wrong only if two events went missing without a
       reported loss: the return of a call (or its thread exited in it), and the entry of a later call of the
       thread at exactly the same depth. With a wrong distance, only calls within 64 bytes of stack are paired.
-    - By ``depth``, a pair is wrong only if an event of its thread went missing without a reported loss, such
-      as returns beyond maxactive (kernel/kprobes.c) or beyond 64 nested ones (kernel/events/uprobes.c).
     - By ``key``, a pair is a first half and the next second half, with no first half in between.
     - Where ``threads`` is told of them, a thread's exit or exec ends its calls: they are unpaired.
 
@@ -53,7 +50,7 @@ class Pairing:
         self._opened = self._nested or OpenCalls(most_open)
         self.threads = EndedThreads(self._opened)
         self._takes: dict[int, Take] = {}
-        self._ways: dict[int, ByStack | ByValue] = {}
+        self._ways: dict[int, ByStack | ByKey] = {}
         for join in joins:
             self.add(join)
 
@@ -76,7 +73,7 @@ class Pairing:
             make = self._telling(join, make, ended, system_call=system_call)
         note = self.threads.add(join)
         stack = join.by == "stack"
-        way = ByStack(join, self._opened, make, note) if stack else ByValue(join, self._opened, make)
+        way = ByStack(join, self._opened, make, note) if stack else ByKey(join, self._opened, make)
         takes: dict[int, Take] = {
             begin.layout_id: partial(way.begin, of_half(join, begin)) for begin in join.begins
         }
@@ -106,16 +103,11 @@ class Pairing:
 
     def follow(self, layout: Layout, handle: Callable[[Record], None]) -> None:
         """Call ``handle`` with each record of a tracepoint about threads, in stream order, and consume it."""
-
-        def take(record: Record) -> None:
-            handle(record)
-
-        self._takes[layout.layout_id] = take
+        self._takes[layout.layout_id] = handle
 
     def reset(self, join: Join) -> None:
         """Count the open first halves of a join as unpaired: its probe was disabled in between."""
-        lists = self._opened.lists
-        for key in [key for key in lists if key[0] == join.layout.layout_id]:
+        for key in [key for key in self._opened.lists if key[0] == join.layout.layout_id]:
             self._opened.drop(key)
 
     def remove(self, join: Join) -> None:
@@ -163,7 +155,7 @@ class Pairing:
 
     def _telling(self, join: Join, make: Make, ended: OnRecord, *, system_call: bool) -> Make:
         nested = self._open_calls()
-        in_thread = join.by != "key" or join.key == ("tid",)
+        in_thread = join.by == "stack" or join.key == ("tid",)
         if in_thread:
             nested.show(join, system_call=system_call)
 

@@ -1,26 +1,31 @@
-"""What a layout's records are needed for, written as data, so that a source can add them up itself."""
+"""What a layout's records are needed for, as data, so that a source can add them up; and their fields."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from operator import itemgetter
+from typing import Any, TypeAlias
 
-from kprobe_exporter.model.aggregation import (
-    DURATIONS,
-    RETURN_ERRORS,
-    RETURN_VALUES,
-    Group,
-    Recipe,
-    Where,
-)
+from kprobe_exporter.model.aggregation import DURATIONS, RETURN_ERRORS, RETURN_VALUES, Group, Recipe, Where
 from kprobe_exporter.model.values import (
+    CALLER,
+    CPU,
+    LAYOUT_ID,
     MAX_ERRNO,
+    OF_THREAD,
+    TGID,
+    TID,
     Layout,
-    MetricSpec,
     ProbeMetrics,
+    Record,
     ReturnType,
     Value,
     decimal,
     is_error,
 )
+
+Getter: TypeAlias = Callable[[Record], Value]
+
+PLACES = {"cpu": CPU, "tid": TID, "pid": TGID, "caller": CALLER}
 
 SMALLEST, LARGEST = -(1 << 63), (1 << 64) - 1
 """The limits of the numbers that a field can hold, signed or not."""
@@ -31,20 +36,37 @@ ERRORS = Where(
     ("all", (("number", "return", ">=", -MAX_ERRNO), ("number", "return", "<", 0))),
 )
 
-
-def _no_error(event: Mapping[str, Value]) -> bool:
-    value = event["return"]
-    return isinstance(value, int) and value >= 0
-
-
-NO_ERRORS = Where(("return",), _no_error, ("number", "return", ">=", 0))
+NO_ERRORS = Where(
+    ("return",),
+    lambda event: isinstance(value := event["return"], int) and value >= 0,
+    ("number", "return", ">=", 0),
+)
 
 
 def recipe(layout: Layout, metrics: ProbeMetrics, residual_filter: Where | None = None) -> Recipe:
     """Return all that the records of ``layout`` are needed for."""
-    groups = [_group(number, spec) for number, spec in enumerate(metrics.metrics)]
+    groups = [
+        Group(
+            number,
+            keys=tuple(label.field for label in spec.labels),
+            value=spec.value,
+            bounds=thresholds(spec.buckets, spec.scale) if spec.kind == "histogram" else None,
+            last=spec.kind == "gauge",
+            positive=spec.kind == "counter",
+            where=spec.where,
+            cgroups=tuple(
+                index
+                for index, label in enumerate(spec.labels)
+                if label.decoders and label.decoders[0][0] in OF_THREAD
+            ),
+        )
+        for number, spec in enumerate(metrics.metrics)
+    ]
     if layout.returns is not None and layout.place("return") is not None:
-        groups += _return_groups(layout.returns, metrics.return_buckets)
+        groups.append(Group(RETURN_ERRORS, keys=("return",), where=ERRORS))
+        if metrics.return_buckets and not layout.returns.pointer:
+            bounds = thresholds(metrics.return_buckets, 1)
+            groups.append(Group(RETURN_VALUES, value="return", bounds=bounds, where=NO_ERRORS))
     if metrics.duration_buckets and layout.place("duration") is not None:
         bounds = thresholds(metrics.duration_buckets, 1e-9)
         groups.append(Group(DURATIONS, value="duration", bounds=bounds))
@@ -67,11 +89,8 @@ def source_recipe(layout: Layout, metrics: ProbeMetrics, residual_filter: Where 
     kinds = {arg.name: arg.type or arg.kind for arg in layout.args}
     numbers = {kinds.get(group.value) for group in groups if group.value is not None}
     keys = {kinds.get(key, "") for group in groups for key in group.keys}
-    if (
-        numbers & {"char", "symbol", "comm", "program"}
-        or "texts" in keys
-        or any("[" in kind for kind in keys)
-    ):
+    arrays = "texts" in keys or any("[" in kind for kind in keys)
+    if arrays or numbers & {"char", "symbol", "comm", "program"}:
         return None
     return made
 
@@ -81,26 +100,6 @@ def _writable(where: Where, layout: Layout) -> bool:
     plain = {arg.name for arg in layout.args if arg.kind in ("int", "hex", "str", "bare") and not arg.type}
     looked_up = {arg.name for arg in layout.args} | {"pid", "caller", "symbol", "comm"}
     return where.condition is not None and not looked_up.difference(plain).intersection(where.fields)
-
-
-def _group(number: int, spec: MetricSpec) -> Group:
-    return Group(
-        number,
-        keys=tuple(label.field for label in spec.labels),
-        value=spec.value,
-        bounds=thresholds(spec.buckets, spec.scale) if spec.kind == "histogram" else None,
-        last=spec.kind == "gauge",
-        positive=spec.kind == "counter",
-        where=spec.where,
-        cgroups=tuple(index for index, label in enumerate(spec.labels) if label.of_thread),
-    )
-
-
-def _return_groups(returns: ReturnType, bounds: tuple[float, ...]) -> Iterator[Group]:
-    """Yield the built-in groups of a return value: errors, then the histogram of values from 0 on."""
-    yield Group(RETURN_ERRORS, keys=("return",), where=ERRORS)
-    if bounds and not returns.pointer:
-        yield Group(RETURN_VALUES, value="return", bounds=thresholds(bounds, 1), where=NO_ERRORS)
 
 
 @lru_cache(256)
@@ -138,3 +137,49 @@ def whole_scale(scale: float) -> float:
 
 NANOSECONDS = whole_scale(1e-9)
 """The factor from a record's nanoseconds to seconds."""
+
+
+def normal_return(returns: ReturnType) -> Callable[[Value], Value]:
+    """Return the function that makes errors negative, in a return value that is too wide or a pointer."""
+    wrap = returns.wrap
+    if not wrap:
+        return lambda value: value
+    lowest = wrap - MAX_ERRNO
+    return lambda value: value - wrap if isinstance(value, int) and lowest <= value < wrap else value
+
+
+def column(layout: Layout, field: str) -> tuple[int, Callable[[Value], Value] | None]:
+    """Return the index of ``field`` in a record, and the function that converts the value there, if any.
+
+    A field that a record does not hold has the layout's number converted to its one value, or to None.
+    """
+    if field == "symbol":
+        symbol = layout.symbol.encode()
+        return LAYOUT_ID, lambda _: symbol
+    place = PLACES[field] if field in PLACES else layout.place(field)
+    if place is None:
+        return LAYOUT_ID, lambda _: None
+    if field == "return" and layout.returns is not None and layout.returns.wrap:
+        return place, normal_return(layout.returns)
+    return place, None
+
+
+def getter(layout: Layout, field: str) -> Getter:
+    """Return the function that takes ``field`` out of a record; it gives None where it is not recorded."""
+    place, convert = column(layout, field)
+    take: Getter = itemgetter(place)
+    return take if convert is None else lambda record: convert(take(record))
+
+
+def tuple_getter(places: Sequence[int]) -> Callable[[Record], tuple[Any, ...]]:
+    """Return the function that takes these places as a tuple, for which itemgetter needs two or more."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return itemgetter(slice(places[0], places[0] + 1)) if places else lambda record: ()
+
+
+def passes(layout: Layout, where: Where) -> Callable[[Record], bool]:
+    """Return the function that tells whether a record passes a filter. It costs about 1 µs an event."""
+    getters = [(field, getter(layout, field)) for field in where.fields]
+    test = where.test
+    return lambda record: test({field: take(record) for field, take in getters})

@@ -1,7 +1,6 @@
 """The metrics about the agent itself and about the state of its probes."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Literal
 
 from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.model.values import Family, LabelValues, ProbeStatus
@@ -9,19 +8,35 @@ from kprobe_exporter.model.values import Family, LabelValues, ProbeStatus
 PREFIX = "kprobe_exporter"
 """The prefix of the agent's own metrics; the namespace of the configuration does not apply to them."""
 
-LOSSES = (
-    "overrun",
-    "commit_overrun",
-    "dropped",
-    "unparsed",
-    "unpaired",
-    "unreadable",
-    "negative",
-    "table_full",
-    "disabled",
-    "sampled",
-    "wiped",
+LOSSES = tuple(
+    "overrun commit_overrun dropped unparsed unpaired unreadable negative table_full disabled sampled"
+    " wiped".split()
 )
+
+HELP = {
+    "up": "1 if the probe is installed and enabled.",
+    "info": "What the probe is attached to, and how its events are collected.",
+    "probe_tripped": "1 while the probe is switched off because it exceeded its limit.",
+    "probe_disabled": "1 if the configuration disables the probe.",
+    "probe_absent": "1 if the probe is optional and this kernel does not support it.",
+    "probe_sampling_ratio": "Share of threads whose events a critical probe records: 1, or less while it"
+    " exceeds a limit.",
+    "fault": "1 while this interference from outside the agent persists.",
+    "faults_total": "Times that each fault began, including those repaired at once.",
+    "build_info": "The running agent.",
+    "kernel_info": "The running kernel.",
+    "events_total": "Events that passed the probe's filter and were delivered.",
+    "events_lost_total": "Events, or values of events, that did not reach the metrics, by reason.",
+    "probe_events_lost_total": "Lost events by probe, where the probe is known.",
+    "series_overflow_total": "Events counted in the label set __overflow__, because the metric reached its"
+    " limit.",
+    "decode_failures_total": "Label values that became 'unknown', by decoder; 'none' if the event has no"
+    " value.",
+    "config_last_reload_successful": "1 if the agent runs with the configuration that it read last.",
+    "config_last_reload_success_timestamp_seconds": "Time at which the running configuration was read.",
+    "kernel_read_age_seconds": "Time since the kernel's own counts were last read.",
+    "ring_buffer_bytes": "Bytes of unread events in the ring buffers of all CPUs.",
+}
 
 
 def probe_families(namespace: str, probes: Iterable[ProbeStatus]) -> tuple[Family, ...]:
@@ -33,61 +48,29 @@ def probe_families(namespace: str, probes: Iterable[ProbeStatus]) -> tuple[Famil
         if probe.state == "up":
             info[probe.name, probe.kind, probe.target, probe.plan] = 1
     return (
-        _gauge(f"{namespace}_up", "1 if the probe is installed and enabled.", ("probe",), up),
-        _gauge(
-            f"{namespace}_info",
-            "What the probe is attached to, and how its events are collected.",
-            ("probe", "kind", "target", "plan"),
-            info,
-        ),
+        _family("up", up, "probe", prefix=namespace),
+        _family("info", info, "probe", "kind", "target", "plan", prefix=namespace),
     )
 
 
 def off_families(probes: Sequence[ProbeStatus]) -> tuple[Family, ...]:
     """Return which probes are off or sampled although nothing is wrong with them."""
+    optional = [probe for probe in probes if probe.optional]
+    sampling = {probe.name: probe.sampling for probe in probes if probe.sampling is not None}
     return (
-        _gauge(
-            f"{PREFIX}_probe_tripped",
-            "1 while the probe is switched off because it exceeded its limit.",
-            ("probe",),
-            {(probe.name,): float(probe.state == "tripped") for probe in probes},
+        *(
+            _by("probe", f"probe_{state}", {probe.name: float(probe.state == state) for probe in among})
+            for state, among in (("tripped", probes), ("disabled", probes), ("absent", optional))
         ),
-        _gauge(
-            f"{PREFIX}_probe_disabled",
-            "1 if the configuration disables the probe.",
-            ("probe",),
-            {(probe.name,): float(probe.state == "disabled") for probe in probes},
-        ),
-        _gauge(
-            f"{PREFIX}_probe_absent",
-            "1 if the probe is optional and this kernel does not support it.",
-            ("probe",),
-            {(probe.name,): float(probe.state == "absent") for probe in probes if probe.optional},
-        ),
-        _gauge(
-            f"{PREFIX}_probe_sampling_ratio",
-            "Share of threads whose events a critical probe records: 1, or less while it exceeds a limit.",
-            ("probe",),
-            {(probe.name,): probe.sampling for probe in probes if probe.sampling is not None},
-        ),
+        _by("probe", "probe_sampling_ratio", sampling),
     )
 
 
 def fault_families(holding: Collection[str], noticed: Mapping[str, int]) -> tuple[Family, ...]:
     """Return the faults around the agent; ``noticed`` is how often each possible fault began."""
     return (
-        _gauge(
-            f"{PREFIX}_fault",
-            "1 while this interference from outside the agent persists.",
-            ("fault",),
-            {(fault,): float(fault in holding) for fault in noticed},
-        ),
-        _counter(
-            f"{PREFIX}_faults_total",
-            "Times that each fault began, including those repaired at once.",
-            "fault",
-            noticed,
-        ),
+        _by("fault", "fault", {fault: float(fault in holding) for fault in noticed}),
+        _by("fault", "faults_total", noticed),
     )
 
 
@@ -103,81 +86,26 @@ def agent_families(
     """Return the agent's health. ``build`` and ``kernel`` hold labels of the agent and of the running kernel.
     ``loaded_at`` is in seconds since the epoch, ``read_age`` in seconds. ``successful``: the configuration
     that was last read is the running one."""
-    lost = dict.fromkeys(LOSSES, 0) | numbers.lost
     return (
-        _gauge(f"{PREFIX}_build_info", "The running agent.", tuple(build), {tuple(build.values()): 1}),
-        _gauge(f"{PREFIX}_kernel_info", "The running kernel.", tuple(kernel), {tuple(kernel.values()): 1}),
-        _counter(
-            f"{PREFIX}_events_total",
-            "Events that passed the probe's filter and were delivered.",
-            "probe",
-            numbers.events,
-        ),
-        _counter(
-            f"{PREFIX}_events_lost_total",
-            "Events, or values of events, that did not reach the metrics, by reason.",
-            "reason",
-            lost,
-        ),
-        Family(
-            f"{PREFIX}_probe_events_lost_total",
-            "counter",
-            "Lost events by probe, where the probe is known.",
-            ("probe", "reason"),
-            numbers.lost_of,
-        ),
-        _counter(
-            f"{PREFIX}_series_overflow_total",
-            "Events counted in the label set __overflow__, because the metric reached its limit.",
-            "metric",
-            numbers.overflows,
-        ),
-        _counter(
-            f"{PREFIX}_decode_failures_total",
-            "Label values that became 'unknown', by decoder; 'none' if the event has no value.",
-            "decoder",
-            numbers.decode_failures,
-        ),
-        _gauge(
-            f"{PREFIX}_config_last_reload_successful",
-            "1 if the agent runs with the configuration that it read last.",
-            (),
-            {(): float(successful)},
-        ),
-        _gauge(
-            f"{PREFIX}_config_last_reload_success_timestamp_seconds",
-            "Time at which the running configuration was read.",
-            (),
-            {(): loaded_at},
-        ),
-        _gauge(
-            f"{PREFIX}_kernel_read_age_seconds",
-            "Time since the kernel's own counts were last read.",
-            (),
-            {(): read_age},
-        ),
-        _gauge(
-            f"{PREFIX}_ring_buffer_bytes",
-            "Bytes of unread events in the ring buffers of all CPUs.",
-            (),
-            {(): numbers.buffer_bytes},
-        ),
+        _family("build_info", {tuple(build.values()): 1}, *build),
+        _family("kernel_info", {tuple(kernel.values()): 1}, *kernel),
+        _by("probe", "events_total", numbers.events),
+        _by("reason", "events_lost_total", dict.fromkeys(LOSSES, 0) | numbers.lost),
+        _family("probe_events_lost_total", numbers.lost_of, "probe", "reason"),
+        _by("metric", "series_overflow_total", numbers.overflows),
+        _by("decoder", "decode_failures_total", numbers.decode_failures),
+        _family("config_last_reload_successful", {(): float(successful)}),
+        _family("config_last_reload_success_timestamp_seconds", {(): loaded_at}),
+        _family("kernel_read_age_seconds", {(): read_age}),
+        _family("ring_buffer_bytes", {(): numbers.buffer_bytes}),
     )
 
 
-def _gauge(name: str, text: str, labels: tuple[str, ...], samples: Mapping[LabelValues, float]) -> Family:
-    return _family(name, "gauge", text, labels, samples)
+def _by(label: str, name: str, values: Mapping[str, float]) -> Family:
+    return _family(name, {(key,): value for key, value in values.items()}, label)
 
 
-def _counter(name: str, text: str, label: str, counts: Mapping[str, int]) -> Family:
-    return _family(name, "counter", text, (label,), {(key,): n for key, n in counts.items()})
-
-
-def _family(
-    name: str,
-    kind: Literal["counter", "gauge"],
-    text: str,
-    labels: tuple[str, ...],
-    samples: Mapping[LabelValues, float],
-) -> Family:
-    return Family(name, kind, text, labels, dict(samples))
+def _family(name: str, samples: Mapping[LabelValues, float], *labels: str, prefix: str = PREFIX) -> Family:
+    """Return a counter if the name ends in ``_total``, else a gauge."""
+    counts = name.endswith("_total")
+    return Family(f"{prefix}_{name}", "counter" if counts else "gauge", HELP[name], labels, samples)

@@ -1,12 +1,15 @@
 """The label sets of one metric, limited in number, each with the cell that holds its value."""
 
 import time
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from typing import Generic, TypeVar
 
 from kprobe_exporter.errors import one_line
-from kprobe_exporter.model.values import Decoder, LabelSpec, LabelValues, Value
+from kprobe_exporter.model.aggregation import RawKey
+from kprobe_exporter.model.values import LabelSpec, LabelValues, Value
 
 OVERFLOW = "__overflow__"
 """The value of every label in the label set that counts the events beyond the limit."""
@@ -20,31 +23,23 @@ IDLE = 900.0
 """Seconds without an event after which a label set makes room for a new one, if its time to live is open."""
 
 Cell = TypeVar("Cell")
-RawKey = tuple[Value, ...]
 
 
+@dataclass(slots=True)
 class SeriesLimits:
     """The limits of label sets: of each metric, of all metrics together, and their time to live in seconds.
 
     A ``ttl`` of 0 keeps label sets for good. With None, one that was not seen for IDLE goes when another one
     needs its room: if it went earlier, ``increase()`` would miss rare events.
 
-    All metrics share one object. It may change: label sets that exist already stay. Not thread-safe: the
-    aggregator's lock guards it.
+    All metrics share one object. It may change: label sets that exist already stay.
     """
 
-    def __init__(
-        self,
-        max_series: int,
-        max_series_total: int,
-        ttl: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.max_series = max_series
-        self.max_series_total = max_series_total
-        self.ttl = ttl
-        self.clock = clock
-        self.used = 0
+    max_series: int
+    max_series_total: int
+    ttl: float | None = None
+    clock: Callable[[], float] = time.monotonic
+    used: int = field(default=0, init=False)
 
     @property
     def are_reached(self) -> bool:
@@ -59,7 +54,6 @@ class Series(Generic[Cell]):
     and decodes nothing. The cache is bounded too, since many raw values may decode to one label set. The age
     of a label set costs the event nothing either: ``expire`` empties the cache, so that a label set still in
     use goes through ``_look_up`` again, which notes the time.
-    Not thread-safe: the aggregator's lock guards it.
     """
 
     def __init__(
@@ -67,14 +61,14 @@ class Series(Generic[Cell]):
         labels: tuple[LabelSpec, ...],
         make: Callable[[], Cell],
         limits: SeriesLimits,
-        failed: Callable[[str, int], None],
+        failures: Counter[str],
     ) -> None:
         self.labels = labels
         self.cells: dict[LabelValues, Cell] = {}
         self.overflowed = 0
         self._make = make
         self._limits = limits
-        self._failed = failed
+        self._failures = failures
         self._cache: dict[RawKey, Cell] = {}
         self._seen: dict[LabelValues, float] = {}
         self._expired = limits.clock()
@@ -112,13 +106,8 @@ class Series(Generic[Cell]):
         self._seen.clear()
 
     def _look_up(self, raw: RawKey, events: int) -> Cell:
-        failures = False
-        texts = []
-        for label, value in zip(self.labels, raw, strict=True):
-            text = self._decode(label, value, events)
-            failures = failures or text is None
-            texts.append(UNKNOWN if text is None else text)
-        key = tuple(texts)
+        texts = [self._decode(label, value, events) for label, value in zip(self.labels, raw, strict=True)]
+        key = tuple(UNKNOWN if text is None else text for text in texts)
         bounded = key not in ((), self._overflow)  # a process may be named __overflow__
         found = self.cells.get(key)
         if found is None:
@@ -130,7 +119,7 @@ class Series(Generic[Cell]):
         if bounded:
             self._seen.pop(key, None)  # the one that was not seen for longest stays the first
             self._seen[key] = self._limits.clock()
-        if not failures:  # a failure is counted at every event, so it must not be cached
+        if None not in texts:  # a failure is counted at every event, so it must not be cached
             if len(self._cache) >= 4 * self._limits.max_series:
                 self._cache.clear()
             self._cache[raw] = found
@@ -142,35 +131,28 @@ class Series(Generic[Cell]):
         Expired label sets are searched for once a second at most, so that a flood of new ones stays cheap.
         """
         limits = self._limits
-        if self._fits():
-            return True
-        if limits.ttl and limits.clock() - self._expired >= 1:
-            self.expire()
-        elif limits.ttl is None and self._seen:
-            self.forget(IDLE, most=1)
+        if not self._fits():
+            if limits.ttl and limits.clock() - self._expired >= 1:
+                self.expire()
+            elif limits.ttl is None and self._seen:
+                self.forget(IDLE, most=1)
         return self._fits()
 
     def _fits(self) -> bool:
         return len(self._seen) < self._limits.max_series and not self._limits.are_reached
 
     def _decode(self, label: LabelSpec, value: Value, events: int) -> str | None:
-        if not label.decoders:
-            if value is None:
-                self._failed("none", events)
-                return None
-            return plain(value)
-        text: str | None = None
-        for name, decode in label.decoders:
-            text = _attempt(decode, value)
+        """Return a label's text; None, and a counted failure, for a value that has none."""
+        for decoder, decode in label.decoders:
+            text = None if value is None else decode(value)
             if text is None:
-                self._failed(name, events)
+                self._failures[decoder] += events
                 return None
             value = text.encode()
+        if value is None:
+            self._failures["none"] += events
+            return None
         return plain(value)
-
-
-def _attempt(decode: Decoder, value: Value) -> str | None:
-    return None if value is None else decode(value)
 
 
 def plain(value: Value) -> str:

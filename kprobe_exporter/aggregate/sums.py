@@ -4,12 +4,11 @@ The compiled walk (source/_tally.pxi) does the same for pages; tests hold both t
 """
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from operator import itemgetter
 from typing import Any
 
-from kprobe_exporter.aggregate.fields import Getter, column, getter, passes
+from kprobe_exporter.aggregate.recipes import Getter, column, getter, passes, tuple_getter
 from kprobe_exporter.model.aggregation import Group, Recipe, Refused, Tally
 from kprobe_exporter.model.values import TIME, VALUES, CgroupOf, Layout, Record, Value
 
@@ -29,6 +28,7 @@ class Sums:
     """
 
     def __init__(self, layout: Layout, recipe: Recipe, cgroup: CgroupOf | None = None) -> None:
+        self._layout_id = layout.layout_id
         self._records: list[Record] = []
         self._passes = passes(layout, recipe.residual_filter) if recipe.residual_filter else None
         threads = sorted({group.keys[index] for group in recipe.groups for index in group.cgroups})
@@ -36,12 +36,12 @@ class Sums:
         if threads:
             self.add = _with_cgroups(self.add, [getter(layout, field) for field in threads], cgroup)
         places = {field: VALUES + len(layout.args) + number for number, field in enumerate(threads)}
-        self._groups: dict[object, tuple[Callable[[Sequence[Record]], Rows], list[_Sum]]] = {}
+        self._groups: dict[object, tuple[Callable[[Sequence[Record]], Rows], list[Group]]] = {}
         for group in recipe.groups:
             needed = _fields(group), group.cgroups, group.last
             if needed not in self._groups:
                 self._groups[needed] = _rows(layout, group, places), []
-            self._groups[needed][1].append(_Sum(layout.layout_id, group))
+            self._groups[needed][1].append(group)
 
     def take(self) -> tuple[int, int, list[Tally | Refused]]:
         """Return the numbers of the records and of those that passed the recipe's filter, and the sums."""
@@ -52,7 +52,7 @@ class Sums:
         for rows_of, groups in self._groups.values() if passed else ():
             rows = rows_of(passed)
             for group in groups:
-                sums += group.tallies(rows)
+                sums += _tallies(self._layout_id, group, rows)
         return len(records), len(passed), sums
 
 
@@ -80,9 +80,8 @@ def _rows(layout: Layout, group: Group, cgroups: Mapping[str, int]) -> Callable[
         columns[index] = cgroups[group.keys[index]], None
     if group.last:
         columns.append((TIME, None))
-    places = [place for place, _ in columns]
     conversions = [(index, convert) for index, (_, convert) in enumerate(columns) if convert is not None]
-    take: Callable[[Record], Row] = itemgetter(*places) if len(places) > 1 else _few(places)
+    take = tuple_getter([place for place, _ in columns])
 
     def rows(records: Sequence[Record]) -> Rows:
         counted = Counter(map(take, records)).items()
@@ -98,56 +97,37 @@ def _rows(layout: Layout, group: Group, cgroups: Mapping[str, int]) -> Callable[
     return rows
 
 
-def _few(places: Sequence[int]) -> Callable[[Record], Row]:
-    """Return the function that makes a row of one value or none, for which itemgetter makes no tuple."""
-    return itemgetter(slice(places[0], places[0] + 1)) if places else lambda record: ()
-
-
-class _Sum:
-    """Adds up rows for one group."""
-
-    def __init__(self, layout_id: int, group: Group) -> None:
-        self._layout_id, self._group = layout_id, group
-        self._keys = len(group.keys)
-        self._first = self._keys + (group.value is not None)  # where the fields of the filter begin
-
-    def tallies(self, rows: Rows) -> Iterator[Tally | Refused]:
-        """Yield the sums over these rows, and the number of refused values."""
-        group, keys, cells = self._group, self._keys, dict[Row, _Cell]()
-        negative = unreadable = 0
-        for row, number in rows if group.where is None else self._meeting(rows):
-            value = 0
-            if group.value is not None:
-                value = row[keys]
-                if not isinstance(value, int):
-                    unreadable += number
-                    continue
-                if group.positive and value < 0:
-                    negative += number
-                    continue
-            key = row[:keys]
-            cell = cells.get(key)
-            if cell is None:
-                cell = cells[key] = _Cell(group.bounds)
-            cell.events += number
-            if not group.last:
-                cell.sum += value * number
-            elif row[-1] >= cell.time:
-                cell.sum, cell.time = value, row[-1]
-            if group.bounds is not None:
-                cell.buckets[bisect_left(group.bounds, value)] += number
-        for key, cell in cells.items():
-            buckets = tuple(cell.buckets) if group.bounds is not None else None
-            yield Tally(self._layout_id, group.feeds, key, cell.events, cell.sum, cell.time, buckets)
-        if negative or unreadable:
-            yield Refused(self._layout_id, group.feeds, negative, unreadable)
-
-    def _meeting(self, rows: Rows) -> Iterator[tuple[Row, int]]:
-        where, first = self._group.where, self._first
-        assert where is not None
-        for row, number in rows:
-            if where.test(dict(zip(where.fields, row[first:], strict=False))):  # the time may follow
-                yield row, number
+def _tallies(layout_id: int, group: Group, rows: Rows) -> Iterator[Tally | Refused]:
+    """Yield a group's sums over these rows, and the number of refused values."""
+    where, bounds, keys = group.where, group.bounds, len(group.keys)
+    first = keys + (group.value is not None)  # where the fields of the filter begin; the time may follow them
+    cells: defaultdict[Row, _Cell] = defaultdict(lambda: _Cell(bounds))
+    negative = unreadable = 0
+    for row, number in rows:
+        if where is not None and not where.test(dict(zip(where.fields, row[first:], strict=False))):
+            continue
+        value = 0
+        if group.value is not None:
+            value = row[keys]
+            if not isinstance(value, int):
+                unreadable += number
+                continue
+            if group.positive and value < 0:
+                negative += number
+                continue
+        cell = cells[row[:keys]]
+        cell.events += number
+        if not group.last:
+            cell.sum += value * number
+        elif row[-1] >= cell.time:
+            cell.sum, cell.time = value, row[-1]
+        if bounds is not None:
+            cell.buckets[bisect_left(bounds, value)] += number
+    for key, cell in cells.items():
+        buckets = tuple(cell.buckets) if bounds is not None else None
+        yield Tally(layout_id, group.feeds, key, cell.events, cell.sum, cell.time, buckets)
+    if negative or unreadable:
+        yield Refused(layout_id, group.feeds, negative, unreadable)
 
 
 class _Cell:

@@ -1,6 +1,6 @@
 """The frozen values that the stages hand to each other: probes, events, batches, snapshots."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -38,10 +38,9 @@ def decimal(number: float) -> Fraction:
 class ReturnType(NamedTuple):
     """How the return register is read.
 
-    ``fetch`` is the kernel's fetch type, None where there is nothing to read. ``signed`` values below 0
-    may be errors. A ``pointer`` has no value histogram, but an ERR_PTR (include/linux/err.h) counts as an
-    error. ``wide`` says that the width is a guess: the upper half of the register is garbage for a C
-    ``int``.
+    ``fetch`` is the kernel's fetch type, None where there is nothing to read. ``signed`` values below 0 may
+    be errors. A ``pointer`` has no value histogram, but an ERR_PTR (include/linux/err.h) counts as an error.
+    ``wide`` says that the width is a guess: the upper half of the register is garbage for a C ``int``.
     """
 
     name: str
@@ -64,10 +63,9 @@ class Arg(NamedTuple):
     """One argument of an event, in the order of its definition.
 
     ``bits`` is the width of a signed number that is printed as an unsigned one; below 0 it is that of an
-    unsigned number that is printed with further bits. ``type`` is the
-    kernel's fetch type, such as ``x32[4]`` or ``symbol``; "" where the event's ``format`` is sufficient.
-    ``field`` is the argument's name in that format, "" if it equals ``name``. ``pointer``: the plan takes
-    the argument for an address.
+    unsigned number that is printed with further bits. ``type`` is the kernel's fetch type, such as ``x32[4]``
+    or ``symbol``; "" where the event's ``format`` is sufficient. ``field`` is the argument's name in that
+    format, "" if it equals ``name``. ``pointer``: the plan takes the argument for an address.
     """
 
     name: str
@@ -171,14 +169,14 @@ class Join(NamedTuple):
     ``layout`` is the joined record's: TIME, CPU, TID and TGID are the first event's, CALLER the second's.
     An argument is the first event's if that has it, else the second's; ``duration`` is the nanoseconds
     between the two. ``by`` says how events are paired: ``stack`` pairs a function's entry and return by
-    thread and STACK_POINTER; ``depth`` does so by thread and nesting, where there is no stack pointer;
-    ``key`` pairs an end with the latest first event that has equal values of the fields ``key``.
+    thread and STACK_POINTER; ``key`` pairs an end with the latest first event that has equal values of the
+    fields ``key``.
     """
 
     layout: Layout
     begins: tuple[Layout, ...]
     end: Layout
-    by: Literal["stack", "depth", "key"]
+    by: Literal["stack", "key"]
     key: tuple[str, ...] = ()
 
 
@@ -199,16 +197,15 @@ class Unsupported(NamedTuple):
 class ProbeSpec:
     """One way to attach one probe, as a description: nothing is written to tracefs yet.
 
-    ``file`` is the definitions file, None for a static tracepoint that needs no definition. ``verb`` is
-    the head of the line (``p``, ``r1024``, ``e``), ``body`` the part after the name. ``system`` and
-    ``event`` name the static tracepoint. The kernel evaluates ``filter``, the agent ``residual_filter``.
-    ``because`` tells the user in one clause why this plan was chosen. ``tables`` are the hist triggers of
-    the plan ``kernel``, each with the filter in its own condition; ``tables_count_hits`` if there is none, so
-    that they see each hit. ``role`` is the event's part in a call
-    or a pair; events with ``end`` are no hits, nor are ``own`` events, which the agent itself needs.
-    ``inode`` is the device and inode number of the program for which a place in a file was planned.
-    ``sample`` is a further filter, which keeps the events of some threads only. ``help`` is what the
-    alternative says of itself.
+    ``file`` is the definitions file, None for a static tracepoint that needs no definition. ``verb`` is the
+    head of the line (``p``, ``r1024``, ``e``), ``body`` the part after the name. ``system`` and ``event``
+    name the static tracepoint. The kernel evaluates ``filter``, the agent ``residual_filter``. ``because``
+    tells the user in one clause why this plan was chosen. ``tables`` are the hist triggers of the plan
+    ``kernel``, each with the filter in its own condition; ``tables_count_hits`` if there is none, so that
+    they see each hit. ``role`` is the event's part in a call or a pair; events with ``end`` are no hits, nor
+    are ``own`` events, which the agent itself needs. ``inode`` is the device and inode number of the program
+    for which a place in a file was planned. ``sample`` is a further filter, which keeps the events of some
+    threads only. ``help`` is what the alternative says of itself.
     """
 
     probe: str
@@ -265,11 +262,6 @@ class LabelSpec(NamedTuple):
     name: str
     field: str
     decoders: tuple[tuple[str, Decoder], ...] = ()
-
-    @property
-    def of_thread(self) -> bool:
-        """Return whether the field is a thread's id, which the agent maps to the thread's cgroup."""
-        return bool(self.decoders) and self.decoders[0][0] in OF_THREAD
 
 
 class MetricSpec(NamedTuple):
@@ -379,6 +371,7 @@ ShownState: TypeAlias = Literal["up", "down", "tripped", "unsure", "absent", "di
 
 WANTED: tuple[ShownState, ...] = ("up", "down", "tripped", "unsure")
 NOT_UP: tuple[ShownState, ...] = ("down", "tripped", "unsure", "absent", "disabled")
+MOST_NAMED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,20 +406,15 @@ def summary(probes: Iterable[tuple[str, ShownState]], are_up: str = "are up") ->
 
     Probes that are off on purpose, absent or disabled, are named and not counted.
     """
-    names: dict[ShownState, list[str]] = {}
+    found: defaultdict[ShownState, list[str]] = defaultdict(list)
     for name, state in probes:
-        names.setdefault(state, []).append(name)
-    up, wanted = len(names.get("up", ())), sum(len(names.get(state, ())) for state in WANTED)
-    others = [f"{state}: {_some(names[state])}" for state in NOT_UP if state in names]
-    return "; ".join([f"{up} of {wanted} probes {are_up}", *others])
-
-
-def _some(names: list[str]) -> str:
-    more = len(names) - MOST_NAMED
-    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-MOST_NAMED = 20
+        found[state].append(name)
+    parts = [f"{len(found['up'])} of {sum(len(found[state]) for state in WANTED)} probes {are_up}"]
+    for state in NOT_UP:
+        if names := found[state]:
+            more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+            parts.append(f"{state}: {', '.join(names[:MOST_NAMED])}{more}")
+    return "; ".join(parts)
 
 
 class Snapshot(NamedTuple):

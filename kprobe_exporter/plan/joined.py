@@ -31,7 +31,7 @@ class JoinedSpec:
     symbol: str
     layout_id: int
     ways: tuple[Ways, ...]
-    by: Literal["stack", "depth", "key"]
+    by: Literal["stack", "key"]
     key: tuple[str, ...]
     residual_filter: Where | None
     plan: Plan = "events"

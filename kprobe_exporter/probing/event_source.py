@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kprobe_exporter.config.values import Settings
 from kprobe_exporter.errors import GrammarError, TracefsError
@@ -13,15 +13,18 @@ from kprobe_exporter.model.record_layout import Geometry, Shape
 from kprobe_exporter.model.values import Batch, Layout
 from kprobe_exporter.plan.shape import geometry, shape, stacks
 from kprobe_exporter.source import pages
-from kprobe_exporter.source.binary import BinaryPipe, PagesParser
+from kprobe_exporter.source.binary import BinaryPipe
 from kprobe_exporter.source.reader import Pipe
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tracefs.instance import Instance
 
+if TYPE_CHECKING:
+    from kprobe_exporter.source import _pages
+
 log = logging.getLogger(__name__)
 
 
-def page_parser() -> type[PagesParser]:
+def page_parser() -> "type[pages.PageParser | _pages.PageParser]":
     """Return the compiled parser, or the Python one if the package was installed without a C compiler."""
     try:
         from kprobe_exporter.source import _pages  # noqa: PLC0415
@@ -132,8 +135,7 @@ class BufferReader:
         self.pipe: Pipe
         if self._geometry is None:
             # Imported here, as an agent that reads pages never needs them: no reload changes the source.
-            from kprobe_exporter.source.lines import LineParser  # noqa: PLC0415
-            from kprobe_exporter.source.text import TextPipe  # noqa: PLC0415
+            from kprobe_exporter.source.lines import LineParser, TextPipe  # noqa: PLC0415
 
             self.pipe = pipe = TextPipe(instance.open_pipe(), LineParser(), deliver)
             self._adopt_text = lambda layouts: partial(pipe.adopt, LineParser(layouts))

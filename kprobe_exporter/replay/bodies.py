@@ -15,7 +15,7 @@ import re
 from itertools import takewhile
 from typing import Literal, NamedTuple, TypeAlias
 
-from kprobe_exporter.model.values import ArgKind, Value
+from kprobe_exporter.model.values import Arg, Value
 
 MAX_ARGS = 128
 """MAX_TRACE_ARGS of kernel/trace/trace_probe.h."""
@@ -36,13 +36,8 @@ ADDRESS = re.compile(
     rb"|0x[0-9a-f]++[^()\n]*+)\)(?= |\Z)"
 )
 NAMELESS = re.compile(
-    rb"(?P<symbol>[^\s:+]"
-    + SYMBOL_LENGTH
-    + rb")\+"
-    + PLACE
-    + rb"(?: <- (?P<function>[^\s:+]"
-    + SYMBOL_LENGTH
-    + rb")(?: \[[^\]\s]+\])?)?:(?= |\Z)"
+    rb"(?P<symbol>[^\s:+]" + SYMBOL_LENGTH + rb")\+" + PLACE + rb"(?: <- "
+    rb"(?P<function>[^\s:+]" + SYMBOL_LENGTH + rb")(?: \[[^\]\s]+\])?)?:(?= |\Z)"
 )
 CALLER = re.compile(rb"[^\s+\[]+")
 
@@ -63,13 +58,8 @@ BARE_HEX = re.compile(rb"(?:0x)?[0-9a-f]{1,16}")
 DECIMAL = re.compile(rb"-?[0-9]{1,20}")
 
 
-class Argument(NamedTuple):
-    """One value, under the name that the text gives it."""
-
-    name: str
-    kind: ArgKind
-    value: Value
-
+Argument: TypeAlias = tuple[Arg, Value]
+"""One value, under the name that the text gives it."""
 
 Form: TypeAlias = Literal["entry", "return", "eprobe", "tracepoint"]
 
@@ -93,13 +83,16 @@ def read_head(text: bytes) -> Head | None:
     if named is None:
         return None
     event, at = named[1].decode(), named.end()
-    if named[2] == b"(":
-        name = _call(event, "sys_enter_")
-        return Head(name, "tracepoint", name, None, "parameters", at)
-    if named[2] == b" -> ":
-        name = _call(event, "sys_exit_")
-        return Head(name, "tracepoint", name, None, "value", at)
-    return _named_event(event, text, at)
+    if named[2] in (b"(", b" -> "):
+        returns = named[2] == b" -> "
+        if event.startswith("sys_"):  # the text names the function instead of the tracepoint
+            event = ("sys_exit_" if returns else "sys_enter_") + event.removeprefix("sys_")
+        return Head(event, "tracepoint", event, None, "value" if returns else "parameters", at)
+    if found := ADDRESS.match(text, at):
+        return _probe(event, found)
+    if text.startswith(b"(", at) and b")" not in text:  # cut within the address
+        return Head(event, "return" if b" <- " in text else "entry", event, None, "none", at)
+    return Head(event, "tracepoint", event, None, "text", at)
 
 
 def _nameless(found: re.Match[bytes]) -> Head:
@@ -108,19 +101,6 @@ def _nameless(found: re.Match[bytes]) -> Head:
         return Head(symbol, "entry", symbol, None, "hex", found.end())
     function = found["function"].decode(errors="replace")
     return Head(function, "return", function, found["symbol"], "hex", found.end())
-
-
-def _named_event(event: str, text: bytes, at: int) -> Head:
-    if found := ADDRESS.match(text, at):
-        return _probe(event, found)
-    if text.startswith(b"(", at) and b")" not in text:  # cut within the address
-        return Head(event, "return" if b" <- " in text else "entry", event, None, "none", at)
-    return Head(event, "tracepoint", event, None, "text", at)
-
-
-def _call(name: str, kind: str) -> str:
-    """Return the tracepoint of a system call, whose text names the function instead."""
-    return kind + name.removeprefix("sys_") if name.startswith("sys_") else name
 
 
 def _probe(event: str, found: re.Match[bytes]) -> Head:
@@ -148,23 +128,25 @@ def read_arguments(text: bytes, head: Head, decimal: bool) -> tuple[list[Argumen
         return _parameters(text[head.at :])
     if head.arguments == "value":
         whole = HEX.fullmatch(text, head.at)
-        return ([Argument("ret", "bare", int(whole[0], 16))], False) if whole else ([], True)
+        return ([(Arg("ret", "bare"), int(whole[0], 16))], False) if whole else ([], True)
     if head.arguments == "text":
         return _fields(text[head.at :]), False
     return [], True
 
 
-def number(token: bytes, decimal: bool) -> Value:
+def number(token: bytes | None, decimal: bool) -> Value:
     """Return a value as a number if it can only be this number, else as text; None for ``(fault)``.
 
     Before 3.14, ``10`` may be 0x10; before 4.9, only signed types print decimals. A minus sign is always that
     of a signed type.
     """
+    if token is None or token == b"(fault)":
+        return None
     if HEX.fullmatch(token):
         return int(token, 16)
     if DECIMAL.fullmatch(token) and (decimal or token.startswith(b"-")):
         return int(token)
-    return None if token == b"(fault)" else token
+    return token
 
 
 def _probe_arguments(text: bytes, at: int, decimal: bool) -> tuple[list[Argument], bool]:
@@ -177,12 +159,12 @@ def _probe_arguments(text: bytes, at: int, decimal: bool) -> tuple[list[Argument
         names.add(name)
         at = match.end()
         if string is not None:
-            found.append(Argument(name.decode(), "str", string))
+            found.append((Arg(name.decode(), "str"), string))
         elif strings is not None:
-            found.append(Argument(name.decode(), "texts", strings))
+            found.append((Arg(name.decode(), "texts"), strings))
         else:
-            kind: ArgKind = "str" if plain == b"(fault)" else "bare"
-            found.append(Argument(name.decode(), kind, number(plain, decimal)))
+            arg = Arg(name.decode(), "str" if plain == b"(fault)" else "bare")
+            found.append((arg, number(plain, decimal)))
     if STRING_STARTS.match(text, at):  # cut in a string; one before it may hold what looks like its start
         return _trusted(found), True
     return found, bool(text[at:].strip())
@@ -190,7 +172,7 @@ def _probe_arguments(text: bytes, at: int, decimal: bool) -> tuple[list[Argument
 
 def _trusted(arguments: list[Argument]) -> list[Argument]:
     """Return the arguments before the first string."""
-    return list(takewhile(lambda arg: arg.kind == "bare", arguments))
+    return list(takewhile(lambda argument: argument[0].kind == "bare", arguments))
 
 
 def _hex_arguments(text: bytes, at: int) -> tuple[list[Argument], bool]:
@@ -198,7 +180,7 @@ def _hex_arguments(text: bytes, at: int) -> tuple[list[Argument], bool]:
     found: list[Argument] = []
     while len(found) < MAX_ARGS and (match := HEX_ARGUMENT.match(text, at)):
         at = match.end()
-        found.append(Argument(match[1].decode(errors="replace"), "bare", int(match[2], 16)))
+        found.append((Arg(match[1].decode(errors="replace"), "bare"), int(match[2], 16)))
     return found, bool(text[at:].strip())
 
 
@@ -208,7 +190,7 @@ def _parameters(text: bytes) -> tuple[list[Argument], bool]:
     text = text.rstrip().removesuffix(b")")
     named = _named(text, PARAMETER)
     arguments = [
-        Argument(name, "bare", int(value, 16) if value and BARE_HEX.fullmatch(value) else value)
+        (Arg(name, "bare"), int(value, 16) if value and BARE_HEX.fullmatch(value) else value)
         for name, value in (named if whole else named[:-1])
     ]
     return arguments, not whole
@@ -220,11 +202,11 @@ def _fields(text: bytes) -> list[Argument]:
     A value with a blank in it is None: only the print fmt says how much of it is the value.
     """
     fields = [
-        Argument(name, "bare", None if value is None or b" " in value else number(value, decimal=False))
+        (Arg(name, "bare"), None if value is None or b" " in value else number(value, decimal=False))
         for name, value in _named(text, FIELD)
         if name != TEXT
     ]
-    return [Argument(TEXT, "bare", text), *fields]
+    return [(Arg(TEXT, "bare"), text), *fields]
 
 
 def _named(text: bytes, pattern: re.Pattern[bytes]) -> list[tuple[str, bytes | None]]:

@@ -3,12 +3,11 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
-from kprobe_exporter.model.values import Arg, Batch, Layout, Record, Value
+from kprobe_exporter.model.values import Arg, Batch, Layout, Record
 from kprobe_exporter.replay.bodies import Argument, Form, Head, number, read_arguments, read_head
-from kprobe_exporter.source.lines import LONGEST, NAME_COLUMNS
-from kprobe_exporter.source.stacks import StackAssembler
+from kprobe_exporter.source.lines import LONGEST, NAME_COLUMNS, StackAssembler
 from kprobe_exporter.source.walk import arguments_pattern
 
 PREFIX = (
@@ -35,9 +34,6 @@ CONTINUED = re.compile(rb"[\w.+/]*+(?: [A-Za-z_]\w*=[^\s\"]+)+[ \t]*\n")
 RETURN_NAMES = ("return", "ret", "retval", "rval")
 """Arguments that are taken for the return value of an event that has one."""
 
-NAMELESS_RETURN = "rv"
-"""The same before 2.6.33, when the kernel itself gave the name."""
-
 LAYOUTS = 1000
 LAYOUTS_OF_AN_EVENT = 8
 OVERFLOW = "__overflow__"
@@ -45,6 +41,8 @@ OVERFLOW = "__overflow__"
 
 
 LayoutKey: TypeAlias = tuple[str, Form, str, tuple[Arg, ...]]
+Known: TypeAlias = tuple[tuple[Arg, ...], re.Pattern[bytes]]
+"""The arguments that an event has had once, and the pattern that reads them."""
 
 
 @dataclass(slots=True)
@@ -55,13 +53,6 @@ class SavedBatch(Batch):
     lines: int = 0
     cut: list[int] = field(default_factory=list)
     ambiguous: int = 0
-
-
-class _Known(NamedTuple):
-    """The arguments that an event has had once, and the pattern that reads them."""
-
-    args: tuple[Arg, ...]
-    pattern: re.Pattern[bytes]
 
 
 class SavedParser:
@@ -78,7 +69,7 @@ class SavedParser:
     def __init__(self, learnt: Callable[[Layout], None] = lambda _: None) -> None:
         self._learnt = learnt
         self._layouts: dict[LayoutKey, Layout] = {}
-        self._known: dict[tuple[str, str], list[_Known]] = {}
+        self._known: dict[tuple[str, str], list[Known]] = {}
         self._taught = 0
         self._stacks = StackAssembler()
         self._rest = b""
@@ -116,19 +107,16 @@ class SavedParser:
             found = LOOSE.match(data, at, end)
         after = data.index(b"\n", found.end() if found else at) + 1
         if found is None or after - at > LONGEST:
-            self._no_event(data, at, batch)
+            if lost := LOST.match(data, at):
+                batch.lost += int(lost[2] or 0)
+                self._stacks.forget(int(lost[1]))
+            elif not NOTHING.match(data, at):
+                batch.unparsed += 1
         elif stack := STACK.match(data, found.end(), after):
             self._stacks.begin(int(found[4]), int(found[1]), stack.end(), batch)
         elif not self._event(found, after, CONTINUED.match(data, after, end) is not None, batch):
             batch.unparsed += 1
         return after
-
-    def _no_event(self, data: bytes, at: int, batch: SavedBatch) -> None:
-        if lost := LOST.match(data, at):
-            batch.lost += int(lost[2] or 0)
-            self._stacks.forget(int(lost[1]))
-        elif not NOTHING.match(data, at):
-            batch.unparsed += 1
 
     def _event(self, prefix: re.Match[bytes], after: int, continued: bool, batch: SavedBatch) -> bool:
         """Make a record of an event; return False if the text is not an event."""
@@ -140,10 +128,10 @@ class SavedParser:
         decimal = len(flags or b"") == 5 or (len(tid) <= 6 and len(tid + padding) == 8)
         arguments, cut = self._arguments(text, head, decimal, continued)
         if returned := _returned(head, arguments):
-            arguments = [*(arg for arg in arguments if arg.name != "return"), returned]
-            batch.ambiguous += isinstance(returned.value, bytes)
-        layout = self._layout(head, tuple(Arg(arg.name, arg.kind) for arg in arguments))
-        values = [arg.value for arg in arguments] if layout.args else []
+            arguments = [*((arg, value) for arg, value in arguments if arg.name != "return"), returned]
+            batch.ambiguous += isinstance(returned[1], bytes)
+        layout = self._layout(head, tuple(arg for arg, _ in arguments))
+        values = [value for _, value in arguments] if layout.args else []
         group = int(tgid) if tgid else None
         record: Record = (layout.layout_id, _time(time), int(cpu), int(tid), group, head.caller, *values)
         if cut:
@@ -163,7 +151,7 @@ class SavedParser:
             for args, pattern in known:
                 if found := pattern.fullmatch(text, head.at):
                     return [
-                        Argument(arg.name, arg.kind, _value(arg, value, decimal))
+                        (arg, number(value, decimal) if arg.kind == "bare" else value)
                         for arg, value in zip(args, found.groups(), strict=True)
                     ], False
         arguments, cut = read_arguments(text, head, decimal)
@@ -171,9 +159,9 @@ class SavedParser:
             return arguments[:-1], True
         if not cut and len(known) < LAYOUTS_OF_AN_EVENT and self._taught < LAYOUTS:
             self._taught += 1
-            args = tuple(Arg(arg.name, arg.kind) for arg in arguments)
+            args = tuple(arg for arg, _ in arguments)
             pattern = re.compile(b"".join(arguments_pattern(args)))
-            self._known[head.event, head.form] = [*known, _Known(args, pattern)]
+            self._known[head.event, head.form] = [*known, (args, pattern)]
         return arguments, cut
 
     def _layout(self, head: Head, args: tuple[Arg, ...]) -> Layout:
@@ -182,30 +170,26 @@ class SavedParser:
             key = (OVERFLOW, "tracepoint", OVERFLOW, ())
         layout = self._layouts.get(key)
         if layout is None:
-            event, form, symbol, args = key
-            layout = self._layouts[key] = Layout(len(self._layouts), event, event, form, symbol, args)
+            layout = self._layouts[key] = Layout(len(self._layouts), key[0], *key)
             self._learnt(layout)
         return layout
-
-
-def _value(arg: Arg, token: bytes | None, decimal: bool) -> Value:
-    return number(token, decimal) if arg.kind == "bare" and token is not None else token
 
 
 def _returned(head: Head, arguments: list[Argument]) -> Argument | None:
     """Return the return value under the agent's name for it, signed as the kernel's register is."""
     if head.form == "entry" or (head.form == "tracepoint" and head.arguments != "value"):
         return None
-    names = (NAMELESS_RETURN, *RETURN_NAMES) if head.arguments == "hex" else RETURN_NAMES
-    found = next((arg for name in names for arg in arguments if arg.name == name), None)
+    # Before 2.6.33 the kernel itself gave the name.
+    names = ("rv", *RETURN_NAMES) if head.arguments == "hex" else RETURN_NAMES
+    found = next((one for name in names for one in arguments if one[0].name == name), None)
     if found is None and head.form == "return" and len(arguments) == 1:
         (found,) = arguments
-    if found is None or found.kind != "bare":
+    if found is None or found[0].kind != "bare":
         return None
-    value = found.value
+    value = found[1]
     if isinstance(value, int) and value >= 1 << 63:
         value -= 1 << 64
-    return Argument("return", "bare", value)
+    return Arg("return", "bare"), value
 
 
 def _time(text: bytes) -> int:

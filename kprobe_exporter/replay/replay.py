@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.self_metrics import PREFIX, agent_families
 from kprobe_exporter.aggregate.series import SeriesLimits
-from kprobe_exporter.config.values import RETURN_BUCKETS, RETURN_TYPES, Config, Probe, Settings
+from kprobe_exporter.config.values import RETURN_BUCKETS, RETURN_TYPES, Config, Settings
 from kprobe_exporter.export.prometheus import Exposition
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.errno import name_of
@@ -61,9 +61,12 @@ class Replay:
         self._names: list[str] = []
         self._returns: dict[str, ReturnType | None] = {}
         self._parser = SavedParser(self._learnt)
-        self._configured = {probe.name for probe in config.probes} if config else set()
         for probe in config.probes if config else ():
-            self._configure(probe)
+            returns = next((a.returns for a in probe.attach if a.returns is not None), None)
+            specs = tuple(metric_spec(metric, self._namespace, DECODERS) for metric in probe.metrics)
+            self._returns[probe.name] = returns
+            self._aggregator.declare(ProbeMetrics(probe.name, specs, probe.return_buckets, returns))
+        self._configured = frozenset(self._returns)
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes of the text."""
@@ -77,16 +80,9 @@ class Replay:
         """Return the metrics in Prometheus' text format."""
         numbers = self._aggregator.copy()
         own = (family for family in agent_families(numbers, {}, {}, 0, 0) if family.name in OWN)
-        families = [f for f in map(self._seen, (*numbers.families, *own)) if f.samples]
-        exposition = Exposition(lambda: Snapshot(tuple(families), ()))
-        body, _ = exposition.render(names=[family.name for family in families])
-        return body
-
-    def _configure(self, probe: Probe) -> None:
-        returns = next((a.returns for a in probe.attach if a.returns is not None), None)
-        specs = tuple(metric_spec(metric, self._namespace, DECODERS) for metric in probe.metrics)
-        self._returns[probe.name] = returns
-        self._aggregator.declare(ProbeMetrics(probe.name, specs, probe.return_buckets, returns))
+        families = tuple(f for f in map(self._seen, (*numbers.families, *own)) if f.samples)
+        exposition = Exposition(lambda: Snapshot(families, ()))
+        return exposition.render(names=[family.name for family in families])[0]
 
     def _learnt(self, layout: Layout) -> None:
         """Prepare for a layout that the parser has met."""

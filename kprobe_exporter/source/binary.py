@@ -2,16 +2,14 @@
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 from operator import itemgetter
 from typing import Any, Protocol
 
 from kprobe_exporter.errors import SourceError
-from kprobe_exporter.model.aggregation import Recipe
-from kprobe_exporter.model.record_layout import Geometry, Shape, StackLayout
 from kprobe_exporter.model.values import TIME, Batch, Loss, Record
-from kprobe_exporter.source.values import Names
 
 PULL_BYTES = 256 * 1024
 """Read at once from one CPU: some thousand events, which may have to wait for other CPUs' events."""
@@ -29,17 +27,6 @@ MOST_HELD = 65_536
 class PagesParser(Protocol):
     """Reads and walks pages: compiled (_pages) or in Python (pages)."""
 
-    compiled: bool
-
-    def __init__(
-        self,
-        geometry: Geometry,
-        shapes: Iterable[Shape],
-        names: Names,
-        stacks: StackLayout | None = None,
-        tgid: bool = False,
-        recipes: Mapping[int, Recipe] | None = None,
-    ) -> None: ...
     @property
     def time(self) -> int: ...
     @property
@@ -87,7 +74,12 @@ class BinaryPipe:
         next_up = [(0, cpu) for cpu in self._pipes]
         while next_up:
             _, cpu = heappop(next_up)
-            got = self._pull(cpu, min(self._pages, left[cpu]))
+            try:
+                got = self._parser.pull(self._pipes[cpu], cpu, min(self._pages, left[cpu]))
+            except OSError as error:
+                raise SourceError(
+                    f"per_cpu/cpu{cpu}/trace_pipe_raw cannot be read any more: {error.strerror}."
+                ) from error
             left[cpu] -= got
             if got and left[cpu] and self._parser.time < started:
                 heappush(next_up, (self._parser.time, cpu))
@@ -105,14 +97,6 @@ class BinaryPipe:
         for descriptor in self.descriptors:
             os.close(descriptor)
 
-    def _pull(self, cpu: int, pages: int) -> int:
-        try:
-            return self._parser.pull(self._pipes[cpu], cpu, pages)
-        except OSError as error:
-            raise SourceError(
-                f"per_cpu/cpu{cpu}/trace_pipe_raw cannot be read any more: {error.strerror}."
-            ) from error
-
     def _hand_over(self, until: int | None) -> None:
         """Deliver what the parser has; records only up to the moment ``until``, if it is given."""
         batch = self._parser.take()
@@ -124,7 +108,7 @@ class BinaryPipe:
             records = sorted(self._held + batch.records, key=itemgetter(TIME))
             count = len(records)
             if until is not None and count <= MOST_HELD:
-                count = _older(records, until)
+                count = bisect_right(records, until, key=itemgetter(TIME))
             batch.records, self._held = records[:count], records[count:]
         if batch != Batch():
             self._deliver(batch)
@@ -132,16 +116,8 @@ class BinaryPipe:
     def _narrowed(self, losses: list[Loss]) -> list[Loss]:
         """Narrow the losses: every CPU was read up to ``_until``, and no event is later than now."""
         now = self._clock()
-        starts = [max(loss.start, self._until) for loss in losses]
         return [
-            Loss(loss.cpu, start, max(start, min(loss.end, now)))
-            for loss, start in zip(losses, starts, strict=True)
+            Loss(cpu, start, max(start, min(end, now)))
+            for cpu, begun, end in losses
+            for start in [max(begun, self._until)]
         ]
-
-
-def _older(records: list[Record], until: int) -> int:
-    """Return how many of the sorted records are not later than ``until``."""
-    count = len(records)
-    while count and records[count - 1][TIME] > until:
-        count -= 1
-    return count

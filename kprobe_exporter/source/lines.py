@@ -1,16 +1,17 @@
-"""Parses the text of trace_pipe: bytes in, records out; no files, no clock, no logging.
+"""Reads and parses trace_pipe, the kernel's text.
 
 The lines are those of kernel/trace/trace_output.c (the prefix) and trace_probe.c (the body of probe events)
 of Linux 5.10 to 6.18.
 """
 
+import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from kprobe_exporter.model.values import TIME, Batch, Layout
+from kprobe_exporter.errors import SourceError
+from kprobe_exporter.model.values import TIME, Batch, Layout, Record
 from kprobe_exporter.source.pages import loss
-from kprobe_exporter.source.stacks import StackAssembler
 from kprobe_exporter.source.walk import Walk, text_key
 
 NAME_COLUMNS = 16
@@ -29,14 +30,81 @@ STACK = re.compile(PREFIX + rb"<stack trace>\n")
 
 LOST = re.compile(rb"CPU:(\d{1,10}) \[LOST (?:(\d{1,20}) )?EVENTS\]\n")
 
-COMMENT = b"#"
-SPACE = ord(" ")
-
 LONGEST = 65536
 """Bytes of a line. The kernel prints at most 8 KiB (struct trace_seq); a longer line is unparsed."""
 
 MOST_CPUS = 8192
 """CPUs whose last event's time is kept (NR_CPUS of x86), because the text may name any number."""
+
+FRAME = re.compile(rb"[ \t]*=> ([^\n]*)\n")
+"""One line of a stack: ``sym``, with the option sym-offset ``sym+0x1/0x2``, with sym-addr ``sym <address>``
+(seq_print_ip_sym() of kernel/trace/trace_output.c)."""
+
+WAITING = 1024
+"""The most events that wait for their stack; in practice one per CPU and level of interrupt."""
+
+BATCH_BYTES = 65536
+"""Text that makes a batch: adding up 600 records at once costs half of what 40 at a time do. It is more than
+a read ever returns: one trace_seq, 4 KiB on 6.1 and 8 KiB on 6.12."""
+
+MOST_BATCHES = 2500
+"""Batches in one round: 160 MB of text, more than the ring buffers hold. It ends a round during a flood."""
+
+
+class StackAssembler:
+    """Gives each stack to its event: the last one of its CPU and thread that has none yet.
+
+    The kernel writes an event and then its stack (a post trigger, kernel/trace/trace_events_trigger.c).
+    Events of other CPUs may come in between, and on the same CPU those of an interrupt's probes, each with
+    its own stack before this one: so the last event that waits is the right one. A stack without such an
+    event is dropped; the loss of its event was counted. Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[int, int, list[Record]]] = []
+        self._owners: list[Record] = []
+        self._frames: list[bytes] = []
+        self._next = -1
+
+    def expect(self, cpu: int, tid: int, records: list[Record]) -> None:
+        """Note an event whose stack will follow; ``records`` is empty if the event could not be read."""
+        self._waiting.append((cpu, tid, records))
+        if len(self._waiting) > WAITING:
+            del self._waiting[: WAITING // 2]
+
+    def forget(self, cpu: int) -> None:
+        """Expect no stacks of this CPU any more, because the kernel lost what came next."""
+        self._waiting = [waiting for waiting in self._waiting if waiting[0] != cpu]
+
+    def begin(self, cpu: int, tid: int, frames_at: int, batch: Batch) -> None:
+        """Start a stack whose first frame is at this position of the text."""
+        self.hand_over(batch)
+        self._owners, self._next = self._take(cpu, tid), frames_at
+
+    def frame(self, data: bytes, at: int, end: int) -> int:
+        """Return where the next line starts if this line is a frame of the stack, else 0."""
+        if at != self._next or not (found := FRAME.match(data, at, end)):
+            return 0
+        if self._owners:
+            self._frames.append(found[1])
+        self._next = found.end()
+        return self._next
+
+    def shift(self, at: int) -> None:
+        """Adjust positions: the text that follows starts with what was at this position."""
+        self._next -= at
+
+    def hand_over(self, batch: Batch) -> None:
+        """Put the frames that were read so far into a batch."""
+        if self._frames:
+            batch.stacks += [(record, tuple(self._frames)) for record in self._owners]
+            self._frames = []
+
+    def _take(self, cpu: int, tid: int) -> list[Record]:
+        for number in range(len(self._waiting) - 1, -1, -1):
+            if self._waiting[number][0] == cpu:
+                return self._waiting.pop(number)[2] if self._waiting[number][1] == tid else []
+        return []
 
 
 class LineParser:
@@ -101,7 +169,7 @@ class LineParser:
         while at < end:
             head = match_head(data, at, end)
             if head is None:
-                if data[at] == SPACE and data.find(b"\n", at + NAME_COLUMNS, end) < 0:
+                if data.startswith(b" ", at) and data.find(b"\n", at + NAME_COLUMNS, end) < 0:
                     break  # the newline may be part of a name
                 at = self._no_event(data, at, end, batch)
                 continue
@@ -125,11 +193,10 @@ class LineParser:
         after = data.index(b"\n", start) + 1
         tid, tgid, cpu, seconds, micros, key = head.groups()
         walks = self._others.get(key, ())
-        bodies = [walk.match(data, start, after) for walk in walks if after - head.start() <= LONGEST]
+        fits = after - head.start() <= LONGEST
+        matches = [(walk, walk.match(data, start, after)) for walk in walks if fits]
         prefix = int(seconds + micros) * 1000, int(cpu), int(tid), int(tgid) if tgid else None
-        records = [
-            walk.record(body.groups(), *prefix) for walk, body in zip(walks, bodies, strict=False) if body
-        ]
+        records = [walk.record(body.groups(), *prefix) for walk, body in matches if body]
         batch.records += records
         unparsed = max(1, len(walks)) - len(records)
         batch.unparsed += unparsed
@@ -153,7 +220,7 @@ class LineParser:
             batch.lost += int(lost[2] or 0)
             self._stacks.forget(int(lost[1]))
             self._lost(int(lost[1]), batch)
-        elif not data.startswith(COMMENT, at):
+        elif not data.startswith(b"#", at):
             batch.unparsed += 1
         return data.index(b"\n", at) + 1
 
@@ -166,8 +233,48 @@ class LineParser:
 
     def _close_gaps(self, batch: Batch) -> None:
         """Report the losses after which a record has arrived."""
-        if not self._gaps or len(batch.records) == self._gaps_at:
-            return
-        end = batch.records[self._gaps_at][TIME]
-        batch.losses += [loss(cpu, start, end) for cpu, start in self._gaps.items()]
-        self._gaps.clear()
+        if self._gaps and len(batch.records) > self._gaps_at:
+            end = batch.records[self._gaps_at][TIME]
+            batch.losses += [loss(cpu, start, end) for cpu, start in self._gaps.items()]
+            self._gaps.clear()
+
+
+class TextPipe:
+    """One trace_pipe and its parser; ``deliver`` gets a batch for each BATCH_BYTES, and for what is left."""
+
+    pause = 20  # ms; waking for each event would cost the kernel and the agent more than the event
+
+    def __init__(self, pipe: int, parser: LineParser, deliver: Callable[[Batch], None]) -> None:
+        self.descriptors = [pipe]
+        self._pipe = pipe
+        self._parser = parser
+        self._deliver = deliver
+
+    def empty(self, *, last: bool) -> None:
+        """Read until nothing is left. End of file is not the end: tracing_on is 0, and may become 1 again."""
+        for _ in range(MOST_BATCHES):
+            text = bytearray()
+            try:
+                while len(text) < BATCH_BYTES and (data := self._read()):
+                    text += data
+            finally:  # what was read before an error is delivered
+                if text:
+                    self._deliver(self._parser.feed(bytes(text)))
+            if len(text) < BATCH_BYTES:
+                return
+
+    def _read(self) -> bytes:
+        try:
+            return os.read(self._pipe, BATCH_BYTES)
+        except BlockingIOError:
+            return b""
+        except OSError as error:
+            raise SourceError(f"trace_pipe cannot be read any more: {error.strerror}.") from error
+
+    def adopt(self, parser: LineParser) -> None:
+        """Continue with a parser for other layouts, between two rounds."""
+        parser.resume_from(self._parser)
+        self._parser = parser
+
+    def close(self) -> None:
+        os.close(self._pipe)

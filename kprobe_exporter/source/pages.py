@@ -25,6 +25,9 @@ LONG = 0
 MISSED, COUNTED = 1 << 31, 1 << 30
 """Flags in a page's commit: events before it were lost; their number stands behind the last record."""
 
+LENGTH = COUNTED - 1
+"""The bits of a page's commit that are the length of its records."""
+
 STAMP_BITS = 59
 """Bits of an absolute time; the upper 5 are those of the last time (rb_fix_abs_ts)."""
 
@@ -67,6 +70,8 @@ class PageParser:
         recipes: Mapping[int, Recipe] | None = None,
     ) -> None:
         self._geometry = geometry
+        # The half of the commit that holds the length and the flags.
+        self._commit = geometry.commit if LITTLE else geometry.commit + geometry.commit_size - 4
         self._names = names
         self._stacks = stacks
         self._wants_tgid = tgid
@@ -98,8 +103,8 @@ class PageParser:
             if not page:
                 return got
             self.feed(page, cpu)
-            if self._part(page):
-                return got + 1
+            if WORD.unpack_from(page, self._commit)[0] & LENGTH < self._geometry.page // 2:
+                return got + 1  # it is still being written: hardly anything follows, and in small pieces
         return pages
 
     def take(self) -> Batch:
@@ -118,17 +123,12 @@ class PageParser:
         """The number of records and losses that ``take`` would return."""
         return len(self._batch.records) + len(self._batch.losses)
 
-    def _part(self, page: Buffer) -> bool:
-        """Return whether the page is still being written: hardly anything follows, and in small pieces."""
-        (commit,) = WORD.unpack_from(page, _low_word(self._geometry))
-        return bool((commit & ~(MISSED | COUNTED)) < self._geometry.page // 2)
-
     def _walk(self, page: Buffer, cpu: int) -> None:
         geometry = self._geometry
         (time,) = LONG_WORD.unpack_from(page, 0)
-        (commit,) = WORD.unpack_from(page, _low_word(geometry))
+        (commit,) = WORD.unpack_from(page, self._commit)
         at = geometry.data
-        end = at + (commit & ~(MISSED | COUNTED))
+        end = at + (commit & LENGTH)
         if end > min(len(page), geometry.page):
             raise _DamagedError
         if commit & MISSED:
@@ -146,7 +146,8 @@ class PageParser:
                 time = (time + (_word(page, at + 4, end) << 27) + delta) & ULONG_MAX
                 at += 8
             elif kind == TIME_STAMP:
-                time = _absolute((_word(page, at + 4, end) << 27) + delta, time)
+                stamp = (time >> STAMP_BITS << STAMP_BITS) | ((_word(page, at + 4, end) << 27) + delta)
+                time = stamp if stamp >= time else (stamp + (1 << STAMP_BITS)) & ULONG_MAX
                 at += 8
             else:
                 time = (time + delta) & ULONG_MAX
@@ -240,13 +241,3 @@ def _word(page: Buffer, at: int, end: int) -> int:
         raise _DamagedError
     found: int = WORD.unpack_from(page, at)[0]
     return found
-
-
-def _low_word(geometry: Geometry) -> int:
-    """Return the offset of the half of the commit that holds the length and the flags."""
-    return geometry.commit if LITTLE else geometry.commit + geometry.commit_size - 4
-
-
-def _absolute(stamp: int, before: int) -> int:
-    stamp |= before >> STAMP_BITS << STAMP_BITS
-    return stamp if stamp >= before else (stamp + (1 << STAMP_BITS)) & ULONG_MAX

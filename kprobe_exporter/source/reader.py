@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -63,7 +64,6 @@ class Reader:
         self._ended = False
         self._closing = threading.Event()
         self._close_lock = threading.Lock()
-        self._closed = False
         self._thread = threading.Thread(target=self._run, name="kprobe-reader", daemon=True)
 
     def start(self) -> None:
@@ -104,9 +104,8 @@ class Reader:
     def close(self) -> None:
         """End the thread, after it has read what is there, and close the pipe."""
         with self._close_lock:
-            if self._closed:
+            if self._closing.is_set():
                 return
-            self._closed = True
             self._closing.set()
             self._nudge()
             if self._thread.is_alive():
@@ -120,10 +119,8 @@ class Reader:
         return self._round > seen or self._ended
 
     def _nudge(self) -> None:
-        try:
+        with suppress(OSError):  # closed meanwhile: no thread is left to be woken
             os.eventfd_write(self._wake, 1)
-        except OSError:  # closed meanwhile: no thread is left to be woken
-            return
 
     def _run(self) -> None:
         try:

@@ -11,18 +11,6 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 Read: TypeAlias = Callable[[Buffer, int, int, int], Value]
 """Takes a page, where the record starts and ends in it, and its thread's id."""
 
-CODES = {
-    ("unsigned", 1): "B",
-    ("unsigned", 2): "H",
-    ("unsigned", 4): "I",
-    ("unsigned", 8): "Q",
-    ("signed", 1): "b",
-    ("signed", 2): "h",
-    ("signed", 4): "i",
-    ("signed", 8): "q",
-}
-"""Formats of numbers in the module struct."""
-
 NUMBER = struct.Struct("=I")
 ADDRESS = struct.Struct("=Q")
 
@@ -44,34 +32,29 @@ class Names(Protocol):
 
 def reader(field: Field, names: Names) -> Read:
     """Return the function that reads this field; None for an unreadable value or one outside the record."""
-    return _READERS[field.kind](field, names)
+    if field.kind == "array":
+        return _array(field, names)
+    at = field.offset
+    if field.kind in ("unsigned", "signed"):
+        number = struct.Struct("=" + _code(field.size, signed=field.kind == "signed"))
+        return lambda data, start, end, tid: number.unpack_from(data, start + at)[0]
+    readers: Mapping[str, Read] = {
+        "char": lambda data, start, end, tid: bytes(data[start + at : start + at + 1]),
+        "symbol": lambda data, start, end, tid: names.symbol(ADDRESS.unpack_from(data, start + at)[0]),
+        "comm": lambda data, start, end, tid: names.comm(tid),
+        "program": lambda data, start, end, tid: program_name(_located(field, data, start, start + at, end)),
+        "text": lambda data, start, end, tid: _text(data, start + at, start + at + field.size),
+        "dynamic": lambda data, start, end, tid: _located(field, data, start, start + at, end),
+        "relative": lambda data, start, end, tid: _located(field, data, start, start + at, end),
+        "texts": lambda data, start, end, tid: _texts(field, data, start, end),
+    }
+    return readers[field.kind]
 
 
-def _number(field: Field, names: Names) -> Read:
-    number = struct.Struct("=" + CODES[field.kind, field.size])
-    return lambda data, start, end, tid: number.unpack_from(data, start + field.offset)[0]
-
-
-def _char(field: Field, names: Names) -> Read:
-    return lambda data, start, end, tid: bytes(data[start + field.offset : start + field.offset + 1])
-
-
-def _symbol(field: Field, names: Names) -> Read:
-    return lambda data, start, end, tid: names.symbol(ADDRESS.unpack_from(data, start + field.offset)[0])
-
-
-def _comm(field: Field, names: Names) -> Read:
-    return lambda data, start, end, tid: names.comm(tid)
-
-
-def _program(field: Field, names: Names) -> Read:
-    read = _located(field, names)
-
-    def name(data: Buffer, start: int, end: int, tid: int) -> bytes | None:
-        path = read(data, start, end, tid)
-        return program_name(path) if isinstance(path, bytes) else None
-
-    return name
+def _code(size: int, *, signed: bool) -> str:
+    """Return the format of a number in the module struct, by its size in bytes."""
+    code = {1: "B", 2: "H", 4: "I", 8: "Q"}[size]
+    return code.lower() if signed else code
 
 
 def program_name(path: bytes | None) -> bytes | None:
@@ -83,33 +66,17 @@ def program_name(path: bytes | None) -> bytes | None:
     return None if path is None else path.rpartition(b"/")[2][:COMM_BYTES]
 
 
-def _fixed(field: Field, names: Names) -> Read:
-    def read(data: Buffer, start: int, end: int, tid: int) -> bytes:
-        return _text(data, start + field.offset, start + field.offset + field.size)
-
-    return read
-
-
-def _located(field: Field, names: Names) -> Read:
-    return lambda data, start, end, tid: located(field, data, start, start + field.offset, end)
-
-
-def _texts(field: Field, names: Names) -> Read:
-    """Return the reader of an array of strings, in the form of the kernel's text."""
-
-    def read(data: Buffer, start: int, end: int, tid: int) -> bytes:
-        first = start + field.offset
-        found = [located(field, data, start, at, end) for at in range(first, first + field.size, 4)]
-        shown = [b"(fault)" if text is None else b'"' + text + b'"' for text in found]
-        return b"{" + b",".join(shown) + b"}"
-
-    return read
+def _texts(field: Field, data: Buffer, start: int, end: int) -> bytes:
+    """Return an array of strings in the form of the kernel's text."""
+    first = start + field.offset
+    found = [_located(field, data, start, at, end) for at in range(first, first + field.size, 4)]
+    return b"{" + b",".join(b"(fault)" if text is None else b'"' + text + b'"' for text in found) + b"}"
 
 
 def _array(field: Field, names: Names) -> Read:
     """Return the reader of an array, in the form of the kernel's text (trace_probe.c: print_type_*)."""
     size, element = field.size // field.length, field.element
-    code = CODES["signed" if element in ("s8", "s16", "s32", "s64") else "unsigned", size]
+    code = _code(size, signed=element in ("s8", "s16", "s32", "s64"))
     numbers = struct.Struct(f"={field.length}{code}")
     show = _shown(element, names)
 
@@ -119,29 +86,12 @@ def _array(field: Field, names: Names) -> Read:
     return read
 
 
-_READERS: Mapping[str, Callable[[Field, Names], Read]] = {
-    "unsigned": _number,
-    "signed": _number,
-    "char": _char,
-    "symbol": _symbol,
-    "comm": _comm,
-    "program": _program,
-    "text": _fixed,
-    "dynamic": _located,
-    "relative": _located,
-    "texts": _texts,
-    "array": _array,
-}
-
-
-def located(field: Field, data: Buffer, start: int, at: int, end: int) -> bytes | None:
+def _located(field: Field, data: Buffer, start: int, at: int, end: int) -> bytes | None:
     """Return the string at the offset and length that stand at ``at`` (trace_probe.h: make_data_loc)."""
     (place,) = NUMBER.unpack_from(data, at)
     length, offset = place >> 16, place & 0xFFFF
     first = at + 4 + offset if field.kind == "relative" else start + offset
-    if length == 0 and field.fault:
-        return None
-    if first + length > end:
+    if (length == 0 and field.fault) or first + length > end:
         return None
     return _text(data, first, first + length)
 

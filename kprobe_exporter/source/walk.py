@@ -39,11 +39,9 @@ class Walk(NamedTuple):
 
 def text_key(layout: Layout) -> bytes:
     """Return how a line of this layout names itself: the event, or the system call's own spelling."""
-    if layout.form == "tracepoint":
-        if layout.event.startswith("sys_enter_"):
-            return b"sys_" + layout.event.removeprefix("sys_enter_").encode() + b"("
-        if layout.event.startswith("sys_exit_"):
-            return b"sys_" + layout.event.removeprefix("sys_exit_").encode() + b" -> "
+    for prefix, mark in (("sys_enter_", "("), ("sys_exit_", " -> ")):
+        if layout.form == "tracepoint" and layout.event.startswith(prefix):
+            return f"sys_{layout.event.removeprefix(prefix)}{mark}".encode()
     return layout.event.encode() + b": "
 
 
@@ -73,12 +71,8 @@ def arguments_pattern(args: Sequence[Arg]) -> tuple[bytes, bytes]:
     if first != last:  # no string may hold what ends another
         ends = "|".join(args[number + 1].name for number in untrusted[:-1]).encode()
         text = rb'(?!@)[^"}\n]*+(?:["}](?!@)[^"}\n]*+)*'.replace(b"@", rb" (?:" + ends + rb")=")
-    rest = b"".join(
-        _shown(arg, text + b"+" if number < last else text)
-        for number, arg in enumerate(args)
-        if number >= first
-    )
-    return b"".join(_shown(arg, b"") for arg in args[:first]), rest
+    rest = [_shown(arg, text + b"+") for arg in args[first:last]] + [_shown(arg, text) for arg in args[last:]]
+    return b"".join(_shown(arg, b"") for arg in args[:first]), b"".join(rest)
 
 
 def _shown(arg: Arg, text: bytes) -> bytes:

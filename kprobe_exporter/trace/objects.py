@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from kprobe_exporter.aggregate.fields import getter, passes
+from kprobe_exporter.aggregate.recipes import getter, passes
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.values import (

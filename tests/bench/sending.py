@@ -25,7 +25,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Status, StatusCode
 
 from kprobe_exporter.agent.otlp import NAMES, Signal
-from kprobe_exporter.aggregate.fields import getter
+from kprobe_exporter.aggregate.recipes import getter
 from kprobe_exporter.export.otlp.build import SCOPE, Builder, Description
 from kprobe_exporter.export.otlp.channel import BATCH, Channel, Sender
 from kprobe_exporter.export.otlp.clock import WallClock

@@ -22,9 +22,8 @@ from kprobe_exporter.probing.event_source import KernelNames
 from kprobe_exporter.source import _pages as compiled
 from kprobe_exporter.source import pages
 from kprobe_exporter.source.binary import BinaryPipe
-from kprobe_exporter.source.lines import LineParser
+from kprobe_exporter.source.lines import LineParser, TextPipe
 from kprobe_exporter.source.reader import Pipe
-from kprobe_exporter.source.text import TextPipe
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.instance import Instance

@@ -22,10 +22,9 @@ RETURN = Layout(2, "f", "ret", "return", "f", (Arg(STACK_POINTER, "int"),))
 CALLED = Layout(3, "f", "f", "joined", "f", (Arg("duration", "int"),))
 IN_KERNEL = Join(CALLED, (ENTRY,), RETURN, "stack")
 IN_PROGRAM = Join(CALLED, (replace(ENTRY, user=True),), RETURN, "stack")
-BY_DEPTH = Join(CALLED, (ENTRY,), RETURN, "depth")
 BY_TID = Join(CALLED, (ENTRY,), RETURN, "key", ("tid",))
 BY_PLACE = Join(CALLED, (ENTRY,), RETURN, "key", (STACK_POINTER,))
-KINDS = {"call": IN_KERNEL, "ucall": IN_PROGRAM, "depth": BY_DEPTH, "tid": BY_TID}
+KINDS = {"call": IN_KERNEL, "ucall": IN_PROGRAM, "tid": BY_TID}
 
 STARTED, EXECUTED, EXITED = (
     Layout(number, "", name, "tracepoint", name, ())

@@ -18,7 +18,6 @@ ENTRY = Layout(1, "read", "entry", "entry", "vfs_read", args("fd", STACK_POINTER
 RETURN = Layout(2, "read", "ret", "return", "vfs_read", args(STACK_POINTER, "return", "fd"))
 READ = Layout(3, "read", "read", "joined", "vfs_read", args("return", "fd", "duration", "nowhere"))
 BY_STACK = Join(READ, (ENTRY,), RETURN, "stack")
-BY_DEPTH = Join(READ, (ENTRY,), RETURN, "depth")
 
 WAKEUP = Layout(11, "wait", "sched_wakeup", "tracepoint", "sched_wakeup", args("target_cpu", "pid"))
 NEW = Layout(12, "wait", "sched_wakeup_new", "tracepoint", "sched_wakeup_new", args("pid"))
@@ -64,10 +63,9 @@ def durations(join: Join, *records: Record, losses: tuple[Loss, ...] = ()) -> tu
     return [record[place] for record in found], unpaired, pairing.open
 
 
-@pytest.mark.parametrize("join", [BY_STACK, BY_DEPTH])
-def test_what_the_joined_record_is(join: Join) -> None:
+def test_what_the_joined_record_is() -> None:
     """Fields of both halves are taken from the first; the caller and the return value from the second."""
-    found, unpaired = paired(Pairing([join]), entry(1_000, cpu=1, fd=3), ret(1_250, cpu=2))
+    found, unpaired = paired(Pairing([BY_STACK]), entry(1_000, cpu=1, fd=3), ret(1_250, cpu=2))
     assert found == [(3, 1_000, 1, 7, 70, b"ksys_read", -11, 3, 250, None)]
     assert unpaired == 0
 
@@ -228,14 +226,11 @@ LOSSES = [
 ]
 
 
-@pytest.mark.parametrize("join", [BY_STACK, BY_DEPTH])
 @pytest.mark.parametrize(
     ("losses", "joined"), [pytest.param(losses, joined, id=name) for name, losses, joined in LOSSES]
 )
-def test_both_halves_of_what_spans_a_loss_are_unpaired(
-    join: Join, losses: list[Loss], joined: list[int]
-) -> None:
-    found = durations(join, entry(10), ret(19), losses=tuple(losses))
+def test_both_halves_of_what_spans_a_loss_are_unpaired(losses: list[Loss], joined: list[int]) -> None:
+    found = durations(BY_STACK, entry(10), ret(19), losses=tuple(losses))
     assert found == (joined, 2 - 2 * len(joined), 0)
 
 
@@ -268,31 +263,6 @@ def test_losses_that_wait_are_bounded_and_all_are_heeded() -> None:
         assert paired(pairing, entry(loss.start), ret(loss.start + 5)) == ([], 2)
     last = losses[-1].end
     assert len(paired(pairing, entry(last), ret(last + 5))[0]) == 1
-
-
-DEPTH = [
-    ("a call", [entry(1), ret(4)], [3], 0, 0),
-    ("no stack pointer is wanted", [entry(1, None), ret(4, None)], [3], 0, 0),
-    ("nested", [entry(1), entry(2), ret(4), ret(8)], [2, 7], 0, 0),
-    ("a return alone", [ret(4), entry(5)], [], 1, 1),
-    ("another thread", [entry(1), entry(2, tid=8), ret(4), ret(8, tid=8)], [3, 6], 0, 0),
-    ("a thread changes its CPU", [entry(1, cpu=0), ret(4, cpu=1)], [3], 0, 0),
-    (
-        "thread 0 is another one on each CPU",
-        [entry(1, tid=0, cpu=0), entry(2, tid=0, cpu=1), ret(4, tid=0, cpu=0), ret(8, tid=0, cpu=1)],
-        [3, 6],
-        0,
-        0,
-    ),
-]
-
-
-@pytest.mark.parametrize(
-    ("records", "joined", "unpaired", "still_open"),
-    [pytest.param(*row[1:], id=row[0]) for row in DEPTH],
-)
-def test_by_depth(records: list[Record], joined: list[int], unpaired: int, still_open: int) -> None:
-    assert durations(BY_DEPTH, *records) == (joined, unpaired, still_open)
 
 
 KEY = [
@@ -372,7 +342,7 @@ def test_halves_of_a_removed_join_are_plain_records() -> None:
 
 def test_a_slot_is_of_one_join() -> None:
     with pytest.raises(ValueError, match="layout_id 1 of the join 'read' is a half of another join"):
-        Pairing([BY_STACK, BY_DEPTH])
+        Pairing([BY_STACK, BY_STACK])
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from kprobe_exporter.model.values import (
     Record,
 )
 
-By = Literal["stack", "depth", "key"]
+By = Literal["stack", "key"]
 ENTRY, COMPAT, RETURN, JOINED, OTHER = range(5)
 
 
@@ -252,8 +252,6 @@ class Slow:
     def _what(self, half: Record, place: int | None) -> object:
         if self._by == "key":
             return [half[place] for place in self._key]
-        if self._by == "depth":
-            return (half[TID], half[CPU] if half[TID] == 0 else None)
         return (half[TID], None if place is None else place // STACK)
 
     def _begin(self, first: Record) -> None:
@@ -262,8 +260,7 @@ class Slow:
         if (self._by == "stack" and place is None) or (isinstance(what, list) and None in what):
             self.unpaired += 1
             return
-        if self._by != "depth":
-            self._drop(self._open_at(what, high=place or 0))
+        self._drop(self._open_at(what, high=place or 0))
         self.open.append(first)
 
     def _end(self, second: Record) -> list[Record]:
@@ -345,16 +342,12 @@ def check_model(slow: Slow, pairing: Pairing, how: Join, delivery: Delivery) -> 
 
 RANDOM = st.randoms(use_true_random=True)
 DISTANCE = st.sampled_from([0, 8, 16])
-CALLS = pytest.mark.parametrize("by", ["stack", "depth"])
 
 
-@CALLS
 @given(RANDOM, st.integers(0, 150), DISTANCE)
-def test_where_nothing_is_missing_every_call_is_paired(
-    by: By, random: Random, steps: int, distance: int
-) -> None:
+def test_where_nothing_is_missing_every_call_is_paired(random: Random, steps: int, distance: int) -> None:
     happened = Execution(random, steps, distance=distance).records
-    pairing, how = Pairing([join(by)]), join(by)
+    pairing, how = Pairing([join("stack")]), join("stack")
     delivery = deliver(random, happened)
     outcome = run(pairing, how, delivery)
     check_truth(happened, outcome)
@@ -366,14 +359,11 @@ def test_where_nothing_is_missing_every_call_is_paired(
     ]
 
 
-@CALLS
 @given(RANDOM, st.integers(1, 150), DISTANCE, st.integers(0, 2))
-def test_no_pair_is_wrong_where_loss_is_told(
-    by: By, random: Random, steps: int, distance: int, resets: int
-) -> None:
+def test_no_pair_is_wrong_where_loss_is_told(random: Random, steps: int, distance: int, resets: int) -> None:
     happened = Execution(random, steps, distance=distance).records
     delivery = deliver(random, *lose(random, happened), resets)
-    pairing, how = Pairing([join(by)]), join(by)
+    pairing, how = Pairing([join("stack")]), join("stack")
     outcome = run(pairing, how, delivery)
     check_truth(happened, outcome)
     firsts, seconds = halves(delivery)[False], halves(delivery)[True]
@@ -410,11 +400,10 @@ def test_by_stack_no_pair_is_wrong_where_one_sort_goes_missing_untold(
         check_model(Slow("stack"), Pairing([how]), how, delivery)
 
 
-@CALLS
 @given(RANDOM, st.integers(1, 150), st.integers(0, 12))
-def test_the_bound_holds_and_makes_nothing_wrong(by: By, random: Random, steps: int, most: int) -> None:
+def test_the_bound_holds_and_makes_nothing_wrong(random: Random, steps: int, most: int) -> None:
     happened = Execution(random, steps, distance=8).records
-    pairing, how = Pairing([join(by)], most), join(by)
+    pairing, how = Pairing([join("stack")], most), join("stack")
     one_by_one: Delivery = [Batch([record]) for record in happened]
     outcome = run(pairing, how, one_by_one)
     assert outcome.most <= most
@@ -437,7 +426,6 @@ POINTERS = st.none() | st.integers(0, 5).map(lambda place: THREADS + STACK - 240
     ("by", "key", "places"),
     [
         ("stack", (), ()),
-        ("depth", (), ()),
         ("key", ("pid",), (TGID,)),
         ("key", ("cpu", "pid"), (CPU, TGID)),
     ],

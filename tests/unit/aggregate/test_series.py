@@ -11,12 +11,12 @@ from kprobe_exporter.aggregate.series import (
     LABEL_BYTES,
     OVERFLOW,
     UNKNOWN,
-    RawKey,
     Series,
     SeriesLimits,
     plain,
 )
 from kprobe_exporter.errors import one_line
+from kprobe_exporter.model.aggregation import RawKey
 from kprobe_exporter.model.values import Decoder, LabelSpec, Value
 
 COMM = LabelSpec("comm", "comm")
@@ -27,10 +27,7 @@ class Metric:
 
     def __init__(self, *labels: LabelSpec, cap: int = 1000) -> None:
         self.failures: Counter[str] = Counter()
-        self.series: Series[list[int]] = Series(labels, lambda: [0], SeriesLimits(cap, 20_000), self._failed)
-
-    def _failed(self, decoder: str, events: int) -> None:
-        self.failures[decoder] += events
+        self.series: Series[list[int]] = Series(labels, lambda: [0], SeriesLimits(cap, 20_000), self.failures)
 
     def count(self, *raw: Value) -> None:
         self.series.cell(raw)[0] += 1
@@ -226,7 +223,7 @@ def limited(clock: Clock, cap: int = 10, total: int = 1000, ttl: float | None = 
 
 def with_limits(limits: SeriesLimits) -> Metric:
     metric = Metric(COMM)
-    metric.series = Series((COMM,), lambda: [0], limits, metric._failed)
+    metric.series = Series((COMM,), lambda: [0], limits, metric.failures)
     return metric
 
 

@@ -1,5 +1,6 @@
 """What the records of one layout add up to, and what their metrics then hold."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.aggregate.cells import HistogramCell, built_in_takes, metric_numbers, metric_take
+from kprobe_exporter.aggregate.numbers import HistogramCell, MetricNumbers, ProbeNumbers
 from kprobe_exporter.aggregate.recipes import recipe
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.aggregate.sums import Sums
@@ -122,8 +123,8 @@ class Metric:
     ) -> None:
         self.refused: dict[str, int] = {}
         spec = MetricSpec("m", kind, "help", value, (LabelSpec("comm", "comm"),), buckets, scale)
-        self._series = metric_numbers(spec, SeriesLimits(10, 20_000), lambda _, __: None).series
-        self._take = metric_take(spec, self._series)
+        self._numbers = MetricNumbers(spec, SeriesLimits(10, 20_000), Counter())
+        self._take = self._numbers.take(spec)
         self._sums = Sums(layout(), recipe(layout(), ProbeMetrics("p", (spec,), (), LONG)))
 
     def update(self, one: Record) -> None:
@@ -136,7 +137,7 @@ class Metric:
 
     @property
     def cells(self) -> dict[str, Any]:
-        return {key[0]: cell for key, cell in self._series.cells.items()}
+        return {key[0]: cell for key, cell in self._numbers.series.cells.items()}
 
     @property
     def values(self) -> dict[str, float]:
@@ -207,7 +208,7 @@ def test_buckets_are_what_prometheus_means_by_le(values: list[int], bounds: set[
     metric = Metric("histogram", "count", rising)
     for value in values:
         metric.update(record(count=value))
-    shown = metric.cells["bash"].value(rising) if values else HistogramCell(len(rising)).value(rising)
+    shown = (metric.cells["bash"] if values else HistogramCell(rising)).value()
     assert shown == HistogramValue(rising, shown.counts, sum(values))
     for number, bound in enumerate(rising):
         assert sum(shown.counts[: number + 1]) == sum(value <= bound for value in values)
@@ -232,14 +233,15 @@ def test_buckets_are_what_prometheus_means_by_le(values: list[int], bounds: set[
     ],
 )
 def test_return_values(returns: ReturnType, value: object, counts: list[int], errors: dict[int, int]) -> None:
-    returned, found = HistogramCell(1), dict[int, int]()
-    takes = built_in_takes(returned, found, HistogramCell(0))
-    sums = Sums(layout(returns), recipe(layout(returns), ProbeMetrics("p", (), (1.0,), returns)))
+    metrics = ProbeMetrics("p", (), (1.0,), returns)
+    numbers = ProbeNumbers(metrics, HistogramCell(metrics.return_buckets))
+    takes = numbers.takes()
+    sums = Sums(layout(returns), recipe(layout(returns), metrics))
     sums.add(record(value))
     for tally in sums.take()[2]:
         assert isinstance(tally, Tally)
         takes[tally.feeds](tally)
-    assert (returned.counts, found) == (counts, errors)
+    assert (numbers.returned.counts, numbers.errors) == (counts, errors)
 
 
 @pytest.mark.parametrize(("kind", "cell"), [("counter", 1.25), ("gauge", 0.5), ("histogram", ([0, 2], 1.25))])

@@ -1,5 +1,6 @@
 """Fixed names for single values."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,7 @@ def test_behind_another_decoder(tmp_path: Path, chain: str, value: Value, text: 
     )
     [probe] = load([file], DECODERS).probes
     labels = metric_spec(probe.metrics[0], "ns", DECODERS).labels
-    series = Series(labels, object, SeriesLimits(9, 9), lambda decoder, events: None)
+    series = Series(labels, object, SeriesLimits(9, 9), Counter())
     series.cell((value,))
     assert list(series.cells) == [(text,)]
 

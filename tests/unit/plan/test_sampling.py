@@ -74,7 +74,7 @@ def test_what_writes_no_events_stays_whole(kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("by", "key", "ratio"),
-    [("stack", (), 1 / 8), ("depth", (), 1 / 8), ("key", ("tid",), 1 / 8), ("key", ("dev", "sector"), 0.0)],
+    [("stack", (), 1 / 8), ("key", ("tid",), 1 / 8), ("key", ("dev", "sector"), 0.0)],
 )
 def test_both_halves_of_a_call_are_recorded_or_none(by: str, key: tuple[str, ...], ratio: float) -> None:
     [found] = narrowed(plan(joined(by, *key)), SAMPLE).alternatives

@@ -10,27 +10,21 @@ import pytest
 
 from kprobe_exporter.errors import SourceError
 from kprobe_exporter.model.values import Batch
-from kprobe_exporter.source import text
+from kprobe_exporter.source import lines
+from kprobe_exporter.source.lines import LineParser, TextPipe
 from kprobe_exporter.source.reader import Reader
-from kprobe_exporter.source.text import TextPipe
 from tests.support.patience import patience
 
 SOON = patience(10)
 """Seconds until a test gives up. A test that passes never waits so long."""
 
 
-class Lines:
+class Lines(LineParser):
     """A parser that makes a record from each line."""
 
-    def __init__(self) -> None:
-        self.rest = b""
-
     def feed(self, data: bytes) -> Batch:
-        *lines, self.rest = (self.rest + data).split(b"\n")
-        return Batch([(line,) for line in lines])
-
-    def resume_from(self, before: "Lines") -> None:
-        self.rest = before.rest
+        *found, self._rest = (self._rest + data).split(b"\n")
+        return Batch([(line,) for line in found])
 
 
 class Source:
@@ -264,7 +258,7 @@ def test_a_pipe_that_cannot_be_read_any_more_is_a_source_error(
 
 def test_a_flood_does_not_hold_up_close(reader: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pipe is never empty, so the reader has to stop by itself."""
-    monkeypatch.setattr(text, "MOST_BATCHES", 5)
+    monkeypatch.setattr(lines, "MOST_BATCHES", 5)
     stop, flooding = threading.Event(), threading.Event()
     os.set_blocking(reader.end, False)
 

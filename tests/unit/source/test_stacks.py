@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.model.values import CPU, LAYOUT_ID, TID, VALUES, Arg, Batch, Layout, Record
-from kprobe_exporter.source.lines import LineParser
-from kprobe_exporter.source.stacks import WAITING, StackAssembler
+from kprobe_exporter.source.lines import WAITING, LineParser, StackAssembler
 from tests.unit.captured import Captured, captured
 
 STACKED = Layout(0, "p", "p", "entry", "f", (Arg("n", "int"),), stack=True)

@@ -15,7 +15,7 @@ from opentelemetry.semconv._incubating.attributes import cpu_attributes, process
 from opentelemetry.semconv.attributes import code_attributes, error_attributes
 from opentelemetry.trace import SpanKind, StatusCode
 
-from kprobe_exporter.aggregate.fields import getter
+from kprobe_exporter.aggregate.recipes import getter
 from kprobe_exporter.export.otlp import build as names
 from kprobe_exporter.export.otlp.build import MOST_BYTES, MOST_FRAMES, Builder, Description, plain, text
 from kprobe_exporter.export.otlp.clock import WallClock

@@ -256,7 +256,7 @@ def test_a_half_is_no_single_event() -> None:
         pairing.watch(OUTER.begins[0], lambda *_: None)
     pairing.watch(POINT, lambda *_: None)
     with pytest.raises(ValueError, match="layout_id 50"):
-        pairing.add(Join(OUTER.layout, (POINT,), OUTER.end, "depth"))
+        pairing.add(Join(OUTER.layout, (POINT,), OUTER.end, "key", ("tid",)))
 
 
 class Life(NamedTuple):
