@@ -23,7 +23,7 @@ from kprobe_exporter.trace.text import TextOptions, show_format
 from kprobe_exporter.trace.text import trace as trace_text
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.mount import mounted
-from kprobe_exporter.util.probed_files import ProbedFiles
+from kprobe_exporter.util.rooted_path import ProbedFiles
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from kprobe_exporter.elf.code import Code
 from kprobe_exporter.grammar.target import Target
-from kprobe_exporter.util.probed_files import ProbedFiles
+from kprobe_exporter.util.rooted_path import ProbedFiles
 
 __all__ = ["Code", "file_offset", "functions", "locate"]
 

@@ -20,8 +20,8 @@ from elftools.elf.elffile import ELFFile
 from kprobe_exporter.elf.budget import Exhausted, Metered, ReadingBudget
 from kprobe_exporter.elf.tables import FUNC, MOST_HEADERS, NOTYPE, UNDEFINED, ElfSymbol, Strings, SymbolTable
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.util.probed_files import ProbedFiles
-from kprobe_exporter.util.regular_file import NotRegularError
+from kprobe_exporter.util.file_access import NotRegularError
+from kprobe_exporter.util.rooted_path import ProbedFiles
 
 MOST_CODE = 64
 """Executable segments. A usual file has one."""

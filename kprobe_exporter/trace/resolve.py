@@ -13,7 +13,7 @@ from kprobe_exporter.symbols.functions import SILENT, Answer, Functions, Lists
 from kprobe_exporter.symbols.resolve import Resolver
 from kprobe_exporter.trace.request import TraceRequest, located
 from kprobe_exporter.tracefs.files import MountedTracefs
-from kprobe_exporter.util.probed_files import ProbedFiles
+from kprobe_exporter.util.rooted_path import ProbedFiles
 
 
 class ResolvedRequest(NamedTuple):

@@ -13,7 +13,7 @@ from kprobe_exporter.trace.request import TraceRequest, parse_request
 from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.leftovers import acquire_for_trace, remove_dead_traces
-from kprobe_exporter.util.probed_files import ProbedFiles
+from kprobe_exporter.util.rooted_path import ProbedFiles
 
 LIVE_BUFFER = Settings().buffer_size
 HELD_BUFFER = 8 * LIVE_BUFFER

@@ -7,8 +7,7 @@ from typing import Any
 
 from kprobe_exporter.config.files import Unusable
 from kprobe_exporter.config.wording import listed
-from kprobe_exporter.util.file_access import all_may_read, who_may_change
-from kprobe_exporter.util.regular_file import cannot_be_read, open_regular
+from kprobe_exporter.util.file_access import all_may_read, cannot_be_read, open_regular, who_may_change
 from kprobe_exporter.web.config.context import (
     CIPHERS,
     CLIENT_AUTH,
