@@ -75,7 +75,7 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object an event, times in nanoseconds.")
 @click.option("--count", is_flag=True, help="A live table: hits a second, errors, and a histogram.")
 @click.option("--emit-config", "emit", is_flag=True, help="Print the YAML with which the agent does this.")
-@tracefs_option()
+@tracefs_option
 @click.argument("definition", shell_complete=complete_definitions)
 @click.argument("filter_text", metavar="[FILTER]", required=False)
 def trace(definition: str, filter_text: str | None, **given: object) -> None:
