@@ -13,7 +13,6 @@ import bcrypt
 import pytest
 
 from kprobe_exporter.cli import main
-from kprobe_exporter.cli import run as run  # noqa: PLC0414
 from kprobe_exporter.web.clients import MAX_CONNECTIONS
 from kprobe_exporter.web.limits import MAX_BODY_BYTES, MAX_HEADER_BYTES
 from tests.support.agent_process import AgentProcess, running

@@ -19,7 +19,7 @@ from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.profile import parse_stats
 from tests.conftest import needs_tracefs
 from tests.support.agent_process import AgentProcess, running
-from tests.support.leftovers import definitions, instances
+from tests.support.leftovers import unchanged
 from tests.support.patience import eventually
 from tests.support.private_tracefs import TRACEFS
 from tests.support.read_once import read_once
@@ -76,9 +76,8 @@ def files(tracefs: Path) -> MountedTracefs:
 @pytest.fixture(autouse=True)
 def as_found(tracefs: Path) -> Iterator[None]:
     """Every test leaves the kernel's definitions and instances as they were."""
-    before = definitions(tracefs), instances(tracefs)
-    yield
-    assert (definitions(tracefs), instances(tracefs)) == before
+    with unchanged(tracefs):
+        yield
 
 
 READ_EVERY = 0.2

@@ -31,9 +31,10 @@ from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed
 from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import AgentProcess, running
-from tests.support.flood import FLOOD, getppid, losses, settled
+from tests.support.flood import FLOOD, losses, settled
 from tests.support.installed_probes import installed
 from tests.support.patience import eventually
+from tests.support.provoked_calls import getppid
 
 FORGED_LINE = '             cat-1     [000] .....     1.000001: open: (f+0x0/0x1) dfd=3 file="/etc/shadow"'
 FORGED = f"/nonexistent\n{FORGED_LINE}"
@@ -65,7 +66,7 @@ probes:
     assert losses(metrics) > 0
     assert hits - events == losses(metrics), f"{metrics.text}; then {settled(agent).text}"
     assert metrics.value("kprobe_exporter_events_lost_total", reason="unparsed") == 0
-    calls = sum(metrics[key] for key in metrics if key[0] == "kprobe_calls_total")
+    calls = metrics.total("kprobe_calls_total")
     assert calls == events == metrics.value("kprobe_return_value_count", probe="flood")
 
 
@@ -305,8 +306,6 @@ probes:
     metrics: [{counter: calls_total, labels: [comm]}]
 """)
     getppid(23)
-    eventually(
-        lambda: sum(v for (name, _), v in agent.scrape().items() if name == "kprobe_calls_total") >= 23
-    )
+    eventually(lambda: agent.scrape().total("kprobe_calls_total") >= 23)
     shown = Symbols(files, Path("/nowhere")).visible()
     assert ("events are read as text: stacks are asked for" in agent.output()) is not shown

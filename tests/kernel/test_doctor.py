@@ -79,8 +79,7 @@ def test_beside_a_live_agent(start_agent: StartAgent, tracefs: Path, files: Moun
 
 def test_what_a_killed_agent_left_is_told_and_kept(start_agent: StartAgent, tracefs: Path) -> None:
     agent = start_agent(PROBES)
-    agent.signal(signal.SIGKILL)
-    agent.wait()
+    agent.end(signal.SIGKILL)
     check = diagnose()["agent"]
     assert check["state"] == "warn"
     assert "a killed agent left instances/kprobe_exporter" in check["evidence"]

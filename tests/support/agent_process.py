@@ -54,6 +54,11 @@ class Metrics(Mapping[tuple[str, frozenset[tuple[str, str]]], float]):
         """Return the value of one sample, or 0 if there is none, as PromQL's sum() counts it."""
         return self._values.get((name, frozenset(labels.items())), 0.0)
 
+    def total(self, name: str, **labels: str) -> float:
+        """Return the sum over the label sets that have these labels."""
+        wanted = labels.items()
+        return sum(value for (found, key), value in self.items() if found == name and key >= wanted)
+
     def labels(self, name: str) -> list[dict[str, str]]:
         """The label sets under one name."""
         return [dict(labels) for found, labels in self._values if found == name]
@@ -116,9 +121,9 @@ class AgentProcess(ForkedChild):
         assert self._status is not None
         return self._status
 
-    def end(self) -> int:
-        """Send SIGTERM, wait, and return the exit status."""
-        self.signal(signal.SIGTERM)
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Send the signal, wait, and return the exit status."""
+        self.signal(number)
         return self.wait()
 
 

@@ -7,6 +7,11 @@ import pytest
 TIMES = 23
 
 
+def getppid(times: int = TIMES) -> None:
+    for _ in range(times):
+        os.getppid()
+
+
 def opens_of_a_missing_file(times: int = TIMES) -> None:
     for _ in range(times):
         with pytest.raises(FileNotFoundError):
