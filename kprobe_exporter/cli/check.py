@@ -11,7 +11,6 @@ import click
 
 from kprobe_exporter.cli.options import counted, kernel_errors, tracefs_option
 from kprobe_exporter.config.load import load
-from kprobe_exporter.config.values import Config
 from kprobe_exporter.diagnose.changeable_paths import changeable
 from kprobe_exporter.diagnose.dry_run import DryRunRow, look, verdict
 from kprobe_exporter.errors import UsageError, one_line
@@ -59,11 +58,8 @@ def check(paths: tuple[Path, ...], live: bool, as_json: bool, tracefs: Path | No
             click.echo(f"{click.format_filename(file)}: ok")
         metrics = {metric.name for probe in config.probes for metric in probe.metrics}
         click.echo(f"{counted(len(config.probes), 'probe')}, {counted(len(metrics), 'metric')}")
-    if live:
-        _show(config, tracefs, as_json)
-
-
-def _show(config: Config, tracefs: Path | None, as_json: bool) -> None:
+    if not live:
+        return
     logs.set_up("warning", "text")
     with mounted(tracefs) as root, kernel_errors():
         rows = look(config, root)

@@ -97,11 +97,6 @@ def complete_definitions(
     ]
 
 
-def complete_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """Have the shell complete a file name, for an argument that is no click.Path."""
-    return [CompletionItem(incomplete, type="file")]
-
-
 def _print(ctx: click.Context, param: click.Parameter, shell: str | None) -> None:
     if shell is None or ctx.resilient_parsing:
         return

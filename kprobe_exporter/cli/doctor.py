@@ -97,10 +97,8 @@ def table(checks: list[Check], missing: list[str]) -> str:
         lines.append(f"{click.style(f'{word:<4}', fg=color)}  {check.name:<{width}}  {evidence}")
         if check.fix:
             lines.append(f"{'':<{width + 8}}fix: {one_line(check.fix)}")
-    verdict = (
-        f"'run' cannot work here, because of: {', '.join(missing)}" if missing else "'run' can work here"
-    )
-    return "\n".join([*lines, "", verdict])
+    verdict = f"cannot work here, because of: {', '.join(missing)}" if missing else "can work here"
+    return "\n".join([*lines, "", f"'run' {verdict}"])
 
 
 def _user(uid: int) -> Check:

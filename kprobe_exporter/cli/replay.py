@@ -10,7 +10,6 @@ from typing import BinaryIO
 
 import click
 
-from kprobe_exporter.cli.completion import complete_files
 from kprobe_exporter.cli.options import config_option, counted
 from kprobe_exporter.config.load import load
 from kprobe_exporter.errors import SourceError, UsageError, one_line
@@ -35,7 +34,7 @@ Examples:
   kprobe-exporter replay --config probes.yaml trace.txt > metrics.prom
 """,
 )
-@click.argument("file", shell_complete=complete_files)
+@click.argument("file", type=click.Path(readable=False, allow_dash=True))
 @config_option("Feed the probes of this configuration: each by the events that have its name.")
 def replay(file: str, paths: tuple[Path, ...]) -> None:
     """Read saved text of 'trace' or 'trace_pipe', of any kernel since 2.6.33, and print the metrics.
