@@ -3,8 +3,6 @@
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from kprobe_exporter.agent import rate_limit
 from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import AgentProcess, Metrics
 from tests.support.patience import eventually, patience
+from tests.support.provoked_calls import flood
 
 pytestmark = pytest.mark.needs("kprobe_events")
 
@@ -44,20 +43,6 @@ def long_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rate_limit, "FIRST_PAUSE", 3600)
 
 
-@contextmanager
-def flood(call: Callable[[], object] = os.getppid) -> Iterator[None]:
-    """Run a child that makes this call as often as it can."""
-    pid = os.fork()
-    if pid == 0:
-        while True:
-            call()
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-
-
 def probes(*wanted: str, settings: str = "") -> str:
     return f"global: {{{settings}}}\nprobes: [{', '.join(wanted)}]\n"
 
@@ -73,14 +58,7 @@ def tried(agent: AgentProcess) -> list[str]:
 
 def once_down(agent: AgentProcess, probe: str) -> Metrics:
     """A scrape when the probe is off. The log reports that before the kernel is told."""
-    found: list[Metrics] = []
-
-    def look() -> bool:
-        found.append(agent.scrape())
-        return found[-1].value("kprobe_up", probe=probe) == 0
-
-    eventually(look)
-    return found[-1]
+    return agent.scrape_until(lambda metrics: metrics.value("kprobe_up", probe=probe) == 0)
 
 
 def fallen(before: Metrics, after: Metrics) -> list[str]:

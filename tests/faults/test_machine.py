@@ -69,14 +69,11 @@ def test_a_cpu_goes_offline_and_comes_back(start_agent: StartAgent) -> None:
         eventually(hits(agent, 3 * MANY))
     finally:
         CPU1.write_text("1")
-    found: list[Metrics] = []
 
-    def all_delivered() -> bool:
-        found.append(agent.scrape())
-        return found[-1].value(DELIVERED, probe="ppid") == found[-1].value(HITS, probe="ppid")
+    def all_delivered(metrics: Metrics) -> bool:
+        return metrics.value(DELIVERED, probe="ppid") == metrics.value(HITS, probe="ppid")
 
-    eventually(all_delivered)
-    metrics = found[-1]
+    metrics = agent.scrape_until(all_delivered)
     assert metrics.total(LOST) == 0
     assert metrics.value("kprobe_ppid_total", cpu="1") >= 2 * MANY
     assert "Traceback" not in agent.output()

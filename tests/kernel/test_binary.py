@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,6 @@ from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed
 from tests.kernel.conftest import StartAgent
-from tests.support.agent_process import AgentProcess, running
 from tests.support.flood import FLOOD, losses, settled
 from tests.support.installed_probes import installed
 from tests.support.patience import eventually
@@ -255,35 +253,18 @@ def without_capabilities(arguments: list[str]) -> None:
     main(arguments)
 
 
-@pytest.fixture
-def powerless(tmp_path: Path, as_found: None) -> Iterator[Callable[[str], AgentProcess]]:
-    """A function that starts an agent without any capability."""
-    with ExitStack() as stack:
-
-        def start(config: str) -> AgentProcess:
-            path = tmp_path / "powerless.yaml"
-            path.write_text(config)
-            path.chmod(0o600)
-            arguments = ["run", "--web.listen-address", "127.0.0.1:0", "--config", str(path)]
-            agent = AgentProcess(tmp_path / "powerless.log", without_capabilities, arguments)
-            stack.enter_context(running(agent))
-            agent.wait_until_serving()
-            return agent
-
-        yield start
-
-
 @pytest.mark.needs("kprobe_events")
-def test_without_any_capability(powerless: Callable[[str], AgentProcess], files: MountedTracefs) -> None:
+def test_without_any_capability(start_agent: StartAgent, files: MountedTracefs) -> None:
     """The caller is known by the addresses that tracefs lists; where it lists none, the caller is unknown."""
-    agent = powerless("""
+    config = """
 probes:
   - name: read
     attach: kretprobe:vfs_read
     returns: long
     filter: return == 77
     metrics: [{counter: reads_total, labels: [caller, comm]}]
-""")
+"""
+    agent = start_agent(config, main=without_capabilities)
     with open("/dev/zero", "rb", buffering=0) as zero, ThreadPoolExecutor(1) as other:
         other.submit(zero.read, 77).result()
         eventually(lambda: agent.scrape().labels("kprobe_reads_total"))
@@ -294,17 +275,16 @@ probes:
 
 
 @pytest.mark.needs("kprobe_events")
-def test_stacks_without_the_right_to_see_addresses(
-    powerless: Callable[[str], AgentProcess], files: MountedTracefs
-) -> None:
+def test_stacks_without_the_right_to_see_addresses(start_agent: StartAgent, files: MountedTracefs) -> None:
     """Where addresses are hidden, the agent reads the kernel's text, which has the names."""
-    agent = powerless("""
+    config = """
 probes:
   - name: parent
     attach: kprobe:__x64_sys_getppid
     stack: true
     metrics: [{counter: calls_total, labels: [comm]}]
-""")
+"""
+    agent = start_agent(config, main=without_capabilities)
     getppid(23)
     eventually(lambda: agent.scrape().total("kprobe_calls_total") >= 23)
     shown = Symbols(files, Path("/nowhere")).visible()

@@ -1,7 +1,7 @@
 """Aggregation in the kernel gives the same numbers as events, and writes no event."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,13 +17,6 @@ pytestmark = pytest.mark.needs("kprobe_events")
 BOUNDS = ("0.0", "1.0", "4.0", "16.0", "256.0", "4096.0", "+Inf")
 FAR, MANY = 2**62, 50
 SIZES = (0, 1, 2, 3, 4, 5, 8, 15, 16, 17, 255, 256, 257, 4096, 4097, 65536)
-
-
-@pytest.fixture
-def other() -> Iterator[ThreadPoolExecutor]:
-    """A thread that does only what a test submits."""
-    with ThreadPoolExecutor(1) as pool:
-        yield pool
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from tests.support.agent_process import AgentProcess, Metrics
 from tests.support.foreign import foreign_things
 from tests.support.leftovers import definitions, instances
 from tests.support.libc import own_libc
-from tests.support.patience import eventually, patience
+from tests.support.patience import patience
 from tests.support.provoked_calls import getppid
 
 GETPPID = "kprobe:__x64_sys_getppid"
@@ -71,17 +71,7 @@ class Reloaded:
 
     def settled(self, wanted: Callable[[Metrics], bool]) -> Metrics:
         """Scrape until ``wanted`` is true, because the kernel's own counts may be 1 s old."""
-        found: list[Metrics] = []
-
-        def look() -> bool:
-            found.append(self.agent.scrape())
-            return wanted(found[-1])
-
-        try:
-            eventually(look, 10)
-        except AssertionError:
-            pytest.fail(found[-1].text)
-        return found[-1]
+        return self.agent.scrape_until(wanted, 10)
 
 
 @pytest.fixture

@@ -115,6 +115,20 @@ class AgentProcess(ForkedChild):
     def scrape(self) -> Metrics:
         return Metrics(self.get())
 
+    def scrape_until(self, wanted: Callable[[Metrics], bool], seconds: float = 20) -> Metrics:
+        """Scrape until ``wanted`` is true of a scrape, and return it; AssertionError with the last one."""
+        found: list[Metrics] = []
+
+        def look() -> bool:
+            found.append(self.scrape())
+            return wanted(found[-1])
+
+        try:
+            eventually(look, seconds)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {found[-1].text}") from None
+        return found[-1]
+
     def wait(self, seconds: float = 30) -> int:
         """Wait for the process to end, and return its exit status."""
         eventually(lambda: self.poll() is not None, seconds)
