@@ -18,8 +18,7 @@ from tests.kernel.conftest import StartAgent
 from tests.support.foreign import foreign_things
 from tests.support.leftovers import definitions, instances, unchanged
 from tests.support.patience import eventually
-from tests.support.trace_process import DEADLY, StartTrace, TraceProcess, getppid
-from tests.support.traces import MOST, TRACING, lines, work
+from tests.support.trace_process import DEADLY, MOST, TRACING, StartTrace, TraceProcess, getppid, lines, work
 
 pytestmark = pytest.mark.needs("kprobe_events")
 
