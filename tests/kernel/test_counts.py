@@ -10,16 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.conftest import StartAgent
-from tests.support.agent_process import AgentProcess
 from tests.support.kernel_ids import kernel_tid
 from tests.support.patience import eventually
 from tests.support.provoked_calls import TIMES, fsyncs_of_a_pipe, getppid, opens_of_a_missing_file
-
-
-def plan_target(agent: AgentProcess, probe: str) -> str:
-    """Return the target that the probe chose."""
-    (info,) = [labels for labels in agent.scrape().labels("kprobe_info") if labels["probe"] == probe]
-    return info["target"]
 
 
 def test_failed_opens_of_one_thread(start_agent: StartAgent) -> None:
