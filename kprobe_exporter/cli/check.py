@@ -9,9 +9,8 @@ from pathlib import Path
 
 import click
 
-from kprobe_exporter.cli.options import tracefs_option
+from kprobe_exporter.cli.options import counted, kernel_errors, tracefs_option
 from kprobe_exporter.config.load import load
-from kprobe_exporter.config.values import Config
 from kprobe_exporter.diagnose.changeable_paths import changeable
 from kprobe_exporter.diagnose.dry_run import DryRunRow, look, verdict
 from kprobe_exporter.errors import UsageError, one_line
@@ -19,13 +18,7 @@ from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.service import logs
 from kprobe_exporter.tracefs.mount import mounted
 
-SHOWN = {
-    "up": ("up", "green"),
-    "down": ("down", "red"),
-    "unsure": ("unsure", "yellow"),
-    "disabled": ("disabled", "cyan"),
-    "absent": ("absent", "cyan"),
-}
+COLORS = {"up": "green", "down": "red", "unsure": "yellow", "disabled": "cyan", "absent": "cyan"}
 HEADER = ("Probe", "State", "Kind", "Target", "Plan", "Why")
 
 
@@ -41,7 +34,7 @@ Examples:
 @click.argument("paths", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="FILE|DIR...")
 @click.option("--live", is_flag=True, help="Also show what 'run' would settle on with this kernel.")
 @click.option("--json", "as_json", is_flag=True, help="With --live: the rows as a JSON array of objects.")
-@tracefs_option()
+@tracefs_option
 def check(paths: tuple[Path, ...], live: bool, as_json: bool, tracefs: Path | None) -> None:
     """Validate configurations; several combine, as they do for 'run'.
 
@@ -61,14 +54,14 @@ def check(paths: tuple[Path, ...], live: bool, as_json: bool, tracefs: Path | No
     for warning in (*config.warnings, *changeable(config.probes)):
         click.echo(warning, err=True)
     if not as_json:
-        click.echo(_read(config))
-    if live:
-        _show(config, tracefs, as_json)
-
-
-def _show(config: Config, tracefs: Path | None, as_json: bool) -> None:
+        for file in config.files:
+            click.echo(f"{click.format_filename(file)}: ok")
+        metrics = {metric.name for probe in config.probes for metric in probe.metrics}
+        click.echo(f"{counted(len(config.probes), 'probe')}, {counted(len(metrics), 'metric')}")
+    if not live:
+        return
     logs.set_up("warning", "text")
-    with mounted(tracefs) as root:
+    with mounted(tracefs) as root, kernel_errors():
         rows = look(config, root)
     if as_json:
         click.echo(json.dumps([asdict(row) for row in rows], indent=2))
@@ -80,15 +73,12 @@ def _show(config: Config, tracefs: Path | None, as_json: bool) -> None:
 
 def table(rows: list[DryRunRow]) -> str:
     """Return the probes in columns, further reasons below the first, and a summary line."""
-    cells = [
-        [*(one_line(text) for text in (row.probe, SHOWN[row.state][0], row.kind, row.target, row.plan))]
-        for row in rows
-    ]
+    cells = [[*map(one_line, (row.probe, row.state, row.kind, row.target, row.plan))] for row in rows]
     widths = [max(map(len, column)) for column in zip(HEADER[:-1], *cells, strict=True)]
     lines = [_line(HEADER[:-1], widths, HEADER[-1])]
     for row, found in zip(rows, cells, strict=True):
         first, *others = map(one_line, row.why or ("",))
-        lines.append(_line(found, widths, first, SHOWN[row.state][1]))
+        lines.append(_line(found, widths, first, COLORS[row.state]))
         lines += [_line([""] * len(widths), widths, other) for other in others]
     return "\n".join([*lines, "", verdict(rows)])
 
@@ -98,14 +88,3 @@ def _line(cells: Sequence[str], widths: list[int], last: str, color: str | None 
     if color:
         padded[1] = click.style(padded[1], fg=color)
     return "  ".join([*padded, last]).rstrip()
-
-
-def _read(config: Config) -> str:
-    """Return the files that were read, and the number of their probes and metrics."""
-    metrics = {metric.name for probe in config.probes for metric in probe.metrics}
-    files = [f"{click.format_filename(file)}: ok" for file in config.files]
-    return "\n".join([*files, f"{_count(len(config.probes), 'probe')}, {_count(len(metrics), 'metric')}"])
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

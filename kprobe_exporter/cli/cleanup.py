@@ -37,7 +37,7 @@ Examples:
 @click.option(
     "--instance", metavar="NAME", callback=_name, help="The instance's name, kprobe_exporter by default."
 )
-@tracefs_option()
+@tracefs_option
 @click.pass_context
 def cleanup(
     context: click.Context, paths: tuple[Path, ...], instance: str | None, tracefs: Path | None

@@ -2,7 +2,6 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -17,7 +16,6 @@ from click.shell_completion import (
     split_arg_string,
 )
 
-from kprobe_exporter.cli.options import Command
 from kprobe_exporter.errors import KprobeExporterError
 
 PROGRAM = "kprobe-exporter"
@@ -64,24 +62,6 @@ complete -F %(complete_func)s %(prog_name)s
         return (words, "") if line[-1:].isspace() or not words else (words[:-1], words[-1])
 
 
-def completion_option() -> Callable[[Command], Command]:
-    """Return the option ``--print-completion SHELL``."""
-    return click.option(
-        "--print-completion",
-        type=click.Choice(SHELLS),
-        is_eager=True,
-        expose_value=False,
-        callback=_print,
-        metavar="bash|zsh|fish",
-        help="Print the script by which this shell completes our command line, and exit.",
-    )
-
-
-def complete_commands(commands: Mapping[str, str], incomplete: str) -> list[CompletionItem[str]]:
-    """Complete the names of commands without importing a command, which would take too long."""
-    return [CompletionItem(name, help=text) for name, text in commands.items() if name.startswith(incomplete)]
-
-
 def complete_places(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """Complete functions and tracepoints as ``list`` shows them; a user who may not read them gets none."""
     from kprobe_exporter.symbols.listing.kernel import KernelPlaces  # noqa: PLC0415 - needed only here
@@ -117,11 +97,6 @@ def complete_definitions(
     ]
 
 
-def complete_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """Have the shell complete a file name, for an argument that is no click.Path."""
-    return [CompletionItem(incomplete, type="file")]
-
-
 def _print(ctx: click.Context, param: click.Parameter, shell: str | None) -> None:
     if shell is None or ctx.resilient_parsing:
         return
@@ -129,3 +104,14 @@ def _print(ctx: click.Context, param: click.Parameter, shell: str | None) -> Non
     assert made is not None
     click.echo(made(ctx.command, {}, PROGRAM, VARIABLE).source(), nl=False)
     ctx.exit()
+
+
+completion_option = click.option(
+    "--print-completion",
+    type=click.Choice(SHELLS),
+    is_eager=True,
+    expose_value=False,
+    callback=_print,
+    metavar="bash|zsh|fish",
+    help="Print the script by which this shell completes our command line, and exit.",
+)

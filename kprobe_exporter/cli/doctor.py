@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from kprobe_exporter.agent.thread_events import CGROUP_EVENTS
-from kprobe_exporter.cli.options import tracefs_option
+from kprobe_exporter.cli.options import kernel_errors, tracefs_option
 from kprobe_exporter.config.values import Settings
 from kprobe_exporter.diagnose.sandbox import confinement_checks
 from kprobe_exporter.errors import InstanceBusy, TracefsError, one_line
@@ -36,7 +36,7 @@ Examples:
 """,
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as a JSON array of objects.")
-@tracefs_option()
+@tracefs_option
 def doctor(as_json: bool, tracefs: Path | None) -> None:
     """Show what this kernel can and cannot do, with the evidence, and what would mend it.
 
@@ -44,10 +44,8 @@ def doctor(as_json: bool, tracefs: Path | None) -> None:
     is 1 if 'run' could not work at all.
     """
     logs.set_up("warning", "text")
-    try:
+    with kernel_errors():
         checks = examine(tracefs, Path("/"))
-    except OSError as error:
-        raise TracefsError(f"unexpected error from the kernel: {error}.") from error
     missing = [check.name for check in checks if check.required and check.state == "no"]
     if as_json:
         click.echo(json.dumps([check._asdict() for check in checks], indent=2))
@@ -61,13 +59,14 @@ def examine(tracefs: Path | None, root: Path) -> list[Check]:
     """Return all checks in display order, with those of a tracefs if one is or can be mounted."""
     before = find(Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
     place = tracefs or (before.path if before else USUAL)
-    checks = [_kernel(), _user(os.geteuid()), _page_parser(PAGE_PARSER), *kernel_checks(root)]
+    kernel = Check("kernel", "ok", f"{platform.release()} {platform.machine()}")
+    checks = [kernel, _user(os.geteuid()), _page_parser(PAGE_PARSER), *kernel_checks(root)]
     checks += confinement_checks(root, place, os.environ)
     with ExitStack() as stack:
         try:
             path = stack.enter_context(mounted(tracefs))
         except TracefsError as error:
-            return [*checks, _refused("tracefs", error)]
+            return [*checks, _refused("tracefs", str(error))]
         how = "is mounted" if tracefs or before else "was not mounted, could be mounted"
         checks.append(Check("tracefs", "ok", f"{path} {how} and can be read", required=True))
         return checks + tracefs_checks(MountedTracefs(path))
@@ -82,7 +81,7 @@ def tracefs_checks(files: Tracefs) -> list[Check]:
     except InstanceBusy:
         raise TracefsError("another 'doctor' is at work on this kernel: run it again after that.") from None
     except TracefsError as error:
-        return [*checks, _refused("instance", error)]
+        return [*checks, _refused("instance", str(error))]
     with instance:
         made = Check("instance", "ok", f"{instance.path} was created and locked", required=True)
         return [*checks, made, *instance_checks(instance), _following(instance), *_reading(instance)]
@@ -98,14 +97,8 @@ def table(checks: list[Check], missing: list[str]) -> str:
         lines.append(f"{click.style(f'{word:<4}', fg=color)}  {check.name:<{width}}  {evidence}")
         if check.fix:
             lines.append(f"{'':<{width + 8}}fix: {one_line(check.fix)}")
-    verdict = (
-        f"'run' cannot work here, because of: {', '.join(missing)}" if missing else "'run' can work here"
-    )
-    return "\n".join([*lines, "", verdict])
-
-
-def _kernel() -> Check:
-    return Check("kernel", "ok", f"{platform.release()} {platform.machine()}")
+    verdict = f"cannot work here, because of: {', '.join(missing)}" if missing else "can work here"
+    return "\n".join([*lines, "", f"'run' {verdict}"])
 
 
 def _user(uid: int) -> Check:
@@ -158,17 +151,16 @@ def _agent(files: Tracefs, name: str) -> Check:
     if is_live(files, name):
         return Check("agent", "ok", f"a live agent holds instances/{name}")
     if (sentence := refusal(files, name)) is not None:
-        evidence, _, fix = sentence.rpartition(": ")
-        return Check("agent", "warn", evidence, fix[0].upper() + fix[1:])
+        return _refused("agent", sentence)._replace(state="warn", required=False)
     if found := contents(files, name):
         fix = "Run 'kprobe-exporter cleanup'; the next start of the agent does the same."
         return Check("agent", "warn", f"a killed agent left {', '.join(found)}", fix)
     return Check("agent", "ok", f"no instance and no probe of '{name}' exists")
 
 
-def _refused(name: str, error: TracefsError) -> Check:
-    """Return a failed required check. The error's text has the form 'what is wrong: how to fix it'."""
-    evidence, colon, fix = str(error).rpartition(": ")
+def _refused(name: str, sentence: str) -> Check:
+    """Return a failed required check. The sentence has the form 'what is wrong: how to fix it'."""
+    evidence, colon, fix = sentence.rpartition(": ")
     if not colon:
         evidence, fix = fix, "try again."
     return Check(name, "no", evidence, fix[0].upper() + fix[1:], required=True)

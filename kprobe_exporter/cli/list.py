@@ -1,13 +1,13 @@
 """``list``: prints what can be probed, as attach strings to paste into a configuration."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import click
 
 from kprobe_exporter.cli.completion import complete_places
-from kprobe_exporter.cli.options import tracefs_option
-from kprobe_exporter.errors import TracefsError, UsageError, one_line
+from kprobe_exporter.cli.options import kernel_errors, tracefs_option
+from kprobe_exporter.errors import UsageError, one_line
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.service import logs
 from kprobe_exporter.symbols.listing.details import Details
@@ -20,12 +20,10 @@ def _show(places: Sequence[Target], details: Mapping[Target, Sequence[str]], not
     """Print all lines by one write: if the reader has closed the pipe by then, click exits quietly."""
     for note in notes:
         click.echo(f"kprobe-exporter: {one_line(note)}", err=True)
-    lines = (line for place in places for line in (str(place), *_indented(details.get(place, ()))))
+    lines = []
+    for place in places:
+        lines += [str(place), *(f"    {detail}" for detail in details.get(place, ()))]
     click.echo("\n".join(lines))
-
-
-def _indented(lines: Iterable[str]) -> Iterator[str]:
-    return (f"    {line}" for line in lines)
 
 
 @click.command(
@@ -47,7 +45,7 @@ Examples:
     metavar="PATH",
     help="The functions of this program or library.",
 )
-@tracefs_option()
+@tracefs_option
 def list(glob: str, verbose: bool, path: str | None, tracefs: Path | None) -> None:  # noqa: A001
     """List what can be probed, one attach string a line, sorted.
 
@@ -75,10 +73,7 @@ def list(glob: str, verbose: bool, path: str | None, tracefs: Path | None) -> No
             )
         _show(file_places(query), {}, ())
         return
-    with mounted(tracefs) as root:
-        try:
-            places, notes = KernelPlaces(root).find(query)
-            details, unread = Details(root).of(places) if verbose else ({}, [])
-        except OSError as error:
-            raise TracefsError(f"unexpected error from the kernel: {error}.") from error
+    with mounted(tracefs) as root, kernel_errors():
+        places, notes = KernelPlaces(root).find(query)
+        details, unread = Details(root).of(places) if verbose else ({}, [])
     _show(places, details, (*notes, *unread))

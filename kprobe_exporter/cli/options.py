@@ -1,13 +1,15 @@
-"""Options that several commands share."""
+"""What several commands share: options, the plural of a count, and the kernel's errors."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from kprobe_exporter.errors import TracefsError
 from kprobe_exporter.grammar.lexis import SECONDS
 from kprobe_exporter.service import logs
 
@@ -47,20 +49,27 @@ class Level(click.Choice[str]):
 def config_option(text: str) -> Callable[[Command], Command]:
     """Return the repeatable option ``--config FILE|DIR``; ``text`` is its help."""
     return click.option(
-        "--config",
-        "paths",
-        type=click.Path(path_type=Path),
-        multiple=True,
-        metavar="FILE|DIR",
-        help=text,
+        "--config", "paths", type=click.Path(path_type=Path), multiple=True, metavar="FILE|DIR", help=text
     )
 
 
-def tracefs_option() -> Callable[[Command], Command]:
-    """Return the option ``--tracefs PATH``."""
-    return click.option(
-        "--tracefs",
-        type=click.Path(path_type=Path),
-        metavar="PATH",
-        help="The tracefs to use, instead of the mounted one, as /tracefs in a container.",
-    )
+tracefs_option = click.option(
+    "--tracefs",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="The tracefs to use, instead of the mounted one, as /tracefs in a container.",
+)
+
+
+def counted(number: int, what: str) -> str:
+    """Return the number and the noun, in the plural unless it is 1."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+@contextmanager
+def kernel_errors() -> Iterator[None]:
+    """Turn an OSError, which the kernel may return at any place, into a TracefsError."""
+    try:
+        yield
+    except OSError as error:
+        raise TracefsError(f"unexpected error from the kernel: {error}.") from error

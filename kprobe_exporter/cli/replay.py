@@ -10,12 +10,12 @@ from typing import BinaryIO
 
 import click
 
-from kprobe_exporter.cli.completion import complete_files
-from kprobe_exporter.cli.options import config_option
+from kprobe_exporter.cli.options import config_option, counted
 from kprobe_exporter.config.load import load
 from kprobe_exporter.errors import SourceError, UsageError, one_line
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.replay.replay import Replay, Summary
+from kprobe_exporter.util.progress import progress
 
 CHUNK = 1 << 20
 NAMES_SHOWN = 20
@@ -34,7 +34,7 @@ Examples:
   kprobe-exporter replay --config probes.yaml trace.txt > metrics.prom
 """,
 )
-@click.argument("file", shell_complete=complete_files)
+@click.argument("file", type=click.Path(readable=False, allow_dash=True))
 @config_option("Feed the probes of this configuration: each by the events that have its name.")
 def replay(file: str, paths: tuple[Path, ...]) -> None:
     """Read saved text of 'trace' or 'trace_pipe', of any kernel since 2.6.33, and print the metrics.
@@ -71,39 +71,16 @@ def opened(file: str) -> Iterator[BinaryIO]:
 
 def read(stream: BinaryIO, run: Replay) -> None:
     """Feed the whole stream to ``run``, and show the progress."""
-    progress = Progress(_size(stream), run.summary)
-    try:
+    size, done, due = _size(stream), 0, time.monotonic() + SILENT
+    with progress() as show:
         while data := stream.read(CHUNK):
             run.feed(data)
-            progress.advance(len(data))
+            done += len(data)
+            if time.monotonic() >= due:
+                due = time.monotonic() + STEP
+                share = f"{min(1, done / size):4.0%}  " if size else ""
+                show(f"{share}{done / 1e6:,.0f} MB, {run.summary.lines:,} lines")
         run.finish()
-    finally:
-        progress.clear()
-
-
-class Progress:
-    """Shows the progress of a long run in one line on stderr, if that is a terminal."""
-
-    def __init__(self, size: int, summary: Summary) -> None:
-        self._size = size
-        self._summary = summary
-        self._done = 0
-        self._next = time.monotonic() + SILENT if sys.stderr.isatty() else float("inf")
-        self._drawn = False
-
-    def advance(self, length: int) -> None:
-        self._done += length
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + STEP
-        self._drawn = True
-        share = f"{min(1, self._done / self._size):4.0%}  " if self._size else ""
-        said = f"{share}{self._done / 1e6:,.0f} MB, {self._summary.lines:,} lines"
-        click.echo(f"\r{said}\x1b[K", err=True, nl=False)
-
-    def clear(self) -> None:
-        if self._drawn:
-            click.echo("\r\x1b[K", err=True, nl=False)
 
 
 def _size(stream: BinaryIO) -> int:
@@ -117,18 +94,14 @@ def _size(stream: BinaryIO) -> int:
 def shown(summary: Summary) -> str:
     """Return the summary as text: the totals, then the events by name, the most frequent ones first."""
     lines = [
-        f"{_count(summary.lines, 'line')}: {_count(summary.events.total(), 'event')},"
-        f" {_count(summary.stacks, 'stack')}, {summary.rejected} rejected, {summary.cut} cut;"
-        f" {_count(summary.lost, 'event')} lost by the kernel"
+        f"{counted(summary.lines, 'line')}: {counted(summary.events.total(), 'event')},"
+        f" {counted(summary.stacks, 'stack')}, {summary.rejected} rejected, {summary.cut} cut;"
+        f" {counted(summary.lost, 'event')} lost by the kernel"
     ]
     if summary.unclear:
         said = "is not counted, because only its event's definition could tell what it is"
-        lines.append(f"{_count(summary.unclear, 'return value')}: each {said}")
+        lines.append(f"{counted(summary.unclear, 'return value')}: each {said}")
     lines += [f"{count:>9}  {one_line(name)}" for name, count in summary.events.most_common(NAMES_SHOWN)]
     if len(summary.events) > NAMES_SHOWN:
         lines.append(f"{'':>9}  and {len(summary.events) - NAMES_SHOWN} more names")
     return "\n".join(lines)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

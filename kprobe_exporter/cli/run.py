@@ -4,7 +4,6 @@ import logging
 import signal
 import sys
 from pathlib import Path
-from types import FrameType
 
 import click
 
@@ -68,11 +67,9 @@ Examples:
     help="Refuse requests for other host names, against web pages whose name resolves to the agent; may be"
     " given more than once. Addresses and localhost are always allowed. By default every name is.",
 )
-@tracefs_option()
+@tracefs_option
 @click.option(
-    "--fail-fast",
-    is_flag=True,
-    help="Exit 1 if a probe cannot be installed, unless it is optional.",
+    "--fail-fast", is_flag=True, help="Exit 1 if a probe cannot be installed, unless it is optional."
 )
 @click.option("--log.level", "level", type=Level(), default="info", show_default=True)
 @click.option("--log.format", "form", type=click.Choice(logs.FORMATS), default="text", show_default=True)
@@ -119,14 +116,7 @@ def heed_signals(stop: Shutdown) -> None:
     The handlers only set a flag, so that they interrupt no step of a start halfway. One signal may
     interrupt the handler of another.
     """
-
-    def end(number: int, frame: FrameType | None) -> None:
-        stop.set()
-
-    def reload(number: int, frame: FrameType | None) -> None:
-        stop.ask_reload()
-
     signal.set_wakeup_fd(stop.wake_up_fd, warn_on_full_buffer=False)
-    signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGINT, end)
-    signal.signal(signal.SIGHUP, reload)
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    signal.signal(signal.SIGINT, lambda *_: stop.set())
+    signal.signal(signal.SIGHUP, lambda *_: stop.ask_reload())

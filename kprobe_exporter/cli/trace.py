@@ -1,29 +1,27 @@
 """``trace``: traces one definition at the command line, as perf-tools' ``kprobe`` does."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from kprobe_exporter.cli.completion import complete_definitions
-from kprobe_exporter.cli.options import Seconds, tracefs_option
+from kprobe_exporter.cli.options import Seconds, kernel_errors, tracefs_option
 from kprobe_exporter.errors import GrammarError, TracefsError, UsageError, one_line
 from kprobe_exporter.service import logs
 from kprobe_exporter.trace.emit import configuration, read_back
-from kprobe_exporter.trace.interrupt import Interrupt
-from kprobe_exporter.trace.loops import show_counts, wants_color, write_objects
-from kprobe_exporter.trace.output import Output
+from kprobe_exporter.trace.loops import show_counts, write_objects
+from kprobe_exporter.trace.output import Interrupt, Output
 from kprobe_exporter.trace.request import TraceRequest, parse_request
 from kprobe_exporter.trace.resolve import resolve
-from kprobe_exporter.trace.session import TracedThreads, own_instance, text_specs
-from kprobe_exporter.trace.text import TextOptions, show_format
+from kprobe_exporter.trace.session import TracedThreads, TraceSession, own_instance, text_specs
+from kprobe_exporter.trace.text import show_format
 from kprobe_exporter.trace.text import trace as trace_text
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.mount import mounted
-from kprobe_exporter.util.probed_files import ProbedFiles
+from kprobe_exporter.util.rooted_path import ProbedFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +73,7 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object an event, times in nanoseconds.")
 @click.option("--count", is_flag=True, help="A live table: hits a second, errors, and a histogram.")
 @click.option("--emit-config", "emit", is_flag=True, help="Print the YAML with which the agent does this.")
-@tracefs_option()
+@tracefs_option
 @click.argument("definition", shell_complete=complete_definitions)
 @click.argument("filter_text", metavar="[FILTER]", required=False)
 def trace(definition: str, filter_text: str | None, **given: object) -> None:
@@ -97,11 +95,11 @@ def trace(definition: str, filter_text: str | None, **given: object) -> None:
             _warn(warning.partition("warning: ")[2])
         click.echo(text, nl=False)
         return
-    with Interrupt().heeded() as stop, _expected():
+    with Interrupt().heeded() as stop, kernel_errors():
         logs.set_up("warning", "text")
         out = Output(sys.stdout.fileno(), stop, terminal=sys.stdout.isatty())
         with mounted(options.tracefs) as root, closing(ProbedFiles()) as probed_files:
-            _trace(MountedTracefs(root), probed_files, request, filter_text, options, out, stop)
+            _trace(MountedTracefs(root), probed_files, request, filter_text, options, out)
 
 
 def _trace(
@@ -111,10 +109,10 @@ def _trace(
     filter_text: str | None,
     options: TraceOptions,
     out: Output,
-    stop: Interrupt,
 ) -> None:
     found = resolve(request, files, probed_files=probed_files)
-    for note in (*_translated(request), *found.notes):
+    translated = request.definition.warnings if request.definition else ()
+    for note in (*(f"{warning}." for warning in translated), *found.notes):
         _tell(f"note: {note}")
     for warning in (*found.warnings, *([found.refused] if found.refused else [])):
         _warn(warning)
@@ -124,51 +122,26 @@ def _trace(
     held = options.seconds is not None and not (options.as_json or options.count)
     with own_instance(files, probed_files, held=held, tgid=options.as_json) as (instance, kib):
         threads = TracedThreads(instance, options.pid, options.tid)
+        session = TraceSession(instance, kib, threads, out, options.seconds, _warn)
         lost = 0
         if options.as_json or options.count:
             probes = read_back(configuration(request, filter_text, stacks=False)).probes
-            each = options.pid is not None or options.tid is not None
             if options.as_json:
-                lost = write_objects(
-                    instance,
-                    probes,
-                    threads,
-                    out,
-                    stop,
-                    warn=_warn,
-                    buffer_kib=kib,
-                    seconds=options.seconds,
-                    stacks=options.stacks,
-                )
+                lost = write_objects(session, probes, stacks=options.stacks)
             else:
-                show_counts(
-                    instance,
-                    probes,
-                    threads,
-                    out,
-                    stop,
-                    warn=_warn,
-                    buffer_kib=kib,
-                    seconds=options.seconds,
-                    title=f"{request.title}{f' if {filter_text}' if filter_text else ''}",
-                    narrowed=each or filter_text is not None,
-                    each=each,
-                    color=wants_color(out),
-                )
+                title = f"{request.title}{f' if {filter_text}' if filter_text else ''}"
+                each = options.pid is not None or options.tid is not None
+                narrowed = each or filter_text is not None
+                show_counts(session, probes, title, narrowed=narrowed, each=each)
         else:
             specs = text_specs(request, filter_text)
             if options.view:
                 show_format(instance, specs, out)
             else:
-                text_options = TextOptions(request.title, options.seconds, options.headers, options.stacks)
-                lost = trace_text(instance, specs, threads, text_options, out, stop)
+                header, stacks = options.headers, options.stacks
+                lost = trace_text(session, specs, request.title, header=header, stacks=stacks)
     if lost:
         _warn(f"{lost:,} events were lost, for the ring buffer was full: a filter, -p or --count needs less.")
-
-
-def _translated(request: TraceRequest) -> tuple[str, ...]:
-    """Return a sentence for each part of the definition that was translated."""
-    return tuple(f"{warning}." for warning in request.definition.warnings) if request.definition else ()
 
 
 def _parsed(definition: str) -> TraceRequest:
@@ -191,10 +164,11 @@ def _check(request: TraceRequest, options: TraceOptions, filter_text: str | None
     if len(chosen) > 1:
         raise UsageError(f"{' and '.join(chosen)} do not go together: give one of them.")
     way = chosen[0] if chosen else ""
+    records_nothing = way in ("-v", "--emit-config")
     idle = {
-        "-d": options.seconds is not None and way in ("-v", "--emit-config"),
-        "-p": options.pid is not None and way in ("-v", "--emit-config"),
-        "-L": options.tid is not None and way in ("-v", "--emit-config"),
+        "-d": options.seconds is not None and records_nothing,
+        "-p": options.pid is not None and records_nothing,
+        "-L": options.tid is not None and records_nothing,
         "-H": options.headers and way != "",
         "-s": options.stacks and way in ("-v", "--count"),
     }
@@ -218,12 +192,3 @@ def _warn(sentence: str) -> None:
 
 def _tell(sentence: str) -> None:
     click.echo(f"kprobe-exporter: {one_line(sentence)}", err=True)
-
-
-@contextmanager
-def _expected() -> Iterator[None]:
-    """Turn an OSError, which the kernel may return at any place, into a TracefsError."""
-    try:
-        yield
-    except OSError as error:
-        raise TracefsError(f"unexpected error from the kernel: {error}.") from error

@@ -7,8 +7,7 @@ import os
 import stat
 from pathlib import Path
 
-from kprobe_exporter.util.file_access import who_may_change
-from kprobe_exporter.util.regular_file import NotRegularError, cannot_be_read, open_regular
+from kprobe_exporter.util.file_access import NotRegularError, cannot_be_read, open_regular, who_may_change
 
 DEFAULT = Path(__file__).with_name("default.yaml")
 """The packaged configuration, which the agent uses if it is given none."""

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from kprobe_exporter.config.values import Probe
-from kprobe_exporter.util.rooted_path import Entry, itself, on_proc, walk
-
-ACL = "system.posix_acl_access"
+from kprobe_exporter.util.file_access import ACCESS
+from kprobe_exporter.util.rooted_path import Entry, itself, on_proc, walked
 
 
 def changeable(probes: Iterable[Probe]) -> Iterator[str]:
@@ -35,13 +34,10 @@ def writers(path: str) -> list[str]:
         if who := None if on_proc(entry.descriptor) else _who(directory, entry.descriptor, keeps=keeps):
             found[f"{entry.directory} {who}"] = None
 
-    with suppress(OSError, ValueError):  # that there is no such file is said where the probe is planned
-        last = walk(path, visit)
-        try:
-            if who := _who(os.fstat(last), last):
-                found[f"{path} {who}"] = None
-        finally:
-            os.close(last)
+    # That there is no such file is said where the probe is planned.
+    with suppress(OSError, ValueError), walked(path, visit) as last:
+        if who := _who(os.fstat(last), last):
+            found[f"{path} {who}"] = None
     return list(found)
 
 
@@ -56,6 +52,6 @@ def _who(status: os.stat_result, descriptor: int, *, keeps: bool = False) -> str
         if status.st_gid != 0:
             return f"may be written by the group {status.st_gid}"
         with suppress(OSError):
-            if ACL in os.listxattr(itself(descriptor)):
+            if ACCESS in os.listxattr(itself(descriptor)):
                 return "may be written by those in its access control list"
     return None

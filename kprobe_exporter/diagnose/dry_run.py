@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kprobe_exporter.config.values import Config, Probe
-from kprobe_exporter.errors import ProbeRefused, TracefsError, one_line
+from kprobe_exporter.errors import ProbeRefused, one_line
 from kprobe_exporter.grammar.target import Target, parse_target
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.values import ProbeSpec, ShownState, Unsupported, summary
@@ -51,19 +51,27 @@ def verdict(rows: Iterable[DryRunRow]) -> str:
 
 
 def look(config: Config, tracefs: Path, root: Path = Path("/")) -> list[DryRunRow]:
-    """Resolve a configuration against this kernel. Raises TracefsError if no agent could start on it."""
-    files = ReadOnlyTracefs(tracefs)
-    instance = Instance.top(files)
-    try:
-        lists = Lists.of(tracefs, root)
-        resolver = Resolver(lists, lambda system: event_names(files, system))
-        probes = expanded(config.probes, resolver, config.settings.max_matches)
-        config = replace(config, probes=tuple(probes))
-        return resolve(config, _known(config, instance, files, lists, resolver, root))
-    except OSError as error:
-        raise TracefsError(f"unexpected error from the kernel: {error}.") from error
-    finally:
-        instance.probed_files.close()
+    """Resolve a configuration against this kernel. Raises OSError, and TracefsError if no agent could start.
+
+    ``choose`` decides between pages and text, as it does for the agent.
+    """
+    files, most = ReadOnlyTracefs(tracefs), config.settings.max_matches
+    lists = Lists.of(tracefs, root)
+    resolver = Resolver(lists, lambda system: event_names(files, system))
+    with Instance.top(files) as instance:
+        probes = expanded(config.probes, resolver, most)
+        stacks_wanted = any(probe.stack for probe in probes)
+        reading = choose(instance, config.settings, Symbols(files), stacks_wanted=stacks_wanted)
+        binary = reading.geometry is not None
+        kernel = known_kernel(instance, probes, resolver, most, binary=binary, root=root)
+        functions = Functions(lists, _names(probes, kernel))
+        known = Known(
+            kernel,
+            files.exists,
+            lambda target: functions.answer(target.module, target.symbol, target.offset),
+            functions.eprobes(),
+        )
+        return resolve(replace(config, probes=tuple(probes)), known)
 
 
 def resolve(config: Config, known: Known) -> list[DryRunRow]:
@@ -73,7 +81,10 @@ def resolve(config: Config, known: Known) -> list[DryRunRow]:
     rows = []
     for probe in config.probes:
         plan = plan_probe(probe, config.settings.namespace, DECODERS, known.kernel, layout_ids)
-        rows.append(_settle(plan, known, taken) if probe.enabled else _disabled(plan))
+        if probe.enabled:
+            rows.append(_settle(plan, known, taken))
+        else:
+            rows.append(_row(plan, "disabled", None, "'enabled: false' in the configuration", {}))
     return rows
 
 
@@ -84,6 +95,7 @@ def _settle(plan: ProbePlan, known: Known, taken: list[ProbeSpec]) -> DryRunRow:
     """
     refused: dict[str, str] = {}
     unsure: tuple[ProbeSpec | JoinedSpec, str] | None = None
+    sure: tuple[ProbeSpec | JoinedSpec, str] | None = None
     for spec in plan.alternatives:
         if isinstance(spec, Unsupported):
             refused[spec.target] = spec.reason
@@ -96,17 +108,15 @@ def _settle(plan: ProbePlan, known: Known, taken: list[ProbeSpec]) -> DryRunRow:
         else:
             taken += chosen
             refused.pop(spec.target, None)
-            if unsure is None:
-                return _row(plan, "up", spec, why, refused)
-            first, why = unsure
-            refused.pop(first.target, None)
-            other = "" if first.target == spec.target else f"; else {spec.target}"
-            return _row(plan, "up", first, f"{why}{other}", refused)
-    if unsure is not None:
-        first, why = unsure
-        refused.pop(first.target, None)
-        return _row(plan, "unsure", first, why, refused)
-    return _row(plan, "absent" if plan.probe.optional else "down", None, "", refused)
+            sure = spec, why
+            break
+    if (first := unsure or sure) is None:
+        return _row(plan, "absent" if plan.probe.optional else "down", None, "", refused)
+    spec, why = first
+    refused.pop(spec.target, None)
+    if unsure and sure and sure[0].target != spec.target:
+        why += f"; else {sure[0].target}"
+    return _row(plan, "up" if sure else "unsure", spec, why, refused)
 
 
 def _judge(
@@ -160,32 +170,6 @@ def _row(
     )
     why = tuple(text for text in (*((spec.help, spec.because) if spec else ()), note, *others) if text)
     return DryRunRow(plan.probe.name, state, kind, target, spec.plan if spec else "", why)
-
-
-def _disabled(plan: ProbePlan) -> DryRunRow:
-    return _row(plan, "disabled", None, "'enabled: false' in the configuration", {})
-
-
-def _known(
-    config: Config,
-    instance: Instance,
-    files: ReadOnlyTracefs,
-    lists: Lists,
-    resolver: Resolver,
-    root: Path,
-) -> Known:
-    """Read what the kernel lists. ``choose`` decides between pages and text, as it does for the agent."""
-    stacks_wanted = any(probe.stack for probe in config.probes)
-    reading = choose(instance, config.settings, Symbols(files), stacks_wanted=stacks_wanted)
-    binary, most = reading.geometry is not None, config.settings.max_matches
-    kernel = known_kernel(instance, config.probes, resolver, most, binary=binary, root=root)
-    functions = Functions(lists, _names(config.probes, kernel))
-    return Known(
-        kernel,
-        files.exists,
-        lambda target: functions.answer(target.module, target.symbol, target.offset),
-        functions.eprobes(),
-    )
 
 
 def _names(probes: Iterable[Probe], kernel: Kernel) -> Iterator[str]:

@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from kprobe_exporter.identity.cgroups import INITIAL_CGROUPS
 from kprobe_exporter.identity.threads import INITIAL
@@ -14,28 +13,21 @@ INITIAL_USERS = "user:[4026531837]"
 """The initial user namespace (PROC_USER_INIT_INO, include/linux/proc_ns.h)."""
 
 
-class Capability(NamedTuple):
-    """A capability, its bit in include/uapi/linux/capability.h, and the advice if it is missing."""
-
-    name: str
-    bit: int
-    fix: str
-
-
 CAPABILITIES = (
-    Capability(
+    (
         "cap_syslog",
         34,
         "Add the capability SYSLOG; until then addresses are named by what tracefs lists (Linux 6.5), which "
         "is neither data nor what cannot be traced, and a name that several functions have stays ambiguous.",
     ),
-    Capability(
+    (
         "cap_sys_ptrace",
         19,
         "Add the capability SYS_PTRACE; until then no function in the files of another container "
         "(/proc/PID/root/…) can be probed.",
     ),
 )
+"""Capabilities, their bits in include/uapi/linux/capability.h, and the advice if one is missing."""
 
 CONTAINERS_TYPE = re.compile(r"container_(?!runtime_t)\w+|svirt_lxc_net_t")
 """SELinux's types of confined containers; spc_t is the type of an unconfined one (container-selinux)."""
@@ -66,7 +58,7 @@ def confinement_checks(root: Path, tracefs: Path, environment: Mapping[str, str]
         ),
         _users(root),
         _network(root),
-        *(_capability(root, capability) for capability in CAPABILITIES),
+        *(_capability(root, *capability) for capability in CAPABILITIES),
         _apparmor(root, tracefs),
         _selinux(root),
         _pods(root, "KUBERNETES_SERVICE_HOST" in environment),
@@ -78,9 +70,13 @@ def _namespace(root: Path, name: str, initial: str, fix: str) -> Check:
     link = _link(root / path)
     if link is None:
         return Check(name, "unknown", f"/{path} cannot be read", "Mount the host's /proc.")
-    if link == initial:
-        return Check(name, "ok", f"/{path} is {link}, the host's")
-    return Check(name, "warn", f"/{path} is {link}, not the host's", fix)
+    return _judged(
+        name, link == initial, f"/{path} is {link}, {'' if link == initial else 'not '}the host's", fix
+    )
+
+
+def _judged(name: str, fine: bool, seen: str, fix: str) -> Check:
+    return Check(name, "ok", seen) if fine else Check(name, "warn", seen, fix)
 
 
 def _users(root: Path) -> Check:
@@ -91,14 +87,8 @@ def _users(root: Path) -> Check:
     lines = [line.split() for line in (_text(root / "proc/self/uid_map") or "").split("\n")]
     outside = next((line[1] for line in lines if len(line) == 3 and line[0] == "0"), "unmapped")
     seen = f"/proc/self/ns/user is {link}, not the host's, and uid 0 is uid {outside} outside"
-    if outside == "0":
-        return Check("user_namespace", "ok", seen)
-    return Check(
-        "user_namespace",
-        "warn",
-        seen,
-        "Run in the host's: hostUsers: true, docker run --userns=host; tracefs belongs to the host's uid 0.",
-    )
+    fix = "Run in the host's: hostUsers: true, docker run --userns=host; tracefs belongs to the host's uid 0."
+    return _judged("user_namespace", outside == "0", seen, fix)
 
 
 def _network(root: Path) -> Check:
@@ -119,18 +109,16 @@ def _network(root: Path) -> Check:
     )
 
 
-def _capability(root: Path, capability: Capability) -> Check:
+def _capability(root: Path, name: str, bit: int, fix: str) -> Check:
     try:
         status = (root / "proc/self/status").read_text(errors="replace")
     except OSError as error:
         seen = f"/proc/self/status cannot be read: {error.strerror}"
-        return Check(capability.name, "unknown", seen, "Mount /proc.")
+        return Check(name, "unknown", seen, "Mount /proc.")
     found = re.search(r"^CapEff:\t([0-9a-f]{1,16})$", status, re.MULTILINE)
     effective = found[1] if found else "0"
-    if int(effective, 16) >> capability.bit & 1:
-        return Check(capability.name, "ok", f"CapEff {effective} has {capability.name.upper()}")
-    seen = f"CapEff {effective} lacks {capability.name.upper()}"
-    return Check(capability.name, "warn", seen, capability.fix)
+    has = bool(int(effective, 16) >> bit & 1)
+    return _judged(name, has, f"CapEff {effective} {'has' if has else 'lacks'} {name.upper()}", fix)
 
 
 def _apparmor(root: Path, tracefs: Path) -> Check:

@@ -9,7 +9,7 @@ May import errors, grammar and util.
 from typing import NamedTuple
 
 from kprobe_exporter.grammar.target import Target
-from kprobe_exporter.util.probed_files import ProbedFiles
+from kprobe_exporter.util.rooted_path import ProbedFiles
 
 
 class Code(NamedTuple):

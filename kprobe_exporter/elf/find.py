@@ -13,7 +13,7 @@ from kprobe_exporter.elf.tables import IFUNC, LOCAL, UNDEFINED, ElfSymbol
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.grammar.target import Target
-from kprobe_exporter.util.probed_files import ProbedFiles
+from kprobe_exporter.util.rooted_path import ProbedFiles
 
 MOST_NEAR = 20_000  # Names that are searched for the nearest one, which takes 4 ms per 1,000
 MOST_TOLD = 8  # Offsets, versions or libraries that one error message lists

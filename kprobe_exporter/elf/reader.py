@@ -20,8 +20,8 @@ from elftools.elf.elffile import ELFFile
 
 from kprobe_exporter.elf.tables import FUNC, MOST_HEADERS, NOTYPE, UNDEFINED, ElfSymbol, Strings, SymbolTable
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.util.probed_files import ProbedFiles
-from kprobe_exporter.util.regular_file import NotRegularError
+from kprobe_exporter.util.file_access import NotRegularError
+from kprobe_exporter.util.rooted_path import ProbedFiles
 
 MOST_BYTES = 1 << 29
 """Bytes that are read of one file to answer one question. A browser with all its symbols takes 200 MB."""

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from kprobe_exporter.aggregate.pairing import Pairing
+from kprobe_exporter.aggregate.recipes import source_recipe
 from kprobe_exporter.config.values import Attach, Label, Metric, Probe, Settings
 from kprobe_exporter.errors import GrammarError, ProbeRefused, TracefsError
 from kprobe_exporter.grammar.event_format import FormatField, parse_format
@@ -23,6 +24,7 @@ from kprobe_exporter.probing.kernel_info import expanded, known_kernel
 from kprobe_exporter.source.reader import Pipe
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.symbols.resolve import Resolver
+from kprobe_exporter.trace.session import TraceSession
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed, names_in_use
 
@@ -82,22 +84,15 @@ class Capture:
 
 @contextmanager
 def collected(
-    instance: Instance,
-    probes: Sequence[Probe],
-    deliver: Callable[[Batch], None],
-    buffer_kib: int,
-    *,
-    warn: Callable[[str], None],
-    recipes: Callable[[Attached, ProbePlan], Recipe | None] = lambda attached, plan: None,
-    tgid: bool = False,
-    all_fields: bool = False,
+    session: TraceSession, probes: Sequence[Probe], deliver: Callable[[Batch], None], *, single: bool = False
 ) -> Iterator[Capture]:
     """Install the probes without enabling them, and remove them on exit. Raises TracefsError.
 
-    Matches of a pattern that the kernel refuses are left out; ``warn`` is called with a summary.
-    ``recipes`` gives the recipe that adds up a probe's records; without one they come one by one.
-    ``all_fields``: fetch all readable fields of a tracepoint for which no fetch arguments are given.
+    Matches of a pattern that the kernel refuses are left out, with a warning that sums them up.
+    Where possible the records are added up as they are read. With ``single`` they come one by one, with
+    their process, and with all readable fields of a tracepoint for which no fetch arguments are given.
     """
+    instance = session.instance
     symbols = Symbols(instance.files)
     event_source = _pages(instance, symbols, stacks=any(probe.stack for probe in probes))
     resolver = Resolver.of(instance.files)
@@ -105,14 +100,18 @@ def collected(
     kernel = known_kernel(instance, found, resolver, MOST, binary=True)
     layout_ids, taken = itertools.count(), names_in_use(instance)
     named = {probe.name for probe in probes}
-    capture = Capture([], [], None, frozenset(probe.name for probe in found) - named, warn)
+    capture = Capture([], [], None, frozenset(probe.name for probe in found) - named, session.warn)
     refused: dict[str, str] = {}
     pairing = Pairing()
     layouts: dict[Layout, str] = {}
-    kept: dict[int, Recipe] = {}
+    recipes: dict[int, Recipe] = {}
+
+    def paired(batch: Batch) -> None:
+        deliver(pairing.pair(batch))
+
     try:
         for each in found:
-            probe = _fetching_all(each, kernel) if all_fields else each
+            probe = _fetching_all(each, kernel) if single else each
             plan = plan_probe(probe, NAMESPACE, DECODERS, kernel, layout_ids)
             one_of_many = each.name in capture.matched
             others = [part.spec for part in capture.parts]
@@ -131,17 +130,17 @@ def collected(
             layouts |= {part.layout: part.system for part in attached.parts}
             if attached.joined is not None:
                 pairing.add(attached.joined)
-            elif recipe := recipes(attached, plan):
-                kept[attached.layout.layout_id] = recipe
+            elif not single and (
+                recipe := source_recipe(attached.layout, plan.metrics, attached.residual_filter)
+            ):
+                recipes[attached.layout.layout_id] = recipe
         capture.leave_out(refused, len(found))
         if layouts:
             if any(layout.caller or layout.stack for layout in layouts):
                 symbols.name(0)  # loads the symbols before the probes are enabled: it is slow
-            buffers = BufferReader(
-                instance, event_source, lambda batch: deliver(pairing.pair(batch)), buffer_kib
-            )
+            buffers = BufferReader(instance, event_source, paired, session.buffer_kib)
             capture.pipe = buffers.pipe
-            buffers.prepare(symbols, layouts, kept, tgid=tgid)()
+            buffers.prepare(symbols, layouts, recipes, tgid=single)()
         yield capture
     finally:
         if capture.pipe is not None:
@@ -165,14 +164,10 @@ def _plain(target: Target, error: ProbeRefused) -> str:
 
 def each_event(probe: Probe, *, stacks: bool) -> Probe:
     """Return the probe so that every event is recorded, with its thread and, if known, its caller."""
-    metric = WANTED
-    if not all(_knows_caller(attach) for attach in probe.attach):
-        metric = replace(WANTED, labels=WANTED.labels[:1])
+    with_caller = (Kind.KRETPROBE, Kind.FEXIT, Kind.CALL)
+    known = all(attach.target.kind in with_caller for attach in probe.attach)
+    metric = replace(WANTED, labels=WANTED.labels if known else WANTED.labels[:1])
     return replace(probe, aggregate="events", stack=stacks, metrics=(metric,))
-
-
-def _knows_caller(attach: Attach) -> bool:
-    return attach.target.kind in (Kind.KRETPROBE, Kind.FEXIT, Kind.CALL)
 
 
 def _fetching_all(probe: Probe, kernel: Kernel) -> Probe:

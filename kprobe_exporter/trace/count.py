@@ -2,19 +2,15 @@
 
 from collections import Counter, deque
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.numbers import Numbers
-from kprobe_exporter.aggregate.recipes import source_recipe
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.config.values import Probe
 from kprobe_exporter.labels.errno import name_of
-from kprobe_exporter.model.aggregation import Recipe
-from kprobe_exporter.model.values import Batch, Family, HistogramValue, KernelCounts
-from kprobe_exporter.plan import ProbePlan
-from kprobe_exporter.probing.attach import Attached
+from kprobe_exporter.model.values import Batch, HistogramValue, KernelCounts
 from kprobe_exporter.trace.capture import MOST, NAMESPACE, Capture
 
 RETURNS = tuple(float(bound) for bound in (0, *(1 << power for power in range(41))))
@@ -52,29 +48,22 @@ class CountTable:
     lost: Mapping[str, int]
 
 
-def counting(probe: Probe, *, narrowed: bool, stacks: bool) -> Probe:
+def counting(probe: Probe, *, narrowed: bool) -> Probe:
     """Return the probe for counting; ``narrowed`` to some threads, it has to record every event."""
-    made = replace(probe, return_buckets=RETURNS, duration_buckets=DURATIONS, stack=stacks)
+    made = replace(probe, return_buckets=RETURNS, duration_buckets=DURATIONS, stack=False)
     return replace(made, aggregate="events") if narrowed else made
 
 
-@dataclass(slots=True)
 class TraceCounts:
     """The numbers of a trace: of each hit, or if ``narrowed``, of events that pass. Not thread-safe."""
 
-    title: str
-    narrowed: bool
-    _aggregator: Aggregator = field(
-        default_factory=lambda: Aggregator(NAMESPACE, SeriesLimits(MOST, MOST), name_of), init=False
-    )
-    _last: Counter[str] = field(default_factory=Counter, init=False)
-    _last_at: float = field(default=0, init=False)
-    _rates: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY), init=False)
-    _shown: dict[str, str] = field(default_factory=dict, init=False)
-
-    def recipe(self, attached: Attached, plan: ProbePlan) -> Recipe | None:
-        """Return the recipe that adds up a probe's records; None if they are needed one by one."""
-        return source_recipe(attached.layout, plan.metrics, attached.residual_filter)
+    def __init__(self, title: str, narrowed: bool) -> None:
+        self._title, self._narrowed = title, narrowed
+        self._aggregator = Aggregator(NAMESPACE, SeriesLimits(MOST, MOST), name_of)
+        self._last: Counter[str] = Counter()
+        self._last_at = 0.0
+        self._rates: deque[float] = deque(maxlen=HISTORY)
+        self._shown: dict[str, str] = {}
 
     def attach(self, collected: Capture) -> None:
         """Register the installed probes, before their events come."""
@@ -101,7 +90,9 @@ class TraceCounts:
     def table(self, seconds: float, *, last: bool = False) -> CountTable:
         """Return the numbers ``seconds`` after the start; with ``last``, rates are over the whole trace."""
         numbers = self._aggregator.copy()
-        counted = self._counted(numbers)
+        counted = numbers.events
+        if not self._narrowed:
+            counted = {probe: numbers.hits.get(probe, count) for probe, count in counted.items()}
         if last:
             self._last, self._last_at = Counter(), 0
         passed = max(seconds - self._last_at, 1e-3)
@@ -122,21 +113,14 @@ class TraceCounts:
         ]
         what, histogram = _histogram(numbers, probes[0])
         lost = {reason: count for reason, count in numbers.lost.items() if count}
-        return CountTable(self.title, seconds, tuple(rows), tuple(self._rates), histogram, what, lost)
-
-    def _counted(self, numbers: Numbers) -> dict[str, int]:
-        if self.narrowed:
-            return numbers.events
-        return {probe: numbers.hits.get(probe, count) for probe, count in numbers.events.items()}
+        return CountTable(self._title, seconds, tuple(rows), tuple(self._rates), histogram, what, lost)
 
 
 def _errors(numbers: Numbers, probe: str) -> dict[str, int]:
     """Return a probe's error returns by name, the most frequent first."""
-    found = _family(numbers, "return_errors_total")
-    samples = found.samples.items() if found else ()
     errors = {
         labels[1]: int(value)
-        for labels, value in samples
+        for labels, value in _samples(numbers, "return_errors_total").items()
         if labels[0] == probe and not isinstance(value, HistogramValue)
     }
     return dict(sorted(errors.items(), key=lambda error: (-error[1], error[0])))
@@ -145,12 +129,11 @@ def _errors(numbers: Numbers, probe: str) -> dict[str, int]:
 def _histogram(numbers: Numbers, probe: str) -> tuple[str, HistogramValue | None]:
     """Return the probe's histogram of durations, or else of return values, with its name."""
     for name, what in (("duration_seconds", "duration"), ("return_value", "return value")):
-        found = _family(numbers, name)
-        value = found.samples.get((probe,)) if found else None
+        value = _samples(numbers, name).get((probe,))
         if isinstance(value, HistogramValue):
             return what, value
     return "", None
 
 
-def _family(numbers: Numbers, name: str) -> Family | None:
-    return next((one for one in numbers.families if one.name == f"{NAMESPACE}_{name}"), None)
+def _samples(numbers: Numbers, name: str) -> Mapping[tuple[str, ...], float | HistogramValue]:
+    return next((one.samples for one in numbers.families if one.name == f"{NAMESPACE}_{name}"), {})

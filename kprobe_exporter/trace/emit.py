@@ -9,9 +9,8 @@ from pathlib import Path
 
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Config
-from kprobe_exporter.errors import ConfigError, UsageError
+from kprobe_exporter.errors import ConfigError, UsageError, one_line
 from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.trace.output import escaped
 from kprobe_exporter.trace.request import TraceRequest
 
 LONGEST = 40
@@ -22,7 +21,11 @@ def configuration(
     request: TraceRequest, filter_text: str | None, *, stacks: bool, command: Sequence[str] = ()
 ) -> str:
     """Return the YAML of one probe, with ``command`` in a comment."""
-    keys = [("name", probe_name(request.name)), *_place(request)]
+    keys = [("name", probe_name(request.name))]
+    if request.target is not None:  # the agent can do more with an attach string than with a definition
+        keys.append(("attach", str(request.target)))
+    elif request.definition is not None:
+        keys.append(("definition", request.definition.render()))
     if filter_text is not None:
         keys.append(("filter", filter_text))
     lines = [f"    {key}: {_scalar(value)}" for key, value in keys]
@@ -32,8 +35,7 @@ def configuration(
     if stacks:
         lines.append("    stack: true")
     first, *others = lines
-    shown = escaped(shlex.join(command)).replace("\n", "\\n").replace("\t", "\\t")
-    comment = f"# {shown}\n" if command else ""
+    comment = f"# {one_line(shlex.join(command))}\n" if command else ""
     return "\n".join([f"{comment}probes:", first.replace("    ", "  - ", 1), *others]) + "\n"
 
 
@@ -55,14 +57,6 @@ def probe_name(event: str) -> str:
     """Return the event's name, made valid as the name of a probe."""
     name = re.sub("[^a-z0-9_]", "_", event.lower())
     return f"{'_' if name[0].isdigit() else ''}{name}"[:LONGEST]
-
-
-def _place(request: TraceRequest) -> list[tuple[str, str]]:
-    """Return the attach string if there is one, since the agent can do more with it; else the definition."""
-    if request.target is not None:
-        return [("attach", str(request.target))]
-    assert request.definition is not None
-    return [("definition", request.definition.render())]
 
 
 def _scalar(text: str) -> str:

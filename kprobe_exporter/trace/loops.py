@@ -10,12 +10,10 @@ from kprobe_exporter.config.values import Probe
 from kprobe_exporter.errors import TracefsError
 from kprobe_exporter.trace.capture import Capture, collected, each_event
 from kprobe_exporter.trace.count import CountTable, TraceCounts, counting
-from kprobe_exporter.trace.interrupt import Interrupt
 from kprobe_exporter.trace.objects import Objects
 from kprobe_exporter.trace.output import Gone, Output
-from kprobe_exporter.trace.session import TracedThreads
+from kprobe_exporter.trace.session import TraceSession
 from kprobe_exporter.trace.table import columns, draw
-from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.poller import counted_by_trigger, read_counts
 from kprobe_exporter.tracefs.profile import buffer_stats
 
@@ -25,49 +23,23 @@ TURN = 0.1
 REDRAW = 1.0
 
 
-def write_objects(
-    instance: Instance,
-    probes: Sequence[Probe],
-    threads: TracedThreads,
-    out: Output,
-    stop: Interrupt,
-    *,
-    warn: Callable[[str], None],
-    buffer_kib: int,
-    seconds: float | None,
-    stacks: bool,
-) -> int:
+def write_objects(session: TraceSession, probes: Sequence[Probe], *, stacks: bool) -> int:
     """Write each event as a JSON object; return the number of lost events."""
-    objects = Objects(out.write_raw, stacks=stacks)
+    objects = Objects(session.out.write_raw, stacks=stacks)
     wanted = [each_event(probe, stacks=stacks) for probe in probes]
-    with collected(
-        instance, wanted, objects.consume, buffer_kib, warn=warn, tgid=True, all_fields=True
-    ) as capture:
+    with collected(session, wanted, objects.consume, single=True) as capture:
         for plan, attached in zip(capture.plans, capture.attached, strict=True):
-            objects.add(
-                plan, attached.layout, attached.spec.kind, attached.spec.target, attached.residual_filter
-            )
+            spec = attached.spec
+            objects.add(plan.probe.name, attached.layout, spec.kind, spec.target, attached.residual_filter)
         with suppress(Gone):
-            _run(capture, threads, stop, out, seconds, lambda passed: None)
+            _run(session, capture, lambda passed: None)
             objects.finish()
-        stats = buffer_stats(instance.files, instance.path)
+        stats = buffer_stats(session.instance.files, session.instance.path)
     return stats.overrun + stats.dropped
 
 
 def show_counts(
-    instance: Instance,
-    probes: Sequence[Probe],
-    threads: TracedThreads,
-    out: Output,
-    stop: Interrupt,
-    *,
-    warn: Callable[[str], None],
-    buffer_kib: int,
-    seconds: float | None,
-    title: str,
-    narrowed: bool,
-    each: bool,
-    color: bool,
+    session: TraceSession, probes: Sequence[Probe], title: str, *, narrowed: bool, each: bool
 ) -> None:
     """Draw the table each second on a terminal, elsewhere once, at the end.
 
@@ -75,29 +47,30 @@ def show_counts(
     traced, so every event has to be recorded.
     """
     counts = TraceCounts(title, narrowed)
-    wanted = [counting(probe, narrowed=each, stacks=False) for probe in probes]
-    screen = _Screen(out, color=color)
-    with collected(instance, wanted, counts.consume, buffer_kib, warn=warn, recipes=counts.recipe) as capture:
+    wanted = [counting(probe, narrowed=each) for probe in probes]
+    screen = _Screen(session.out)
+    with collected(session, wanted, counts.consume) as capture:
         counts.attach(capture)
 
         def redraw(passed: float, *, last: bool = False) -> None:
             try:
-                counts.update(read_counts(instance, capture.parts), counted_by_trigger(capture.parts))
+                kernel = read_counts(session.instance, capture.parts)
+                counts.update(kernel, counted_by_trigger(capture.parts))
             except OSError as error:
                 raise TracefsError(f"the kernel's counts cannot be read: {error.strerror}.") from None
             table = counts.table(passed, last=last)
-            if out.terminal or last:
+            if session.out.terminal or last:
                 screen.draw(table)
 
         with suppress(Gone):
-            redraw(_run(capture, threads, stop, out, seconds, redraw), last=True)
+            redraw(_run(session, capture, redraw), last=True)
 
 
 class _Screen:
     """Draws the table; on a terminal over the previous one."""
 
-    def __init__(self, out: Output, *, color: bool) -> None:
-        self._out, self._color = out, color
+    def __init__(self, out: Output) -> None:
+        self._out, self._color = out, wants_color(out)
         self._lines = 0
 
     def draw(self, table: CountTable) -> None:
@@ -110,24 +83,18 @@ class _Screen:
         self._lines = len(lines)
 
 
-def _run(
-    capture: Capture,
-    threads: TracedThreads,
-    stop: Interrupt,
-    out: Output,
-    seconds: float | None,
-    every_second: Callable[[float], None],
-) -> float:
-    """Enable, read until a request to stop, disable, read the rest; return the seconds it was enabled."""
+def _run(session: TraceSession, capture: Capture, every_second: Callable[[float], None]) -> float:
+    """Enable, read until the session ends, disable, read the rest; return the seconds it was enabled."""
+    seconds, out = session.seconds, session.out
     capture.enable()
     started = time.monotonic()
     drawn = passed = 0.0
-    while not stop.is_set() and (seconds is None or passed < seconds):
+    while not out.stop.is_set() and (seconds is None or passed < seconds):
         left = TURN if seconds is None else min(TURN, seconds - passed)
-        stop.wait_for(capture.pipe.descriptors if capture.pipe else (), left, out.watched)
+        out.stop.wait_for(capture.pipe.descriptors if capture.pipe else (), left, out.watched)
         if capture.pipe is not None:
             capture.pipe.empty(last=False)
-        threads.look()
+        session.threads.look()
         passed = time.monotonic() - started
         if passed - drawn >= REDRAW:
             every_second(passed)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from kprobe_exporter.aggregate.recipes import getter, passes
@@ -22,7 +22,6 @@ from kprobe_exporter.model.values import (
     Value,
     is_error,
 )
-from kprobe_exporter.plan import ProbePlan
 from kprobe_exporter.trace.capture import shown_name
 
 NUMBERS = re.compile(rb"\{(-?(?:0x)?[0-9a-fA-F]+(?:,-?(?:0x)?[0-9a-fA-F]+)*)\}")
@@ -52,10 +51,10 @@ class Objects:
         self._waiting: list[Record] = []
 
     def add(
-        self, plan: ProbePlan, layout: Layout, kind: str, target: str, residual_filter: Where | None = None
+        self, event: str, layout: Layout, kind: str, target: str, residual_filter: Where | None = None
     ) -> None:
         """Register a layout before its records come. The kernel could not take ``residual_filter``."""
-        self._shows[layout.layout_id] = _show(plan.probe.name, layout, kind, target)
+        self._shows[layout.layout_id] = _show(event, layout, kind, target)
         if residual_filter is not None:
             self._passes[layout.layout_id] = passes(layout, residual_filter)
 
@@ -115,7 +114,8 @@ def _show(event: str, layout: Layout, kind: str, target: str) -> Show:
     comm = next((arg for arg in layout.args if arg.name == "comm"), Arg("comm", "comm"))
     take_duration = getter(layout, "duration") if layout.form == "joined" else None
     known_caller = layout.caller or layout.form in ("return", "joined")
-    args = list(_args(layout))
+    others = [arg for arg in layout.args if arg.name not in ("comm", "return", "duration")]
+    args = [(shown_name(arg.name), getter(layout, arg.name), arg) for arg in others]
 
     def show(record: Record) -> dict[str, Any]:
         shown: dict[str, Any] = {
@@ -140,10 +140,3 @@ def _show(event: str, layout: Layout, kind: str, target: str) -> Show:
         return shown
 
     return show
-
-
-def _args(layout: Layout) -> Iterator[tuple[str, Callable[[Record], Value], Arg]]:
-    """Yield the fetched values, under the given names or the names of the tracepoint's fields."""
-    for arg in layout.args:
-        if arg.name not in ("comm", "return", "duration"):
-            yield shown_name(arg.name), getter(layout, arg.name), arg

@@ -13,7 +13,7 @@ from kprobe_exporter.grammar.definition import (
     parse_definition,
 )
 from kprobe_exporter.grammar.lexis import kernel_number
-from kprobe_exporter.grammar.place import EventName, FileOffset, Place, Symbol
+from kprobe_exporter.grammar.place import EventName, Place, Symbol
 from kprobe_exporter.grammar.target import Kind, Target, parse_target
 
 HEAD = re.compile(r"(?P<verb>[pr]\d*|f\d*|e|t)(?::(?P<name>.*))?")
@@ -66,11 +66,9 @@ class TraceRequest:
     def title(self) -> str:
         """The description of the trace, as in ``Tracing …``."""
         if self.definition is None:
-            target = self.target
-            assert target is not None
-            return f"{target.system}:{target.event}" if target.kind is Kind.TRACEPOINT else str(target)
+            return str(self.target).removeprefix(f"{Kind.TRACEPOINT}:")
         if self.definition.kind is ProbeKind.UPROBE:
-            return f"uprobe {self.name} ({replace(self.definition, group=None).render()})"
+            return f"uprobe {self.name} ({self.definition.render()})"
         what = {ProbeKind.EPROBE: "tracepoint", ProbeKind.TPROBE: "tracepoint", ProbeKind.FPROBE: "fprobe"}
         return f"{what.get(self.definition.kind, 'kprobe')} {self.name}"
 
@@ -193,20 +191,8 @@ def _attached(target: Target, arguments: list[str]) -> TraceRequest:
             raise GrammarError(f"{what} takes no arguments here, name one event", " ".join(arguments))
         return TraceRequest(name, None, target)
     suffix = "%return" if target.kind is Kind.FEXIT else ""
-    offset = f"+{target.offset}" if target.offset and target.symbol else ""
-    place = f"{target.module}:" if target.module else ""
-    if target.path:
-        place = f"{target.path}:{target.symbol or hex(target.offset)}"
-    elif target.kind is Kind.TRACEPOINT:
+    if target.kind is Kind.TRACEPOINT:
         place = str(EventName(target.system, target.event))
     else:
-        place += target.symbol
-    return _defined([f"{_HEADS[target.kind]}:{name}", f"{place}{offset}{suffix}", *arguments])
-
-
-def located(request: TraceRequest, offset: int) -> TraceRequest:
-    """Return a copy with the offset in the file at which its function was found."""
-    definition = request.definition
-    assert definition is not None
-    assert isinstance(definition.place, FileOffset)
-    return request.at(definition.place._replace(offset=offset))
+        place = str(target).removeprefix(f"{target.kind}:")
+    return _defined([f"{_HEADS[target.kind]}:{name}", f"{place}{suffix}", *arguments])

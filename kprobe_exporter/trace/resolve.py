@@ -7,14 +7,14 @@ from typing import NamedTuple
 from kprobe_exporter.elf import locate
 from kprobe_exporter.errors import GrammarError, ProbeRefused, UsageError
 from kprobe_exporter.grammar.definition import ProbeKind
-from kprobe_exporter.grammar.place import Symbol
+from kprobe_exporter.grammar.place import FileOffset, Symbol
 from kprobe_exporter.grammar.target import Kind, Target
-from kprobe_exporter.symbols.functions import SILENT, Answer, Functions
+from kprobe_exporter.symbols.functions import SILENT, Functions
 from kprobe_exporter.symbols.lists import Lists
 from kprobe_exporter.symbols.resolve import Resolver
-from kprobe_exporter.trace.request import TraceRequest, located
+from kprobe_exporter.trace.request import TraceRequest
 from kprobe_exporter.tracefs.files import MountedTracefs
-from kprobe_exporter.util.probed_files import ProbedFiles
+from kprobe_exporter.util.rooted_path import ProbedFiles
 
 
 class ResolvedRequest(NamedTuple):
@@ -41,10 +41,13 @@ def resolve(
     The file stays open in ``probed_files``.
     """
     if request.target is not None and request.definition is not None:
+        place = request.definition.place
+        assert isinstance(place, FileOffset)
         try:
-            return ResolvedRequest(located(request, locate(request.target, probed_files).offset))
+            offset = locate(request.target, probed_files).offset
         except GrammarError as error:
             raise UsageError(f"{error.message}.") from None
+        return ResolvedRequest(request.at(place._replace(offset=offset)))
     function = request.function
     return ResolvedRequest(request) if function is None else _function(request, function, files, root)
 
@@ -60,20 +63,14 @@ def _function(request: TraceRequest, function: Target, files: MountedTracefs, ro
         place = Symbol(target.symbol, target.module, target.offset)
         request = replace(request, target=target) if request.definition is None else request.at(place)
     if request.definition is not None and request.definition.kind is ProbeKind.FPROBE:
-        return ResolvedRequest(
-            request, notes
-        )  # the resolver has already refused functions that an fprobe cannot take
-    can, why = _answer(target, Lists.of(files.root, root))
+        # The resolver has already refused functions that an fprobe cannot take.
+        return ResolvedRequest(request, notes)
+    functions = Functions(Lists.of(files.root, root), [target.symbol])
+    offset = target.offset if target.kind is Kind.KPROBE else 0  # a return is one of the whole function
+    can, why = functions.answer(target.module, target.symbol, offset)
     said = f"{target.symbol}: {why}."
     if can is False:
         return ResolvedRequest(request, notes, refused=said)
-    if not why:
-        return ResolvedRequest(request, notes)
-    silent = target.symbol in SILENT
-    return ResolvedRequest(request, notes if silent else (*notes, said), (said,) if silent else ())
-
-
-def _answer(target: Target, lists: Lists) -> Answer:
-    """Ask the lists about a probe at the target; for a return, about its function as a whole."""
-    offset = target.offset if target.kind is Kind.KPROBE else 0
-    return Functions(lists, [target.symbol]).answer(target.module, target.symbol, offset)
+    if target.symbol in SILENT:
+        return ResolvedRequest(request, notes, warnings=(said,) if why else ())
+    return ResolvedRequest(request, (*notes, said) if why else notes)

@@ -1,25 +1,30 @@
-"""The trace's own trace instance in the kernel, the threads that it is limited to, and its events."""
+"""A trace: its own trace instance in the kernel, the threads that it is limited to, and its events."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from kprobe_exporter.config.values import MAXACTIVE, Settings
 from kprobe_exporter.errors import StartError
 from kprobe_exporter.grammar.definition import LONGEST_NAME, Definition, ProbeKind
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.model.values import Layout, ProbeSpec
+from kprobe_exporter.trace.output import Output
 from kprobe_exporter.trace.request import TraceRequest, parse_request
 from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.leftovers import acquire_for_trace, remove_dead_traces
-from kprobe_exporter.util.probed_files import ProbedFiles
+from kprobe_exporter.util.rooted_path import ProbedFiles
 
 LIVE_BUFFER = Settings().buffer_size
 HELD_BUFFER = 8 * LIVE_BUFFER
 """Bytes of buffer per CPU: for events read as they come, and for events held until the end."""
 
 MOST_BUFFER = Settings().buffer_total
+
+MOST_TIDS = 100
+"""Threads in one write to the kernel."""
 
 FILES = {ProbeKind.KPROBE: "kprobe_events", ProbeKind.UPROBE: "uprobe_events"}
 """The file for a definition of this kind; all other kinds go to dynamic_events."""
@@ -57,19 +62,29 @@ class TracedThreads:
         self._add(set(map(int, names)) - self._known)
 
     def _add(self, tids: set[int]) -> None:
-        for some in batched(sorted(tids)):
-            self._instance.write("set_event_pid", " ".join(map(str, some)) + "\n")
+        words = [str(tid) for tid in sorted(tids)]
+        for at in range(0, len(words), MOST_TIDS):
+            self._instance.write("set_event_pid", " ".join(words[at : at + MOST_TIDS]) + "\n")
         self._known |= tids
 
 
-def batched(numbers: list[int], most: int = 100) -> Iterator[list[int]]:
-    """Split into lists short enough for one write to the kernel."""
-    return (numbers[at : at + most] for at in range(0, len(numbers), most))
+class TraceSession(NamedTuple):
+    """A trace in its instance, with ``buffer_kib`` per CPU; it ends after ``seconds`` or by Ctrl-C.
+
+    ``warn`` is called with a sentence for the user.
+    """
+
+    instance: Instance
+    buffer_kib: int
+    threads: TracedThreads
+    out: Output
+    seconds: float | None
+    warn: Callable[[str], None]
 
 
 @contextmanager
 def own_instance(
-    files: Tracefs, probed_files: ProbedFiles, *, held: bool = False, tgid: bool = False
+    files: Tracefs, probed_files: ProbedFiles, *, held: bool, tgid: bool
 ) -> Iterator[tuple[Instance, int]]:
     """Yield an instance for this trace and its buffer's KiB per CPU; remove it and its probes on exit.
 
@@ -105,11 +120,8 @@ def text_specs(request: TraceRequest, filter_text: str | None) -> list[ProbeSpec
         return [_tracepoint(half, filter_text) for half in (enter, leave)]
     halves = [parse_request(str(half)) for half in (enter, leave)]
     names = (request.name, f"{request.name}_return"[-LONGEST_NAME:])
-    return [
-        _defined(half.definition, name, filter_text)
-        for half, name in zip(halves, names, strict=True)
-        if half.definition
-    ]
+    named = zip(halves, names, strict=True)
+    return [_defined(half.definition, name, filter_text) for half, name in named if half.definition]
 
 
 def _defined(definition: Definition, name: str, filter_text: str | None) -> ProbeSpec:

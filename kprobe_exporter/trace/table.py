@@ -1,10 +1,10 @@
 """Draws the table of counts in the lines and columns of a terminal. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from kprobe_exporter.errors import one_line
 from kprobe_exporter.model.values import HistogramValue
 from kprobe_exporter.trace.count import CountRow, CountTable
-from kprobe_exporter.trace.output import escaped
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 """Characters that fill 0 to 8 eighths of a column, from the left."""
@@ -26,33 +26,32 @@ UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 def draw(table: CountTable, width: int, height: int, *, color: bool) -> list[str]:
     """Return the lines of a table: at most ``height``, each at most ``width`` long."""
-    lines = [(_title(table, width), BOLD), ("", "")]
-    rows = enumerate(_rows(table.rows, width, height))
-    lines += [(line, BOLD if number == 0 else "") for number, line in rows]
-    if errors := _errors(table.rows):
-        lines += [("", ""), (errors, RED)]
+    lines = [(_title(table, width), BOLD), *_headed(_rows(table.rows, width, height))]
+    if table.rows and table.rows[0].errors:
+        lines += [("", ""), (f"errors: {_listed(table.rows[0].errors)}", RED)]
     if table.lost:
         lines += [("", ""), (f"lost: {_listed(table.lost)}", RED)]
     if table.histogram is not None and any(table.histogram.counts):
         room = height - len(lines) - 2
-        shown = _histogram(table.histogram, table.what, width, room)
-        lines += [("", ""), *((line, BOLD if number == 0 else "") for number, line in enumerate(shown))]
-    lines = lines[: max(1, height)]
-    return [_colored(line[:width], style if color else "") for line, style in lines]
+        lines += _headed(_histogram(table.histogram, table.what, width, room))
+    cut = [(line[:width], style) for line, style in lines[: max(1, height)]]
+    return [f"{style}{line}{RESET}" if color and style and line else line for line, style in cut]
 
 
 def columns(table: CountTable) -> int:
     """The width at which no name is shortened."""
-    return FIGURES + max((len(_name(row)) for row in table.rows), default=0)
+    return FIGURES + max((len(one_line(row.probe)) for row in table.rows), default=0)
 
 
-def _colored(line: str, style: str) -> str:
-    return f"{style}{line}{RESET}" if style and line else line
+def _headed(lines: Iterable[str]) -> list[tuple[str, str]]:
+    """An empty line, a heading and its lines, each with its style."""
+    heading, *others = lines
+    return [("", ""), (heading, BOLD), *((line, "") for line in others)]
 
 
 def _title(table: CountTable, width: int) -> str:
     """The trace's title, the sparkline of its rates, and the seconds since the start."""
-    left, right = escaped(table.title).replace("\n", "\\n"), f"{table.seconds:.0f} s"
+    left, right = one_line(table.title), f"{table.seconds:.0f} s"
     room = max(0, width - len(left) - len(right) - 4)
     spark = _sparkline(table.rates[-room:] if room else ())
     return f"{left}  {spark:>{room}}  {right}"
@@ -66,7 +65,7 @@ def _sparkline(rates: Sequence[float]) -> str:
 def _rows(rows: Sequence[CountRow], width: int, height: int) -> Iterator[str]:
     """A line for each probe: its name, shortened if there is no room, and its figures."""
     room = max(5, width - FIGURES)
-    names = [_shortened(_name(row), room) for row in rows]
+    names = [_shortened(one_line(row.probe), room) for row in rows]
     wide = max(5, *map(len, names))
     yield f"{'probe':<{wide}}  {'hits/s':>10}  {'hits':>12}  {'errors':>10}  {'missed':>8}"
     most = max(1, height - 6)
@@ -78,21 +77,12 @@ def _rows(rows: Sequence[CountRow], width: int, height: int) -> Iterator[str]:
         yield f"and {len(rows) - most} more"
 
 
-def _name(row: CountRow) -> str:
-    return escaped(row.probe).replace("\n", "\\n")
-
-
 def _shortened(name: str, room: int) -> str:
     """Cut the middle out of a name, since the names of one pattern begin or end alike."""
     if len(name) <= room:
         return name
     end = (room - 1) // 2
     return f"{name[: room - 1 - end]}…{name[len(name) - end :]}"
-
-
-def _errors(rows: Sequence[CountRow]) -> str:
-    """The first row's errors by name."""
-    return f"errors: {_listed(rows[0].errors)}" if rows and rows[0].errors else ""
 
 
 def _listed(counts: Mapping[str, int]) -> str:
@@ -113,29 +103,20 @@ def _histogram(value: HistogramValue, what: str, width: int, room: int) -> Itera
     bar = max(0, min(BAR, width - wide - digits - 4))
     for number, name in list(zip(numbers, names, strict=True))[: max(0, room)]:
         count = value.counts[number]
-        drawn = _bar(count / longest * bar)
-        yield f"{name:>{wide}}  {count:>{digits},}  {drawn}".rstrip()
-
-
-def _bar(columns: float) -> str:
-    whole, part = divmod(round(columns * 8), 8)
-    return "█" * whole + (EIGHTHS[part] if part else "")
+        whole, part = divmod(round(count / longest * bar * 8), 8)
+        yield f"{name:>{wide}}  {count:>{digits},}  {'█' * whole}{EIGHTHS[part]}".rstrip()
 
 
 def _bucket(bounds: Sequence[float], number: int, what: str) -> str:
     """The range of a bucket: above the bound before it, up to its own."""
-    tell = _duration if what == "duration" else _number
-    if number == len(bounds):
-        return f"> {tell(bounds[-1])}"
+    above_all = number == len(bounds)
     if what == "duration":
-        return f"≤ {tell(bounds[number])}"
+        return f"> {_duration(bounds[-1])}" if above_all else f"≤ {_duration(bounds[number])}"
+    if above_all:
+        return f"> {int(bounds[-1]):,}"
     low = int(bounds[number - 1]) + 1 if number else int(bounds[0])
     high = int(bounds[number])
-    return tell(high) if low >= high else f"{tell(low)} to {tell(high)}"
-
-
-def _number(value: float) -> str:
-    return f"{int(value):,}"
+    return f"{high:,}" if low >= high else f"{low:,} to {high:,}"
 
 
 def _duration(seconds: float) -> str:

@@ -2,30 +2,44 @@
 
 import os
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
-
-import click
 
 from kprobe_exporter.errors import TracefsError
 from kprobe_exporter.model.values import ProbeSpec
-from kprobe_exporter.trace.entries import read_entries
-from kprobe_exporter.trace.interrupt import Interrupt
 from kprobe_exporter.trace.output import Gone, Output
-from kprobe_exporter.trace.session import TracedThreads
+from kprobe_exporter.trace.session import TraceSession
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed, install
 from kprobe_exporter.tracefs.profile import buffer_stats
+from kprobe_exporter.util.progress import progress
 
 READ_BYTES = 65536
-"""More than one read of trace_pipe returns."""
+"""More than one read of trace_pipe returns, and more than the kernel prints of one entry:
+TRACE_SEQ_BUFFER_SIZE is 8192, and a page before 6.8."""
+
+ENOUGH = 16384
+"""Bytes after which `read_entries` returns, so that its caller can look at the time."""
 
 HEADER_BYTES = 4096
 HEADER = re.compile(rb"(?:#(?: [^\n]*)?\n)*")
 """The header of ``trace``. It does not match later lines such as ``##### CPU 1 buffer started ####``."""
+
+NOTES = rb"(?:(?:CPU:\d+ \[LOST \d+ EVENTS\]|#{2,} CPU \d+ buffer started #{2,})\n)*"
+"""The kernel's own lines before an entry. An entry itself begins with the thread's name in 16 columns, the
+first of them a blank, so that no name can look like them."""
+
+STACK = rb"(?: => [^\n]*\n)+"
+
+ENTRY = re.compile(
+    rb"(?P<notes>" + NOTES + rb")"
+    rb"(?P<head>.{16}-\d+ [^:]*: )"
+    rb"(?:(?P<stack><stack trace>\n" + STACK + rb")|(?P<body>.*))",
+    re.DOTALL,
+)
+"""An entry of trace_print_context() (kernel/trace/trace_output.c): a kernel stack, which is of several lines,
+or an event, whose own name stands in front of all that a program can choose."""
 
 TURN = 0.2
 """Seconds between two checks of the time, the threads of a process and the progress."""
@@ -37,16 +51,6 @@ AT_ONCE = 16
 """Reads in a row, before the request to stop, the time and the threads are checked again."""
 
 
-@dataclass(frozen=True, slots=True)
-class TextOptions:
-    """Options of the output. ``seconds``: buffer in the kernel for so long, and write at the end."""
-
-    title: str
-    seconds: float | None = None
-    header: bool = False
-    stacks: bool = False
-
-
 def show_format(instance: Instance, specs: Sequence[ProbeSpec], out: Output) -> None:
     """Print the ``format`` of the events: the fields that a filter can name. Raises TracefsError."""
     with _installed(instance, specs) as probes, suppress(Gone):
@@ -55,36 +59,31 @@ def show_format(instance: Instance, specs: Sequence[ProbeSpec], out: Output) -> 
 
 
 def trace(
-    instance: Instance,
-    specs: Sequence[ProbeSpec],
-    threads: TracedThreads,
-    text_options: TextOptions,
-    out: Output,
-    stop: Interrupt,
+    session: TraceSession, specs: Sequence[ProbeSpec], title: str, *, header: bool, stacks: bool
 ) -> int:
-    """Trace until a request to stop; return the number of events lost because the ring buffer was full."""
+    """Trace until the session ends; return the number of events lost because the ring buffer was full.
+
+    If its seconds are given, events are buffered in the kernel for so long, and written at the end.
+    """
+    instance, out, seconds, look = session.instance, session.out, session.seconds, session.threads.look
     with _installed(instance, specs) as probes:
-        if text_options.stacks:
+        if stacks:
             instance.write("options/stacktrace", "1")
-        with _pipe(instance) as pipe:
+        with open(instance.open_pipe(), "rb", buffering=0) as pipe:
             for probe in reversed(probes):
                 probe.enable()
-            text = _Text(instance, pipe, out, stop)
+            text = _Text(instance, pipe.fileno(), out)
             with suppress(Gone):
-                if text_options.seconds is None:
-                    out.say(f"Tracing {text_options.title}. Ctrl-C to end.")
-                    text.live(threads.look, header=text_options.header)
+                if seconds is None:
+                    out.say(f"Tracing {title}. Ctrl-C to end.")
+                    text.live(look, header=header)
                 else:
-                    out.say(
-                        f"Tracing {text_options.title} for {text_options.seconds:g} seconds (buffered)..."
-                    )
-                    text.wait(text_options.seconds, threads.look)
+                    out.say(f"Tracing {title} for {seconds:g} seconds (buffered)...")
+                    text.wait(seconds, look)
                 for probe in probes:
                     probe.disable()
-                text.rest(
-                    header=text_options.header and text_options.seconds is not None,
-                    held=text_options.seconds is not None,
-                )
+                held = seconds is not None
+                text.rest(header=header and held, held=held)
                 out.say("\nEnding tracing...")
             stats = buffer_stats(instance.files, instance.path)
     return stats.overrun + stats.dropped
@@ -93,8 +92,8 @@ def trace(
 class _Text:
     """Copies the instance's trace_pipe to stdout."""
 
-    def __init__(self, instance: Instance, pipe: int, out: Output, stop: Interrupt) -> None:
-        self._instance, self._pipe, self._out, self._stop = instance, pipe, out, stop
+    def __init__(self, instance: Instance, pipe: int, out: Output) -> None:
+        self._instance, self._pipe, self._out, self._stop = instance, pipe, out, out.stop
 
     def live(self, look: Callable[[], None], *, header: bool) -> None:
         """Write events as they come, until a request to stop."""
@@ -153,27 +152,45 @@ class _Text:
     def _header(self) -> None:
         """Write the names of the columns, which are in ``trace`` and not in trace_pipe."""
         opened = self._instance.files.open_pipe(f"{self._instance.path}/trace")
-        try:
+        with open(opened, "rb", buffering=0):
             found = HEADER.match(os.read(opened, HEADER_BYTES))
-        finally:
-            os.close(opened)
         self._out.write(found[0] if found else b"")
 
 
-@contextmanager
-def progress() -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows progress on one line of stderr, if that is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda said: None
-        return
+def read_entries(pipe: int) -> bytes:
+    """Return the next entries, each on a line of its own; b"" at the end. Raises BlockingIOError.
 
-    def tell(said: str) -> None:
-        click.echo(f"\r{said}\x1b[K", err=True, nl=False)
+    A newline in a name does not begin a line on a terminal then. A read of one byte makes the kernel print
+    one entry, and the next read returns the rest of that entry alone (tracing_read_pipe(),
+    kernel/trace/trace.c).
+    """
+    data = b""
+    while len(data) < ENOUGH:
+        try:
+            entry = os.read(pipe, 1)
+            entry += os.read(pipe, READ_BYTES) if entry else b""
+        except BlockingIOError:
+            if not data:
+                raise
+            break
+        if not entry:
+            break
+        data += on_its_lines(entry)
+    return data
 
-    try:
-        yield tell
-    finally:
-        click.echo("\r\x1b[K", err=True, nl=False)
+
+def on_its_lines(entry: bytes) -> bytes:
+    """Escape the newlines of an entry that the kernel did not write itself."""
+    found = ENTRY.fullmatch(entry)
+    if found is None:
+        return _one_line(entry)
+    notes, head, stack, body = found["notes"], found["head"], found["stack"], found["body"]
+    escaped_head = head.replace(b"\n", b"\\n")
+    return notes + escaped_head + (stack if stack is not None else _one_line(body))
+
+
+def _one_line(text: bytes) -> bytes:
+    return text.removesuffix(b"\n").replace(b"\n", b"\\n") + b"\n"
 
 
 @contextmanager
@@ -187,10 +204,3 @@ def _installed(instance: Instance, specs: Sequence[ProbeSpec]) -> Iterator[list[
         yield probes
 
 
-@contextmanager
-def _pipe(instance: Instance) -> Iterator[int]:
-    pipe = instance.open_pipe()
-    try:
-        yield pipe
-    finally:
-        os.close(pipe)

@@ -14,7 +14,7 @@ from kprobe_exporter.tracefs.definitions import delete, delete_group
 from kprobe_exporter.tracefs.files import ReadOnlyTracefs, Tracefs
 from kprobe_exporter.tracefs.ownership import MARKER, alone, busy, contents, is_marked, mark, refuse_foreign
 from kprobe_exporter.tracefs.refusal import cannot_make
-from kprobe_exporter.util.probed_files import ProbedFiles
+from kprobe_exporter.util.rooted_path import ProbedFiles
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from kprobe_exporter.tracefs.hist_tables import HistTables, HitCounter
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.profile import PROFILED, Counts, profile_counts
 from kprobe_exporter.tracefs.refusal import IN_FILE, MEANING, REPLACED, refused, why
-from kprobe_exporter.util.regular_file import NotRegularError
+from kprobe_exporter.util.file_access import NotRegularError
 
 log = logging.getLogger(__name__)
 

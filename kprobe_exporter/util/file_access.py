@@ -1,11 +1,11 @@
-"""Who may change a file and who may read it, by its owner, its mode and its POSIX ACL (acl(5))."""
+"""Opens files whose paths come from users; who may change or read a file, by its mode and ACL (acl(5))."""
 
 import os
 import stat
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 ACCESS = "system.posix_acl_access"
 
@@ -13,6 +13,30 @@ USER, GROUP_OBJ, GROUP, MASK = 0x02, 0x04, 0x08, 0x10
 """Tags of entries (include/uapi/linux/posix_acl.h): a user, the file's group, a group, the mask."""
 
 WRITE, ALL = 0o2, 0o7
+
+
+class NotRegularError(OSError):
+    """The path leads to a directory, a device, a socket or a FIFO."""
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a regular file for reading, without ever waiting for a writer.
+
+    Raises OSError, NotRegularError among them, and ValueError for a path that holds a NUL.
+    """
+    # Without O_NONBLOCK, opening a FIFO that has no writer would block forever.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NotRegularError("is no regular file")
+    return open(descriptor, "rb")
+
+
+def cannot_be_read(error: OSError | ValueError) -> str:
+    """Return why a file could not be opened or read, as a clause after the file's name."""
+    if isinstance(error, NotRegularError):
+        return str(error)
+    return f"cannot be read: {error.strerror if isinstance(error, OSError) else error}"
 
 
 class AclEntry(NamedTuple):

@@ -10,11 +10,11 @@ import os
 import stat
 import sys
 from collections import deque
-from collections.abc import Callable
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from typing import BinaryIO, NamedTuple
 
-from kprobe_exporter.util.regular_file import NotRegularError
+from kprobe_exporter.util.file_access import NotRegularError
 
 MOST_LINKS = 40
 """Symbolic links in one path, as the kernel's MAXSYMLINKS."""
@@ -40,22 +40,16 @@ def open_rooted(path: str) -> BinaryIO:
 
     A device or a FIFO is never opened: it raises NotRegularError.
     """
-    descriptor = walk(path)
-    try:
+    with walked(path) as descriptor:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise NotRegularError("is no regular file")
         return open(os.open(itself(descriptor), os.O_RDONLY | os.O_CLOEXEC), "rb")
-    finally:
-        os.close(descriptor)
 
 
 def status(path: str) -> os.stat_result:
     """Return the status of the file that ``open_rooted`` opens. Raises OSError and ValueError."""
-    descriptor = walk(path)
-    try:
+    with walked(path) as descriptor:
         return os.fstat(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def itself(descriptor: int) -> str:
@@ -63,15 +57,16 @@ def itself(descriptor: int) -> str:
     return f"/proc/self/fd/{descriptor}"
 
 
-def walk(path: str, visit: Callable[[Entry], object] = lambda _: None) -> int:
-    """Return an O_PATH descriptor of what the path names, after calling ``visit`` for each component.
+@contextmanager
+def walked(path: str, visit: Callable[[Entry], object] = lambda _: None) -> Iterator[int]:
+    """Yield an O_PATH descriptor of what the path names, after calling ``visit`` for each component.
 
     Raises OSError as open(2) does, and ValueError for a path that holds a NUL.
     """
-    with closing(_Walk(path)) as walked:
-        while walked.left:
-            walked.step(visit)
-        return walked.take()
+    with closing(_Walk(path)) as walk:
+        while walk.left:
+            walk.step(visit)
+        yield walk.opened[-1]
 
 
 class _Walk:
@@ -80,11 +75,7 @@ class _Walk:
     def __init__(self, path: str) -> None:
         self.left = deque(os.path.join(os.getcwd(), path).split("/"))  # noqa: PTH109, PTH118 - no Path drops "."
         self._path, self._links = path, 0
-        self._names, self._opened = ["/"], [_open("/", os.O_DIRECTORY)]
-
-    def take(self) -> int:
-        """Return the last descriptor, which the caller closes."""
-        return self._opened.pop()
+        self._names, self.opened = ["/"], [_open("/", os.O_DIRECTORY)]
 
     def close(self) -> None:
         self._drop(slice(None))
@@ -94,15 +85,15 @@ class _Walk:
         name = self.left.popleft()
         if name == "..":
             # The parent of a directory that was moved meanwhile may be outside of the root.
-            self._drop(slice(max(1, len(self._opened) - 1), None))
+            self._drop(slice(max(1, len(self.opened) - 1), None))
         if name in ("", ".", ".."):
             return
-        if len(self._opened) > MOST_DEPTH:
+        if len(self.opened) > MOST_DEPTH:
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), self._path)
         with ExitStack() as stack:
             found = self._look_up(name)
             stack.callback(os.close, found)
-            entry = Entry(self._names[-1], self._opened[-1], name, os.fstat(found))
+            entry = Entry(self._names[-1], self.opened[-1], name, os.fstat(found))
             visit(entry)
             if stat.S_ISLNK(entry.status.st_mode):
                 self._follow(entry, found)
@@ -113,9 +104,9 @@ class _Walk:
     def _look_up(self, name: str) -> int:
         try:
             # With O_DIRECTORY the kernel mounts what is mounted on demand.
-            return _open(name, os.O_NOFOLLOW | os.O_DIRECTORY, self._opened[-1])
+            return _open(name, os.O_NOFOLLOW | os.O_DIRECTORY, self.opened[-1])
         except NotADirectoryError:
-            return _open(name, os.O_NOFOLLOW, self._opened[-1])
+            return _open(name, os.O_NOFOLLOW, self.opened[-1])
 
     def _follow(self, entry: Entry, link: int) -> None:
         self._links += 1
@@ -127,7 +118,7 @@ class _Walk:
             target = _open(entry.name, 0, entry.descriptor)
             self._enter(entry.name, target)
             if stat.S_ISDIR(os.fstat(target).st_mode) and not on_proc(target):
-                self._drop(slice(len(self._opened) - 1))  # it is the root from here on
+                self._drop(slice(len(self.opened) - 1))  # it is the root from here on
             return
         text = os.readlink("", dir_fd=link)
         if text.startswith("/"):
@@ -135,13 +126,13 @@ class _Walk:
         self.left.extendleft(reversed(text.split("/")))
 
     def _enter(self, name: str, descriptor: int) -> None:
-        self._opened.append(descriptor)
+        self.opened.append(descriptor)
         self._names.append(os.path.join(self._names[-1], name))  # noqa: PTH118 - text for messages
 
     def _drop(self, part: slice) -> None:
-        for descriptor in self._opened[part]:
+        for descriptor in self.opened[part]:
             os.close(descriptor)
-        del self._opened[part], self._names[part]
+        del self.opened[part], self._names[part]
 
 
 def _open(name: str, flags: int, directory: int | None = None) -> int:
@@ -166,3 +157,47 @@ def _require_followable(directory: os.stat_result, link: os.stat_result, path: s
     shared = directory.st_mode & stat.S_ISVTX and directory.st_mode & stat.S_IWOTH
     if shared and link.st_uid not in (os.geteuid(), directory.st_uid):
         raise OSError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+
+class ProbedFiles:
+    """The files in which probes are planned, open until the probes are in the kernel. Not thread-safe.
+
+    What was parsed is then what is probed: the kernel is given the descriptor, not the path, which may name
+    another file by the time at which the kernel looks. Each path is opened once, until ``close``.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[str, BinaryIO] = {}
+        self._refused: dict[str, str] = {}
+
+    def open(self, path: str) -> BinaryIO:
+        """Return the file at its first byte; it is not to be closed. Raises OSError and ValueError."""
+        if path not in self._open:
+            self._open[path] = open_rooted(path)
+        self._open[path].seek(0)
+        return self._open[path]
+
+    def path(self, path: str, inode: tuple[int, int] | None) -> str | None:
+        """Return a path by which the kernel finds the open file; None if it is not the one with ``inode``.
+
+        Raises OSError and ValueError.
+        """
+        descriptor = self.open(path).fileno()
+        status = os.fstat(descriptor)
+        if inode is not None and (status.st_dev, status.st_ino) != inode:
+            return None
+        return itself(descriptor)
+
+    def refuse(self, path: str, reason: str) -> None:
+        """Remember that reading this file is too much work."""
+        self._refused[path] = reason
+
+    def refused(self, path: str) -> str | None:
+        return self._refused.get(path)
+
+    def close(self) -> None:
+        """Close all files, and forget what was refused."""
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
+        self._refused.clear()

@@ -4,38 +4,26 @@ Run as a program it is that process: the calls of a burst on stdin, nanoseconds 
 """
 
 import os
-import subprocess
 import sys
 import time
 from collections import deque
 from itertools import repeat, starmap
-from types import TracebackType
+
+from tests.bench.own_cpu import OwnCpu
 
 
-class Bursts:
-    """The process, until the context is left. ``made`` are the calls of all its bursts."""
+class Bursts(OwnCpu):
+    """The process. ``made`` are the calls of all its bursts."""
 
     def __init__(self, cpu: int) -> None:
-        command = [sys.executable, "-m", __name__, str(cpu)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        super().__init__(__name__, cpu)
         self.made = 0
 
     def burst(self, calls: int) -> float:
         """Nanoseconds a call, the loop's own included."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(calls, file=self._process.stdin, flush=True)
+        self.tell(calls)
         self.made += calls
-        return float(self._process.stdout.readline())
-
-    def __enter__(self) -> "Bursts":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._process as process:
-            process.terminate()
+        return float(self.answer())
 
 
 def main() -> None:

@@ -3,7 +3,6 @@
 import itertools
 import json
 import math
-import os
 import re
 import socket
 import subprocess
@@ -13,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kprobe_exporter.tracefs.mount import mounted
+from tests.bench.firing_guest import append
 
 SIZES = (1, 10, 50, 200)
 PLANS = ("count", "events")
@@ -57,24 +57,24 @@ class Kernel:
             self._define(name, " comm=$comm:string" if plan == "events" else "")
             event = self._instance / "events" / GROUP / name
             if plan == "events":
-                _write(event / "filter", FILTER)
-                _write(event / "enable", "1")
+                append(event / "filter", FILTER)
+                append(event / "enable", "1")
             else:
-                _write(event / "trigger", "traceon:0")
+                append(event / "trigger", "traceon:0")
         taken = time.monotonic() - began
         for name in functions:
             event = self._instance / "events" / GROUP / name
-            _write(*((event / "enable", "0") if plan == "events" else (event / "trigger", "!traceon")))
+            append(*((event / "enable", "0") if plan == "events" else (event / "trigger", "!traceon")))
         self._instance.rmdir()
         for name in functions:
             self._delete(name)
         return taken
 
     def _define(self, name: str, fetch: str = "") -> None:
-        _write(self._root / "kprobe_events", f"p:{GROUP}/{name} {name}{fetch}")
+        append(self._root / "kprobe_events", f"p:{GROUP}/{name} {name}{fetch}")
 
     def _delete(self, name: str) -> None:
-        _write(self._root / "kprobe_events", f"-:{GROUP}/{name}")
+        append(self._root / "kprobe_events", f"-:{GROUP}/{name}")
 
 
 def config(plan: str, functions: Sequence[str]) -> str:
@@ -113,14 +113,6 @@ def _ready() -> bool:
             return b" 200 " in connection.makefile("rb").readline()
     except OSError:
         return False
-
-
-def _write(path: Path, text: str) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_APPEND)  # open() would seek, which some of these files refuse
-    try:
-        os.write(file, text.encode())
-    finally:
-        os.close(file)
 
 
 def imports() -> float:

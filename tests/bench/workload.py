@@ -6,31 +6,22 @@ of calls that it made on stdout.
 """
 
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from types import TracebackType
+
+from tests.bench.own_cpu import OwnCpu
 
 EVENT = "syscalls/sys_exit_lseek"
 TICK = 0.001
 CHUNK = 1000  # calls between two looks at the clock while behind
 
 
-class Workload:
-    """The process, until the context is left."""
+class Workload(OwnCpu):
+    """The process."""
 
     def __init__(self, cpu: int) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(cpu)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        super().__init__(__name__, cpu)
 
     def burst(self, calls: int, values: int = 1) -> int:
         """As fast as it can, returning the numbers below ``values`` in turn."""
@@ -39,22 +30,10 @@ class Workload:
 
     def start(self, rate: int, seconds: float, calls: int = 0, values: int = 1) -> None:
         """``rate`` calls a second for so long; ``finish`` waits for the end."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{rate} {seconds} {calls} {values}\n")
-        self._process.stdin.flush()
+        self.tell(f"{rate} {seconds} {calls} {values}")
 
     def finish(self) -> int:
-        assert self._process.stdout is not None
-        return int(self._process.stdout.readline())
-
-    def __enter__(self) -> "Workload":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._process as process:
-            process.terminate()
+        return int(self.answer())
 
 
 def _burst(calls: int, values: Sequence[int], file: int) -> int:

@@ -1,12 +1,24 @@
-"""Options of the fault tests, and in a VM the fixture by which agents read kernel data once."""
+"""Options of the fault tests and their fixtures: those of the kernel tests, with an agent in each."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.kernel.conftest import files, looks_around, start_agent, tracefs  # noqa: F401
+from tests.support.leftovers import unchanged
+from tests.support.systemd import port, systemd  # noqa: F401
+
 if "KPROBE_EXPORTER_VM" in os.environ:
-    from tests.kernel.conftest import kernel_read_once, tracefs  # noqa: F401
+    from tests.kernel.conftest import kernel_read_once  # noqa: F401
+
+
+@pytest.fixture
+def as_found(tracefs: Path) -> Iterator[None]:  # noqa: F811
+    """A test with an agent of its own leaves the kernel's definitions and instances as they were."""
+    with unchanged(tracefs):
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -3,16 +3,15 @@
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from kprobe_exporter.agent import rate_limit
-from tests.kernel.conftest import StartAgent, as_found, start_agent, tracefs  # noqa: F401
+from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import AgentProcess, Metrics
 from tests.support.patience import eventually, patience
+from tests.support.provoked_calls import flood
 
 pytestmark = pytest.mark.needs("kprobe_events")
 
@@ -44,20 +43,6 @@ def long_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rate_limit, "FIRST_PAUSE", 3600)
 
 
-@contextmanager
-def flood(call: Callable[[], object] = os.getppid) -> Iterator[None]:
-    """Run a child that makes this call as often as it can."""
-    pid = os.fork()
-    if pid == 0:
-        while True:
-            call()
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-
-
 def probes(*wanted: str, settings: str = "") -> str:
     return f"global: {{{settings}}}\nprobes: [{', '.join(wanted)}]\n"
 
@@ -73,14 +58,7 @@ def tried(agent: AgentProcess) -> list[str]:
 
 def once_down(agent: AgentProcess, probe: str) -> Metrics:
     """A scrape when the probe is off. The log reports that before the kernel is told."""
-    found: list[Metrics] = []
-
-    def look() -> bool:
-        found.append(agent.scrape())
-        return found[-1].value("kprobe_up", probe=probe) == 0
-
-    eventually(look)
-    return found[-1]
+    return agent.scrape_until(lambda metrics: metrics.value("kprobe_up", probe=probe) == 0)
 
 
 def fallen(before: Metrics, after: Metrics) -> list[str]:
@@ -99,11 +77,7 @@ def fallen(before: Metrics, after: Metrics) -> list[str]:
         pytest.param(f"{GETPPID}, metrics: [{{counter: loud_total, labels: [comm]}}]", id="events"),
     ],
 )
-def test_too_loud_a_probe_is_off_for_a_while(
-    start_agent: StartAgent,  # noqa: F811
-    short_pause: int,
-    loud: str,
-) -> None:
+def test_too_loud_a_probe_is_off_for_a_while(start_agent: StartAgent, short_pause: int, loud: str) -> None:
     agent = start_agent(probes(f"{{name: loud, {loud}, {LIMITED}}}", BESIDE))
     begun = agent.scrape()
     assert (begun.value("kprobe_up", probe="loud"), begun.value(TRIPPED, probe="loud")) == (1, 0)
@@ -165,10 +139,7 @@ def visits(number: int) -> list[int]:
 
 @pytest.mark.parametrize("kind", ["kprobe", "call"])
 def test_a_critical_probe_is_sampled_by_threads(
-    start_agent: StartAgent,  # noqa: F811
-    long_pause: None,
-    tmp_path: Path,
-    kind: str,
+    start_agent: StartAgent, long_pause: None, tmp_path: Path, kind: str
 ) -> None:
     """A flood hides at most those threads that are not drawn, and everything is told."""
     attach = f"attach: '{kind}:__x64_sys_getppid', metrics: [{{counter: loud_total, labels: [tid]}}]"
@@ -209,7 +180,7 @@ def all_told(metrics: Metrics) -> bool:
     return abs(untold) <= sum(told[reason] for reason in ("overrun", "commit_overrun", "dropped"))
 
 
-def test_the_pause_grows_while_the_flood_lasts(start_agent: StartAgent, short_pause: int) -> None:  # noqa: F811
+def test_the_pause_grows_while_the_flood_lasts(start_agent: StartAgent, short_pause: int) -> None:
     agent = start_agent(probes(f"{{name: loud, {GETPPID}, {LIMITED}}}"))
     with flood():
         eventually(lambda: tripped(agent) == ["loud", "loud"])
@@ -218,7 +189,7 @@ def test_the_pause_grows_while_the_flood_lasts(start_agent: StartAgent, short_pa
 
 
 @pytest.mark.usefixtures("long_pause")
-def test_all_together_trip_the_loudest(start_agent: StartAgent) -> None:  # noqa: F811
+def test_all_together_trip_the_loudest(start_agent: StartAgent) -> None:
     """The probe that fires most trips. ``limit: none`` lifts a probe's own limit, not the common one."""
     agent = start_agent(
         probes(
@@ -239,7 +210,7 @@ def test_all_together_trip_the_loudest(start_agent: StartAgent) -> None:  # noqa
 
 
 @pytest.mark.usefixtures("long_pause")
-def test_none_is_no_limit(start_agent: StartAgent) -> None:  # noqa: F811
+def test_none_is_no_limit(start_agent: StartAgent) -> None:
     """The probe's estimated overhead rises with its hits, beside a limited probe on the same function."""
     free = f"{{name: free, {GETPPID}, limit: none}}"
     agent = start_agent(probes(free, f"{{name: kept, {GETPPID}, {LIMITED}}}", settings="limit: none"))

@@ -12,14 +12,7 @@ import pytest
 from kprobe_exporter.agent import interference
 from kprobe_exporter.agent.interference import Fault
 from kprobe_exporter.tracefs.files import MountedTracefs
-from tests.kernel.conftest import (  # noqa: F401
-    StartAgent,
-    as_found,
-    files,
-    looks_around,
-    start_agent,
-    tracefs,
-)
+from tests.kernel.conftest import StartAgent
 from tests.support.leftovers import definitions
 from tests.support.patience import eventually
 from tests.support.suffering import AGE, CONFIG, DELIVERED, HITS, TIMES, Suffering
@@ -34,7 +27,7 @@ EVENTS = f"{INSTANCE}/events/kprobe_exporter"
 
 
 @pytest.fixture
-def suffering(start_agent: StartAgent) -> Suffering:  # noqa: F811
+def suffering(start_agent: StartAgent) -> Suffering:
     return Suffering(start_agent(CONFIG))
 
 
@@ -47,7 +40,7 @@ def switched_off(path: Path) -> Iterator[None]:
         path.write_text("1")
 
 
-def wrote_0(suffering: Suffering, files: MountedTracefs, file: str, fault: Fault) -> None:  # noqa: F811
+def wrote_0(suffering: Suffering, files: MountedTracefs, file: str, fault: Fault) -> None:
     """Another process writes 0 to a file of the instance, and the agent restores the 1 without a restart.
 
     Calls in between give no event, and no more hits than calls; then the probes count again.
@@ -80,17 +73,13 @@ def wrote_0(suffering: Suffering, files: MountedTracefs, file: str, fault: Fault
         assert after.value(HITS, probe=probe) - before.value(HITS, probe=probe) in (well, well + TIMES)
 
 
-def test_stopped_and_disabled(suffering: Suffering, files: MountedTracefs) -> None:  # noqa: F811
+def test_stopped_and_disabled(suffering: Suffering, files: MountedTracefs) -> None:
     wrote_0(suffering, files, "tracing_on", "tracing_off")
     wrote_0(suffering, files, "events/kprobe_exporter/ppid/enable", "probe_disabled")
     wrote_0(suffering, files, "events/kprobe_exporter/enters/enable", "probe_disabled")
 
 
-def test_deleted(
-    suffering: Suffering,
-    files: MountedTracefs,  # noqa: F811
-    tracefs: Path,  # noqa: F811
-) -> None:
+def test_deleted(suffering: Suffering, files: MountedTracefs, tracefs: Path) -> None:
     """A deleted probe is reinstalled, its counters continue. Enabled ones and the instance give EBUSY."""
     suffering.is_well()
     before = suffering.agent.scrape().value("kprobe_ppid_total")
@@ -110,9 +99,7 @@ def test_deleted(
 
 
 def test_another_process_disables_a_probe_again_and_again(
-    start_agent: StartAgent,  # noqa: F811
-    files: MountedTracefs,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
+    start_agent: StartAgent, files: MountedTracefs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The agent is forked, so it inherits the patch.
     monkeypatch.setattr(interference, "FIRST_PAUSE", 4.0)
@@ -157,7 +144,7 @@ def test_the_machines_switches(suffering: Suffering, fault: Fault, path: str) ->
     suffering.is_well()
 
 
-def test_tracefs_is_unmounted_under_it(suffering: Suffering, tracefs: Path) -> None:  # noqa: F811
+def test_tracefs_is_unmounted_under_it(suffering: Suffering, tracefs: Path) -> None:
     """The last counts stay, their age grows, and after the next mount all probes count again."""
     suffering.is_well()
     before = suffering.agent.scrape()
@@ -187,9 +174,7 @@ OTHERS = ("dummy", "loop")
     ["kprobe", pytest.param("fentry", marks=pytest.mark.needs("available_filter_functions_addrs"))],
 )
 def test_a_module_that_goes_and_comes_back(
-    start_agent: StartAgent,  # noqa: F811
-    looks_around: Callable[[], None],  # noqa: F811
-    kind: str,
+    start_agent: StartAgent, looks_around: Callable[[], None], kind: str
 ) -> None:
     subprocess.run(["modprobe", MODULE], check=True)
     suffering = Suffering(start_agent(f"probes: [{{name: shown, attach: '{kind}:{MODULE}:disksize_show'}}]"))

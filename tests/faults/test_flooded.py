@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.conftest import StartAgent, as_found, start_agent, tracefs  # noqa: F401
-from tests.support.flood import FLOOD, getppid, losses, settled
+from tests.kernel.conftest import StartAgent
+from tests.support.flood import FLOOD, losses, settled
+from tests.support.provoked_calls import getppid
 
 pytestmark = pytest.mark.needs("kprobe_events")
 
@@ -32,11 +33,7 @@ def threads_started() -> int:
         (f'{{pair: {{from: "{ENTERS}", to: "{EXITS}", key: [tid]}}}}', "pair"),
     ],
 )
-def test_what_fired_is_delivered_or_told_as_lost(
-    start_agent: StartAgent,  # noqa: F811
-    attach: str,
-    of: str,
-) -> None:
+def test_what_fired_is_delivered_or_told_as_lost(start_agent: StartAgent, attach: str, of: str) -> None:
     """Each half is an event in the ring buffer, and a half without the other one is ``unpaired``. With a key
     (for a system call, its thread) an end is ignored if its beginning was lost. The last call of a thread
     whose return was lost stays open. With calls and pairs the agent also records when any thread starts,
@@ -63,4 +60,4 @@ probes:
     untold = (1 if of == "single" else 2) * (hits - events) - lost
     most = {"single": 0, "call": THREADS, "pair": losses(metrics)}[of]
     assert -followed <= untold <= most, f"{hits=} {events=} {lost=}; then {settled(agent).text}"
-    assert sum(metrics[key] for key in metrics if key[0] == "kprobe_calls_total") == events
+    assert metrics.total("kprobe_calls_total") == events

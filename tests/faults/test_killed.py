@@ -16,11 +16,10 @@ from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.service.shutdown import Shutdown
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.instance import Instance
-from tests.kernel.conftest import as_found, files, tracefs  # noqa: F401
 from tests.support.foreign import foreign_things
 from tests.support.leftovers import definitions, instances
 
-pytestmark = pytest.mark.needs("kprobe_events")
+pytestmark = [pytest.mark.needs("kprobe_events"), pytest.mark.usefixtures("as_found")]
 
 NAME = "kprobe_exporter_killed"
 
@@ -84,7 +83,7 @@ def life(kernel: MountedTracefs, path: Path) -> None:
     assert set(states.values()) == {"up"}, states
 
 
-def led(tracefs: Path, config: Path, after: int) -> int:  # noqa: F811
+def led(tracefs: Path, config: Path, after: int) -> int:
     """Live in a child process. Return -9 if it was killed, else the number of its changes, 1 to 254."""
     pid = os.fork()
     if pid == 0:
@@ -100,10 +99,7 @@ def led(tracefs: Path, config: Path, after: int) -> int:  # noqa: F811
 
 
 def test_killed_after_any_change(
-    tracefs: Path,  # noqa: F811
-    files: MountedTracefs,  # noqa: F811
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
+    tracefs: Path, files: MountedTracefs, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """The agent is killed at every twelfth change, on 6.1 offset by half of that; `--every=1` takes all."""
     every: int = request.config.getoption("--every")

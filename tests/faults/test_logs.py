@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 
 from kprobe_exporter.cli import main
-from kprobe_exporter.cli import run as run  # noqa: PLC0414
 from kprobe_exporter.service import log_limit
 from kprobe_exporter.service.log_limit import SAME
-from tests.kernel.conftest import as_found, tracefs  # noqa: F401
 from tests.support.agent_process import AgentProcess, running
 from tests.support.patience import patience
 
@@ -47,11 +45,7 @@ def entries(agent: AgentProcess) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_log_in_json(
-    tmp_path: Path,
-    as_found: None,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_log_in_json(tmp_path: Path, as_found: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many failed reloads of a file with an odd name are logged a few times, and then as a number."""
     monkeypatch.setattr(log_limit, "WINDOW", 3600)  # the agent inherits it: all reloads are in one window
     config = tmp_path / f"config{HOSTILE}.yaml"

@@ -12,15 +12,7 @@ from pathlib import Path
 import pytest
 
 from kprobe_exporter.cli import main
-from kprobe_exporter.cli import run as run  # noqa: PLC0414
-from tests.kernel.conftest import (  # noqa: F401
-    StartAgent,
-    as_found,
-    files,
-    looks_around,
-    start_agent,
-    tracefs,
-)
+from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import AgentProcess, Metrics, running
 from tests.support.kernel_modules import unload
 from tests.support.patience import eventually
@@ -47,10 +39,6 @@ probes: [{name: ppid, attach: 'kprobe:__x64_sys_getppid', metrics: [{counter: pp
 """
 
 
-def lost(metrics: Metrics) -> float:
-    return sum(metrics.value(LOST, **labels) for labels in metrics.labels(LOST))
-
-
 def on_cpu(cpu: int, call: Callable[[], object]) -> None:
     """A child that is bound to this CPU makes MANY calls."""
     pid = os.fork()
@@ -68,7 +56,7 @@ def hits(agent: AgentProcess, times: int) -> Callable[[], bool]:
 
 
 @pytest.mark.skipif(not CPU1.exists(), reason="one CPU, or one that cannot go")
-def test_a_cpu_goes_offline_and_comes_back(start_agent: StartAgent) -> None:  # noqa: F811
+def test_a_cpu_goes_offline_and_comes_back(start_agent: StartAgent) -> None:
     """The events in the buffer of a CPU that goes offline are read, and no event is lost."""
     agent = start_agent(CONFIG)
     try:
@@ -81,15 +69,12 @@ def test_a_cpu_goes_offline_and_comes_back(start_agent: StartAgent) -> None:  # 
         eventually(hits(agent, 3 * MANY))
     finally:
         CPU1.write_text("1")
-    found: list[Metrics] = []
 
-    def all_delivered() -> bool:
-        found.append(agent.scrape())
-        return found[-1].value(DELIVERED, probe="ppid") == found[-1].value(HITS, probe="ppid")
+    def all_delivered(metrics: Metrics) -> bool:
+        return metrics.value(DELIVERED, probe="ppid") == metrics.value(HITS, probe="ppid")
 
-    eventually(all_delivered)
-    metrics = found[-1]
-    assert lost(metrics) == 0
+    metrics = agent.scrape_until(all_delivered)
+    assert metrics.total(LOST) == 0
     assert metrics.value("kprobe_ppid_total", cpu="1") >= 2 * MANY
     assert "Traceback" not in agent.output()
 
@@ -106,9 +91,7 @@ def stepped(seconds: float) -> Iterator[None]:
 
 @pytest.mark.parametrize("seconds", [3600, -86400])
 def test_the_clock_is_stepped(
-    start_agent: StartAgent,  # noqa: F811
-    looks_around: Callable[[], None],  # noqa: F811
-    seconds: int,
+    start_agent: StartAgent, looks_around: Callable[[], None], seconds: int
 ) -> None:
     """No series disappears or falls because of the step, and durations come from another clock."""
     begun = time.monotonic()
@@ -137,9 +120,7 @@ def test_the_clock_is_stepped(
 
 @pytest.mark.parametrize("seconds", [3600, -86400])
 def test_what_is_exported_has_the_time_of_day_of_its_moment(
-    start_agent: StartAgent,  # noqa: F811
-    tmp_path: Path,
-    seconds: int,
+    start_agent: StartAgent, tmp_path: Path, seconds: int
 ) -> None:
     """After a step by +1 h or -1 day, log records carry the clock's time before and after, respectively."""
     with rotel(tmp_path) as server:
@@ -177,7 +158,7 @@ def test_what_is_exported_has_the_time_of_day_of_its_moment(
     assert all(second[0] <= at <= second[1] for at in found[number:])
 
 
-def test_no_descriptor_is_left(start_agent: StartAgent) -> None:  # noqa: F811
+def test_no_descriptor_is_left(start_agent: StartAgent) -> None:
     """Scrapes fail or wait, the log is not flooded, events are counted; afterwards all works again."""
     agent = start_agent(CONFIG)
     on_cpu(0, os.getppid)
@@ -263,7 +244,7 @@ def restrict(group: Path, more: int) -> int:
     return limit
 
 
-def test_memory_is_short(tmp_path: Path, as_found: None, swap: None) -> None:  # noqa: F811
+def test_memory_is_short(tmp_path: Path, as_found: None, swap: None) -> None:
     """A flood of label values, in a cgroup with little room for them, and with less until the kernel reports
     that it reclaimed pages: the agent counts and serves. The room that the labels need depends on how many
     events come at once, and so on the machine."""

@@ -18,7 +18,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kprobe_exporter.agent.otlp import FLUSH
-from tests.kernel.conftest import StartAgent, as_found, start_agent, tracefs  # noqa: F401
+from tests.kernel.conftest import StartAgent
 from tests.kernel.workload import Child, children
 from tests.support.agent_process import AgentProcess, Metrics
 from tests.support.otlp_apart import Apart, collector_apart
@@ -214,7 +214,7 @@ def label(case: Case) -> str:
 
 
 @pytest.mark.parametrize("case", CASES, ids=label)
-def test_what_a_collector_does(start_agent: StartAgent, case: Case) -> None:  # noqa: F811
+def test_what_a_collector_does(start_agent: StartAgent, case: Case) -> None:
     with children([calls]) as threads, collector_apart(case.protocol, *case.faults) as there:
         agent = start_agent(configuration(threads, there, case))
         metrics = watch(agent, threads[0])
@@ -242,7 +242,7 @@ def test_what_a_collector_does(start_agent: StartAgent, case: Case) -> None:  # 
 
 
 @pytest.mark.parametrize("case", HANGS, ids=label)
-def test_the_end_does_not_wait_for_a_collector(start_agent: StartAgent, case: Case) -> None:  # noqa: F811
+def test_the_end_does_not_wait_for_a_collector(start_agent: StartAgent, case: Case) -> None:
     """An agent ends in time while requests of all three signals are under way and more items wait."""
     with children([calls]) as threads, collector_apart(case.protocol, *case.faults) as there:
         agent = start_agent(configuration(threads, there, case))

@@ -10,7 +10,6 @@ import pytest
 
 from kprobe_exporter.cli import doctor as doctor  # noqa: PLC0414
 from kprobe_exporter.cli import main
-from kprobe_exporter.cli import run as run  # noqa: PLC0414
 from tests.faults.confinement import (
     PROFILE,
     Step,
@@ -22,7 +21,6 @@ from tests.faults.confinement import (
     no_new_privileges,
     read_only,
 )
-from tests.kernel.conftest import as_found, tracefs  # noqa: F401
 from tests.support.agent_process import AgentProcess, Metrics, running
 from tests.support.libc import own_libc
 from tests.support.patience import eventually
@@ -86,7 +84,7 @@ def place(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def confine(tmp_path: Path, tracefs: Path, place: Path, as_found: None) -> Iterator[Confine]:  # noqa: F811
+def confine(tmp_path: Path, tracefs: Path, place: Path, as_found: None) -> Iterator[Confine]:
     """Yield a function that starts a command line with the named confinements and its log in a file."""
     with ExitStack() as stack:
 
@@ -140,9 +138,7 @@ def test_it_does_all_of_its_work(
 
 
 def test_below_sys_apparmor_refuses_and_the_agent_says_so(
-    confine: Confine,
-    run_arguments: list[str],
-    tracefs: Path,  # noqa: F811
+    confine: Confine, run_arguments: list[str], tracefs: Path
 ) -> None:
     """AppArmor's profile takes effect: below /sys, where hosts have tracefs, writes are denied."""
     agent = confine({"AppArmor"}, *run_arguments, "--tracefs", str(tracefs))
@@ -177,7 +173,7 @@ def test_doctor_lists_what_is_lost(confine: Confine, place: Path) -> None:
 
 def counted(metrics: Metrics) -> dict[str, float]:
     """For each of COUNTS, the sum over its label sets."""
-    return {name: sum(metrics.value(name, **labels) for labels in metrics.labels(name)) for name in COUNTS}
+    return {name: metrics.total(name) for name in COUNTS}
 
 
 def has_addresses() -> bool:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.faults import soak
 from tests.faults.soak import BURSTS, Eye, Load
-from tests.kernel.conftest import StartAgent, as_found, start_agent, tracefs  # noqa: F401
+from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import AgentProcess, Metrics
 from tests.support.leftovers import definitions
 from tests.support.libc import own_libc
@@ -123,7 +123,7 @@ def _write(path: Path, line: str) -> None:
 
 
 @pytest.fixture
-def soaked(start_agent: StartAgent, tracefs: Path, tmp_path: Path) -> Iterator[Soak]:  # noqa: F811
+def soaked(start_agent: StartAgent, tracefs: Path, tmp_path: Path) -> Iterator[Soak]:
     with closing(Load()) as load:
         agent = start_agent(soak.text(str(own_libc()), other=False))
         yield Soak(agent, tmp_path / "config0.yaml", tracefs, load)
@@ -157,8 +157,8 @@ def test_it_neither_grows_nor_loses_a_count(soaked: Soak, request: pytest.Fixtur
         "reloads": soaked.reloads,
         "scrapes": len(eye.times),
         "deleted": soaked.deleted,
-        "hits": sum(metrics.value(HITS, **labels) for labels in metrics.labels(HITS)),
-        "events": sum(metrics.value(EVENTS, **labels) for labels in metrics.labels(EVENTS)),
+        "hits": metrics.total(HITS),
+        "events": metrics.total(EVENTS),
         "lost": lost,
         "missing": sum(soaked.missing(metrics, soak.RECORDED).values()),
         "resident_before": before,
@@ -235,5 +235,5 @@ def down(metrics: Metrics) -> list[str]:
     ]
 
 
-def number_of_definitions(tracefs: Path) -> int:  # noqa: F811
+def number_of_definitions(tracefs: Path) -> int:
     return definitions(tracefs).count("kprobe_exporter/")

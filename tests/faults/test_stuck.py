@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.conftest import StartAgent, as_found, start_agent, tracefs  # noqa: F401
+from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import AgentProcess, Metrics
 from tests.support.patience import eventually, within
 from tests.support.suffering import AGE, CONFIG, DELIVERED, HITS, TIMES, Suffering
@@ -53,11 +53,7 @@ def scraped(agent: AgentProcess) -> Metrics:
         return agent.scrape()
 
 
-def test_a_poller_stuck_in_the_kernel(
-    start_agent: StartAgent,  # noqa: F811
-    tracefs: Path,  # noqa: F811
-    tmp_path: Path,
-) -> None:
+def test_a_poller_stuck_in_the_kernel(start_agent: StartAgent, tracefs: Path, tmp_path: Path) -> None:
     """The last counts stay, their age grows, and events are counted; afterwards all counts are complete."""
     suffering = Suffering(start_agent(CONFIG))
     agent = suffering.agent
@@ -87,11 +83,7 @@ def test_a_poller_stuck_in_the_kernel(
     suffering.is_well()
 
 
-def test_the_end_does_not_wait_for_it(
-    start_agent: StartAgent,  # noqa: F811
-    tracefs: Path,  # noqa: F811
-    tmp_path: Path,
-) -> None:
+def test_the_end_does_not_wait_for_it(start_agent: StartAgent, tracefs: Path, tmp_path: Path) -> None:
     agent = start_agent(CONFIG)
     with stuck(tracefs / "kprobe_profile", tmp_path):
         eventually(lambda: age(agent) > 2)

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.conftest import as_found, tracefs  # noqa: F401
 from tests.support.patience import eventually
-from tests.support.systemd import UNIT, UNITS, Systemd, configure, port, scrape, systemd  # noqa: F401
+from tests.support.systemd import UNIT, UNITS, Systemd, configure, scrape
 
 pytestmark = [pytest.mark.needs("kprobe_events"), pytest.mark.usefixtures("as_found")]
 
@@ -23,7 +22,7 @@ probes:
 """
 
 
-def test_with_names_of_addresses(systemd: Systemd, port: int) -> None:  # noqa: F811
+def test_with_names_of_addresses(systemd: Systemd, port: int) -> None:
     """The drop-in adds CAP_SYSLOG only; without it, `caller` is unknown on Linux 6.1."""
     files = Path(f"/proc/{systemd.pid}/root/run/systemd/system/{UNIT}.d")
     shutil.copy(UNITS / "drop-ins/symbols.conf", files / "symbols.conf")

@@ -13,7 +13,6 @@ import bcrypt
 import pytest
 
 from kprobe_exporter.cli import main
-from kprobe_exporter.cli import run as run  # noqa: PLC0414
 from kprobe_exporter.web.connection import MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_HEADER_BYTES
 from tests.support.agent_process import AgentProcess, running
 from tests.support.certificates import Authority, Pair

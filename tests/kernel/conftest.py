@@ -4,6 +4,7 @@ import encodings.idna  # noqa: F401 - for the first scrape, see below
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random, randrange
@@ -19,7 +20,8 @@ from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.profile import parse_stats
 from tests.conftest import needs_tracefs
 from tests.support.agent_process import AgentProcess, running
-from tests.support.leftovers import definitions, instances
+from tests.support.leftovers import unchanged
+from tests.support.mounts import mounted
 from tests.support.patience import eventually
 from tests.support.private_tracefs import TRACEFS
 from tests.support.read_once import read_once
@@ -73,12 +75,19 @@ def files(tracefs: Path) -> MountedTracefs:
     return MountedTracefs(tracefs)
 
 
+@pytest.fixture
+def bound(tracefs: Path, tmp_path: Path) -> Iterator[Path]:
+    """Another place at which the same tracefs is mounted, as in a container."""
+    (tmp_path / "tracefs").mkdir()
+    with mounted(tmp_path / "tracefs", "--bind", source=tracefs) as place:
+        yield place
+
+
 @pytest.fixture(autouse=True)
 def as_found(tracefs: Path) -> Iterator[None]:
     """Every test leaves the kernel's definitions and instances as they were."""
-    before = definitions(tracefs), instances(tracefs)
-    yield
-    assert (definitions(tracefs), instances(tracefs)) == before
+    with unchanged(tracefs):
+        yield
 
 
 READ_EVERY = 0.2
@@ -95,7 +104,12 @@ def start_agent(
     numbers = itertools.count()
     with ExitStack() as stack:
 
-        def start(config: str | None, *arguments: str, serving: bool = True) -> AgentProcess:
+        def start(
+            config: str | None,
+            *arguments: str,
+            serving: bool = True,
+            main: Callable[[list[str]], object] = main,
+        ) -> AgentProcess:
             number = next(numbers)
             extra = list(arguments)
             if config is not None:
@@ -121,6 +135,14 @@ def trace(tmp_path: Path, as_found: None) -> Iterator[StartTrace]:
     """A function that starts a trace with arguments; traces that still run are ended at teardown."""
     with traces(tmp_path) as start:
         yield start
+
+
+@pytest.fixture
+def other() -> Iterator[ThreadPoolExecutor]:
+    """A thread that does only what a test submits, also while the agent starts: a call that runs while its
+    probe is enabled may leave only one of its two events."""
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
 
 
 @pytest.fixture

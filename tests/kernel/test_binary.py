@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +28,10 @@ from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed
 from tests.kernel.conftest import StartAgent
-from tests.support.agent_process import AgentProcess, running
-from tests.support.flood import FLOOD, getppid, losses, settled
+from tests.support.flood import FLOOD, losses, settled
 from tests.support.installed_probes import installed
 from tests.support.patience import eventually
+from tests.support.provoked_calls import getppid
 
 FORGED_LINE = '             cat-1     [000] .....     1.000001: open: (f+0x0/0x1) dfd=3 file="/etc/shadow"'
 FORGED = f"/nonexistent\n{FORGED_LINE}"
@@ -64,7 +63,7 @@ probes:
     assert losses(metrics) > 0
     assert hits - events == losses(metrics), f"{metrics.text}; then {settled(agent).text}"
     assert metrics.value("kprobe_exporter_events_lost_total", reason="unparsed") == 0
-    calls = sum(metrics[key] for key in metrics if key[0] == "kprobe_calls_total")
+    calls = metrics.total("kprobe_calls_total")
     assert calls == events == metrics.value("kprobe_return_value_count", probe="flood")
 
 
@@ -253,35 +252,18 @@ def without_capabilities(arguments: list[str]) -> None:
     main(arguments)
 
 
-@pytest.fixture
-def powerless(tmp_path: Path, as_found: None) -> Iterator[Callable[[str], AgentProcess]]:
-    """A function that starts an agent without any capability."""
-    with ExitStack() as stack:
-
-        def start(config: str) -> AgentProcess:
-            path = tmp_path / "powerless.yaml"
-            path.write_text(config)
-            path.chmod(0o600)
-            arguments = ["run", "--web.listen-address", "127.0.0.1:0", "--config", str(path)]
-            agent = AgentProcess(tmp_path / "powerless.log", without_capabilities, arguments)
-            stack.enter_context(running(agent))
-            agent.wait_until_serving()
-            return agent
-
-        yield start
-
-
 @pytest.mark.needs("kprobe_events")
-def test_without_any_capability(powerless: Callable[[str], AgentProcess], files: MountedTracefs) -> None:
+def test_without_any_capability(start_agent: StartAgent, files: MountedTracefs) -> None:
     """The caller is known by the addresses that tracefs lists; where it lists none, the caller is unknown."""
-    agent = powerless("""
+    config = """
 probes:
   - name: read
     attach: kretprobe:vfs_read
     returns: long
     filter: return == 77
     metrics: [{counter: reads_total, labels: [caller, comm]}]
-""")
+"""
+    agent = start_agent(config, main=without_capabilities)
     with open("/dev/zero", "rb", buffering=0) as zero, ThreadPoolExecutor(1) as other:
         other.submit(zero.read, 77).result()
         eventually(lambda: agent.scrape().labels("kprobe_reads_total"))
@@ -292,20 +274,17 @@ probes:
 
 
 @pytest.mark.needs("kprobe_events")
-def test_stacks_without_the_right_to_see_addresses(
-    powerless: Callable[[str], AgentProcess], files: MountedTracefs
-) -> None:
+def test_stacks_without_the_right_to_see_addresses(start_agent: StartAgent, files: MountedTracefs) -> None:
     """Where addresses are hidden, the agent reads the kernel's text, which has the names."""
-    agent = powerless("""
+    config = """
 probes:
   - name: parent
     attach: kprobe:__x64_sys_getppid
     stack: true
     metrics: [{counter: calls_total, labels: [comm]}]
-""")
+"""
+    agent = start_agent(config, main=without_capabilities)
     getppid(23)
-    eventually(
-        lambda: sum(v for (name, _), v in agent.scrape().items() if name == "kprobe_calls_total") >= 23
-    )
+    eventually(lambda: agent.scrape().total("kprobe_calls_total") >= 23)
     shown = Symbols(files, Path("/nowhere")).visible()
     assert ("events are read as text: stacks are asked for" in agent.output()) is not shown

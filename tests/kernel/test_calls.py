@@ -57,14 +57,6 @@ def interruptible() -> Iterator[None]:
         signal.signal(signal.SIGUSR1, before)
 
 
-@pytest.fixture
-def other() -> Iterator[ThreadPoolExecutor]:
-    """A thread that does only what a test submits, also while the agent starts: a call that runs while its
-    probe is enabled may leave only one of its two events."""
-    with ThreadPoolExecutor(1) as pool:
-        yield pool
-
-
 @pytest.mark.needs("kprobe_events")
 def test_sleeps_of_eight_threads_at_once(start_agent: StartAgent) -> None:
     agent = start_agent(f"""

@@ -10,6 +10,7 @@ from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import AgentProcess
 from tests.support.compiling import compiled
 from tests.support.containers import PATHS, PROGRAM, container_id, group, write_logs
+from tests.support.mounts import mounted
 from tests.support.patience import eventually
 
 # The tests mount over /var/log, so they may run only on a machine of their own, a VM.
@@ -44,28 +45,21 @@ def hierarchy(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """A hierarchy of cgroups, mounted for the test; the test's cgroups are removed at teardown."""
     where = tmp_path / "cgroups"
     where.mkdir()
-    subprocess.run(["mount", *MOUNTS[request.param], "none", where], check=True)
-    before = {path for path in where.rglob("*") if path.is_dir()}
-    try:
+    with mounted(where, *MOUNTS[request.param]):
+        before = {path for path in where.rglob("*") if path.is_dir()}
         yield where
-    finally:
         made = {path for path in where.rglob("*") if path.is_dir()} - before
         for path in sorted(made, reverse=True):
             path.rmdir()
-        subprocess.run(["umount", where], check=True)
 
 
 @pytest.fixture
 def logs() -> Iterator[Path]:
     """A new /var/log with the directories that a kubelet keeps in it."""
-    where = Path("/var/log")
-    subprocess.run(["mount", "-t", "tmpfs", "none", where], check=True)
-    try:
+    with mounted(Path("/var/log"), "-t", "tmpfs") as where:
         for name in ("pods", "containers"):
             (where / name).mkdir()
         yield where
-    finally:
-        subprocess.run(["umount", where], check=True)
 
 
 def opened(agent: AgentProcess) -> dict[tuple[str, str, str], float]:

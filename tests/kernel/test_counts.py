@@ -10,17 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.kernel.conftest import StartAgent
-from tests.support.agent_process import AgentProcess
 from tests.support.kernel_ids import kernel_tid
 from tests.support.patience import eventually
-from tests.support.provoked_calls import TIMES, fsyncs_of_a_pipe, opens_of_a_missing_file
-from tests.support.totals import total
-
-
-def plan_target(agent: AgentProcess, probe: str) -> str:
-    """Return the target that the probe chose."""
-    (info,) = [labels for labels in agent.scrape().labels("kprobe_info") if labels["probe"] == probe]
-    return info["target"]
+from tests.support.provoked_calls import TIMES, fsyncs_of_a_pipe, getppid, opens_of_a_missing_file
 
 
 def test_failed_opens_of_one_thread(start_agent: StartAgent) -> None:
@@ -55,8 +47,7 @@ probes:
   - name: getppid
     attach: ["kprobe:__x64_sys_getppid", "kprobe:sys_getppid"]
 """)
-    for _ in range(TIMES):
-        os.getppid()
+    getppid()
     eventually(lambda: agent.scrape().value("kprobe_hits_total", probe="getppid") == TIMES)
     metrics = agent.scrape()
     assert metrics.value("kprobe_misses_total", probe="getppid") == 0
@@ -73,8 +64,7 @@ def test_what_is_only_counted_writes_no_event(
     agent = start_agent(f"probes: [{{name: getppid, attach: {target}}}]")
     before = entries()
     hits = agent.scrape().value("kprobe_hits_total", probe="getppid")
-    for _ in range(TIMES):
-        os.getppid()
+    getppid()
     eventually(lambda: agent.scrape().value("kprobe_hits_total", probe="getppid") == hits + TIMES)
     assert entries() == before
 
@@ -186,9 +176,9 @@ probes:
     for _ in range(TIMES):
         subprocess.run([program], check=True)
     name = program.name[:15]
-    eventually(lambda: total(agent.scrape(), "kprobe_exits_total", comm=name) == TIMES)
+    eventually(lambda: agent.scrape().total("kprobe_exits_total", comm=name) == TIMES)
     metrics = agent.scrape()
-    assert total(metrics, "kprobe_execs_total", comm=name) == TIMES
+    assert metrics.total("kprobe_execs_total", comm=name) == TIMES
     shown = metrics.labels("kprobe_execs_total") + metrics.labels("kprobe_exits_total")
     assert "unknown" not in {labels["comm"] for labels in shown}
 
@@ -208,8 +198,7 @@ probes:
   - name: only_counted
     attach: tracepoint:syscalls:sys_exit_getppid
 """)
-    for _ in range(TIMES):
-        os.getppid()
+    getppid()
     eventually(lambda: agent.scrape().value("kprobe_hits_total", probe="failed") == TIMES)
     metrics = agent.scrape()
     assert metrics.value("kprobe_hits_total", probe="all") == TIMES
@@ -263,8 +252,7 @@ probes:
     attach: ["kprobe:__x64_sys_getppid", "kprobe:sys_getppid"]
     metrics: [{counter: calls_total}]
 """)
-    for _ in range(20_011):
-        os.getppid()
+    getppid(20_011)
     eventually(lambda: agent.scrape().value("kprobe_hits_total", probe="getppid") == 20_011)
 
     def told_whole() -> bool:

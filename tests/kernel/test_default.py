@@ -10,7 +10,6 @@ import pytest
 from tests.conftest import has
 from tests.kernel.conftest import StartAgent
 from tests.support.patience import eventually
-from tests.support.totals import total
 
 
 def test_the_packaged_configuration(start_agent: StartAgent) -> None:
@@ -45,12 +44,12 @@ def test_each_default_metric_moves(start_agent: StartAgent) -> None:
             victim.wait()
         metrics = agent.scrape()
         return (
-            total(metrics, "kprobe_open_errors_total", errno="EISDIR") >= 1
-            and total(metrics, "kprobe_fsync_errors_total", errno="EINVAL") >= 1
-            and total(metrics, "kprobe_duration_seconds_count", probe="fsync") >= 1
-            and total(metrics, "kprobe_exits_by_signal_total", signal="SIGSEGV", comm="sleep") >= 1
-            and total(metrics, "kprobe_sigkills_total") >= 1
-            and total(metrics, "kprobe_execs_total") >= 1
+            metrics.total("kprobe_open_errors_total", errno="EISDIR") >= 1
+            and metrics.total("kprobe_fsync_errors_total", errno="EINVAL") >= 1
+            and metrics.total("kprobe_duration_seconds_count", probe="fsync") >= 1
+            and metrics.total("kprobe_exits_by_signal_total", signal="SIGSEGV", comm="sleep") >= 1
+            and metrics.total("kprobe_sigkills_total") >= 1
+            and metrics.total("kprobe_execs_total") >= 1
         )
 
     eventually(moves)

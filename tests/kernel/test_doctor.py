@@ -79,8 +79,7 @@ def test_beside_a_live_agent(start_agent: StartAgent, tracefs: Path, files: Moun
 
 def test_what_a_killed_agent_left_is_told_and_kept(start_agent: StartAgent, tracefs: Path) -> None:
     agent = start_agent(PROBES)
-    agent.signal(signal.SIGKILL)
-    agent.wait()
+    agent.end(signal.SIGKILL)
     check = diagnose()["agent"]
     assert check["state"] == "warn"
     assert "a killed agent left instances/kprobe_exporter" in check["evidence"]
@@ -115,18 +114,12 @@ def test_ftrace_switched_off(ftrace_off: None) -> None:
     assert "sysctl kernel.ftrace_enabled=1" in check["fix"]
 
 
-def test_a_tracefs_that_is_read_only(tracefs: Path, tmp_path: Path) -> None:
-    place = tmp_path / "tracefs"
-    place.mkdir()
-    subprocess.run(["mount", "--bind", tracefs, place], check=True)
-    try:
-        subprocess.run(["mount", "-o", "remount,bind,ro", place], check=True)
-        check = diagnose("--tracefs", str(place), status=1)["tracefs"]
-        assert check["state"] == "no"
-        assert "read-only" in check["evidence"]
-        assert check["fix"] == "Mount it read-write."
-    finally:
-        subprocess.run(["umount", place], check=True)
+def test_a_tracefs_that_is_read_only(bound: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,bind,ro", bound], check=True)
+    check = diagnose("--tracefs", str(bound), status=1)["tracefs"]
+    assert check["state"] == "no"
+    assert "read-only" in check["evidence"]
+    assert check["fix"] == "Mount it read-write."
 
 
 @pytest.mark.needs("initial_pid_namespace")

@@ -6,7 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -46,6 +46,7 @@ from tests.support.kinds_document import (
     probe_of_decoder,
     probe_of_kind,
 )
+from tests.support.mounts import mounted
 from tests.support.patience import eventually
 from tests.support.provoked_calls import TIMES, fsyncs_of_a_pipe
 
@@ -60,16 +61,6 @@ void _start(void) {{
     __asm__ volatile("syscall" :: "a"(60), "D"(0));
 }}
 """
-
-
-@contextmanager
-def mounted(where: Path, *what: str) -> Iterator[Path]:
-    """Mount a file system while the context lasts."""
-    subprocess.run(["mount", *what, "none", where], check=True)
-    try:
-        yield where
-    finally:
-        subprocess.run(["umount", where], check=True)
 
 
 @pytest.fixture

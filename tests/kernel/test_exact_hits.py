@@ -1,10 +1,7 @@
 """Each hit is an event or is told as lost, also while probes start, change and end under load."""
 
-import os
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +10,7 @@ import pytest
 from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import AgentProcess, Metrics
 from tests.support.patience import eventually
+from tests.support.provoked_calls import flood, getppid
 
 pytestmark = pytest.mark.needs("kprobe_events")
 
@@ -44,20 +42,10 @@ def text(number: int) -> str:
     return PROBES % {"help": f"Number {number}.", "bound": number + 1}
 
 
-@contextmanager
-def load() -> Iterator[None]:
-    """A process that calls getppid all the time, as fast as the agent can read it."""
-    pid = os.fork()
-    if pid == 0:
-        while True:
-            for _ in range(50):
-                os.getppid()
-            time.sleep(0.002)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+def calls() -> None:
+    """Call getppid as fast as the agent can read it."""
+    getppid(50)
+    time.sleep(0.002)
 
 
 def reloaded_after(agent: AgentProcess, before: float) -> bool:
@@ -86,7 +74,7 @@ def check(agent: AgentProcess) -> None:
 
 
 def test_a_start_under_load(start_agent: StartAgent) -> None:
-    with load():
+    with flood(calls):
         agent = start_agent(text(0))
         time.sleep(2)
     check(agent)
@@ -94,7 +82,7 @@ def test_a_start_under_load(start_agent: StartAgent) -> None:
 
 def test_reloads_under_load(start_agent: StartAgent, tmp_path: Path) -> None:
     agent = start_agent(text(0))
-    with load():
+    with flood(calls):
         for number in range(1, RELOADS + 1):
             done = partial(reloaded_after, agent, agent.scrape().value(RELOADED))
             (tmp_path / "config0.yaml").write_text(text(number))

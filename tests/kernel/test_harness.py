@@ -2,10 +2,11 @@
 
 import os
 import socket
-import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests.support.mounts import mounted
 
 SERIES = os.environ.get("KPROBE_EXPORTER_VM")
 
@@ -34,9 +35,6 @@ def test_the_loopback_is_up() -> None:
 
 def test_what_is_mounted_here_is_mounted_nowhere_else(tracefs: Path, tmp_path: Path) -> None:
     """Mounts are private to the tests, so they end with the tests, tracefs included."""
-    subprocess.run(["mount", "-t", "tmpfs", "none", tmp_path], check=True)
-    try:
+    with mounted(tmp_path, "-t", "tmpfs"):
         assert str(tmp_path) in Path("/proc/self/mountinfo").read_text()
         assert str(tmp_path) not in Path(f"/proc/{os.getppid()}/mountinfo").read_text()
-    finally:
-        subprocess.run(["umount", tmp_path], check=True)

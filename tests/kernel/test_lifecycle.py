@@ -14,8 +14,9 @@ from kprobe_exporter.tracefs.files import MountedTracefs
 from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import AgentProcess
 from tests.support.foreign import PROBES, foreign_things
-from tests.support.leftovers import definitions, instances
+from tests.support.leftovers import definitions, instances, unchanged
 from tests.support.patience import eventually
+from tests.support.provoked_calls import getppid
 
 
 def has_more_hits(agent: AgentProcess, than: float) -> bool:
@@ -25,14 +26,12 @@ def has_more_hits(agent: AgentProcess, than: float) -> bool:
 def test_sigterm_leaves_everything_as_it_was(
     start_agent: StartAgent, tracefs: Path, files: MountedTracefs
 ) -> None:
-    before = definitions(tracefs), instances(tracefs)
     files.write("trace_marker", "words of the top level")
-    with foreign_things(files):
+    with unchanged(tracefs), foreign_things(files):
         agent = start_agent(PROBES)
         assert "kprobe_exporter" in instances(tracefs)
         assert agent.scrape().value("kprobe_up", probe="open") == 1
         assert agent.end() == 0
-    assert (definitions(tracefs), instances(tracefs)) == before
     assert b"words of the top level" in files.read("trace")
     assert "Traceback" not in agent.output()
 
@@ -40,12 +39,10 @@ def test_sigterm_leaves_everything_as_it_was(
 def test_a_killed_agents_leftovers_go_at_the_next_start(
     start_agent: StartAgent, tracefs: Path, files: MountedTracefs
 ) -> None:
-    before = definitions(tracefs), instances(tracefs)
-    with foreign_things(files):
+    with unchanged(tracefs), foreign_things(files):
         other = start_agent("global: {tracefs_instance: other_agent}\n" + PROBES)
         killed = start_agent(PROBES)
-        killed.signal(signal.SIGKILL)
-        assert killed.wait() == -signal.SIGKILL
+        assert killed.end(signal.SIGKILL) == -signal.SIGKILL
         assert "kprobe_exporter" in instances(tracefs)
         successor = start_agent(PROBES)
         assert "removing what a killed agent left" in successor.output()
@@ -56,7 +53,6 @@ def test_a_killed_agents_leftovers_go_at_the_next_start(
         assert successor.end() == 0
         assert other.scrape().value("kprobe_up", probe="open") == 1
         assert other.end() == 0
-    assert (definitions(tracefs), instances(tracefs)) == before
 
 
 def test_a_second_agent_of_the_same_name_says_so(start_agent: StartAgent) -> None:
@@ -76,16 +72,13 @@ def test_cleanup_removes_what_is_dead_and_keeps_what_lives(
         assert result.exit_code == 0
         return result.output
 
-    before = definitions(tracefs), instances(tracefs)
     assert cleanup() == "no instance and no probe of 'kprobe_exporter' exists\n"
-    with foreign_things(files):
+    with unchanged(tracefs), foreign_things(files):
         agent = start_agent(PROBES)
         assert cleanup() == "a live agent holds 'kprobe_exporter': nothing was removed\n"
         assert agent.scrape().value("kprobe_up", probe="open") == 1
-        agent.signal(signal.SIGKILL)
-        agent.wait()
+        agent.end(signal.SIGKILL)
         assert "removed instances/kprobe_exporter\n" in cleanup()
-    assert (definitions(tracefs), instances(tracefs)) == before
 
 
 def test_sigterm_at_any_moment_of_the_start(start_agent: StartAgent, tracefs: Path) -> None:
@@ -116,8 +109,7 @@ def test_an_event_name_that_another_tool_uses(
     with foreign_things(files):
         agent = start_agent(PROBES)
         assert "kprobe_exporter/getppid_2 " in definitions(tracefs)
-        for _ in range(23):
-            os.getppid()
+        getppid()
         eventually(lambda: agent.scrape().value("kprobe_hits_total", probe="getppid") == 23)
         assert agent.scrape().value("kprobe_exporter_events_total", probe="getppid") == 23
 
@@ -127,11 +119,9 @@ def test_an_event_name_that_another_tool_takes_later(start_agent: StartAgent, fi
     """kprobe_profile shows no group, and yet another tool's counts under the same name do not become ours."""
     agent = start_agent(PROBES)
     with foreign_things(files):
-        for _ in range(23):
-            os.getppid()
+        getppid()
         files.write("instances/foreign/events/foreign/getppid/enable", "0")
-        for _ in range(23):
-            os.getppid()
+        getppid()
         files.write("instances/foreign/events/foreign/getppid/enable", "1")
         eventually(lambda: agent.scrape().value("kprobe_hits_total", probe="getppid") >= 46)
         metrics = agent.scrape()
@@ -143,8 +133,7 @@ def test_an_event_name_that_another_tool_takes_later(start_agent: StartAgent, fi
 def test_a_reader_of_our_pipe_is_told(start_agent: StartAgent, files: MountedTracefs) -> None:
     """A killed agent's instance cannot be taken over while a file in it is open; the log says why."""
     agent = start_agent(PROBES)
-    agent.signal(signal.SIGKILL)
-    agent.wait()
+    agent.end(signal.SIGKILL)
     pipe = files.open_pipe("instances/kprobe_exporter/trace_pipe")
     try:
         successor = start_agent(PROBES, serving=False)

@@ -24,9 +24,9 @@ MODULE, FUNCTION = "zram", "disksize_show"
 FUNCTIONS = pytest.mark.needs("kprobe_events", "available_filter_functions")
 
 
-def listed(*arguments: str, status: int = 0) -> list[str]:
+def listed(*arguments: str) -> list[str]:
     result = CliRunner().invoke(main, ["list", *arguments])
-    assert result.exit_code == status, result.output
+    assert result.exit_code == 0, result.output
     return result.stdout.splitlines()
 
 

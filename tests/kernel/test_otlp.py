@@ -5,7 +5,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from tests.support.agent_process import AgentProcess, Metrics
 from tests.support.compiling import compiled
 from tests.support.containers import PATHS, PROGRAM, UID, container_id, group, write_logs
 from tests.support.kernel_ids import kernel_tid
+from tests.support.mounts import mounted
 from tests.support.patience import eventually
 from tests.support.provoked_calls import TIMES, fsyncs_of_a_pipe, opens_of_a_missing_file
 from tests.support.receivers import MockServer, attributes, mock_server, needs_mock_server, rotel
@@ -211,8 +211,7 @@ def procs(tmp_path: Path) -> Iterator[Path]:
     hierarchy.mkdir()
     with ExitStack() as stack:
         for kind, where in (("cgroup2", hierarchy), ("tmpfs", logs)):
-            subprocess.run(["mount", "-t", kind, "none", where], check=True)
-            stack.callback(partial(subprocess.run, ["umount", where], check=True))
+            stack.enter_context(mounted(where, "-t", kind))
         for name in ("pods", "containers"):
             (logs / name).mkdir()
         write_logs(logs, 9, "web-0", "shop")

@@ -16,7 +16,6 @@ from tests.support.agent_process import Metrics
 from tests.support.dry_runs import compare, look
 from tests.support.patience import eventually
 from tests.support.provoked_calls import TIMES
-from tests.support.totals import total
 
 pytestmark = pytest.mark.needs("kprobe_events", "uprobe_events")
 
@@ -143,7 +142,7 @@ def too_little(before: Metrics, after: Metrics, some: Iterable[Moves]) -> list[s
     return [
         f"{one.name}{one.labels}: {moved} of {one.by}"
         for one in some
-        if (moved := total(after, one.name, **one.labels) - total(before, one.name, **one.labels)) < one.by
+        if (moved := after.total(one.name, **one.labels) - before.total(one.name, **one.labels)) < one.by
     ]
 
 

@@ -143,8 +143,7 @@ def test_an_agent_is_reloaded_and_what_it_leaves_is_removed(
     with urllib.request.urlopen(urllib.request.Request(agent.address + path, method=method)) as answer:
         assert answer.read() == b"reloaded\n"
     assert reloaded(agent) > before
-    agent.signal(signal.SIGKILL)
-    agent.wait()
+    agent.end(signal.SIGKILL)
     assert (tracefs / "instances/kprobe_exporter").exists()
     assert invoke(cleanup).exit_code == 0
     assert not (tracefs / "instances/kprobe_exporter").exists()

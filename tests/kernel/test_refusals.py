@@ -102,31 +102,19 @@ def test_no_tracefs_where_it_was_said_to_be(start_agent: StartAgent, tmp_path: P
         assert len(agent.output().splitlines()) == 1
 
 
-def test_a_tracefs_that_is_read_only(start_agent: StartAgent, tracefs: Path, tmp_path: Path) -> None:
-    place = tmp_path / "tracefs"
-    place.mkdir()
-    subprocess.run(["mount", "--bind", tracefs, place], check=True)
-    try:
-        subprocess.run(["mount", "-o", "remount,bind,ro", place], check=True)
-        agent = start_agent(f"probes:{GOOD}", "--tracefs", str(place), serving=False)
-        assert agent.wait() == 1
-        assert "read-only" in agent.output()
-        assert len(agent.output().splitlines()) == 1
-    finally:
-        subprocess.run(["umount", place], check=True)
+def test_a_tracefs_that_is_read_only(start_agent: StartAgent, bound: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,bind,ro", bound], check=True)
+    agent = start_agent(f"probes:{GOOD}", "--tracefs", str(bound), serving=False)
+    assert agent.wait() == 1
+    assert "read-only" in agent.output()
+    assert len(agent.output().splitlines()) == 1
 
 
-def test_another_place_of_the_same_tracefs(start_agent: StartAgent, tracefs: Path, tmp_path: Path) -> None:
+def test_another_place_of_the_same_tracefs(start_agent: StartAgent, bound: Path) -> None:
     """An agent can use tracefs at another path, as in a container, where AppArmor denies writes to /sys."""
-    place = tmp_path / "tracefs"
-    place.mkdir()
-    subprocess.run(["mount", "--bind", tracefs, place], check=True)
-    try:
-        agent = start_agent(f"probes:{GOOD}", "--tracefs", str(place))
-        assert agent.scrape().value("kprobe_up", probe="good") == 1
-        assert agent.end() == 0
-    finally:
-        subprocess.run(["umount", place], check=True)
+    agent = start_agent(f"probes:{GOOD}", "--tracefs", str(bound))
+    assert agent.scrape().value("kprobe_up", probe="good") == 1
+    assert agent.end() == 0
 
 
 def test_a_user_who_may_not(tracefs: Path, tmp_path: Path, start_agent: StartAgent) -> None:

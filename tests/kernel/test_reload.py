@@ -21,7 +21,8 @@ from tests.support.agent_process import AgentProcess, Metrics
 from tests.support.foreign import foreign_things
 from tests.support.leftovers import definitions, instances
 from tests.support.libc import own_libc
-from tests.support.patience import eventually, patience
+from tests.support.patience import patience
+from tests.support.provoked_calls import getppid
 
 GETPPID = "kprobe:__x64_sys_getppid"
 GETPPID_ENTERS = "tracepoint:syscalls:sys_enter_getppid"
@@ -70,17 +71,7 @@ class Reloaded:
 
     def settled(self, wanted: Callable[[Metrics], bool]) -> Metrics:
         """Scrape until ``wanted`` is true, because the kernel's own counts may be 1 s old."""
-        found: list[Metrics] = []
-
-        def look() -> bool:
-            found.append(self.agent.scrape())
-            return wanted(found[-1])
-
-        try:
-            eventually(look, 10)
-        except AssertionError:
-            pytest.fail(found[-1].text)
-        return found[-1]
+        return self.agent.scrape_until(wanted, 10)
 
 
 @pytest.fixture
@@ -103,8 +94,7 @@ def calling() -> Iterator[Callable[[], int]]:
     if pid == 0:
         times = 0
         while not _readable(stop_read):
-            for _ in range(20):
-                os.getppid()
+            getppid(20)
             times += 20
             time.sleep(0.005)
         os.write(told_write, str(times).encode())
@@ -190,18 +180,12 @@ def test_who_stays_loses_nothing(reloaded: Callable[..., Reloaded]) -> None:
             f"{name} hits": metrics.value("kprobe_hits_total", probe=name)
             for name in ("ppid", "soft", "call", "table", "enters")
         }
-        cpus = sum(
-            metrics.value("kprobe_ppid_total", **labels) for labels in metrics.labels("kprobe_ppid_total")
-        )
-        return (
-            named
-            | hits
-            | {
-                "cpus": cpus,
-                "durations": metrics.value("kprobe_duration_seconds_count", probe="call"),
-                "table": metrics.value("kprobe_table_total"),
-            }
-        )
+        others = {
+            "cpus": metrics.total("kprobe_ppid_total"),
+            "durations": metrics.value("kprobe_duration_seconds_count", probe="call"),
+            "table": metrics.value("kprobe_table_total"),
+        }
+        return named | hits | others
 
     metrics = run.settled(lambda metrics: set(counted(metrics).values()) == {times})
     lost = {labels["reason"] for labels in metrics.labels(LOST) if metrics.value(LOST, **labels)}
@@ -225,7 +209,7 @@ def test_who_changes_goes_on(reloaded: Callable[..., Reloaded]) -> None:
     hits, events = "kprobe_hits_total", "kprobe_exporter_events_total"
 
     def same(metrics: Metrics) -> bool:
-        each = sum(metrics.value("kprobe_ppid_total", **one) for one in metrics.labels("kprobe_ppid_total"))
+        each = metrics.total("kprobe_ppid_total")
         open_calls = metrics.value(hits, probe="call") - metrics.value(events, probe="call")
         return (
             metrics.value(hits, probe="ppid") - metrics.value(LOST, reason="disabled") == each
@@ -245,8 +229,7 @@ def test_what_was_in_the_buffer_is_counted_by_what_it_was(reloaded: Callable[...
     """Unread events of a changed probe are parsed with their own layout, and count in the same series."""
     run = reloaded(PROBE)
     for number in range(3):
-        for _ in range(1009):
-            os.getppid()
+        getppid(1009)
         run.apply(PROBE.replace("metrics", f"fetch: {{a{number}: '$stack'}}, metrics"))
     metrics = run.settled(lambda metrics: metrics.value("kprobe_hits_total", probe="ppid") == 3 * 1009)
     assert metrics.value("kprobe_exporter_events_total", probe="ppid") == 3 * 1009
@@ -382,8 +365,7 @@ def test_every_kind_comes_and_goes(reloaded: Callable[..., Reloaded]) -> None:
     for probes in (second, first, second):
         run.apply(*probes)
         before = run.agent.scrape()
-        for _ in range(23):
-            os.getppid()
+        getppid()
         names = {labels["probe"] for labels in before.labels("kprobe_up")} - {"pair"}
         names = {name for name in names if not name.startswith("some")}
 

@@ -13,8 +13,8 @@ from kprobe_exporter.tracefs.probes import install, names_in_use
 from tests.kernel.conftest import StartAgent
 from tests.support.kernel_ids import kernel_tid
 from tests.support.patience import eventually
+from tests.support.provoked_calls import TIMES, getppid
 
-TIMES = 23
 SYMBOL = "__x64_sys_getppid"
 NAME = "stacks_under_test"
 
@@ -31,8 +31,7 @@ probes:
     filter: "common_pid == {kernel_tid()}"
     metrics: [{{counter: getppid_total, labels: {{tid: tid}}}}]
 """)
-    for _ in range(TIMES):
-        os.getppid()
+    getppid()
     tid = str(kernel_tid())
     # The first stack loads the kernel's symbols, which takes a while under emulation.
     eventually(lambda: agent.scrape().value("kprobe_getppid_total", tid=tid) == TIMES)
@@ -80,8 +79,7 @@ def recorded(files: MountedTracefs, option: str) -> tuple[bytes, Layout]:
             instance.write(f"options/{option}", "1")
         probe = install(instance, spec, names_in_use(instance))
         probe.enable()
-        for _ in range(TIMES):
-            os.getppid()
+        getppid()
         probe.disable()
         pipe = instance.open_pipe()
         text = b""

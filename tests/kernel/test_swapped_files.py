@@ -142,8 +142,7 @@ def test_what_a_killed_agent_left_is_removed(start_agent: StartAgent, tmp_path: 
     shown = [line for line in ours if "/p " in line or "/p_return " in line]
     assert (len(shown), len(ours)) == (2, 3)  # the third is the group's marker
     assert all(" /proc/self/fd/" in line for line in shown)
-    agent.signal(signal.SIGKILL)
-    agent.wait()
+    agent.end(signal.SIGKILL)
     assert definitions(tracefs) != before
     again = start_agent(config)
     subprocess.run([program, str(TIMES)], check=True)

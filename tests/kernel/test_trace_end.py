@@ -16,10 +16,9 @@ from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.ownership import MARKER
 from tests.kernel.conftest import StartAgent
 from tests.support.foreign import foreign_things
-from tests.support.leftovers import definitions, instances
+from tests.support.leftovers import definitions, instances, unchanged
 from tests.support.patience import eventually
-from tests.support.trace_process import DEADLY, StartTrace, TraceProcess, getppid
-from tests.support.traces import MOST, TRACING, lines, work
+from tests.support.trace_process import DEADLY, MOST, TRACING, StartTrace, TraceProcess, getppid, lines, work
 
 pytestmark = pytest.mark.needs("kprobe_events")
 
@@ -85,8 +84,7 @@ def test_a_reader_that_does_not_read(trace: StartTrace) -> None:
 
 def test_killed(trace: StartTrace, start_agent: StartAgent, files: MountedTracefs, tracefs: Path) -> None:
     """The next command removes a killed trace; another tool's probe, a live agent and a live trace stay."""
-    before = definitions(tracefs), instances(tracefs)
-    with foreign_things(files):
+    with unchanged(tracefs), foreign_things(files):
         agent = start_agent("global: {tracefs_instance: other_agent}\n" + OPENS)
         living = trace(getppid().replace("mine", "living"))
         living.wait_for(b"Tracing kprobe living.")
@@ -94,8 +92,7 @@ def test_killed(trace: StartTrace, start_agent: StartAgent, files: MountedTracef
             killed = trace("-s", getppid())
             killed.wait_for(TRACING)
             work()
-            killed.signal(signal.SIGKILL)
-            assert killed.wait() == -signal.SIGKILL
+            assert killed.end(signal.SIGKILL) == -signal.SIGKILL
             left = f"kprobe_exporter_trace_{killed.pid}"
             assert left in instances(tracefs)
             assert f"{left}/" in definitions(tracefs)
@@ -109,7 +106,6 @@ def test_killed(trace: StartTrace, start_agent: StartAgent, files: MountedTracef
         eventually(lambda: agent.scrape().value("kprobe_hits_total", probe="mine") >= hits + MOST)
         assert living.end() == 0
         assert agent.end() == 0
-    assert (definitions(tracefs), instances(tracefs)) == before
 
 
 def successors(

@@ -13,8 +13,7 @@ import pytest
 from kprobe_exporter.tracefs.ownership import MARKER
 from tests.kernel.workload import FORGED, Child
 from tests.support.patience import eventually
-from tests.support.trace_process import StartTrace, getppid
-from tests.support.traces import MOST, TRACING, lines, work
+from tests.support.trace_process import MOST, TRACING, StartTrace, getppid, lines, work
 
 pytestmark = pytest.mark.needs("kprobe_events")
 

@@ -54,6 +54,11 @@ class Metrics(Mapping[tuple[str, frozenset[tuple[str, str]]], float]):
         """Return the value of one sample, or 0 if there is none, as PromQL's sum() counts it."""
         return self._values.get((name, frozenset(labels.items())), 0.0)
 
+    def total(self, name: str, **labels: str) -> float:
+        """Return the sum over the label sets that have these labels."""
+        wanted = labels.items()
+        return sum(value for (found, key), value in self.items() if found == name and key >= wanted)
+
     def labels(self, name: str) -> list[dict[str, str]]:
         """The label sets under one name."""
         return [dict(labels) for found, labels in self._values if found == name]
@@ -110,15 +115,29 @@ class AgentProcess(ForkedChild):
     def scrape(self) -> Metrics:
         return Metrics(self.get())
 
+    def scrape_until(self, wanted: Callable[[Metrics], bool], seconds: float = 20) -> Metrics:
+        """Scrape until ``wanted`` is true of a scrape, and return it; AssertionError with the last one."""
+        found: list[Metrics] = []
+
+        def look() -> bool:
+            found.append(self.scrape())
+            return wanted(found[-1])
+
+        try:
+            eventually(look, seconds)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {found[-1].text}") from None
+        return found[-1]
+
     def wait(self, seconds: float = 30) -> int:
         """Wait for the process to end, and return its exit status."""
         eventually(lambda: self.poll() is not None, seconds)
         assert self._status is not None
         return self._status
 
-    def end(self) -> int:
-        """Send SIGTERM, wait, and return the exit status."""
-        self.signal(signal.SIGTERM)
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Send the signal, wait, and return the exit status."""
+        self.signal(number)
         return self.wait()
 
 

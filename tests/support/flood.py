@@ -1,17 +1,11 @@
 """A flood of events in a small buffer, and what is lost of it."""
 
-import os
 import time
 
 from tests.support.agent_process import AgentProcess, Metrics
 from tests.support.patience import eventually
 
 FLOOD = 100_000
-
-
-def getppid(times: int) -> None:
-    for _ in range(times):
-        os.getppid()
 
 
 def losses(metrics: Metrics) -> float:

@@ -9,7 +9,8 @@ events and instances at any time, only names that tests or their agents use coun
 import os
 import re
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kprobe_exporter.tracefs.definitions import Defined, delete, list_definitions
@@ -43,6 +44,14 @@ def instances(tracefs: Path, *, alone: bool = ALONE) -> list[str]:
     """The names of the instances that count."""
     names = [path.name for path in (tracefs / "instances").iterdir()]
     return sorted(name for name in names if counts(name, alone=alone))
+
+
+@contextmanager
+def unchanged(tracefs: Path) -> Iterator[None]:
+    """Assert that definitions and instances are the same at the end."""
+    before = definitions(tracefs), instances(tracefs)
+    yield
+    assert (definitions(tracefs), instances(tracefs)) == before
 
 
 def counts(name: str, *, alone: bool = ALONE) -> bool:

@@ -57,30 +57,21 @@ class MockServer:
         return [request for found, request in list(self._requests) if found == signal]
 
     def spans(self) -> list[Any]:
-        return [
-            span
-            for request in self.requests("traces")
-            for resource in request["resourceSpans"]
-            for scope in resource["scopeSpans"]
-            for span in scope["spans"]
-        ]
+        return self._items("traces", "Spans", "spans")
 
     def log_records(self) -> list[Any]:
-        return [
-            record
-            for request in self.requests("logs")
-            for resource in request["resourceLogs"]
-            for scope in resource["scopeLogs"]
-            for record in scope["logRecords"]
-        ]
+        return self._items("logs", "Logs", "logRecords")
 
     def metrics(self) -> list[Any]:
+        return self._items("metrics", "Metrics", "metrics")
+
+    def _items(self, signal: str, of: str, items: str) -> list[Any]:
         return [
-            metric
-            for request in self.requests("metrics")
-            for resource in request["resourceMetrics"]
-            for scope in resource["scopeMetrics"]
-            for metric in scope["metrics"]
+            item
+            for request in self.requests(signal)
+            for resource in request[f"resource{of}"]
+            for scope in resource[f"scope{of}"]
+            for item in scope[items]
         ]
 
 

@@ -3,14 +3,6 @@
 import os
 
 from kprobe_exporter.agent.interference import Fault
-from tests.kernel.conftest import (  # noqa: F401
-    StartAgent,
-    as_found,
-    files,
-    looks_around,
-    start_agent,
-    tracefs,
-)
 from tests.support.agent_process import AgentProcess
 from tests.support.patience import eventually
 

@@ -32,6 +32,11 @@ START = 20
 DEADLY = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
+TRACING = b"Tracing kprobe mine. Ctrl-C to end.\n"
+
+MOST = 23
+
+
 class TraceProcess(ForkedChild):
     """The command line in a forked child. It is not executed, because imports are slow under emulation.
 
@@ -182,6 +187,15 @@ def traces(directory: Path) -> Iterator[StartTrace]:
             each.signal(signal.SIGINT)
         for each in started:
             each.close()
+
+
+def lines(trace: TraceProcess) -> list[bytes]:
+    return [line for line in trace.output.splitlines() if b": mine: (" in line]
+
+
+def work(times: int = MOST) -> None:
+    for _ in range(times):
+        os.getppid()
 
 
 @cache

@@ -1,6 +1,6 @@
 """What a drawn configuration consists of, and how it is written as YAML."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,8 +9,6 @@ import yaml
 from tests.kernel.differential.points import CALLS, POINTS
 
 Value = int | bytes
-Values = Mapping[str, Value]
-"""The fields of an event, by name."""
 
 
 @dataclass(frozen=True)

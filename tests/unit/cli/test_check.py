@@ -1,8 +1,8 @@
 """cli.check: one line per problem on stderr and status 2, or what was read; --live also asks the kernel."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -70,12 +70,8 @@ ROWS = [
 def live(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Result]:
     """Return a function that runs `check --live` on a kernel that answers with given rows."""
 
-    @contextmanager
-    def mounted(asked: Path | None) -> Iterator[Path]:
-        yield tmp_path
-
     def run(rows: list[DryRunRow], *arguments: str) -> Result:
-        monkeypatch.setattr(module, "mounted", mounted)
+        monkeypatch.setattr(module, "mounted", lambda asked: nullcontext(tmp_path))
         monkeypatch.setattr(module, "look", lambda config, root: rows)
         return CliRunner().invoke(main, ["check", "--live", str(DEFAULT), *arguments])
 

@@ -2,8 +2,8 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -26,10 +26,6 @@ Run = Callable[..., Result]
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     """Return a function that runs `list` on a kernel that answers with PLACES or with an error."""
 
-    @contextmanager
-    def mounted(asked: Path | None) -> Iterator[Path]:
-        yield tmp_path
-
     def invoke(
         *arguments: str,
         notes: tuple[str, ...] = (),
@@ -43,7 +39,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
                 raise error
             return Listed(PLACES, [*notes])
 
-        monkeypatch.setattr(module, "mounted", mounted)
+        monkeypatch.setattr(module, "mounted", lambda asked: nullcontext(tmp_path))
         monkeypatch.setattr(KernelPlaces, "find", find)
         return CliRunner().invoke(main, ["list", *arguments])
 

@@ -256,15 +256,22 @@ def test_a_place_in_a_program(eprobes: Answer) -> None:
     assert "CONFIG_UPROBE_EVENTS" in found.why[0]
 
 
-def test_both_halves_are_asked_for() -> None:
-    asked: list[str] = []
+@pytest.mark.parametrize(
+    ("made", "targets"),
+    [
+        (call("p", "call:ext4:f"), ["kprobe:ext4:f", "kretprobe:ext4:f"]),
+        (probe("p", "kprobe:ext4:ext4_open+8"), ["kprobe:ext4:ext4_open+8"]),
+    ],
+)
+def test_the_targets_that_are_asked_for(made: Probe, targets: list[str]) -> None:
+    asked: list[Target] = []
 
     def function(target: Target) -> Answer:
-        asked.append(str(target))
+        asked.append(target)
         return YES
 
-    resolve(Config(Settings(), (call("p", "call:ext4:f"),)), replace(known(), function=function))
-    assert asked == ["kprobe:ext4:f", "kretprobe:ext4:f"]
+    resolve(Config(Settings(), (made,)), replace(known(), function=function))
+    assert asked == [parse_target(text) for text in targets]
 
 
 def test_a_tracepoint_that_cannot_be_enabled() -> None:
@@ -313,18 +320,3 @@ def test_a_tracefs_that_is_looked_at_is_not_changed(tmp_path: Path) -> None:
     assert instance.event_format("sched", "no") is None
     instance.close()
     assert files.exists("events/sched/sched_switch")
-
-
-def test_the_target_that_is_asked_for() -> None:
-    asked: list[Target] = []
-
-    def function(target: Target) -> Answer:
-        asked.append(target)
-        return YES
-
-    kernel = known()
-    resolve(
-        Config(Settings(), (probe("p", "kprobe:ext4:ext4_open+8"),)),
-        Known(kernel.kernel, kernel.has, function, kernel.eprobes),
-    )
-    assert [(t.module, t.symbol, t.offset) for t in asked] == [("ext4", "ext4_open", 8)]

@@ -12,7 +12,7 @@ import pytest
 from kprobe_exporter.elf import functions, locate
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.target import parse_target
-from kprobe_exporter.util.probed_files import ProbedFiles
+from kprobe_exporter.util.rooted_path import ProbedFiles
 from tests.support.crafted_elf import CODE, DYNAMIC, DYNSYM, NAMES, SYMTAB, VERDEF, VERSYM, elf, symbol
 from tests.support.patience import patience
 from tests.support.programs import file_offset

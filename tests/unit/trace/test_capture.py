@@ -2,8 +2,9 @@
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
@@ -15,6 +16,7 @@ from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.trace import capture as module
 from kprobe_exporter.trace.capture import collected, each_event
 from kprobe_exporter.trace.count import counting
+from kprobe_exporter.trace.session import TraceSession
 from kprobe_exporter.tracefs.instance import Instance
 from tests.support.fake_tracefs import FakeTracefs
 from tests.support.leftovers import list_probes
@@ -51,12 +53,17 @@ def configured(kernel: FakeTracefs, attach: str) -> Sequence[Probe]:
     return load([file], DECODERS).probes
 
 
+def session(instance: Instance, warn: Callable[[str], None]) -> TraceSession:
+    unused = cast("Any", None)
+    return TraceSession(instance, 4, unused, unused, None, warn)
+
+
 def trace(kernel: FakeTracefs, attach: str) -> tuple[list[str], list[str]]:
     """Return the targets that were installed and enabled, and the warnings; no definition is left."""
-    wanted = [counting(probe, narrowed=False, stacks=False) for probe in configured(kernel, attach)]
+    wanted = [counting(probe, narrowed=False) for probe in configured(kernel, attach)]
     said: list[str] = []
     with Instance.acquire(kernel, NAME) as instance:
-        with collected(instance, wanted, lambda batch: None, 4, warn=said.append) as made:
+        with collected(session(instance, said.append), wanted, lambda batch: None) as made:
             targets = [attached.spec.target for attached in made.attached]
             assert len(made.plans) == len(targets)
             made.enable()
@@ -124,7 +131,7 @@ def test_all_fields_of_a_tracepoint(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     wanted = [each_event(probe, stacks=False)]
     with (
         Instance.acquire(kernel, NAME) as instance,
-        collected(instance, wanted, lambda batch: None, 4, warn=print, all_fields=True) as made,
+        collected(session(instance, print), wanted, lambda batch: None, single=True) as made,
     ):
         [attached] = made.attached
         names = {arg.name for arg in attached.layout.args}

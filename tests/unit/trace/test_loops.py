@@ -1,13 +1,12 @@
-"""trace.watch: the table has colours on a terminal that supports and allows them, and nowhere else."""
+"""trace.loops: the table has colours on a terminal that supports and allows them, and nowhere else."""
 
 import os
 from collections.abc import Iterator
 
 import pytest
 
-from kprobe_exporter.trace.interrupt import Interrupt
 from kprobe_exporter.trace.loops import wants_color
-from kprobe_exporter.trace.output import Output
+from kprobe_exporter.trace.output import Interrupt, Output
 
 
 @pytest.fixture

@@ -1,8 +1,7 @@
 """trace.objects: one JSON object per event, for any bytes in it, each with its own stack."""
 
 import json
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,12 +9,10 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.model.values import Arg, Batch, Layout, Record
-from kprobe_exporter.plan import ProbePlan
 from kprobe_exporter.plan.metric import where
 from kprobe_exporter.trace import objects as module
 from kprobe_exporter.trace.objects import Objects, json_value
 
-PLAN = cast("ProbePlan", SimpleNamespace(probe=SimpleNamespace(name="mine")))
 ENTRY = Layout(0, "mine", "mine", "entry", "vfs_read", args=(Arg("name", "str"), Arg("comm", "str")))
 JOINED = Layout(
     1,
@@ -35,8 +32,8 @@ def shown(*batches: Batch, stacks: bool = False, finish: bool = True) -> list[di
     """Return the objects written for some batches."""
     written: list[bytes] = []
     objects = Objects(written.append, stacks=stacks)
-    objects.add(PLAN, ENTRY, "kprobe", "kprobe:vfs_read")
-    objects.add(PLAN, JOINED, "call", "call:vfs_read")
+    objects.add("mine", ENTRY, "kprobe", "kprobe:vfs_read")
+    objects.add("mine", JOINED, "call", "call:vfs_read")
     for batch in batches:
         objects.consume(batch)
     if finish:
@@ -118,8 +115,8 @@ def test_what_the_kernel_could_not_filter(stacks: bool) -> None:
     """A filter on a call's return is applied here, because the return is known only from both events."""
     written: list[bytes] = []
     objects = Objects(written.append, stacks=stacks)
-    objects.add(PLAN, JOINED, "call", "call:vfs_read", where(parse_filter("return < 0")))
-    objects.add(PLAN, ENTRY, "kprobe", "kprobe:vfs_read")
+    objects.add("mine", JOINED, "call", "call:vfs_read", where(parse_filter("return < 0")))
+    objects.add("mine", ENTRY, "kprobe", "kprobe:vfs_read")
     returned = [3, -9, 0, -2, None]
     objects.consume(
         Batch([(1, at, 3, 11, 10, None, 1500, value, b"cat") for at, value in enumerate(returned)])

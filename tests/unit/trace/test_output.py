@@ -1,4 +1,4 @@
-"""trace.output, trace.interrupt: bytes unchanged, none that controls a terminal, and an end at any time."""
+"""trace.output: bytes unchanged, none that controls a terminal, and an end at any time."""
 
 import os
 import signal
@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.errors import StartError
 from kprobe_exporter.trace import output as module
-from kprobe_exporter.trace.interrupt import ENDING, Interrupt
-from kprobe_exporter.trace.output import PIECE, Gone, Output, escaped
+from kprobe_exporter.trace.output import ENDING, PIECE, Gone, Interrupt, Output, escaped
 from tests.support.patience import patience
 
 

@@ -1,4 +1,4 @@
-"""trace.asked: the argument DEFINITION, including perf-tools' short forms and attach strings."""
+"""trace.request: the argument DEFINITION, including perf-tools' short forms and attach strings."""
 
 import re
 
@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.errors import GrammarError
-from kprobe_exporter.grammar.place import FileOffset
-from kprobe_exporter.trace.request import event_name, located, parse_request
+from kprobe_exporter.trace.request import event_name, parse_request
 
 
 @pytest.mark.parametrize(
@@ -143,10 +142,3 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
 @given(st.from_regex(r"[\w.]{1,99}", fullmatch=True))
 def test_a_place_gives_a_name_that_the_kernel_takes(place: str) -> None:
     assert re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,62}", event_name(place))
-
-
-def test_where_a_function_of_a_file_was_found() -> None:
-    request = located(parse_request("r:/bin/bash:readline"), 0x1234)
-    assert request.definition is not None
-    assert request.definition.place == FileOffset("/bin/bash", 0x1234, None)
-    assert str(request.target) == "uretprobe:/bin/bash:readline"

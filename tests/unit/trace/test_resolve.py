@@ -1,10 +1,13 @@
-"""trace.known: what the user is told before anything is installed, from the kernel's lists alone."""
+"""trace.resolve: what the user is told before anything is installed, from the kernel's lists alone."""
 
 from pathlib import Path
 
 import pytest
 
+from kprobe_exporter.elf import Code
 from kprobe_exporter.errors import UsageError
+from kprobe_exporter.grammar.place import FileOffset
+from kprobe_exporter.trace import resolve as module
 from kprobe_exporter.trace.request import parse_request
 from kprobe_exporter.trace.resolve import ResolvedRequest, resolve
 from kprobe_exporter.trace.session import text_specs
@@ -111,6 +114,14 @@ def test_a_call_that_is_called_otherwise(kernel: Path, text: str, target: str, l
     assert len(found.notes) == 1
     assert str(found.request.target) == target
     assert [spec.line("g", spec.layout.event) for spec in text_specs(found.request, None)] == lines
+
+
+def test_where_a_function_of_a_file_was_found(kernel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "locate", lambda target, files: Code(0x1234, "EM_X86_64"))
+    request = find(kernel, "r:/bin/bash:readline").request
+    assert request.definition is not None
+    assert request.definition.place == FileOffset("/bin/bash", 0x1234, None)
+    assert str(request.target) == "uretprobe:/bin/bash:readline"
 
 
 def test_a_function_that_its_file_has_not(kernel: Path) -> None:

@@ -3,12 +3,10 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kprobe_exporter.errors import StartError
 from kprobe_exporter.trace.request import parse_request
-from kprobe_exporter.trace.session import TracedThreads, batched, text_specs
+from kprobe_exporter.trace.session import MOST_TIDS, TracedThreads, text_specs
 from kprobe_exporter.tracefs.instance import Instance
 
 
@@ -70,11 +68,14 @@ def test_without_a_traced_thread(
     assert told == []
 
 
-@given(st.lists(st.integers(1, 4194304)), st.integers(1, 200))
-def test_all_are_told_in_a_few_writes(numbers: list[int], most: int) -> None:
-    parts = list(batched(numbers, most))
-    assert [number for part in parts for number in part] == numbers
-    assert all(0 < len(part) <= most for part in parts)
+def test_all_are_told_in_a_few_writes(
+    tmp_path: Path, instance: Instance, told: list[tuple[str, str]]
+) -> None:
+    start(tmp_path, 7, *range(1, 2 * MOST_TIDS + 2))
+    TracedThreads(instance, 7, None, tmp_path)
+    numbers = [[int(word) for word in text.split()] for _, text in told]
+    assert [len(part) for part in numbers] == [MOST_TIDS, MOST_TIDS, 1]
+    assert [number for part in numbers for number in part] == [*range(1, 2 * MOST_TIDS + 2)]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""util.file_access: whoever may change a file is found, also where an ACL lets them."""
+"""util.file_access: only regular files are opened, and all who may change one are found."""
 
 import errno
 import os
@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from kprobe_exporter.util import file_access
-from kprobe_exporter.util.file_access import AclEntry, all_may_read, parse_acl, who_may_change
+from kprobe_exporter.util.file_access import (
+    AclEntry,
+    NotRegularError,
+    all_may_read,
+    cannot_be_read,
+    open_regular,
+    parse_acl,
+    who_may_change,
+)
 
 OWNER, USER, GROUP_OBJ, GROUP, MASK, OTHER = 0x01, 0x02, 0x04, 0x08, 0x10, 0x20
 NO_ID = 0xFFFFFFFF
@@ -118,3 +126,29 @@ def test_what_is_no_acl(value: bytes) -> None:
     with pytest.raises(ValueError, match="no POSIX ACL"):
         parse_acl(value)
     assert parse_acl(acl())[0] == AclEntry(OWNER, 6, NO_ID)
+
+
+def test_a_regular_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"text")
+    with open_regular(tmp_path / "file") as file:
+        assert file.read() == b"text"
+        assert not os.get_inheritable(file.fileno())
+
+
+def test_what_is_no_regular_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    before = os.listdir("/proc/self/fd")
+    for path in (tmp_path, tmp_path / "fifo", Path("/dev/null")):
+        with pytest.raises(NotRegularError) as refused:
+            open_regular(path)
+        assert cannot_be_read(refused.value) == "is no regular file"
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_path_that_cannot_be_opened() -> None:
+    with pytest.raises(FileNotFoundError) as absent:
+        open_regular("absent")
+    assert cannot_be_read(absent.value) == "cannot be read: No such file or directory"
+    with pytest.raises(ValueError, match="null byte") as with_nul:
+        open_regular("nul\0")
+    assert cannot_be_read(with_nul.value) == "cannot be read: embedded null byte"

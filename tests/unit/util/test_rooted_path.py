@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kprobe_exporter.util import rooted_path
-from kprobe_exporter.util.regular_file import NotRegularError
+from kprobe_exporter.util.file_access import NotRegularError
 from kprobe_exporter.util.rooted_path import open_rooted, status
 
 
