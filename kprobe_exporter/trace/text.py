@@ -202,5 +202,3 @@ def _installed(instance: Instance, specs: Sequence[ProbeSpec]) -> Iterator[list[
             probes.append(install(instance, spec, set()))
             stack.callback(probes[-1].remove)
         yield probes
-
-

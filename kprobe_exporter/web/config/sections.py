@@ -9,8 +9,7 @@ from kprobe_exporter.config.files import Unusable
 from kprobe_exporter.config.wording import Path, listed, nearest, quote
 from kprobe_exporter.config.yaml_source import YamlSource
 from kprobe_exporter.errors import Problem
-from kprobe_exporter.util.file_access import all_may_read, who_may_change
-from kprobe_exporter.util.regular_file import cannot_be_read, open_regular
+from kprobe_exporter.util.file_access import all_may_read, cannot_be_read, open_regular, who_may_change
 from kprobe_exporter.web.config.context import (
     CIPHERS,
     CLIENT_AUTH,

@@ -14,7 +14,7 @@ MAX_ERRNO = 4095
 LABEL_BYTES = 128
 UNKNOWN = "unknown"
 
-OF_THE_KERNEL = {
+ERRORS = {**errno.errorcode} | {
     number: name
     for first, names in {
         512: "ERESTARTSYS ERESTARTNOINTR ERESTARTNOHAND ENOIOCTLCMD ERESTART_RESTARTBLOCK EPROBE_DEFER"
@@ -24,7 +24,7 @@ OF_THE_KERNEL = {
     }.items()
     for number, name in enumerate(names.split(), first)
 }
-"""Error numbers that no program should see (include/linux/errno.h)."""
+"""Error numbers, also those that no program should see (include/linux/errno.h)."""
 
 
 @dataclass(frozen=True)
@@ -175,5 +175,5 @@ def errno_name(value: int) -> str:
     """What the decoder ``errno`` makes of a return value, also of one that was read as unsigned."""
     for wrap in (0, 1 << 32, 1 << 64):
         if wrap - MAX_ERRNO <= value < wrap:
-            return (errno.errorcode | OF_THE_KERNEL).get(wrap - value, UNKNOWN)
+            return ERRORS.get(wrap - value, UNKNOWN)
     return "ok" if value >= 0 else UNKNOWN
