@@ -87,7 +87,7 @@ def _defined(
     """
     target, returns = attach.target, attach.target.kind.is_return
     args = _event_args(fetched, probe, attach, wanted)
-    written = with_upper_halves(args, probe, attach.returns if returns else None)
+    written = with_upper_halves(args, probe, attach.returns if returns else None, user=target.kind.in_file)
     layout = Layout(
         layout_id,
         probe.name,

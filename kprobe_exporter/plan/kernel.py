@@ -30,7 +30,7 @@ ROWS = {"cpu": 1 << 10, "log2": MIN_ROWS, "value": 1 << 9}
 HIGH = "b32@32/64"  # the upper half of 64 bits, as a type of Documentation/trace/kprobetrace.rst
 
 SIZES = frozenset({"size_t", "ssize_t"})
-"""Return types whose values are at most MAX_RW_COUNT, below 2^31, so that their sums never overflow."""
+"""Types in which the kernel's functions return at most MAX_RW_COUNT, below 2^31: sums never overflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +59,20 @@ class Kernel:
     near: Callable[[str, str], str] = lambda system, event: ""
 
 
-def with_upper_halves(args: list[FetchArg], probe: Probe, returns: ReturnType | None) -> list[FetchArg]:
+def with_upper_halves(
+    args: list[FetchArg], probe: Probe, returns: ReturnType | None, *, user: bool
+) -> list[FetchArg]:
     """Return what the event records with `aggregate: kernel`: also the upper half of each summed argument.
 
-    The kernel's sums have 64 bits, and those of 64-bit values may overflow.
+    The kernel's sums have 64 bits, and those of 64-bit values may overflow. ``user`` says whether it is the
+    function of a program.
     """
     if probe.aggregate != "kernel":
         return args
     summed = {metric.value for metric in probe.metrics if metric.value is not None}
     if returns is not None and not returns.pointer:
         summed.add("return")
-    if returns is not None and returns.name in SIZES:
+    if returns is not None and returns.name in SIZES and not user:
         summed.discard("return")
     names = {arg.name for arg in args}
     halves = [

@@ -31,7 +31,7 @@ def read_counts(instance: Instance, probes: Sequence[Installed]) -> KernelCounts
         if not probe.profiled:
             continue
         count = probe.since(counts.get(probe.event))
-        if probe.spec.role != "end":
+        if probe.spec.role != "end" and not probe.tables_count_hits:
             _add(hits, probe.spec.probe, count.hits if count else None)
         _add(misses, probe.spec.probe, count.misses if count else None)
     tables: dict[int, tuple[HistReading, ...]] = {}

@@ -69,8 +69,11 @@ class Installed:
 
     @property
     def tables_count_hits(self) -> bool:
-        """Whether the hist triggers of its metrics see every hit, so that no other trigger need do so."""
-        return self.spec.tables_count_hits and not self.profiled
+        """Whether its hits are those of its metrics' hist triggers, as no filter keeps any from them.
+
+        A profile counts from the first trigger on, and the others are attached after that one.
+        """
+        return self.spec.tables_count_hits
 
     @property
     def counted_softly(self) -> bool:

@@ -238,6 +238,32 @@ def test_a_probe_that_only_counts_records_nothing(kernel: Kernel) -> None:
         assert read_counts(instance, [probe]).hits == {"call": 23}
 
 
+def test_hits_begin_with_the_tables_that_count_events(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call between the attaching of two tables is in the first one and in the profile, but no hit."""
+    keys = (HistKey("cpu", "common_cpu", 32),)
+    first, all_ = HistTable(keys, None, "common_pid >= 0", 128, ()), HistTable(keys, None, None, 128, ())
+    with Instance.acquire(kernel.files, NAME) as instance:
+        instance.set_up(256, record_tgid=False)
+        tables = (first, all_._replace(passed=True))
+        spec = replace(entry(kernel.symbol), plan="kernel", tables=tables, tables_count_hits=True)
+
+        def write(path: str, text: str) -> None:
+            Instance.write(instance, path, text)
+            if text == first.trigger:
+                kernel.call()
+
+        monkeypatch.setattr(instance, "write", write)
+        probe = install(instance, spec, names_in_use(instance))
+        probe.enable()
+        for _ in range(23):
+            kernel.call()
+        counts = read_counts(instance, [probe])
+        assert [reading.hits for reading in counts.tables[0]] == [24, 23]
+        assert counts.hits == {"call": 23}
+
+
 def test_a_probe_that_the_kernel_aggregates_records_nothing(kernel: Kernel) -> None:
     """Its hist triggers alone enable it, and its profile counts."""
     keys = (HistKey("cpu", "common_cpu", 32),)

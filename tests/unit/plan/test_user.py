@@ -210,3 +210,10 @@ def test_text_has_no_caller_of_a_program(to: str, body: bytes) -> None:
     (record,) = batch.records
     assert record == (7, 19_448_742_000, 1, 310, None, None, -2, b"a) <- (b")
     assert record[CALLER] is None
+
+
+def test_a_program_may_return_any_size() -> None:
+    """The kernel's functions return at most MAX_RW_COUNT as ssize_t; their sums need no upper halves."""
+    made = spec("uretprobe:f", returns="ssize_t", aggregate="kernel", return_buckets=(1.0,))
+    assert "return_high=$retval:b32@32/64" in made.body
+    assert any("vals=return,return_high" in table.trigger for table in made.tables)
