@@ -93,9 +93,14 @@ def _refuse_buckets(bounds: tuple[float, ...], scale: float, key: str, report: R
     Bounds up to 0 are exact, because each value up to 0 is counted separately.
     """
     raw = {bound: bound / scale for bound in bounds if bound > 0}
-    powers = {bound: 2.0 ** max(0, round(math.log2(value))) for bound, value in raw.items()}
-    wrong = [f"{bound:g}" for bound in raw if not math.isclose(raw[bound], powers[bound], rel_tol=1e-9)]
+    wrong = [f"{bound:g}" for bound, value in raw.items() if not _is_power_of_2(value)]
     if wrong:
         several = "are no powers" if len(wrong) > 1 else "is no power"
         shown = listed(wrong[:3]).replace(" or ", " and ") + (" and others" if len(wrong) > 3 else "")
         report((key,), f"the kernel's buckets are powers of 2 of the value: {shown} {several} of 2")
+
+
+def _is_power_of_2(value: float) -> bool:
+    """Whether it is 1, 2, 4 or a further power of two, but for the last digits of a division."""
+    mantissa, _ = math.frexp(value)
+    return value > 0.75 and any(math.isclose(mantissa, one, rel_tol=1e-9) for one in (0.5, 1.0))

@@ -44,6 +44,8 @@ def test_what_the_kernel_can_do(config: Callable[[str], Config], metric: str) ->
         ("{counter: a_total, ¦labels: [comm, cpu, n]}", ".labels: the kernel aggregates by 2 labels at most"),
         ("{histogram: a, value: n, ¦buckets: [1, 3, 4, 10]}", "powers of 2 of the value: 3 and 10 are no"),
         ("{histogram: a, value: n, scale: 512, ¦buckets: [1, 512]}", "powers of 2 of the value: 1 is no"),
+        ("{histogram: a, value: n, scale: 1.0e-300, ¦buckets: [1.0e+10]}", "the value: 1e+10 is no"),
+        ("{histogram: a, value: n, scale: 1.0e+300, ¦buckets: [1.0e-100]}", "the value: 1e-100 is no"),
         ("{counter: a_total, where: 'n > 1 && ¦pid == 3'}", ".where: the kernel does not know 'pid'"),
     ],
 )
