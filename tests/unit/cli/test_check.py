@@ -47,12 +47,6 @@ def test_a_warning_changes_nothing(tmp_path: Path) -> None:
     ]
 
 
-def test_one_probe(tmp_path: Path) -> None:
-    file = tmp_path / "c.yaml"
-    file.write_text("probes: [{name: p, attach: 'kprobe:f'}]")
-    assert CliRunner().invoke(main, ["check", str(file)]).stdout.endswith("1 probe, 0 metrics\n")
-
-
 def test_no_file() -> None:
     assert CliRunner().invoke(main, ["check"]).exit_code == 2
 

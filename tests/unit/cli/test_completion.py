@@ -16,6 +16,7 @@ from kprobe_exporter.tracefs.mount import Mount
 from tests.unit.symbols.listing.conftest import FILES
 
 NAMES = "available_filter_functions", "available_events"
+VFS = "vfs_open", "vfs_read", "vfs_write"
 
 
 @pytest.fixture
@@ -84,14 +85,8 @@ def test_options_and_files(line: str, answer: list[str]) -> None:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_places(tracefs: Path, shell: str) -> None:
     found = completed(f"kprobe-exporter list --tracefs {tracefs} kprobe:vfs_", shell)
-    assert [name for line in found for name in line.split(",") if name.startswith("kprobe:")] == [
-        "kprobe:vfs_open",
-        "kprobe:vfs_read",
-        "kprobe:vfs_write",
-    ]
-
-
-VFS = ("vfs_open", "vfs_read", "vfs_write")
+    names = [name for line in found for name in line.split(",") if name.startswith("kprobe:")]
+    assert names == [f"kprobe:{name}" for name in VFS]
 
 
 @pytest.mark.parametrize(

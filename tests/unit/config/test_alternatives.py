@@ -1,18 +1,16 @@
 """config.alternatives: keys that replace each other, fetch arguments, filters, return values."""
 
-from collections.abc import Callable
-
 import pytest
 
-from kprobe_exporter.config.values import Attach, Config
-from tests.unit.config.conftest import marked
+from kprobe_exporter.config.values import Attach
+from tests.unit.config.conftest import Load, Problems, Refused, marked
 
 
-def attached(config: Callable[[str], Config], rest: str) -> tuple[Attach, ...]:
+def attached(config: Load, rest: str) -> tuple[Attach, ...]:
     return config(f"probes: [{{name: p, {rest}}}]").probes[0].attach
 
 
-def test_the_keys_of_an_alternative_replace_the_probes(config: Callable[[str], Config]) -> None:
+def test_the_keys_of_an_alternative_replace_the_probes(config: Load) -> None:
     first, second, third = attached(
         config,
         """
@@ -49,12 +47,12 @@ def test_the_keys_of_an_alternative_replace_the_probes(config: Callable[[str], C
         ("attach: 'tracepoint:a:b', fetch: {return: ret}, returns: int", "int"),
     ],
 )
-def test_returns(config: Callable[[str], Config], rest: str, name: str | None) -> None:
+def test_returns(config: Load, rest: str, name: str | None) -> None:
     [one] = attached(config, rest)
     assert (one.returns.name if one.returns else None) == name
 
 
-def test_fetch_keeps_its_order_and_todays_spelling(config: Callable[[str], Config]) -> None:
+def test_fetch_keeps_its_order_and_todays_spelling(config: Load) -> None:
     [one] = attached(config, "attach: 'kprobe:f', fetch: {b: '%di', a: '+8($arg1):u64', c: sa}")
     assert list(one.fetch.items()) == [("b", "%di"), ("a", "+8($arg1):u64"), ("c", "$stack")]
 
@@ -107,10 +105,8 @@ def test_fetch_keeps_its_order_and_todays_spelling(config: Callable[[str], Confi
         ("attach: 'kretprobe:f', maxactive: ¦4097", "maxactive: must be at most 4096"),
     ],
 )
-def test_refused(problems: Callable[[str], list[str]], rest: str, expected: str) -> None:
-    text, place = marked(f"probes: [{{name: p, {rest}}}]")
-    [problem] = problems(text)
-    assert problem.startswith(f"{place}: probes[0].{expected}")
+def test_refused(refused_probe: Refused, rest: str, expected: str) -> None:
+    refused_probe(rest, expected)
 
 
 @pytest.mark.parametrize(
@@ -129,13 +125,11 @@ def test_refused(problems: Callable[[str], list[str]], rest: str, expected: str)
         "attach: 'kprobe:f+4', fetch: {a: $arg1}",
     ],
 )
-def test_accepted(problems: Callable[[str], list[str]], rest: str) -> None:
+def test_accepted(problems: Problems, rest: str) -> None:
     assert problems(f"probes: [{{name: p, {rest}}}]") == []
 
 
-def test_what_the_probe_says_must_suit_every_alternative(
-    problems: Callable[[str], list[str]],
-) -> None:
+def test_what_the_probe_says_must_suit_every_alternative(problems: Problems) -> None:
     text, place = marked("probes: [{name: p, attach: ['kprobe:f', 'tracepoint:a:b'], fetch: {a: ¦$arg1}}]")
     [problem] = problems(text)
     assert problem == (
@@ -144,7 +138,7 @@ def test_what_the_probe_says_must_suit_every_alternative(
     )
 
 
-def test_a_filter_must_suit_every_alternative(problems: Callable[[str], list[str]]) -> None:
+def test_a_filter_must_suit_every_alternative(problems: Problems) -> None:
     text, place = marked(
         """probes: [{name: p, filter: ¦'a == "x"', fetch: {a: '+0($arg1):string'},
         attach: ['kprobe:f', {to: 'kprobe:g', fetch: {a: $arg1}}, {to: 'tracepoint:a:b', fetch: {a: b}}]}]"""
@@ -156,7 +150,7 @@ def test_a_filter_must_suit_every_alternative(problems: Callable[[str], list[str
     )
 
 
-def test_the_return_value_has_a_type_always(config: Callable[[str], Config]) -> None:
+def test_the_return_value_has_a_type_always(config: Load) -> None:
     [one] = attached(
         config, "attach: 'kretprobe:f', fetch: {a: $retval, b: '$retval:u8', c: rv}, returns: int"
     )
@@ -165,7 +159,7 @@ def test_the_return_value_has_a_type_always(config: Callable[[str], Config]) -> 
     assert one.fetch == {"a": "$retval"}
 
 
-def test_an_old_spelling_is_told(config: Callable[[str], Config]) -> None:
+def test_an_old_spelling_is_told(config: Load) -> None:
     found = config("probes: [{name: p, attach: ['kprobe:f', 'kprobe:g'], fetch: {x: a0, y: sa}}]").warnings
     assert [warning.split("c.yaml:")[1] for warning in found] == [
         "1:65: probes[0].fetch.x: warning: a0 is the spelling of before Linux 2.6.33, read as $arg1",
@@ -173,7 +167,7 @@ def test_an_old_spelling_is_told(config: Callable[[str], Config]) -> None:
     ]
 
 
-def test_fetch_is_bounded(problems: Callable[[str], list[str]]) -> None:
+def test_fetch_is_bounded(problems: Problems) -> None:
     fetch = ", ".join(f"a{i}: $arg1" for i in range(65))
     [problem] = problems(f"probes: [{{name: p, attach: 'kprobe:f', fetch: {{{fetch}}}}}]")
     assert problem.endswith("probes[0].fetch: at most 64 can be fetched")

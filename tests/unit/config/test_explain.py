@@ -1,13 +1,8 @@
 """config.explain: each kind of mistake in one value is reported in words, at its place."""
 
-from collections.abc import Callable
-
 import pytest
 
-from tests.unit.config.conftest import PROBE, marked
-
-P = "probes: [{{name: p, attach: 'kprobe:f', {}}}]"
-M = "probes: [{{name: p, attach: 'kprobe:f', metrics: [¦{{counter: a_total, {}}}]}}]"
+from tests.unit.config.conftest import PROBE, Problems, Refused, marked
 
 
 @pytest.mark.parametrize(
@@ -21,25 +16,42 @@ M = "probes: [{{name: p, attach: 'kprobe:f', metrics: [¦{{counter: a_total, {}}
         ("¦prob: []", "prob: unknown key 'prob', did you mean 'probes'?"),
         ("1: ¦x", "[1]: a key here is text"),
         ("probes: [¦{name: p}]", "probes[0].attach: the key 'attach' is missing"),
+        ("probes: [¦{definition: ~, name: n}]", "probes[0].attach: the key 'attach' is missing"),
         ("probes: [¦{attach: 'kprobe:f'}]", "probes[0].name: the key 'name' is missing"),
         (f"{PROBE}global: ¦on", "global: must be a mapping of KEY: VALUE, and not the text 'on'"),
-        (P.format("enabled: ¦on"), "probes[0].enabled: must be true or false, and not the text"),
-        (P.format("optional: ¦1"), "probes[0].optional: must be true or false, and not 1"),
-        (P.format("help: ¦3"), "probes[0].help: must be text, and not 3"),
-        (P.format(f"help: ¦{'x' * 1001}"), "probes[0].help: must have at most 1000 characters"),
-        (P.format("¦filtr: a"), "probes[0].filtr: unknown key 'filtr', did you mean 'filter'?"),
-        (P.format("filter: 'a >¦'"), "probes[0].filter: a number or a string in quotes must"),
-        (P.format("returns: ¦foo"), "probes[0].returns: the return type 'foo' is not known"),
-        (P.format("¦fetch: [a]"), "probes[0].fetch: must be a mapping of KEY: VALUE"),
-        (P.format("fetch: {a: ¦3}"), "probes[0].fetch.a: must be text, and not 3"),
-        (P.format("fetch: {¦a-b: $arg1}"), "probes[0].fetch.a-b: 'a-b' is no name to use here"),
-        (P.format("¦metrics: {}"), "probes[0].metrics: must be a list, and not a mapping"),
+        # Keys of another mapping.
+        (f"{PROBE}¦max_series: 3", "max_series: unknown key 'max_series': write it under `global`"),
+        (f"{PROBE}¦attach: 'kprobe:g'", "attach: unknown key 'attach': write it under `probes`, as in"),
     ],
 )
-def test_one_value(problems: Callable[[str], list[str]], text: str, expected: str) -> None:
-    text, place = marked(text)
-    [problem] = problems(text)
-    assert problem.startswith(f"{place}: {expected}")
+def test_one_value(refused: Refused, text: str, expected: str) -> None:
+    refused(text, expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("enabled: ¦on", "enabled: must be true or false, and not the text"),
+        ("optional: ¦1", "optional: must be true or false, and not 1"),
+        ("help: ¦3", "help: must be text, and not 3"),
+        (f"help: ¦{'x' * 1001}", "help: must have at most 1000 characters"),
+        ("¦filtr: a", "filtr: unknown key 'filtr', did you mean 'filter'?"),
+        ("filter: 'a >¦'", "filter: a number or a string in quotes must"),
+        ("returns: ¦foo", "returns: the return type 'foo' is not known"),
+        ("¦fetch: [a]", "fetch: must be a mapping of KEY: VALUE"),
+        ("fetch: {a: ¦3}", "fetch.a: must be text, and not 3"),
+        ("fetch: {¦a-b: $arg1}", "fetch.a-b: 'a-b' is no name to use here"),
+        ("¦metrics: {}", "metrics: must be a list, and not a mapping"),
+        # Keys of another mapping.
+        ("¦where: return < 0", "where: unknown key 'where': write it under `metrics`, as in"),
+        ("¦labels: [comm]", "labels: unknown key 'labels': write it under `metrics`, as in"),
+        ("¦pair: {}", "pair: unknown key 'pair': write it under `attach`, as in attach: {pair:"),
+        ("¦from: 'kprobe:g'", "from: unknown key 'from': write it under `attach`, as in"),
+        ("¦namespace: x", "namespace: unknown key 'namespace': write it under `global`"),
+    ],
+)
+def test_one_value_of_a_probe(refused_probe: Refused, text: str, expected: str) -> None:
+    refused_probe(f"attach: 'kprobe:f', {text}", expected)
 
 
 @pytest.mark.parametrize(
@@ -54,12 +66,15 @@ def test_one_value(problems: Callable[[str], list[str]], text: str, expected: st
         ("labels: {¦1: comm}", "labels[1]: must be text, and not 1"),
         ("labels: {labels: {field: comm, ¦x: 1}}", "labels.labels.x: unknown key 'x', there is"),
         ("value: ¦3", "value: must be text, and not 3"),
+        # Keys of another mapping.
+        ("¦decode: errno", "decode: unknown key 'decode': write it under `labels`, as in"),
+        ("¦filter: a", "filter: unknown key 'filter': write it beside `attach`, it is the"),
+        ("labels: {a: {field: comm, ¦where: a}}", "labels.a.where: unknown key 'where': write it"),
     ],
 )
-def test_one_value_of_a_metric(problems: Callable[[str], list[str]], text: str, expected: str) -> None:
-    text, place = marked(M.replace("¦", "").format(text))
-    [problem] = problems(text)
-    assert problem.startswith(f"{place}: probes[0].metrics[0].{expected}")
+def test_one_value_of_a_metric(refused_probe: Refused, text: str, expected: str) -> None:
+    metric = f"{{counter: a_total, {text}}}"
+    refused_probe(f"attach: 'kprobe:f', metrics: [{metric}]", f"metrics[0].{expected}")
 
 
 @pytest.mark.parametrize(
@@ -69,8 +84,9 @@ def test_one_value_of_a_metric(problems: Callable[[str], list[str]], text: str, 
         ("gauge: b, histogram: c", "are counter and histogram and gauge"),
     ],
 )
-def test_a_metric_is_of_one_kind(problems: Callable[[str], list[str]], kinds: str, given: str) -> None:
-    text, place = marked(M.format(kinds))
+def test_a_metric_is_of_one_kind(problems: Problems, kinds: str, given: str) -> None:
+    metric = f"¦{{counter: a_total, {kinds}}}"
+    text, place = marked(f"probes: [{{name: p, attach: 'kprobe:f', metrics: [{metric}]}}]")
     [problem] = problems(text)
     assert problem.startswith(f"{place}: probes[0].metrics[0]: a metric has exactly one of ")
     assert problem.endswith(f"here {given}")
@@ -96,20 +112,16 @@ def test_a_metric_is_of_one_kind(problems: Callable[[str], list[str]], kinds: st
         ("'tracepoint:a:¦../b'", "attach: a tracepoint event's name cannot have '.' here"),
     ],
 )
-def test_attach(problems: Callable[[str], list[str]], attach: str, expected: str) -> None:
-    text, place = marked(f"probes: [{{name: p, attach: {attach}}}]")
-    [problem] = problems(text)
-    assert problem.startswith(f"{place}: probes[0].{expected}")
+def test_attach(refused_probe: Refused, attach: str, expected: str) -> None:
+    refused_probe(f"attach: {attach}", expected)
 
 
-def test_an_empty_list_of_alternatives(problems: Callable[[str], list[str]]) -> None:
+def test_an_empty_list_of_alternatives(problems: Problems) -> None:
     [problem] = problems("probes: [{name: p, attach: []}]")
     assert problem == "1:20: probes[0].attach: is empty: write at least one"
 
 
-def test_many_problems_at_once_in_the_order_of_the_file(
-    problems: Callable[[str], list[str]],
-) -> None:
+def test_many_problems_at_once_in_the_order_of_the_file(problems: Problems) -> None:
     text = """\
 global:
   namespace: python
@@ -137,43 +149,3 @@ probes:
         ["14:11", "probes[2].name"],
         ["16:5", "probes[2].name"],
     ]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (
-            P.format("¦where: return < 0"),
-            "probes[0].where: unknown key 'where': write it under `metrics`, as in",
-        ),
-        (
-            P.format("¦labels: [comm]"),
-            "probes[0].labels: unknown key 'labels': write it under `metrics`, as in",
-        ),
-        (
-            P.format("¦pair: {}"),
-            "probes[0].pair: unknown key 'pair': write it under `attach`, as in attach: {pair:",
-        ),
-        (P.format("¦from: 'kprobe:g'"), "probes[0].from: unknown key 'from': write it under `attach`, as in"),
-        (P.format("¦namespace: x"), "probes[0].namespace: unknown key 'namespace': write it under `global`"),
-        (f"{PROBE}¦max_series: 3", "max_series: unknown key 'max_series': write it under `global`"),
-        (f"{PROBE}¦attach: 'kprobe:g'", "attach: unknown key 'attach': write it under `probes`, as in"),
-        (
-            M.replace("¦", "").format("¦decode: errno"),
-            "decode: unknown key 'decode': write it under `labels`, as in",
-        ),
-        (
-            M.replace("¦", "").format("¦filter: a"),
-            "filter: unknown key 'filter': write it beside `attach`, it is the",
-        ),
-        (
-            M.replace("¦", "").format("labels: {a: {field: comm, ¦where: a}}"),
-            "where: unknown key 'where': write it",
-        ),
-    ],
-)
-def test_a_key_of_another_mapping(problems: Callable[[str], list[str]], text: str, expected: str) -> None:
-    text, place = marked(text)
-    [problem] = problems(text)
-    assert problem.startswith(f"{place}: ")
-    assert expected in problem

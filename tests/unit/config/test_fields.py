@@ -1,13 +1,10 @@
 """config.fields: sizes, buckets, and the names that may be used."""
 
-from collections.abc import Callable
-
 import pytest
 
 from kprobe_exporter.config.fields import bounds
 from kprobe_exporter.config.schema import GlobalModel
-from kprobe_exporter.config.values import Config
-from tests.unit.config.conftest import PROBE
+from tests.unit.config.conftest import PROBE, Load, Problems
 
 
 @pytest.mark.parametrize(
@@ -39,7 +36,7 @@ def test_sizes(text: object, expected: int) -> None:
         (r'"\u0661MiB"', "is no size"),
     ],
 )
-def test_bad_sizes(problems: Callable[[str], list[str]], text: str, sentence: str) -> None:
+def test_bad_sizes(problems: Problems, text: str, sentence: str) -> None:
     [problem] = problems(f"{PROBE}global: {{buffer_total: {text}}}")
     assert problem.startswith("2:24: global.buffer_total: ")
     assert sentence in problem
@@ -59,7 +56,7 @@ def test_bad_sizes(problems: Callable[[str], list[str]], text: str, sentence: st
         ("0.5", 0.5),
     ],
 )
-def test_durations(config: Callable[[str], Config], text: str, seconds: float) -> None:
+def test_durations(config: Load, text: str, seconds: float) -> None:
     found = config(f"{PROBE}global: {{series_ttl: {text}}}").settings.series_ttl
     assert (found, type(found)) == (seconds, float)
 
@@ -79,7 +76,7 @@ def test_durations(config: Callable[[str], Config], text: str, seconds: float) -
         ("99999d", "must be at most 1000000000.0"),
     ],
 )
-def test_bad_durations(problems: Callable[[str], list[str]], text: str, sentence: str) -> None:
+def test_bad_durations(problems: Problems, text: str, sentence: str) -> None:
     [problem] = problems(f"{PROBE}global: {{series_ttl: {text}}}")
     assert problem.startswith("2:22: global.series_ttl: ")
     assert sentence in problem
@@ -99,7 +96,7 @@ BUCKETS = "probes: [{{name: p, attach: 'kretprobe:f', return_buckets: {}}}]"
         ("{exp2: {min: 1, count: 1}}", (1.0,)),
     ],
 )
-def test_buckets(config: Callable[[str], Config], text: str, expected: tuple[float, ...]) -> None:
+def test_buckets(config: Load, text: str, expected: tuple[float, ...]) -> None:
     assert config(BUCKETS.format(text)).probes[0].return_buckets == expected
 
 
@@ -128,7 +125,7 @@ def test_buckets(config: Callable[[str], Config], text: str, expected: tuple[flo
         ("{linear: {start: 1, width: 1}}", "linear.count: the key 'count' is missing"),
     ],
 )
-def test_bad_buckets(problems: Callable[[str], list[str]], text: str, sentence: str) -> None:
+def test_bad_buckets(problems: Problems, text: str, sentence: str) -> None:
     found = problems(BUCKETS.format(text))
     assert found[0].split(": ")[1].startswith("probes[0].return_buckets")
     assert sentence in found[0]
@@ -139,7 +136,7 @@ def test_bounds_are_floats() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "A", "1a", "a-b", "a" * 41, r"a\nb", "ä", r"a\n"])
-def test_bad_probe_names(problems: Callable[[str], list[str]], name: str) -> None:
+def test_bad_probe_names(problems: Problems, name: str) -> None:
     [problem] = problems(f'probes: [{{name: "{name}", attach: kprobe:f}}]')
     assert problem.startswith("1:17: probes[0].name: ")
     assert "is no name to use here: up to 40 of a-z, 0-9 and _, and no digit first" in problem
@@ -147,7 +144,7 @@ def test_bad_probe_names(problems: Callable[[str], list[str]], name: str) -> Non
 
 @pytest.mark.parametrize("key", ["namespace", "tracefs_instance"])
 @pytest.mark.parametrize("name", ["", "1a", "a/b", "..", "a b", "a" * 41])
-def test_bad_spaces(problems: Callable[[str], list[str]], key: str, name: str) -> None:
+def test_bad_spaces(problems: Problems, key: str, name: str) -> None:
     [problem] = problems(f'{PROBE}global: {{{key}: "{name}"}}')
     assert f": global.{key}: " in problem
     assert "is no name to use here" in problem
@@ -168,7 +165,7 @@ def test_bad_spaces(problems: Callable[[str], list[str]], key: str, name: str) -
         ("{1: x}", "must be text, and not 1"),
     ],
 )
-def test_bad_decoders(problems: Callable[[str], list[str]], decode: str, sentence: str) -> None:
+def test_bad_decoders(problems: Problems, decode: str, sentence: str) -> None:
     label = f"{{e: {{field: comm, decode: {decode}}}}}"
     [problem] = problems(
         f"probes: [{{name: p, attach: 'kprobe:f', metrics: [{{counter: a_total, labels: {label}}}]}}]"

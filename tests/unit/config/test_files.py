@@ -118,12 +118,7 @@ def _stat(monkeypatch: pytest.MonkeyPatch, mode: int, uid: int, gid: int) -> Non
     ],
 )
 def test_who_may_write(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    mode: int,
-    uid: int,
-    gid: int,
-    refused: str | None,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, uid: int, gid: int, refused: str | None
 ) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("x")

@@ -1,17 +1,15 @@
 """Calls and pairs in the configuration become halves, and impossible ones are refused."""
 
-from collections.abc import Callable
-
 import pytest
 
-from kprobe_exporter.config.values import DURATION_BUCKETS, Attach, Config
-from tests.unit.config.conftest import marked
+from kprobe_exporter.config.values import DURATION_BUCKETS, Attach
+from tests.unit.config.conftest import Load, Problems, Refused, marked
 
 TWO_TRACEPOINTS = "from: 'tracepoint:a:b', to: 'tracepoint:a:c'"
 TWO_FUNCTIONS = "from: 'kprobe:f', to: 'kretprobe:g'"
 
 
-def attached(config: Callable[[str], Config], rest: str) -> Attach:
+def attached(config: Load, rest: str) -> Attach:
     [one] = config(f"probes: [{{name: p, {rest}}}]").probes[0].attach
     return one
 
@@ -30,9 +28,7 @@ def halves(whole: Attach) -> list[str]:
         ("syscall:openat", "tracepoint:syscalls:sys_enter_openat", "tracepoint:syscalls:sys_exit_openat"),
     ],
 )
-def test_a_call_is_its_entry_and_its_return(
-    config: Callable[[str], Config], to: str, entry: str, back: str
-) -> None:
+def test_a_call_is_its_entry_and_its_return(config: Load, to: str, entry: str, back: str) -> None:
     whole = attached(config, f"attach: '{to}', returns: int")
     assert str(whole.target) == to
     assert halves(whole) == [entry, back]
@@ -44,7 +40,7 @@ def test_a_call_is_its_entry_and_its_return(
     assert whole.key == ()
 
 
-def test_what_a_call_fetches_is_read_on_entry(config: Callable[[str], Config]) -> None:
+def test_what_a_call_fetches_is_read_on_entry(config: Load) -> None:
     whole = attached(config, "attach: 'call:f', fetch: {n: $arg3, path: '+0($arg1):string'}")
     assert whole.begins[0].fetch == {"n": "$arg3", "path": "+0($arg1):string"}
     assert whole.end
@@ -57,9 +53,7 @@ def test_what_a_call_fetches_is_read_on_entry(config: Callable[[str], Config]) -
     ("returns", "fetched"),
     [("", {"return": "ret"}), ("returns: int", {"return": "ret"}), ("returns: void", {})],
 )
-def test_a_system_call_returns_ret(
-    config: Callable[[str], Config], returns: str, fetched: dict[str, str]
-) -> None:
+def test_a_system_call_returns_ret(config: Load, returns: str, fetched: dict[str, str]) -> None:
     whole = attached(config, f"attach: 'syscall:openat', fetch: {{path: filename}}, {returns}")
     assert whole.begins[0].fetch == {"path": "filename"}
     assert whole.end
@@ -93,7 +87,7 @@ def test_a_system_call_returns_ret(
     ],
 )
 def test_the_kernel_filters_a_call_by_its_thread_alone(
-    config: Callable[[str], Config], to: str, written: str, kernel: str | None, agent: str | None
+    config: Load, to: str, written: str, kernel: str | None, agent: str | None
 ) -> None:
     """Any other field may differ on return, or is not known before it."""
     if "1e-3" in written and to == "call:f":
@@ -104,7 +98,7 @@ def test_the_kernel_filters_a_call_by_its_thread_alone(
     assert whole.filter == agent
 
 
-def test_a_name_that_is_fetched_is_not_the_kernels(config: Callable[[str], Config]) -> None:
+def test_a_name_that_is_fetched_is_not_the_kernels(config: Load) -> None:
     call = attached(config, "attach: 'call:f', fetch: {COMM: $arg1}, filter: COMM == 3")
     pair = attached(
         config, f"attach: {{pair: {{{TWO_FUNCTIONS}, key: tid}}}}, fetch: {{COMM: $arg1}}, filter: COMM == 3"
@@ -112,13 +106,11 @@ def test_a_name_that_is_fetched_is_not_the_kernels(config: Callable[[str], Confi
     assert [call.filter, pair.filter] == ["COMM == 3", "COMM == 3"]
 
 
-def test_a_call_may_be_filtered_by_its_caller(config: Callable[[str], Config]) -> None:
+def test_a_call_may_be_filtered_by_its_caller(config: Load) -> None:
     assert attached(config, "attach: 'call:f', filter: 'caller == \"g\"'").filter == 'caller == "g"'
 
 
-def test_what_prints_as_text_is_compared_as_text(
-    config: Callable[[str], Config], problems: Callable[[str], list[str]]
-) -> None:
+def test_what_prints_as_text_is_compared_as_text(config: Load, problems: Problems) -> None:
     """The agent evaluates the filter, and it reads a symbol's name where the kernel has the address."""
     text = "attach: 'call:f', fetch: {x: '$arg1:symbol'}, filter: 'x == \"g\"'"
     assert attached(config, text).filter == 'x == "g"'
@@ -126,29 +118,21 @@ def test_what_prints_as_text_is_compared_as_text(
     assert problem.endswith("'x' is a string, put 3 in quotes")
 
 
-def test_an_alternative_of_its_own_in_a_list(config: Callable[[str], Config]) -> None:
-    [call, pair, single] = (
-        config(
-            """probes: [{name: p, fetch: {n: $arg1}, filter: common_pid == 1, attach: [
+def test_an_alternative_of_its_own_in_a_list(config: Load) -> None:
+    text = """probes: [{name: p, fetch: {n: $arg1}, filter: common_pid == 1, attach: [
             {to: 'call:f', filter: duration > 0.5, fetch: {n: $arg2}, returns: u32},
             {pair: {from: 'kprobe:g', to: 'kprobe:h', key: tid}, filter: null},
             'kprobe:i']}]"""
-        )
-        .probes[0]
-        .attach
-    )
-    assert (call.filter, call.begins[0].filter, call.begins[0].fetch) == (
-        "duration > 0.5",
-        None,
-        {"n": "$arg2"},
-    )
+    call, pair, single = config(text).probes[0].attach
+    assert (call.filter, call.begins[0].filter) == ("duration > 0.5", None)
+    assert call.begins[0].fetch == {"n": "$arg2"}
     assert call.returns
     assert call.returns.name == "u32"
     assert (pair.filter, pair.begins[0].fetch) == (None, {"n": "$arg1"})
     assert (single.filter, single.single) == ("common_pid == 1", (single,))
 
 
-def test_a_pair(config: Callable[[str], Config]) -> None:
+def test_a_pair(config: Load) -> None:
     whole = attached(
         config,
         """attach: {pair: {
@@ -182,14 +166,14 @@ def test_a_pair(config: Callable[[str], Config]) -> None:
     ],
 )
 def test_a_tracepoint_has_the_key_by_its_name(
-    config: Callable[[str], Config], key: str, fetch: str, first: dict[str, str], last: dict[str, str]
+    config: Load, key: str, fetch: str, first: dict[str, str], last: dict[str, str]
 ) -> None:
     whole = attached(config, f"attach: {{pair: {{{TWO_TRACEPOINTS}, key: {key}}}}}, {fetch}")
     assert whole.end
     assert ([one.fetch for one in whole.begins], whole.end.fetch) == ([first], last)
 
 
-def test_what_several_events_begin_with(config: Callable[[str], Config]) -> None:
+def test_what_several_events_begin_with(config: Load) -> None:
     """Several events may begin a pair: a task starts to wait for a CPU if woken, created or preempted."""
     whole = attached(
         config,
@@ -205,7 +189,7 @@ def test_what_several_events_begin_with(config: Callable[[str], Config]) -> None
     ]
 
 
-def test_a_key_that_a_function_returns_is_read_as_an_argument_is(config: Callable[[str], Config]) -> None:
+def test_a_key_that_a_function_returns_is_read_as_an_argument_is(config: Load) -> None:
     whole = attached(
         config,
         """attach: {pair: {key: at, from: {to: 'kretprobe:alloc', fetch: {at: $retval, n: $retval}},
@@ -220,7 +204,7 @@ def test_a_key_that_a_function_returns_is_read_as_an_argument_is(config: Callabl
     assert typed.begins[0].fetch == {"at": "$retval:s32"}
 
 
-def test_the_return_of_a_pair_is_that_of_its_end(config: Callable[[str], Config]) -> None:
+def test_the_return_of_a_pair_is_that_of_its_end(config: Load) -> None:
     whole = attached(
         config, "attach: {pair: {from: 'kretprobe:f', to: 'kretprobe:g', key: tid}}, returns: u32"
     )
@@ -230,19 +214,15 @@ def test_the_return_of_a_pair_is_that_of_its_end(config: Callable[[str], Config]
     assert whole.end.returns.name == "u32"
 
 
-@pytest.mark.parametrize(
-    ("written", "expected"),
-    [
-        ("{to: 'kprobe:g', key: tid}", "attach.pair.from: the key 'from' is missing"),
-        ("{from: 'kprobe:g', key: tid}", "attach.pair.to: the key 'to' is missing"),
-        ("{from: 'kprobe:g', to: 'kprobe:h'}", "attach.pair.key: the key 'key' is missing"),
-    ],
-)
-def test_what_a_pair_cannot_do_without(
-    problems: Callable[[str], list[str]], written: str, expected: str
-) -> None:
-    text, place = marked(f"probes: [{{name: p, attach: {{¦pair: {written}}}}}]")
-    assert problems(text) == [f"{place}: probes[0].{expected}"]
+EVENTS = {"from": "'kprobe:f'", "to": "'kprobe:g'", "key": "tid"}
+"""The keys of a pair that is right."""
+
+
+@pytest.mark.parametrize("missing", EVENTS)
+def test_what_a_pair_cannot_do_without(problems: Problems, missing: str) -> None:
+    rest = ", ".join(f"{key}: {value}" for key, value in EVENTS.items() if key != missing)
+    text, place = marked(f"probes: [{{name: p, attach: {{¦pair: {{{rest}}}}}}}]")
+    assert problems(text) == [f"{place}: probes[0].attach.pair.{missing}: the key '{missing}' is missing"]
 
 
 ONE_EVENT = "is not one event: name the one that is meant"
@@ -250,86 +230,85 @@ NO_KEY = "is no key: take a field that both events have, or tid"
 FETCH_KEY = "fetch it there, as {to: …, fetch: {…}}"
 OF_ITS_END = "a pair's `return` is that of its last event: fetch this one's $retval under another name"
 HALF = "an event of a pair is a text as kprobe:vfs_read, or {to: …}"
+TIME = "only a call or a pair takes time"
 
 
 @pytest.mark.parametrize(
     ("pair", "expected"),
     [
-        (f"{TWO_FUNCTIONS}, key: tid, ¦form: 3", ".form: unknown key 'form', did you mean 'from'?"),
-        ("from: {to: 'kprobe:f', ¦fech: 1}, to: 'kprobe:g', key: tid", ".from.fech: unknown key 'fech', did"),
-        ("from: ¦3, to: 'kprobe:g', key: tid", f".from: {HALF}, or a list of these"),
-        ("from: ['kprobe:f', ¦3], to: 'kprobe:g', key: tid", f".from[1]: {HALF}"),
-        ("¦from: [], to: 'kprobe:g', key: tid", ".from: is empty: write at least one"),
-        ("from: 'kprobe:f', ¦to: ['kprobe:g'], key: tid", f".to: {HALF}"),
-        (f"{TWO_FUNCTIONS}, key: ¦3", ".key: key is the name of a field, or a list of names"),
-        (f"{TWO_FUNCTIONS}, ¦key: []", ".key: is empty: write at least one"),
-        ("from: ¦'kprobe', to: 'kprobe:g', key: tid", ".from: 'kprobe' names no kind"),
-        ("from: {to: 'kprobe:¦'}, to: 'kprobe:g', key: tid", ".from.to: the name of the function is missing"),
-        ("from: ¦'call:f', to: 'kprobe:g', key: tid", f".from: call:f {ONE_EVENT}"),
-        ("from: ['kprobe:f', ¦'syscall:f'], to: 'kprobe:g', key: tid", f".from[1]: syscall:f {ONE_EVENT}"),
-        ("from: 'kprobe:f', to: ¦'ucall:/x:f', key: tid", f".to: ucall:/x:f {ONE_EVENT}"),
-        ("from: 'kprobe:f', to: {to: ¦'kprobe:g*'}, key: tid", f".to.to: kprobe:g* {ONE_EVENT}"),
-        ("from: ¦'tracepoint:a:*', to: 'kprobe:g', key: tid", f".from: tracepoint:a:* {ONE_EVENT}"),
-        (
-            "from: 'kprobe:f', to: {to: 'kprobe:g', fetch: {k: $arg1}}, key: ¦k",
-            f".key: kprobe:f has no 'k': {FETCH_KEY}",
-        ),
-        (
-            "from: {to: 'kprobe:f', fetch: {k: $arg1}}, to: 'kretprobe:g', key: [tid, ¦k]",
-            f".key[1]: kretprobe:g has no 'k': {FETCH_KEY}",
-        ),
-        (
-            "from: 'tracepoint:a:b', to: 'uretprobe:/x:g', key: ¦k",
-            f".key: uretprobe:/x:g has no 'k': {FETCH_KEY}",
-        ),
-        (f"{TWO_TRACEPOINTS}, key: ¦comm", f".key: 'comm' {NO_KEY}"),
-        (f"{TWO_TRACEPOINTS}, key: [tid, ¦duration]", f".key[1]: 'duration' {NO_KEY}"),
-        (f"{TWO_FUNCTIONS}, key: ¦return", f".key: 'return' {NO_KEY}"),
-        (f"{TWO_TRACEPOINTS}, key: ¦stack_pointer", f".key: 'stack_pointer' {NO_KEY}"),
-        (f"{TWO_TRACEPOINTS}, key: ¦a b", ".key: 'a b' is no argument name"),
-        (f"{TWO_TRACEPOINTS}, key: ¦common_pid", ".key: every event has a field 'common_pid' of its own"),
+        (f"{TWO_FUNCTIONS}, key: tid, ¦form: 3", "form: unknown key 'form', did you mean 'from'?"),
+        ("¦from: [], to: 'kprobe:g', key: tid", "from: is empty: write at least one"),
+        ("from: 'kprobe:f', ¦to: ['kprobe:g'], key: tid", f"to: {HALF}"),
+        (f"{TWO_FUNCTIONS}, key: ¦3", "key: key is the name of a field, or a list of names"),
+        (f"{TWO_FUNCTIONS}, ¦key: []", "key: is empty: write at least one"),
+        (f"{TWO_TRACEPOINTS}, key: ¦comm", f"key: 'comm' {NO_KEY}"),
+        (f"{TWO_TRACEPOINTS}, key: [tid, ¦duration]", f"key[1]: 'duration' {NO_KEY}"),
+        (f"{TWO_FUNCTIONS}, key: ¦return", f"key: 'return' {NO_KEY}"),
+        (f"{TWO_TRACEPOINTS}, key: ¦stack_pointer", f"key: 'stack_pointer' {NO_KEY}"),
+        (f"{TWO_TRACEPOINTS}, key: ¦a b", "key: 'a b' is no argument name"),
+        (f"{TWO_TRACEPOINTS}, key: ¦common_pid", "key: every event has a field 'common_pid' of its own"),
         (
             "from: {to: 'kprobe:f', fetch: {k: '+0($arg1):string'}},"
             " to: {to: 'kprobe:g', fetch: {k: $arg1}}, key: ¦k",
-            ".key: 'k' is text at kprobe:f, and a number at kprobe:g",
-        ),
-        (
-            "from: {to: 'kprobe:f', returns: ¦int}, to: 'kprobe:g', key: tid",
-            ".from.returns: kprobe:f has no return",
-        ),
-        (
-            "from: {to: 'tracepoint:a:b', fetch: {return: ¦x}}, to: 'kprobe:g', key: tid",
-            f".from.fetch.return: {OF_ITS_END}",
-        ),
-        (
-            "from: {to: 'kretprobe:f', filter: ¦return < 0}, to: 'kprobe:g', key: tid",
-            f".from.filter: {OF_ITS_END}",
-        ),
-        (
-            "from: ['kprobe:f', {to: 'kprobe:g', filter: cpu == 1 && ¦tid == 3}], to: 'kprobe:h', key: tid",
-            ".from[1].filter: the kernel's filter has no 'tid': common_pid is the thread's id",
-        ),
-        (
-            "from: 'kprobe:f', to: {to: 'kprobe:h', filter: 'cpu > 0¦.5'}, key: tid",
-            ".to.filter: there must be && or || before '.5'",
-        ),
-        (
-            "from: 'kprobe:f', to: {to: 'kprobe:h', filter: ¦duration > 5}, key: tid",
-            ".to.filter: there is no 'duration' here: only a call or a pair takes time",
-        ),
-        (
-            "from: {to: 'kprobe:f', fetch: {¦stack_pointer: $arg1}}, to: 'kprobe:h', key: tid",
-            ".from.fetch.stack_pointer: 'stack_pointer' is the agent's own: choose another name",
+            "key: 'k' is text at kprobe:f, and a number at kprobe:g",
         ),
     ],
 )
-def test_a_pair_is_refused(problems: Callable[[str], list[str]], pair: str, expected: str) -> None:
-    text, place = marked(f"probes: [{{name: p, attach: {{pair: {{{pair}}}}}}}]")
-    [problem] = problems(text)
-    assert problem.startswith(f"{place}: probes[0].attach.pair{expected}")
+def test_a_pair_is_refused(refused_probe: Refused, pair: str, expected: str) -> None:
+    refused_probe(f"attach: {{pair: {{{pair}}}}}", f"attach.pair.{expected}")
 
 
-def test_each_event_that_lacks_the_key_is_named(problems: Callable[[str], list[str]]) -> None:
+@pytest.mark.parametrize(
+    ("pair", "expected"),
+    [
+        ("from: 'kprobe:f', to: {to: 'kprobe:g', fetch: {k: $arg1}}, key: ¦k", "key: kprobe:f"),
+        (
+            "from: {to: 'kprobe:f', fetch: {k: $arg1}}, to: 'kretprobe:g', key: [tid, ¦k]",
+            "key[1]: kretprobe:g",
+        ),
+        ("from: 'tracepoint:a:b', to: 'uretprobe:/x:g', key: ¦k", "key: uretprobe:/x:g"),
+    ],
+)
+def test_both_events_have_the_key(refused_probe: Refused, pair: str, expected: str) -> None:
+    refused_probe(f"attach: {{pair: {{{pair}}}}}", f"attach.pair.{expected} has no 'k': {FETCH_KEY}")
+
+
+@pytest.mark.parametrize(
+    ("key", "event", "expected"),
+    [
+        ("from", "{to: 'kprobe:f', ¦fech: 1}", ".fech: unknown key 'fech', did"),
+        ("from", "¦3", f": {HALF}, or a list of these"),
+        ("from", "['kprobe:f', ¦3]", f"[1]: {HALF}"),
+        ("from", "¦'kprobe'", ": 'kprobe' names no kind"),
+        ("from", "{to: 'kprobe:¦'}", ".to: the name of the function is missing"),
+        ("from", "¦'call:f'", f": call:f {ONE_EVENT}"),
+        ("from", "['kprobe:f', ¦'syscall:f']", f"[1]: syscall:f {ONE_EVENT}"),
+        ("to", "¦'ucall:/x:f'", f": ucall:/x:f {ONE_EVENT}"),
+        ("to", "{to: ¦'kprobe:g*'}", f".to: kprobe:g* {ONE_EVENT}"),
+        ("from", "¦'tracepoint:a:*'", f": tracepoint:a:* {ONE_EVENT}"),
+        ("from", "{to: 'kprobe:f', returns: ¦int}", ".returns: kprobe:f has no return"),
+        ("from", "{to: 'tracepoint:a:b', fetch: {return: ¦x}}", f".fetch.return: {OF_ITS_END}"),
+        ("from", "{to: 'kretprobe:f', filter: ¦return < 0}", f".filter: {OF_ITS_END}"),
+        (
+            "from",
+            "['kprobe:f', {to: 'kprobe:g', filter: cpu == 1 && ¦tid == 3}]",
+            "[1].filter: the kernel's filter has no 'tid': common_pid is the thread's id",
+        ),
+        ("to", "{to: 'kprobe:h', filter: 'cpu > 0¦.5'}", ".filter: there must be && or || before '.5'"),
+        ("to", "{to: 'kprobe:h', filter: ¦duration > 5}", f".filter: there is no 'duration' here: {TIME}"),
+        (
+            "from",
+            "{to: 'kprobe:f', fetch: {¦stack_pointer: $arg1}}",
+            ".fetch.stack_pointer: 'stack_pointer' is the agent's own: choose another name",
+        ),
+    ],
+)
+def test_an_event_of_a_pair_is_refused(refused_probe: Refused, key: str, event: str, expected: str) -> None:
+    pair = ", ".join(f"{name}: {value}" for name, value in (EVENTS | {key: event}).items())
+    refused_probe(f"attach: {{pair: {{{pair}}}}}", f"attach.pair.{key}{expected}")
+
+
+def test_each_event_that_lacks_the_key_is_named(problems: Problems) -> None:
     text, place = marked(
         "probes: [{name: p, attach: {pair: {from: ['kprobe:f', 'kprobe:g'], to: 'kprobe:h', key: ¦k}}}]"
     )
@@ -338,13 +317,14 @@ def test_each_event_that_lacks_the_key_is_named(problems: Callable[[str], list[s
     ]
 
 
-TIME = "only a call or a pair takes time"
 SERIES = (
     "a duration is measured, and each one would be a series of its own: make it the `value` of a histogram"
 )
 BOTH = "attach has `to` or `pair`, one of them"
 PAIR = f"{{pair: {{{TWO_FUNCTIONS}, key: tid}}}}"
 ENTRIES = "{pair: {from: 'kprobe:f', to: 'kprobe:g', key: tid}}"
+NO_TIME = f"there is no 'duration' at kprobe:f: {TIME}"
+NO_RETURN = "$retval is there only when a named function returns"
 
 
 @pytest.mark.parametrize(
@@ -357,45 +337,9 @@ ENTRIES = "{pair: {from: 'kprobe:f', to: 'kprobe:g', key: tid}}"
         ("attach: 'call:f¦+4'", "attach: a call has no offset"),
         ("attach: 'ucall:/x:f¦+4'", "attach: a return has no offset"),
         ("attach: 'syscall:f¦*'", "attach: a system call's name cannot have '*' here"),
-        # Filters of a call.
-        ("attach: 'call:f', filter: ¦nope == 1", "filter: there is no field 'nope' to filter on: fetch it"),
-        (
-            "attach: 'call:f', fetch: {count: $arg1}, filter: tid > 1 && ¦cuont > 1",
-            "filter: there is no field 'cuont' to filter on: fetch it, did you mean 'count'?",
-        ),
         (
             "attach: 'call:f', filter: ¦common_flags == 1",
             "filter: 'common_flags' is not read with an event, so what takes time cannot be filtered by it",
-        ),
-        (
-            "attach: 'call:f', returns: void, filter: ¦return < 0",
-            "filter: there is no 'return' here: returns: void",
-        ),
-        ("attach: 'call:f', filter: ¦'cpu > 0.5'", "filter: 'cpu' is a whole number, compare it with one"),
-        (
-            "attach: 'call:f', filter: ¦'duration & 3'",
-            "filter: 'duration' is no whole number, it has no bits",
-        ),
-        ("attach: 'call:f', filter: ¦'duration == \"x\"'", "filter: 'duration' is a number, take the quotes"),
-        ("attach: 'call:f', filter: 'duration > 0.5¦.5'", "filter: there must be && or ||"),
-        (
-            "attach: 'syscall:openat', filter: ¦'filename == \"x\"'",
-            "filter: there is no field 'filename' to filter on: fetch it",
-        ),
-        ("attach: 'syscall:openat', filter: ¦caller == 1", "filter: there is no field 'caller' to filter on"),
-        # Filters of a pair.
-        (f"attach: {PAIR}, filter: ¦nope > 3", "filter: there is no field 'nope' to filter on: fetch it"),
-        (
-            f'attach: {PAIR}, filter: comm == "x" && ¦common_type == 1',
-            "filter: 'common_type' is not read with",
-        ),
-        (
-            f"attach: {PAIR}, filter: ¦return == 0.5",
-            "filter: 'return' is a whole number, compare it with one",
-        ),
-        (
-            f"attach: {ENTRIES}, filter: ¦return < 3",
-            "filter: there is no 'return' here: what ends the pair returns",
         ),
         (
             "attach: {pair: {from: 'kprobe:f', to: 'kprobe:g', key: tid}, filter: ¦nope > 3}",
@@ -406,108 +350,22 @@ ENTRIES = "{pair: {from: 'kprobe:f', to: 'kprobe:g', key: tid}}"
             " key: tid}}, filter: ¦n > 3",
             "filter: there is no field 'n' to filter on: fetch it",
         ),
-        # Fetch arguments.
-        (
-            f"attach: {PAIR}, fetch: {{n: ¦$retval}}",
-            "fetch.n: $retval is there only when a named function returns",
-        ),
         (
             "attach: {pair: {from: ['kprobe:f', 'kprobe:h'], to: 'kprobe:g', key: tid},"
             " fetch: {n: ¦$retval}}",
-            "attach.fetch.n: $retval is there only when a named function returns",
-        ),
-        (
-            "attach: 'call:f', fetch: {n: ¦$retval}",
-            "fetch.n: $retval is there only when a named function returns",
-        ),
-        ("attach: 'call:f', fetch: {¦duration: $arg1}", "fetch.duration: 'duration' is a built-in field"),
-        (
-            "attach: 'call:f', fetch: {¦stack_pointer: $arg1}",
-            "fetch.stack_pointer: 'stack_pointer' is the agent's own",
-        ),
-        (
-            "attach: 'kprobe:f', fetch: {¦stack_pointer: $arg1}",
-            "fetch.stack_pointer: 'stack_pointer' is the agent's",
-        ),
-        (
-            "attach: 'tracepoint:a:b', fetch: {¦stack_pointer: x}",
-            "fetch.stack_pointer: 'stack_pointer' is the agent's",
-        ),
-        (
-            "attach: 'syscall:f', fetch: {a: ¦$arg1}",
-            "fetch.a: on a tracepoint this is the name of one of its fields",
-        ),
-        ("attach: 'syscall:f', fetch: {¦return: ret}", "fetch.return: 'return' is a built-in field"),
-        ("attach: 'uretprobe:/x:f', fetch: {a: ¦$arg1}", "fetch.a: $arg1 is gone when the function returns"),
-        (
-            "attach: 'uretprobe:/x:f', fetch: {a: '+8(¦$arg2):u64'}",
-            "fetch.a: $arg2 is gone when the function",
-        ),
-        ("attach: 'uprobe:/x:f', fetch: {a: ¦$arg0}", "fetch.a: $arg0 is for kernel functions"),
-        ("attach: 'ucall:/x:f', fetch: {a: ¦$arg100}", "fetch.a: $arg100 is for kernel functions"),
-        # Probes without a duration.
-        ("attach: 'kprobe:f', filter: ¦duration > 3", f"filter: there is no 'duration' here: {TIME}"),
-        ("attach: 'kprobe:f', filter: 'cpu > 0¦.5'", "filter: there must be && or || before '.5'"),
-        (
-            "attach: 'kprobe:f', metrics: [{histogram: a_seconds, value: ¦duration}]",
-            f"metrics[0].value: there is no 'duration' at kprobe:f: {TIME}",
+            f"attach.fetch.n: {NO_RETURN}",
         ),
         (
             "attach: 'tracepoint:a:b', metrics: [{counter: a_total, where: 'cpu == 1 && ¦duration > 0.5'}]",
             f"metrics[0].where: there is no 'duration' at tracepoint:a:b: {TIME}",
         ),
         (
-            "attach: ['call:f', 'kprobe:g'], metrics: [{histogram: a_seconds, value: ¦duration}]",
-            f"metrics[0].value: there is no 'duration' at kprobe:g: {TIME}",
-        ),
-        (
-            "attach: 'kprobe:f', metrics: [{counter: a_total, labels: [¦duration]}]",
-            f"metrics[0].labels[0]: there is no 'duration' at kprobe:f: {TIME}",
-        ),
-        # Labels.
-        (
-            "attach: 'call:f', metrics: [{counter: a_total, labels: [comm, ¦duration]}]",
-            f"metrics[0].labels[1]: {SERIES}",
-        ),
-        (
-            "attach: 'call:f', metrics: [{counter: a_total, labels: {took: ¦duration}}]",
-            f"metrics[0].labels.took: {SERIES}",
-        ),
-        (
-            f"attach: {PAIR}, metrics: [{{counter: a_total, labels: {{took: {{field: ¦duration}}}}}}]",
-            f"metrics[0].labels.took.field: {SERIES}",
-        ),
-        # Keys that would have no effect.
-        (
-            "attach: 'kprobe:f', ¦duration_buckets: [1]",
-            "duration_buckets: nothing here takes time: attach a call or",
-        ),
-        (
-            "attach: 'call:f', ¦duration_buckets: [2, 1]",
-            "duration_buckets: buckets must rise: 1 comes after 2",
-        ),
-        (
             "attach: 'call:f', duration_buckets: {exp2: {min: 1, count: 3, ¦cuont: 1}}",
             "duration_buckets.exp2.cuont: unknown key",
-        ),
-        ("attach: 'syscall:f', maxactive: ¦3", "maxactive: only a kretprobe has it"),
-        ("attach: 'ucall:/x:f', maxactive: ¦3", "maxactive: only a kretprobe has it"),
-        (f"attach: {ENTRIES}, maxactive: ¦3", "maxactive: only a kretprobe has it"),
-        (
-            f"attach: {ENTRIES}, returns: ¦int",
-            "returns: nothing here has a return value to read: leave it out",
-        ),
-        (
-            f"attach: {ENTRIES}, ¦return_buckets: [1]",
-            "return_buckets: nothing here has a return value to read",
         ),
         (
             "attach: {pair: {from: 'kretprobe:f', to: 'kprobe:g', key: tid}, returns: ¦int}",
             "attach.returns: kprobe:g has no return value to read",
-        ),
-        (
-            "attach: 'call:f', aggregate: ¦kernel",
-            "aggregate: call:f is two events, which the agent joins: leave",
         ),
         (
             "attach: {pair: {from: 'tracepoint:a:b', to: 'tracepoint:a:c', key: tid}}, aggregate: ¦kernel",
@@ -515,10 +373,89 @@ ENTRIES = "{pair: {from: 'kprobe:f', to: 'kprobe:g', key: tid}}"
         ),
     ],
 )
-def test_refused(problems: Callable[[str], list[str]], rest: str, expected: str) -> None:
-    text, place = marked(f"probes: [{{name: p, {rest}}}]")
-    [problem] = problems(text)
-    assert problem.startswith(f"{place}: probes[0].{expected}")
+def test_refused(refused_probe: Refused, rest: str, expected: str) -> None:
+    refused_probe(rest, expected)
+
+
+@pytest.mark.parametrize(
+    ("attach", "written", "expected"),
+    [
+        ("'call:f'", "¦nope == 1", "there is no field 'nope' to filter on: fetch it"),
+        (
+            "'call:f', fetch: {count: $arg1}",
+            "tid > 1 && ¦cuont > 1",
+            "there is no field 'cuont' to filter on: fetch it, did you mean 'count'?",
+        ),
+        ("'call:f', returns: void", "¦return < 0", "there is no 'return' here: returns: void"),
+        ("'call:f'", "¦'cpu > 0.5'", "'cpu' is a whole number, compare it with one"),
+        ("'call:f'", "¦'duration & 3'", "'duration' is no whole number, it has no bits"),
+        ("'call:f'", "¦'duration == \"x\"'", "'duration' is a number, take the quotes"),
+        ("'call:f'", "'duration > 0.5¦.5'", "there must be && or ||"),
+        ("'syscall:openat'", "¦'filename == \"x\"'", "there is no field 'filename' to filter on: fetch it"),
+        ("'syscall:openat'", "¦caller == 1", "there is no field 'caller' to filter on"),
+        (PAIR, "¦nope > 3", "there is no field 'nope' to filter on: fetch it"),
+        (PAIR, 'comm == "x" && ¦common_type == 1', "'common_type' is not read with"),
+        (PAIR, "¦return == 0.5", "'return' is a whole number, compare it with one"),
+        (ENTRIES, "¦return < 3", "there is no 'return' here: what ends the pair returns"),
+        ("'kprobe:f'", "¦duration > 3", f"there is no 'duration' here: {TIME}"),
+        ("'kprobe:f'", "'cpu > 0¦.5'", "there must be && or || before '.5'"),
+    ],
+)
+def test_a_filter_is_refused(refused_probe: Refused, attach: str, written: str, expected: str) -> None:
+    refused_probe(f"attach: {attach}, filter: {written}", f"filter: {expected}")
+
+
+@pytest.mark.parametrize(
+    ("attach", "fetch", "expected"),
+    [
+        (PAIR, "n: ¦$retval", f"n: {NO_RETURN}"),
+        ("'call:f'", "n: ¦$retval", f"n: {NO_RETURN}"),
+        ("'call:f'", "¦duration: $arg1", "duration: 'duration' is a built-in field"),
+        ("'call:f'", "¦stack_pointer: $arg1", "stack_pointer: 'stack_pointer' is the agent's own"),
+        ("'kprobe:f'", "¦stack_pointer: $arg1", "stack_pointer: 'stack_pointer' is the agent's"),
+        ("'tracepoint:a:b'", "¦stack_pointer: x", "stack_pointer: 'stack_pointer' is the agent's"),
+        ("'syscall:f'", "a: ¦$arg1", "a: on a tracepoint this is the name of one of its fields"),
+        ("'syscall:f'", "¦return: ret", "return: 'return' is a built-in field"),
+        ("'uretprobe:/x:f'", "a: ¦$arg1", "a: $arg1 is gone when the function returns"),
+        ("'uretprobe:/x:f'", "a: '+8(¦$arg2):u64'", "a: $arg2 is gone when the function"),
+        ("'uprobe:/x:f'", "a: ¦$arg0", "a: $arg0 is for kernel functions"),
+        ("'ucall:/x:f'", "a: ¦$arg100", "a: $arg100 is for kernel functions"),
+    ],
+)
+def test_an_argument_is_refused(refused_probe: Refused, attach: str, fetch: str, expected: str) -> None:
+    refused_probe(f"attach: {attach}, fetch: {{{fetch}}}", f"fetch.{expected}")
+
+
+@pytest.mark.parametrize(
+    ("attach", "metric", "expected"),
+    [
+        ("'kprobe:f'", "histogram: a_seconds, value: ¦duration", f"value: {NO_TIME}"),
+        ("['call:f', 'kprobe:f']", "histogram: a_seconds, value: ¦duration", f"value: {NO_TIME}"),
+        ("'kprobe:f'", "counter: a_total, labels: [¦duration]", f"labels[0]: {NO_TIME}"),
+        ("'call:f'", "counter: a_total, labels: [comm, ¦duration]", f"labels[1]: {SERIES}"),
+        ("'call:f'", "counter: a_total, labels: {took: ¦duration}", f"labels.took: {SERIES}"),
+        (PAIR, "counter: a_total, labels: {took: {field: ¦duration}}", f"labels.took.field: {SERIES}"),
+    ],
+)
+def test_a_metric_is_refused(refused_probe: Refused, attach: str, metric: str, expected: str) -> None:
+    refused_probe(f"attach: {attach}, metrics: [{{{metric}}}]", f"metrics[0].{expected}")
+
+
+@pytest.mark.parametrize(
+    ("attach", "key", "expected"),
+    [
+        ("'kprobe:f'", "¦duration_buckets: [1]", "nothing here takes time: attach a call or"),
+        ("'call:f'", "¦duration_buckets: [2, 1]", "buckets must rise: 1 comes after 2"),
+        *((attach, "maxactive: ¦3", "only a kretprobe has it") for attach in ("'syscall:f'", "'ucall:/x:f'")),
+        (ENTRIES, "maxactive: ¦3", "only a kretprobe has it"),
+        (ENTRIES, "returns: ¦int", "nothing here has a return value to read: leave it out"),
+        (ENTRIES, "¦return_buckets: [1]", "nothing here has a return value to read"),
+        ("'call:f'", "aggregate: ¦kernel", "call:f is two events, which the agent joins: leave"),
+    ],
+)
+def test_a_key_is_refused(refused_probe: Refused, attach: str, key: str, expected: str) -> None:
+    name = key.removeprefix("¦").partition(":")[0]
+    refused_probe(f"attach: {attach}, {key}", f"{name}: {expected}")
 
 
 @pytest.mark.parametrize(
@@ -544,7 +481,7 @@ def test_refused(problems: Callable[[str], list[str]], rest: str, expected: str)
         "attach: 'tracepoint:a:b', filter: duration > 3",
     ],
 )
-def test_accepted(problems: Callable[[str], list[str]], rest: str) -> None:
+def test_accepted(problems: Problems, rest: str) -> None:
     assert problems(f"probes: [{{name: p, {rest}}}]") == []
 
 
@@ -559,22 +496,14 @@ def test_accepted(problems: Callable[[str], list[str]], rest: str) -> None:
     ],
 )
 def test_a_histogram_of_durations_has_the_probes_buckets(
-    config: Callable[[str], Config],
-    rest: str,
-    built_in: tuple[float, ...],
-    buckets: tuple[float, ...],
+    config: Load, rest: str, built_in: tuple[float, ...], buckets: tuple[float, ...]
 ) -> None:
-    text = f"attach: 'call:f', {rest}, metrics: [{{histogram: a_seconds, value: duration}}]".replace(
-        ", ,", ","
-    )
+    text = f"attach: 'call:f', metrics: [{{histogram: a_seconds, value: duration}}], {rest}"
     [probe] = config(f"otlp: {{}}\nprobes: [{{name: p, {text}}}]").probes
     assert probe.duration_buckets == built_in
     assert probe.metrics[0].buckets == buckets
 
 
 def test_the_usual_buckets_are_a_microsecond_to_17_seconds() -> None:
-    assert [f"{bound:g}" for bound in (DURATION_BUCKETS[0], DURATION_BUCKETS[1], DURATION_BUCKETS[-1])] == [
-        "1e-06",
-        "4e-06",
-        "16.7772",
-    ]
+    first, second, *_, last = DURATION_BUCKETS
+    assert [f"{bound:g}" for bound in (first, second, last)] == ["1e-06", "4e-06", "16.7772"]

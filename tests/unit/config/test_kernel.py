@@ -1,13 +1,14 @@
 """config.kernel: what hist triggers cannot do is refused in one sentence, at its place."""
 
-from collections.abc import Callable
-
 import pytest
 
-from kprobe_exporter.config.values import Config
-from tests.unit.config.conftest import marked
+from tests.unit.config.conftest import Load, Refused
 
-HEAD = "probes: [{name: p, aggregate: kernel, returns: int, fetch: {n: '$arg1:u32', s: '+0($arg2):string'}, "
+HEAD = (
+    "probes: [{name: p, aggregate: kernel, returns: int,"
+    " fetch: {n: '$arg1:u32', s: '+0($arg2):string', hitcount: '$arg3:u8'}, "
+)
+POWERS = "the kernel's buckets are powers of 2 of the value:"
 
 
 @pytest.mark.parametrize(
@@ -23,7 +24,7 @@ HEAD = "probes: [{name: p, aggregate: kernel, returns: int, fetch: {n: '$arg1:u3
         "{histogram: a, value: n, scale: 1024, buckets: {exp2: {min: 1024, count: 20}}}",
     ],
 )
-def test_what_the_kernel_can_do(config: Callable[[str], Config], metric: str) -> None:
+def test_what_the_kernel_can_do(config: Load, metric: str) -> None:
     [probe] = config(f"{HEAD}attach: 'kretprobe:f', metrics: [{metric}]}}]").probes
     assert probe.aggregate == "kernel"
     assert len(probe.metrics) == 1
@@ -32,76 +33,52 @@ def test_what_the_kernel_can_do(config: Callable[[str], Config], metric: str) ->
 @pytest.mark.parametrize(
     ("metric", "expected"),
     [
-        ("{gauge: ¦a, value: n}", ".gauge: the kernel keeps no last value where it aggregates"),
-        ("{counter: a_total, value: ¦cpu}", ".value: the kernel adds up what an event carries"),
-        ("{counter: a_total, labels: [comm, ¦s]}", ".labels[1]: the kernel aggregates by numbers and `comm`"),
-        ("{counter: a_total, labels: {a: ¦pid}}", ".labels.a: the kernel does not aggregate by 'pid'"),
-        (
-            "{counter: a_total, labels: {a: {field: ¦caller}}}",
-            ".labels.a.field: the kernel does not aggregate",
-        ),
-        ("{counter: a_total, labels: [¦symbol]}", ".labels[0]: the kernel does not aggregate by 'symbol'"),
-        ("{counter: a_total, ¦labels: [comm, cpu, n]}", ".labels: the kernel aggregates by 2 labels at most"),
-        ("{histogram: a, value: n, ¦buckets: [1, 3, 4, 10]}", "powers of 2 of the value: 3 and 10 are no"),
-        ("{histogram: a, value: n, scale: 512, ¦buckets: [1, 512]}", "powers of 2 of the value: 1 is no"),
-        ("{histogram: a, value: n, scale: 1.0e-300, ¦buckets: [1.0e+10]}", "the value: 1e+10 is no"),
-        ("{histogram: a, value: n, scale: 1.0e+300, ¦buckets: [1.0e-100]}", "the value: 1e-100 is no"),
-        ("{counter: a_total, where: 'n > 1 && ¦pid == 3'}", ".where: the kernel does not know 'pid'"),
+        ("gauge: ¦a, value: n", "gauge: the kernel keeps no last value where it aggregates"),
+        ("counter: a_total, value: ¦cpu", "value: the kernel adds up what an event carries"),
+        ("counter: a_total, labels: [comm, ¦s]", "labels[1]: the kernel aggregates by numbers and `comm`"),
+        ("counter: a_total, labels: {a: ¦pid}", "labels.a: the kernel does not aggregate by 'pid'"),
+        ("counter: a_total, labels: {a: {field: ¦caller}}", "labels.a.field: the kernel does not aggregate"),
+        ("counter: a_total, labels: [¦symbol]", "labels[0]: the kernel does not aggregate by 'symbol'"),
+        ("counter: a_total, ¦labels: [comm, cpu, n]", "labels: the kernel aggregates by 2 labels at most"),
+        ("histogram: a, value: n, ¦buckets: [1, 3, 4, 10]", f"buckets: {POWERS} 3 and 10 are no"),
+        ("histogram: a, value: n, scale: 512, ¦buckets: [1, 512]", f"buckets: {POWERS} 1 is no"),
+        ("histogram: a, value: n, scale: 1.0e-300, ¦buckets: [1.0e+10]", f"buckets: {POWERS} 1e+10 is no"),
+        ("histogram: a, value: n, scale: 1.0e+300, ¦buckets: [1.0e-100]", f"buckets: {POWERS} 1e-100 is no"),
+        ("counter: a_total, where: 'n > 1 && ¦pid == 3'", "where: the kernel does not know 'pid'"),
+        ("counter: a_total, value: ¦hitcount", "value: 'hitcount' is a word of the kernel's hist triggers"),
     ],
 )
-def test_what_it_cannot(problems: Callable[[str], list[str]], metric: str, expected: str) -> None:
-    text, place = marked(f"{HEAD}attach: 'kretprobe:f', metrics: [{metric}]}}]")
-    [problem] = problems(text)
-    assert problem.startswith(f"{place}: probes[0].metrics[0]")
-    assert expected in problem
+def test_what_it_cannot(refused: Refused, metric: str, expected: str) -> None:
+    refused(f"{HEAD}attach: 'kretprobe:f', metrics: [{{{metric}}}]}}]", f"probes[0].metrics[0].{expected}")
 
 
 @pytest.mark.parametrize(
     ("rest", "expected"),
     [
-        ("stack: ¦true", "stack: the kernel keeps no stacks where it aggregates"),
-        (
-            "¦return_buckets: [1, 10]",
-            "return_buckets: the kernel's buckets are powers of 2 of the value: 10 is no",
-        ),
+        ("aggregate: kernel, stack: ¦true", "stack: the kernel keeps no stacks where it aggregates"),
+        ("aggregate: kernel, ¦return_buckets: [1, 10]", f"return_buckets: {POWERS} 10 is no"),
         ("aggregate: ¦hist", "aggregate: "),
     ],
 )
-def test_a_probe(problems: Callable[[str], list[str]], rest: str, expected: str) -> None:
-    head = "probes: [{name: p, attach: 'kretprobe:f', "
-    text, place = marked(head + (rest if "aggregate" in rest else f"aggregate: kernel, {rest}") + "}]")
-    [problem] = problems(text)
-    assert problem.startswith(f"{place}: probes[0].{expected}")
+def test_a_probe(refused_probe: Refused, rest: str, expected: str) -> None:
+    refused_probe(f"attach: 'kretprobe:f', {rest}", expected)
 
 
-def test_words_of_hist_triggers(problems: Callable[[str], list[str]]) -> None:
-    text, place = marked(
-        "probes: [{name: p, attach: 'kprobe:f', aggregate: kernel, fetch: {hitcount: '$arg1:u8'},"
-        " metrics: [{counter: a_total, value: ¦hitcount}]}]"
-    )
-    [problem] = problems(text)
-    assert problem.startswith(f"{place}: ")
-    assert "'hitcount' is a word of the kernel's hist triggers" in problem
+@pytest.mark.parametrize(
+    ("rest", "where", "compared"),
+    [
+        ("attach: 'kretprobe:f', returns: long", "return < 0", "the whole register"),
+        ("attach: 'kretprobe:f', returns: ptr", "return < 0", "the whole register"),
+        ("attach: 'tracepoint:a:b', fetch: {n: n}", "n > 1.5", "no fractions"),
+    ],
+)
+def test_what_the_kernel_compares(refused_probe: Refused, rest: str, where: str, compared: str) -> None:
+    metrics = f"[{{counter: a_total, where: ¦'{where}'}}]"
+    expected = f"metrics[0].where: the kernel compares {compared}"
+    refused_probe(f"{rest}, aggregate: kernel, metrics: {metrics}", expected)
 
 
-@pytest.mark.parametrize("returns", ["long", "ptr"])
-def test_a_guessed_width_is_not_compared(problems: Callable[[str], list[str]], returns: str) -> None:
-    [problem] = problems(
-        f"probes: [{{name: p, attach: 'kretprobe:f', aggregate: kernel, returns: {returns},"
-        " metrics: [{counter: a_total, where: 'return < 0'}]}]"
-    )
-    assert "the kernel compares the whole register" in problem
-
-
-def test_fractions_are_not_compared(problems: Callable[[str], list[str]]) -> None:
-    [problem] = problems(
-        "probes: [{name: p, attach: 'tracepoint:a:b', aggregate: kernel, fetch: {n: n},"
-        " metrics: [{counter: a_total, where: 'n > 1.5'}]}]"
-    )
-    assert "the kernel compares no fractions" in problem
-
-
-def test_the_rest_of_the_configuration_is_free(config: Callable[[str], Config]) -> None:
+def test_the_rest_of_the_configuration_is_free(config: Load) -> None:
     [probe] = config(
         "probes: [{name: p, attach: 'kretprobe:f', aggregate: events, stack: true, return_buckets: [3]}]"
     ).probes

@@ -1,14 +1,8 @@
 """config: the limits of hits per second, of one probe and of all probes together."""
 
-from collections.abc import Callable
-
 import pytest
 
-from kprobe_exporter.config.values import Config
-from tests.unit.config.conftest import PROBE
-
-Load = Callable[[str], Config]
-Problems = Callable[[str], list[str]]
+from tests.unit.config.conftest import PROBE, Load, Problems
 
 
 def test_without_a_word(config: Load) -> None:

@@ -1,17 +1,16 @@
 """config.metrics: metrics as written, and checked against the fields of every alternative."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kprobe_exporter.config.load import load
-from kprobe_exporter.config.values import RETURN_BUCKETS, Config, Decode, Label, Metric
+from kprobe_exporter.config.values import RETURN_BUCKETS, Decode, Label, Metric
 from kprobe_exporter.labels import DECODERS
-from tests.unit.config.conftest import marked
+from tests.unit.config.conftest import Load, Problems, Refused
 
 
-def metric(config: Callable[[str], Config], text: str, rest: str = "") -> Metric:
+def metric(config: Load, text: str, rest: str = "") -> Metric:
     probe = f"{{name: p, attach: 'kretprobe:f', metrics: [{text}], {rest}}}"
     [found] = config(f"probes: [{probe}]").probes[0].metrics
     return found
@@ -25,10 +24,7 @@ def metric(config: Callable[[str], Config], text: str, rest: str = "") -> Metric
         ("[cpu, comm]", (Label("comm", "comm"), Label("cpu", "cpu"))),
         ("{where: cpu}", (Label("where", "cpu"),)),
         ("{where: {field: cpu}}", (Label("where", "cpu"),)),
-        (
-            "{e: {field: return, decode: errno}}",
-            (Label("e", "return", (Decode("errno"),)),),
-        ),
+        ("{e: {field: return, decode: errno}}", (Label("e", "return", (Decode("errno"),)),)),
         (
             "{e: {field: return, decode: {map: {0: ok}}}}",
             (Label("e", "return", (Decode("map", {0: "ok"}),)),),
@@ -39,7 +35,7 @@ def metric(config: Callable[[str], Config], text: str, rest: str = "") -> Metric
         ),
     ],
 )
-def test_labels(config: Callable[[str], Config], labels: str, expected: tuple[Label, ...]) -> None:
+def test_labels(config: Load, labels: str, expected: tuple[Label, ...]) -> None:
     assert metric(config, f"{{counter: a_total, labels: {labels}}}").labels == expected
 
 
@@ -55,13 +51,11 @@ def test_labels(config: Callable[[str], Config], labels: str, expected: tuple[La
         ("{histogram: a, value: cpu, buckets: {exp2: {min: 1, count: 2}}}", "", (1.0, 2.0)),
     ],
 )
-def test_buckets(
-    config: Callable[[str], Config], text: str, rest: str, expected: tuple[float, ...] | None
-) -> None:
+def test_buckets(config: Load, text: str, rest: str, expected: tuple[float, ...] | None) -> None:
     assert metric(config, text, rest).buckets == expected
 
 
-def test_help_is_one_line_and_never_missing(config: Callable[[str], Config]) -> None:
+def test_help_is_one_line_and_never_missing(config: Load) -> None:
     assert metric(config, "{counter: open_errors_total}").help == "Open errors, from kernel events."
     assert metric(config, "{counter: a_total, help: 'a\n\n  b '}").help == "a b"
 
@@ -104,29 +98,27 @@ def test_help_is_one_line_and_never_missing(config: Callable[[str], Config]) -> 
         ("{counter: a_total, labels: {¦aB: comm}}", ".labels.aB: write the label in snake_case, a_b"),
     ],
 )
-def test_refused(problems: Callable[[str], list[str]], text: str, expected: str) -> None:
+def test_refused(refused_probe: Refused, text: str, expected: str) -> None:
     fetch = "{number: '$arg1:u8', text: '+0($arg2):string'}"
-    text, place = marked(f"probes: [{{name: p, attach: 'kretprobe:f', fetch: {fetch}, metrics: [{text}]}}]")
-    [problem] = problems(text)
-    assert problem.startswith(f"{place}: probes[0].metrics[0]{expected}")
+    refused_probe(f"attach: 'kretprobe:f', fetch: {fetch}, metrics: [{text}]", f"metrics[0]{expected}")
 
 
 @pytest.mark.parametrize(
-    ("attach", "use", "without"),
+    ("attach", "field", "without"),
     [
-        ("['kretprobe:f', 'kprobe:f']", "[return]", "kprobe:f"),
-        ("['kretprobe:f', 'kprobe:f', 'tracepoint:a:b']", "[caller]", "kprobe:f or tracepoint:a:b"),
-        ("['kprobe:f', 'tracepoint:a:b']", "[symbol]", "tracepoint:a:b"),
-        ("[{to: 'kretprobe:f', returns: void}]", "[return]", "kretprobe:f"),
-        ("[{to: 'kprobe:f', fetch: {a: $arg1}}, 'kprobe:g']", "[a]", "kprobe:g"),
+        ("['kretprobe:f', 'kprobe:f']", "return", "kprobe:f"),
+        ("['kretprobe:f', 'kprobe:f', 'tracepoint:a:b']", "caller", "kprobe:f or tracepoint:a:b"),
+        ("['kprobe:f', 'tracepoint:a:b']", "symbol", "tracepoint:a:b"),
+        ("[{to: 'kretprobe:f', returns: void}]", "return", "kretprobe:f"),
+        ("[{to: 'kprobe:f', fetch: {a: $arg1}}, 'kprobe:g']", "a", "kprobe:g"),
     ],
 )
 def test_every_alternative_must_yield_the_fields(
-    problems: Callable[[str], list[str]], attach: str, use: str, without: str
+    refused_probe: Refused, attach: str, field: str, without: str
 ) -> None:
-    metrics = f"[{{counter: a_total, labels: {use}}}]"
-    [problem] = problems(f"probes: [{{name: p, attach: {attach}, metrics: {metrics}}}]")
-    assert f"labels[0]: there is no field {use[1:-1]!r} at {without}" in problem
+    metrics = f"[{{counter: a_total, labels: [¦{field}]}}]"
+    expected = f"metrics[0].labels[0]: there is no field {field!r} at {without}"
+    refused_probe(f"attach: {attach}, metrics: {metrics}", expected)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +134,7 @@ def test_every_alternative_must_yield_the_fields(
         " metrics: [{counter: a_total, labels: {e: {field: return, decode: errno}}}]",
     ],
 )
-def test_accepted(problems: Callable[[str], list[str]], rest: str) -> None:
+def test_accepted(problems: Problems, rest: str) -> None:
     assert problems(f"probes: [{{name: p, {rest}}}]") == []
 
 
@@ -156,17 +148,17 @@ def test_accepted(problems: Callable[[str], list[str]], rest: str) -> None:
         ('s == "f+0x0/0x8"', "fetch: {s: '$arg1:symbol'}"),
     ],
 )
-def test_where(config: Callable[[str], Config], where: str, rest: str) -> None:
+def test_where(config: Load, where: str, rest: str) -> None:
     assert metric(config, f"{{counter: a_total, where: '{where}'}}", rest).where == where
 
 
-def test_scale(config: Callable[[str], Config]) -> None:
+def test_scale(config: Load) -> None:
     assert metric(config, "{counter: a_total, value: return}").scale == 1.0
     assert metric(config, "{counter: a_total, value: return, scale: 512}").scale == 512.0
     assert metric(config, "{histogram: a, value: return, scale: 1e-9, buckets: [1]}").scale == 1e-9
 
 
-def test_where_must_suit_every_alternative(problems: Callable[[str], list[str]]) -> None:
+def test_where_must_suit_every_alternative(problems: Problems) -> None:
     attach = (
         "['kretprobe:f', {to: 'kretprobe:g', fetch: {a: '+0($arg1):string'}},"
         " {to: 'tracepoint:a:b', fetch: {a: b}}]"
@@ -183,7 +175,7 @@ def test_where_must_suit_every_alternative(problems: Callable[[str], list[str]])
 
 
 @pytest.mark.parametrize(("form", "label"), [("[{}]", "l{}"), ("{{{}}}", "l{}: cpu")])
-def test_labels_are_bounded(problems: Callable[[str], list[str]], form: str, label: str) -> None:
+def test_labels_are_bounded(problems: Problems, form: str, label: str) -> None:
     labels = form.format(", ".join(label.format(i) for i in range(33)))
     [problem] = problems(
         f"probes: [{{name: p, attach: 'kprobe:f', metrics: [{{counter: a_total, labels: {labels}}}]}}]"
@@ -191,7 +183,7 @@ def test_labels_are_bounded(problems: Callable[[str], list[str]], form: str, lab
     assert problem.endswith("labels: is too long: 32 are the most")
 
 
-def test_a_pointer_measures_nothing(problems: Callable[[str], list[str]]) -> None:
+def test_a_pointer_measures_nothing(problems: Problems) -> None:
     [problem] = problems(
         "probes: [{name: p, attach: 'kretprobe:f', returns: ptr, metrics: [{histogram: a, value: return}]}]"
     )
@@ -214,13 +206,13 @@ def test_a_pointer_measures_nothing(problems: Callable[[str], list[str]]) -> Non
     ],
 )
 def test_there_is_no_histogram_of_return_values_that_cannot_fill(
-    config: Callable[[str], Config], rest: str, expected: tuple[float, ...]
+    config: Load, rest: str, expected: tuple[float, ...]
 ) -> None:
     [probe] = config(f"probes: [{{name: p, attach: 'call:f', {rest}}}]").probes
     assert probe.return_buckets == expected
 
 
-def test_it_is_there_if_one_alternative_can_fill_it(config: Callable[[str], Config]) -> None:
+def test_it_is_there_if_one_alternative_can_fill_it(config: Load) -> None:
     ways = "[{to: 'kretprobe:f', filter: return < 0}, 'kretprobe:g']"
     [probe] = config(f"probes: [{{name: p, attach: {ways}}}]").probes
     assert probe.return_buckets == RETURN_BUCKETS

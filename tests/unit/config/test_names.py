@@ -2,27 +2,16 @@
 
 import pytest
 
-from kprobe_exporter.config.names import (
-    MetricNames,
-    wrong_with_label,
-    wrong_with_metric,
-    wrong_with_space,
-)
+from kprobe_exporter.config.names import MetricNames, wrong_with_label, wrong_with_metric, wrong_with_space
 from kprobe_exporter.config.values import Label, Metric, MetricKind
 
 
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        ("counter", "open_errors_total"),
-        ("counter", "read_bytes_total"),
-        ("counter", "total"),
-        ("histogram", "read_seconds"),
-        ("histogram", "thermometers"),
-        ("histogram", "latency_count"),
-        ("gauge", "queue_length"),
-        ("gauge", "temperature_celsius"),
-        ("gauge", "LOUD"),
+        *(("counter", name) for name in ("open_errors_total", "read_bytes_total", "total")),
+        *(("histogram", name) for name in ("read_seconds", "thermometers", "latency_count")),
+        *(("gauge", name) for name in ("queue_length", "temperature_celsius", "LOUD")),
     ],
 )
 def test_good_names(kind: str, name: str) -> None:
@@ -79,16 +68,9 @@ def metric(kind: MetricKind, name: str, *labels: str, help_: str = "h") -> Metri
 @pytest.mark.parametrize(
     "one",
     [
-        metric("counter", "hits_total"),
-        metric("counter", "misses_total"),
-        metric("gauge", "up"),
-        metric("counter", "up_total"),
-        metric("gauge", "info"),
-        metric("gauge", "hits"),
-        metric("histogram", "return_value"),
-        metric("gauge", "return_value_sum"),
-        metric("counter", "return_errors_total"),
-        metric("histogram", "duration_seconds"),
+        *(metric("counter", f"{name}_total") for name in ("hits", "misses", "up", "return_errors")),
+        *(metric("gauge", name) for name in ("up", "info", "hits", "return_value_sum")),
+        *(metric("histogram", name) for name in ("return_value", "duration_seconds")),
     ],
 )
 def test_built_in_names_are_taken(one: Metric) -> None:

@@ -1,7 +1,7 @@
 """config.otlp: where signals are sent and what is exported; secrets of the environment are never shown."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,27 +11,14 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.config.exported import IDLE, LONE, NOWHERE
 from kprobe_exporter.config.load import load
-from kprobe_exporter.config.values import Config, Export, Otlp
+from kprobe_exporter.config.values import Export, Otlp
 from kprobe_exporter.errors import ConfigError
 from kprobe_exporter.plan import fields_used, wants_tgid
 from kprobe_exporter.plan.metric import events_for
-from tests.unit.config.conftest import DECODERS, PROBE, marked
+from tests.unit.config.conftest import DECODERS, PROBE, Load, Problems, Refused, load_files, marked, refusals
 
 SECRET = "s3cr3t-of-the-environment"
 SENT = "probes: [{name: p, attach: 'kprobe:f', export: log}]\n"
-
-
-def load_files(directory: Path, environ: Mapping[str, str] | None = None, **files: str) -> Config:
-    paths = [directory / f"{name}.yaml" for name in files]
-    for path, text in zip(paths, files.values(), strict=True):
-        path.write_text(text)
-    return load(paths, DECODERS, environ or {})
-
-
-def refused(directory: Path, environ: Mapping[str, str] | None = None, **files: str) -> list[str]:
-    with pytest.raises(ConfigError) as caught:
-        load_files(directory, environ, **files)
-    return [str(problem).replace(f"{directory}/", "") for problem in caught.value.problems]
 
 
 def otlp(directory: Path, text: str, environ: Mapping[str, str] | None = None) -> Otlp:
@@ -43,7 +30,7 @@ def otlp(directory: Path, text: str, environ: Mapping[str, str] | None = None) -
 # The destination.
 
 
-def test_without_it_nothing_goes_anywhere(config: Callable[[str], Config]) -> None:
+def test_without_it_nothing_goes_anywhere(config: Load) -> None:
     assert config(PROBE).otlp is None
     assert config(PROBE).probes[0].export is None
 
@@ -161,13 +148,11 @@ def test_endpoints(tmp_path: Path, endpoint: str, protocol: str) -> None:
         ("{¦headers: {A: b, a: c}}", "otlp.headers: the header a is there twice, case makes no difference"),
     ],
 )
-def test_refused(problems: Callable[[str], list[str]], text: str, expected: str) -> None:
-    text, place = marked(f"otlp: {text}\n{SENT}")
-    [problem] = problems(text)
-    assert problem.startswith(f"{place}: {expected}")
+def test_refused(refused: Refused, text: str, expected: str) -> None:
+    refused(f"otlp: {text}\n{SENT}", expected)
 
 
-def test_much_is_refused(problems: Callable[[str], list[str]]) -> None:
+def test_much_is_refused(problems: Problems) -> None:
     headers = ", ".join(f"h{number}: a" for number in range(65))
     [many] = problems(f"otlp: {{headers: {{{headers}}}}}\n{SENT}")
     assert many.endswith("otlp.headers: is too long: 64 are the most")
@@ -208,9 +193,7 @@ def test_variables_in_every_text(tmp_path: Path) -> None:
     )
 
 
-def test_the_environment_of_the_process(
-    config: Callable[[str], Config], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_of_the_process(config: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KPROBE_EXPORTER_TEST", "x")
     found = config(f"{SENT}otlp: {{headers: {{a: '${{KPROBE_EXPORTER_TEST}}'}}}}").otlp
     assert found is not None
@@ -242,12 +225,12 @@ def test_nowhere_else(tmp_path: Path) -> None:
 )
 def test_variables_that_are_none(tmp_path: Path, text: str, expected: str) -> None:
     text, place = marked(f"{SENT}otlp:\n  {text}")
-    [problem] = refused(tmp_path, {"A": "b"}, c=text)
+    [problem] = refusals(tmp_path, {"A": "b"}, c=text)
     assert problem.startswith(f"c.yaml:{place}: {expected}")
 
 
 def test_two_variables_that_are_missing(tmp_path: Path) -> None:
-    found = refused(tmp_path, c=f"{SENT}otlp: {{headers: {{a: '${{B}} $$ ${{C}}'}}}}")
+    found = refusals(tmp_path, c=f"{SENT}otlp: {{headers: {{a: '${{B}} $$ ${{C}}'}}}}")
     assert [problem.split(": ")[0] for problem in found] == ["c.yaml:2:21", "c.yaml:2:30"]
 
 
@@ -259,7 +242,7 @@ TEXTS = ["endpoint", "protocol", "timeout", "compression", "queue", "max_per_sec
     "text", [*(f"{{{key}: '${{S}}'}}" for key in TEXTS), "{headers: '${S}'}", "{metrics: {interval: '${S}'}}"]
 )
 def test_a_secret_in_the_wrong_place_is_not_shown(tmp_path: Path, text: str, secret: str) -> None:
-    for problem in refused(tmp_path, {"S": secret}, c=f"{SENT}otlp: {text}"):
+    for problem in refusals(tmp_path, {"S": secret}, c=f"{SENT}otlp: {text}"):
         assert problem.startswith("c.yaml:2:")
         assert "s3cr3t" not in problem
 
@@ -286,12 +269,12 @@ def test_a_secret_in_the_wrong_place_is_not_shown(tmp_path: Path, text: str, sec
     ],
 )
 def test_a_secret_that_is_written_wrongly_is_not_shown(tmp_path: Path, text: str) -> None:
-    for problem in refused(tmp_path, c=f"{SENT}otlp: {text}"):
+    for problem in refusals(tmp_path, c=f"{SENT}otlp: {text}"):
         assert "s3cr3t" not in problem
 
 
 def test_a_token_of_digits_is_not_shown(tmp_path: Path) -> None:
-    [problem] = refused(tmp_path, c=f"{SENT}otlp: {{headers: {{x-token: 1234567890}}}}")
+    [problem] = refusals(tmp_path, c=f"{SENT}otlp: {{headers: {{x-token: 1234567890}}}}")
     assert "must be text, and not a number" in problem
 
 
@@ -308,11 +291,8 @@ def test_a_secret_is_not_in_the_values_as_text(tmp_path: Path, key: str) -> None
 
 
 def test_a_secret_that_differs_in_two_files(tmp_path: Path) -> None:
-    [problem] = refused(
-        tmp_path,
-        {"S": SECRET},
-        a=f"{SENT}otlp: {{headers: {{a: '${{S}}'}}}}",
-        b="otlp: {headers: {a: b}}",
+    [problem] = refusals(
+        tmp_path, {"S": SECRET}, a=f"{SENT}otlp: {{headers: {{a: '${{S}}'}}}}", b="otlp: {headers: {a: b}}"
     )
     assert problem == "b.yaml:1:8: otlp.headers: differs from what is in a.yaml:2: keep one"
 
@@ -323,11 +303,6 @@ PARTS = st.sampled_from(
 )
 VALUES = st.lists(PARTS, max_size=5).map("".join) | st.none() | st.integers() | st.floats()
 OTLP = st.recursive(VALUES, lambda inner: st.dictionaries(KEYS, inner, max_size=4) | st.lists(inner))
-
-
-@pytest.fixture(scope="module")
-def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("scratch") / "c.yaml"
 
 
 @given(st.dictionaries(KEYS, OTLP, max_size=6) | OTLP, st.text(max_size=4))
@@ -359,7 +334,7 @@ def test_files_combine(tmp_path: Path) -> None:
 
 
 def test_files_that_contradict_each_other(tmp_path: Path) -> None:
-    found = refused(
+    found = refusals(
         tmp_path,
         a="otlp: {endpoint: 'http://a', queue: 5}",
         b="otlp: {endpoint: 'http://b', queue: 6, metrics: {}}",
@@ -385,34 +360,40 @@ def test_one_name_of_a_file_in_two_directories(tmp_path: Path) -> None:
 # The exported signals.
 
 
-def export(config: Callable[[str], Config], text: str, attach: str = "'kprobe:f'", rest: str = "") -> Export:
+def export(config: Load, text: str, attach: str = "'kprobe:f'", rest: str = "") -> Export:
     probe = f"{{name: p, attach: {attach}, export: {text}, {rest}}}"
     found = config(f"otlp: {{}}\nprobes: [{probe}]").probes[0].export
     assert found is not None
     return found
 
 
+PAIR = "{pair: {from: 'kprobe:f', to: 'kprobe:g', key: tid}}"
+
+
 @pytest.mark.parametrize(
     ("signal", "attach"),
     [
         ("log", "'kprobe:f'"),
+        ("log", "'call:f'"),
+        ("log", PAIR),
+        ("log", "['kprobe:f', 'call:f']"),
         ("log", "['kretprobe:f', 'tracepoint:a:b', 'fentry:f']"),
         ("span", "'call:f'"),
         ("span", "['syscall:openat', 'ucall:/bin/x:f']"),
-        ("span", "{pair: {from: 'kprobe:f', to: 'kprobe:g', key: tid}}"),
+        ("span", PAIR),
     ],
 )
-def test_signals(config: Callable[[str], Config], signal: str, attach: str) -> None:
+def test_signals(config: Load, signal: str, attach: str) -> None:
     assert export(config, signal, attach) == Export(signal)  # type: ignore[arg-type]
     assert export(config, f"{{as: {signal}}}", attach) == Export(signal)  # type: ignore[arg-type]
 
 
-def test_of_a_definition(config: Callable[[str], Config]) -> None:
+def test_of_a_definition(config: Load) -> None:
     text = "otlp: {}\nprobes: [{definition: 'p:a f x=$arg1', export: {as: log, attributes: [x]}}]"
     assert config(text).probes[0].export == Export("log", attributes=("x",))
 
 
-def test_all_of_it(config: Callable[[str], Config]) -> None:
+def test_all_of_it(config: Load) -> None:
     text = (
         "{as: span, sample: 0.1, max_per_second: 100, where: 'duration > 0.5 && n == 3', attributes: [p, n]}"
     )
@@ -421,44 +402,23 @@ def test_all_of_it(config: Callable[[str], Config]) -> None:
 
 
 @pytest.mark.parametrize("sample", [1, 0.000001])
-def test_samples(config: Callable[[str], Config], sample: float) -> None:
+def test_samples(config: Load, sample: float) -> None:
     assert export(config, f"{{as: log, sample: {sample:f}}}").sample == sample
 
 
 @pytest.mark.parametrize("form", ["{}", "{{as: {}}}"])
 @pytest.mark.parametrize(
-    ("signal", "attach", "expected"),
+    ("attach", "expected"),
     [
-        (
-            "span",
-            "'kprobe:f'",
-            "kprobe:f is one moment: write log, or attach a call or a pair, which take time",
-        ),
-        ("span", "['kprobe:f', 'tracepoint:a:b']", "kprobe:f or tracepoint:a:b is one moment: write log"),
-        ("span", "['kprobe:f', 'call:f']", "kprobe:f is one moment: write log, or attach a call or a pair"),
+        ("'kprobe:f'", "kprobe:f is one moment: write log, or attach a call or a pair, which take time"),
+        ("['kprobe:f', 'tracepoint:a:b']", "kprobe:f or tracepoint:a:b is one moment: write log"),
+        ("['kprobe:f', 'call:f']", "kprobe:f is one moment: write log, or attach a call or a pair"),
     ],
 )
-def test_what_a_signal_is_for(
-    problems: Callable[[str], list[str]], form: str, signal: str, attach: str, expected: str
-) -> None:
-    written = form.format(f"¦{signal}")
-    text, place = marked(f"otlp: {{}}\nprobes: [{{name: p, attach: {attach}, export: {written}}}]")
-    [problem] = problems(text)
+def test_what_a_span_is_for(refused: Refused, form: str, attach: str, expected: str) -> None:
     key = "export" if form == "{}" else "export.as"
-    assert problem.startswith(f"{place}: probes[0].{key}: {expected}")
-
-
-@pytest.mark.parametrize(
-    "attach",
-    [
-        "'kprobe:f'",
-        "'call:f'",
-        "{pair: {from: 'kprobe:f', to: 'kprobe:g', key: tid}}",
-        "['kprobe:f', 'call:f']",
-    ],
-)
-def test_anything_can_be_a_log_record(problems: Callable[[str], list[str]], attach: str) -> None:
-    assert problems(f"otlp: {{}}\nprobes: [{{name: p, attach: {attach}, export: log}}]") == []
+    probe = f"{{name: p, attach: {attach}, export: {form.format('¦span')}}}"
+    refused(f"otlp: {{}}\nprobes: [{probe}]", f"probes[0].{key}: {expected}")
 
 
 @pytest.mark.parametrize(
@@ -488,19 +448,17 @@ def test_anything_can_be_a_log_record(problems: Callable[[str], list[str]], atta
         ("{as: log, attributes: [¦return]}", "export.attributes[0]: 'return' is a built-in field"),
     ],
 )
-def test_an_export_that_is_refused(problems: Callable[[str], list[str]], text: str, expected: str) -> None:
-    head = "otlp: {}\nprobes: [{name: p, attach: 'tracepoint:a:b', fetch: {n: m, return: ret}"
-    text, place = marked(f"{head}, export: {text}}}]")
-    [problem] = problems(text)
-    assert problem.startswith(f"{place}: probes[0].{expected}")
+def test_an_export_that_is_refused(refused: Refused, text: str, expected: str) -> None:
+    probe = f"{{name: p, attach: 'tracepoint:a:b', fetch: {{n: m, return: ret}}, export: {text}}}"
+    refused(f"otlp: {{}}\nprobes: [{probe}]", f"probes[0].{expected}")
 
 
-def test_it_says_as_what(problems: Callable[[str], list[str]]) -> None:
+def test_it_says_as_what(problems: Problems) -> None:
     text, place = marked("otlp: {}\nprobes: [{name: p, attach: 'kprobe:f', ¦export: {sample: 1}}]")
     assert problems(text) == [f"{place}: probes[0].export.as: the key 'as' is missing"]
 
 
-def test_every_alternative_fetches_the_attributes(problems: Callable[[str], list[str]]) -> None:
+def test_every_alternative_fetches_the_attributes(problems: Problems) -> None:
     attach = "[{to: 'kprobe:f', fetch: {a: $arg1}}, {to: 'kprobe:g', fetch: {b: $arg1}}]"
     [problem] = problems(
         f"otlp: {{}}\nprobes: [{{name: p, attach: {attach}, export: {{as: log, attributes: [a]}}}}]"
@@ -508,7 +466,7 @@ def test_every_alternative_fetches_the_attributes(problems: Callable[[str], list
     assert problem.endswith("'a' is not fetched at kprobe:g: every alternative must fetch it")
 
 
-def test_no_events_of_hist_triggers(problems: Callable[[str], list[str]]) -> None:
+def test_no_events_of_hist_triggers(problems: Problems) -> None:
     text, place = marked(
         "otlp: {}\nprobes: [{name: p, attach: 'kretprobe:f', aggregate: kernel, export: ¦log}]"
     )
@@ -519,7 +477,7 @@ def test_no_events_of_hist_triggers(problems: Callable[[str], list[str]]) -> Non
     )
 
 
-def test_what_is_wrong_with_an_export_hides_nothing_else(problems: Callable[[str], list[str]]) -> None:
+def test_what_is_wrong_with_an_export_hides_nothing_else(problems: Problems) -> None:
     found = problems(
         "otlp: {queue: 0}\n"
         "probes: [{name: p, attach: 'kprobe:f', export: {as: x, sample: 2}, metrics: [{gauge: a_total}]}]"
@@ -533,7 +491,7 @@ def test_what_is_wrong_with_an_export_hides_nothing_else(problems: Callable[[str
     ]
 
 
-def test_an_export_goes_somewhere(problems: Callable[[str], list[str]]) -> None:
+def test_an_export_goes_somewhere(problems: Problems) -> None:
     text, place = marked("probes: [{name: p, attach: 'kprobe:f', ¦export: log}]")
     assert problems(text) == [f"{place}: probes[0].export: {NOWHERE}"]
     assert problems(text.replace("export: log", "export: log, enabled: false")) == []
@@ -541,12 +499,12 @@ def test_an_export_goes_somewhere(problems: Callable[[str], list[str]]) -> None:
 
 
 def test_a_file_that_cannot_be_read_may_say_where_it_goes(tmp_path: Path) -> None:
-    [problem] = refused(tmp_path, a=SENT, b="otlp: {endpoint: [}")
+    [problem] = refusals(tmp_path, a=SENT, b="otlp: {endpoint: [}")
     assert problem.startswith("b.yaml:1:")
 
 
 @pytest.mark.parametrize("more", [", enabled: false, export: log", ""])
-def test_where_nothing_goes(config: Callable[[str], Config], more: str) -> None:
+def test_where_nothing_goes(config: Load, more: str) -> None:
     text, place = marked(f"probes: [{{name: p, attach: 'kprobe:f'{more}}}]\n¦otlp: {{}}")
     [warning] = config(text).warnings
     assert warning.endswith(f"c.yaml:{place}: otlp: warning: {IDLE}")
@@ -557,7 +515,7 @@ def test_where_nothing_goes(config: Callable[[str], Config], more: str) -> None:
 # What an export requires of the plan.
 
 
-def test_its_events_are_taken(config: Callable[[str], Config]) -> None:
+def test_its_events_are_taken(config: Load) -> None:
     text = "{name: p, attach: 'kprobe:f', fetch: {n: $arg1}, export: {as: log, where: cpu == 3}}"
     [probe] = config(f"otlp: {{}}\nprobes: [{text}]").probes
     assert events_for(probe, probe.attach[0], set()) == "its events are exported"
@@ -569,7 +527,7 @@ def test_its_events_are_taken(config: Callable[[str], Config]) -> None:
     assert not wants_tgid([silent])
 
 
-def test_both_halves_are_told(config: Callable[[str], Config]) -> None:
+def test_both_halves_are_told(config: Load) -> None:
     attach = "{pair: {from: {to: 'tracepoint:a:b', fetch: {x: y}}, to: 'tracepoint:a:c', key: k}}"
     text = f"{{name: p, attach: {attach}, export: {{as: span, where: duration > 1}}}}"
     [probe] = config(f"otlp: {{}}\nprobes: [{text}]").probes

@@ -70,10 +70,7 @@ def test_the_first_that_works() -> None:
 
 def test_none_that_works() -> None:
     made = probe("p", "kretprobe:a", "tracepoint:sched:no")
-    why = (
-        "it cannot",
-        "tracepoint:sched:no: this kernel has no tracepoint sched:no, did you mean 'no_2'?",
-    )
+    why = ("it cannot", "tracepoint:sched:no: this kernel has no tracepoint sched:no, did you mean 'no_2'?")
     assert row(known(), made) == DryRunRow("p", "down", "kretprobe", "kretprobe:a", "", why)
     optional = probe("p", "kretprobe:a", optional=True)
     assert row(known(), optional).state == "absent"

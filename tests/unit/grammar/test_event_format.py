@@ -90,51 +90,29 @@ def test_the_formats_of_real_kernels(file: Captured) -> None:
     assert len(form.print_args) == len(re.findall(r"%[^%]", form.print_text))
 
 
+ENTRY = "syscalls/sys_enter_openat"
+
+
 @pytest.mark.parametrize(
-    ("file", "name", "field", "fetch_type"),
+    ("file", "field", "fetch_type"),
     [
-        (
-            "sched/sched_switch",
-            "prev_comm",
-            FormatField("prev_comm", "char", 8, 16, False, True, True, 16),
-            "string",
-        ),
-        (
-            "sched/sched_switch",
-            "next_pid",
-            FormatField("next_pid", "pid_t", 56, 4, True, False, False),
-            "s32",
-        ),
+        ("sched/sched_switch", FormatField("prev_comm", "char", 8, 16, False, True, True, 16), "string"),
+        ("sched/sched_switch", FormatField("next_pid", "pid_t", 56, 4, True, False, False), "s32"),
         (
             "sched/sched_process_exec",
-            "filename",
             FormatField("filename", "__data_loc char[]", 8, 4, False, True, True),
             "string",
         ),
-        ("syscalls/sys_exit_openat", "ret", FormatField("ret", "long", 16, 8, True, False, False), "s64"),
-        (
-            "syscalls/sys_enter_openat",
-            "filename",
-            FormatField("filename", "const char *", 24, 8, False, False, False),
-            "u64",
-        ),
-        (
-            "syscalls/sys_enter_openat",
-            "dfd",
-            FormatField("dfd", "int", 16, 4, True, False, False, narrow=True),
-            "s32",
-        ),
-        (
-            "syscalls/sys_enter_openat",
-            "mode",
-            FormatField("mode", "umode_t", 40, 2, False, False, False, narrow=True),
-            "u16",
-        ),
+        ("syscalls/sys_exit_openat", FormatField("ret", "long", 16, 8, True, False, False), "s64"),
+        (ENTRY, FormatField("filename", "const char *", 24, 8, False, False, False), "u64"),
+        (ENTRY, FormatField("dfd", "int", 16, 4, True, False, False, narrow=True), "s32"),
+        (ENTRY, FormatField("mode", "umode_t", 40, 2, False, False, False, narrow=True), "u16"),
     ],
+    ids=lambda value: value.name if isinstance(value, FormatField) else value,
 )
-def test_fields_of_real_kernels(file: str, name: str, field: FormatField, fetch_type: str) -> None:
+def test_fields_of_real_kernels(file: str, field: FormatField, fetch_type: str) -> None:
     for found in captured(f"format/{file}"):
-        read_field = parse_format(found.text).fields[name]
+        read_field = parse_format(found.text).fields[field.name]
         assert read_field.type == field.type
         assert read_field.fetch_type == fetch_type
         # The kernels do not agree on whether an array of characters is signed.
@@ -361,10 +339,7 @@ SYMLINKAT = event(
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        (
-            "dfd: ffffff9c, filename: 7ffe00, flags: 8000, mode: 1b6)",
-            {"dfd": "ffffff9c", "flags": "8000"},
-        ),
+        ("dfd: ffffff9c, filename: 7ffe00, flags: 8000, mode: 1b6)", {"dfd": "ffffff9c", "flags": "8000"}),
         ('dfd: 0x5, filename: 0x7ffe00 "/a", flags: 0x0, mode: 0x0)', {"dfd": "0x5", "flags": "0x0"}),
         ('dfd: 0x5, filename: 0x7ffe00 "a", b: "", flags: 0x1, mode: 0x0)', {"dfd": "0x5", "flags": "0x1"}),
         ('dfd: 0x5, filename: 0x7 "", flags: 0x9, mode: 0x0)", flags: 0x1, mode: 0x0)', {}),
@@ -419,21 +394,13 @@ def test_no_text_takes_long(number: int) -> None:
 
 def test_commas_within_brackets_and_strings_part_no_arguments() -> None:
     """The print fmt is C code, with flags and their names in braces and quotes."""
-    form = parse_format(
-        "name: e\n"
-        "\tfield:int a;\toffset:8;\tsize:4;\tsigned:1;\n"
-        "\tfield:int f;\toffset:12;\tsize:4;\tsigned:1;\n"
-        "\tfield:int b;\toffset:16;\tsize:4;\tsigned:1;\n"
-        'print fmt: "a=%d f=%s \\"b\\"=%d\\n", REC->a, '
-        '__print_flags(REC->f, ",", { 1, "x),\\"y" }, { (2), "{[" }), REC->b\n'
+    flags = '__print_flags(REC->f, ",", { 1, "x),\\"y" }, { (2), "{[" })'
+    form = event(
+        "e",
+        *("int a 4 1", "int f 4 1", "int b 4 1"),
+        text='a=%d f=%s \\"b\\"=%d\\n',
+        args=f"REC->a, {flags}, REC->b",
     )
-    assert form.print_args == (
-        " REC->a",
-        ' __print_flags(REC->f, ",", { 1, "x),\\"y" }, { (2), "{[" })',
-        " REC->b",
-    )
-    pattern, args = text_pattern(form, {"a", "b"})
-    assert [arg.name for arg in args] == ["a", "b"]
-    found = re.fullmatch(pattern, b'a=-3 f=x),"y "b"=7\n')
-    assert found is not None
-    assert found.groups() == (b"-3", b"7")
+    assert form.print_args == (" REC->a", f" {flags}", " REC->b")
+    assert [arg.name for arg in text_pattern(form, {"a", "b"})[1]] == ["a", "b"]
+    assert read(form, ["a", "b"], 'a=-3 f=x),"y "b"=7\n') == {"a": "-3", "b": "7"}

@@ -134,14 +134,8 @@ def test_noise(text: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "common_type",
-        "common_flags",
-        "common_preempt_count",
-        "common_pid",
-        "common_tgid",
-        "__probe_ip",
-        "__probe_ret_ip",
-        "__probe_func",
+        *("common_type", "common_flags", "common_preempt_count", "common_pid", "common_tgid"),
+        *("__probe_ip", "__probe_ret_ip", "__probe_func"),
     ],
 )
 def test_names_that_every_event_has(name: str) -> None:

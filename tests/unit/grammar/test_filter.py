@@ -58,7 +58,7 @@ def test_parses_and_writes_back(text: str, parsed: Filter, line: str) -> None:
         ("a = 1", 2, "equality is =="),
         ("a =~ 1", 2, "a pattern is matched by ~"),
         ("a !~ 'x'", 2, "write !.FIELD ~ PATTERN."),
-        ("a | 1", 2, "there is no |"),
+        ("a | 1", 2, r"there is no \|"),
         ("a && b == 1", 2, "must come an operator"),
         ("a.ustring == 'x'", 1, "is not done here"),
         ("a.function == vfs_read", 1, "is not done here"),
@@ -67,7 +67,7 @@ def test_parses_and_writes_back(text: str, parsed: Filter, line: str) -> None:
         ("a == b", 5, "put a string in quotes"),
         ("a == 08", 5, "write it as 10"),
         ("a == 1x", 5, "write it as 10"),
-        ("a == 0.5", 6, "must be && or || before '.5'"),
+        ("a == 0.5", 6, r"must be && or \|\| before '.5'"),
         ("a == +1", 5, "a number or a string"),
         ("a == 18446744073709551616", 5, "no 64-bit number"),
         ("a == -9223372036854775809", 5, "no 64-bit number"),
@@ -76,13 +76,13 @@ def test_parses_and_writes_back(text: str, parsed: Filter, line: str) -> None:
         ("a < 'x'", 4, "cannot be compared by <"),
         ("a == 'x", 5, "closing ' of this string is missing"),
         (f"a == '{'x' * 256}'", 5, "255 bytes"),
-        ("a == 1 b == 2", 7, "must be && or || before 'b'"),
-        ("a == 1 & b == 2", 7, "must be && or || before '&'"),
+        ("a == 1 b == 2", 7, r"there must be && or \|\| before 'b'"),
+        ("a == 1 & b == 2", 7, r"must be && or \|\| before '&'"),
         ("a == 1 &&", 9, "a field's name must be here"),
         ("a == 1 && ) ", 10, "a field's name must be here"),
         ("(a == 1", 0, r"this '\(' has no '\)'"),
         ("a == 1)", 6, r"this '\)' has no '\('"),
-        ("(a == 1 b == 2)", 8, "must be && or ||"),
+        ("(a == 1 b == 2)", 8, r"must be && or \|\|"),
         ("()", 1, "a field's name must be here"),
         ("!", 1, "a field's name must be here"),
         ("!= 1", 0, "a field's name must be here"),
@@ -155,15 +155,6 @@ def test_noise_of_the_right_letters(text: str) -> None:
 @given(st.integers(0, 2**32).map(random.Random))
 def test_random_filters(source: random.Random) -> None:
     assert_sound(filter_text(source))
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [("a == 1)", r"this '\)' has no '\('"), ("a == 1 b == 2", "there must be && or || before 'b'")],
-)
-def test_what_comes_after_a_filter(text: str, words: str) -> None:
-    with pytest.raises(GrammarError, match=words.replace("||", r"\|\|")):
-        parse_filter(text)
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,7 @@ from tests.unit.grammar.corpus import assert_points_into
             "tracepoint:syscalls:sys_exit_openat",
             Target(Kind.TRACEPOINT, system="syscalls", event="sys_exit_openat"),
         ),
-        (
-            "tracepoint:9p:9p_client_req",
-            Target(Kind.TRACEPOINT, system="9p", event="9p_client_req"),
-        ),
+        ("tracepoint:9p:9p_client_req", Target(Kind.TRACEPOINT, system="9p", event="9p_client_req")),
         ("fentry:vfs_read", Target(Kind.FENTRY, symbol="vfs_read")),
         ("fexit:ext4:f", Target(Kind.FEXIT, module="ext4", symbol="f")),
         ("call:vfs_read", Target(Kind.CALL, symbol="vfs_read")),
@@ -108,13 +105,8 @@ def test_errors_point(text: str, at: int, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "pattern"),
     [
-        ("kprobe:vfs_*", True),
-        ("kprobe:a?", True),
-        ("call:[ab]c", True),
-        ("tracepoint:sched:*", True),
-        ("kprobe:vfs_read", False),
-        ("uprobe:/bin/[:x", False),
-        ("syscall:read", False),
+        *((text, True) for text in ("kprobe:vfs_*", "kprobe:a?", "call:[ab]c", "tracepoint:sched:*")),
+        *((text, False) for text in ("kprobe:vfs_read", "uprobe:/bin/[:x", "syscall:read")),
     ],
 )
 def test_patterns(text: str, pattern: bool) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.labels.cgroup import decode, decoder
+from kprobe_exporter.labels.cgroup import decode
 from kprobe_exporter.model.values import Value
 
 
@@ -16,8 +16,7 @@ from kprobe_exporter.model.values import Value
         (b"/caf\xc3\xa9", "/café"),
         (b"/a\xff\x1b[", "/a\\xff\\x1b["),
         (b"", ""),
-        (7, None),
-        (None, None),
+        *((value, None) for value in (7, None)),
     ],
 )
 def test_values(value: Value, text: str | None) -> None:
@@ -29,9 +28,3 @@ def test_any_path_is_one_line(path: bytes) -> None:
     text = decode(path)
     assert text is not None
     assert text.isprintable()
-
-
-def test_it_takes_no_options() -> None:
-    assert decoder(None) is decode
-    with pytest.raises(ValueError, match="takes no options"):
-        decoder("short")

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.labels.hex import decode, decoder
+from kprobe_exporter.labels.hex import decode
 from kprobe_exporter.model.values import Value
 
 
@@ -28,10 +27,3 @@ def test_values(value: Value, text: str | None) -> None:
 @given(st.integers(-(2**63), 2**64 - 1))
 def test_the_bits_are_kept(value: int) -> None:
     assert int(decode(value) or "", 16) == value & (2**64 - 1)
-
-
-def test_options() -> None:
-    assert decoder(None) is decode
-    assert DECODERS["hex"] is decoder
-    with pytest.raises(ValueError, match="takes no options"):
-        decoder({"width": 8})

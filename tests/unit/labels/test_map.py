@@ -19,19 +19,12 @@ decoder = DECODERS["map"]
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (0, "ok"),
-        (-1, "failed"),
-        (1, None),
-        (b"0", "ok"),
-        (b"-1", "failed"),
-        (b"0x0", "ok"),
-        (b"1", None),
-        (b"0 ", None),
+        *((value, "ok") for value in (0, b"0", b"0x0")),
+        *((value, "failed") for value in (-1, b"-1")),
         (b"bash", "shell"),
         ("Größe".encode(), "5"),
-        (b"\xff", None),
         (b"", "empty"),
-        (None, None),
+        *((value, None) for value in (1, b"1", b"0 ", b"\xff", None)),
     ],
 )
 def test_values(value: Value, text: str | None) -> None:

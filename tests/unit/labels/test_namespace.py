@@ -6,9 +6,7 @@ import pytest
 
 from kprobe_exporter.identity.pods import Pods
 from kprobe_exporter.labels import namespace, pod
-
-ID = "0123456789abcdef" * 4
-UID = "0f6dd4bd-9a2c-4a4b-8b5e-3e1f0a9d7c11"
+from tests.support.container_paths import UID, A
 
 
 def test_both_look_in_the_same_pods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,20 +20,14 @@ def test_both_look_in_the_same_pods(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Pods, "_look", watched)
     pods = Pods(tmp_path)
-    path = f"/kubepods/pod{UID}/{ID}".encode()
+    path = f"/kubepods/pod{UID}/{A}".encode()
     assert namespace.decoder_with(pods)(None)(path) == "kube-system"
     assert pod.decoder_with(pods)(None)(path) == "etcd-node"
     assert looks == [pods]
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(b"/", ""), (f"/kubepods/pod{UID}/{ID}".encode(), None), (None, None), (3, None)]
+    ("value", "text"), [(b"/", ""), (f"/kubepods/pod{UID}/{A}".encode(), None), (None, None), (3, None)]
 )
 def test_no_pod_and_an_unknown_one(tmp_path: Path, value: bytes | int | None, text: str | None) -> None:
     assert namespace.decoder_with(Pods(tmp_path))(None)(value) == text
-
-
-def test_it_takes_no_options() -> None:
-    assert namespace.decoder(None)(b"/") == ""
-    with pytest.raises(ValueError, match="the decoder namespace takes no options"):
-        namespace.decoder("x")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.labels.port import decode, decoder
+from kprobe_exporter.labels.port import decode
 from kprobe_exporter.model.values import Value
 
 
@@ -23,9 +23,3 @@ def test_a_number_from_memory(port: int) -> None:
 )
 def test_what_is_no_port(value: Value) -> None:
     assert decode(value) is None
-
-
-def test_it_takes_no_options() -> None:
-    with pytest.raises(ValueError, match="the decoder port takes no options: write 'decode: port'"):
-        decoder("host")
-    assert decoder(None)(socket.htons(443)) == "443"

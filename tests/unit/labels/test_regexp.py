@@ -57,21 +57,17 @@ def test_values(pattern: str, value: Value, text: str | None) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (None, "wants a pattern with a group"),
-        ("", "has no group"),
-        (r"^\w+$", "has no group"),
-        (r"(?:a)", "has no group"),
-        (5, "wants a pattern with a group"),
-        (["(a)"], "wants a pattern with a group"),
+        *((options, "wants a pattern with a group") for options in (None, 5, ["(a)"])),
+        *((pattern, "has no group") for pattern in ("", r"^\w+$", r"(?:a)")),
         ("(a" + "b" * 198 + ")", "at most 200 characters, this one 201"),
         ("(a", r"of RE2, which looks neither ahead nor back: missing \): \(a"),
         ("(?\u200e)", r": invalid perl operator: \(\?\\u200e"),
         ("(a{9999})", "invalid repetition size"),
         (r"(a)\1", "looks neither ahead nor back: invalid escape sequence"),
-        (r"(?=a)(b)", "looks neither ahead nor back"),
-        (r"(?<!a)(b)", "looks neither ahead nor back"),
-        (r"(?>a+)(b)", "looks neither ahead nor back"),
-        (r"(a)?(?(1)b|c)", "looks neither ahead nor back"),
+        *(
+            (pattern, "looks neither ahead nor back")
+            for pattern in (r"(?=a)(b)", r"(?<!a)(b)", r"(?>a+)(b)", r"(a)?(?(1)b|c)")
+        ),
         (r"(a{1000}b{1000})", "too large: {n,m} is compiled m times"),
         (r"(\pL{1000})", "too large"),
     ],

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.labels.signal import NAMES, decode, decoder
+from kprobe_exporter.labels.signal import NAMES, decode
 from kprobe_exporter.model.values import Value
 
 
@@ -31,7 +31,7 @@ def test_the_shell_has_the_same_names() -> None:
     ("value", "name"),
     [
         (0, "none"),
-        (9, "SIGKILL"),
+        *((value, "SIGKILL") for value in (9, b"9", b"0x9")),
         (17, "SIGCHLD"),
         (31, "SIGSYS"),
         (32, "SIG32"),
@@ -41,12 +41,7 @@ def test_the_shell_has_the_same_names() -> None:
         (49, "SIGRTMIN+15"),
         (50, "SIGRTMAX-14"),
         (64, "SIGRTMAX"),
-        (65, None),
-        (-9, None),
-        (b"9", "SIGKILL"),
-        (b"0x9", "SIGKILL"),
-        (b"SIGKILL", None),
-        (None, None),
+        *((value, None) for value in (65, -9, b"SIGKILL", None)),
     ],
 )
 def test_values(value: Value, name: str | None) -> None:
@@ -56,13 +51,6 @@ def test_values(value: Value, name: str | None) -> None:
 def test_each_number_has_its_own_name() -> None:
     assert list(range(65)) == sorted(NAMES)
     assert len(set(NAMES.values())) == 65
-
-
-@pytest.mark.parametrize("options", [{}, "names", 9, False])
-def test_it_takes_no_options(options: object) -> None:
-    assert decoder(None) is decode
-    with pytest.raises(ValueError, match="takes no options: write 'decode: signal'"):
-        decoder(options)
 
 
 @given(st.integers() | st.integers(-1, 70) | st.binary())

@@ -1,9 +1,12 @@
-"""What decoders share: numbers in text, the kernel's arrays, and names of odd bytes."""
+"""What decoders share: numbers in text, the kernel's arrays, names of odd bytes, and no options."""
+
+import socket
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels._text import MOST_ELEMENTS, array, number, printable, unsigned
 from kprobe_exporter.model.values import Value
 
@@ -11,26 +14,16 @@ from kprobe_exporter.model.values import Value
 @pytest.mark.parametrize(
     ("value", "found"),
     [
-        (5, 5),
-        (-5, -5),
-        (None, None),
+        *((value, value) for value in (5, -5, None)),
         (b"5", 5),
         (b"-5", -5),
         (b"010", 10),
         (b"0x1f", 31),
         (b"0X1F", 31),
         (b"-0x1f", -31),
-        (b"", None),
-        (b"-", None),
-        (b"0x", None),
-        (b"1f", None),
-        (b" 5", None),
-        (b"5\n", None),
-        (b"1_000", None),
-        ("\u0665".encode(), None),
         (b"9" * 20, 10**20 - 1),
-        (b"9" * 21, None),
-        (b"9" * 5000, None),
+        *((text, None) for text in (b"", b"-", b"0x", b"1f", b" 5", b"5\n", b"1_000", "\u0665".encode())),
+        *((b"9" * digits, None) for digits in (21, 5000)),
     ],
 )
 def test_numbers(value: Value, found: int | None) -> None:
@@ -59,14 +52,7 @@ def test_without_a_sign(value: Value, found: int | None) -> None:
         (b"{0x7f,0x0,0x0,0x1}", [127, 0, 0, 1]),
         (b"{-1,2}", [-1, 2]),
         (b"{5}", [5]),
-        (b"{}", None),
-        (b"{1,}", None),
-        (b"{1, 2}", None),
-        (b"{'a','b'}", None),
-        (b"1,2", None),
-        (b"{1,2", None),
-        (b"{", None),
-        (b"", None),
+        *((text, None) for text in (b"{}", b"{1,}", b"{1, 2}", b"{'a','b'}", b"1,2", b"{1,2", b"{", b"")),
     ],
 )
 def test_arrays(text: bytes, found: list[int] | None) -> None:
@@ -100,3 +86,24 @@ def test_any_name_is_printable(name: bytes) -> None:
     text = printable(name)
     assert text.isprintable()
     assert len(text) <= 4 * len(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("cgroup", b"/a", "/a"),
+        ("errno", -2, "ENOENT"),
+        ("hex", 255, "0xff"),
+        ("ifname", 0, "none"),
+        ("namespace", b"/", ""),
+        ("pod", b"/", ""),
+        ("port", socket.htons(443), "443"),
+        ("signal", 9, "SIGKILL"),
+        ("user", -1, "unset"),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {1: "x"}, "x", "", 9, False])
+def test_a_decoder_that_takes_no_options(name: str, value: Value, text: str, options: object) -> None:
+    assert DECODERS[name](None)(value) == text
+    with pytest.raises(ValueError, match=f"the decoder {name} takes no options: write 'decode: {name}'"):
+        DECODERS[name](options)

@@ -8,32 +8,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.values import Arg, Batch, Layout, Record
 from kprobe_exporter.plan.metric import where
 from kprobe_exporter.trace import objects as module
 from kprobe_exporter.trace.objects import Objects, json_value
 
 ENTRY = Layout(0, "mine", "mine", "entry", "vfs_read", args=(Arg("name", "str"), Arg("comm", "str")))
-JOINED = Layout(
-    1,
-    "mine",
-    "mine",
-    "joined",
-    "vfs_read",
-    args=(Arg("duration", "int"), Arg("return", "int"), Arg("comm", "str")),
-)
+RETURNED = Arg("duration", "int"), Arg("return", "int"), Arg("comm", "str")
+JOINED = Layout(1, "mine", "mine", "joined", "vfs_read", args=RETURNED)
 
 
 def record(number: int, name: bytes | None = b"x") -> Record:
     return (0, number, 3, 11, 10, None, name, b"cat")
 
 
-def shown(*batches: Batch, stacks: bool = False, finish: bool = True) -> list[dict[str, Any]]:
-    """Return the objects written for some batches."""
+def shown(
+    *batches: Batch, stacks: bool = False, finish: bool = True, of_calls: Where | None = None
+) -> list[dict[str, Any]]:
+    """Return the objects written for some batches, whose calls pass the filter ``of_calls``."""
     written: list[bytes] = []
     objects = Objects(written.append, stacks=stacks)
     objects.add("mine", ENTRY, "kprobe", "kprobe:vfs_read")
-    objects.add("mine", JOINED, "call", "call:vfs_read")
+    objects.add("mine", JOINED, "call", "call:vfs_read", of_calls)
     for batch in batches:
         objects.consume(batch)
     if finish:
@@ -113,17 +110,9 @@ def test_a_string_is_never_a_list(name: bytes) -> None:
 @pytest.mark.parametrize("stacks", [False, True])
 def test_what_the_kernel_could_not_filter(stacks: bool) -> None:
     """A filter on a call's return is applied here, because the return is known only from both events."""
-    written: list[bytes] = []
-    objects = Objects(written.append, stacks=stacks)
-    objects.add("mine", JOINED, "call", "call:vfs_read", where(parse_filter("return < 0")))
-    objects.add("mine", ENTRY, "kprobe", "kprobe:vfs_read")
-    returned = [3, -9, 0, -2, None]
-    objects.consume(
-        Batch([(1, at, 3, 11, 10, None, 1500, value, b"cat") for at, value in enumerate(returned)])
-    )
-    objects.consume(Batch([record(9)]))
-    objects.finish()
-    found = [json.loads(line) for line in b"".join(written).splitlines()]
+    returned = enumerate([3, -9, 0, -2, None])
+    calls = Batch([(1, at, 3, 11, 10, None, 1500, value, b"cat") for at, value in returned])
+    found = shown(calls, Batch([record(9)]), stacks=stacks, of_calls=where(parse_filter("return < 0")))
     assert [each.get("return") for each in found] == [-9, -2, None]
     assert found[-1]["target"] == "kprobe:vfs_read"
 

@@ -19,16 +19,9 @@ FILES = {
     "root/proc/kallsyms": "".join(
         f"{address:016x} t {name}\n"
         for address, name in [
-            (16, "vfs_read"),
-            (32, "vfs_open"),
-            (48, "do_sys_open"),
-            (64, "do_sys_openat2"),
-            (80, "keeps_off"),
-            (96, "kernel_clone"),
-            (112, "f.isra.0"),
-            (128, "__do_sys_getppid"),
-            (128, "__x64_sys_getppid"),
-            (144, "ext4_open\t[ext4]"),
+            *((16, "vfs_read"), (32, "vfs_open"), (48, "do_sys_open"), (64, "do_sys_openat2")),
+            *((80, "keeps_off"), (96, "kernel_clone"), (112, "f.isra.0"), (128, "__do_sys_getppid")),
+            *((128, "__x64_sys_getppid"), (144, "ext4_open\t[ext4]")),
         ]
     ),
     "root/proc/modules": "ext4 1 0 - Live 0x0\n",

@@ -9,10 +9,12 @@ from kprobe_exporter.trace.request import parse_request
 from kprobe_exporter.trace.session import MOST_TIDS, TracedThreads, text_specs
 from kprobe_exporter.tracefs.instance import Instance
 
+Written = list[tuple[str, str]]
+
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    written: list[tuple[str, str]] = []
+def told(monkeypatch: pytest.MonkeyPatch) -> Written:
+    written: Written = []
     monkeypatch.setattr(Instance, "write", lambda self, path, text: written.append((path, text)))
     return written
 
@@ -27,9 +29,7 @@ def start(proc: Path, pid: int, *tids: int) -> None:
         (proc / f"{pid}/task/{tid}").mkdir(parents=True)
 
 
-def test_a_process_with_later_threads(
-    tmp_path: Path, instance: Instance, told: list[tuple[str, str]]
-) -> None:
+def test_a_process_with_later_threads(tmp_path: Path, instance: Instance, told: Written) -> None:
     start(tmp_path, 7, 7, 8)
     threads = TracedThreads(instance, 7, None, tmp_path)
     threads.look()
@@ -38,7 +38,7 @@ def test_a_process_with_later_threads(
     assert told == [("set_event_pid", "7 8\n"), ("set_event_pid", "9\n")]
 
 
-def test_a_process_that_ends(tmp_path: Path, instance: Instance, told: list[tuple[str, str]]) -> None:
+def test_a_process_that_ends(tmp_path: Path, instance: Instance, told: Written) -> None:
     start(tmp_path, 7, 7)
     threads = TracedThreads(instance, 7, None, tmp_path)
     (tmp_path / "7/task/7").rmdir()
@@ -47,7 +47,7 @@ def test_a_process_that_ends(tmp_path: Path, instance: Instance, told: list[tupl
     assert told == [("set_event_pid", "7\n")]
 
 
-def test_a_thread(tmp_path: Path, instance: Instance, told: list[tuple[str, str]]) -> None:
+def test_a_thread(tmp_path: Path, instance: Instance, told: Written) -> None:
     (tmp_path / "8").mkdir()  # a listing of /proc does not show a thread
     threads = TracedThreads(instance, None, 8, tmp_path)
     threads.look()
@@ -56,21 +56,14 @@ def test_a_thread(tmp_path: Path, instance: Instance, told: list[tuple[str, str]
 
 @pytest.mark.parametrize(("pid", "tid", "what"), [(7, None, "process 7"), (None, 7, "thread 7")])
 def test_without_a_traced_thread(
-    tmp_path: Path,
-    instance: Instance,
-    told: list[tuple[str, str]],
-    pid: int | None,
-    tid: int | None,
-    what: str,
+    tmp_path: Path, instance: Instance, told: Written, pid: int | None, tid: int | None, what: str
 ) -> None:
     with pytest.raises(StartError, match=f"there is no {what}"):
         TracedThreads(instance, pid, tid, tmp_path)
     assert told == []
 
 
-def test_all_are_told_in_a_few_writes(
-    tmp_path: Path, instance: Instance, told: list[tuple[str, str]]
-) -> None:
+def test_all_are_told_in_a_few_writes(tmp_path: Path, instance: Instance, told: Written) -> None:
     start(tmp_path, 7, *range(1, 2 * MOST_TIDS + 2))
     TracedThreads(instance, 7, None, tmp_path)
     numbers = [[int(word) for word in text.split()] for _, text in told]

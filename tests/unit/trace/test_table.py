@@ -48,12 +48,8 @@ def test_all_of_it() -> None:
 def test_return_values() -> None:
     counts = [0] * (len(RETURNS) + 1)
     counts[0], counts[2], counts[5], counts[-1] = 1, 2, 3, 4
-    lines = draw(
-        table(histogram=HistogramValue(RETURNS, tuple(counts), 1.0), what="return value"),
-        60,
-        90,
-        color=False,
-    )
+    returned = table(histogram=HistogramValue(RETURNS, tuple(counts), 1.0), what="return value")
+    lines = draw(returned, 60, 90, color=False)
     shown = [line.strip().split("  ")[0] for line in lines[8:]]
     assert shown[:6] == ["0", "1", "2", "3 to 4", "5 to 8", "9 to 16"]
     assert shown[-1] == "> 1,099,511,627,776"
@@ -104,35 +100,21 @@ def test_the_width_at_which_a_name_is_whole(name: str) -> None:
     assert rows[0].split()[-4:] == ["1", "1", "0", "0"]
 
 
-@given(
+BUCKETS = len(DURATIONS) + 1
+TABLES = st.builds(
+    table,
     title=st.text(),
-    name=st.text(),
+    rows=st.text().map(lambda name: (CountRow(name, 1.0, 1, {}, None),) * 3),
     rates=st.lists(st.floats(0, 1e12)).map(tuple),
-    counts=st.lists(st.integers(0, 1 << 62), min_size=len(DURATIONS) + 1, max_size=len(DURATIONS) + 1).map(
-        tuple
+    histogram=st.lists(st.integers(0, 1 << 62), min_size=BUCKETS, max_size=BUCKETS).map(
+        lambda counts: HistogramValue(DURATIONS, tuple(counts), 1.0)
     ),
     lost=st.dictionaries(st.sampled_from(["overrun", "dropped"]), st.integers(1)),
-    width=st.integers(20, 300),
-    height=st.integers(4, 90),
-    color=st.booleans(),
 )
-def test_it_fits_and_steers_nothing(
-    title: str,
-    name: str,
-    rates: tuple[float, ...],
-    counts: tuple[int, ...],
-    lost: dict[str, int],
-    width: int,
-    height: int,
-    color: bool,
-) -> None:
-    shown = table(
-        title=title,
-        rows=(CountRow(name, 1.0, 1, {}, None),) * 3,
-        rates=rates,
-        histogram=HistogramValue(DURATIONS, counts, 1.0),
-        lost=lost,
-    )
+
+
+@given(shown=TABLES, width=st.integers(20, 300), height=st.integers(4, 90), color=st.booleans())
+def test_it_fits_and_steers_nothing(shown: CountTable, width: int, height: int, color: bool) -> None:
     lines = [COLOR.sub("", line) for line in draw(shown, width, height, color=color)]
     assert len(lines) <= height
     assert all(len(line) <= width for line in lines)
