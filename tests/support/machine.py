@@ -77,7 +77,8 @@ class Machine:
             eventually(lambda: self.value(str(name), *map(str, labels)) == value, 5)  # noqa: B023
 
     def status(self, name: str) -> ProbeStatus:
-        return next(probe for probe in self.agent.snapshot().probes if probe.name == name)
+        [status] = [probe for probe in self.agent.snapshot().probes if probe.name == name]
+        return status
 
     def defined(self) -> list[str]:
         return [event.name for event in self.files.probes if event.group == GROUP]

@@ -181,7 +181,7 @@ def test_a_poller_stuck_in_the_kernel_stops_no_scrape(machine: Watched) -> None:
 def test_what_interrupts_recording_casts_doubt_before_it_is_mended(
     machine: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An interruption is told with the probe's name, and at a time when recording is not yet on again."""
+    """Of each interruption are on record the probe's name, and whether recording was on again by then."""
     on_record: list[tuple[str, bool]] = []
     tracing_on, enable = f"instances/{GROUP}/tracing_on", f"{EVENTS}/open/enable"
 
@@ -211,9 +211,9 @@ def test_what_interrupts_recording_casts_doubt_before_it_is_mended(
 def test_no_pair_spans_it(machine: Watched) -> None:
     pair = "{pair: {from: 'kprobe:do_open', to: 'kprobe:do_read', key: tid}}"
     assert machine.reload(f"{{name: pair, attach: {pair}}}") is None
-    for interrupted, unpaired in (("another", 0), ("pair", 1), ("", 2)):
+    for name, unpaired in ((["another"], 0), (["pair"], 1), ([], 2)):
         machine.fire("do_open")
-        machine.agent._probe_set.interrupted(interrupted)
+        machine.agent._probe_set.interrupted(*name)
         machine.fire("do_read")
         machine.shows(
             (unpaired, "kprobe_exporter_events_lost_total", "unpaired"),
