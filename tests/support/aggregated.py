@@ -1,18 +1,15 @@
-"""An aggregator with one probe, and records for it."""
+"""An aggregator with one probe, records for it, and what the aggregator shows."""
+
+from dataclasses import replace
+from typing import Any
 
 from kprobe_exporter.aggregate.aggregator import Aggregator
+from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.labels.errno import name_of
-from kprobe_exporter.model.values import (
-    Arg,
-    Layout,
-    MetricSpec,
-    ProbeMetrics,
-    Record,
-    ReturnType,
-)
-
-LONG = ReturnType("long", "s64", signed=True, wide=True)
+from kprobe_exporter.model.aggregation import Where
+from kprobe_exporter.model.values import Arg, Family, Layout, MetricSpec, ProbeMetrics, Record, ReturnType
+from tests.support.return_records import LONG
 
 OPEN = Layout(7, "open", "open", "return", "f", (Arg("return", "int"), Arg("comm", "str")), LONG)
 
@@ -25,8 +22,22 @@ def record(returned: object, comm: object = b"bash", layout_id: int = 7) -> Reco
     return (layout_id, 1_000, 0, 77, None, b"g", returned, comm)
 
 
-def aggregator(*metrics: MetricSpec, count_hits: bool = False, max_series: int = 1000) -> Aggregator:
-    made = Aggregator("kprobe", SeriesLimits(max_series, 20_000), name_of)
-    made.declare(probe("open", *metrics))
-    made.attach(OPEN, count_hits=count_hits)
+def aggregator(
+    *metrics: MetricSpec,
+    limits: SeriesLimits | None = None,
+    returns: ReturnType | None = LONG,
+    count_hits: bool = False,
+    residual_filter: Where | None = None,
+) -> Aggregator:
+    made = Aggregator("kprobe", limits or SeriesLimits(1000, 20_000), name_of)
+    made.declare(probe("open", *metrics, returns=returns))
+    made.attach(replace(OPEN, returns=returns), count_hits=count_hits, residual_filter=residual_filter)
     return made
+
+
+def families(numbers: Numbers) -> dict[str, Family]:
+    return {family.name: family for family in numbers.families}
+
+
+def samples(numbers: Numbers, name: str) -> dict[tuple[str, ...], Any]:
+    return dict(families(numbers)[name].samples)

@@ -15,22 +15,18 @@ from kprobe_exporter.agent.interference import Fault, Interference
 from kprobe_exporter.config.load import load
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.labels import DECODERS
+from kprobe_exporter.model.values import ProbeStatus
 from kprobe_exporter.service.shutdown import Shutdown
 from tests.support.fake_tracefs import FakeTracefs
 from tests.support.patience import eventually
 
 GROUP = "kprobe_exporter"
-
 EVENTS = f"instances/{GROUP}/events/{GROUP}"
-
 TID = 1
 """A thread of another process: the agent's own threads are not recorded."""
 
-
 OPEN = "{name: open, attach: 'kprobe:do_open', metrics: [{counter: opens_total}]}"
-
 READ = "{name: read, attach: 'kprobe:do_read', metrics: [{counter: reads_total}]}"
-
 COUNTED = "{name: counted, attach: 'kprobe:do_write'}"
 
 
@@ -40,12 +36,13 @@ class Machine:
     def __init__(self, directory: Path, *, pages: bool = True, **kernel: bool) -> None:
         self.files = FakeTracefs(directory, {"do_open", "do_read", "do_write"}, pages=pages, **kernel)
         self.config = directory / "config.yaml"
+        self.head = ""
         self.stop = Shutdown()
         self.agent: Agent
 
     def write(self, *probes: str, settings: str = "") -> None:
         rest = f"global: {{{settings}}}\n" if settings else ""
-        self.config.write_text(f"{rest}probes: [{', '.join(probes)}]\n")
+        self.config.write_text(f"{self.head}{rest}probes: [{', '.join(probes)}]\n")
 
     def read(self) -> Config:
         return load([self.config], DECODERS)
@@ -78,6 +75,10 @@ class Machine:
         """Wait for values, each with a metric's name and its labels; the poller's counts may be 1 s old."""
         for value, name, *labels in wanted:
             eventually(lambda: self.value(str(name), *map(str, labels)) == value, 5)  # noqa: B023
+
+    def status(self, name: str) -> ProbeStatus:
+        [status] = [probe for probe in self.agent.snapshot().probes if probe.name == name]
+        return status
 
     def defined(self) -> list[str]:
         return [event.name for event in self.files.probes if event.group == GROUP]
@@ -116,9 +117,10 @@ class Watched(Machine):
             return b"%d%s\n" % (GROUP in event.enabled, b"*" if soft else b"")
         return text
 
-    def look(self, seconds: float = 1.0) -> None:
-        self.now += seconds
-        self.agent._repair()
+    def look(self, seconds: float = 1.0, times: int = 1) -> None:
+        for _ in range(times):
+            self.now += seconds
+            self.agent._repair()
 
     def delete(self, name: str) -> None:
         """Delete a probe as another tool does: disable it in our instance, then delete its definition."""

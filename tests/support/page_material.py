@@ -9,18 +9,11 @@ from kprobe_exporter.config.values import return_type
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.record_layout import Field, Shape, StackLayout
-from kprobe_exporter.model.values import (
-    Arg,
-    LabelSpec,
-    Layout,
-    MetricSpec,
-    ProbeMetrics,
-)
+from kprobe_exporter.model.values import Arg, LabelSpec, Layout, MetricSpec, ProbeMetrics
 from kprobe_exporter.plan.metric import where
 from tests.support.ring_buffer import event, located
 
 compiled: Any = pytest.importorskip("kprobe_exporter.source._pages")
-
 
 TID = Field("signed", 4, 4)
 
@@ -43,101 +36,46 @@ class Names:
         return b"symbol+0x%x/0x10" % address
 
 
-ENTRY = Shape(
-    7,
-    Layout(
-        0,
-        "entry",
-        "entry",
-        "entry",
-        "f",
-        (
-            Arg("u8", "int"),
-            Arg("s8", "int"),
-            Arg("s16", "int"),
-            Arg("u16", "int"),
-            Arg("s32", "int"),
-            Arg("u32", "int"),
-            Arg("s64", "int"),
-            Arg("u64", "int"),
-            Arg("sym", "bare", type="symbol"),
-            Arg("letter", "char", type="char"),
-            Arg("numbers", "bare", type="x16[3]"),
-            Arg("words", "texts", type="string[2]"),
-            Arg("fixed", "str"),
-            Arg("path", "str"),
-            Arg("comm", "comm"),
-            Arg("program", "program"),
-        ),
-    ),
-    (
-        Field("unsigned", 8, 1),
-        Field("signed", 9, 1),
-        Field("signed", 10, 2),
-        Field("unsigned", 12, 2),
-        Field("signed", 16, 4),
-        Field("unsigned", 20, 4),
-        Field("signed", 24, 8),
-        Field("unsigned", 32, 8),
-        Field("symbol", 40, 8),
-        Field("char", 48, 1),
-        Field("array", 50, 6, "x16", 3),
-        Field("texts", 56, 8, length=2, fault=True),
-        Field("text", 64, 8),
-        Field("dynamic", 72, 4, fault=True),
-        Field("comm"),
-        Field("program", 72, 4),
-    ),
-    TID,
-    None,
-    76,
+CELLS = (
+    (Arg("u8", "int"), Field("unsigned", 8, 1)),
+    (Arg("s8", "int"), Field("signed", 9, 1)),
+    (Arg("s16", "int"), Field("signed", 10, 2)),
+    (Arg("u16", "int"), Field("unsigned", 12, 2)),
+    (Arg("s32", "int"), Field("signed", 16, 4)),
+    (Arg("u32", "int"), Field("unsigned", 20, 4)),
+    (Arg("s64", "int"), Field("signed", 24, 8)),
+    (Arg("u64", "int"), Field("unsigned", 32, 8)),
+    (Arg("sym", "bare", type="symbol"), Field("symbol", 40, 8)),
+    (Arg("letter", "char", type="char"), Field("char", 48, 1)),
+    (Arg("numbers", "bare", type="x16[3]"), Field("array", 50, 6, "x16", 3)),
+    (Arg("words", "texts", type="string[2]"), Field("texts", 56, 8, length=2, fault=True)),
+    (Arg("fixed", "str"), Field("text", 64, 8)),
+    (Arg("path", "str"), Field("dynamic", 72, 4, fault=True)),
+    (Arg("comm", "comm"), Field("comm")),
+    (Arg("program", "program"), Field("program", 72, 4)),
 )
-
+ARGS, FIELDS = tuple([arg for arg, _ in CELLS]), tuple([field for _, field in CELLS])
+ENTRY = Shape(7, Layout(0, "entry", "entry", "entry", "f", ARGS), FIELDS, TID, None, 76)
 
 LONG = return_type("long")
-
+BACK = (Arg("return", "int"), Arg("name", "str"), Arg("program", "program"))
 RETURN = Shape(
     9,
-    Layout(
-        1,
-        "back",
-        "back",
-        "return",
-        "g",
-        (Arg("return", "int"), Arg("name", "str"), Arg("program", "program")),
-        LONG,
-    ),
+    Layout(1, "back", "back", "return", "g", BACK, LONG),
     (Field("signed", 24, 8), Field("dynamic", 32, 4, fault=True), Field("program", 32, 4)),
     TID,
     Field("symbol", 16, 8),
     36,
 )
 
-
 STACKED = Shape(11, Layout(2, "deep", "deep", "entry", "h", stack=True), (), TID, None, 8)
-
 SHAPES = [ENTRY, RETURN, STACKED]
-
 STACKS = StackLayout(4, 16)
 
 
 def entry(tid: int, path: bytes | None = b"/etc/passwd\0", **wrong: int) -> bytes:
-    numbers = struct.pack(
-        "=BbhHxxiIqQQcxHHH",
-        200,
-        -3,
-        -300,
-        65000,
-        -70000,
-        4000000000,
-        -(2**40),
-        2**63 + 5,
-        0xFFF0,
-        b"x",
-        1,
-        2,
-        3,
-    )
+    integers = 200, -3, -300, 65000, -70000, 4000000000, -(2**40), 2**63 + 5
+    numbers = struct.pack("=BbhHxxiIqQQcxHHH", *integers, 0xFFF0, b"x", 1, 2, 3)
     words = located(76, b"one\0") + struct.pack("=I", 0)
     strings = b"one\0" + (path or b"")
     place = struct.pack("=I", len(path or b"") << 16 | wrong.get("at", 80))
@@ -157,21 +95,18 @@ def condition(text: str) -> Where:
     return where(parse_filter(text, fractions=True))
 
 
+NEGATIVE = condition("return < 0.5")
+NAMED = condition('name == "bash" || !(return & 3) && cpu != 1')
+MISSING = condition('missing != 3 && name != "sh" && return >= -7')
 METRICS = (
     MetricSpec("a_total", "counter", "h", None, (label("name"), label("return"))),
     MetricSpec("b_total", "counter", "h", "return", (label("cpu"),)),
     MetricSpec("c", "histogram", "h", "return", (label("tid"),), (-10.0, 0.0, 5.5, 100.0, 1e18), scale=0.5),
     MetricSpec("d", "gauge", "h", "return", (label("caller"),), scale=3.0),
-    MetricSpec(
-        "e_total", "counter", "h", None, (label("pid"), label("symbol")), where=condition("return < 0.5")
-    ),
-    MetricSpec(
-        "f_total", "counter", "h", "tid", (), where=condition('name == "bash" || !(return & 3) && cpu != 1')
-    ),
+    MetricSpec("e_total", "counter", "h", None, (label("pid"), label("symbol")), where=NEGATIVE),
+    MetricSpec("f_total", "counter", "h", "tid", (), where=NAMED),
     MetricSpec("g_total", "counter", "h", "missing", (label("nothing"),)),
-    MetricSpec(
-        "h_total", "counter", "h", None, (), where=condition('missing != 3 && name != "sh" && return >= -7')
-    ),
+    MetricSpec("h_total", "counter", "h", None, (), where=MISSING),
     MetricSpec("i_total", "counter", "h", "name", (label("name"),)),
     MetricSpec("j_total", "counter", "h", None, (label("program"), label("cpu"))),
 )

@@ -3,9 +3,8 @@
 import gc
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,6 +12,7 @@ from kprobe_exporter.agent import otlp, probe_set
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.errors import SourceError
 from kprobe_exporter.plan import Sample
+from tests.support.keeping_sender import KeepingSender
 from tests.support.machine import COUNTED, GROUP, OPEN, READ, TID, Machine
 from tests.support.patience import patience
 
@@ -38,6 +38,16 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     assert made.files.instances == {}
 
 
+def opens(machine: Machine, times: int) -> None:
+    """Wait for the hits, the events and the metric of the probe "open"."""
+    machine.shows(
+        (times, "kprobe_hits_total", "open"),
+        (times, "kprobe_exporter_events_total", "open"),
+        (times, "kprobe_opens_total"),
+        (0, "kprobe_exporter_events_lost_total", "unparsed"),
+    )
+
+
 def test_a_probe_that_stays_is_not_touched(machine: Machine) -> None:
     machine.start(OPEN, READ)
     machine.fire("do_open", 23)
@@ -45,12 +55,7 @@ def test_a_probe_that_stays_is_not_touched(machine: Machine) -> None:
     assert machine.reload(OPEN, COUNTED) is None
     machine.fire("do_open", 24)
     assert [w for w in machine.files.writes[before:] if "open" in f"{w}".replace("kprobe_open", "")] == []
-    machine.shows(
-        (47, "kprobe_hits_total", "open"),
-        (47, "kprobe_exporter_events_total", "open"),
-        (47, "kprobe_opens_total"),
-        (0, "kprobe_exporter_events_lost_total", "unparsed"),
-    )
+    opens(machine, 47)
 
 
 def test_a_probe_that_is_removed_is_gone(machine: Machine) -> None:
@@ -77,12 +82,7 @@ def test_the_numbers_of_a_changed_probe_go_on(machine: Machine, changed: str, bo
     assert machine.reload(changed, READ) is None
     machine.shows((23, "kprobe_hits_total", "open"), (23, "kprobe_opens_total"))
     machine.fire("do_open", 24, body)
-    machine.shows(
-        (47, "kprobe_hits_total", "open"),
-        (47, "kprobe_exporter_events_total", "open"),
-        (47, "kprobe_opens_total"),
-        (0, "kprobe_exporter_events_lost_total", "unparsed"),
-    )
+    opens(machine, 47)
     assert len(machine.enabled()) == 2
 
 
@@ -197,18 +197,19 @@ def test_a_long_life_between_two_configurations_gathers_nothing(machine: Machine
     gc.collect()  # free the garbage of other tests now, so that it does not change the numbers
     definitions, threads = machine.defined(), threading.active_count()
     descriptors = len(os.listdir("/proc/self/fd"))
-    inner = [len(vars(machine.agent)["_aggregator"]._attached), len(vars(machine.agent)["_pipeline"]._flows)]
+
+    def sizes() -> tuple[int, int]:
+        return len(machine.agent._aggregator._attached), len(machine.agent._pipeline._flows)
+
+    before = sizes()
     for number in range(30):
         machine.fire("do_open", body=["", " sp=0x7"][number % 2])
         assert machine.reload(*texts[number % 2]) is None
     assert machine.defined() == definitions
     assert threading.active_count() <= threads
     assert len(os.listdir("/proc/self/fd")) <= descriptors
-    assert inner == [
-        len(vars(machine.agent)["_aggregator"]._attached),
-        len(vars(machine.agent)["_pipeline"]._flows),
-    ]
-    machine.shows((30, "kprobe_hits_total", "open"), (30, "kprobe_opens_total"))
+    assert sizes() == before
+    opens(machine, 30)
 
 
 def test_retired_definitions_are_bounded(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,15 +218,11 @@ def test_retired_definitions_are_bounded(machine: Machine, monkeypatch: pytest.M
     machine.start(OPEN, COUNTED)
     for number in range(40):
         machine.fire("do_open")
-        assert (
-            machine.reload(
-                OPEN, COUNTED, READ.replace("do_read'", f"do_read', fetch: {{a{number}: '$stack'}}")
-            )
-            is None
-        )
+        fetches = READ.replace("do_read'", f"do_read', fetch: {{a{number}: '$stack'}}")
+        assert machine.reload(OPEN, COUNTED, fetches) is None
         assert len(machine.defined()) <= 3 + 8
     assert machine.files.instances[GROUP].values["tracing_on"] == "1"
-    machine.shows((40, "kprobe_opens_total"), (40, "kprobe_hits_total", "open"))
+    opens(machine, 40)
 
 
 def test_the_help_is_that_of_the_alternative(machine: Machine) -> None:
@@ -241,19 +238,15 @@ def test_a_probe_is_switched_off_and_on(machine: Machine) -> None:
     assert not machine.agent.disable("open", "again")
     machine.fire("do_open", 100)
     machine.shows((0, "kprobe_up", "open"), (3, "kprobe_hits_total", "open"), (3, "kprobe_opens_total"))
-    [status] = [probe for probe in machine.agent.snapshot().probes if probe.name == "open"]
+    status = machine.status("open")
     assert (status.state, status.reason) == ("tripped", "it fires too often")
     assert machine.reload(OPEN, READ) is None  # it stays off, because its configuration did not change
     machine.shows((0, "kprobe_up", "open"))
     assert machine.agent.enable("open")
     assert not machine.agent.enable("open")
     machine.fire("do_open", 4)
-    machine.shows(
-        (1, "kprobe_up", "open"),
-        (7, "kprobe_hits_total", "open"),
-        (7, "kprobe_exporter_events_total", "open"),
-        (7, "kprobe_opens_total"),
-    )
+    machine.shows((1, "kprobe_up", "open"))
+    opens(machine, 7)
     assert machine.defined() == ["open", "read"]
 
 
@@ -268,7 +261,7 @@ def test_a_critical_probe_is_sampled_and_whole_again(machine: Machine) -> None:
     assert machine.agent.sample("open", Sample(8, 3), "it fires too often")
     machine.fire("do_open", 5)
     machine.shows((0.125, SAMPLING, "open"), (1, "kprobe_up", "open"), (5, "kprobe_opens_total"))
-    [status] = [probe for probe in machine.agent.snapshot().probes if probe.name == "open"]
+    status = machine.status("open")
     assert (status.state, status.reason, status.lost) == ("up", "it fires too often.", None)
     [name] = {"open", "open_2"} & set(machine.enabled())
     values = machine.files.instances[GROUP].values
@@ -291,26 +284,23 @@ def test_who_is_not_there_is_not_switched(machine: Machine) -> None:
     assert machine.enabled() == ["open"]
 
 
-EXECS = "{name: %s, attach: 'tracepoint:sched:sched_process_exec'%s}"
+EXECS = "{name: %s, attach: 'tracepoint:sched:sched_process_exec', metrics: [{counter: %s_total}]}"
 
 
 @pytest.mark.parametrize("order", [0, 1])
 def test_what_two_probes_share_stays_as_long_as_one_needs_it(tmp_path: Path, order: int) -> None:
     """A tracepoint's own event has one ``enable`` file in an instance, for all probes that use it."""
     machine = Machine(tmp_path, eprobes=False)
-    both = [
-        EXECS % ("first", ", metrics: [{counter: first_total}]"),
-        EXECS % ("second", ", metrics: [{counter: second_total}]"),
-    ]
+    both = [EXECS % (name, name) for name in ("first", "second")]
     machine.start(*both)
     try:
-        directory = "events/sched/sched_process_exec"
-        values = machine.files.instances[GROUP]
-        assert values.values[f"{directory}/enable"] == "1"
+        enable = "events/sched/sched_process_exec/enable"
+        values = machine.files.instances[GROUP].values
+        assert values[enable] == "1"
         assert machine.reload(both[order]) is None
-        assert values.values[f"{directory}/enable"] == "1"
+        assert values[enable] == "1"
         assert machine.reload(OPEN) is None
-        assert values.values[f"{directory}/enable"] == "0"
+        assert values[enable] == "0"
     finally:
         machine.agent.__exit__()
 
@@ -400,40 +390,11 @@ def test_a_kernel_that_cannot_be_asked_leaves_the_old_one(
     assert machine.successful()[0] == 0
 
 
-class Collected:
-    """A stand-in for each transport, which keeps what was sent."""
-
-    def __init__(self) -> None:
-        self.sent: list[Any] = []
-
-    def connect(self, *_: object) -> "Collected":
-        return self
-
-    def export(self, items: Sequence[Any]) -> int:
-        self.sent += items
-        return len(items)
-
-    def pause(self) -> float:
-        return 0
-
-    def stop(self, timeout: float) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
 def test_exports_come_and_go(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The endpoint is known from the start; a reload may change what is exported."""
-    collected = Collected()
-    monkeypatch.setattr(otlp, "connect", collected.connect)
-    monkeypatch.setattr(
-        machine,
-        "write",
-        lambda *probes, settings="": machine.config.write_text(
-            f"otlp: {{endpoint: 'http://localhost:4318'}}\nprobes: [{', '.join(probes)}]\n"
-        ),
-    )
+    collected = KeepingSender()
+    monkeypatch.setattr(otlp, "connect", lambda *_: collected)
+    machine.head = "otlp: {endpoint: 'http://localhost:4318'}\n"
     exported = READ.replace("}]}", "}], export: log}")
     machine.start(OPEN, READ)
     machine.fire("do_read")
@@ -446,7 +407,7 @@ def test_exports_come_and_go(machine: Machine, monkeypatch: pytest.MonkeyPatch) 
     assert machine.reload(OPEN, exported.replace("log}", "{as: log, where: 'tid > 1'}}")) is None
     machine.fire("do_read", 7, ' comm="a"')
     machine.shows((16, "kprobe_reads_total"), (3, "kprobe_exporter_otlp_exported_total", "logs"))
-    assert len(collected.sent) == 3
+    assert len(collected.items) == 3
 
 
 def test_a_change_that_cannot_be_finished_ends_the_agent(

@@ -26,10 +26,9 @@ def machine(
     assert made.files.events == []
 
 
-def test_nothing_is_wrong(machine: Watched, caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_wrong(machine: Watched) -> None:
     before = len(machine.files.writes)
-    for _ in range(10):
-        machine.look()
+    machine.look(times=10)
     assert machine.files.writes[before:] == []
     assert {machine.fault(name) for name in MEANING} >= {(0, 0)}
     assert machine.fault("probe_gone") == (0, 0)
@@ -82,13 +81,11 @@ def test_who_insists_is_left_for_a_while(machine: Watched, caplog: pytest.LogCap
         machine.files.write(f"{EVENTS}/open/enable", "0")
         machine.look()
     assert machine.value("kprobe_up", "open") == 0
-    [status] = [s for s in machine.agent.snapshot().probes if s.name == "open"]
-    assert status.state == "down"
-    assert status.reason == (
-        "another process disabled it in the agent's instance, 4 times within 60 s: it is left alone for 10 s"
+    assert (machine.status("open").state, machine.status("open").reason) == (
+        "down",
+        "another process disabled it in the agent's instance, 4 times within 60 s: it is left alone for 10 s",
     )
-    for _ in range(9):
-        machine.look()
+    machine.look(times=9)
     assert machine.value("kprobe_up", "open") == 0
     machine.look()
     assert machine.value("kprobe_up", "open") == 1
@@ -110,18 +107,13 @@ def test_what_cannot_be_installed_again_is_tried(machine: Watched) -> None:
     machine.look()
     assert machine.value("kprobe_up", "open") == 0
     machine.files.functions.add("do_open")
-    for _ in range(11):
-        machine.look()
+    machine.look(times=11)
     assert machine.value("kprobe_up", "open") == 1
 
 
 @pytest.mark.parametrize(
     ("code", "fault"),
-    [
-        (errno.ENOENT, "instance_gone"),
-        (errno.EPERM, "locked_down"),
-        (errno.EMFILE, "descriptors_exhausted"),
-    ],
+    [(errno.ENOENT, "instance_gone"), (errno.EPERM, "locked_down"), (errno.EMFILE, "descriptors_exhausted")],
 )
 def test_an_instance_that_cannot_be_read(
     machine: Watched, code: int, fault: Fault, caplog: pytest.LogCaptureFixture
@@ -130,8 +122,7 @@ def test_an_instance_that_cannot_be_read(
     machine.fire("do_open", 3)
     machine.shows((3, "kprobe_hits_total", "open"))
     machine.broken = OSError(code, os.strerror(code))
-    for _ in range(3):
-        machine.look()
+    machine.look(times=3)
     assert machine.fault(fault) == (1, 1)
     assert machine.fault("probe_gone") == (0, 0)
     assert machine.value("kprobe_hits_total", "open") == 3
@@ -145,8 +136,7 @@ def test_an_instance_that_cannot_be_read(
 
 def test_the_machines_switch_is_told_and_left(machine: Watched, caplog: pytest.LogCaptureFixture) -> None:
     machine.switch.write_text("0\n")
-    for _ in range(3):
-        machine.look()
+    machine.look(times=3)
     assert machine.fault("ftrace_off") == (1, 1)
     assert machine.switch.read_text() == "0\n"
     machine.switch.write_text("1\n")
@@ -166,8 +156,7 @@ def test_many_probes_take_turns(machine: Watched, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module, "PARTS_A_LOOK", 1)
     for name in ("open", "read"):
         machine.files.write(f"{EVENTS}/{name}/enable", "0")
-    for _ in range(3):
-        machine.look()
+    machine.look(times=3)
     assert machine.fault("probe_disabled")[1] == 2
     assert {"open", "read"} <= set(machine.enabled())
 
@@ -189,8 +178,10 @@ def test_a_poller_stuck_in_the_kernel_stops_no_scrape(machine: Watched) -> None:
     release.set()
 
 
-def interruptions(machine: Watched, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
-    """Collect the calls of ``interrupted``: the probe's name, and whether recording was on again by then."""
+def test_what_interrupts_recording_casts_doubt_before_it_is_mended(
+    machine: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each interruption are on record the probe's name, and whether recording was on again by then."""
     on_record: list[tuple[str, bool]] = []
     tracing_on, enable = f"instances/{GROUP}/tracing_on", f"{EVENTS}/open/enable"
 
@@ -199,20 +190,13 @@ def interruptions(machine: Watched, monkeypatch: pytest.MonkeyPatch) -> list[tup
         on_record.append((name, machine.real_read(tracing_on) == b"1" and enabled))
 
     monkeypatch.setattr(machine.agent._probe_set, "interrupted", interrupted)
-    return on_record
-
-
-def test_what_interrupts_recording_casts_doubt_before_it_is_mended(
-    machine: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    on_record = interruptions(machine, monkeypatch)
     machine.look()
     assert on_record == []
-    machine.files.write(f"instances/{GROUP}/tracing_on", "0")
+    machine.files.write(tracing_on, "0")
     machine.look()
     assert on_record == [("", False)]
     machine.look()
-    machine.files.write(f"{EVENTS}/open/enable", "0")
+    machine.files.write(enable, "0")
     machine.look()
     assert on_record[1:] == [("open", False)]
     machine.delete("open")
@@ -220,27 +204,21 @@ def test_what_interrupts_recording_casts_doubt_before_it_is_mended(
     assert on_record[2:] == [("", False)]
     machine.look()
     machine.switch.write_text("0\n")
-    for _ in range(3):
-        machine.look()
+    machine.look(times=3)
     assert on_record[3:] == [("", True)]
 
 
 def test_no_pair_spans_it(machine: Watched) -> None:
     pair = "{pair: {from: 'kprobe:do_open', to: 'kprobe:do_read', key: tid}}"
     assert machine.reload(f"{{name: pair, attach: {pair}}}") is None
-    machine.fire("do_open")
-    machine.agent._probe_set.interrupted("another")
-    machine.fire("do_read")
-    machine.shows((1, "kprobe_exporter_events_total", "pair"))
-    machine.fire("do_open")
-    machine.agent._probe_set.interrupted("pair")
-    machine.fire("do_read")
-    machine.shows((1, "kprobe_exporter_events_lost_total", "unpaired"))
-    machine.fire("do_open")
-    machine.agent._probe_set.interrupted()
-    machine.fire("do_read")
-    machine.shows((2, "kprobe_exporter_events_lost_total", "unpaired"))
-    assert machine.value("kprobe_exporter_events_total", "pair") == 1
+    for name, unpaired in ((["another"], 0), (["pair"], 1), ([], 2)):
+        machine.fire("do_open")
+        machine.agent._probe_set.interrupted(*name)
+        machine.fire("do_read")
+        machine.shows(
+            (unpaired, "kprobe_exporter_events_lost_total", "unpaired"),
+            (1, "kprobe_exporter_events_total", "pair"),
+        )
 
 
 @pytest.mark.parametrize("change", ["disable", "enable", "reload"])
@@ -267,16 +245,13 @@ def test_no_descriptor_for_a_change_ends_nothing(machine: Watched, change: str) 
     if change == "disable":
         return
     assert machine.value("kprobe_up", "open") == 0
-    for _ in range(12):
-        machine.look()
+    machine.look(times=12)
     assert machine.value("kprobe_up", "open") == 1
 
 
 def test_no_reload_while_tracefs_is_gone(machine: Watched) -> None:
     machine.broken = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
-    answer = machine.reload(OPEN, READ)
-    assert answer is not None
-    assert "No such file or directory" in answer
+    assert "No such file or directory" in (machine.reload(OPEN, READ) or "")
     machine.broken = None
     assert machine.value("kprobe_up", "counted") == 1
     assert machine.reload(OPEN, READ) is None

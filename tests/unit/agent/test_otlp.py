@@ -18,24 +18,18 @@ from kprobe_exporter.export.otlp.channel import TURN
 from kprobe_exporter.model.values import Arg, Batch, Exemplar, Family, Join, Layout, Record, Snapshot
 from kprobe_exporter.plan import JoinedSpec
 from kprobe_exporter.probing.attach import Attached
+from tests.support.keeping_sender import KeepingSender
 from tests.support.patience import patience
 
-ENTRY = Layout(
-    0, "read", "read", "eprobe", "sys_enter_read", (Arg("fd", "int"), Arg("buf", "int", pointer=True))
-)
-RETURN = Layout(1, "read", "read_return", "eprobe", "sys_exit_read", (Arg("return", "int"),))
-CALL = Layout(
-    2,
-    "read",
-    "read",
-    "joined",
-    "read",
-    (Arg("fd", "int"), Arg("buf", "int", pointer=True), Arg("return", "int"), Arg("duration", "int")),
-    return_type("long"),
-)
+FETCHED = Arg("fd", "int"), Arg("buf", "int", pointer=True)
+RETURNED = Arg("return", "int")
+ENTRY = Layout(0, "read", "read", "eprobe", "sys_enter_read", FETCHED)
+RETURN = Layout(1, "read", "read_return", "eprobe", "sys_exit_read", (RETURNED,))
+VALUES = (*FETCHED, RETURNED, Arg("duration", "int"))
+CALL = Layout(2, "read", "read", "joined", "read", VALUES, return_type("long"))
 JOIN = Join(CALL, (ENTRY,), RETURN, "key", ("tid",))
 SPEC = JoinedSpec("read", "syscall", "syscall:read", "read", 2, (), "key", ("tid",), None)
-OPEN = Layout(5, "open", "open", "return", "do_sys_openat2", (Arg("return", "int"),), return_type("int"))
+OPEN = Layout(5, "open", "open", "return", "do_sys_openat2", (RETURNED,), return_type("int"))
 
 
 class Collector:
@@ -49,22 +43,14 @@ class Collector:
         return _Sender(self, signal)
 
 
-class _Sender:
+class _Sender(KeepingSender):
     def __init__(self, collector: Collector, signal: str) -> None:
         self.collector, self.signal = collector, signal
+        self.items = collector.got[signal]
 
     def export(self, items: Sequence[Any]) -> int:
-        self.collector.got[self.signal] += items
-        return len(items) if self.collector.takes else 0
-
-    def pause(self) -> float:
-        return 0
-
-    def stop(self, timeout: float) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+        taken = super().export(items)
+        return taken if self.collector.takes else 0
 
 
 @pytest.fixture
@@ -72,6 +58,11 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Collector:
     made = Collector()
     monkeypatch.setattr(telemetry, "connect", made.connect)
     return made
+
+
+def single(layout: Layout) -> Attached:
+    spec = SimpleNamespace(kind="kretprobe")
+    return cast("Attached", SimpleNamespace(layout=layout, joined=None, residual_filter=None, spec=spec))
 
 
 class Wired:
@@ -85,9 +76,7 @@ class Wired:
             attached = Attached(SPEC, (), JOIN)
             self.telemetry.add(attached, call, self.pairing)
         if event is not None:
-            spec = SimpleNamespace(kind="kretprobe")
-            single = SimpleNamespace(layout=OPEN, joined=None, residual_filter=None, spec=spec)
-            self.telemetry.add(cast("Attached", single), event, self.pairing)
+            self.telemetry.add(single(OPEN), event, self.pairing)
         self.telemetry.start(lambda: Snapshot((), ()), 0)
 
     def feed(self, *records: Record) -> None:
@@ -136,12 +125,8 @@ def test_only_what_arrived_is_an_exemplar(collector: Collector) -> None:
 def test_a_thread_that_died_in_a_call_is_no_parent(collector: Collector) -> None:
     """Another thread has its id an hour later: the three calls of that thread are three whole traces."""
     made = Wired(Otlp(), call=Export("span"))
-    write = (
-        replace(CALL, layout_id=12, symbol="write"),
-        replace(ENTRY, layout_id=10),
-        replace(RETURN, layout_id=11),
-    )
-    join = Join(write[0], write[1:2], write[2], "key", ("tid",))
+    layout = replace(CALL, layout_id=12, symbol="write")
+    join = Join(layout, (replace(ENTRY, layout_id=10),), replace(RETURN, layout_id=11), "key", ("tid",))
     made.telemetry.add(Attached(SPEC, (), join), Export("span"), made.pairing)
     dead, _ = call(1_000_000_000, 0)
     hour = 3600 * 10**9
@@ -232,12 +217,10 @@ def test_exports_come_and_go_while_it_runs(collector: Collector) -> None:
 def test_what_went_is_forgotten_in_the_end(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(telemetry, "MOST_REMOVED", 3)
     made = Wired(Otlp())
-    spec = SimpleNamespace(kind="kretprobe")
     for layout_id in range(10, 20):
-        layout = replace(OPEN, layout_id=layout_id)
-        single = SimpleNamespace(layout=layout, joined=None, residual_filter=None, spec=spec)
-        made.telemetry.add(cast("Attached", single), Export("log"), made.pairing)
+        attached = single(replace(OPEN, layout_id=layout_id))
+        made.telemetry.add(attached, Export("log"), made.pairing)
         made.feed((layout_id, 1, 0, 7, 70, None, -2))
-        made.telemetry.remove(cast("Attached", single), made.pairing)
+        made.telemetry.remove(attached, made.pairing)
     assert set(made.telemetry._descriptions) == set(made.telemetry._probes) == {17, 18, 19}
     made.close()

@@ -2,18 +2,8 @@
 
 import pytest
 
-from kprobe_exporter.agent.overhead import (
-    COUNTED,
-    FEXIT,
-    KPROBE,
-    KRETPROBE,
-    TRACEPOINT,
-    TRIGGER,
-    UPROBE,
-    URETPROBE,
-    Overhead,
-    cost,
-)
+from kprobe_exporter.agent import overhead as costs
+from kprobe_exporter.agent.overhead import Overhead, cost
 from kprobe_exporter.model.hist import HistTable
 from kprobe_exporter.model.values import Layout, ProbeSpec
 
@@ -25,20 +15,20 @@ def spec(file: str | None, verb: str = "", body: str = "f", **more: object) -> P
 @pytest.mark.parametrize(
     ("parts", "seconds"),
     [
-        ([spec("kprobe_events", "p", plan="count")], COUNTED),
-        ([spec("kprobe_events", "p")], KPROBE),
-        ([spec("kprobe_events", "r1024")], KRETPROBE),
-        ([spec("dynamic_events", "f")], KPROBE),
-        ([spec("dynamic_events", "f64", "f%return")], FEXIT),
-        ([spec("dynamic_events", "e")], TRACEPOINT + KPROBE),
-        ([spec("uprobe_events", "p", plan="count")], UPROBE),
-        ([spec("uprobe_events", "r")], URETPROBE),
-        ([spec(None)], TRACEPOINT),
+        ([spec("kprobe_events", "p", plan="count")], costs.COUNTED),
+        ([spec("kprobe_events", "p")], costs.KPROBE),
+        ([spec("kprobe_events", "r1024")], costs.KRETPROBE),
+        ([spec("dynamic_events", "f")], costs.KPROBE),
+        ([spec("dynamic_events", "f64", "f%return")], costs.FEXIT),
+        ([spec("dynamic_events", "e")], costs.TRACEPOINT + costs.KPROBE),
+        ([spec("uprobe_events", "p", plan="count")], costs.UPROBE),
+        ([spec("uprobe_events", "r")], costs.URETPROBE),
+        ([spec(None)], costs.TRACEPOINT),
         (
             [spec("kprobe_events", "p", role="begin"), spec("kprobe_events", "r1024", role="end")],
-            KPROBE + KRETPROBE,
+            costs.KPROBE + costs.KRETPROBE,
         ),
-        ([spec(None, role="begin"), spec(None, role="begin"), spec(None, role="end")], 2 * TRACEPOINT),
+        ([spec(None, role="begin"), spec(None, role="begin"), spec(None, role="end")], 2 * costs.TRACEPOINT),
     ],
 )
 def test_a_hit(parts: list[ProbeSpec], seconds: float) -> None:
@@ -47,10 +37,8 @@ def test_a_hit(parts: list[ProbeSpec], seconds: float) -> None:
 
 def test_hist_triggers_cost_too() -> None:
     table = HistTable((), None, None, 64, ())
-    assert (
-        cost([spec("kprobe_events", "r1024", plan="kernel", tables=(table, table))])
-        == KRETPROBE + 2 * TRIGGER
-    )
+    parts = [spec("kprobe_events", "r1024", plan="kernel", tables=(table, table))]
+    assert cost(parts) == costs.KRETPROBE + 2 * costs.TRIGGER
 
 
 def seconds(overhead: Overhead, *probes: str) -> dict[str, float]:

@@ -28,12 +28,19 @@ class Program:
     It holds its files open, as definitions in the kernel do: else an inode would be used again.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, start: Callable[..., Watched], log: Callable[[], str]) -> None:
         self.directory = directory
         self.path = directory / "program"
         self.number = 0
         self.held: list[IO[bytes]] = []
         self.replace(TWICE + MAIN)
+        self.events = self.probe("events", ", metrics: [{counter: calls_total}]")
+        self.counts = self.probe("counts")
+        self.log, self._start = log, start
+
+    def start(self, *probes: str) -> Watched:
+        """Start an agent, by default with a probe that records and one that only counts."""
+        return self._start(*(probes or (self.events, self.counts)))
 
     def replace(self, source: str | None = None) -> None:
         """Rename a new file to the path, as a package's upgrade does."""
@@ -53,25 +60,19 @@ class Program:
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Iterator[Program]:
-    made = Program(tmp_path)
-    yield made
+def program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> Iterator[Program]:
+    caplog.set_level(logging.INFO)
+    with ExitStack() as stack:
+
+        def start(*probes: str) -> Watched:
+            return stack.enter_context(watched(tmp_path, monkeypatch, *probes))
+
+        made = Program(tmp_path, start, lambda: caplog.text)
+        yield made
     for file in made.held:
         file.close()
-
-
-Start = Callable[..., Watched]
-
-
-@pytest.fixture
-def start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, program: Program
-) -> Iterator[Start]:
-    """A function that starts an agent, by default with a probe that records and one that only counts."""
-    caplog.set_level(logging.INFO)
-    both = program.probe("events", ", metrics: [{counter: calls_total}]"), program.probe("counts")
-    with ExitStack() as stack:
-        yield lambda *probes: stack.enter_context(watched(tmp_path, monkeypatch, *(probes or both)))
 
 
 def totals(machine: Watched, times: int) -> None:
@@ -86,18 +87,11 @@ def totals(machine: Watched, times: int) -> None:
     )
 
 
-def reason(machine: Watched, name: str = "events") -> str:
-    [status] = [status for status in machine.agent.snapshot().probes if status.name == name]
-    return status.reason
-
-
-def test_the_calls_of_both_files_count(
-    start: Start, program: Program, caplog: pytest.LogCaptureFixture
-) -> None:
-    machine, old = start(), program.code
+def test_the_calls_of_both_files_count(program: Program) -> None:
+    machine, old = program.start(), program.code
     machine.fire(old, 3)
     machine.look()
-    assert "replaced" not in caplog.text
+    assert "replaced" not in program.log()
     program.replace()
     assert program.code != old
     machine.look()
@@ -106,30 +100,28 @@ def test_the_calls_of_both_files_count(
     totals(machine, 12)
     machine.shows((1, "kprobe_up", "events"), (1, "kprobe_up", "counts"))
     before = len(machine.files.writes)
-    for _ in range(20):
-        machine.look()
+    machine.look(times=20)
     assert machine.files.writes[before:] == []
     for name in ("events", "counts"):
         line = f"the probe '{name}': {program.path} was replaced; attached to the new file too"
-        assert caplog.text.count(line) == 1
+        assert program.log().count(line) == 1
 
 
-def test_a_reload_looks_too(start: Start, program: Program) -> None:
-    events, counts = program.probe("events", ", metrics: [{counter: calls_total}]"), program.probe("counts")
-    machine, old = start(events, counts), program.code
+def test_a_reload_looks_too(program: Program) -> None:
+    machine, old = program.start(), program.code
     program.replace()
-    assert machine.reload(events, counts, COUNTED) is None
+    assert machine.reload(program.events, program.counts, COUNTED) is None
     machine.fire(old, 4)
     machine.fire(program.code, 5)
     totals(machine, 9)
-    assert machine.reload(events, counts) is None
+    assert machine.reload(program.events, program.counts) is None
     machine.fire(old, 4)
     machine.fire(program.code, 5)
     totals(machine, 18)
 
 
-def test_what_is_not_in_a_file_is_not_touched(start: Start, program: Program) -> None:
-    machine = start(OPEN, program.probe("counts"))
+def test_what_is_not_in_a_file_is_not_touched(program: Program) -> None:
+    machine = program.start(OPEN, program.probe("counts"))
     program.replace()
     before = len(machine.files.writes)
     machine.look()
@@ -137,16 +129,10 @@ def test_what_is_not_in_a_file_is_not_touched(start: Start, program: Program) ->
 
 
 @pytest.mark.parametrize("readable", [True, False])
-def test_only_the_latest_files_stay(
-    start: Start,
-    program: Program,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    readable: bool,
-) -> None:
+def test_only_latest_files_stay(program: Program, monkeypatch: pytest.MonkeyPatch, readable: bool) -> None:
     """Where the counts of a file that goes cannot be read, hits may be missed but are never counted twice."""
     monkeypatch.setattr(module, "MOST_OLDER", 2)
-    machine = start()
+    machine = program.start()
     if not readable:
         monkeypatch.setattr("kprobe_exporter.agent.probe_set.ProbeSet._hits", lambda *_: None)
     codes = []
@@ -168,13 +154,13 @@ def test_only_the_latest_files_stay(
         totals(machine, total + 1)
     hits = machine.value("kprobe_hits_total", "counts")
     assert 0 < hits <= total + 1
-    assert "calls in processes that run the oldest of its 3 replaced files are no longer" in caplog.text
+    assert "calls in processes that run the oldest of its 3 replaced files are no longer" in program.log()
 
 
-def test_definitions_are_bounded(start: Start, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_definitions_are_bounded(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kprobe_exporter.agent.probe_set.MOST_RETIRED", 8)
     monkeypatch.setattr("kprobe_exporter.agent.probe_set.KEPT", 4)
-    machine = start()
+    machine = program.start()
     for _ in range(12):
         program.replace()
         machine.look(EVERY)
@@ -183,9 +169,9 @@ def test_definitions_are_bounded(start: Start, program: Program, monkeypatch: py
     totals(machine, 12)
 
 
-def test_a_file_that_comes_back_counts_once(start: Start, program: Program, tmp_path: Path) -> None:
+def test_a_file_that_comes_back_counts_once(program: Program, tmp_path: Path) -> None:
     """Links are switched to and fro: no file is probed twice."""
-    machine, first = start(), program.code
+    machine, first = program.start(), program.code
     os.link(program.path, tmp_path / "first")
     program.replace()
     second = program.code
@@ -204,14 +190,11 @@ def test_a_file_that_comes_back_counts_once(start: Start, program: Program, tmp_
     assert len(machine.defined()) == 4
 
 
-def test_a_file_that_is_missing_for_a_while(
-    start: Start, program: Program, caplog: pytest.LogCaptureFixture
-) -> None:
-    machine, old = start(), program.code
+def test_a_file_that_is_missing_for_a_while(program: Program) -> None:
+    machine, old = program.start(), program.code
     program.path.unlink()
     before = len(machine.files.writes)
-    for _ in range(5):
-        machine.look()
+    machine.look(times=5)
     machine.fire(old, 2)
     totals(machine, 2)
     assert machine.files.writes[before:] == []
@@ -220,16 +203,13 @@ def test_a_file_that_is_missing_for_a_while(
     machine.fire(old)
     machine.fire(program.code)
     totals(machine, 4)
-    assert "down" not in caplog.text
+    assert "down" not in program.log()
 
 
-def test_a_file_without_the_function(
-    start: Start, program: Program, caplog: pytest.LogCaptureFixture
-) -> None:
-    machine, old = start(), program.code
+def test_a_file_without_the_function(program: Program) -> None:
+    machine, old = program.start(), program.code
     program.replace(MAIN)
-    for _ in range(5):
-        machine.look()
+    machine.look(times=5)
     machine.fire(old, 2)
     totals(machine, 2)
     machine.shows((0, "kprobe_up", "events"), (0, "kprobe_up", "counts"))
@@ -237,23 +217,22 @@ def test_a_file_without_the_function(
         f"uprobe:{program.path}:twice: {program.path} has no function 'twice'; only calls in processes that "
         "still run the file that was replaced are counted."
     )
-    assert reason(machine) == why
-    assert caplog.text.count(f"the probe 'events' is down: {why}") == 1
+    assert machine.status("events").reason == why
+    assert program.log().count(f"the probe 'events' is down: {why}") == 1
     program.replace()
     machine.look()
     machine.fire(old, 2)
     machine.fire(program.code, 3)
     totals(machine, 7)
     machine.shows((1, "kprobe_up", "events"), (1, "kprobe_up", "counts"))
-    assert reason(machine) == ""
+    assert machine.status("events").reason == ""
 
 
-def test_a_reload_keeps_what_still_counts(start: Start, program: Program) -> None:
-    events, counts = program.probe("events", ", metrics: [{counter: calls_total}]"), program.probe("counts")
-    machine, old = start(events, counts), program.code
+def test_a_reload_keeps_what_still_counts(program: Program) -> None:
+    machine, old = program.start(), program.code
     program.replace(MAIN)
     machine.look()
-    assert machine.reload(events, counts, COUNTED) is None
+    assert machine.reload(program.events, program.counts, COUNTED) is None
     machine.fire(old, 2)
     totals(machine, 2)
     machine.shows((0, "kprobe_up", "events"))
@@ -261,57 +240,36 @@ def test_a_reload_keeps_what_still_counts(start: Start, program: Program) -> Non
     assert machine.enabled() == ["counted"]
 
 
-def no_program(path: Path) -> None:
-    path.write_text("MZ, but no ELF file\n")
-
-
-def script(path: Path) -> None:
-    path.write_text("#!/bin/sh\n")
-
-
-def cut_off(path: Path) -> None:
-    path.write_bytes(Path("/proc/self/exe").read_bytes()[:100])
-
-
-def loop(path: Path) -> None:
-    path.symlink_to(path)
-
-
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (no_program, "is no ELF file"),
-        (script, "is a script: probe the program that runs it"),
-        (cut_off, "is damaged: its headers contradict each other or its size"),
+        (lambda path: path.write_text("MZ, but no ELF file\n"), "is no ELF file"),
+        (lambda path: path.write_text("#!/bin/sh\n"), "is a script: probe the program that runs it"),
+        (
+            lambda path: path.write_bytes(Path("/proc/self/exe").read_bytes()[:100]),
+            "is damaged: its headers contradict each other or its size",
+        ),
         (os.mkfifo, "is no regular file, so no program or library"),
         (os.mkdir, "is no regular file, so no program or library"),
-        (loop, ""),
+        (lambda path: path.symlink_to(path), ""),
     ],
+    ids=["text", "a script", "cut off", "a pipe", "a directory", "a link to itself"],
 )
-def test_what_is_no_program(
-    start: Start,
-    program: Program,
-    make: Callable[[Path], object],
-    said: str,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_what_is_no_program(program: Program, make: Callable[[Path], object], said: str) -> None:
     """One sentence says so, once; a link that leads nowhere is a file that is missing."""
-    machine, old = start(), program.code
+    machine, old = program.start(), program.code
     program.path.unlink()
     make(program.path)
-    for _ in range(5):
-        machine.look()
+    machine.look(times=5)
     machine.fire(old, 2)
     totals(machine, 2)
-    assert caplog.text.count("the probe 'events' is down") == (1 if said else 0)
-    assert (f"{program.path} {said}" in reason(machine)) == bool(said)
-    assert "Traceback" not in caplog.text
+    assert program.log().count("the probe 'events' is down") == (1 if said else 0)
+    assert (f"{program.path} {said}" in machine.status("events").reason) == bool(said)
+    assert "Traceback" not in program.log()
 
 
-def test_a_file_that_is_still_being_written(
-    start: Start, program: Program, caplog: pytest.LogCaptureFixture
-) -> None:
-    machine = start()
+def test_a_file_that_is_still_being_written(program: Program) -> None:
+    machine = program.start()
     whole = program.path.read_bytes()
     program.path.unlink()
     program.path.write_bytes(whole[:200])
@@ -323,24 +281,22 @@ def test_a_file_that_is_still_being_written(
     machine.fire(program.code)
     totals(machine, 1)
     machine.shows((1, "kprobe_up", "events"))
-    assert caplog.text.count("the probe 'events' is down") == 1
+    assert program.log().count("the probe 'events' is down") == 1
 
 
-def test_a_file_that_grows_is_reported_once(
-    start: Start, program: Program, caplog: pytest.LogCaptureFixture
-) -> None:
-    machine = start()
+def test_a_file_that_grows_is_reported_once(program: Program) -> None:
+    machine = program.start()
     program.path.unlink()
     for _ in range(5):
         with program.path.open("a") as file:
             file.write("a line of a log\n")
         machine.look(EVERY)
-    assert caplog.text.count("the probe 'events' is down") == 1
+    assert program.log().count("the probe 'events' is down") == 1
 
 
-def test_a_file_that_was_missing_from_the_start(start: Start, program: Program) -> None:
+def test_a_file_that_was_missing_from_the_start(program: Program) -> None:
     program.path.unlink()
-    machine = start()
+    machine = program.start()
     machine.look()
     machine.shows((0, "kprobe_up", "events"))
     program.replace()
@@ -349,23 +305,21 @@ def test_a_file_that_was_missing_from_the_start(start: Start, program: Program) 
     totals(machine, 1)
 
 
-def test_one_that_is_replaced_all_the_time(
-    start: Start, program: Program, caplog: pytest.LogCaptureFixture
-) -> None:
-    machine = start()
+def test_one_that_is_replaced_all_the_time(program: Program) -> None:
+    machine = program.start()
     for _ in range(30):
         program.replace()
         machine.look()
-    followed = caplog.text.count(f"the probe 'events': {program.path} was replaced")
+    followed = program.log().count(f"the probe 'events': {program.path} was replaced")
     assert BURST + 30 // EVERY - 1 <= followed <= BURST + 30 // EVERY
     machine.look(EVERY)
     machine.fire(program.code)
     totals(machine, 1)
 
 
-def test_one_that_is_switched_on_again_is_planned_again(start: Start, program: Program) -> None:
+def test_one_that_is_switched_on_again_is_planned_again(program: Program) -> None:
     """With the offset in the old file, it would break the new program."""
-    machine, old = start(), program.code
+    machine, old = program.start(), program.code
     assert machine.agent.disable("events", "too loud")
     program.replace()
     machine.look()
@@ -375,14 +329,13 @@ def test_one_that_is_switched_on_again_is_planned_again(start: Start, program: P
     machine.shows((3, "kprobe_calls_total"), (5, "kprobe_hits_total", "counts"))
 
 
-def test_one_that_was_deleted_is_planned_again(start: Start, program: Program) -> None:
-    machine, old = start(), program.code
+def test_one_that_was_deleted_is_planned_again(program: Program) -> None:
+    machine, old = program.start(), program.code
     program.replace()
     machine.look()
     machine.files.write(f"{EVENTS}/events/enable", "0")
     machine.files.write("uprobe_events", f"-:{GROUP}/events")
-    for _ in range(2):  # a look may begin with a later event
-        machine.look()
+    machine.look(times=2)  # a look may begin with a later event
     machine.fire(old)
     machine.fire(program.code, 3)
     machine.shows(
@@ -391,32 +344,29 @@ def test_one_that_was_deleted_is_planned_again(start: Start, program: Program) -
 
 
 @pytest.mark.parametrize("source", [None, MAIN], ids=["attached to both", "only to the old one"])
-def test_the_old_file_is_repaired_too(start: Start, program: Program, source: str | None) -> None:
-    machine, old = start(), program.code
+def test_the_old_file_is_repaired_too(program: Program, source: str | None) -> None:
+    machine, old = program.start(), program.code
     program.replace(source)
     machine.look()
     machine.files.write(f"{EVENTS}/events/enable", "0")
-    for _ in range(2):  # a look may begin with a later event
-        machine.look()
+    machine.look(times=2)  # a look may begin with a later event
     machine.fire(old, 2)
     totals(machine, 2)
 
 
-def test_a_limit_holds_for_the_old_file(start: Start, program: Program) -> None:
-    machine, old = start(), program.code
+def test_a_limit_holds_for_the_old_file(program: Program) -> None:
+    machine, old = program.start(), program.code
     program.replace(MAIN)
     machine.look()
     assert machine.agent.disable("events", "too loud")
     machine.fire(old)
     machine.shows((1, "kprobe_hits_total", "counts"), (0, "kprobe_calls_total"))
-    assert reason(machine) == "too loud"
+    assert machine.status("events").reason == "too loud"
 
 
-def test_an_upgrade_at_the_wrong_moment(
-    start: Start, program: Program, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_upgrade_at_the_wrong_moment(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     """A probe that was planned for one file and defined for the next is never enabled there."""
-    machine = start()
+    machine = program.start()
     program.replace()
     real, offsets = machine.files.write, set[str]()
 
@@ -428,7 +378,7 @@ def test_an_upgrade_at_the_wrong_moment(
 
     monkeypatch.setattr(machine.files, "write", write)
     machine.look()
-    assert f"{program.path} was replaced at this moment: the new file is tried next" in caplog.text
+    assert f"{program.path} was replaced at this moment: the new file is tried next" in program.log()
     enabled = [event.line for event in machine.files.events if event.name in machine.enabled()]
     assert not any(line in offsets for line in enabled)
     machine.look()
@@ -437,16 +387,14 @@ def test_an_upgrade_at_the_wrong_moment(
     totals(machine, 1)
 
 
-def test_an_event_of_a_pair_counts_once(
-    start: Start, program: Program, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_event_of_a_pair_counts_once(program: Program, tmp_path: Path) -> None:
     """Only one of the files of a pair is replaced: the other's event is not there twice."""
     other = compiled(tmp_path / "other", TWICE + MAIN)
     pair = f"{{from: 'uprobe:{other}:twice', to: 'uprobe:{program.path}:twice', key: [tid]}}"
-    machine = start(f"{{name: events, attach: {{pair: {pair}}}}}")
+    machine = program.start(f"{{name: events, attach: {{pair: {pair}}}}}")
     first = code_at(other, file_offset(str(other), "twice"))
     for times in (1, 2, 3):
-        assert caplog.text.count(f"{program.path} was replaced; attached to the new file\n") == times - 1
+        assert program.log().count(f"{program.path} was replaced; attached to the new file\n") == times - 1
         machine.fire(first)
         machine.fire(program.code)
         machine.shows(
@@ -457,8 +405,8 @@ def test_an_event_of_a_pair_counts_once(
     assert len(machine.enabled()) == 2
 
 
-def test_both_events_of_a_call_are_on_both_files(start: Start, program: Program) -> None:
-    machine, old = start(program.probe("call", kind="ucall")), program.code
+def test_both_events_of_a_call_are_on_both_files(program: Program) -> None:
+    machine, old = program.start(program.probe("call", kind="ucall")), program.code
     program.replace()
     machine.look()
     for code in (old, program.code):

@@ -38,10 +38,11 @@ class Agent:
         self.probe.records = True
         self.done.append(f"enable {name}")
 
-    def second(self, hits: int) -> None:
-        self.now += 1
-        self.hits += hits
-        self.watch.look()
+    def second(self, hits: int, times: int = 1) -> None:
+        for _ in range(times):
+            self.now += 1
+            self.hits += hits
+            self.watch.look()
 
 
 @pytest.fixture
@@ -55,8 +56,7 @@ def test_too_often_and_again(agent: Agent, caplog: pytest.LogCaptureFixture) -> 
     agent.second(50_000)
     assert agent.done == ["disable a"]
     assert "the probe 'a' is tripped: it fired 50,000 times a second, and its limit is 1,000" in caplog.text
-    for _ in range(10):
-        agent.second(0)
+    agent.second(0, times=10)
     assert agent.done == ["disable a", "enable a"]
 
 
@@ -65,9 +65,7 @@ def test_a_critical_probe_is_sampled_while_it_fires_on(
 ) -> None:
     caplog.set_level("INFO")
     agent.configured.critical = True
-    agent.second(50_000)
-    for _ in range(10):
-        agent.second(50_000)
+    agent.second(50_000, times=11)
     assert agent.done == ["sample a", "enable a"]
     assert "the probe 'a' is sampled: it fired 50,000 times a second" in caplog.text
     assert "the probe 'a' is recorded whole again" in caplog.text
@@ -77,15 +75,13 @@ def test_a_critical_probe_is_sampled_while_it_fires_on(
 
 def test_an_unlimited_probe_is_left_alone_and_its_cost_is_told(agent: Agent) -> None:
     agent.configured.critical, agent.probe.records_events = True, False
-    for _ in range(20):
-        agent.second(1_000_000)
+    agent.second(1_000_000, times=20)
     assert agent.done == []
     assert agent.watch.overhead.family(["a"]).samples == {("a",): pytest.approx(20.0)}
 
 
 def test_what_it_costs_and_how_it_went(agent: Agent) -> None:
-    for _ in range(10):
-        agent.second(500)
+    agent.second(500, times=10)
     assert list(agent.watch.overhead.family(["a"]).samples.values()) == [pytest.approx(5e-3)]
     assert agent.watch.history.rates("a") == (500.0, 500.0)
     assert agent.done == []
@@ -107,13 +103,11 @@ def test_counts_that_stood_still_and_then_come_in_one(agent: Agent, growing: boo
 def test_the_first_reading_after_a_while_may_be_an_old_one(agent: Agent) -> None:
     """A reading may have begun before the kernel delayed it; later hits come with the next one, 1 s later."""
     agent.age = float("inf")
-    for _ in range(120):
-        agent.second(0)
+    agent.second(0, times=120)
     agent.age = 0.0
     agent.second(0)
     agent.second(60 * 122)
-    for _ in range(10):
-        agent.second(60)
+    agent.second(60, times=10)
     assert agent.done == []
     assert set(agent.watch.history.rates("a")) == {60.0}
 
@@ -145,12 +139,10 @@ def test_a_reading_that_was_seen_already_tells_nothing(agent: Agent) -> None:
 def test_while_counts_are_unreadable_no_probe_is_tried_again(agent: Agent) -> None:
     agent.second(50_000)
     agent.age = float("inf")
-    for _ in range(60):
-        agent.second(0)
+    agent.second(0, times=60)
     assert agent.done == ["disable a"]
     agent.age = 0.0
-    agent.second(0)
-    agent.second(0)
+    agent.second(0, times=2)
     assert agent.done == ["disable a", "enable a"]
 
 

@@ -94,8 +94,7 @@ def test_a_link_that_is_swapped_after_planning(
         patched.setattr("kprobe_exporter.agent.installer.plan_probe", swapped)
         with watched(tmp_path, monkeypatch, PROBE.format("uprobe", attack.link)) as machine:
             assert f"{attack.link} was replaced at this moment: the new file is tried next" in caplog.text
-            machine.look(20)
-            machine.look(20)
+            machine.look(20, times=2)
             assert machine.value("kprobe_up", "victim") == 1
             assert code_at(victim, attack.inside) not in places(machine)
             assert code_at(victim, attack.inside - 1) in places(machine)

@@ -11,15 +11,12 @@ from hypothesis import strategies as st
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.aggregate.series import IDLE, SeriesLimits
-from kprobe_exporter.grammar.evaluate import compile_filter
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.errno import name_of
-from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.values import (
     Batch,
     Exemplar,
-    Family,
     HistogramValue,
     KernelCounts,
     LabelSpec,
@@ -28,9 +25,10 @@ from kprobe_exporter.model.values import (
     ProbeMetrics,
     ReturnType,
 )
-from tests.support.aggregated import LONG, OPEN, aggregator, probe, record
+from kprobe_exporter.plan.metric import where
+from tests.support.aggregated import OPEN, aggregator, families, probe, record, samples
+from tests.support.return_records import LONG, PTR
 
-PTR = ReturnType("ptr", "x64", pointer=True)
 VOID = ReturnType("void", None)
 
 ERRNO = LabelSpec("errno", "return", (("errno", DECODERS["errno"](None)),))
@@ -39,14 +37,7 @@ ERRORS = MetricSpec("kprobe_open_errors_total", "counter", "Failed.", None, (ERR
 TOTAL = MetricSpec("kprobe_all_total", "counter", "All.", None, ())
 SIZES = MetricSpec("kprobe_sizes", "histogram", "Sizes.", "return", (), (0.0, 10.0))
 LAST = MetricSpec("kprobe_last", "gauge", "The last.", "return", (COMM,))
-
-
-def families(numbers: Numbers) -> dict[str, Family]:
-    return {family.name: family for family in numbers.families}
-
-
-def samples(numbers: Numbers, name: str) -> dict[tuple[str, ...], Any]:
-    return dict(families(numbers)[name].samples)
+FAILED = where(parse_filter("return < 0"))
 
 
 def test_what_is_there_from_the_start() -> None:
@@ -92,15 +83,12 @@ def test_errors_without_a_name_are_one_label_set() -> None:
 
 @pytest.mark.parametrize(("returns", "shown"), [(LONG, True), (PTR, False), (VOID, False), (None, False)])
 def test_who_has_a_histogram_of_return_values(returns: ReturnType | None, shown: bool) -> None:
-    made = Aggregator("kprobe", SeriesLimits(10, 20_000), name_of)
-    made.declare(probe("open", returns=returns))
+    made = aggregator(returns=returns)
     assert (("open",) in samples(made.copy(), "kprobe_return_value")) == shown
 
 
 def test_an_error_pointer_counts_though_pointers_have_no_histogram() -> None:
-    made = Aggregator("kprobe", SeriesLimits(10, 20_000), name_of)
-    made.declare(probe("open", returns=PTR))
-    made.attach(Layout(7, "open", "open", "return", "f", OPEN.args, PTR), count_hits=False)
+    made = aggregator(returns=PTR)
     made.consume(Batch([record(2**64 - 12), record(0xFFFF888000000000)]))
     assert samples(made.copy(), "kprobe_return_errors_total") == {("open", "ENOMEM"): 1}
 
@@ -118,7 +106,7 @@ def test_probes_may_share_a_metric() -> None:
 def test_a_probe_that_was_made_again_keeps_its_numbers() -> None:
     made = aggregator(TOTAL)
     made.consume(Batch([record(-2)]))
-    made.attach(Layout(9, "open", "open_2", "return", "f", OPEN.args, LONG), count_hits=False)
+    made.attach(replace(OPEN, layout_id=9, event="open_2"))
     made.consume(Batch([record(-2, layout_id=9), record(-2)]))
     numbers = made.copy()
     assert samples(numbers, "kprobe_all_total") == {(): 3}
@@ -155,7 +143,7 @@ def test_loss_is_told_by_its_source() -> None:
 
 
 def test_decode_failures_and_overflows_are_counted() -> None:
-    made = aggregator(ERRORS, max_series=2)
+    made = aggregator(ERRORS, limits=SeriesLimits(2, 20_000))
     made.consume(Batch([record(None), record(-5000), *(record(-2, b"%d" % n) for n in range(5))]))
     numbers = made.copy()
     assert numbers.decode_failures == {"errno": 2}
@@ -205,7 +193,7 @@ def counters(numbers: Numbers) -> dict[tuple[str, ...], float]:
 @given(FEEDS)
 def test_no_counter_ever_goes_down(feeds: list[Batch | KernelCounts]) -> None:
     added = MetricSpec("kprobe_bytes_total", "counter", "Bytes.", "return", (COMM,))
-    made = aggregator(ERRORS, TOTAL, SIZES, added, max_series=2)
+    made = aggregator(ERRORS, TOTAL, SIZES, added, limits=SeriesLimits(2, 20_000))
     before = counters(made.copy())
     for feed in feeds:
         if isinstance(feed, Batch):
@@ -238,15 +226,8 @@ def test_threads_lose_nothing() -> None:
     assert samples(made.copy(), "kprobe_all_total") == {(): 23 * 20 * 4}
 
 
-def condition(text: str) -> Where:
-    parsed = parse_filter(text)
-    return Where(tuple(parsed.fields), compile_filter(parsed))
-
-
 def test_where_the_agent_filters_hits_are_firings_and_events_what_passed() -> None:
-    made = Aggregator("kprobe", SeriesLimits(10, 20_000), name_of)
-    made.declare(probe("open", TOTAL))
-    made.attach(OPEN, count_hits=True, residual_filter=condition("return < 0"))
+    made = aggregator(TOTAL, count_hits=True, residual_filter=FAILED)
     made.consume(Batch([record(-2), record(3), record(-2)]))
     numbers = made.copy()
     assert numbers.hits == {"open": 3}
@@ -256,7 +237,7 @@ def test_where_the_agent_filters_hits_are_firings_and_events_what_passed() -> No
 
 
 def test_a_metrics_own_filter_narrows_that_metric_alone() -> None:
-    some = MetricSpec("kprobe_some_total", "counter", "Some.", None, (), where=condition("return < 0"))
+    some = MetricSpec("kprobe_some_total", "counter", "Some.", None, (), where=FAILED)
     made = aggregator(some, TOTAL)
     made.consume(Batch([record(-2), record(3)]))
     numbers = made.copy()
@@ -267,9 +248,7 @@ def test_a_metrics_own_filter_narrows_that_metric_alone() -> None:
 
 def test_label_sets_expire_as_time_goes_by() -> None:
     now = [0.0]
-    made = Aggregator("kprobe", SeriesLimits(10, 20_000, 60, lambda: now[0]), name_of)
-    made.declare(probe("open", ERRORS))
-    made.attach(OPEN)
+    made = aggregator(ERRORS, limits=SeriesLimits(10, 20_000, 60, lambda: now[0]))
     made.consume(Batch([record(-2, b"gone"), record(-2, b"there")]))
     for step in range(1, 6):
         now[0] = step * 16.0
@@ -279,12 +258,9 @@ def test_label_sets_expire_as_time_goes_by() -> None:
 
 def test_idle_label_sets_of_one_metric_make_room_for_another() -> None:
     now = [0.0]
-    made = Aggregator("kprobe", SeriesLimits(10, 2, None, lambda: now[0]), name_of)
-    by_comm = MetricSpec("kprobe_closes_total", "counter", "Closed.", None, (COMM,))
-    made.declare(probe("open", ERRORS))
-    made.declare(probe("close", by_comm))
-    made.attach(OPEN)
-    made.attach(Layout(8, "close", "close", "return", "f", OPEN.args, LONG))
+    made = aggregator(ERRORS, limits=SeriesLimits(10, 2, None, lambda: now[0]))
+    made.declare(probe("close", MetricSpec("kprobe_closes_total", "counter", "Closed.", None, (COMM,))))
+    made.attach(replace(OPEN, layout_id=8, probe="close", event="close"))
     made.consume(Batch([record(-2, b"a"), record(-2, b"b")]))
     for _ in range(6):
         now[0] += IDLE / 4
@@ -300,7 +276,7 @@ def test_a_probe_that_did_not_come_up_has_no_hits() -> None:
     assert made.copy().hits == {}
 
 
-NEXT = Layout(17, "open", "open_2", "return", "f", OPEN.args, LONG)
+NEXT = replace(OPEN, layout_id=17, event="open_2")
 
 
 def test_what_a_detached_layout_came_to_stays_with_its_probe() -> None:
@@ -349,9 +325,7 @@ def test_one_of_two_layouts_goes_and_the_other_goes_on() -> None:
 
 def test_an_undeclared_metric_is_removed_and_makes_room() -> None:
     limits = SeriesLimits(2, 2)
-    made = Aggregator("kprobe", limits, name_of)
-    made.declare(probe("open", ERRORS))
-    made.attach(OPEN)
+    made = aggregator(ERRORS, limits=limits)
     made.consume(Batch([record(-2, b"a"), record(-2, b"b")]))
     made.detach(OPEN)
     made.redeclare([probe("other", TOTAL)])
@@ -367,9 +341,8 @@ def test_a_metric_that_is_another_one_begins_at_0() -> None:
     made = aggregator(TOTAL, ERRORS)
     made.consume(Batch([record(-2)]))
     made.detach(OPEN)
-    made.redeclare(
-        [probe("open", TOTAL._replace(help="Said otherwise."), ERRORS)], {"kprobe_open_errors_total"}
-    )
+    other = TOTAL._replace(help="Said otherwise.")
+    made.redeclare([probe("open", other, ERRORS)], {"kprobe_open_errors_total"})
     numbers = made.copy()
     assert families(numbers)["kprobe_all_total"].help == "Said otherwise."
     assert samples(numbers, "kprobe_all_total") == {(): 1}

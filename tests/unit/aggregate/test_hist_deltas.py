@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,14 +35,9 @@ from kprobe_exporter.model.values import (
 from kprobe_exporter.plan import Kernel, plan_probe
 
 LAYOUT = Layout(3, "p", "p", "return", "f", (), return_type("long"))
-COUNTED = HistTable(
-    (HistKey("comm", "comm", 0), HistKey("return", "return", 64, signed=True)),
-    "n",
-    None,
-    128,
-    (HistFeed(0, "add", (1, 0)),),
-    passed=True,
-)
+KEYS = HistKey("comm", "comm", 0), HistKey("return", "return", 64, signed=True)
+COUNTED = HistTable(KEYS, "n", None, 128, (HistFeed(0, "add", (1, 0)),), passed=True)
+WHOLE = COUNTED._replace(high="n_high")
 
 
 def tables(*made: HistTable, layout: Layout = LAYOUT) -> HistDeltas:
@@ -76,34 +72,31 @@ def test_a_table_that_started_again() -> None:
     assert batch.arrived == {3: 2}
 
 
-def test_a_sum_that_ran_over() -> None:
-    made = tables(COUNTED)
-    made.since([reading({(b"a", 1): (1, 2**64 - 1)})])
-    assert made.since([reading({(b"a", 1): (2, 4)})]).tallies == [Tally(3, 0, (1, b"a"), 1, 5)]
+@pytest.mark.parametrize(
+    ("table", "before", "after", "added"),
+    [
+        (COUNTED, 2**64 - 1, 4, 5),
+        (WHOLE, 2**64 - 1, 2**70, 2**70 - 2**64 + 1),
+        (WHOLE, 2**96 - 1, 4, 5),
+    ],
+)
+def test_a_sum_that_ran_over(table: HistTable, before: int, after: int, added: int) -> None:
+    made = tables(table)
+    made.since([reading({(b"a", 1): (1, before)})])
+    assert made.since([reading({(b"a", 1): (2, after)})]).tallies == [Tally(3, 0, (1, b"a"), 1, added)]
 
 
-def test_a_sum_of_whole_values_that_ran_over() -> None:
-    made = tables(COUNTED._replace(value="n", high="n_high"))
-    made.since([reading({(b"a", 1): (1, 2**64 - 1)})])
-    assert made.since([reading({(b"a", 1): (2, 2**70)})]).tallies == [
-        Tally(3, 0, (1, b"a"), 1, 2**70 - 2**64 + 1)
-    ]
-    made.since([reading({(b"a", 1): (3, 2**96 - 1)})])
-    assert made.since([reading({(b"a", 1): (4, 4)})]).tallies == [Tally(3, 0, (1, b"a"), 1, 5)]
+NARROW, GUESSED = HistKey("n", "n", 32, signed=True), HistKey("return", "return", signed=True)
 
 
-def test_numbers_by_their_width() -> None:
+@pytest.mark.parametrize(
+    ("key", "raw", "number"),
+    [(NARROW, 2**64 - 2, -2), (NARROW, 2**32 - 2, -2), (GUESSED, 2**32 - 2, -2), (GUESSED, 2**32, 2**32)],
+)
+def test_numbers_by_their_width(key: HistKey, raw: int, number: int) -> None:
     """A key is printed sign-extended if it is alone, else zero-extended; the width of a long is a guess."""
-    narrow = HistTable((HistKey("n", "n", 32, signed=True),), None, None, 128, (HistFeed(0, "add", (0,)),))
-    guessed = HistTable((HistKey("return", "return", signed=True),), None, None, 128, narrow.feeds)
-    for made, raw, number in (
-        (narrow, 2**64 - 2, -2),
-        (narrow, 2**32 - 2, -2),
-        (guessed, 2**32 - 2, -2),
-        (guessed, 2**32, 2**32),
-    ):
-        rows = {(raw,): (1, 0)}
-        assert tables(made).since([reading(rows)]).tallies == [Tally(3, 0, (number,), 1, 0)]
+    made = tables(HistTable((key,), None, None, 128, (HistFeed(0, "add", (0,)),)))
+    assert made.since([reading({(raw,): (1, 0)})]).tallies == [Tally(3, 0, (number,), 1, 0)]
 
 
 class Table:
@@ -134,13 +127,12 @@ class Table:
         return max(0, (value - 1).bit_length()) if key.log2 else value % 2**64
 
 
+COMM = Label("comm", "comm")
 METRICS = (
-    Metric(
-        "counter", "a_total", "h", None, (Label("comm", "comm"), Label("e", "return", (Decode("errno"),)))
-    ),
-    Metric("counter", "b_total", "h", "n", (Label("comm", "comm"),), scale=512.0),
+    Metric("counter", "a_total", "h", None, (COMM, Label("e", "return", (Decode("errno"),)))),
+    Metric("counter", "b_total", "h", "n", (COMM,), scale=512.0),
     Metric("counter", "c_total", "h", "return"),
-    Metric("histogram", "d", "h", "return", (Label("comm", "comm"),), (-1.0, 0.0, 1.0, 2.0, 64.0, 4096.0)),
+    Metric("histogram", "d", "h", "return", (COMM,), (-1.0, 0.0, 1.0, 2.0, 64.0, 4096.0)),
     Metric("histogram", "e", "h", "n", (), (0.001, 0.512, 4.096), scale=0.001),
     Metric("counter", "f_total", "h", None, (), where="n > 100"),
 )
@@ -150,9 +142,8 @@ def numbers(aggregate: str, events: list[tuple[int, int, bytes]], returns: str) 
     """Return what an agent shows of these events, aggregated in the kernel or event by event."""
     way = Attach(parse_target("kretprobe:f"), {"n": "$arg1:u64"}, "n != 7", return_type(returns))
     made = Probe("p", "help", (way,), METRICS, aggregate=aggregate)  # type: ignore[arg-type]
-    plan = plan_probe(
-        made, "ns", DECODERS, Kernel(lambda *_: None, counts_tracepoints=True), itertools.count()
-    )
+    described = Kernel(lambda *_: None, counts_tracepoints=True)
+    plan = plan_probe(made, "ns", DECODERS, described, itertools.count())
     spec = plan.alternatives[0]
     assert isinstance(spec, ProbeSpec)
     aggregator = Aggregator("ns", SeriesLimits(1000, 20_000), name_of)
@@ -165,16 +156,8 @@ def numbers(aggregate: str, events: list[tuple[int, int, bytes]], returns: str) 
         for table in kernel:
             table.fire(fields)
         if n != 7:
-            record = (
-                spec.layout.layout_id,
-                0,
-                0,
-                1,
-                None,
-                None,
-                *(fields[arg.name] for arg in spec.layout.args),
-            )
-            records.append(record)
+            values = [fields[arg.name] for arg in spec.layout.args]
+            records.append((spec.layout.layout_id, 0, 0, 1, None, None, *values))
         if number % 3 == 0 and aggregate == "kernel":
             aggregator.update_kernel(read(spec, kernel))
     if aggregate == "kernel":

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.aggregate.aggregator import Aggregator
-from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.aggregate.recipes import whole_scale
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.config.values import DURATION_BUCKETS, Metric
@@ -21,18 +20,17 @@ from kprobe_exporter.model.values import (
     Arg,
     Batch,
     Exemplar,
-    Family,
     HistogramValue,
     KernelCounts,
     Layout,
     MetricSpec,
     ProbeMetrics,
     Record,
-    ReturnType,
 )
 from kprobe_exporter.plan.metric import in_nanoseconds, metric_spec, where
+from tests.support.aggregated import families
+from tests.support.return_records import LONG
 
-LONG = ReturnType("long", "s64", signed=True, wide=True)
 JOINED = Layout(
     3, "read", "read", "joined", "f", (Arg("return", "int"), Arg("comm", "str"), Arg("duration", "int")), LONG
 )
@@ -63,10 +61,6 @@ def aggregator(
 
 def joined(took: object, returned: object = 0, comm: object = b"cat") -> Record:
     return (3, 1_000, 0, 77, None, b"g", returned, comm, took)
-
-
-def families(numbers: Numbers) -> dict[str, Family]:
-    return {family.name: family for family in numbers.families}
 
 
 def sample(made: Aggregator, name: str, *labels: str) -> Any:
@@ -109,18 +103,12 @@ def test_any_scale_multiplies(scale: float) -> None:
     factor = whole_scale(scale)
     for value in (0, 1, 7, 1000, 2**63, -5):
         assert value * factor == pytest.approx(value * scale)
-    assert [n * whole_scale(0.1) for n in (3, 6, 7)] == [
-        0.3,
-        0.6,
-        0.7,
-    ]
+    assert [n * whole_scale(0.1) for n in (3, 6, 7)] == [0.3, 0.6, 0.7]
 
 
 def test_the_built_in_histogram() -> None:
     made = aggregator(buckets=(0.5, 1.0))
-    made.consume(
-        Batch([joined(SECOND // 4), joined(SECOND // 2), joined(SECOND), joined(2 * SECOND), joined(0)])
-    )
+    made.consume(Batch([joined(took * SECOND // 4) for took in (1, 2, 4, 8, 0)]))
     family = families(made.copy())["kprobe_duration_seconds"]
     assert (family.type, family.labels) == ("histogram", ("probe",))
     assert family.samples == {("read",): HistogramValue((0.5, 1.0), (3, 1, 1), 3.75)}

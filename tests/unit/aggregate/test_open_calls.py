@@ -83,8 +83,16 @@ def test_an_inner_call_is_told_of_while_the_outer_one_is_open() -> None:
     assert told == [(4, [3, 2, 1]), (3, [2, 1]), (2, [1]), (1, [])]
 
 
-def test_of_the_same_function_the_outer_call_is_around_the_inner_one() -> None:
-    told = Stream(OUTER).feed(entry(OUTER, 1), entry(OUTER, 2, S - 64), ret(OUTER, 3, S - 64), ret(OUTER, 4))
+@pytest.mark.parametrize(
+    ("inner", "place"),
+    [(OUTER, S - 64), (INNER, IRQ), (INNER, S)],
+    ids=["of the same function", "in an interrupt", "by a jump"],
+)
+def test_the_outer_call_is_around_the_inner_one(inner: Join, place: int) -> None:
+    """A call by a jump has the stack pointer of the jumping call, and both return at the same moment."""
+    told = Stream(OUTER, INNER).feed(
+        entry(OUTER, 1), entry(inner, 2, place), ret(inner, 3, place), ret(OUTER, 4)
+    )
     assert told == [(2, [1]), (1, [])]
 
 
@@ -96,21 +104,8 @@ def test_another_thread_is_another_matter() -> None:
 
 
 def test_the_idle_threads_of_two_cpus_are_two() -> None:
-    told = Stream(OUTER, INNER).feed(
-        entry(OUTER, 1, tid=0, cpu=0), point(2, tid=0, cpu=1), point(3, tid=0, cpu=0)
-    )
+    told = Stream(OUTER).feed(entry(OUTER, 1, tid=0), point(2, tid=0, cpu=1), point(3, tid=0))
     assert told == [(2, []), (3, [1])]
-
-
-def test_a_call_in_an_interrupt_lies_in_the_one_that_was_interrupted() -> None:
-    told = Stream(OUTER, INNER).feed(entry(OUTER, 1), entry(INNER, 2, IRQ), ret(INNER, 3, IRQ), ret(OUTER, 4))
-    assert told == [(2, [1]), (1, [])]
-
-
-def test_a_call_that_was_jumped_to_lies_in_the_one_that_jumped() -> None:
-    """A call by a jump has the stack pointer of the jumping call, and both return at the same moment."""
-    told = Stream(OUTER, INNER).feed(entry(OUTER, 1), entry(INNER, 2), ret(INNER, 3), ret(OUTER, 4))
-    assert told == [(2, [1]), (1, [])]
 
 
 def test_a_pair_by_key_lies_in_nothing_and_nothing_in_it() -> None:
@@ -130,20 +125,15 @@ def test_what_overlaps_lies_in_what_began_before() -> None:
 
 def test_a_call_below_a_new_one_has_ended_unnoticed() -> None:
     """Its return is missing: the next call, higher on the stack, is not nested in it."""
-    stream = Stream(OUTER, INNER)
-    assert stream.feed(entry(INNER, 1, S - 512), entry(OUTER, 2), point(3), ret(OUTER, 4)) == [
-        (3, [2]),
-        (2, []),
-    ]
+    told = Stream(OUTER, INNER).feed(entry(INNER, 1, S - 512), entry(OUTER, 2), point(3), ret(OUTER, 4))
+    assert told == [(3, [2]), (2, [])]
 
 
 def test_a_call_lies_in_none_that_a_loss_has_made_doubtful() -> None:
     stream = Stream(OUTER, INNER)
     stream.feed(entry(OUTER, 1), point(2))
-    told = stream.feed(
-        entry(INNER, 20, S - 256), ret(INNER, 21, S - 256), ret(OUTER, 22), losses=(Loss(0, 5, 10),)
-    )
-    assert told == [(20, [])]
+    later = entry(INNER, 20, S - 256), ret(INNER, 21, S - 256), ret(OUTER, 22)
+    assert stream.feed(*later, losses=(Loss(0, 5, 10),)) == [(20, [])]
     assert stream.pairing.open == 0
 
 
@@ -168,22 +158,14 @@ def test_a_thread_that_died_in_a_system_call_is_around_nothing() -> None:
         entry(WRITE, later + 7, 5),
         ret(WRITE, later + 8, 5),
     )
-    assert [(time - later, [first - later for first in enclosing]) for time, enclosing in told] == [
-        (0, []),
-        (4, [3, 2]),
-        (3, [2]),
-        (2, []),
-        (7, []),
-    ]
+    relative = [(time - later, [first - later for first in enclosing]) for time, enclosing in told]
+    assert relative == [(0, []), (4, [3, 2]), (3, [2]), (2, []), (7, [])]
 
 
 def test_a_leader_that_was_ended_by_an_exec_is_around_nothing() -> None:
     """de_thread() of fs/exec.c gives the leader's id, but none of its calls, to the executing thread."""
     told = Stream(READ, WRITE).feed(
-        entry(READ, 1, 5, tid=7),
-        entry(WRITE, 2, 5, tid=8),
-        entry(WRITE, 3, 5, tid=7),
-        ret(WRITE, 4, 5, tid=7),
+        entry(READ, 1, 5), entry(WRITE, 2, 5, tid=8), entry(WRITE, 3, 5), ret(WRITE, 4, 5)
     )
     assert told == [(3, [])]
 

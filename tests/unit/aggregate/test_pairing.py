@@ -1,6 +1,7 @@
 """Two events become one record or are counted as unpaired: examples."""
 
 from collections import Counter
+from itertools import chain
 
 import pytest
 
@@ -106,43 +107,35 @@ def test_halves_may_be_in_different_batches() -> None:
     assert (found[READ.place("duration") or 0], unpaired) == (4, 0)
 
 
-STACK = [
-    ("a call", [entry(1), ret(4)], [3], 0, 0),
-    ("no time at all", [entry(1), ret(1)], [0], 0, 0),
-    ("a clock that goes back", [entry(5), ret(4)], [], 2, 0),
-    ("a return alone", [ret(4)], [], 1, 0),
-    ("an entry alone", [entry(1)], [], 0, 1),
-    ("nested", [entry(1), entry(2, S - 96), ret(4, S - 88), ret(8)], [2, 7], 0, 0),
-    ("one frame of 16 bytes", [entry(1), entry(2, S - 16), ret(4, S - 8), ret(8)], [2, 7], 0, 0),
-    ("another thread", [entry(1), entry(2, tid=8), ret(4), ret(8, tid=8)], [3, 6], 0, 0),
-    ("another CPU", [entry(1, cpu=0), ret(4, cpu=3)], [3], 0, 0),
-    ("an unreadable entry", [entry(1, None), ret(4)], [], 2, 0),
-    ("an unreadable return", [entry(1), ret(4, None)], [], 1, 1),
-    ("the same place again: the first returned unnoticed", [entry(1), entry(3), ret(4)], [1], 1, 0),
-    ("a higher place: what is below is dead", [entry(1, S - 96), entry(3), ret(4)], [1], 1, 0),
-    (
-        "so its return is another call's, of which the entry is missing",
-        [entry(1, S - 96), entry(3), ret(4), ret(9, S - 88)],
-        [1],
-        2,
-        0,
-    ),
-    ("the inner one did not return", [entry(1), entry(2, S - 96), ret(4)], [3], 1, 0),
-    ("the inner one was not entered", [entry(1), ret(4, S - 88), ret(6)], [5], 1, 0),
-    ("an interrupt's stack is another one", [entry(1), entry(2, S + 99 * 2**14), ret(4)], [3], 0, 1),
-    ("an interrupt", [entry(1), entry(2, 2**63), ret(4, 2**63 + 8), ret(6)], [2, 5], 0, 0),
-    ("a thread's stack of user space", [entry(1, 2**14 - 8), ret(4, 2**14)], [3], 0, 0),
-    ("the lowest place", [entry(1, 0), ret(4, 8)], [3], 0, 0),
-    ("below the lowest place", [entry(1, 0), ret(4, 0)], [], 1, 1),
-]
+STACK: dict[str, tuple[list[Record], list[int], int, int]] = {
+    "a call": ([entry(1), ret(4)], [3], 0, 0),
+    "no time at all": ([entry(1), ret(1)], [0], 0, 0),
+    "a clock that goes back": ([entry(5), ret(4)], [], 2, 0),
+    "a return alone": ([ret(4)], [], 1, 0),
+    "an entry alone": ([entry(1)], [], 0, 1),
+    "nested": ([entry(1), entry(2, S - 96), ret(4, S - 88), ret(8)], [2, 7], 0, 0),
+    "one frame of 16 bytes": ([entry(1), entry(2, S - 16), ret(4, S - 8), ret(8)], [2, 7], 0, 0),
+    "another thread": ([entry(1), entry(2, tid=8), ret(4), ret(8, tid=8)], [3, 6], 0, 0),
+    "another CPU": ([entry(1, cpu=0), ret(4, cpu=3)], [3], 0, 0),
+    "an unreadable entry": ([entry(1, None), ret(4)], [], 2, 0),
+    "an unreadable return": ([entry(1), ret(4, None)], [], 1, 1),
+    "the same place again: the first returned unnoticed": ([entry(1), entry(3), ret(4)], [1], 1, 0),
+    "a higher place: what is below is dead": ([entry(1, S - 96), entry(3), ret(4)], [1], 1, 0),
+    "so its return is another call's": ([entry(1, S - 96), entry(3), ret(4), ret(9, S - 88)], [1], 2, 0),
+    "the inner one did not return": ([entry(1), entry(2, S - 96), ret(4)], [3], 1, 0),
+    "the inner one was not entered": ([entry(1), ret(4, S - 88), ret(6)], [5], 1, 0),
+    "an interrupt's stack is another one": ([entry(1), entry(2, S + 99 * 2**14), ret(4)], [3], 0, 1),
+    "an interrupt": ([entry(1), entry(2, 2**63), ret(4, 2**63 + 8), ret(6)], [2, 5], 0, 0),
+    "a thread's stack of user space": ([entry(1, 2**14 - 8), ret(4, 2**14)], [3], 0, 0),
+    "the lowest place": ([entry(1, 0), ret(4, 8)], [3], 0, 0),
+    "below the lowest place": ([entry(1, 0), ret(4, 0)], [], 1, 1),
+}
 
 
-@pytest.mark.parametrize(
-    ("records", "joined", "unpaired", "still_open"),
-    [pytest.param(*row[1:], id=row[0]) for row in STACK],
-)
-def test_by_stack(records: list[Record], joined: list[int], unpaired: int, still_open: int) -> None:
-    assert durations(BY_STACK, *records) == (joined, unpaired, still_open)
+@pytest.mark.parametrize("case", STACK)
+def test_by_stack(case: str) -> None:
+    records, *counts = STACK[case]
+    assert durations(BY_STACK, *records) == (*counts,)
 
 
 def test_with_the_distance_known_a_return_of_an_open_call_is_never_taken_for_another() -> None:
@@ -213,23 +206,22 @@ def test_what_spans_a_loss_has_no_vote() -> None:
     assert found[READ.place("duration") or 0] == 1
 
 
-LOSSES = [
-    ("none", [], [9]),
-    ("in between", [Loss(3, 12, 14)], []),
-    ("around", [Loss(3, 5, 30)], []),
-    ("over the first", [Loss(3, 5, 11)], []),
-    ("over the second, it ends later", [Loss(3, 18, 10**12)], []),
-    ("before", [Loss(3, 5, 10)], [9]),
-    ("after", [Loss(3, 19, 30)], [9]),
-    ("both", [Loss(3, 19, 30), Loss(1, 1, 10)], [9]),
-    ("one of them, told late", [Loss(3, 25, 30), Loss(1, 11, 12)], []),
-]
+LOSSES: dict[str, tuple[list[Loss], list[int]]] = {
+    "none": ([], [9]),
+    "in between": ([Loss(3, 12, 14)], []),
+    "around": ([Loss(3, 5, 30)], []),
+    "over the first": ([Loss(3, 5, 11)], []),
+    "over the second, it ends later": ([Loss(3, 18, 10**12)], []),
+    "before": ([Loss(3, 5, 10)], [9]),
+    "after": ([Loss(3, 19, 30)], [9]),
+    "both": ([Loss(3, 19, 30), Loss(1, 1, 10)], [9]),
+    "one of them, told late": ([Loss(3, 25, 30), Loss(1, 11, 12)], []),
+}
 
 
-@pytest.mark.parametrize(
-    ("losses", "joined"), [pytest.param(losses, joined, id=name) for name, losses, joined in LOSSES]
-)
-def test_both_halves_of_what_spans_a_loss_are_unpaired(losses: list[Loss], joined: list[int]) -> None:
+@pytest.mark.parametrize("case", LOSSES)
+def test_both_halves_of_what_spans_a_loss_are_unpaired(case: str) -> None:
+    losses, joined = LOSSES[case]
     found = durations(BY_STACK, entry(10), ret(19), losses=tuple(losses))
     assert found == (joined, 2 - 2 * len(joined), 0)
 
@@ -265,23 +257,21 @@ def test_losses_that_wait_are_bounded_and_all_are_heeded() -> None:
     assert len(paired(pairing, entry(last), ret(last + 5))[0]) == 1
 
 
-KEY = [
-    ("a wakeup and its switch", [wakeup(1, 50), switch(4, 50)], [3], 0, 0),
-    ("others in between", [wakeup(1, 50), wakeup(2, 51), switch(4, 51), switch(6, 50)], [2, 5], 0, 0),
-    ("the latest of all begins", [wakeup(1, 50), new(3, 50), switch(4, 50)], [1], 1, 0),
-    ("a switch that followed no wakeup", [switch(4, 50), switch(5, 50)], [], 0, 0),
-    ("only one switch", [wakeup(1, 50), switch(4, 50), switch(5, 50)], [3], 0, 0),
-    ("an unreadable first", [wakeup(1, None), switch(4, None)], [], 1, 0),
-    ("an unreadable second", [wakeup(1, 50), switch(4, None)], [], 0, 1),
-]
+KEY: dict[str, tuple[list[Record], list[int], int, int]] = {
+    "a wakeup and its switch": ([wakeup(1, 50), switch(4, 50)], [3], 0, 0),
+    "others in between": ([wakeup(1, 50), wakeup(2, 51), switch(4, 51), switch(6, 50)], [2, 5], 0, 0),
+    "the latest of all begins": ([wakeup(1, 50), new(3, 50), switch(4, 50)], [1], 1, 0),
+    "a switch that followed no wakeup": ([switch(4, 50), switch(5, 50)], [], 0, 0),
+    "only one switch": ([wakeup(1, 50), switch(4, 50), switch(5, 50)], [3], 0, 0),
+    "an unreadable first": ([wakeup(1, None), switch(4, None)], [], 1, 0),
+    "an unreadable second": ([wakeup(1, 50), switch(4, None)], [], 0, 1),
+}
 
 
-@pytest.mark.parametrize(
-    ("records", "joined", "unpaired", "still_open"),
-    [pytest.param(*row[1:], id=row[0]) for row in KEY],
-)
-def test_by_key(records: list[Record], joined: list[int], unpaired: int, still_open: int) -> None:
-    assert durations(BY_KEY, *records) == (joined, unpaired, still_open)
+@pytest.mark.parametrize("case", KEY)
+def test_by_key(case: str) -> None:
+    records, *counts = KEY[case]
+    assert durations(BY_KEY, *records) == (*counts,)
 
 
 @pytest.mark.parametrize("key", [("cpu", "tid"), ("tid", "pid", "cpu")])
@@ -297,17 +287,11 @@ def test_one_kernel_event_may_be_both_halves() -> None:
     back = Layout(22, "off", "back", "tracepoint", "sched_switch", args("pid"))
     away = Layout(23, "off", "away", "joined", "sched_switch", args("duration", "state"))
     pairing = Pairing([Join(away, (out,), back, "key", ("pid",))])
-    found, unpaired = paired(
-        pairing,
-        *[
-            record
-            for time, goes, comes in [(10, 50, 51), (14, 51, 50), (15, 50, 52)]
-            for record in (
-                (21, time, 0, goes, goes, None, 1, goes),
-                (22, time, 0, goes, goes, None, comes),
-            )
-        ],
-    )
+    switches = [
+        ((21, time, 0, goes, goes, None, 1, goes), (22, time, 0, goes, goes, None, comes))
+        for time, goes, comes in [(10, 50, 51), (14, 51, 50), (15, 50, 52)]
+    ]
+    found, unpaired = paired(pairing, *chain.from_iterable(switches))
     assert [record[VALUES:] for record in found] == [(4, 1)]
     assert (unpaired, pairing.open) == (0, 2)
 

@@ -134,9 +134,8 @@ class Execution:
         elif thread.calls:
             base = thread.calls[-1].pointer
         self._calls += 1
-        call = Call(
-            self._calls, base - 16 * self._random.randint(1, 3), interrupt=interrupt or thread.interrupted
-        )
+        pointer = base - 16 * self._random.randint(1, 3)
+        call = Call(self._calls, pointer, interrupt=interrupt or thread.interrupted)
         thread.calls.append(call)
         self.records.append(entry(self._tick(), thread.cpu, thread.tid, call.pointer, call.number))
 
@@ -327,8 +326,9 @@ def check_truth(happened: Sequence[Record], outcome: Outcome) -> None:
         assert record == joined(firsts[call], seconds[call])
 
 
-def check_model(slow: Slow, pairing: Pairing, how: Join, delivery: Delivery) -> None:
+def check_model(slow: Slow, how: Join, delivery: Delivery) -> None:
     """Check that pairing does exactly what the slow model does; here every half is accounted for."""
+    pairing = Pairing([how])
     outcome, shown = run(pairing, how, delivery), []
     for batch in delivery:
         if batch is None:
@@ -340,6 +340,17 @@ def check_model(slow: Slow, pairing: Pairing, how: Join, delivery: Delivery) -> 
     assert pairing.open == len(slow.open)
 
 
+def check_by_stack(
+    happened: Sequence[Record], delivery: Delivery, most: int = 65_536
+) -> tuple[Pairing, Outcome]:
+    """Pair by stack. Check that every joined record is true, and that every half is accounted for."""
+    pairing, how = Pairing([join("stack")], most), join("stack")
+    outcome = run(pairing, how, delivery)
+    check_truth(happened, outcome)
+    assert halves(delivery).total() == 2 * len(outcome.joined) + pairing.open + outcome.unpaired
+    return pairing, outcome
+
+
 RANDOM = st.randoms(use_true_random=True)
 DISTANCE = st.sampled_from([0, 8, 16])
 
@@ -347,10 +358,8 @@ DISTANCE = st.sampled_from([0, 8, 16])
 @given(RANDOM, st.integers(0, 150), DISTANCE)
 def test_where_nothing_is_missing_every_call_is_paired(random: Random, steps: int, distance: int) -> None:
     happened = Execution(random, steps, distance=distance).records
-    pairing, how = Pairing([join("stack")]), join("stack")
     delivery = deliver(random, happened)
-    outcome = run(pairing, how, delivery)
-    check_truth(happened, outcome)
+    pairing, outcome = check_by_stack(happened, delivery)
     firsts, seconds = halves(delivery)[False], halves(delivery)[True]
     assert len(outcome.joined) == seconds
     assert outcome.unpaired + pairing.open == firsts - seconds
@@ -362,12 +371,7 @@ def test_where_nothing_is_missing_every_call_is_paired(random: Random, steps: in
 @given(RANDOM, st.integers(1, 150), DISTANCE, st.integers(0, 2))
 def test_no_pair_is_wrong_where_loss_is_told(random: Random, steps: int, distance: int, resets: int) -> None:
     happened = Execution(random, steps, distance=distance).records
-    delivery = deliver(random, *lose(random, happened), resets)
-    pairing, how = Pairing([join("stack")]), join("stack")
-    outcome = run(pairing, how, delivery)
-    check_truth(happened, outcome)
-    firsts, seconds = halves(delivery)[False], halves(delivery)[True]
-    assert firsts + seconds == 2 * len(outcome.joined) + pairing.open + outcome.unpaired
+    check_by_stack(happened, deliver(random, *lose(random, happened), resets))
 
 
 @given(
@@ -390,25 +394,17 @@ def test_by_stack_no_pair_is_wrong_where_one_sort_goes_missing_untold(
         if (record[LAYOUT_ID] == RETURN) != (missing == "returns") or random.random() < 0.7
     ]
     kept, losses = lose(random, kept) if loss else (kept, [])
-    pairing, how = Pairing([join("stack")]), join("stack")
     delivery = deliver(random, kept, losses, resets)
-    outcome = run(pairing, how, delivery)
-    check_truth(happened, outcome)
-    firsts, seconds = halves(delivery)[False], halves(delivery)[True]
-    assert firsts + seconds == 2 * len(outcome.joined) + pairing.open + outcome.unpaired
+    check_by_stack(happened, delivery)
     if distance == 8:
-        check_model(Slow("stack"), Pairing([how]), how, delivery)
+        check_model(Slow("stack"), join("stack"), delivery)
 
 
 @given(RANDOM, st.integers(1, 150), st.integers(0, 12))
 def test_the_bound_holds_and_makes_nothing_wrong(random: Random, steps: int, most: int) -> None:
     happened = Execution(random, steps, distance=8).records
-    pairing, how = Pairing([join("stack")], most), join("stack")
-    one_by_one: Delivery = [Batch([record]) for record in happened]
-    outcome = run(pairing, how, one_by_one)
+    _, outcome = check_by_stack(happened, [Batch([record]) for record in happened], most)
     assert outcome.most <= most
-    check_truth(happened, outcome)
-    assert len(happened) == 2 * len(outcome.joined) + pairing.open + outcome.unpaired
 
 
 TIMES = st.lists(st.integers(0, 3), max_size=60).map(
@@ -424,11 +420,7 @@ POINTERS = st.none() | st.integers(0, 5).map(lambda place: THREADS + STACK - 240
 
 @pytest.mark.parametrize(
     ("by", "key", "places"),
-    [
-        ("stack", (), ()),
-        ("key", ("pid",), (TGID,)),
-        ("key", ("cpu", "pid"), (CPU, TGID)),
-    ],
+    [("stack", (), ()), ("key", ("pid",), (TGID,)), ("key", ("cpu", "pid"), (CPU, TGID))],
 )
 @given(st.data())
 def test_whatever_comes_the_slow_model_does_the_same(
@@ -442,7 +434,5 @@ def test_whatever_comes_the_slow_model_does_the_same(
             records.append(ret(time, cpu, tid, place and place + 8, call))
         else:
             records.append(entry(time, cpu, tid, place, call))
-    how = join(by, key)
-    random = data.draw(RANDOM)
-    delivery = deliver(random, records, data.draw(LOSSES), data.draw(st.integers(0, 1)))
-    check_model(Slow(by, places), Pairing([how]), how, delivery)
+    delivery = deliver(data.draw(RANDOM), records, data.draw(LOSSES), data.draw(st.integers(0, 1)))
+    check_model(Slow(by, places), join(by, key), delivery)

@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.aggregate.recipes import LARGEST, SMALLEST, getter, passes, thresholds
-from kprobe_exporter.grammar.evaluate import compile_filter
 from kprobe_exporter.grammar.filter import parse_filter
-from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.values import MAX_ERRNO, ReturnType, decimal
+from kprobe_exporter.plan.metric import where
 from tests.support.return_records import INT, LONG, PTR, U64, layout, record
 
 SCALES = [1.0, 512.0, 0.1, 0.3, 1.1, 0.07, 2.5, 1e-3, 1e-6, 1e-9, 1.1e-9]
@@ -87,8 +86,7 @@ def test_the_width_of_a_return_value(returns: ReturnType | None, raw: object, va
 
 
 def test_a_filter_on_records() -> None:
-    parsed = parse_filter('return < 0 && comm == "bash" && cpu != 3')
-    test = passes(layout(LONG), Where(tuple(parsed.fields), compile_filter(parsed)))
+    test = passes(layout(LONG), where(parse_filter('return < 0 && comm == "bash" && cpu != 3')))
     records = [record(-2), record(-2, comm=b"zsh"), record(2), record(None), record(2**32 - 22)]
     # The last record is the error -22, without its sign.
     assert [each for each in records if test(each)] == [records[0], records[4]]

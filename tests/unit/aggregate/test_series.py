@@ -6,15 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.aggregate.series import (
-    IDLE,
-    LABEL_BYTES,
-    OVERFLOW,
-    UNKNOWN,
-    Series,
-    SeriesLimits,
-    plain,
-)
+from kprobe_exporter.aggregate.series import IDLE, LABEL_BYTES, OVERFLOW, UNKNOWN, Series, SeriesLimits, plain
 from kprobe_exporter.errors import one_line
 from kprobe_exporter.model.aggregation import RawKey
 from kprobe_exporter.model.values import Decoder, LabelSpec, Value
@@ -25,12 +17,17 @@ COMM = LabelSpec("comm", "comm")
 class Metric:
     """A series of numbers, and the decode failures that it reported."""
 
-    def __init__(self, *labels: LabelSpec, cap: int = 1000) -> None:
+    def __init__(self, *labels: LabelSpec, cap: int = 1000, limits: SeriesLimits | None = None) -> None:
         self.failures: Counter[str] = Counter()
-        self.series: Series[list[int]] = Series(labels, lambda: [0], SeriesLimits(cap, 20_000), self.failures)
+        self.limits = limits or SeriesLimits(cap, 20_000)
+        self.series: Series[list[int]] = Series(labels, lambda: [0], self.limits, self.failures)
 
     def count(self, *raw: Value) -> None:
         self.series.cell(raw)[0] += 1
+
+    def count_each(self, *values: Value) -> None:
+        for value in values:
+            self.count(value)
 
     @property
     def counts(self) -> dict[tuple[str, ...], int]:
@@ -82,8 +79,7 @@ def test_any_bytes_become_text_that_fits(value: bytes) -> None:
 def test_names_that_look_alike_once_escaped_are_counted_together() -> None:
     """An exposition with the same label set twice would be refused whole."""
     metric = Metric(COMM)
-    metric.count(b"a\x1b")
-    metric.count(rb"a\x1b")
+    metric.count_each(b"a\x1b", rb"a\x1b")
     assert metric.counts == {(r"a\x1b",): 2}
 
 
@@ -104,8 +100,7 @@ def test_each_label_set_has_its_cell() -> None:
 
 def test_numbers_and_their_text_are_one_label_set() -> None:
     metric = Metric(COMM)
-    metric.count(1)
-    metric.count(b"1")
+    metric.count_each(1, b"1")
     assert metric.counts == {("1",): 2}
 
 
@@ -123,8 +118,7 @@ def test_what_is_over_the_cap_goes_to_one_label_set_and_is_counted() -> None:
 
 def test_who_calls_itself_overflow_takes_no_place_and_no_more() -> None:
     metric = Metric(COMM, cap=2)
-    for name in (OVERFLOW.encode(), b"a", b"b", b"c"):
-        metric.count(name)
+    metric.count_each(OVERFLOW.encode(), b"a", b"b", b"c")
     assert metric.counts == {(OVERFLOW,): 2, ("a",): 1, ("b",): 1}
     assert metric.series.overflowed == 1
 
@@ -157,8 +151,7 @@ def test_nothing_is_decoded_twice() -> None:
         return "x"
 
     metric = Metric(decoded(("d", decode)))
-    for _ in range(3):
-        metric.count(7)
+    metric.count_each(7, 7, 7)
     assert asked == [7]
 
 
@@ -217,21 +210,14 @@ class Clock:
         return self.now
 
 
-def limited(clock: Clock, cap: int = 10, total: int = 1000, ttl: float | None = 60) -> SeriesLimits:
-    return SeriesLimits(cap, total, ttl, clock)
-
-
-def with_limits(limits: SeriesLimits) -> Metric:
-    metric = Metric(COMM)
-    metric.series = Series((COMM,), lambda: [0], limits, metric.failures)
-    return metric
+def limited(clock: Clock, cap: int = 10, ttl: float | None = 60) -> Metric:
+    return Metric(COMM, limits=SeriesLimits(cap, 1000, ttl, clock))
 
 
 def test_what_is_not_seen_for_its_time_goes_and_what_is_seen_stays() -> None:
     clock = Clock()
-    metric = with_limits(limited(clock))
-    metric.count(b"old")
-    metric.count(b"kept")
+    metric = limited(clock)
+    metric.count_each(b"old", b"kept")
     for _ in range(8):  # every quarter of the time to live, as the aggregator does
         clock.now += 15
         metric.count(b"kept")
@@ -244,10 +230,8 @@ def test_what_is_not_seen_for_its_time_goes_and_what_is_seen_stays() -> None:
 def test_names_that_come_and_go_do_not_crowd_out_the_others_for_good() -> None:
     """A process that renames itself fills the cap; when it stops, new names get room as its names expire."""
     clock = Clock()
-    limits = limited(clock, cap=3)
-    metric = with_limits(limits)
-    for name in (b"steady", b"x1", b"x2", b"x3"):
-        metric.count(name)
+    metric = limited(clock, cap=3)
+    metric.count_each(b"steady", b"x1", b"x2", b"x3")
     assert metric.counts == {("steady",): 1, ("x1",): 1, ("x2",): 1, (OVERFLOW,): 1}
     clock.now += 59
     metric.series.expire()
@@ -255,12 +239,12 @@ def test_names_that_come_and_go_do_not_crowd_out_the_others_for_good() -> None:
     clock.now += 2
     metric.count(b"late")
     assert metric.counts == {("steady",): 2, ("late",): 1, (OVERFLOW,): 1}
-    assert limits.used == 2
+    assert metric.limits.used == 2
 
 
 def test_room_is_looked_for_once_a_second_at_the_most() -> None:
     clock = Clock()
-    metric = with_limits(limited(clock, cap=1, ttl=0.1))
+    metric = limited(clock, cap=1, ttl=0.1)
     metric.count(b"first")
     clock.now += 0.5
     metric.count(b"second")
@@ -271,8 +255,8 @@ def test_room_is_looked_for_once_a_second_at_the_most() -> None:
 
 
 def test_all_metrics_together_have_a_cap() -> None:
-    limits = limited(Clock(), cap=10, total=3)
-    one, other = with_limits(limits), with_limits(limits)
+    limits = SeriesLimits(10, 3, 60, Clock())
+    one, other = Metric(COMM, limits=limits), Metric(COMM, limits=limits)
     for name in (b"a", b"b"):
         one.count(name)
         other.count(name)
@@ -283,7 +267,7 @@ def test_all_metrics_together_have_a_cap() -> None:
 
 def test_without_a_time_to_live_nothing_goes() -> None:
     clock = Clock()
-    metric = with_limits(limited(clock, cap=1, ttl=0))
+    metric = limited(clock, cap=1, ttl=0)
     metric.count(b"a")
     clock.now += 1e9
     metric.count(b"b")
@@ -292,10 +276,8 @@ def test_without_a_time_to_live_nothing_goes() -> None:
 
 def test_with_an_open_time_to_live_the_oldest_goes_when_its_room_is_needed() -> None:
     clock = Clock()
-    limits = limited(clock, cap=3, ttl=None)
-    metric = with_limits(limits)
-    for name in (b"rare", b"second", b"busy"):
-        metric.count(name)
+    metric = limited(clock, cap=3, ttl=None)
+    metric.count_each(b"rare", b"second", b"busy")
     for _ in range(4):  # as the aggregator does
         clock.now += IDLE / 4 + 1
         metric.count(b"busy")
@@ -303,18 +285,17 @@ def test_with_an_open_time_to_live_the_oldest_goes_when_its_room_is_needed() -> 
     assert metric.counts == {("rare",): 1, ("second",): 1, ("busy",): 5}  # for as long as there is room
     metric.count(b"new")
     assert metric.counts == {("second",): 1, ("busy",): 5, ("new",): 1}
-    metric.count(b"newer")
-    metric.count(b"newest")
+    metric.count_each(b"newer", b"newest")
     assert metric.counts == {("busy",): 5, ("new",): 1, ("newer",): 1, (OVERFLOW,): 1}
     metric.count(b"rare")  # not idle long enough to make room: it counts beyond the limit
     assert metric.counts[OVERFLOW,] == 2
-    assert limits.used == 3
+    assert metric.limits.used == 3
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.floats(0, IDLE)), max_size=60))
 def test_only_what_is_idle_makes_room(steps: list[tuple[int, float]]) -> None:
     clock = Clock()
-    metric = with_limits(limited(clock, cap=3, ttl=None))
+    metric = limited(clock, cap=3, ttl=None)
     seen: dict[str, float] = {}
     for number, pause in steps:
         clock.now += pause
@@ -332,7 +313,7 @@ def test_only_what_is_idle_makes_room(steps: list[tuple[int, float]]) -> None:
 def test_expiry_against_a_slow_obvious_model(steps: list[tuple[int, float]]) -> None:
     """A label set stays if seen within the time to live, and goes if not seen for 1.25 times as long."""
     clock = Clock()
-    metric = with_limits(limited(clock))
+    metric = limited(clock)
     seen: dict[str, float] = {}
     expired = clock.now
     for name, pause in steps:
@@ -345,4 +326,4 @@ def test_expiry_against_a_slow_obvious_model(steps: list[tuple[int, float]]) -> 
         there = {key[0] for key in metric.counts}
         assert {n for n, at in seen.items() if clock.now - at < 60 - 40} <= there
         assert not {n for n, at in seen.items() if expired - at > 60 + 15 + 40} & there
-    assert metric.series._limits.used == len(metric.counts)
+    assert metric.limits.used == len(metric.counts)

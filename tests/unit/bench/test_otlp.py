@@ -65,17 +65,8 @@ def test_rows() -> None:
     assert rows["spans, HTTP"] == ["1,000", "50 %", "500.0 µs", "2.00", *[""] * 5]
     assert rows["spans, gRPC, the SDK, without a tracer"][3] == "1.60"
     assert rows["log records, gRPC, the SDK: a logger"][3] == "1.00"
-    assert rows["an agent, 5,000 log records a second"] == [
-        "5,000",
-        "10.0 %",
-        "20.0 µs",
-        "",
-        "25,000",
-        "25,000",
-        "0",
-        "0",
-        "64.1 MB",
-    ]
+    of_agent = ["5,000", "10.0 %", "20.0 µs", "", "25,000", "25,000", "0", "0", "64.1 MB"]
+    assert rows["an agent, 5,000 log records a second"] == of_agent
     assert rows["an agent, before the first span"][-1] == "61.0 MB"
     assert rows["the same, and no collector: 10,512 spans wait"][-4:] == ["0", "14,000", "488", "70.0 MB"]
 
@@ -96,21 +87,17 @@ def test_the_goal_of_rates(ours: float, said: str) -> None:
 def test_the_goal_of_one_protocol_alone_is_missed() -> None:
     rates = {**measured(), ("span", "grpc", OURS): Took(1000, 2.5, 0.5)}
     notes = tabulated(rates, {}, 61.0, DOWN).notes
-    assert (
-        "Goal: spans at the SDK's own rate at least. Missed: 2.00 times over HTTP, 0.80 times over gRPC."
-        in notes
-    )
+    missed = "Missed: 2.00 times over HTTP, 0.80 times over gRPC."
+    assert f"Goal: spans at the SDK's own rate at least. {missed}" in notes
     assert any("our rate is 1.25 times over HTTP, 0.50 times over gRPC." in note for note in notes)
 
 
 def test_the_goal_of_agents() -> None:
     lossy = replace(SENT, exported=24_000, failed=1_000)
     notes = tabulated(measured(), {"span": SENT, "log": lossy}, 61.0, DOWN).notes
-    assert (
+    assert {
         "Goal: 5,000 spans a second through an agent without loss. Reached: 25,000 of 25,000 exported,"
-        " 0 dropped, 0 failed, at 10 % of a core." in notes
-    )
-    assert (
+        " 0 dropped, 0 failed, at 10 % of a core.",
         "Goal: 5,000 log records a second through an agent without loss. Missed: 24,000 of 25,000 exported,"
-        " 0 dropped, 1,000 failed, at 10 % of a core." in notes
-    )
+        " 0 dropped, 1,000 failed, at 10 % of a core.",
+    } <= set(notes)

@@ -12,20 +12,8 @@ from kprobe_exporter.export.otlp.channel import BATCH
 from kprobe_exporter.export.otlp.settings import Protocol
 from kprobe_exporter.model.values import Emission
 from tests.bench import sending
-from tests.bench.sending import (
-    AHEAD,
-    ERRORS,
-    QUEUE,
-    WAYS,
-    Counted,
-    Way,
-    built,
-    calls,
-    opened,
-    ours,
-    send,
-    usual,
-)
+from tests.bench.sending import AHEAD, ERRORS, QUEUE, WAYS, Counted, Way, calls, ours, send, usual
+from tests.support.keeping_sender import KeepingSender
 
 RESULTS: Mapping[Signal, Any] = {"span": SpanExportResult, "log": LogRecordExportResult}
 TOLERANCE = 1_000_000_000
@@ -52,7 +40,7 @@ class Slow:
 
 
 class Kept:
-    """Stands where an exporter of the SDK does, or a Transport."""
+    """Stands where an exporter of the SDK does."""
 
     def __init__(self, signal: Signal, *, taken: bool = True) -> None:
         self.items: list[Any] = []
@@ -63,21 +51,6 @@ class Kept:
         return self._result
 
     def shutdown(self) -> None:
-        pass
-
-
-class KeptByUs(Kept):
-    def export(self, items: Sequence[Any]) -> int:
-        self.items += items
-        return len(items)
-
-    def pause(self) -> float:
-        return 0
-
-    def stop(self, timeout: float) -> None:
-        pass
-
-    def close(self) -> None:
         pass
 
 
@@ -103,11 +76,11 @@ def test_the_last_ones_wait_for_no_others() -> None:
         send(Slow().way(), calls(1), BATCH + 1)
 
 
-def test_only_what_was_taken_is_counted() -> None:
-    for taken, exported in ((True, 3), (False, 0)):
-        counted = Counted(Kept("span", taken=taken))
-        counted.export([1, 2, 3])
-        assert counted.exported == exported
+@pytest.mark.parametrize(("taken", "exported"), [(True, 3), (False, 0)])
+def test_only_what_was_taken_is_counted(taken: bool, exported: int) -> None:
+    counted = Counted(Kept("span", taken=taken))
+    counted.export([1, 2, 3])
+    assert counted.exported == exported
 
 
 def told(item: Any) -> tuple[object, ...]:
@@ -124,6 +97,13 @@ def told(item: Any) -> tuple[object, ...]:
     )
 
 
+def told_of_log(item: Any) -> tuple[object, ...]:
+    """What must be the same by every way, of a log record."""
+    log = item.log_record
+    values = log.body, log.severity_number, log.event_name
+    return (*values, dict(log.attributes), dict(item.resource.attributes))
+
+
 def sent(way: Way, count: int) -> None:
     for emission in calls(count):
         way.put(emission)
@@ -132,10 +112,10 @@ def sent(way: Way, count: int) -> None:
 
 
 def test_the_same_spans_by_every_way() -> None:
-    by_us, by_tracer, by_sdk = KeptByUs("span"), Kept("span"), Kept("span")
+    by_us, by_tracer, by_sdk = KeepingSender(), Kept("span"), Kept("span")
     sent(ours("span", by_us), 2 * ERRORS)
     sent(usual("span", by_tracer), 2 * ERRORS)
-    sent(built(by_sdk), 2 * ERRORS)
+    sent(sending.built(by_sdk), 2 * ERRORS)
     expected = [told(span) for span in by_us.items]
     assert sum(span.attributes.get("error.type") == "EINVAL" for span in by_us.items) == 2
     for kept in (by_tracer, by_sdk):
@@ -145,22 +125,10 @@ def test_the_same_spans_by_every_way() -> None:
 
 
 def test_the_same_log_records_by_every_way() -> None:
-    by_us, by_logger = KeptByUs("log"), Kept("log")
+    by_us, by_logger = KeepingSender(), Kept("log")
     sent(ours("log", by_us), 2 * ERRORS)
     sent(usual("log", by_logger), 2 * ERRORS)
-    found = [
-        [
-            (
-                item.log_record.body,
-                dict(item.log_record.attributes),
-                item.log_record.severity_number,
-                item.log_record.event_name,
-                dict(item.resource.attributes),
-            )
-            for item in kept.items
-        ]
-        for kept in (by_us, by_logger)
-    ]
+    found = [[told_of_log(item) for item in items] for items in (by_us.items, by_logger.items)]
     assert found[0] == found[1]
     assert len(found[0]) == 2 * ERRORS
 
@@ -168,6 +136,6 @@ def test_the_same_log_records_by_every_way() -> None:
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
 @pytest.mark.parametrize(("way", "signal"), [(way, signal) for signal, ways in WAYS.items() for way in ways])
 def test_every_way_opens_before_there_is_a_collector(way: str, signal: Signal, protocol: Protocol) -> None:
-    found = opened(way, signal, protocol, "http://127.0.0.1:1")
+    found = sending.opened(way, signal, protocol, "http://127.0.0.1:1")
     assert found.exported() == 0
     found.close()

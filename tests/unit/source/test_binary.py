@@ -182,9 +182,8 @@ def test_a_pipe_that_cannot_be_read_any_more_is_a_source_error() -> None:
             raise OSError(5, "Input/output error")
 
     pipe = BinaryPipe({3: 103}, Broken({3: []}), lambda _: None, 10)
-    with pytest.raises(
-        SourceError, match="per_cpu/cpu3/trace_pipe_raw cannot be read any more: Input/output error"
-    ):
+    why = "per_cpu/cpu3/trace_pipe_raw cannot be read any more: Input/output error"
+    with pytest.raises(SourceError, match=why):
         pipe.empty(last=False)
 
 
@@ -214,6 +213,9 @@ def test_whatever_the_pages_all_comes_once_and_in_order(
     assert made.times == expected
 
 
+STEPS = st.lists(st.integers(1, 90), min_size=1, max_size=3)
+
+
 @st.composite
 def rounds(draw: st.DrawFn) -> list[list[tuple[int, bool, list[int]]]]:
     """Generate the new pages of each reading: a page's CPU, whether it was overwritten, and its times.
@@ -225,12 +227,7 @@ def rounds(draw: st.DrawFn) -> list[list[tuple[int, bool, list[int]]]]:
         new = []
         for cpu in range(3):
             now = 1000 * number
-            for overwritten, steps in draw(
-                st.lists(
-                    st.tuples(st.booleans(), st.lists(st.integers(1, 90), min_size=1, max_size=3)),
-                    max_size=4,
-                )
-            ):
+            for overwritten, steps in draw(st.lists(st.tuples(st.booleans(), STEPS), max_size=4)):
                 times = [now := now + step for step in steps]
                 new.append((cpu, overwritten, times))
         made.append(new)
@@ -273,11 +270,5 @@ def test_a_loss_is_told_before_any_record_of_a_later_moment(
 
 def rising(steps: Iterable[list[int]]) -> list[list[int]]:
     """Return times that rise from page to page, like those of one CPU."""
-    now, pages = 0, []
-    for page in steps:
-        times = []
-        for step in page:
-            now += step
-            times.append(now)
-        pages.append(times)
-    return pages
+    now = 0
+    return [[now := now + step for step in page] for page in steps]

@@ -1,7 +1,6 @@
 """The parser of trace_pipe's text: it survives any bytes, forged lines do no harm, and its time is linear."""
 
 import re
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,24 +10,12 @@ from hypothesis import strategies as st
 from kprobe_exporter.model.values import CALLER, TIME, VALUES, Arg, Batch, Layout, Loss, Record
 from kprobe_exporter.source.lines import LONGEST, MOST_CPUS, LineParser
 from kprobe_exporter.source.walk import text_key
-from tests.support.captured_text import COMM, COUNT, ENTRY, LAYOUTS, captured_layout, line
+from tests.support.captured_text import COMM, COUNT, ENTRY, LAYOUTS, captured_layout, cuts, line, parse
 from tests.unit.captured import Captured, captured
 
 AT_ENTRY = b"(vfs_read+0x0/0x1a0)"
 AT_RETURN = b"(ksys_read+0x75/0x100 <- vfs_read)"
 PREFIX = b"            bash-1234    [001] .....    12.345678: "
-
-
-def parse(*pieces: bytes, layouts: tuple[Layout, ...] = LAYOUTS) -> Batch:
-    """Return all results of the pieces as one batch."""
-    parser, whole = LineParser(layouts), Batch()
-    for piece in pieces:
-        batch = parser.feed(piece)
-        whole.records += batch.records
-        whole.unparsed += batch.unparsed
-        whole.lost += batch.lost
-        whole.losses += batch.losses
-    return whole
 
 
 def values(data: bytes) -> list[tuple[Any, ...]]:
@@ -180,9 +167,8 @@ def test_kinds(kind: Any, text: bytes, value: object) -> None:
     ],
 )
 def test_numbers_of_a_known_width_in_hexadecimal(bits: int, text: bytes, value: int) -> None:
-    layout = Layout(
-        0, "x", "sys_exit_read", "tracepoint", "s", (Arg("ret", "hex", bits),), None, rb"(0x[0-9a-f]+)"
-    )
+    args = (Arg("ret", "hex", bits),)
+    layout = Layout(0, "x", "sys_exit_read", "tracepoint", "s", args, None, rb"(0x[0-9a-f]+)")
     assert parse(line(b"sys_read -> " + text), layouts=(layout,)).records[0][VALUES] == value
 
 
@@ -243,11 +229,10 @@ def test_two_strings(strings: bytes, expected: tuple[bytes | None, ...]) -> None
 
 
 def test_a_number_is_not_forged_by_an_array_of_strings() -> None:
-    data = line(b'mixed: (f) sym=g+0x1/0x2 names={"} comm=","y"} comm="real"')
-    assert values(data) == [(b"g+0x1/0x2", None, None)]
-    assert values(line(b'mixed: (f) sym=0x1 names={"x","y"} comm="real"')) == [
-        (b"0x1", b'{"x","y"}', b"real")
-    ]
+    forged = line(b'mixed: (f) sym=g+0x1/0x2 names={"} comm=","y"} comm="real"')
+    assert values(forged) == [(b"g+0x1/0x2", None, None)]
+    plain = line(b'mixed: (f) sym=0x1 names={"x","y"} comm="real"')
+    assert values(plain) == [(b"0x1", b'{"x","y"}', b"real")]
 
 
 @pytest.mark.parametrize(
@@ -394,7 +379,7 @@ def test_every_event_that_the_kernel_lost_lies_in_a_loss(
             continue
         text += b"CPU:%d [LOST 1 EVENTS]\n" % cpu * (cpu in gone) + at(now, cpu)
         gone.discard(cpu)
-    batch = parse(*cut(text, places))
+    batch = parse(*cuts(text, places)[0])
     for cpu, time in missing:
         assert any(loss.cpu == cpu and loss.start <= time <= loss.end for loss in batch.losses)
     assert {loss.cpu for loss in batch.losses} == {cpu for cpu, _ in missing}
@@ -462,28 +447,9 @@ def test_no_prefix_takes_long(unit: bytes) -> None:
 
 WORDS = st.sampled_from(
     [
-        PREFIX,
-        b"p: ",
-        b"r: ",
-        b"two: ",
-        b"three: ",
-        b"(f+0x0/0x1)",
-        AT_RETURN,
-        b" count=",
-        b" return=",
-        b' path="',
-        b' comm="',
-        b'"',
-        b"(fault)",
-        b"-1",
-        b"0x2",
-        b"\n",
-        b'"\n',
-        b"CPU:0 [LOST 3 EVENTS]\n",
-        b" " * 16,
-        b"#",
-        b"x",
-        b"\x00\xff",
+        *(PREFIX, b"p: ", b"r: ", b"two: ", b"three: ", b"(f+0x0/0x1)", AT_RETURN),
+        *(b" count=", b" return=", b' path="', b' comm="', b'"', b"(fault)", b"-1", b"0x2", b"\n", b'"\n'),
+        *(b"CPU:0 [LOST 3 EVENTS]\n", b" " * 16, b"#", b"x", b"\x00\xff"),
         line(b'p: (f) count=3 comm="\xffx"', b"a\nb"),
         line(b"r: " + AT_RETURN + b' return=-1 comm="a\nb"', b" \n "),
     ]
@@ -491,16 +457,11 @@ WORDS = st.sampled_from(
 TEXT = st.one_of(st.binary(max_size=200), st.lists(WORDS, max_size=20).map(b"".join))
 
 
-def cut(data: bytes, places: list[int]) -> list[bytes]:
-    edges = sorted({0, len(data), *(place % (len(data) + 1) for place in places)})
-    return [data[start:end] for start, end in pairwise(edges)]
-
-
 @given(TEXT, st.lists(st.integers(0, 10_000), max_size=8))
 def test_any_bytes_however_cut_give_the_same(data: bytes, places: list[int]) -> None:
     whole = parse(data)
-    assert parse(*cut(data, places)) == whole
-    assert parse(*(data[at : at + 1] for at in range(len(data)))) == whole
+    for pieces in cuts(data, places):
+        assert parse(*pieces) == whole
     assert len(whole.records) + whole.unparsed <= data.count(b"\n")
 
 
@@ -515,13 +476,10 @@ def test_garbage_does_not_swallow_what_follows(data: bytes) -> None:
 # Values are read back as the kernel prints them.
 
 COMMS = st.binary(max_size=15).filter(lambda comm: b"\0" not in comm)
-STRINGS = st.one_of(
-    st.none(),
-    st.binary(max_size=60),
-    st.lists(
-        st.sampled_from([b'"', b'" comm=', b'" x=', b" ", b"(fault)", b"a", b"\xff", b'" path="']), max_size=8
-    ).map(b"".join),
-).filter(lambda text: text is None or not {0, ord("\n")} & set(text))
+TRAPS = st.sampled_from([b'"', b'" comm=', b'" x=', b" ", b"(fault)", b"a", b"\xff", b'" path="'])
+STRINGS = st.one_of(st.none(), st.binary(max_size=60), st.lists(TRAPS, max_size=8).map(b"".join)).filter(
+    lambda text: text is None or not {0, ord("\n")} & set(text)
+)
 
 
 def shown(text: bytes | None) -> bytes:
@@ -537,15 +495,7 @@ def events(draw: st.DrawFn) -> tuple[bytes, Record]:
     tgid = draw(st.one_of(st.none(), st.integers(1, 2**22)))
     column = draw(st.sampled_from([b"", b"(-------) "])) if tgid is None else b"(%7d) " % tgid
     flags = draw(st.sampled_from([b"", b"....", b".....", b"dNZff", b"D.h1.", b"bBH2f"]))
-    prefix = b"%16s-%-7d %s[%03d] %s %5d.%06d: " % (
-        draw(COMMS),
-        tid,
-        column,
-        cpu,
-        flags,
-        seconds,
-        micros,
-    )
+    prefix = b"%16s-%-7d %s[%03d] %s %5d.%06d: " % (draw(COMMS), tid, column, cpu, flags, seconds, micros)
     form = draw(st.sampled_from(["%d", "%u", "0x%x"]))
     bits = draw(st.sampled_from([8, 16, 32, 64]))
     low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if form == "%d" else (0, 2**bits)
@@ -662,9 +612,3 @@ def test_names_of_events(event: str) -> None:
     batch = parse(line(event.encode() + b": " + AT_ENTRY), layouts=(layout,))
     assert [record[0] for record in batch.records] == [9]
     assert batch.unparsed == 0
-
-
-def test_a_value_that_could_not_be_read_is_none_of_each_kind() -> None:
-    layout = Layout(9, "e", "e", "entry", "f", (COUNT, COMM))
-    (record,) = parse(line(b"e: (f+0x0/0x1) count=(fault) comm=(fault)"), layouts=(layout,)).records
-    assert record[VALUES:] == (None, None)

@@ -50,6 +50,12 @@ class Source:
     def write(self, data: bytes) -> None:
         os.write(self.end, data)
 
+    def delivered(self, data: bytes) -> list[bytes]:
+        """Write this, wait until it is delivered, and return all records."""
+        self.write(data)
+        assert self.source.drain(SOON)
+        return self.records
+
     def hang_up(self) -> None:
         if self.end >= 0:
             os.close(self.end)
@@ -75,12 +81,9 @@ def test_what_is_called_is_done_between_two_rounds(reader: Source) -> None:
     assert reader.source.call(lambda: threading.current_thread().name) == "kprobe-reader"
     with pytest.raises(ZeroDivisionError):
         reader.source.call(lambda: 1 // 0)
-    reader.write(b"half a li")
-    assert reader.source.drain(SOON)
+    assert reader.delivered(b"half a li") == []
     reader.source.call(lambda: reader.text.adopt(Lines()))
-    reader.write(b"ne\n")
-    assert reader.source.drain(SOON)
-    assert reader.records == [b"half a line"]
+    assert reader.delivered(b"ne\n") == [b"half a line"]
     reader.source.close()
     with pytest.raises(SourceError, match="no events are read any more"):
         reader.source.call(lambda: None)
@@ -103,19 +106,13 @@ def test_who_waits_for_a_reader_that_fails_is_told(reader: Source) -> None:
 def test_drain_waits_until_all_is_delivered(reader: Source) -> None:
     reader.source.start()
     for number in range(5):
-        reader.write(b"%d\n" % number)
-        assert reader.source.drain(SOON)
-        assert reader.records == [b"%d" % n for n in range(number + 1)]
+        assert reader.delivered(b"%d\n" % number) == [b"%d" % n for n in range(number + 1)]
 
 
 def test_unfinished_lines_wait_for_their_end(reader: Source) -> None:
     reader.source.start()
-    reader.write(b"one\ntw")
-    assert reader.source.drain(SOON)
-    assert reader.records == [b"one"]
-    reader.write(b"o\n")
-    assert reader.source.drain(SOON)
-    assert reader.records == [b"one", b"two"]
+    assert reader.delivered(b"one\ntw") == [b"one"]
+    assert reader.delivered(b"o\n") == [b"one", b"two"]
 
 
 def test_close_delivers_what_is_there(reader: Source) -> None:
@@ -199,9 +196,7 @@ def test_drain_waits_for_what_came_after_the_reader_had_looked(
     reader.text._deliver = held_deliver
     reader.source.start()
     assert looked.wait(SOON)
-    reader.write(b"late\n")
-    assert reader.source.drain(SOON)
-    delivered = reader.records[:]
+    delivered = reader.delivered(b"late\n")[:]
     again.set()
     assert delivered == [b"late"]
 

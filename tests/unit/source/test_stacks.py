@@ -1,14 +1,15 @@
 """Stacks in trace_pipe, and lines that several probes share: each frame goes to its own event."""
 
 from collections import Counter
-from itertools import pairwise
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.model.values import CPU, LAYOUT_ID, TID, VALUES, Arg, Batch, Layout, Record
+from kprobe_exporter.model.values import CPU, LAYOUT_ID, TID, VALUES, Arg, Layout
 from kprobe_exporter.source.lines import WAITING, LineParser, StackAssembler
+from tests.support import captured_text
 from tests.unit.captured import Captured, captured
 
 STACKED = Layout(0, "p", "p", "entry", "f", (Arg("n", "int"),), stack=True)
@@ -30,31 +31,20 @@ def stack(cpu: int = 1, tid: int = 7, frames: tuple[bytes, ...] = FRAMES) -> byt
     return prefix(cpu, tid) + b"<stack trace>\n" + b"".join(b" => %s\n" % frame for frame in frames)
 
 
-def parse(*pieces: bytes, layouts: tuple[Layout, ...] = LAYOUTS) -> Batch:
-    """Return all results of the pieces, with the frames of an event joined across pieces."""
-    parser, whole = LineParser(layouts), Batch()
-    frames: dict[Record, tuple[bytes, ...]] = {}
-    for piece in pieces:
-        batch = parser.feed(piece)
-        whole.records += batch.records
-        whole.unparsed += batch.unparsed
-        whole.lost += batch.lost
-        for record, some in batch.stacks:
-            frames[record] = frames.get(record, ()) + some
-    whole.stacks = list(frames.items())
-    return whole
+parse = partial(captured_text.parse, layouts=LAYOUTS)
 
 
-def found(batch: Batch) -> list[tuple[int, tuple[bytes, ...]]]:
+def found(data: bytes, unparsed: int = 0) -> list[tuple[int, tuple[bytes, ...]]]:
     """Return the stacks, each with the number of its event."""
+    batch = parse(data)
+    assert batch.unparsed == unparsed
     return [(record[VALUES], frames) for record, frames in batch.stacks]
 
 
 def test_a_stack_belongs_to_the_event_before_it() -> None:
-    batch = parse(event(1) + stack() + event(2) + stack(frames=(b"g", b"kthread")) + event(3))
-    assert [record[VALUES] for record in batch.records] == [1, 2, 3]
-    assert found(batch) == [(1, FRAMES), (2, (b"g", b"kthread"))]
-    assert batch.unparsed == 0
+    text = event(1) + stack() + event(2) + stack(frames=(b"g", b"kthread")) + event(3)
+    assert [record[VALUES] for record in parse(text).records] == [1, 2, 3]
+    assert found(text) == [(1, FRAMES), (2, (b"g", b"kthread"))]
 
 
 @pytest.mark.parametrize(
@@ -73,49 +63,41 @@ def test_a_stack_belongs_to_the_event_before_it() -> None:
 )
 def test_frames_of_all_forms(frame: bytes) -> None:
     """seq_print_ip_sym() prints frames with or without the options sym-offset and sym-addr."""
-    batch = parse(event(1) + stack(frames=(frame, b"do_syscall_64")) + event(2))
-    assert found(batch) == [(1, (frame, b"do_syscall_64"))]
-    assert batch.unparsed == 0
+    text = event(1) + stack(frames=(frame, b"do_syscall_64")) + event(2)
+    assert found(text) == [(1, (frame, b"do_syscall_64"))]
 
 
 def test_another_cpu_may_write_in_between() -> None:
     text = event(1, cpu=0, tid=5) + event(2, cpu=1, tid=6) + stack(0, 5, (b"a" * 20,)) + stack(1, 6)
-    assert found(parse(text)) == [(1, (b"a" * 20,)), (2, FRAMES)]
+    assert found(text) == [(1, (b"a" * 20,)), (2, FRAMES)]
 
 
 def test_an_interrupt_may_write_in_between() -> None:
     """An interrupt shows the id of the interrupted thread, and ends before that thread continues."""
     text = event(1) + event(2) + stack(frames=(b"in_interrupt_of_cpu",)) + stack()
-    assert found(parse(text)) == [(2, (b"in_interrupt_of_cpu",)), (1, FRAMES)]
+    assert found(text) == [(2, (b"in_interrupt_of_cpu",)), (1, FRAMES)]
 
 
 def test_an_event_without_stacks_takes_none() -> None:
-    batch = parse(event(1) + event(2, name=b"q") + stack() + event(3, name=b"q"))
-    assert found(batch) == [(1, FRAMES)]
-    assert batch.unparsed == 0
+    assert found(event(1) + event(2, name=b"q") + stack() + event(3, name=b"q")) == [(1, FRAMES)]
 
 
 def test_a_stack_of_another_thread_on_the_cpu_belongs_to_no_event() -> None:
-    batch = parse(event(1, tid=5) + stack(tid=6) + event(2, tid=6) + stack(tid=6))
-    assert found(batch) == [(2, FRAMES)]
-    assert batch.unparsed == 0
+    assert found(event(1, tid=5) + stack(tid=6) + event(2, tid=6) + stack(tid=6)) == [(2, FRAMES)]
 
 
 def test_an_event_that_could_not_be_read_keeps_its_stack() -> None:
     """No other event gets its stack."""
-    lonely = event(1)
     torn = event(2).replace(b"n=2", b"m=2")
-    batch = parse(lonely + torn + stack() + event(3) + stack(frames=(b"ret_from_fork_asm",)))
-    assert found(batch) == [(3, (b"ret_from_fork_asm",))]
-    assert batch.unparsed == 1
+    text = event(1) + torn + stack() + event(3) + stack(frames=(b"ret_from_fork_asm",))
+    assert found(text, unparsed=1) == [(3, (b"ret_from_fork_asm",))]
 
 
 def test_lost_events_take_their_stacks_along() -> None:
     """The stack of event 1 was lost, and so was the event of the stack that follows."""
     text = event(1) + event(9, cpu=0) + b"CPU:1 [LOST 2 EVENTS]\n" + stack() + stack(cpu=0)
-    batch = parse(text)
-    assert found(batch) == [(9, FRAMES)]
-    assert (batch.unparsed, batch.lost) == (0, 2)
+    assert found(text) == [(9, FRAMES)]
+    assert parse(text).lost == 2
 
 
 def test_without_a_layout_that_asks_for_it_a_stack_is_unparsed() -> None:
@@ -125,17 +107,14 @@ def test_without_a_layout_that_asks_for_it_a_stack_is_unparsed() -> None:
 
 
 def test_a_frame_is_one_only_in_a_stack() -> None:
-    batch = parse(event(1) + stack() + event(2) + b" => stray_frame_of_nobody\n" + event(3))
-    assert found(batch) == [(1, FRAMES)]
-    assert batch.unparsed == 1
+    text = event(1) + stack() + event(2) + b" => stray_frame_of_nobody\n" + event(3)
+    assert found(text, unparsed=1) == [(1, FRAMES)]
 
 
 def test_a_stack_of_a_thread_with_a_newline_in_its_name() -> None:
     name = b"a\nb"
     text = prefix(name=name) + b"p: (f) n=1\n" + prefix(name=name) + b"<stack trace>\n => do_syscall_64\n"
-    batch = parse(text + event(2))
-    assert found(batch) == [(1, (b"do_syscall_64",))]
-    assert batch.unparsed == 0
+    assert found(text + event(2)) == [(1, (b"do_syscall_64",))]
 
 
 def test_no_event_waits_for_its_stack() -> None:
@@ -177,11 +156,9 @@ PIECES = st.sampled_from(
 
 @given(st.lists(PIECES, max_size=12).map(b"".join), st.lists(st.integers(0, 10_000), max_size=8))
 def test_however_cut_the_frames_are_the_same(data: bytes, places: list[int]) -> None:
-    edges = sorted({0, len(data), *(place % (len(data) + 1) for place in places)})
-    pieces = [data[start:end] for start, end in pairwise(edges)]
-    whole, cut = parse(data), parse(*pieces)
-    assert cut == whole
-    assert parse(*(data[at : at + 1] for at in range(len(data)))) == whole
+    whole = parse(data)
+    for pieces in captured_text.cuts(data, places):
+        assert parse(*pieces) == whole
     frames = sum(len(frames) for _, frames in whole.stacks)
     assert frames <= data.count(b"=> ")
     assert len(whole.records) + whole.unparsed + frames <= data.count(b"\n")

@@ -9,20 +9,7 @@ from tests.support.agent_process import Metrics
 
 def call(point: str, a: int, begin: int, role: str = "call", **others: int) -> Firing:
     whole = {"b": 0, "tid": 10, "cpu": 0, "least": 0, "end": begin + 10, "result": a} | others
-    return Firing(
-        point,
-        role,
-        a,
-        whole["b"],
-        b"text",
-        whole["tid"],
-        whole["cpu"],
-        begin,
-        whole["least"],
-        whole["end"],
-        whole["result"],
-        b"load",
-    )
+    return Firing(point, role, a, text=b"text", begin=begin, comm=b"load", **whole)
 
 
 def value(one: Expected, name: str, **labels: str) -> tuple[float, float] | frozenset[float] | None:
@@ -34,17 +21,12 @@ def value(one: Expected, name: str, **labels: str) -> tuple[float, float] | froz
 
 
 VALUES = [call("take_value", a, 100 * number) for number, a in enumerate((1, 2, 300, -1))]
-PROBE = Probe("p", "uprobe", "take_value", (Fetch("value", "u8"),))
+BYTE, SIGNED = (Fetch("value", "u8"),), (Fetch("value", "s64"),)
 
 
 def test_hits_count_what_a_filter_turns_away() -> None:
-    probe = Probe(
-        "p",
-        "uprobe",
-        "take_value",
-        (Fetch("value", "s64"),),
-        filter=Condition((Comparison("value", ">", 1),)),
-    )
+    above_1 = Condition((Comparison("value", ">", 1),))
+    probe = Probe("p", "uprobe", "take_value", SIGNED, filter=above_1)
     result = expected([((probe,), VALUES)])
     assert value(result, HITS, probe="p") == (4, 4)
     assert value(result, EVENTS, probe="p") == (2, 2)
@@ -52,14 +34,14 @@ def test_hits_count_what_a_filter_turns_away() -> None:
 
 def test_a_value_is_read_as_its_type() -> None:
     metric = Metric("counter", "sum_total", "value", (Label("value", "value", "hex"),))
-    result = expected([((Probe("p", "uprobe", "take_value", PROBE.fetch, metrics=(metric,)),), VALUES)])
+    result = expected([((Probe("p", "uprobe", "take_value", BYTE, metrics=(metric,)),), VALUES)])
     assert value(result, "kprobe_sum_total", value="0x2c") == (44, 44)
     assert value(result, "kprobe_sum_total", value="0xff") == (255, 255)
 
 
 def test_a_counter_refuses_negative_values() -> None:
     metric = Metric("counter", "sum_total", "value")
-    probe = Probe("p", "uprobe", "take_value", (Fetch("value", "s64"),), metrics=(metric,))
+    probe = Probe("p", "uprobe", "take_value", SIGNED, metrics=(metric,))
     result = expected([((probe,), VALUES)])
     assert value(result, "kprobe_sum_total") == (303, 303)
     assert value(result, LOST, reason="negative") == (1, 1)
@@ -83,11 +65,8 @@ def test_durations_lie_within_the_clock_readings_of_the_load() -> None:
 
 
 def test_a_call_that_was_left_is_unpaired_when_its_thread_enters_again_or_ends() -> None:
-    leaps = [
-        call("leap_out", 1, 0, "entry"),
-        call("leap_out", 1, 20, "entry", tid=11),
-        call("leap_out", 1, 40),
-    ]
+    entered = call("leap_out", 1, 0, "entry"), call("leap_out", 1, 20, "entry", tid=11)
+    leaps = [*entered, call("leap_out", 1, 40)]
     result = expected([((Probe("p", "ucall", "leap_out", returns="void"),), leaps)])
     assert value(result, HITS, probe="p") == (3, 3)
     assert value(result, EVENTS, probe="p") == (1, 1)
@@ -116,13 +95,10 @@ def test_a_pair_is_the_last_beginning_and_the_next_end() -> None:
 
 
 def test_after_a_reload_equal_metrics_continue_and_others_start_again() -> None:
-    same, before, after = (
-        Metric("counter", "same_total"),
-        Metric("counter", "other_total"),
-        Metric("counter", "other_total", "value"),
-    )
-    first = Probe("p", "uprobe", "take_value", (Fetch("value", "u8"),), metrics=(same, before))
-    second = Probe("p", "uprobe", "take_value", (Fetch("value", "u8"),), metrics=(same, after))
+    same, before = Metric("counter", "same_total"), Metric("counter", "other_total")
+    after = Metric("counter", "other_total", "value")
+    first = Probe("p", "uprobe", "take_value", BYTE, metrics=(same, before))
+    second = Probe("p", "uprobe", "take_value", BYTE, metrics=(same, after))
     result = expected([((first,), VALUES), ((second,), VALUES[:2])])
     assert value(result, "kprobe_same_total") == (6, 6)
     assert value(result, "kprobe_other_total") == (3, 3)
