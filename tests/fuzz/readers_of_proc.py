@@ -31,11 +31,8 @@ MOUNTINFO = (
     b"36 24 0:12 /instances/x /a\\040b ro shared:7 master:2 - tracefs nodev ro,mode=755\n"
 )
 PATHS = (
-    *(
-        f"/kubepods/burstable/pod{UID}/{A}",
-        f"/docker/{A}/kubelet/kubepods/burstable/pod{UID}/{B}",
-        f"/../{A}",
-    ),
+    *(f"/kubepods/burstable/pod{UID}/{A}", f"/docker/{A}/kubelet/kubepods/burstable/pod{UID}/{B}"),
+    f"/../{A}",
     *(f"/kubepods.slice/kubepods-pod{UNIT}.slice/crio-{A}.scope/container", "/user.slice/user-0.slice/x"),
     *(f"/machine.slice/libpod-{A}.scope", f"/x/kubepods-pod{UNIT}.slice:cri-containerd:{A}"),
 )
