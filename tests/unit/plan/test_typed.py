@@ -85,10 +85,7 @@ def test_what_returns_nothing() -> None:
         typed(wanted, at("kretprobe:gone"), KNOWN)
 
 
-@pytest.mark.parametrize(
-    ("machine", "body"),
-    [("EM_X86_64", "+8(%di):u32"), ("EM_AARCH64", "+8(%x0):u32")],
-)
+@pytest.mark.parametrize(("machine", "body"), [("EM_X86_64", "+8(%di):u32"), ("EM_AARCH64", "+8(%x0):u32")])
 def test_kernels_that_know_no_arguments(machine: str, body: str) -> None:
     assert typed(probe(), at("kprobe:read", a="+8($arg1):u32"), {}, machine).fetch == {"a": body}
     assert typed(probe(), at("kprobe:read", a="+8(file):u32"), KNOWN, machine).fetch == {"a": body}
