@@ -55,19 +55,10 @@ def as_printed(instance: Instance, addresses: list[int]) -> list[bytes]:
     """Return what the kernel prints for these addresses with the type ``symbol``."""
     args = tuple(Arg(f"a{number}", "bare") for number in range(len(addresses)))
     body = " ".join(f"{arg.name}=\\{address:#x}:symbol" for arg, address in zip(args, addresses, strict=True))
-    symbol = "__x64_sys_getppid"
-    layout = Layout(0, "printed", "printed", "entry", symbol, args)
-    spec = ProbeSpec(
-        "printed",
-        "kprobe",
-        f"kprobe:{symbol}",
-        symbol,
-        "kprobe_events",
-        "p",
-        f"{symbol} {body}",
-        None,
-        layout,
-    )
+    symbol, name = "__x64_sys_getppid", "printed"
+    layout = Layout(0, name, name, "entry", symbol, args)
+    of_kprobe = ("kprobe", f"kprobe:{symbol}", symbol, "kprobe_events", "p", f"{symbol} {body}")
+    spec = ProbeSpec(name, *of_kprobe, None, layout)
     pipe = instance.open_pipe()
     probe = install(instance, spec, names_in_use(instance))
     try:
