@@ -96,19 +96,13 @@ CASES = (
         "KprobeExporterDown",
         {"up": "1 0x30"},
         at=6,
-        quiet=(
-            Quiet({"up": "1 0x4 1x60"}, (5, 6, 7, 30)),
-            Quiet({'up{job="node-exporter"}': "0x60"}),
-        ),
+        quiet=(Quiet({"up": "1 0x4 1x60"}, (5, 6, 7, 30)), Quiet({'up{job="node-exporter"}': "0x60"})),
     ),
     Case(
         "KprobeExporterAbsent",
         {'up{job="node-exporter"}': "1x30"},
         at=10,
-        quiet=(
-            Quiet({"up": "0x60"}),
-            Quiet({'up{job="monitoring/kprobe-exporter"}': "1x60"}),
-        ),
+        quiet=(Quiet({"up": "0x60"}), Quiet({'up{job="monitoring/kprobe-exporter"}': "1x60"})),
         of_node=False,
     ),
     Case(

@@ -3,14 +3,7 @@
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.labels.errno import name_of
-from kprobe_exporter.model.values import (
-    Arg,
-    Layout,
-    MetricSpec,
-    ProbeMetrics,
-    Record,
-    ReturnType,
-)
+from kprobe_exporter.model.values import Arg, Layout, MetricSpec, ProbeMetrics, Record, ReturnType
 
 LONG = ReturnType("long", "s64", signed=True, wide=True)
 

@@ -9,13 +9,7 @@ from kprobe_exporter.config.values import return_type
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.record_layout import Field, Shape, StackLayout
-from kprobe_exporter.model.values import (
-    Arg,
-    LabelSpec,
-    Layout,
-    MetricSpec,
-    ProbeMetrics,
-)
+from kprobe_exporter.model.values import Arg, LabelSpec, Layout, MetricSpec, ProbeMetrics
 from kprobe_exporter.plan.metric import where
 from tests.support.ring_buffer import event, located
 
@@ -52,14 +46,7 @@ ENTRY = Shape(
         "entry",
         "f",
         (
-            Arg("u8", "int"),
-            Arg("s8", "int"),
-            Arg("s16", "int"),
-            Arg("u16", "int"),
-            Arg("s32", "int"),
-            Arg("u32", "int"),
-            Arg("s64", "int"),
-            Arg("u64", "int"),
+            *(Arg(name, "int") for name in ("u8", "s8", "s16", "u16", "s32", "u32", "s64", "u64")),
             Arg("sym", "bare", type="symbol"),
             Arg("letter", "char", type="char"),
             Arg("numbers", "bare", type="x16[3]"),
@@ -122,22 +109,8 @@ STACKS = StackLayout(4, 16)
 
 
 def entry(tid: int, path: bytes | None = b"/etc/passwd\0", **wrong: int) -> bytes:
-    numbers = struct.pack(
-        "=BbhHxxiIqQQcxHHH",
-        200,
-        -3,
-        -300,
-        65000,
-        -70000,
-        4000000000,
-        -(2**40),
-        2**63 + 5,
-        0xFFF0,
-        b"x",
-        1,
-        2,
-        3,
-    )
+    values = (200, -3, -300, 65000, -70000, 4000000000, -(2**40), 2**63 + 5)
+    numbers = struct.pack("=BbhHxxiIqQQcxHHH", *values, 0xFFF0, b"x", 1, 2, 3)
     words = located(76, b"one\0") + struct.pack("=I", 0)
     strings = b"one\0" + (path or b"")
     place = struct.pack("=I", len(path or b"") << 16 | wrong.get("at", 80))
