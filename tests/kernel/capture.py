@@ -72,13 +72,8 @@ STREAMS = {
     "uprobe": UPROBE,
 }
 FORMATS = (
-    KPROBE.event,
-    KRETPROBE.event,
-    EPROBE.event,
-    EXEC.event,
-    "sched/sched_switch",
-    "syscalls/sys_enter_openat",
-    "syscalls/sys_exit_openat",
+    *(KPROBE.event, KRETPROBE.event, EPROBE.event, EXEC.event),
+    *("sched/sched_switch", "syscalls/sys_enter_openat", "syscalls/sys_exit_openat"),
 )
 MISTAKES = {
     "unknown_symbol": f"p:{GROUP}/bad no_such_function_anywhere",

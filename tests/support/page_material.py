@@ -37,26 +37,21 @@ class Names:
         return b"symbol+0x%x/0x10" % address
 
 
+ENTRY_ARGS = (
+    *(Arg(name, "int") for name in ("u8", "s8", "s16", "u16", "s32", "u32", "s64", "u64")),
+    Arg("sym", "bare", type="symbol"),
+    Arg("letter", "char", type="char"),
+    Arg("numbers", "bare", type="x16[3]"),
+    Arg("words", "texts", type="string[2]"),
+    Arg("fixed", "str"),
+    Arg("path", "str"),
+    Arg("comm", "comm"),
+    Arg("program", "program"),
+)
+
 ENTRY = Shape(
     7,
-    Layout(
-        0,
-        "entry",
-        "entry",
-        "entry",
-        "f",
-        (
-            *(Arg(name, "int") for name in ("u8", "s8", "s16", "u16", "s32", "u32", "s64", "u64")),
-            Arg("sym", "bare", type="symbol"),
-            Arg("letter", "char", type="char"),
-            Arg("numbers", "bare", type="x16[3]"),
-            Arg("words", "texts", type="string[2]"),
-            Arg("fixed", "str"),
-            Arg("path", "str"),
-            Arg("comm", "comm"),
-            Arg("program", "program"),
-        ),
-    ),
+    Layout(0, "entry", "entry", "entry", "f", ENTRY_ARGS),
     (
         Field("unsigned", 8, 1),
         Field("signed", 9, 1),
@@ -83,17 +78,11 @@ ENTRY = Shape(
 
 LONG = return_type("long")
 
+RETURN_ARGS = (Arg("return", "int"), Arg("name", "str"), Arg("program", "program"))
+
 RETURN = Shape(
     9,
-    Layout(
-        1,
-        "back",
-        "back",
-        "return",
-        "g",
-        (Arg("return", "int"), Arg("name", "str"), Arg("program", "program")),
-        LONG,
-    ),
+    Layout(1, "back", "back", "return", "g", RETURN_ARGS, LONG),
     (Field("signed", 24, 8), Field("dynamic", 32, 4, fault=True), Field("program", 32, 4)),
     TID,
     Field("symbol", 16, 8),

@@ -11,11 +11,8 @@ from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.plan.typed import look_up, typed
 
-INT, SIZE, FILE = (
-    Type("int", "s32", signed=True),
-    Type("size_t", "u64"),
-    Type("struct file *", "x64", False, True),
-)
+INT, SIZE = Type("int", "s32", signed=True), Type("size_t", "u64")
+FILE = Type("struct file *", "x64", False, True)
 WIDE = Type("struct wide", None)
 READ = Prototype(
     "read",
