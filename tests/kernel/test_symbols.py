@@ -20,6 +20,7 @@ from kprobe_exporter.tracefs.files import MountedTracefs, ReadOnlyTracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import install, names_in_use
 from tests.conftest import has
+from tests.support.pipes import drained
 
 NAME = "kprobe_exporter_symbols"
 PER_PROBE = 60
@@ -134,17 +135,13 @@ def test_names_of_kernel_threads_are_those_of_events(instance: Instance) -> None
     """Names are those of events, though /proc appends a worker's work and shows more of a long name."""
     threads = Threads(instance.files.read)
     pipe = instance.open_pipe()
-    text = b""
     try:
         instance.write("events/sched/sched_switch/enable", "1")
         for _ in range(20):
             os.sync()
             time.sleep(0.05)
         instance.write("events/sched/sched_switch/enable", "0")
-        while data := os.read(pipe, 65536):
-            text += data
-    except BlockingIOError:
-        pass
+        text = drained(pipe)
     finally:
         os.close(pipe)
     seen = set(re.findall(rb"next_comm=(k[^\n=]*|rcu[^\n=]*) next_pid=(\d+) ", text))
