@@ -43,11 +43,8 @@ NAMES = (
 LONGEST_NAME = 255
 UIDS = (0, 1000, (1 << 32) - 2)
 CONFINED = (
-    b"docker-default (enforce)\n",
-    b"system_u:system_r:container_t:s0:c1,c2\0",
-    b"         0          0 4294967295\n",
-    b"none [integrity] confidentiality\n",
-    b"1\n",
+    *(b"docker-default (enforce)\n", b"system_u:system_r:container_t:s0:c1,c2\0"),
+    *(b"         0          0 4294967295\n", b"none [integrity] confidentiality\n", b"1\n"),
 )
 CONFINEMENT_FILES = (
     *("proc/self/status", "proc/self/uid_map", "proc/self/attr/current", "proc/self/attr/apparmor/current"),

@@ -26,7 +26,6 @@ def plan(
     filter_text: str | None = None,
     wanted: frozenset[str] = frozenset(),
     machine: str = "EM_X86_64",
-    metrics: tuple[Metric, ...] = (),
     hist: bool = True,
     fetch: dict[str, str] | None = None,
     **more: Any,
@@ -39,7 +38,7 @@ def plan(
         hist,
         locate=lambda asked: Code({"": asked.offset}.get(asked.symbol, 0x1000 + asked.offset), machine),
     )
-    return user_spec(Probe("p", "help", (attach,), metrics, **more), attach, {*wanted}, kernel, 7, 1000)
+    return user_spec(Probe("p", "help", (attach,), **more), attach, {*wanted}, kernel, 7, 1000)
 
 
 def spec(to: str, **more: Any) -> ProbeSpec:
