@@ -1,8 +1,6 @@
 """Cases for each recording rule: series for promtool, in the notation of rule_cases.py."""
 
-from tests.deploy.rule_cases import ERRORS, EVENTS, LOST, Series, agents, histogram
-
-HITS = 'kprobe_hits_total{probe="open"}'
+from tests.deploy.rule_cases import ERRORS, EVENTS, HITS, LOST, MISSES, Series, agents, histogram
 
 
 def slow_on_one_of_three(selector: str) -> Series:
@@ -49,7 +47,7 @@ RECORDED: dict[str, tuple[Series, dict[str, float]]] = {
         {"": 0.75},
     ),
     "instance_probe:kprobe_misses:ratio_rate5m": (
-        {HITS: "0+30x60", 'kprobe_misses_total{probe="open"}': "0+10x60"},
+        {HITS: "0+30x60", MISSES: "0+10x60"},
         {'probe="open"': 0.25},
     ),
     "instance:kprobe_exporter_events_lost:ratio_rate5m": (

@@ -47,6 +47,7 @@ class Case:
     of_node: bool = True
 
 
+HITS, MISSES = 'kprobe_hits_total{probe="open"}', 'kprobe_misses_total{probe="open"}'
 LOST = "kprobe_exporter_events_lost_total"
 EVENTS = 'kprobe_exporter_events_total{probe="open"}'
 ERRORS = "kprobe_return_errors_total"
@@ -96,19 +97,13 @@ CASES = (
         "KprobeExporterDown",
         {"up": "1 0x30"},
         at=6,
-        quiet=(
-            Quiet({"up": "1 0x4 1x60"}, (5, 6, 7, 30)),
-            Quiet({'up{job="node-exporter"}': "0x60"}),
-        ),
+        quiet=(Quiet({"up": "1 0x4 1x60"}, (5, 6, 7, 30)), Quiet({'up{job="node-exporter"}': "0x60"})),
     ),
     Case(
         "KprobeExporterAbsent",
         {'up{job="node-exporter"}': "1x30"},
         at=10,
-        quiet=(
-            Quiet({"up": "0x60"}),
-            Quiet({'up{job="monitoring/kprobe-exporter"}': "1x60"}),
-        ),
+        quiet=(Quiet({"up": "0x60"}), Quiet({'up{job="monitoring/kprobe-exporter"}': "1x60"})),
         of_node=False,
     ),
     Case(
@@ -144,19 +139,12 @@ CASES = (
         of_node=False,
         quiet=(
             Quiet({f"{INFO}{{{OLD}}}": "1x60", 'kprobe_up{probe="open"}': "1 0x4 1x60"}, (5, 6, 7, 30)),
-            Quiet(
-                {
-                    f"{INFO}{{{OLD}}}": "1x60",
-                    'kprobe_up{probe="open"}': "0x60",
-                    'kprobe_exporter_probe_tripped{probe="open"}': "1x60",
-                }
-            ),
-            Quiet(
-                {
-                    f"{INFO}{{{OLD}}}": "1x60",
-                    'kprobe_up{probe="open"}': "0x60",
-                    'kprobe_exporter_probe_disabled{probe="open"}': "1x60",
-                }
+            *(
+                Quiet({f"{INFO}{{{OLD}}}": "1x60", 'kprobe_up{probe="open"}': "0x60", wanted: "1x60"})
+                for wanted in (
+                    'kprobe_exporter_probe_tripped{probe="open"}',
+                    'kprobe_exporter_probe_disabled{probe="open"}',
+                )
             ),
         ),
     ),
@@ -200,18 +188,11 @@ CASES = (
     ),
     Case(
         "KprobeHitsMissed",
-        {'kprobe_hits_total{probe="open"}': "0+95x60", 'kprobe_misses_total{probe="open"}': "0+5x60"},
+        {HITS: "0+95x60", MISSES: "0+5x60"},
         at=11,
         labels={"probe": "open"},
         values={"$value | humanizePercentage": "5%"},
-        quiet=(
-            Quiet(
-                {
-                    'kprobe_hits_total{probe="open"}': "0+9901x60",
-                    'kprobe_misses_total{probe="open"}': "0+99x60",
-                }
-            ),
-        ),
+        quiet=(Quiet({HITS: "0+9901x60", MISSES: "0+99x60"}),),
     ),
     Case(
         "KprobeReloadFailed",

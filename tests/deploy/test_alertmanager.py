@@ -68,16 +68,8 @@ def post(binary: Path, notifications: tuple[int, list[Notification]], tmp_path: 
     file.write_text(json.dumps(config))
     address = f"127.0.0.1:{free_port()}"
     options = (f"--config.file={file}", f"--storage.path={tmp_path / 'data'}", "--cluster.listen-address=")
-    inside: list[str | Path] = [
-        "unshare",
-        "--mount",
-        "--propagation",
-        "private",
-        "sh",
-        "-c",
-        RUN,
-        binary.parents[1] / "share",
-    ]
+    share = str(binary.parents[1] / "share")
+    inside = ["unshare", "--mount", "--propagation", "private", "sh", "-c", RUN, share]
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(
             [*inside, binary, *options, f"--web.listen-address={address}"], stdout=log, stderr=log

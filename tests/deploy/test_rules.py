@@ -28,6 +28,13 @@ OF_MANY = ("KprobeExporterFleetDown", "KprobeExporterAbsent", "KprobeProbeDown")
 RECORDS = [rule["record"] for group in GROUPS for rule in group["rules"] if "record" in rule]
 
 
+def accepted(promtool: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run promtool, which must find no fault."""
+    run = subprocess.run([promtool, *arguments], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return run
+
+
 def judged(promtool: str, directory: Path, *tests: dict[str, Any]) -> None:
     """Run these tests of the rules with promtool."""
     file = directory / "test.yaml"
@@ -39,8 +46,7 @@ def judged(promtool: str, directory: Path, *tests: dict[str, Any]) -> None:
         "tests": list(tests),
     }
     file.write_text(json.dumps(given))
-    run = subprocess.run([promtool, "test", "rules", file], capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stdout + run.stderr
+    accepted(promtool, "test", "rules", file)
 
 
 def samples(series: Series) -> list[dict[str, str]]:
@@ -170,20 +176,17 @@ class TestRunbook:
         assert len(rules) >= len(ALERTS)
         file = tmp_path / "queries.yaml"
         file.write_text(json.dumps({"groups": [{"name": "runbook", "rules": rules}]}))
-        run = subprocess.run([promtool, "check", "rules", file], capture_output=True, text=True, check=False)
-        assert run.returncode == 0, run.stdout + run.stderr
+        accepted(promtool, "check", "rules", file)
 
 
 class TestFiles:
     def test_promtool_accepts_the_rules(self, promtool: str) -> None:
-        run = subprocess.run([promtool, "check", "rules", RULES], capture_output=True, text=True, check=False)
-        assert (run.returncode, run.stderr) == (0, "")
+        run = accepted(promtool, "check", "rules", RULES)
+        assert run.stderr == ""
         assert f"{len(ALERTS) + len(RECORDS)} rules found" in run.stdout
 
     def test_promtool_accepts_the_configuration(self, promtool: str) -> None:
-        check = [promtool, "check", "config", str(DEPLOY / "prometheus/prometheus.yml")]
-        run = subprocess.run(check, capture_output=True, text=True, check=False)
-        assert run.returncode == 0, run.stdout + run.stderr
+        run = accepted(promtool, "check", "config", DEPLOY / "prometheus/prometheus.yml")
         assert "1 rule files found" in run.stdout
 
     def test_promtool_accepts_the_one_for_kubernetes(self, promtool: str, tmp_path: Path) -> None:
@@ -196,8 +199,7 @@ class TestFiles:
         ]
         file = tmp_path / "prometheus.yml"
         file.write_text(json.dumps({**config, "rule_files": [str(RULES)]}))
-        run = subprocess.run([promtool, "check", "config", file], capture_output=True, text=True, check=False)
-        assert run.returncode == 0, run.stdout + run.stderr
+        accepted(promtool, "check", "config", file)
 
     def test_the_operator_gets_the_same_rules(self) -> None:
         file = DEPLOY / "kubernetes/base/prometheusrule.yaml"

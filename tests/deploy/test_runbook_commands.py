@@ -90,10 +90,7 @@ def test_in_a_container_only_what_its_image_has_is_run() -> None:
     """In a container, only the image's entry point is run: no shell, no curl, and no script of ours."""
     [entry] = re.findall(r"^ENTRYPOINT (.*)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     program = " ".join(re.findall(r'"(.*?)"', entry))
-    inside = [
-        *found(r"kubectl .* exec .*-- (.*)"),
-        *found(r"docker exec -it kprobe-exporter (.*)"),
-    ]
+    inside = [*found(r"kubectl .* exec .*-- (.*)"), *found(r"docker exec -it kprobe-exporter (.*)")]
     assert len(inside) >= 2
     assert {words.rpartition(" ")[0] for words in inside} == {program}
 

@@ -10,6 +10,7 @@ import pytest
 from kprobe_exporter.agent import rate_limit
 from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import AgentProcess, Metrics
+from tests.support.forked_child import in_a_child
 from tests.support.patience import eventually, patience
 from tests.support.provoked_calls import flood
 
@@ -127,14 +128,7 @@ RATIO = "kprobe_exporter_probe_sampling_ratio"
 
 def visits(number: int) -> list[int]:
     """Start this many processes one after the other, each of which calls getppid once; return their ids."""
-    found = []
-    for _ in range(number):
-        if (pid := os.fork()) == 0:
-            os.getppid()
-            os._exit(0)
-        os.waitpid(pid, 0)
-        found.append(pid)
-    return found
+    return [in_a_child(os.getppid) for _ in range(number)]
 
 
 @pytest.mark.parametrize("kind", ["kprobe", "call"])

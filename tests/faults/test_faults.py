@@ -122,10 +122,7 @@ def test_another_process_disables_a_probe_again_and_again(
 
 @pytest.mark.parametrize(
     ("fault", "path"),
-    [
-        ("ftrace_off", "/proc/sys/kernel/ftrace_enabled"),
-        ("kprobes_off", "/sys/kernel/debug/kprobes/enabled"),
-    ],
+    [("ftrace_off", "/proc/sys/kernel/ftrace_enabled"), ("kprobes_off", "/sys/kernel/debug/kprobes/enabled")],
 )
 def test_the_machines_switches(suffering: Suffering, fault: Fault, path: str) -> None:
     """The machine's global switches are reported, not changed; tracepoints keep counting."""

@@ -14,24 +14,20 @@ import pytest
 from kprobe_exporter.cli import main
 from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import AgentProcess, Metrics, running
+from tests.support.forked_child import in_a_child
 from tests.support.kernel_modules import unload
 from tests.support.patience import eventually
 from tests.support.receivers import rotel
+from tests.support.suffering import DELIVERED, HITS, LOST, TIMES
 
 pytestmark = [
     pytest.mark.needs("kprobe_events"),
     pytest.mark.skipif("KPROBE_EXPORTER_VM" not in os.environ, reason="not on a machine that is used on"),
 ]
 
-HITS, DELIVERED, LOST = (
-    "kprobe_hits_total",
-    "kprobe_exporter_events_total",
-    "kprobe_exporter_events_lost_total",
-)
 CPU1 = Path("/sys/devices/system/cpu/cpu1/online")
 CGROUPS = Path("/sys/fs/cgroup")
 MANY = 1000
-TIMES = 23
 
 CONFIG = """
 global: {series_ttl: 10m}
@@ -41,13 +37,13 @@ probes: [{name: ppid, attach: 'kprobe:__x64_sys_getppid', metrics: [{counter: pp
 
 def on_cpu(cpu: int, call: Callable[[], object]) -> None:
     """A child that is bound to this CPU makes MANY calls."""
-    pid = os.fork()
-    if pid == 0:
+
+    def work() -> None:
         os.sched_setaffinity(0, {cpu})
         for _ in range(MANY):
             call()
-        os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0
+
+    in_a_child(work)
 
 
 def hits(agent: AgentProcess, times: int) -> Callable[[], bool]:

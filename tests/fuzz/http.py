@@ -41,26 +41,11 @@ REQUESTS = (
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0",
 )
 WORDS = (
-    *(
-        b"\r\n",
-        b"\r\n\r\n",
-        b"\n",
-        b" ",
-        b"HTTP/1.1",
-        b"HTTP/9.9",
-        b"CONNECT x:1",
-        b"http://[::1]:0/",
-        b"//",
-        b"%00",
-    ),
+    *(b"\r\n", b"\r\n\r\n", b"\n", b" ", b"HTTP/1.1", b"HTTP/9.9", b"CONNECT x:1", b"http://[::1]:0/"),
+    *(b"//", b"%00"),
     *(b"Content-Length: 1025\r\n", b"Content-Length: -1\r\n", b"Content-Length: " + b"9" * 5000 + b"\r\n"),
-    *(
-        b"Transfer-Encoding: gzip, chunked\r\n",
-        b"Host: y\r\n",
-        b"A: " + b"x" * 20_000 + b"\r\n",
-        b": \r\n",
-        b" folded",
-    ),
+    *(b"Transfer-Encoding: gzip, chunked\r\n", b"Host: y\r\n", b"A: " + b"x" * 20_000 + b"\r\n"),
+    *(b": \r\n", b" folded"),
     *(b"Accept: */*;q=nan\r\n", b"Accept-Encoding: gzip;q=1e999\r\n", b"Authorization: Basic \xff\r\n"),
     *(b"ffffffffffffffffffff\r\n", b"-1\r\n", b"?name[]=" + b"a" * 9000, b"Connection: keep-alive\r\n"),
 )

@@ -1,7 +1,7 @@
 """The kernel's lists and the files of tracefs: each kind of text with our functions that read it."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from itertools import islice
@@ -21,7 +21,7 @@ from kprobe_exporter.tracefs.hist_tables import parse_hist
 from kprobe_exporter.tracefs.profile import buffer_stats, profile_counts
 from kprobe_exporter.tracefs.refusal import logged_error
 from tests.fuzz.reader import Reader
-from tests.support.function_lists import BLACKLIST, MODULES, NAMES, SYMBOLS, TRACEABLE
+from tests.support.function_lists import BLACKLIST, MODULES, NAMES, SYMBOLS, TRACEABLE, lists_of
 from tests.support.hist_texts import EMPTY, POWERS
 from tests.support.hist_texts import NAMES as HIST_NAMES
 from tests.support.kallsyms import HIDDEN, KALLSYMS
@@ -53,9 +53,8 @@ def _fixtures(start: str) -> list[bytes]:
 def _lists(data: bytes, which: str) -> Lists:
     """The kernel's lists, with ``data`` as one of them."""
     known = {"traceable": TRACEABLE, "symbols": SYMBOLS, "blacklist": BLACKLIST, "modules": MODULES}
-    addresses = LISTED_FUNCTIONS
-    texts = {**known, "addresses": addresses, which: data}
-    return Lists(**{name: lambda text=text: text.splitlines(keepends=True) for name, text in texts.items()})
+    texts = {**known, "addresses": LISTED_FUNCTIONS, which: data}
+    return lists_of(*texts.values())
 
 
 def _told(data: bytes, which: str) -> list[object]:
@@ -97,25 +96,16 @@ def _modules(data: bytes, directory: Path) -> bool:
     return _functions(data, "modules")
 
 
-def _kprobe_profile(data: bytes, _: Path) -> bool:
+def _profile(data: bytes, kind: str) -> bool:
     table = Table()
-    table.files |= {"kprobe_profile": data, "kprobe_events": DEFINITIONS}
-    return bool(profile_counts(table, "kprobe_exporter", "kprobe_events"))
-
-
-def _uprobe_profile(data: bytes, _: Path) -> bool:
-    table = Table()
-    table.files |= {"uprobe_profile": data, "uprobe_events": DEFINITIONS}
-    return bool(profile_counts(table, "kprobe_exporter", "uprobe_events"))
+    table.files |= {f"{kind}_profile": data, f"{kind}_events": DEFINITIONS}
+    return bool(profile_counts(table, "kprobe_exporter", f"{kind}_events"))
 
 
 def _definitions(data: bytes, _: Path) -> bool:
     table = Table()
-    table.files |= {
-        "kprobe_events": data,
-        "dynamic_events": data,
-        "kprobe_profile": b"  open 1 2\n  open 3 4\n",
-    }
+    table.files |= {"kprobe_events": data, "dynamic_events": data}
+    table.files["kprobe_profile"] = b"  open 1 2\n  open 3 4\n"
     profile_counts(table, "kprobe_exporter", "kprobe_events")
     return bool(list_definitions(table))
 
@@ -136,13 +126,8 @@ def _format(data: bytes, _: Path) -> bool:
     with suppress(GrammarError):
         stacks(text)
     made = 0
-    for kind, type_ in (
-        ("int", ""),
-        ("str", ""),
-        ("bare", "x8[4]"),
-        ("texts", "string[2]"),
-        ("char", "char"),
-    ):
+    kinds = {"int": "", "str": "", "bare": "x8[4]", "texts": "string[2]", "char": "char"}
+    for kind, type_ in kinds.items():
         for name in islice(form.fields, 8):
             layout = Layout(0, "x", form.name, "return", "f", (Arg(name, kind, type=type_),), caller=True)  # type: ignore[arg-type]
             with suppress(GrammarError):
@@ -165,48 +150,38 @@ def _error_log(data: bytes, _: Path) -> bool:
     return any(said)
 
 
-def _material(*texts: bytes) -> Sequence[bytes]:
-    return texts
-
-
 READERS: Mapping[str, Reader] = {
     "kallsyms": Reader(
-        lambda: _material(KALLSYMS, SYMBOLS, HIDDEN),
+        lambda: [KALLSYMS, SYMBOLS, HIDDEN],
         lambda data, directory: _functions(data, "symbols") | _symbols(directory, data, None),
         words=(b"[bpf]", b"[__builtin__kprobes]", b"\t[ext4]", b"ffffffffffffffff t x\n", b" T ", b"__pfx_"),
     ),
-    "functions": Reader(lambda: _material(TRACEABLE), lambda data, _: _functions(data, "traceable")),
+    "functions": Reader(lambda: [TRACEABLE], lambda data, _: _functions(data, "traceable")),
     "addresses": Reader(
-        lambda: _material(LISTED_FUNCTIONS),
+        lambda: [LISTED_FUNCTIONS],
         lambda data, directory: _symbols(directory, None, data) | _functions(data, "addresses"),
         words=(b" [ext4]", b"ffffffffffffffff x\n"),
     ),
-    "blacklist": Reader(lambda: _material(BLACKLIST * 3), lambda data, _: _functions(data, "blacklist")),
-    "modules": Reader(lambda: _material(MODULES), _modules),
+    "blacklist": Reader(lambda: [BLACKLIST * 3], lambda data, _: _functions(data, "blacklist")),
+    "modules": Reader(lambda: [MODULES], _modules),
     "kprobe_profile": Reader(
-        lambda: _fixtures("kprobe_profile/"), _kprobe_profile, words=(b"  open  1  2\n",)
+        lambda: _fixtures("kprobe_profile/"),
+        lambda data, _: _profile(data, "kprobe"),
+        words=(b"  open  1  2\n",),
     ),
     "uprobe_profile": Reader(
-        lambda: _fixtures("uprobe_profile/"), _uprobe_profile, words=(b"  /a b  open  1\n",)
+        lambda: _fixtures("uprobe_profile/"),
+        lambda data, _: _profile(data, "uprobe"),
+        words=(b"  /a b  open  1\n",),
     ),
     "definitions": Reader(lambda: [DEFINITIONS, (FIXTURES / "definitions.txt").read_bytes()], _definitions),
     "stats": Reader(lambda: _fixtures("stats/"), _stats),
     "hist": Reader(
-        lambda: _material(
-            HIST_NAMES,
-            POWERS,
-            HIST_NAMES + b"\n\n" + POWERS + b"\n\n" + EMPTY,
-        ),
+        lambda: [HIST_NAMES, POWERS, HIST_NAMES + b"\n\n" + POWERS + b"\n\n" + EMPTY],
         lambda data, _: parse_hist(data),
         words=(
-            b"~ 2^99",
-            b"keys=,:vals=,",
-            b".log2",
-            b"comm",
-            b"hitcount",
-            b"Totals:\n",
-            b" if x [active]",
-            b"(?",
+            *(b"~ 2^99", b"keys=,:vals=,", b".log2", b"comm", b"hitcount", b"Totals:\n"),
+            *(b" if x [active]", b"(?"),
         ),
     ),
     "format": Reader(
@@ -214,11 +189,8 @@ READERS: Mapping[str, Reader] = {
         _format,
         (GrammarError,),
         words=(
-            *(
-                b"__data_loc char[] ",
-                b"\tfield:char a[16];\toffset:8;\tsize:16;\tsigned:0;\n",
-                b'print fmt: "',
-            ),
+            *(b"__data_loc char[] ", b"\tfield:char a[16];\toffset:8;\tsize:16;\tsigned:0;\n"),
+            b'print fmt: "',
             *(b"%s", b"%*.*s", b"%-16lx", b"REC->", b"__get_str(", b"signed:1", b"[1000000000]", b"size:0;"),
             *(b"name: sys_enter_x\n", b"name: sys_exit_x\n"),
         ),
@@ -228,8 +200,8 @@ READERS: Mapping[str, Reader] = {
     ),
     "error_log": Reader(lambda: _fixtures("error_log/"), _error_log),
     "saved_cmdlines": Reader(
-        lambda: _material(b"7 bash\n8 kworker/0:1\n9 <...>\n10 a\n11 b c\n", b"1 x\n" * 9),
+        lambda: [b"7 bash\n8 kworker/0:1\n9 <...>\n10 a\n11 b c\n", b"1 x\n" * 9],
         lambda data, _: parse_comms(data),
     ),
-    "saved_tgids": Reader(lambda: _material(b"7 5\n8 8\n123456 1\n"), lambda data, _: parse_tgids(data)),
+    "saved_tgids": Reader(lambda: [b"7 5\n8 8\n123456 1\n"], lambda data, _: parse_tgids(data)),
 }

@@ -31,11 +31,8 @@ MOUNTINFO = (
     b"36 24 0:12 /instances/x /a\\040b ro shared:7 master:2 - tracefs nodev ro,mode=755\n"
 )
 PATHS = (
-    *(
-        f"/kubepods/burstable/pod{UID}/{A}",
-        f"/docker/{A}/kubelet/kubepods/burstable/pod{UID}/{B}",
-        f"/../{A}",
-    ),
+    *(f"/kubepods/burstable/pod{UID}/{A}", f"/docker/{A}/kubelet/kubepods/burstable/pod{UID}/{B}"),
+    f"/../{A}",
     *(f"/kubepods.slice/kubepods-pod{UNIT}.slice/crio-{A}.scope/container", "/user.slice/user-0.slice/x"),
     *(f"/machine.slice/libpod-{A}.scope", f"/x/kubepods-pod{UNIT}.slice:cri-containerd:{A}"),
 )
@@ -46,11 +43,8 @@ NAMES = (
 LONGEST_NAME = 255
 UIDS = (0, 1000, (1 << 32) - 2)
 CONFINED = (
-    b"docker-default (enforce)\n",
-    b"system_u:system_r:container_t:s0:c1,c2\0",
-    b"         0          0 4294967295\n",
-    b"none [integrity] confidentiality\n",
-    b"1\n",
+    *(b"docker-default (enforce)\n", b"system_u:system_r:container_t:s0:c1,c2\0"),
+    *(b"         0          0 4294967295\n", b"none [integrity] confidentiality\n", b"1\n"),
 )
 CONFINEMENT_FILES = (
     *("proc/self/status", "proc/self/uid_map", "proc/self/attr/current", "proc/self/attr/apparmor/current"),

@@ -20,22 +20,11 @@ LINES = 12
 """Lines in a piece of material."""
 
 WORDS = (
-    *(
-        b"CPU:0 [LOST 3 EVENTS]\n",
-        b"CPU:99999 [LOST EVENTS]\n",
-        b" <stack trace>\n",
-        b" => vfs_read+0x1/0x2\n",
-    ),
+    *(b"CPU:0 [LOST 3 EVENTS]\n", b"CPU:99999 [LOST EVENTS]\n", b" <stack trace>\n"),
+    b" => vfs_read+0x1/0x2\n",
     *(b"(fault)", b'" comm="', b'="', b"-1234    [001] .....    12.345678: ", b" (-------) ", b"(f+0x0/0x1)"),
-    *(
-        b" <- vfs_read)",
-        b" -> 0x",
-        b"sys_openat(",
-        b" " * 16,
-        b"# tracer: nop\n",
-        b'{"a",(fault)}',
-        b"{0x1,0x2}",
-    ),
+    *(b" <- vfs_read)", b" -> 0x", b"sys_openat(", b" " * 16, b"# tracer: nop\n", b'{"a",(fault)}'),
+    b"{0x1,0x2}",
 )
 
 

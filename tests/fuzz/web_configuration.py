@@ -55,27 +55,15 @@ WHOLE: Mapping[str, Any] = {
 }
 DOCUMENTS = (WHOLE, CERTIFICATES, *({key: value} for key, value in WHOLE.items()))
 VALUES = (
-    *(
-        "server.pem",
-        "server.key",
-        "authority.pem",
-        "client.key",
-        "gone.pem",
-        ".",
-        "/dev/zero",
-        "/proc/self/mem",
-    ),
+    *("server.pem", "server.key", "authority.pem", "client.key", "gone.pem", ".", "/dev/zero"),
+    "/proc/self/mem",
     *(HASH, "nosniff", "0", "1ns", "9" * 13 + "h", *VERSIONS, *CLIENT_AUTH, *CURVES, *sorted(CIPHERS)),
     *("cert", "key", "client_ca", "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n"),
 )
 PEM = (
     *(b"-----BEGIN CERTIFICATE-----\n", b"-----END CERTIFICATE-----\n", b"-----BEGIN PRIVATE KEY-----\n"),
-    *(
-        b"-----BEGIN ENCRYPTED PRIVATE KEY-----\n",
-        b"Proc-Type: 4,ENCRYPTED\nDEK-Info: DES-CBC,0\n\n",
-        b"AAAA",
-        b"=",
-    ),
+    *(b"-----BEGIN ENCRYPTED PRIVATE KEY-----\n", b"Proc-Type: 4,ENCRYPTED\nDEK-Info: DES-CBC,0\n\n"),
+    *(b"AAAA", b"="),
 )
 FILES = ("server.pem", "server.key", "authority.pem")
 

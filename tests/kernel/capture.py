@@ -12,11 +12,12 @@ import os
 import platform
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.kernel.workload import TRUE, WORKS, Work, children, few_opens, flood
+from tests.support.pipes import drained
 from tests.vm.kernels import KERNELS
 
 TRACEFS = Path("/sys/kernel/tracing")
@@ -72,13 +73,8 @@ STREAMS = {
     "uprobe": UPROBE,
 }
 FORMATS = (
-    KPROBE.event,
-    KRETPROBE.event,
-    EPROBE.event,
-    EXEC.event,
-    "sched/sched_switch",
-    "syscalls/sys_enter_openat",
-    "syscalls/sys_exit_openat",
+    *(KPROBE.event, KRETPROBE.event, EPROBE.event, EXEC.event),
+    *("sched/sched_switch", "syscalls/sys_enter_openat", "syscalls/sys_exit_openat"),
 )
 MISTAKES = {
     "unknown_symbol": f"p:{GROUP}/bad no_such_function_anywhere",
@@ -122,7 +118,7 @@ class Capture:
             with self._switched(probe, options):
                 for child in ready:
                     child.work()
-                    chunks.append(_drain(pipe))
+                    chunks.append(drained(pipe))
                 stats = (self.instance / "per_cpu/cpu0/stats").read_bytes()
                 profiles = [TRACEFS / "kprobe_profile", TRACEFS / "uprobe_profile"]
                 profile = {path.name: path.read_bytes() for path in profiles if path.exists()}
@@ -242,14 +238,6 @@ def _opened(path: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _drain(pipe: int) -> bytes:
-    chunks = []
-    with suppress(BlockingIOError):
-        while chunk := os.read(pipe, 65536):
-            chunks.append(chunk)
-    return b"".join(chunks)
 
 
 def _head(text: bytes) -> bytes:

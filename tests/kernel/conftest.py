@@ -3,6 +3,7 @@
 import encodings.idna  # noqa: F401 - for the first scrape, see below
 import itertools
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -20,6 +21,7 @@ from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.profile import parse_stats
 from tests.conftest import needs_tracefs
 from tests.support.agent_process import AgentProcess, running
+from tests.support.kernel_modules import MODULE
 from tests.support.leftovers import unchanged
 from tests.support.mounts import mounted
 from tests.support.patience import eventually
@@ -117,11 +119,8 @@ def start_agent(
                 path.write_text(config)
                 path.chmod(0o600)
                 extra += ["--config", str(path)]
-            agent = AgentProcess(
-                tmp_path / f"agent{number}.log",
-                main,
-                ["run", "--web.listen-address", "127.0.0.1:0", *extra],
-            )
+            run = ["run", "--web.listen-address", "127.0.0.1:0", *extra]
+            agent = AgentProcess(tmp_path / f"agent{number}.log", main, run)
             stack.enter_context(running(agent))
             if serving:
                 agent.wait_until_serving()
@@ -143,6 +142,16 @@ def other() -> Iterator[ThreadPoolExecutor]:
     probe is enabled may leave only one of its two events."""
     with ThreadPoolExecutor(1) as pool:
         yield pool
+
+
+@pytest.fixture
+def no_module() -> Iterator[None]:
+    """MODULE is not loaded before the test or after it."""
+    loaded = Path("/sys/module", MODULE)
+    assert not loaded.exists()
+    yield
+    if loaded.exists():
+        subprocess.run(["rmmod", MODULE], check=True)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import socket
 import ssl
 import struct
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -17,6 +17,7 @@ from tempfile import TemporaryFile
 import pytest
 
 from tests.kernel.provoked import resolutions
+from tests.support.forked_child import in_a_child
 from tests.support.patience import eventually
 from tests.support.provoked_calls import TIMES
 
@@ -268,21 +269,14 @@ def scheduler() -> Iterator[None]:
 def security() -> Iterator[None]:
     subprocess.run(["modprobe", "dummy", "numdummies=0"], check=True)
     _unload("dummy")
-    _as_a_child(lambda: LIBC.ptrace(PTRACE_TRACEME, 0, 0, 0))
+    in_a_child(lambda: LIBC.ptrace(PTRACE_TRACEME, 0, 0, 0))
     for request in (PTRACE_ATTACH, PTRACE_SEIZE):
         assert LIBC.ptrace(request, NO_PROCESS, 0, 0) == -1
-    _as_a_child(lambda: os.setuid(65534))
-    _as_a_child(lambda: os.setresuid(65534, 65534, 65534))
+    in_a_child(lambda: os.setuid(65534))
+    in_a_child(lambda: os.setresuid(65534, 65534, 65534))
     subprocess.run(["unshare", "-m", "mount", "-i", "-t", "tmpfs", "none", "/mnt"], check=True)
     assert LIBC.syscall(MOVE_MOUNT, -1, b"nowhere", -1, b"nowhere", 0) == -1
     yield
-
-
-def _as_a_child(work: Callable[[], object]) -> None:
-    if (child := os.fork()) == 0:
-        work()
-        os._exit(0)
-    os.waitpid(child, 0)
 
 
 @contextmanager

@@ -6,12 +6,14 @@ import os
 import signal
 import socket
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.support.containers import UID
-from tests.support.kernel_modules import unload
+from tests.support.forked_child import in_a_child
+from tests.support.kernel_modules import MODULE, reads_of_the_size, unload
 from tests.support.provoked_calls import TIMES
 
 SHOP = Path("/opt/shop")
@@ -41,10 +43,9 @@ def mkdirs() -> None:
 def loads_of_a_module() -> None:
     """Load a module twice, and call its function each time."""
     for _ in range(2):
-        subprocess.run(["modprobe", "zram"], check=True)
-        for _ in range(TIMES):
-            Path("/sys/block/zram0/disksize").read_text()
-        unload("zram")
+        subprocess.run(["modprobe", MODULE], check=True)
+        reads_of_the_size(TIMES)
+        unload(MODULE)
 
 
 def resolutions() -> None:
@@ -94,10 +95,7 @@ def connections_to_a_port() -> None:
 
 def other_users() -> None:
     for uid in (65534, 4321):
-        if (child := os.fork()) == 0:
-            os.setuid(uid)
-            os._exit(0)
-        os.waitpid(child, 0)
+        in_a_child(partial(os.setuid, uid))
 
 
 def programs_in_cgroups() -> None:

@@ -18,6 +18,7 @@ from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.ownership import mark
 from tests.kernel.conftest import StartAgent
 from tests.support.foreign import PROBES, foreign_things
+from tests.support.forked_child import become_nobody, in_a_child
 from tests.support.leftovers import definitions, instances
 from tests.support.patience import eventually
 
@@ -127,16 +128,8 @@ def test_namespaces_and_capabilities_of_a_container(tracefs: Path) -> None:
     """The agent can work without these namespaces and capabilities, and `doctor` names each missing one."""
     before = definitions(tracefs), instances(tracefs)
     command = ["unshare", "--pid", "--fork", "--mount-proc", "--cgroup", "--net"]
-    command += [
-        "setpriv",
-        "--bounding-set",
-        "-all",
-        sys.executable,
-        "-m",
-        "kprobe_exporter",
-        "doctor",
-        "--json",
-    ]
+    command += ["setpriv", "--bounding-set", "-all"]
+    command += [sys.executable, "-m", "kprobe_exporter", "doctor", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     checks = {check["name"]: check for check in json.loads(done.stdout)}
     outside = diagnose()
@@ -151,18 +144,14 @@ def test_namespaces_and_capabilities_of_a_container(tracefs: Path) -> None:
 def test_a_user_who_may_not(tracefs: Path, tmp_path: Path) -> None:
     """Without uid 0, `doctor` exits with 1 and names tracefs in its verdict."""
     report = tmp_path / "report"
-    pid = os.fork()
-    if pid == 0:
-        try:
-            with report.open("w") as file:
-                os.setgroups([])
-                os.setgid(65534)
-                os.setuid(65534)
-                result = CliRunner().invoke(main, ["doctor"])
-                file.write(f"{result.exit_code}\n{result.output}")
-        finally:
-            os._exit(0)
-    os.waitpid(pid, 0)
+
+    def look() -> None:
+        with report.open("w") as file:
+            become_nobody()
+            result = CliRunner().invoke(main, ["doctor"])
+            file.write(f"{result.exit_code}\n{result.output}")
+
+    in_a_child(look)
     lines = report.read_text().splitlines()
     assert lines[0] == "1"
     assert lines[-1] == "'run' cannot work here, because of: tracefs"

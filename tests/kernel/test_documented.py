@@ -12,27 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import has
+from tests.kernel import provoked
 from tests.kernel.conftest import StartAgent
-from tests.kernel.provoked import (
-    CONTAINER,
-    GROUPS,
-    IN_POD,
-    POD,
-    SERVICE,
-    SHOP,
-    block_reads,
-    connections,
-    connections_to_a_port,
-    failed_and_other_opens,
-    killed_children,
-    loads_of_a_module,
-    mkdirs,
-    other_users,
-    programs_in_cgroups,
-    resolutions,
-    serves,
-    unlinks,
-)
+from tests.kernel.provoked import CONTAINER, GROUPS, IN_POD, POD, SERVICE, SHOP
 from tests.support.agent_process import Metrics
 from tests.support.compiling import compiled
 from tests.support.kernel_ids import kernel_tid
@@ -108,28 +90,28 @@ def shop() -> Iterator[None]:
 
 
 PROVOKED: dict[str, tuple[Callable[[], None], int]] = {
-    "kprobe": (unlinks, TIMES),
-    "kprobe at an offset": (unlinks, TIMES),
-    "kprobe in a module": (loads_of_a_module, 2 * TIMES),
+    "kprobe": (provoked.unlinks, TIMES),
+    "kprobe at an offset": (provoked.unlinks, TIMES),
+    "kprobe in a module": (provoked.loads_of_a_module, 2 * TIMES),
     "kprobe by a pattern": (fsyncs_of_a_pipe, TIMES),
     "kretprobe": (fsyncs_of_a_pipe, TIMES),
-    "fentry": (mkdirs, 2 * TIMES),
-    "fexit": (unlinks, TIMES),
-    "uprobe": (resolutions, TIMES),
-    "uprobe on a version": (resolutions, TIMES),
-    "uprobe at an offset": (serves, TIMES),
-    "uretprobe": (resolutions, TIMES),
+    "fentry": (provoked.mkdirs, 2 * TIMES),
+    "fexit": (provoked.unlinks, TIMES),
+    "uprobe": (provoked.resolutions, TIMES),
+    "uprobe on a version": (provoked.resolutions, TIMES),
+    "uprobe at an offset": (provoked.serves, TIMES),
+    "uretprobe": (provoked.resolutions, TIMES),
     "tracepoint": (fsyncs_of_a_pipe, TIMES),
     "tracepoint by a pattern": (fsyncs_of_a_pipe, 2 * TIMES),
-    "call": (mkdirs, 2 * TIMES),
-    "ucall": (resolutions, TIMES),
+    "call": (provoked.mkdirs, 2 * TIMES),
+    "ucall": (provoked.resolutions, TIMES),
     "syscall": (fsyncs_of_a_pipe, TIMES),
-    "pair": (block_reads, TIMES),
-    "pair of several": (mkdirs, 2 * TIMES),
+    "pair": (provoked.block_reads, TIMES),
+    "pair of several": (provoked.mkdirs, 2 * TIMES),
 }
 """By row: the function that fires its probe, and how often."""
 
-ELSEWHERE = (serves, block_reads)
+ELSEWHERE = (provoked.serves, provoked.block_reads)
 """Functions whose events also come from other threads than the one that calls them."""
 
 
@@ -210,26 +192,26 @@ def test_kinds(server: None, loop_device: None, start_agent: StartAgent, tracefs
 
 
 DECODED: dict[str, Callable[[], object]] = {
-    "errno": failed_and_other_opens,
+    "errno": provoked.failed_and_other_opens,
     "syscall": os.getppid,
-    "signal": killed_children,
-    "hex": failed_and_other_opens,
+    "signal": provoked.killed_children,
+    "hex": provoked.failed_and_other_opens,
     "ksym": lambda: time.sleep(0.001),
-    "ksym with the offset": mkdirs,
-    "ip": connections,
-    "ip of a number": connections,
-    "port": connections_to_a_port,
-    "ifname": connections,
-    "majorminor": block_reads,
-    "majorminor by name": block_reads,
-    "user": other_users,
-    "map": failed_and_other_opens,
-    "regexp": programs_in_cgroups,
-    "cgroup": programs_in_cgroups,
-    "container": programs_in_cgroups,
-    "container, short": programs_in_cgroups,
-    "pod": programs_in_cgroups,
-    "namespace": programs_in_cgroups,
+    "ksym with the offset": provoked.mkdirs,
+    "ip": provoked.connections,
+    "ip of a number": provoked.connections,
+    "port": provoked.connections_to_a_port,
+    "ifname": provoked.connections,
+    "majorminor": provoked.block_reads,
+    "majorminor by name": provoked.block_reads,
+    "user": provoked.other_users,
+    "map": provoked.failed_and_other_opens,
+    "regexp": provoked.programs_in_cgroups,
+    "cgroup": provoked.programs_in_cgroups,
+    "container": provoked.programs_in_cgroups,
+    "container, short": provoked.programs_in_cgroups,
+    "pod": provoked.programs_in_cgroups,
+    "namespace": provoked.programs_in_cgroups,
 }
 """By row: the function that makes the decoder give the documented values."""
 

@@ -20,6 +20,7 @@ from kprobe_exporter.tracefs.files import MountedTracefs
 from tests.kernel.verdict import takes
 from tests.support.kernel_filters import by_types, refused
 from tests.support.kernel_ids import kernel_tid
+from tests.support.pipes import drained
 from tests.unit.grammar.generate import LIMITS, WORDS, filter_text, spoil
 
 FILTERS = 400
@@ -99,12 +100,7 @@ class Bench:
 
     def delivered(self) -> list[int]:
         """Return the numbers of the unread events, sorted."""
-        text = b""
-        while True:
-            try:
-                text += os.read(self.pipe, 1 << 16)
-            except BlockingIOError:
-                return sorted(int(found) for found in re.findall(rb": ev(\d+): \(", text))
+        return sorted(int(found) for found in re.findall(rb": ev(\d+): \(", drained(self.pipe)))
 
     def accepted(self, text: str) -> Filter | None:
         """Return the parsed filter; None if our parser or our check of its fields refuses it."""

@@ -27,14 +27,14 @@ from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.poller import read_counts
 from kprobe_exporter.tracefs.probes import Installed, install, names_in_use
+from kprobe_exporter.tracefs.profile import buffer_stats
 from tests.conftest import has
 from tests.support.kernel_ids import kernel_tid
+from tests.support.kernel_modules import FUNCTION, MODULE, reads_of_the_size
 
 pytestmark = pytest.mark.needs("kprobe_events", "available_filter_functions")
 
 TIMES = 23
-MODULE, FUNCTION = "zram", "disksize_show"
-"""Every kernel package of Debian has the module; a read of /sys/block/zram0/disksize calls the function."""
 
 
 @pytest.fixture
@@ -77,9 +77,7 @@ def hits(instance: Instance, probe: Installed) -> int:
 
 
 def entries(instance: Instance) -> int:
-    cpus = instance.files.names(f"{instance.path}/per_cpu")
-    texts = [instance.read(f"per_cpu/{cpu}/stats").decode() for cpu in cpus]
-    return sum(int(text.partition("entries: ")[2].split()[0]) for text in texts)
+    return buffer_stats(instance.files, instance.path).entries
 
 
 @pytest.mark.parametrize("pattern", ["tcp_*", "vfs_[!r]*", "*_open", "ext4:*", "[a-z]?????", "*.isra.*"])
@@ -214,11 +212,7 @@ GETPPID = "__do_sys_getppid"
 
 @pytest.mark.parametrize(
     ("kind", "returns", "plan"),
-    [
-        (Kind.FENTRY, None, "count"),
-        (Kind.FEXIT, "void", "count"),
-        (Kind.FEXIT, "int", "events"),
-    ],
+    [(Kind.FENTRY, None, "count"), (Kind.FEXIT, "void", "count"), (Kind.FEXIT, "int", "events")],
 )
 def test_an_fprobe_counts_what_fires(
     instance: Instance, files: MountedTracefs, resolver: Resolver, kind: Kind, returns: str | None, plan: str
@@ -303,21 +297,6 @@ def module(command: str) -> None:
     subprocess.run([command, MODULE], check=True)
 
 
-@pytest.fixture
-def no_module() -> Iterator[None]:
-    if not Path("/sys/module", MODULE).exists():
-        yield
-        if Path("/sys/module", MODULE).exists():
-            module("rmmod")
-    else:
-        pytest.fail(f"{MODULE} is in use")
-
-
-def provoke() -> None:
-    for _ in range(TIMES):
-        Path("/sys/block/zram0/disksize").read_text()
-
-
 @pytest.mark.parametrize(
     ("kind", "returns", "plan"),
     [(Kind.KPROBE, None, "count"), (Kind.KRETPROBE, "void", "count"), (Kind.KRETPROBE, "long", "events")],
@@ -333,7 +312,7 @@ def test_a_module_that_comes_and_goes(
     probe = start(instance, spec)
     for times in (1, 2, 3):
         module("modprobe")
-        provoke()
+        reads_of_the_size(TIMES)
         assert hits(instance, probe) == times * TIMES
         module("rmmod")
     assert hits(instance, probe) == 3 * TIMES
@@ -351,7 +330,7 @@ def test_a_modules_function_gets_its_modules_name(
     assert f"'{FUNCTION}' is a function of the module '{MODULE}'" in found.note
     probes = [start(instance, planned(instance, target)) for target in (plain, found.target)]
     for expected in ([1, 1], [1, 2]):
-        provoke()
+        reads_of_the_size(TIMES)
         assert [hits(instance, probe) for probe in probes] == [times * TIMES for times in expected]
         module("rmmod")
         module("modprobe")
@@ -370,7 +349,7 @@ def test_an_fprobe_on_a_modules_function(
     assert found.target.module == MODULE
     assert f"an fprobe is lost when '{MODULE}' is unloaded" in found.note
     probe = start(instance, planned(instance, found.target, "void" if kind.is_return else None))
-    provoke()
+    reads_of_the_size(TIMES)
     assert hits(instance, probe) == TIMES
     module("rmmod")
     assert hits(instance, probe) == TIMES

@@ -37,10 +37,7 @@ def fresh(agent: AgentProcess) -> Metrics:
 
 @pytest.mark.parametrize(
     "attach",
-    [
-        "kretprobe:do_sys_openat2",
-        '{to: "tracepoint:syscalls:sys_exit_openat", fetch: {return: ret}}',
-    ],
+    ["kretprobe:do_sys_openat2", '{to: "tracepoint:syscalls:sys_exit_openat", fetch: {return: ret}}'],
 )
 def test_failed_opens_of_one_thread(
     start_agent: StartAgent,

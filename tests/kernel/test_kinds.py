@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import AgentProcess
 from tests.support.kernel_ids import kernel_tid
+from tests.support.kernel_modules import FUNCTION, MODULE, reads_of_the_size
 from tests.support.patience import eventually
 from tests.support.provoked_calls import TIMES, fsyncs_of_a_pipe, opens_of_a_missing_file
 
@@ -96,20 +96,8 @@ probes:
     assert metrics.value("kprobe_opened_total", dfd="-100", path="/nonexistent") == TIMES
 
 
-MODULE, SHOWS = "zram", "/sys/block/zram0/disksize"
-
-
 def has_hits(agent: AgentProcess, probe: str, count: int) -> bool:
     return agent.scrape().value("kprobe_hits_total", probe=probe) == count
-
-
-@pytest.fixture
-def no_module() -> Iterator[None]:
-    """MODULE, of Debian's kernel packages, is not loaded before the test or after it."""
-    assert not Path("/sys/module", MODULE).exists()
-    yield
-    if Path("/sys/module", MODULE).exists():
-        subprocess.run(["rmmod", MODULE], check=True)
 
 
 @pytest.mark.needs("kprobe_events")
@@ -117,13 +105,12 @@ def test_a_module_that_is_loaded_later(start_agent: StartAgent, no_module: None)
     """A module's probes are armed when it is loaded, and again when it is loaded anew."""
     agent = start_agent(f"""
 probes:
-  - {{name: counted, attach: "kprobe:{MODULE}:disksize_show"}}
-  - {{name: timed, attach: "call:{MODULE}:disksize_show", metrics: [{{counter: shown_total}}]}}
+  - {{name: counted, attach: "kprobe:{MODULE}:{FUNCTION}"}}
+  - {{name: timed, attach: "call:{MODULE}:{FUNCTION}", metrics: [{{counter: shown_total}}]}}
 """)
     for times in (1, 2):
         subprocess.run(["modprobe", MODULE], check=True)
-        for _ in range(TIMES):
-            Path(SHOWS).read_text()
+        reads_of_the_size(TIMES)
         metrics = agent.scrape()
         assert metrics.value("kprobe_shown_total") == times * TIMES
         assert metrics.value("kprobe_duration_seconds_count", probe="timed") == times * TIMES

@@ -17,9 +17,7 @@ from kprobe_exporter.grammar.target import Kind, parse_target
 from kprobe_exporter.symbols.lists import attempt
 from kprobe_exporter.tracefs.files import MountedTracefs
 from tests.kernel.verdict import takes
-
-MODULE, FUNCTION = "zram", "disksize_show"
-"""Every kernel package of Debian has the module, which is not loaded automatically."""
+from tests.support.kernel_modules import FUNCTION, MODULE
 
 FUNCTIONS = pytest.mark.needs("kprobe_events", "available_filter_functions")
 
@@ -122,8 +120,7 @@ def test_a_name_of_several_functions(files: MountedTracefs) -> None:
 
 @FUNCTIONS
 @pytest.mark.skipif("KPROBE_EXPORTER_VM" not in os.environ, reason="not on a machine that is used on")
-def test_one_of_a_module_that_is_not_loaded() -> None:
-    assert not Path("/sys/module", MODULE).exists()
+def test_one_of_a_module_that_is_not_loaded(no_module: None) -> None:
     attach = f"kprobe:{MODULE}:{FUNCTION}"
     assert listed(attach) == [attach]
     assert told(attach, status=0) == f"{attach}: armed when the module '{MODULE}' is loaded"
@@ -132,12 +129,9 @@ def test_one_of_a_module_that_is_not_loaded() -> None:
         f"'{MODULE}:{FUNCTION}' begins with '{MODULE}', which is no"
     )
     subprocess.run(["modprobe", MODULE], check=True)
-    try:
-        assert listed(f"{MODULE}:{FUNCTION}") == listed(FUNCTION) == [attach]
-        assert attach in listed(f"{MODULE}:*")
-        assert listed("-v", attach)[1].startswith("    ssize_t disksize_show(struct device *dev, ")
-    finally:
-        subprocess.run(["rmmod", MODULE], check=True)
+    assert listed(f"{MODULE}:{FUNCTION}") == listed(FUNCTION) == [attach]
+    assert attach in listed(f"{MODULE}:*")
+    assert listed("-v", attach)[1].startswith("    ssize_t disksize_show(struct device *dev, ")
 
 
 @FUNCTIONS

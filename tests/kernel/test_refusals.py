@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from kprobe_exporter.errors import TracefsError
+from kprobe_exporter.tracefs.mount import mounted
 from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import AgentProcess
+from tests.support.forked_child import become_nobody, in_a_child
 
 GOOD = """
   - name: good
@@ -92,10 +95,7 @@ def test_none_at_all_still_serves_and_fail_fast_does_not(start_agent: StartAgent
 
 
 def test_no_tracefs_where_it_was_said_to_be(start_agent: StartAgent, tmp_path: Path) -> None:
-    for path, words in (
-        (tmp_path / "nowhere", "there is no tracefs at"),
-        (tmp_path, "is not a tracefs"),
-    ):
+    for path, words in ((tmp_path / "nowhere", "there is no tracefs at"), (tmp_path, "is not a tracefs")):
         agent = start_agent(f"probes:{GOOD}", "--tracefs", str(path), serving=False)
         assert agent.wait() == 1
         assert words in agent.output()
@@ -119,24 +119,13 @@ def test_another_place_of_the_same_tracefs(start_agent: StartAgent, bound: Path)
 
 def test_a_user_who_may_not(tracefs: Path, tmp_path: Path, start_agent: StartAgent) -> None:
     """Without uid 0, opening tracefs raises TracefsError, which says to run as root."""
-    pid = os.fork()
-    if pid == 0:
-        status = 70
-        try:
-            os.setgroups([])
-            os.setgid(65534)
-            os.setuid(65534)
-            from kprobe_exporter.errors import TracefsError
-            from kprobe_exporter.tracefs.mount import mounted
 
-            try:
-                with mounted(tracefs):
-                    status = 1
-            except TracefsError as error:
-                status = 0 if "run as root" in str(error) else 2
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    def attempt() -> None:
+        become_nobody()
+        with pytest.raises(TracefsError, match="run as root"), mounted(tracefs):
+            pass
+
+    in_a_child(attempt)
 
 
 def test_a_scraper_that_goes_away(start_agent: StartAgent) -> None:

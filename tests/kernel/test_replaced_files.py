@@ -15,10 +15,7 @@ from tests.support.compiling import compiled
 from tests.support.joined_calls import lost
 from tests.support.patience import eventually
 
-pytestmark = [
-    pytest.mark.needs("uprobe_events"),
-    pytest.mark.needs("events/sched/sched_process_exec/hist"),
-]
+pytestmark = [pytest.mark.needs("uprobe_events"), pytest.mark.needs("events/sched/sched_process_exec/hist")]
 
 TIMES = 100
 

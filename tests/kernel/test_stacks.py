@@ -13,6 +13,7 @@ from kprobe_exporter.tracefs.probes import install, names_in_use
 from tests.kernel.conftest import StartAgent
 from tests.support.kernel_ids import kernel_tid
 from tests.support.patience import eventually
+from tests.support.pipes import drained
 from tests.support.provoked_calls import TIMES, getppid
 
 SYMBOL = "__x64_sys_getppid"
@@ -82,12 +83,8 @@ def recorded(files: MountedTracefs, option: str) -> tuple[bytes, Layout]:
         getppid()
         probe.disable()
         pipe = instance.open_pipe()
-        text = b""
         try:
-            while data := os.read(pipe, 65536):
-                text += data
-        except BlockingIOError:
-            pass
+            text = drained(pipe)
         finally:
             os.close(pipe)
             probe.remove()

@@ -20,6 +20,7 @@ from kprobe_exporter.tracefs.files import MountedTracefs, ReadOnlyTracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import install, names_in_use
 from tests.conftest import has
+from tests.support.pipes import drained
 
 NAME = "kprobe_exporter_symbols"
 PER_PROBE = 60
@@ -55,19 +56,10 @@ def as_printed(instance: Instance, addresses: list[int]) -> list[bytes]:
     """Return what the kernel prints for these addresses with the type ``symbol``."""
     args = tuple(Arg(f"a{number}", "bare") for number in range(len(addresses)))
     body = " ".join(f"{arg.name}=\\{address:#x}:symbol" for arg, address in zip(args, addresses, strict=True))
-    symbol = "__x64_sys_getppid"
-    layout = Layout(0, "printed", "printed", "entry", symbol, args)
-    spec = ProbeSpec(
-        "printed",
-        "kprobe",
-        f"kprobe:{symbol}",
-        symbol,
-        "kprobe_events",
-        "p",
-        f"{symbol} {body}",
-        None,
-        layout,
-    )
+    symbol, name = "__x64_sys_getppid", "printed"
+    layout = Layout(0, name, name, "entry", symbol, args)
+    of_kprobe = ("kprobe", f"kprobe:{symbol}", symbol, "kprobe_events", "p", f"{symbol} {body}")
+    spec = ProbeSpec(name, *of_kprobe, None, layout)
     pipe = instance.open_pipe()
     probe = install(instance, spec, names_in_use(instance))
     try:
@@ -143,17 +135,13 @@ def test_names_of_kernel_threads_are_those_of_events(instance: Instance) -> None
     """Names are those of events, though /proc appends a worker's work and shows more of a long name."""
     threads = Threads(instance.files.read)
     pipe = instance.open_pipe()
-    text = b""
     try:
         instance.write("events/sched/sched_switch/enable", "1")
         for _ in range(20):
             os.sync()
             time.sleep(0.05)
         instance.write("events/sched/sched_switch/enable", "0")
-        while data := os.read(pipe, 65536):
-            text += data
-    except BlockingIOError:
-        pass
+        text = drained(pipe)
     finally:
         os.close(pipe)
     seen = set(re.findall(rb"next_comm=(k[^\n=]*|rcu[^\n=]*) next_pid=(\d+) ", text))

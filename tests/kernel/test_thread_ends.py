@@ -1,6 +1,5 @@
 """Calls whose thread exits, forks or executes a program are told as lost, and have no wrong duration."""
 
-import os
 import subprocess
 import time
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import AgentProcess
 from tests.support.compiling import compiled
+from tests.support.forked_child import in_a_child
 from tests.support.joined_calls import lost
 from tests.support.patience import eventually
 
@@ -142,11 +142,7 @@ probes:
     eventually(lambda: agent.scrape().value(EVENTS, probe="runs") == 2)
     time.sleep(1.5)  # longer than the bucket of 1 s: a process that ends the call of the former one is seen
     Path("/proc/sys/kernel/ns_last_pid").write_text(str(tid - 1))
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
-    assert pid == tid, "another process took the id"
+    assert in_a_child(lambda: None) == tid, "another process took the id"
     metrics = agent.scrape()
     for probe in ("executes", "execve", "runs"):
         assert metrics.value(HITS, probe=probe) == 2

@@ -87,10 +87,7 @@ def test_a_newline_in_a_name_forges_no_line_on_a_terminal(trace: StartTrace) -> 
 
 def test_what_is_held_in_the_kernel_comes_at_the_end(trace: StartTrace) -> None:
     """With -H, events come at the end, even if the duration is cut short, and on a terminal as well."""
-    held = [
-        trace("-d", "1000", "-H", getppid()),
-        trace("-d", "1000", "-H", getppid(), terminal=True),
-    ]
+    held = [trace("-d", "1000", "-H", getppid()), trace("-d", "1000", "-H", getppid(), terminal=True)]
     for one in held:
         one.wait_for(b"Tracing kprobe mine for 1000 seconds (buffered)...")
     work()

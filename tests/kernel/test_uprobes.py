@@ -5,7 +5,6 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,11 +22,11 @@ from kprobe_exporter.source import pages
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.poller import read_counts
-from kprobe_exporter.tracefs.probes import Installed, install, names_in_use
+from kprobe_exporter.tracefs.probes import Installed
 from kprobe_exporter.tracefs.profile import buffer_stats
 from kprobe_exporter.tracefs.refusal import UNFIT
 from tests.support.compiling import compiled
-from tests.support.installed_probes import by_text, compare
+from tests.support.installed_probes import by_text, compare, enabled
 from tests.support.kernel_ids import kernel_tid
 from tests.support.libc import own_libc
 from tests.support.programs import file_offset
@@ -96,20 +95,6 @@ def planned(
     return spec
 
 
-@contextmanager
-def installed(instance: Instance, *specs: ProbeSpec) -> Iterator[list[Installed]]:
-    taken = names_in_use(instance)
-    probes: list[Installed] = []
-    try:
-        for spec in specs:
-            probes.append(install(instance, spec, taken))
-            probes[-1].enable()
-        yield probes
-    finally:
-        for one in probes:
-            one.remove()
-
-
 def run(program: Path, times: int = TIMES) -> int:
     """Run the program, which calls both functions ``times`` times; return its process id."""
     child = subprocess.Popen([program, str(times), WORD])
@@ -132,7 +117,7 @@ def of(probe: Installed, records: Sequence[Record], *names: str) -> list[tuple[A
 def test_calls_with_their_values(instance: Instance, program: Path, kind: Any) -> None:
     every = Metric("counter", "calls_total", "help", None, (Label("comm", "comm"),))
     frame = {"frame": "$stack:u64"}
-    with installed(
+    with enabled(
         instance,
         planned("enter", f"uprobe:{program}:twice", metrics=(every,), fetch={"n": "$arg1:s64", **frame}),
         planned("leave", f"uretprobe:{program}:twice", "long", metrics=(every,), layout_id=1, fetch=frame),
@@ -170,7 +155,7 @@ def test_calls_with_their_values(instance: Instance, program: Path, kind: Any) -
 
 
 def test_what_is_only_counted_writes_no_event(instance: Instance, program: Path) -> None:
-    with installed(
+    with enabled(
         instance,
         planned("enter", f"uprobe:{program}:twice"),
         planned("leave", f"uretprobe:{program}:twice", "void"),
@@ -189,7 +174,7 @@ def test_what_is_only_counted_writes_no_event(instance: Instance, program: Path)
 
 def test_a_filter_narrows_the_events_and_not_the_hits(instance: Instance, program: Path) -> None:
     spec = planned("enter", f"uprobe:{program}:twice", only="n >= 20", fetch={"n": "$arg1"})
-    with installed(instance, spec) as (probe,):
+    with enabled(instance, spec) as (probe,):
         run(program)
         assert buffer_stats(instance.files, instance.path).entries == TIMES - 20
         assert read_counts(instance, [probe]).hits == {"enter": TIMES}
@@ -200,7 +185,7 @@ def test_the_kernel_adds_up(instance: Instance, program: Path) -> None:
     """`aggregate: kernel` on a uprobe uses hist triggers, as on a kprobe."""
     added = Metric("counter", "sum_total", "help", "return", (Label("tid", "tid"),))
     spec = planned("leave", f"uretprobe:{program}:twice", "u64", metrics=(added,), aggregate="kernel")
-    with installed(instance, spec) as (probe,):
+    with enabled(instance, spec) as (probe,):
         pid = run(program)
         counts = read_counts(instance, [probe])
         assert counts.hits == {"leave": TIMES}
@@ -217,7 +202,7 @@ def test_a_foreign_uprobe_of_our_name(instance: Instance, program: Path) -> None
     """Another tool's uprobe of our event's name is not counted, although the profile prints no group."""
     files, group = instance.files, f"{NAME}_foreign"
     offset = file_offset(str(program), "shorter")
-    with installed(instance, planned("enter", f"uprobe:{program}:twice")) as (probe,):
+    with enabled(instance, planned("enter", f"uprobe:{program}:twice")) as (probe,):
         files.write("uprobe_events", f"p:{group}/enter {program}:{offset:#x}")
         try:
             instance.write(f"events/{group}/enter/enable", "1")
@@ -236,7 +221,7 @@ def test_a_version_of_a_function_of_the_c_library(instance: Instance) -> None:
     spec = planned(
         "version", target, "ptr", f"common_pid == {kernel_tid()}", fetch={"text": "+0($retval):string"}
     )
-    with installed(instance, spec) as (probe,):
+    with enabled(instance, spec) as (probe,):
         call = ctypes.CDLL(None).gnu_get_libc_version
         call.restype = ctypes.c_char_p
         expected = [(call(),) for _ in range(TIMES)]
@@ -248,7 +233,7 @@ def test_a_version_of_a_function_of_the_c_library(instance: Instance) -> None:
 def test_a_program_as_another_process_sees_it(instance: Instance, program: Path) -> None:
     """Through /proc/PID/root, as for a container's file, a probe sees every process that runs the file."""
     spec = planned("enter", f"uprobe:/proc/{os.getpid()}/root{program}:twice")
-    with installed(instance, spec) as (probe,):
+    with enabled(instance, spec) as (probe,):
         run(program)
         assert read_counts(instance, [probe]).hits == {"enter": TIMES}
 
@@ -265,7 +250,7 @@ def test_a_program_as_another_process_sees_it(instance: Instance, program: Path)
 )
 def test_what_the_kernel_refuses(instance: Instance, program: Path, place: str, words: list[str]) -> None:
     spec = replace(planned("bad", f"uprobe:{program}:twice"), body=place.format(program.parent), inode=None)
-    with pytest.raises(ProbeRefused) as caught, installed(instance, spec):
+    with pytest.raises(ProbeRefused) as caught, enabled(instance, spec):
         pass
     said = str(caught.value)
     assert said.count("\n") == 0
@@ -280,6 +265,6 @@ def test_an_instruction_that_cannot_be_probed(instance: Instance, tmp_path: Path
     program = compiled(tmp_path / "locked", LOCKED)
     with subprocess.Popen([program], stdin=subprocess.PIPE) as child:
         spec = planned("locked", f"uprobe:{program}:locked")
-        with pytest.raises(ProbeRefused, match=UNFIT), installed(instance, spec):
+        with pytest.raises(ProbeRefused, match=UNFIT), enabled(instance, spec):
             pass
         child.communicate(b"x")

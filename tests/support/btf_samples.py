@@ -3,16 +3,7 @@
 import struct
 from collections.abc import Iterable
 
-from kprobe_exporter.btf.types import (
-    CONST,
-    ENUM,
-    FUNC,
-    FUNC_PROTO,
-    INT,
-    PTR,
-    STRUCT,
-    TYPEDEF,
-)
+from kprobe_exporter.btf.types import CONST, ENUM, FUNC, FUNC_PROTO, INT, PTR, STRUCT, TYPEDEF
 
 UNKNOWN = 0x55
 

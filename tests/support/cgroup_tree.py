@@ -3,11 +3,7 @@
 import shutil
 from pathlib import Path
 
-from kprobe_exporter.identity.cgroups import (
-    INITIAL_CGROUPS,
-    TICK,
-    Cgroups,
-)
+from kprobe_exporter.identity.cgroups import INITIAL_CGROUPS, TICK, Cgroups
 from kprobe_exporter.identity.threads import INITIAL
 
 SUSPENDED = 7_000_000_000

@@ -1,6 +1,7 @@
-"""A forked child process, whose exit status is asked for without waiting."""
+"""A forked child process, whose exit status is asked for without waiting, or which does one work."""
 
 import os
+from collections.abc import Callable
 
 
 class ForkedChild:
@@ -21,3 +22,24 @@ class ForkedChild:
         """Send a signal, unless the process has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
+
+
+def in_a_child(work: Callable[[], object]) -> int:
+    """Do this in a forked child, which must not raise an exception; return the child's id."""
+    pid = os.fork()
+    if pid == 0:
+        status = 70
+        try:
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(pid, 0)[1] == 0
+    return pid
+
+
+def become_nobody() -> None:
+    """Give up uid 0, the groups included."""
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)

@@ -1,5 +1,9 @@
 """Lists of functions as tracefs has them."""
 
+from collections.abc import Callable, Iterable
+
+from kprobe_exporter.symbols.lists import Lists
+
 BLACKLIST = b"0xffffffff81000070-0xffffffff81000078\tkeeps_off\n"
 
 MODULES = b"ext4 1130496 1 - Live 0xffffffffc0000000\nxfs 1 0 - Live 0x0\n"
@@ -9,7 +13,6 @@ NAMES = [
     *("jiffies", "ext4_open", "notraced_there", "_do_fork", "shrink", "nothing_like_it", "shared_name"),
     *("vfs_write.cold", "notraced.cold"),
 ]
-
 
 TRACEABLE = b"""vfs_read
 vfs_write
@@ -36,7 +39,6 @@ __ftrace_invalid_address___42
 vfs_write.cold
 """
 
-
 SYMBOLS = b"""ffffffff81000000 T _text
 ffffffff81000010 T vfs_read
 ffffffff81000020 T vfs_write
@@ -56,3 +58,17 @@ ffffffffc0000020 t both_places\t[ext4]
 ffffffffc0000030 t everywhere\t[ext4]
 ffffffffc1000030 t everywhere\t[xfs]
 """
+
+
+def lists_of(*contents: bytes | None) -> Lists:
+    """Return lists with these contents, in the order of their names there; None may not be read."""
+    return Lists(*map(_read, contents))
+
+
+def _read(content: bytes | None) -> Callable[[], Iterable[bytes]]:
+    def lines() -> Iterable[bytes]:
+        if content is None:
+            raise PermissionError(1, "Operation not permitted")
+        return content.splitlines(keepends=True)
+
+    return lines

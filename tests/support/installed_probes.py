@@ -29,14 +29,24 @@ def installed(instance: Instance, tmp_path: Path, text: str, *, own: bool) -> It
     path.write_text(text)
     path.chmod(0o600)
     kernel = Kernel(instance.event_format, counts_tracepoints=True)
-    layout_ids, taken = count(), names_in_use(instance)
+    layout_ids, specs = count(), []
+    for probe in load([path], DECODERS).probes:
+        plan = plan_probe(probe, "ns", DECODERS, kernel, layout_ids)
+        ways = [way for way in plan.alternatives if isinstance(way, ProbeSpec)]
+        (spec, *_) = [way for way in ways if way.plan == "events" and (way.file is None) == own] or ways
+        specs.append(replace(spec, filter=None))
+    with enabled(instance, *specs) as probes:
+        yield probes
+
+
+@contextmanager
+def enabled(instance: Instance, *specs: ProbeSpec) -> Iterator[list[Installed]]:
+    """Install these probes and enable them; remove them at the end."""
+    taken = names_in_use(instance)
     probes: list[Installed] = []
     try:
-        for probe in load([path], DECODERS).probes:
-            plan = plan_probe(probe, "ns", DECODERS, kernel, layout_ids)
-            ways = [way for way in plan.alternatives if isinstance(way, ProbeSpec)]
-            (spec, *_) = [way for way in ways if way.plan == "events" and (way.file is None) == own] or ways
-            probes.append(install(instance, replace(spec, filter=None), taken))
+        for spec in specs:
+            probes.append(install(instance, spec, taken))
             probes[-1].enable()
         yield probes
     finally:

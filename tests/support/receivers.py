@@ -146,10 +146,7 @@ def rotel(directory: Path, *, verbose: bool = True) -> Iterator[Rotel]:
     with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
         try:
             eventually(lambda: process.poll() is None and _listens(http) and _listens(grpc), 30)
-            endpoints = {
-                "http/protobuf": f"http://127.0.0.1:{http}",
-                "grpc": f"http://127.0.0.1:{grpc}",
-            }
+            endpoints = {"http/protobuf": f"http://127.0.0.1:{http}", "grpc": f"http://127.0.0.1:{grpc}"}
             yield Rotel(endpoints, log)
         finally:
             process.kill()

@@ -6,13 +6,8 @@ from kprobe_exporter.agent.interference import Fault
 from tests.support.agent_process import AgentProcess
 from tests.support.patience import eventually
 
-HITS, DELIVERED, LOST = (
-    "kprobe_hits_total",
-    "kprobe_exporter_events_total",
-    "kprobe_exporter_events_lost_total",
-)
-
-
+HITS, DELIVERED = "kprobe_hits_total", "kprobe_exporter_events_total"
+LOST = "kprobe_exporter_events_lost_total"
 AGE = "kprobe_exporter_kernel_read_age_seconds"
 
 TIMES = 23

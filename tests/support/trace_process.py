@@ -93,10 +93,7 @@ class TraceProcess(ForkedChild):
             assert found or not ended, f"ended with {self._status}"
             return found
 
-        try:
-            eventually(there, seconds)
-        except AssertionError as error:
-            raise AssertionError(f"{error}: {self._state()}") from None
+        self._eventually(there, seconds)
 
     @property
     def instance(self) -> Path:
@@ -120,10 +117,7 @@ class TraceProcess(ForkedChild):
                 return all(file.read_text() in states for file in files)
             return False
 
-        try:
-            eventually(enabled, START)
-        except AssertionError as error:
-            raise AssertionError(f"{error}: {self._state()}") from None
+        self._eventually(enabled, START)
 
     def wait(self, seconds: float = 20) -> int:
         """Wait for the end and return the exit status. The terminal is read meanwhile, lest writes block."""
@@ -132,10 +126,7 @@ class TraceProcess(ForkedChild):
             _ = self.output
             return self.poll() is not None
 
-        try:
-            eventually(ended, seconds)
-        except AssertionError as error:
-            raise AssertionError(f"{error}: {self._state()}") from None
+        self._eventually(ended, seconds)
         assert self._status is not None
         return self._status
 
@@ -143,6 +134,12 @@ class TraceProcess(ForkedChild):
         """Interrupt it as Ctrl-C does, and return its exit status."""
         self.signal(number)
         return self.wait()
+
+    def _eventually(self, true: Callable[[], bool], seconds: float) -> None:
+        try:
+            eventually(true, seconds)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {self._state()}") from None
 
     def _state(self) -> str:
         """Its output so far, and the stacks of its threads."""

@@ -20,11 +20,8 @@ EACH = 6
 def command(seeds: int, first: int, known: list[str]) -> list[str]:
     """The command of pytest in the guest."""
     options = ["-p", "no:cacheprovider", "--tb=short", "--color=no", "-s"]
-    drawn = [f"--draw={name}" for name in known]
-    return [
-        *(PYTHON, "-m", "pytest", *options, TEST),
-        *(f"--seeds={seeds}", f"--first-seed={first}", *drawn),
-    ]
+    drawn = [f"--seeds={seeds}", f"--first-seed={first}", *(f"--draw={name}" for name in known)]
+    return [PYTHON, "-m", "pytest", *options, TEST, *drawn]
 
 
 def main() -> int:

@@ -7,13 +7,7 @@ from tests.kernel.differential.load import Operation
 
 COMMS = (b"worker", b"a b", b'q"x\\', b"fifteen-letters", b"\xff\xfe", b"new\nline")
 PATHS = (
-    b"/nonexistent",
-    b"relative",
-    b"/a b",
-    b'/quote"d',
-    b"/back\\slash",
-    b"/new\nline",
-    b"/\xff\xfe",
+    *(b"/nonexistent", b"relative", b"/a b", b'/quote"d', b"/back\\slash", b"/new\nline", b"/\xff\xfe"),
     b"",
 )
 UIDS = (0, 1, 33, 1000, 65534, 65536, 2**31 - 1, 2**31, 3_000_000_000)

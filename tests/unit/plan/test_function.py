@@ -4,31 +4,23 @@ from typing import Any
 
 import pytest
 
-from kprobe_exporter.config.values import Attach, Metric, Probe, return_type
+from kprobe_exporter.config.values import Attach
 from kprobe_exporter.grammar.definition import ProbeKind, parse_definition
-from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.model.values import Arg, ProbeSpec, Unsupported
 from kprobe_exporter.plan import Kernel
 from kprobe_exporter.plan.function import UNCOUNTED, function_spec
-from tests.support.planned import formats
-
-METRIC = Metric("counter", "x_total", "help")
-
-
-def attach(to: str, returns: str | None = None, filter_text: str | None = None, **fetch: str) -> Attach:
-    return Attach(parse_target(to), fetch, filter_text, return_type(returns) if returns else None)
+from tests.support.planned import attach, counter, formats, probe
 
 
 def plan(
-    way: Attach, wanted: frozenset[str] = frozenset(), no_fprobes: str | None = None, **more: Any
+    way: Attach, hist: bool = True, no_fprobes: str | None = None, **more: Any
 ) -> ProbeSpec | Unsupported:
-    hist = more.pop("hist", True)
-    made = Probe("p", "help", (way,), **more)
-    return function_spec(made, way, set(wanted), Kernel(formats, hist, no_fprobes=no_fprobes), 0, 1000)
+    kernel = Kernel(formats, hist, no_fprobes=no_fprobes)
+    return function_spec(probe(way, **more), way, set(), kernel, 0, 1000)
 
 
-def spec(way: Attach, wanted: frozenset[str] = frozenset(), **more: Any) -> ProbeSpec:
-    made = plan(way, wanted, **more)
+def spec(way: Attach, **more: Any) -> ProbeSpec:
+    made = plan(way, **more)
     assert isinstance(made, ProbeSpec)
     return made
 
@@ -74,10 +66,10 @@ def test_maxactive() -> None:
         (attach("fentry:f"), {}, "count", "nothing but hits"),
         (attach("fexit:f", "void"), {}, "count", "nothing but hits"),
         (attach("fexit:f", "int"), {}, "events", "its return value is read"),
-        (attach("fentry:f"), {"metrics": (METRIC,)}, "events", "the metric x_total"),
+        (attach("fentry:f"), {"metrics": (counter(),)}, "events", "the metric x_total"),
         (attach("fentry:f"), {"hist": False}, "events", UNCOUNTED),
         (attach("fentry:f", filter_text="common_pid == 7"), {"hist": False}, "events", "its filter"),
-        (attach("fentry:f"), {"aggregate": "kernel", "metrics": (METRIC,)}, "kernel", "aggregate: kernel"),
+        (attach("fentry:f"), {"aggregate": "kernel", "metrics": (counter(),)}, "kernel", "aggregate: kernel"),
         (attach("kprobe:f"), {"hist": False}, "count", "nothing but hits"),
     ],
 )

@@ -111,10 +111,7 @@ def lines(spec: JoinedSpec) -> list[str]:
         (
             "attach: 'syscall:openat', fetch: {path: filename}, returns: int,"
             " metrics: [{counter: a_total, labels: [comm]}]",
-            [
-                "e:g/p syscalls.sys_enter_openat path=$filename:u64 comm=$comm:string",
-                "sys_exit_openat",
-            ],
+            ["e:g/p syscalls.sys_enter_openat path=$filename:u64 comm=$comm:string", "sys_exit_openat"],
         ),
         (
             "attach: {pair: {from: ['kprobe:f', 'kprobe:g'], to: 'kretprobe:h', key: tid}}, returns: u8,"
@@ -328,11 +325,7 @@ def cannot(target: Target) -> tuple[Target, str]:
 @pytest.mark.parametrize(
     ("rest", "target", "reason"),
     [
-        (
-            "attach: 'syscall:nope'",
-            "syscall:nope",
-            "this kernel has no tracepoint syscalls:sys_enter_nope",
-        ),
+        ("attach: 'syscall:nope'", "syscall:nope", "this kernel has no tracepoint syscalls:sys_enter_nope"),
         (
             "attach: 'syscall:openat', fetch: {a: nope}",
             "syscall:openat",

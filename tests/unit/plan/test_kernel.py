@@ -15,6 +15,8 @@ from tests.support.planned import EXEC, EXIT, attach, counter, formats, probe
 
 WIDE = "return >= 4294963201 && return <= 4294967295"
 NOT_WIDE = "(return < 4294963201 || return > 4294967295)"
+EVERY = "hist:keys=common_cpu:size=1024"
+POSITIVE = "hist:keys=return.log2:vals=return:size=128 if return > 0"
 
 
 def plans(made: Probe, *, hist: bool = True, max_series: int = 1000) -> tuple[ProbeSpec | Unsupported, ...]:
@@ -47,12 +49,8 @@ def histogram(*fields: str, value: str) -> Metric:
 @pytest.mark.parametrize(
     ("way", "metrics", "expected"),
     [
-        (attach("kprobe:f"), (), ["hist:keys=common_cpu:size=1024"]),
-        (
-            attach("kprobe:f", filter_text="common_pid == 7"),
-            (counter(),),
-            ["hist:keys=common_cpu:size=1024 if common_pid == 7"],
-        ),
+        (attach("kprobe:f"), (), [EVERY]),
+        (attach("kprobe:f", filter_text="common_pid == 7"), (counter(),), [f"{EVERY} if common_pid == 7"]),
         (
             attach("kprobe:f", n="$arg1:u32"),
             (counter("comm", "tid"), counter("cpu", value="n")),
@@ -61,28 +59,17 @@ def histogram(*fields: str, value: str) -> Metric:
         (
             attach("kprobe:f", n="$arg1:u32"),
             (histogram("comm", value="n"),),
-            [
-                "hist:keys=comm,n.log2:vals=n:size=16384 if n > 0",
-                "hist:keys=comm,n:size=16384 if n == 0",
-            ],
+            ["hist:keys=comm,n.log2:vals=n:size=16384 if n > 0", "hist:keys=comm,n:size=16384 if n == 0"],
         ),
         (
             attach("kprobe:f", n="$arg1:s32"),
             (counter(value="n"),),
-            [
-                "hist:keys=common_cpu:vals=n:size=1024 if n >= 0",
-                "hist:keys=common_cpu:size=1024 if n < 0",
-                "hist:keys=common_cpu:size=1024",
-            ],
+            ["hist:keys=common_cpu:vals=n:size=1024 if n >= 0", f"{EVERY} if n < 0", EVERY],
         ),
         (
             attach("kretprobe:f", "ssize_t"),
             (),
-            [
-                "hist:keys=return.log2:vals=return:size=128 if return > 0",
-                "hist:keys=return:size=512 if return <= 0 && return >= -4095",
-                "hist:keys=common_cpu:size=1024",
-            ],
+            [POSITIVE, "hist:keys=return:size=512 if return <= 0 && return >= -4095", EVERY],
         ),
         (
             attach("kretprobe:f", "long", "return != 0"),
@@ -95,28 +82,13 @@ def histogram(*fields: str, value: str) -> Metric:
                 f" if (return != 0) && ((return <= 0 && return >= -4095) || ({WIDE}))",
             ],
         ),
-        (
-            attach("kretprobe:f", "u8"),
-            (),
-            [
-                "hist:keys=return.log2:vals=return:size=128 if return > 0",
-                "hist:keys=return:size=512 if return == 0",
-                "hist:keys=common_cpu:size=1024",
-            ],
-        ),
-        (
-            attach("kretprobe:f", "s8"),  # -4095 would be truncated to 1
-            (),
-            [
-                "hist:keys=return.log2:vals=return:size=128 if return > 0",
-                "hist:keys=return:size=512 if return <= 0",
-                "hist:keys=common_cpu:size=1024",
-            ],
-        ),
+        (attach("kretprobe:f", "u8"), (), [POSITIVE, "hist:keys=return:size=512 if return == 0", EVERY]),
+        # -4095 would be truncated to 1.
+        (attach("kretprobe:f", "s8"), (), [POSITIVE, "hist:keys=return:size=512 if return <= 0", EVERY]),
         (
             attach("kretprobe:f", "ptr"),
             (),
-            ["hist:keys=return:size=512 if return >= 18446744073709547521", "hist:keys=common_cpu:size=1024"],
+            ["hist:keys=return:size=512 if return >= 18446744073709547521", EVERY],
         ),
     ],
 )
@@ -221,14 +193,12 @@ def test_a_kernel_without_hist_triggers(to: str) -> None:
     ],
 )
 def test_the_other_plans_have_their_reasons(made: Probe, because: str) -> None:
-    first = plans(made)[0]
-    assert isinstance(first, ProbeSpec)
+    first = spec(made)
     assert first.because == because
     assert first.plan == ("count" if because.startswith("nothing") else "events")
     assert first.tables == ()
 
 
 def test_a_tracepoint_that_cannot_be_counted_otherwise() -> None:
-    first = plans(probe(attach(f"tracepoint:{EXEC}")), hist=False)[0]
-    assert isinstance(first, ProbeSpec)
+    first = spec(probe(attach(f"tracepoint:{EXEC}")), hist=False)
     assert first.because == "this kernel counts a tracepoint in no other way"

@@ -11,11 +11,8 @@ from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.plan.typed import look_up, typed
 
-INT, SIZE, FILE = (
-    Type("int", "s32", signed=True),
-    Type("size_t", "u64"),
-    Type("struct file *", "x64", False, True),
-)
+INT, SIZE = Type("int", "s32", signed=True), Type("size_t", "u64")
+FILE = Type("struct file *", "x64", False, True)
 WIDE = Type("struct wide", None)
 READ = Prototype(
     "read",
@@ -85,10 +82,7 @@ def test_what_returns_nothing() -> None:
         typed(wanted, at("kretprobe:gone"), KNOWN)
 
 
-@pytest.mark.parametrize(
-    ("machine", "body"),
-    [("EM_X86_64", "+8(%di):u32"), ("EM_AARCH64", "+8(%x0):u32")],
-)
+@pytest.mark.parametrize(("machine", "body"), [("EM_X86_64", "+8(%di):u32"), ("EM_AARCH64", "+8(%x0):u32")])
 def test_kernels_that_know_no_arguments(machine: str, body: str) -> None:
     assert typed(probe(), at("kprobe:read", a="+8($arg1):u32"), {}, machine).fetch == {"a": body}
     assert typed(probe(), at("kprobe:read", a="+8(file):u32"), KNOWN, machine).fetch == {"a": body}

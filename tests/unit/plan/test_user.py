@@ -19,21 +19,6 @@ from tests.support.planned import formats
 
 PROGRAM = "/usr/bin/app"
 
-RETURN_FORMAT = """name: uret
-ID: 1681
-format:
-	field:unsigned short common_type;	offset:0;	size:2;	signed:0;
-	field:unsigned char common_flags;	offset:2;	size:1;	signed:0;
-	field:unsigned char common_preempt_count;	offset:3;	size:1;	signed:0;
-	field:int common_pid;	offset:4;	size:4;	signed:1;
-
-	field:unsigned long __probe_func;	offset:8;	size:8;	signed:0;
-	field:unsigned long __probe_ret_ip;	offset:16;	size:8;	signed:0;
-	field:s64 return;	offset:24;	size:8;	signed:1;
-
-print fmt: "(%lx <- %lx) return=%Ld", REC->__probe_func, REC->__probe_ret_ip, REC->return
-"""
-
 
 def plan(
     to: str,
@@ -41,7 +26,6 @@ def plan(
     filter_text: str | None = None,
     wanted: frozenset[str] = frozenset(),
     machine: str = "EM_X86_64",
-    metrics: tuple[Metric, ...] = (),
     hist: bool = True,
     fetch: dict[str, str] | None = None,
     **more: Any,
@@ -54,7 +38,7 @@ def plan(
         hist,
         locate=lambda asked: Code({"": asked.offset}.get(asked.symbol, 0x1000 + asked.offset), machine),
     )
-    return user_spec(Probe("p", "help", (attach,), metrics, **more), attach, {*wanted}, kernel, 7, 1000)
+    return user_spec(Probe("p", "help", (attach,), **more), attach, {*wanted}, kernel, 7, 1000)
 
 
 def spec(to: str, **more: Any) -> ProbeSpec:
@@ -190,17 +174,14 @@ def test_plans() -> None:
 
 def test_pages_have_no_caller_of_a_program() -> None:
     layout = spec("uretprobe:main", returns="long").layout
-    made = shape(layout, RETURN_FORMAT)
+    made = shape(layout, str(formats("capture", "cap_open_ret")).replace("s64 ret;", "s64 return;"))
     assert made.caller is None
     assert made.fields == (Field("signed", 24, 8),)
 
 
 @pytest.mark.parametrize(
     ("to", "body"),
-    [
-        ("uprobe:main", b"(0x40113b) "),
-        ("uretprobe:main", b"(0x558bfdf7c190 <- 0x558bfdf7c149) "),
-    ],
+    [("uprobe:main", b"(0x40113b) "), ("uretprobe:main", b"(0x558bfdf7c190 <- 0x558bfdf7c149) ")],
 )
 def test_text_has_no_caller_of_a_program(to: str, body: bytes) -> None:
     made = spec(to, fetch={"n": "%di:s64", "s": "+0(%si):string"})

@@ -1,6 +1,6 @@
 """Whether a function can be probed, according to the kernel's lists, any of which may be missing."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,7 @@ import pytest
 
 from kprobe_exporter.symbols.functions import Answer, Functions
 from kprobe_exporter.symbols.lists import Lists
-from tests.support.function_lists import BLACKLIST, MODULES, NAMES
+from tests.support.function_lists import BLACKLIST, MODULES, NAMES, lists_of
 
 TRACEABLE = b"""vfs_read
 vfs_write
@@ -44,15 +44,6 @@ ffffffffc0000020 t notraced_there\t[ext4]
 """
 
 
-def text(content: bytes | None) -> Callable[[], Iterable[bytes]]:
-    def lines() -> Iterable[bytes]:
-        if content is None:
-            raise PermissionError(1, "Operation not permitted")
-        return content.splitlines(keepends=True)
-
-    return lines
-
-
 def functions(
     traceable: bytes | None = TRACEABLE,
     symbols: bytes | None = SYMBOLS,
@@ -60,7 +51,7 @@ def functions(
     modules: bytes | None = MODULES,
     names: Iterable[str] = NAMES,
 ) -> Functions:
-    return Functions(Lists(text(traceable), text(symbols), text(blacklist), text(modules)), names)
+    return Functions(lists_of(traceable, symbols, blacklist, modules), names)
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,10 @@
 
 import errno
 import fnmatch
-import itertools
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from itertools import product, starmap
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from kprobe_exporter.symbols.resolve import (
 from kprobe_exporter.tracefs.features import FPROBE_SYNTAX, no_fprobes
 from kprobe_exporter.tracefs.files import ReadOnlyTracefs
 from kprobe_exporter.tracefs.refusal import NON_UNIQUE, NotUnique, refused
-from tests.support.function_lists import SYMBOLS, TRACEABLE
+from tests.support.function_lists import SYMBOLS, TRACEABLE, lists_of
 from tests.unit.tracefs.conftest import Table
 
 ADDRESSES = b"""ffffffff81000014 vfs_read
@@ -47,15 +47,6 @@ MODULES = b"ext4 1130496 1 - Live 0xffffffffc0000000\nxfs 1 0 - Live 0x0\n"
 EVENTS = {"sched": ["sched_switch", "sched_wakeup", "sched_wakeup_new"], "tcp": ["tcp_probe"]}
 
 
-def text(content: bytes | None) -> Callable[[], Iterable[bytes]]:
-    def lines() -> Iterable[bytes]:
-        if content is None:
-            raise PermissionError(1, "Operation not permitted")
-        return content.splitlines(keepends=True)
-
-    return lines
-
-
 def lists(
     traceable: bytes | None = TRACEABLE,
     symbols: bytes | None = SYMBOLS,
@@ -63,7 +54,7 @@ def lists(
     modules: bytes | None = MODULES,
     addresses: bytes | None = None,
 ) -> Lists:
-    return Lists(*map(text, (traceable, symbols, blacklist, modules, addresses)))
+    return lists_of(traceable, symbols, blacklist, modules, addresses)
 
 
 def resolver(**contents: Any) -> Resolver:
@@ -229,15 +220,8 @@ def test_a_list_is_read_when_it_is_needed_and_once() -> None:
 
         return lines
 
-    made = Resolver(
-        Lists(
-            counted("traceable", TRACEABLE),
-            counted("symbols", SYMBOLS),
-            counted("blacklist", BLACKLIST),
-            counted("modules", MODULES),
-        ),
-        lambda system: EVENTS[system],
-    )
+    texts = {"traceable": TRACEABLE, "symbols": SYMBOLS, "blacklist": BLACKLIST, "modules": MODULES}
+    made = Resolver(Lists(*starmap(counted, texts.items())), lambda system: EVENTS[system])
     made.matching(parse_target("tracepoint:sched:*"), 9)
     made.place(parse_target("tracepoint:sched:sched_switch"))
     assert reads == []
@@ -285,10 +269,7 @@ def test_tracepoints_are_directories(tmp_path: Path) -> None:
         ),
         (
             "kprobe:twice",
-            {
-                "symbols": HIDE.sub(b"0" * 16, SYMBOLS + SYMBOLS[32:64]),
-                "addresses": ADDRESSES,
-            },
+            {"symbols": HIDE.sub(b"0" * 16, SYMBOLS + SYMBOLS[32:64]), "addresses": ADDRESSES},
             ["kprobe:vfs_write+48", "kprobe:vfs_write+64"],
         ),
         (
@@ -369,16 +350,8 @@ def test_check_and_run_tell_the_same_names() -> None:
     ],
 )
 def test_a_suffix(symbol: str, form: str | None) -> None:
-    names = [
-        "a.isra.0",
-        "a.isra.0.cold",
-        "ab.isra.0",
-        "b.constprop.12.isra.3",
-        "c.cold",
-        "d.isra",
-        "e.x.isra.0",
-    ]
-    found = with_suffix(symbol, [*names, "f.llvm.1234567890"])
+    names = "a.isra.0 a.isra.0.cold ab.isra.0 b.constprop.12.isra.3 c.cold d.isra e.x.isra.0"
+    found = with_suffix(symbol, [*names.split(), "f.llvm.1234567890"])
     assert (found and found[0]) == form
 
 
@@ -458,7 +431,7 @@ def test_any_bytes_in_the_lists(
 ) -> None:
     contents = {"symbols": symbols + b"\nx T x\n", "modules": modules, "addresses": addresses}
     made = resolver(traceable=traceable + b"\nx\nx [m]\n", **contents)
-    for module, event in itertools.product(("", "m"), ("", "*")):
+    for module, event in product(("", "m"), ("", "*")):
         target = Target(kind, module, "x", system="sched", event=event)
         assert "\n" not in made.explain(target, NotUnique("why."))
         with suppress(ProbeRefused):

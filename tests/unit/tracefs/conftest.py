@@ -2,6 +2,7 @@
 
 import errno
 import os
+from typing import Any
 
 import pytest
 
@@ -34,17 +35,10 @@ class Table:
             {name.removeprefix(start).split("/")[0] for name in self.files if name.startswith(start)}
         )
 
-    def mkdir(self, path: str) -> None:
+    def unsupported(self, path: str) -> Any:
         raise NotImplementedError
 
-    def rmdir(self, path: str) -> None:
-        raise NotImplementedError
-
-    def open_pipe(self, path: str) -> int:
-        raise NotImplementedError
-
-    def lock(self, path: str) -> int | None:
-        raise NotImplementedError
+    mkdir = rmdir = open_pipe = lock = unsupported
 
 
 @pytest.fixture

@@ -172,10 +172,7 @@ def test_nothing_is_to_be_seen(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("modes", "state"),
-    [
-        ("none [integrity] confidentiality", "ok"),
-        ("none integrity [confidentiality]", "no"),
-    ],
+    [("none [integrity] confidentiality", "ok"), ("none integrity [confidentiality]", "no")],
 )
 def test_lockdown(tmp_path: Path, modes: str, state: str) -> None:
     root = make(tmp_path, FILES | {"sys/kernel/security/lockdown": f"{modes}\n"})

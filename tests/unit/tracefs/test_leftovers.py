@@ -3,6 +3,7 @@
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,14 +88,10 @@ def test_a_stopped_process_delays_no_other(fake: FakeTracefs) -> None:
 class Forbidden(FakeTracefs):
     """A tracefs in which nothing may be listed, locked or created."""
 
-    def names(self, path: str) -> list[str]:
+    def forbidden(self, path: str) -> Any:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    def lock(self, path: str) -> int | None:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-    def mkdir(self, path: str) -> None:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    names = lock = mkdir = forbidden
 
 
 def test_without_permission(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

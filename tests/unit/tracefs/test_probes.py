@@ -21,22 +21,6 @@ SPEC = ProbeSpec(
 )
 
 
-@pytest.fixture
-def kernel(tmp_path: Path) -> FakeTracefs:
-    return FakeTracefs(tmp_path, {"f"})
-
-
-@pytest.fixture
-def instance(kernel: FakeTracefs) -> Iterator[Instance]:
-    with Instance.acquire(kernel, NAME) as found:
-        found.recording = True
-        yield found
-
-
-def defined(kernel: FakeTracefs) -> list[str]:
-    return [event.name for event in kernel.probes]
-
-
 class Stubborn(FakeTracefs):
     """A tracefs that refuses some writes to some files."""
 
@@ -51,13 +35,30 @@ class Stubborn(FakeTracefs):
         super().write(path, text)
 
 
+@pytest.fixture
+def kernel(tmp_path: Path) -> Stubborn:
+    return Stubborn(tmp_path, {"f"})
+
+
+@pytest.fixture
+def instance(kernel: Stubborn) -> Iterator[Instance]:
+    with Instance.acquire(kernel, NAME) as found:
+        found.recording = True
+        yield found
+
+
+def defined(kernel: FakeTracefs) -> list[str]:
+    return [event.name for event in kernel.probes]
+
+
 FILTERED = replace(SPEC, filter="common_pid > 1")
 FILTER = f"instances/{NAME}/events/{NAME}/p/filter"
 
 
-@pytest.fixture
-def stubborn(tmp_path: Path) -> Stubborn:
-    return Stubborn(tmp_path, {"f"})
+def retire(instance: Instance, spec: ProbeSpec) -> None:
+    probe = install(instance, spec, names_in_use(instance))
+    probe.enable()
+    assert not probe.remove()
 
 
 def test_what_was_enabled_is_retired_and_taken_up_again(instance: Instance, kernel: FakeTracefs) -> None:
@@ -101,13 +102,13 @@ def test_what_was_never_enabled_is_deleted(instance: Instance, kernel: FakeTrace
     assert len(instance.retired) == 0
 
 
-def test_a_definition_that_another_tool_enabled_is_retired(stubborn: Stubborn) -> None:
-    with Instance.acquire(stubborn, NAME) as instance:
-        stubborn.refused = {("dynamic_events", "-:"): errno.EBUSY}
-        assert not install(instance, SPEC, names_in_use(instance)).remove()
-        assert len(instance.retired) == 1
-        stubborn.refused = {}
-        assert install(instance, SPEC, names_in_use(instance)).event == "p"
+def test_a_definition_that_another_tool_enabled_is_retired(instance: Instance, kernel: Stubborn) -> None:
+    instance.recording = False
+    kernel.refused = {("dynamic_events", "-:"): errno.EBUSY}
+    assert not install(instance, SPEC, names_in_use(instance)).remove()
+    assert len(instance.retired) == 1
+    kernel.refused = {}
+    assert install(instance, SPEC, names_in_use(instance)).event == "p"
 
 
 def test_before_anything_is_recorded_all_is_deleted(instance: Instance, kernel: FakeTracefs) -> None:
@@ -119,9 +120,7 @@ def test_before_anything_is_recorded_all_is_deleted(instance: Instance, kernel: 
 
 
 def test_a_deleted_definition_is_defined_again(instance: Instance, kernel: FakeTracefs) -> None:
-    probe = install(instance, SPEC, names_in_use(instance))
-    probe.enable()
-    probe.remove()
+    retire(instance, SPEC)
     kernel.write("kprobe_events", f"-:{NAME}/p")
     assert install(instance, SPEC, names_in_use(instance)).event == "p"
     assert defined(kernel) == ["p"]
@@ -131,9 +130,7 @@ def test_one_whose_counts_cannot_be_read_is_defined_anew(
     instance: Instance, kernel: FakeTracefs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The retired definition is not used again then, because its earlier hits would count twice."""
-    probe = install(instance, SPEC, names_in_use(instance))
-    probe.enable()
-    probe.remove()
+    retire(instance, SPEC)
     read = kernel.read
 
     def unreadable(path: str) -> bytes:
@@ -148,63 +145,53 @@ def test_one_whose_counts_cannot_be_read_is_defined_anew(
     assert install(instance, SPEC, taken).event == "p"  # the retired definition is still known
 
 
-def retire(kernel: Stubborn, instance: Instance, spec: ProbeSpec) -> None:
-    probe = install(instance, spec, names_in_use(instance))
-    probe.enable()
-    assert not probe.remove()
-
-
 @pytest.mark.parametrize("spec", [SPEC, FILTERED, replace(SPEC, filter="common_pid > 2")])
-def test_a_filter_that_stayed_is_none_of_the_next_one(stubborn: Stubborn, spec: ProbeSpec) -> None:
-    with Instance.acquire(stubborn, NAME) as instance:
-        instance.recording = True
-        stubborn.refused = {("/filter", "0"): errno.ENOMEM}
-        retire(stubborn, instance, FILTERED)
-        assert stubborn.read(FILTER) == b"common_pid > 1"
-        stubborn.refused = {}
-        assert install(instance, spec, names_in_use(instance)).event == "p"
-        assert stubborn.read(FILTER) == (spec.filter or "0").encode()
+def test_a_filter_that_stayed_is_none_of_the_next_one(
+    instance: Instance, kernel: Stubborn, spec: ProbeSpec
+) -> None:
+    kernel.refused = {("/filter", "0"): errno.ENOMEM}
+    retire(instance, FILTERED)
+    assert kernel.read(FILTER) == b"common_pid > 1"
+    kernel.refused = {}
+    assert install(instance, spec, names_in_use(instance)).event == "p"
+    assert kernel.read(FILTER) == (spec.filter or "0").encode()
 
 
-def test_one_whose_filter_cannot_be_cleared_is_not_taken_up(stubborn: Stubborn) -> None:
-    with Instance.acquire(stubborn, NAME) as instance:
-        instance.recording = True
-        stubborn.refused = {("/filter", "0"): errno.ENOMEM}
-        retire(stubborn, instance, FILTERED)
-        assert install(instance, SPEC, names_in_use(instance)).event == "p_2"
-        assert len(instance.retired) == 1
-        stubborn.refused = {}
-        assert install(instance, SPEC, names_in_use(instance)).event == "p"
+def test_one_whose_filter_cannot_be_cleared_is_not_taken_up(instance: Instance, kernel: Stubborn) -> None:
+    kernel.refused = {("/filter", "0"): errno.ENOMEM}
+    retire(instance, FILTERED)
+    assert install(instance, SPEC, names_in_use(instance)).event == "p_2"
+    assert len(instance.retired) == 1
+    kernel.refused = {}
+    assert install(instance, SPEC, names_in_use(instance)).event == "p"
 
 
 def test_one_that_cannot_be_deleted_is_tried_again(
-    stubborn: Stubborn, monkeypatch: pytest.MonkeyPatch
+    instance: Instance, kernel: Stubborn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A definition that another process has enabled stays retired; the oldest ones are deleted first."""
     monkeypatch.setattr(probe_set, "MOST_RETIRED", 3)
     monkeypatch.setattr(probe_set, "KEPT", 1)
-    with Instance.acquire(stubborn, NAME) as instance:
-        instance.recording = True
 
-        def prune(*numbers: int) -> list[str]:
-            probes = [
-                install(instance, replace(SPEC, body=f"f a{number}=$stack"), names_in_use(instance))
-                for number in numbers
-            ]
-            for probe in probes:
-                probe.enable()
-                probe.remove()
-            probe_set.prune(instance, [], lambda: None)
-            return defined(stubborn)
+    def prune(*numbers: int) -> list[str]:
+        probes = [
+            install(instance, replace(SPEC, body=f"f a{number}=$stack"), names_in_use(instance))
+            for number in numbers
+        ]
+        for probe in probes:
+            probe.enable()
+            probe.remove()
+        probe_set.prune(instance, [], lambda: None)
+        return defined(kernel)
 
-        stubborn.refused = {("dynamic_events", f"-:{NAME}/p\n"): errno.EBUSY}
-        assert prune(1, 2, 3, 4) == ["p", "p_4"]
-        assert len(instance.retired) == 2
-        assert prune(5, 6) == ["p", "p_3"]
-        stubborn.refused = {}
-        assert prune(7) == ["p", "p_3", "p_2"]
-        assert prune(8) == ["p_4"]
-        assert len(instance.retired) == 1
+    kernel.refused = {("dynamic_events", f"-:{NAME}/p\n"): errno.EBUSY}
+    assert prune(1, 2, 3, 4) == ["p", "p_4"]
+    assert len(instance.retired) == 2
+    assert prune(5, 6) == ["p", "p_3"]
+    kernel.refused = {}
+    assert prune(7) == ["p", "p_3", "p_2"]
+    assert prune(8) == ["p_4"]
+    assert len(instance.retired) == 1
 
 
 def test_a_shared_switch_is_switched_off_by_the_last(instance: Instance, kernel: FakeTracefs) -> None:

@@ -24,28 +24,15 @@ FILES: Mapping[str, str] = {
     "syscalls:sys_exit_openat\nsyscalls:sys_enter_read\nsyscalls:sys_exit_read\next4:ext4_read\n"
     "tool:watch\nno line\n",
     "root/proc/kallsyms": "".join(
-        f"{0xFFFFFFFF81000000 + 16 * at:x} {kind} {line}\n"
-        for at, (kind, line) in enumerate(
-            [
-                *(
-                    ("T", "_text"),
-                    ("T", "vfs_read"),
-                    ("T", "vfs_write"),
-                    ("T", "vfs_open"),
-                    ("T", "keeps_off"),
-                ),
-                *(
-                    ("t", "twice"),
-                    ("t", "twice"),
-                    ("t", "alike"),
-                    ("T", "do_sys_open"),
-                    ("T", "kernel_clone"),
-                ),
-                *(("t", "do_sys_openat2"), ("t", "shrink.isra.0"), ("t", "notraced"), ("D", "jiffies")),
-                *(("t", "ext4_open\t[ext4]"), ("t", "ext4_read\t[ext4]"), ("t", "alike\t[ext4]")),
-                *(("t", "xfs_open\t[xfs]"), ("t", "same\t[xfs]"), ("t", "same\t[xfs]")),
-                *(("t", "vfs_open\t[bpf]"), ("t", "vfs_write\t[__builtin__kprobes]")),
-            ]
+        f"{0xFFFFFFFF81000000 + 16 * at:x} {line}\n"
+        for at, line in enumerate(
+            (
+                *("T _text", "T vfs_read", "T vfs_write", "T vfs_open", "T keeps_off", "t twice", "t twice"),
+                *("t alike", "T do_sys_open", "T kernel_clone", "t do_sys_openat2", "t shrink.isra.0"),
+                *("t notraced", "D jiffies", "t ext4_open\t[ext4]", "t ext4_read\t[ext4]"),
+                *("t alike\t[ext4]", "t xfs_open\t[xfs]", "t same\t[xfs]", "t same\t[xfs]"),
+                *("t vfs_open\t[bpf]", "t vfs_write\t[__builtin__kprobes]"),
+            )
         )
     ),
     "root/sys/kernel/debug/kprobes/blacklist": "0xffffffff81000040-0xffffffff81000048\tkeeps_off\n",

@@ -76,10 +76,7 @@ def test_what_can_be_probed(kernel: Make, glob: str, attach: list[str]) -> None:
         ("keeps_off", "the kernel keeps kprobes off it (/sys/kernel/debug/kprobes/blacklist)."),
         ("notraced", "it is marked notrace, and kprobes refuse such functions."),
         ("jiffies", "it is data of the kernel, and no function."),
-        (
-            "twice",
-            "the kernel may refuse to choose: name one of them: kprobe:_text+80, kprobe:_text+96.",
-        ),
+        ("twice", "the kernel may refuse to choose: name one of them: kprobe:_text+80, kprobe:_text+96."),
         ("alike", "2 functions have this name"),
         ("kprobe:xfs:same", "2 functions have this name"),
         ("xfs:ext4_open", "the module 'xfs' has no such function: it is one of the module 'ext4'."),
