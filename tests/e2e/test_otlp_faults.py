@@ -144,10 +144,7 @@ def test_an_answer_that_drips_ends_at_the_timeout(
 def test_a_collector_that_drips_does_not_hold_up_the_end() -> None:
     """Once closing, an agent waits for one request that has no answer in time, and drops the rest."""
     drip = Fault(drip=b"HTTP/1.1 200 O")
-    with (
-        collector(HTTP, drip) as seen,
-        sending(seen, HTTP, timeout=0.5, linger=LINGER) as channel,
-    ):
+    with collector(HTTP, drip) as seen, sending(seen, HTTP, timeout=0.5, linger=LINGER) as channel:
         emit(channel, range(1, 20 * BATCH + 1))
         eventually(lambda: seen.times)
         with within(1.5):

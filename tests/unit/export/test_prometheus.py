@@ -112,10 +112,7 @@ def test_negotiation(accept: str, expected: bool) -> None:
 
 def test_entries_in_order() -> None:
     header = 'Text/Plain; Version="0.0.4" ;q=0.5, */*;q=0.1'
-    assert list(accepted(header)) == [
-        ("text/plain", {"version": "0.0.4"}, 0.5),
-        ("*/*", {}, 0.1),
-    ]
+    assert list(accepted(header)) == [("text/plain", {"version": "0.0.4"}, 0.5), ("*/*", {}, 0.1)]
 
 
 @pytest.mark.parametrize("q", ["", "x", "-1", "2", "nan", "inf", "1e999"])
@@ -260,11 +257,7 @@ def many(count: int) -> Iterator[Family]:
     )
     value = HistogramValue(tuple(4.0**i for i in range(12)), tuple(range(13)), 1.5)
     yield Family(
-        "kprobe_value",
-        "histogram",
-        "x",
-        ("probe",),
-        {(f"probe_{i}",): value for i in range(half // 15)},
+        "kprobe_value", "histogram", "x", ("probe",), {(f"probe_{i}",): value for i in range(half // 15)}
     )
 
 

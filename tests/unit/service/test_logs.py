@@ -126,13 +126,7 @@ def test_a_long_message_is_cut() -> None:
 
 @pytest.mark.parametrize(
     ("level", "priority"),
-    [
-        (logging.DEBUG, 7),
-        (logging.INFO, 6),
-        (logging.WARNING, 4),
-        (logging.ERROR, 3),
-        (logging.CRITICAL, 3),
-    ],
+    [(logging.DEBUG, 7), (logging.INFO, 6), (logging.WARNING, 4), (logging.ERROR, 3), (logging.CRITICAL, 3)],
 )
 def test_a_line_for_the_journal(level: int, priority: int) -> None:
     shown = record("at %s", HOSTILE)

@@ -56,10 +56,7 @@ def see(monkeypatch: pytest.MonkeyPatch, mode: int, uid: int = 0, gid: int = 0) 
 
 @pytest.mark.parametrize(("entries", "sentence"), CASES)
 def test_an_acl_that_lets_others_write(
-    file: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    entries: list[tuple[int, int, int]],
-    sentence: str | None,
+    file: Path, monkeypatch: pytest.MonkeyPatch, entries: list[tuple[int, int, int]], sentence: str | None
 ) -> None:
     """The mode of such a file shows the mask as its group's bits, and root's group may write anyway."""
     monkeypatch.setattr(os, "getxattr", lambda *_: acl(*entries))

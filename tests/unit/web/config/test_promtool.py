@@ -112,10 +112,7 @@ STRICTER = {
     "our YAML has no anchors": tls(f"{PAIR}, cipher_suites: &none []"),
 }
 
-NEWER = [
-    tls(f"{PAIR}, {CLIENTS}, client_allowed_sans: [x]"),
-    "rate_limit: {interval: 1s, burst: 5}",
-]
+NEWER = [tls(f"{PAIR}, {CLIENTS}, client_allowed_sans: [x]"), "rate_limit: {interval: 1s, burst: 5}"]
 
 
 class Judge:

@@ -148,10 +148,7 @@ NO_TLS = "cert_file is missing: there is no TLS without cert_file and key_file"
             "tls_server_config: {cert_file: server.pem, key_file: locked.key}",
             "key_file: the key is encrypted",
         ),
-        (
-            f"tls_server_config: {{{PAIR}, client_ca_file: authority.pem}}",
-            "clients are not asked for one",
-        ),
+        (f"tls_server_config: {{{PAIR}, client_ca_file: authority.pem}}", "clients are not asked for one"),
         (
             f"tls_server_config: {{{PAIR}, client_auth_type: RequireAndVerifyClientCert}}",
             "client_auth_type: add client_ca_file",
