@@ -22,6 +22,7 @@ from tests.e2e.conftest import Playback
 from tests.support.agent_process import AgentProcess, running
 from tests.support.certificates import Authority
 from tests.support.patience import eventually, patience
+from tests.support.web_target import client_hello
 
 IDLE = SLOW = 20
 GUESSING = 4
@@ -90,10 +91,7 @@ class Scraped:
         """A TLS client's first message; without TLS, a request."""
         if self._client is None:
             return REQUEST % basic("secret").encode()
-        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        with suppress(ssl.SSLWantReadError):
-            self._client.wrap_bio(incoming, outgoing, server_hostname="localhost").do_handshake()
-        return outgoing.read()
+        return client_hello(self._client)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Fixtures: an authority with a server's and a client's certificate, and a reader of one text."""
+"""Fixtures: a directory of certificates, and a reader of one text."""
 
 import os
 import subprocess
@@ -13,16 +13,6 @@ from tests.support.certificates import Authority, Pair
 HASH = "$2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG"
 
 Read = Callable[[str], Outcome]
-
-
-@pytest.fixture(scope="session")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="session")
-def server(authority: Authority) -> Pair:
-    return authority.issue("server")
 
 
 @pytest.fixture(scope="session")
