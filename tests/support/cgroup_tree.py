@@ -3,11 +3,7 @@
 import shutil
 from pathlib import Path
 
-from kprobe_exporter.identity.cgroups import (
-    INITIAL_CGROUPS,
-    TICK,
-    Cgroups,
-)
+from kprobe_exporter.identity.cgroups import INITIAL_CGROUPS, TICK, Cgroups
 from kprobe_exporter.identity.threads import INITIAL
 
 SUSPENDED = 7_000_000_000
@@ -33,6 +29,14 @@ class Machine:
 
     def cgroups(self) -> Cgroups:
         return Cgroups(self.proc, lambda: self.now, lambda time_ns: time_ns + SUSPENDED)
+
+    def scanned(self, *tids: int) -> Cgroups:
+        """Show these threads of one process in /a, the leader first, and return what a scan finds."""
+        for tid in tids:
+            self.lives(tid, "/a", tgid=tids[0])
+        cgroups = self.cgroups()
+        cgroups.scan()
+        return cgroups
 
     def lives(
         self, tid: int, cgroup: str, start: int = 0, tgid: int = 0, flags: int = 0, comm: bytes = b"x"

@@ -1,8 +1,8 @@
 """What scrapers get, checked against golden text, with two parsers and with promtool."""
 
 import subprocess
-import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -234,15 +234,9 @@ def test_a_failed_scrape_leaves_the_duration() -> None:
 
 def test_scrapes_side_by_side() -> None:
     exposed = Exposition(lambda: SNAPSHOT)
-    bodies: list[str] = []
-    threads = [
-        threading.Thread(target=lambda: bodies.append(text(exposed.render(names=NAMES)))) for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert bodies == [GOLDEN_TEXT] * 4
+    with ThreadPoolExecutor(4) as pool:
+        bodies = pool.map(lambda _: text(exposed.render(names=NAMES)), range(4))
+    assert [*bodies] == [GOLDEN_TEXT] * 4
 
 
 def many(count: int) -> Iterator[Family]:
