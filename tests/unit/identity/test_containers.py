@@ -126,11 +126,7 @@ def test_no_container_takes_the_name_of_another(own: str, inside: str) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "",
-        "/",
-        "/init.scope",
-        "/system.slice/docker.service",
-        "/kubepods.slice",
+        *("", "/", "/init.scope", "/system.slice/docker.service", "/kubepods.slice"),
         f"/kubepods/burstable/pod{UID}",
         f"{SLICE}/kubepods-burstable-pod{UNIT}.slice/crio-conmon-{A}.scope",
         f"/machine.slice/libpod-conmon-{A}.scope",
@@ -161,21 +157,14 @@ def test_no_container(path: str) -> None:
 
 words = st.sampled_from(
     [
-        b"kubepods",
-        b"burstable",
-        b"kubepods.slice",
-        b"docker",
-        b"..",
-        b"user.slice",
+        *(b"kubepods", b"burstable", b"kubepods.slice", b"docker", b"..", b"user.slice", b"container"),
         b"pod" + UID.encode(),
         b"kubepods-pod" + UNIT.encode() + b".slice",
-        A.encode(),
-        B.encode(),
+        *(A.encode(), B.encode()),
         b"crio-" + A.encode() + b".scope",
         b"crio-conmon-" + A.encode() + b".scope",
         b"docker-" + B.encode() + b".scope",
         b"libpod-" + B.encode(),
-        b"container",
     ]
 )
 

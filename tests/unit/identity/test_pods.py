@@ -11,9 +11,9 @@ from kprobe_exporter.identity import pods
 from kprobe_exporter.identity.cgroups import Cgroups
 from kprobe_exporter.identity.pods import KEEP, LONGEST_PAUSE, SCAN_PAUSE, Pod, Pods, Whereabouts
 from kprobe_exporter.model.values import Record
+from tests.support.container_paths import UID, A, B
 
-A, B, C = "a1" * 32, "0b" * 32, "a1" * 31 + "a2"
-UID = "0f6dd4bd-9a2c-4a4b-8b5e-3e1f0a9d7c11"
+C = "a1" * 31 + "a2"
 NEXT = "0f6dd4bd-9a2c-4a4b-8b5e-3e1f0a9d7c12"
 HASH = "6a0b8c5ddf6d9a0cbd8ef4d9d0b3a1c2"
 

@@ -160,13 +160,8 @@ def answer(host: str | None, allowed: tuple[str, ...]) -> tuple[int, bytes]:
 @pytest.mark.parametrize(
     "host",
     [
-        "agent.example.com",
-        "AGENT.example.com.:10435",
-        "node-1:443",
-        "192.0.2.1:10435",
-        "[2001:db8::1]:10435",
-        "[::1]",
-        "localhost:10435",
+        *("agent.example.com", "AGENT.example.com.:10435", "node-1:443"),
+        *("192.0.2.1:10435", "[2001:db8::1]:10435", "[::1]", "localhost:10435"),
     ],
 )
 def test_allowed(host: str) -> None:
@@ -176,17 +171,9 @@ def test_allowed(host: str) -> None:
 @pytest.mark.parametrize(
     "host",
     [
-        "evil.example",
-        "agent.example.com.evil.example",
-        "evil.example:10435",
-        "agent.example.com@evil.example",
-        "192.0.2.1.evil.example",
-        "",
-        None,
-        "[",
-        "[::1",
-        "1",
-        "\u0130",
+        *("evil.example", "agent.example.com.evil.example", "evil.example:10435"),
+        *("agent.example.com@evil.example", "192.0.2.1.evil.example"),
+        *("", None, "[", "[::1", "1", "\u0130"),
     ],
 )
 def test_a_name_that_resolves_to_the_agent_is_not_enough(host: str | None) -> None:

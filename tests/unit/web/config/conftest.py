@@ -12,7 +12,18 @@ from tests.support.certificates import Authority, Pair
 
 HASH = "$2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG"
 
+PAIR = "cert_file: server.pem, key_file: server.key"
+CLIENTS = "client_ca_file: authority.pem, client_auth_type: RequireAndVerifyClientCert"
+
 Read = Callable[[str], Outcome]
+
+
+def tls(keys: str) -> str:
+    return f"tls_server_config: {{{keys}}}"
+
+
+def headers(pairs: str) -> str:
+    return f"http_server_config: {{headers: {{{pairs}}}}}"
 
 
 @pytest.fixture(scope="session")

@@ -9,19 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.web.config.conftest import HASH, Read
-
-PAIR = "cert_file: server.pem, key_file: server.key"
-CLIENTS = "client_ca_file: authority.pem, client_auth_type: RequireAndVerifyClientCert"
-
-
-def tls(keys: str) -> str:
-    return f"tls_server_config: {{{keys}}}"
-
-
-def headers(pairs: str) -> str:
-    return f"http_server_config: {{headers: {{{pairs}}}}}"
-
+from tests.unit.web.config.conftest import CLIENTS, HASH, PAIR, Read, headers, tls
 
 TAKEN = [
     "",
