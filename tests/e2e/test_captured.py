@@ -14,21 +14,18 @@ from tests.support.captured_streams import CONFIG, STREAMS, streams
 from tests.support.patience import eventually
 from tests.support.promtool import check_metrics
 
+OWN = (
+    *("kprobe_up", "kprobe_info", "kprobe_exporter_build"),
+    *("kprobe_exporter_kernel_info", "kprobe_exporter_config"),
+)
 GOLDEN = Path(__file__).parent / "golden"
 
 
 def text_of(agent: AgentProcess) -> str:
     """The metrics that the captured events caused, without those that vary from run to run."""
-    own = (
-        "kprobe_up",
-        "kprobe_info",
-        "kprobe_exporter_build",
-        "kprobe_exporter_kernel_info",
-        "kprobe_exporter_config",
-    )
     lines = agent.get().splitlines()
     wanted = (line for line in lines if "kprobe_" in line and "_age_" not in line and "duration" not in line)
-    return "\n".join(line for line in wanted if not line.startswith(own)) + "\n"
+    return "\n".join(line for line in wanted if not line.startswith(OWN)) + "\n"
 
 
 @pytest.mark.parametrize("kernel", ["6.1", "6.12"])

@@ -109,13 +109,8 @@ def address() -> Iterator[str]:
 def browser(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Chrome]:
     """Headless Chromium; the parameter "no scripts" switches JavaScript off."""
     options = ChromeOptions()
-    for argument in (
-        "headless=new",
-        "no-sandbox",
-        "disable-gpu",
-        "disable-dev-shm-usage",
-        f"user-data-dir={tmp_path}",
-    ):
+    switches = ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage")
+    for argument in (*switches, f"user-data-dir={tmp_path}"):
         options.add_argument(f"--{argument}")
     options.binary_location = "/usr/bin/chromium"
     if getattr(request, "param", "") == "no scripts":

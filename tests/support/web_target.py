@@ -30,7 +30,7 @@ SAID = (
 )
 
 # 2 MB in 500 series, because few series cost the tests little time.
-_MANY = {(f"process-{i}-{'x' * 4000}",): float(i) for i in range(500)}
+_MANY: dict[tuple[str, ...], float] = {(f"process-{i}-{'x' * 4000}",): float(i) for i in range(500)}
 LARGE = Snapshot((Family("kprobe_large_total", "counter", "Much.", ("comm",), _MANY),), ())
 
 

@@ -32,7 +32,7 @@ kprobe_hits_total{probe="vfs_read"} 1e+09
 # HELP kprobe_up Whether it works.
 # TYPE kprobe_up gauge
 kprobe_up{probe="open"} 1.0
-# HELP kprobe_duration_seconds How long calls took.
+# HELP kprobe_duration_seconds The durations.
 # TYPE kprobe_duration_seconds histogram
 kprobe_duration_seconds_bucket{le="1e-06",probe="open"} 2.0
 kprobe_duration_seconds_bucket{le="0.5",probe="open"} 2.0
@@ -137,12 +137,8 @@ def test_gzip(header: str, expected: bool) -> None:
 def test_the_process_is_shown() -> None:
     body = text(Exposition(lambda: SNAPSHOT).render())
     for name in (
-        "kprobe_exporter_scrape_duration_seconds",
-        "process_cpu_seconds_total",
-        "process_resident_memory_bytes",
-        "process_open_fds",
-        "python_info",
-        "python_gc_collections_total",
+        *("kprobe_exporter_scrape_duration_seconds", "process_cpu_seconds_total", "process_open_fds"),
+        *("process_resident_memory_bytes", "python_info", "python_gc_collections_total"),
     ):
         assert f"\n# TYPE {name} " in body
     assert "_created" not in body

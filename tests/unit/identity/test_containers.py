@@ -73,16 +73,10 @@ def test_a_container_in_a_container(path: str, runtime: str, pod: str | None) ->
 
 
 DELEGATED = (
-    "/lxc.payload.web",
-    "/lxc/web",
-    "/lxc.monitor.web",
-    "/machine.slice/systemd-nspawn@web.service/payload",
-    "/machine.slice/machine-web.scope",
-    "/system.slice/jobs.service",
-    "/system.slice/run-r1.scope",
-    "/system.slice/jobs.service/containerd.service",
-    "/system.slice/containerd.service.scope",
-    "/../jobs.service",
+    *("/lxc.payload.web", "/lxc/web", "/lxc.monitor.web"),
+    *("/machine.slice/systemd-nspawn@web.service/payload", "/machine.slice/machine-web.scope"),
+    *("/system.slice/jobs.service", "/system.slice/run-r1.scope", "/../jobs.service"),
+    *("/system.slice/jobs.service/containerd.service", "/system.slice/containerd.service.scope"),
 )
 INSIDE = (
     f"docker-{A}.scope",
@@ -130,17 +124,9 @@ def test_no_container_takes_the_name_of_another(own: str, inside: str) -> None:
         f"/kubepods/burstable/pod{UID}",
         f"{SLICE}/kubepods-burstable-pod{UNIT}.slice/crio-conmon-{A}.scope",
         f"/machine.slice/libpod-conmon-{A}.scope",
-        f"/docker/{A[:63]}",
-        f"/docker/{A}0",
-        f"/docker/{A.upper()}",
-        f"/docker-{A}",
-        f"/docker-{A}.scope.d",
-        f"/docker-{A}.scope\n",
-        f"/mydocker-{A}.scope",
-        f"/{A}",
-        f"/system.slice/{A}",
-        f"/pod{UID}/{A}",
-        f"/system.slice/pod{UID}/{A}",
+        *(f"/docker/{A[:63]}", f"/docker/{A}0", f"/docker/{A.upper()}", f"/docker-{A}"),
+        *(f"/docker-{A}.scope.d", f"/docker-{A}.scope\n", f"/mydocker-{A}.scope"),
+        *(f"/{A}", f"/system.slice/{A}", f"/pod{UID}/{A}", f"/system.slice/pod{UID}/{A}"),
         f"/kubepods/burstable/pod{UID[:-1]}/{A}",
         f"/kubepods/burstable/pod{UID}x/{A}",
         # Users can create any cgroup below their own slice.

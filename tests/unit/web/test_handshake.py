@@ -48,6 +48,7 @@ def secured(shared: Secured, server: Pair, caplog: pytest.LogCaptureFixture) -> 
     shared.web._complain._quiet_until.clear()
     shared.tls = Tls(server.context())
     yield shared
+    eventually(lambda: shared.connections == 0)
     shared.tls = Tls(server.context())
     assert shared.get() == b"healthy\n"
     records = caplog.get_records("call") + caplog.get_records("teardown")
@@ -92,7 +93,6 @@ def test_a_connection_is_kept(secured: Secured) -> None:
         for _ in range(3):
             assert is_healthy(sock)
         assert secured.connections == 1
-    eventually(lambda: secured.connections == 0)
 
 
 def test_a_request_that_comes_with_the_end_of_the_handshake(secured: Secured) -> None:
@@ -171,7 +171,6 @@ def test_clients_that_go_in_the_middle_of_the_handshake(
         sock = secured.connect()
         sock.sendall(client_hello(secured.client)[:said])
         end(sock)
-    eventually(lambda: secured.connections == 0)
 
 
 @pytest.mark.parametrize("end", [reset, socket.socket.close, ssl.SSLSocket.unwrap])
@@ -185,7 +184,6 @@ def test_clients_that_go_after_the_handshake(
         with suppress(OSError):
             end(sock)
         sock.close()
-    eventually(lambda: secured.connections == 0)
 
 
 @pytest.mark.parametrize("garbage", [REQUEST, b"\0" * 1000, bytes(range(256)) * 100, b"\x16\x03\x01\xff\xff"])
@@ -194,7 +192,6 @@ def test_garbage(secured: Secured, garbage: bytes) -> None:
         sock.sendall(garbage)
         sock.shutdown(socket.SHUT_WR)
         read_all(sock)
-    eventually(lambda: secured.connections == 0)
 
 
 def test_http_is_told_from_garbage(secured: Secured, caplog: pytest.LogCaptureFixture) -> None:
@@ -242,7 +239,6 @@ def test_clients_certificates(
         client.load_cert_chain(someone.certificate, someone.key)
     with suppress(OSError), client.wrap_socket(secured.connect(), server_hostname="localhost") as sock:
         assert is_healthy(sock) is served
-    eventually(lambda: secured.connections == 0)
 
 
 def test_close_is_bounded(

@@ -52,6 +52,7 @@ def served(shared: Served, caplog: pytest.LogCaptureFixture) -> Iterator[Served]
     # A message that was logged in one test must be logged again in the next.
     shared.web._complain._quiet_until.clear()
     yield shared
+    eventually(lambda: shared.connections == 0)
     scrape(shared)
     # The test is over here, so caplog.records only holds the records of the teardown.
     records = caplog.get_records("call") + caplog.get_records("teardown")
@@ -240,7 +241,6 @@ def test_a_scraper_that_goes_in_the_middle(
         if read:
             sock.recv(read)
         close(sock)
-    eventually(lambda: served.connections == 0)
 
 
 def test_half_open(served: Served) -> None:
@@ -284,7 +284,6 @@ def test_garbage(served: Served, garbage: bytes) -> None:
         sock.shutdown(socket.SHUT_WR)
         answer = read_all(sock)
         assert answer[:9] in (b"HTTP/1.1 ", b"")
-    eventually(lambda: served.connections == 0)
 
 
 def test_garbage_after_the_answer(served: Served) -> None:
@@ -298,7 +297,6 @@ def test_garbage_after_the_answer(served: Served) -> None:
                 sock.sendall(rest)
                 sock.shutdown(socket.SHUT_WR)
                 read_all(sock)
-    eventually(lambda: served.connections == 0)
 
 
 def test_no_file_is_leaked(served: Served) -> None:

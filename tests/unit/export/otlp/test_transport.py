@@ -121,9 +121,7 @@ def test_the_environment_says_the_rest(
     monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL", protocol)
     exporter = connect(signal, OtlpSettings())._exporter
     if protocol == "grpc":
-        assert exporter._endpoint == "general:1"
-        assert exporter._headers == (("a", "b"),)
-        assert exporter._timeout == 7
+        assert (exporter._endpoint, exporter._headers, exporter._timeout) == ("general:1", (("a", "b"),), 7)
     else:
         assert exporter._client._endpoint == f"http://general:1/v1/{signal}"
         assert exporter._client._headers["a"] == "b"
