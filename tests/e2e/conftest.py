@@ -36,6 +36,27 @@ class Playback(FakeTracefs):
             self.feed(enabled[1], self.texts[enabled[2]])
 
 
+def agent_on(
+    directory: Path, config: Path, texts: Callable[[], dict[str, bytes]], options: ServeOptions
+) -> AgentProcess:
+    """Start an agent on a fake kernel below the directory, which records these texts by their events."""
+
+    def main(_: list[str]) -> None:
+        logs.set_up("info", "text")
+        stop = Shutdown()
+        heed_signals(stop)
+
+        @contextmanager
+        def kernel(_: Path | None) -> Iterator[Tracefs]:
+            root = directory / "tracefs"
+            root.mkdir()
+            yield Playback(root, texts(), {"do_sys_openat2"})
+
+        serve(lambda: load([config], DECODERS), options, stop, kernel)
+
+    return AgentProcess(directory / "agent.log", main, [])
+
+
 @pytest.fixture
 def play_back(tmp_path: Path) -> Iterator[PlayBack]:
     """Yield a function that starts an agent on captured streams: ``play_back(config, {event: file, …})``."""
@@ -45,22 +66,11 @@ def play_back(tmp_path: Path) -> Iterator[PlayBack]:
             path = tmp_path / "config.yaml"
             path.write_text(config)
             path.chmod(0o600)
-            texts = {event: file.read_bytes() for event, file in streams.items()}
 
-            def main(_: list[str]) -> None:
-                logs.set_up("info", "text")
-                stop = Shutdown()
-                heed_signals(stop)
+            def texts() -> dict[str, bytes]:
+                return {event: file.read_bytes() for event, file in streams.items()}
 
-                @contextmanager
-                def kernel(_: Path | None) -> Iterator[Tracefs]:
-                    root = tmp_path / "tracefs"
-                    root.mkdir()
-                    yield Playback(root, texts, {"do_sys_openat2"})
-
-                serve(lambda: load([path], DECODERS), ServeOptions(listen=["127.0.0.1:0"]), stop, kernel)
-
-            agent = AgentProcess(tmp_path / "agent.log", main, [])
+            agent = agent_on(tmp_path, path, texts, ServeOptions(listen=["127.0.0.1:0"]))
             stack.enter_context(running(agent))
             agent.wait_until_serving()
             return agent

@@ -31,27 +31,17 @@ BEGIN = 1_700_000_000_123_456_789
 RESOURCE = Resource({"service.name": "kprobe_exporter", "host.name": "h"})
 SCOPE = InstrumentationScope("kprobe_exporter", "0.1")
 
+DURATIONS = HistogramValue((1e-06, 0.5), (2, 0, 1), 12.25)
+BALANCE = HistogramValue((-1.0, 0.0), (1, 2, 3), -4)
+SIZES = HistogramValue((1, 2, 4), (1, 2, 0, 4), 90)
+
 SNAPSHOT = Snapshot(
     (
         Family("kprobe_hits_total", "counter", "Firings.", ("probe",), {("open",): 23, ("read",): 2**64}),
         Family("kprobe_up", "gauge", "Whether it works.", ("probe",), {("open",): 1.0}),
-        Family(
-            "kprobe_duration_seconds",
-            "histogram",
-            "How long calls took.",
-            ("probe",),
-            {("open",): HistogramValue((1e-06, 0.5), (2, 0, 1), 12.25)},
-        ),
-        Family(
-            "kprobe_balance", "histogram", "Below 0.", (), {(): HistogramValue((-1.0, 0.0), (1, 2, 3), -4)}
-        ),
-        Family(
-            "kprobe_sizes_bytes",
-            "histogram",
-            "Powers.",
-            (),
-            {(): HistogramValue((1, 2, 4), (1, 2, 0, 4), 90)},
-        ),
+        Family("kprobe_duration_seconds", "histogram", "Of calls.", ("probe",), {("open",): DURATIONS}),
+        Family("kprobe_balance", "histogram", "Below 0.", (), {(): BALANCE}),
+        Family("kprobe_sizes_bytes", "histogram", "Powers.", (), {(): SIZES}),
         Family("kprobe_empty_total", "counter", "Nothing seen yet.", ("comm",), {}),
     ),
     (),
@@ -229,13 +219,7 @@ def test_rotel_gets_metrics(printing_rotel: Rotel, protocol: str) -> None:
     families = [family for family in SNAPSHOT.families if family.samples]
     assert printing_rotel.found("-> Name: (.*)") == [family.name for family in families]
     assert printing_rotel.found("-> Description: (.*)") == [family.help for family in families]
-    assert printing_rotel.found("-> DataType: (.*)") == [
-        "Sum",
-        "Gauge",
-        "Histogram",
-        "Histogram",
-        "Histogram",
-    ]
+    assert printing_rotel.found("-> DataType: (.*)") == ["Sum", "Gauge", *["Histogram"] * 3]
     assert printing_rotel.found("Sum: (.*)") == ["12.25", "90"]
     assert printing_rotel.found(r"ExplicitBounds #\d: (.*)")[-3:] == ["1", "2", "4"]
     assert printing_rotel.found(r"Buckets #\d, Count: (\d+)")[-4:] == ["1", "2", "0", "4"]

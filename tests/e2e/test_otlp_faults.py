@@ -12,7 +12,7 @@ import pytest
 
 from kprobe_exporter.export.otlp.channel import BATCH, Channel
 from kprobe_exporter.export.otlp.settings import OtlpSettings
-from kprobe_exporter.export.otlp.transport import connect
+from kprobe_exporter.export.otlp.transport import Transport, connect
 from tests.support.otlp_faults import OK, Collector, Fault, Pair, collector, slow_peer
 from tests.support.otlp_spans import span, spans
 from tests.support.patience import eventually, patience, within
@@ -23,6 +23,13 @@ BOTH = pytest.mark.parametrize("protocol", [HTTP, GRPC])
 
 LINGER = 3600
 """Seconds for which a batch waits to be full, so that its size does not depend on how fast it fills."""
+
+
+@contextmanager
+def connected(endpoint: str, protocol: Any, timeout: float = 5, **more: Any) -> Iterator[Transport]:
+    transport = connect("traces", OtlpSettings(endpoint, protocol, timeout=patience(timeout), **more))
+    yield transport
+    transport.close()
 
 
 @contextmanager
@@ -104,10 +111,9 @@ def test_an_answer_after_the_timeout_comes_too_late(protocol: str) -> None:
 def test_a_collector_that_quotes_the_token_it_refuses(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     refusal = Fault(status=401, body=b"no such token: t0ken", headers={"content-type": "text/plain"})
-    with collector(HTTP, refusal) as seen:
-        transport = connect("traces", OtlpSettings(seen.endpoint, HTTP, {"authorization": "Bearer t0ken"}))
+    headers = {"authorization": "Bearer t0ken"}
+    with collector(HTTP, refusal) as seen, connected(seen.endpoint, HTTP, headers=headers) as transport:
         assert transport.export([span(1)]) == 0
-        transport.close()
     assert "the collector answered 401 Unauthorized: no such token: ***" in caplog.messages[-1]
     assert "t0ken" not in caplog.text
 
@@ -131,8 +137,7 @@ def test_an_answer_that_drips_ends_at_the_timeout(
     drip: bytes, taken: int, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The deadline is of the whole request: a byte that arrives in time does not move it."""
-    with collector(HTTP, Fault(drip=drip)) as seen:
-        transport = connect("traces", OtlpSettings(seen.endpoint, HTTP, timeout=patience(0.5)))
+    with collector(HTTP, Fault(drip=drip)) as seen, connected(seen.endpoint, HTTP, 0.5) as transport:
         place = seen.endpoint.rpartition("/")[2]
         with within(1.5):
             assert transport.export(spans([1, 2, 3])) == taken
@@ -144,10 +149,7 @@ def test_an_answer_that_drips_ends_at_the_timeout(
 def test_a_collector_that_drips_does_not_hold_up_the_end() -> None:
     """Once closing, an agent waits for one request that has no answer in time, and drops the rest."""
     drip = Fault(drip=b"HTTP/1.1 200 O")
-    with (
-        collector(HTTP, drip) as seen,
-        sending(seen, HTTP, timeout=0.5, linger=LINGER) as channel,
-    ):
+    with collector(HTTP, drip) as seen, sending(seen, HTTP, timeout=0.5, linger=LINGER) as channel:
         emit(channel, range(1, 20 * BATCH + 1))
         eventually(lambda: seen.times)
         with within(1.5):
@@ -169,9 +171,7 @@ def test_a_peer_that_reads_or_writes_a_byte_now_and_then(protocol: str, scheme: 
         else:
             sock.recv(1)
 
-    with slow_peer(exchange) as address:
-        settings = OtlpSettings(f"{scheme}://{address}", protocol, timeout=patience(0.5))  # type: ignore[arg-type]
-        transport = connect("traces", settings)
+    with slow_peer(exchange) as address, connected(f"{scheme}://{address}", protocol, 0.5) as transport:
         made = spans([*range(1, 31)])
         for one in made:
             one._name = "x" * 100_000
@@ -290,26 +290,22 @@ def test_closing_sends_what_waits(protocol: str) -> None:
 
 @BOTH
 def test_one_that_cannot_be_encoded_costs_no_other(protocol: str) -> None:
-    with collector(protocol, OK) as seen:
-        transport = connect("traces", OtlpSettings(seen.endpoint, protocol))  # type: ignore[arg-type]
+    with collector(protocol, OK) as seen, connected(seen.endpoint, protocol) as transport:
         made = spans([*range(1, 101)])
         made[41]._name = "\ud800"
         assert transport.export(made) == 99
         assert sorted(seen.taken) == [number for number in range(1, 101) if number != 42]
-        transport.close()
 
 
 @BOTH
 def test_large_batches_go_in_parts_that_servers_accept(protocol: str) -> None:
-    with collector(protocol, OK) as seen:
-        transport = connect("traces", OtlpSettings(seen.endpoint, protocol))  # type: ignore[arg-type]
+    with collector(protocol, OK) as seen, connected(seen.endpoint, protocol) as transport:
         made = spans([*range(1, 101)])
         for one in made:
             one._name = "x" * 100_000
         assert transport.export(made) == 100
         assert sorted(seen.taken) == list(range(1, 101))
         assert len(seen.times) > 1
-        transport.close()
 
 
 @BOTH
@@ -320,21 +316,16 @@ def test_tls_with_certificates_of_both(
     # This variable applies only if no certificate is configured.
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", Pair(tmp_path / "other").certificate)
     pair = Pair(tmp_path)
-    mine: Any = {
-        "certificate": pair.certificate,
-        "client_certificate": pair.certificate,
-        "client_key": pair.key,
-    }
+    ours = {"client_certificate": pair.certificate, "client_key": pair.key}
+    trusted = {"certificate": pair.certificate}
     with collector(protocol, OK, pair=pair) as seen:
         for files, taken in (
-            (mine, 3),
-            ({"certificate": pair.certificate}, 0),  # the collector does not trust us
+            (trusted | ours, 3),
+            (trusted, 0),  # the collector does not trust us
             ({}, 0),  # we do not trust the collector
         ):
-            settings = OtlpSettings(seen.endpoint, protocol, timeout=patience(1), **files)  # type: ignore[arg-type]
-            transport = connect("traces", settings)
-            assert transport.export(spans([1, 2, 3])) == taken
-            transport.close()
+            with connected(seen.endpoint, protocol, timeout=1, **files) as transport:
+                assert transport.export(spans([1, 2, 3])) == taken
         assert seen.taken == [1, 2, 3]
 
 
@@ -343,11 +334,10 @@ def test_the_header_that_was_set_is_sent(netrc: str, tmp_path: Path, monkeypatch
     file = tmp_path / "netrc"
     file.write_text(netrc)
     monkeypatch.setenv("NETRC", str(file))
-    with collector(HTTP, OK) as seen:
-        transport = connect("traces", OtlpSettings(seen.endpoint, HTTP, {"Authorization": "Bearer token"}))
+    headers = {"Authorization": "Bearer token"}
+    with collector(HTTP, OK) as seen, connected(seen.endpoint, HTTP, headers=headers) as transport:
         assert transport.export([span(1)]) == 1
-        transport.close()
-        assert [headers["authorization"] for headers in seen.headers] == ["Bearer token"]
+        assert [sent["authorization"] for sent in seen.headers] == ["Bearer token"]
 
 
 @BOTH
@@ -358,11 +348,10 @@ def test_the_log_has_one_line_for_the_trouble_and_one_for_its_end(
     caplog.set_level(logging.DEBUG)
     caplog.set_level(logging.DEBUG, "kprobe_exporter")  # earlier tests may have set it
     with collector(protocol, *[refusal] * 5, OK) as seen:
-        transport = connect("traces", OtlpSettings(seen.endpoint, protocol))  # type: ignore[arg-type]
-        for _ in range(8):
-            transport.export([span(1), span(2)])
-        transport.close()
-        transport.close()
+        with connected(seen.endpoint, protocol) as transport:
+            for _ in range(8):
+                transport.export([span(1), span(2)])
+            transport.close()
         place = seen.endpoint.rpartition("/")[2]
     lines = [r.getMessage() for r in caplog.records if r.name != "asyncio"]
     assert len(lines) == 2

@@ -11,10 +11,7 @@ from tests.support.prometheus_server import Prometheus, prometheus
 def test_what_prometheus_stores(play_back: PlayBack, promtool: str, tmp_path: Path) -> None:
     agent = play_back(CONFIG, streams("6.12"))
     binary = Path(promtool).with_name("prometheus")
-    job = {
-        "job_name": "kernel",
-        "static_configs": [{"targets": [agent.address.removeprefix("http://")]}],
-    }
+    job = {"job_name": "kernel", "static_configs": [{"targets": [agent.address.removeprefix("http://")]}]}
     config = {"global": {"scrape_interval": "1s"}, "scrape_configs": [job]}
     with prometheus(binary, tmp_path, config) as server:
         by_errno = "sum by (errno) (kprobe_open_results_total)"

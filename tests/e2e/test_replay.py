@@ -12,6 +12,7 @@ import pytest
 from tests.e2e.conftest import FIXTURES
 from tests.support.agent_process import Metrics
 from tests.support.patience import patience
+from tests.support.promtool import check_metrics
 
 DOCUMENTS = FIXTURES / "documents"
 COMMAND = [sys.executable, "-m", "kprobe_exporter", "replay"]
@@ -44,10 +45,7 @@ def test_the_examples_of_perf_tools(promtool: str) -> None:
     assert found.value("kprobe_return_value_count", probe="myopen") == 17 + 9
     assert {labels["probe"] for labels in found.labels("kprobe_return_value_count")} == {"myopen"}
     assert not found.labels("process_cpu_seconds_total")
-    check = subprocess.run(
-        [promtool, "check", "metrics"], input=result.stdout, capture_output=True, check=False
-    )
-    assert (check.returncode, check.stdout, check.stderr) == (0, b"", b"")
+    check_metrics(promtool, result.stdout)
 
 
 def test_errors_by_name() -> None:

@@ -21,10 +21,9 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
 from kprobe_exporter.model.values import Family, ProbeStatus, Snapshot
-from kprobe_exporter.web.listen import listen
 from kprobe_exporter.web.routes import create_app
-from kprobe_exporter.web.server import WebServer
 from tests.support.patience import eventually, patience
+from tests.support.web_target import Served, serving
 from tests.vm import ROOT, boot
 from tests.vm.kernels import KERNELS
 from tests.vm.process import Child
@@ -102,25 +101,16 @@ def address() -> Iterator[str]:
         hits += 23
         return Snapshot(FAMILIES, (replace(PROBES[0], hits=hits), *PROBES[1:]))
 
-    errors: list[BaseException] = []
-    server = WebServer(create_app(snapshot, lambda: None), listen(["127.0.0.1:0"]), errors.append)
-    server.start()
-    yield f"http://{server.addresses[0]}/"
-    server.close()
-    assert not errors
+    with serving(Served(create_app(snapshot, lambda: None))) as served:
+        yield f"http://127.0.0.1:{served.port}/"
 
 
 @pytest.fixture
 def browser(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Chrome]:
     """Headless Chromium; the parameter "no scripts" switches JavaScript off."""
     options = ChromeOptions()
-    for argument in (
-        "headless=new",
-        "no-sandbox",
-        "disable-gpu",
-        "disable-dev-shm-usage",
-        f"user-data-dir={tmp_path}",
-    ):
+    switches = ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage")
+    for argument in (*switches, f"user-data-dir={tmp_path}"):
         options.add_argument(f"--{argument}")
     options.binary_location = "/usr/bin/chromium"
     if getattr(request, "param", "") == "no scripts":

@@ -132,7 +132,7 @@ def _answer(sock: socket.socket, data: bytes) -> bytes:
             sock.unwrap()  # TLS cannot be half-closed: unread bytes are lost
         else:
             sock.shutdown(socket.SHUT_WR)
-    return heard + read_all(sock)
+    return heard + read_all(sock, OSError)
 
 
 def _soon(sock: socket.socket) -> bytes:

@@ -1,5 +1,6 @@
 """Certificates for tests, made by openssl: an authority, and the certificates that it signs."""
 
+import ssl
 import subprocess
 from pathlib import Path
 
@@ -12,6 +13,15 @@ class Pair:
     def __init__(self, directory: Path, name: str) -> None:
         self.certificate = directory / f"{name}.pem"
         self.key = directory / f"{name}.key"
+
+    def context(self, authority: "Pair | None" = None) -> ssl.SSLContext:
+        """Return a server's context; with ``authority``, clients need a certificate that it signed."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.certificate, self.key)
+        if authority:
+            context.load_verify_locations(authority.certificate)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
 
 
 class Authority(Pair):

@@ -30,6 +30,14 @@ class Machine:
     def cgroups(self) -> Cgroups:
         return Cgroups(self.proc, lambda: self.now, lambda time_ns: time_ns + SUSPENDED)
 
+    def scanned(self, *tids: int) -> Cgroups:
+        """Show these threads of one process in /a, the leader first, and return what a scan finds."""
+        for tid in tids:
+            self.lives(tid, "/a", tgid=tids[0])
+        cgroups = self.cgroups()
+        cgroups.scan()
+        return cgroups
+
     def lives(
         self, tid: int, cgroup: str, start: int = 0, tgid: int = 0, flags: int = 0, comm: bytes = b"x"
     ) -> None:

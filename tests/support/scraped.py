@@ -11,17 +11,12 @@ from pathlib import Path
 
 import bcrypt
 
-from kprobe_exporter.agent.serve import ServeOptions, serve
-from kprobe_exporter.cli.run import heed_signals
-from kprobe_exporter.config.load import load
-from kprobe_exporter.labels import DECODERS
-from kprobe_exporter.service import logs
-from kprobe_exporter.service.shutdown import Shutdown
-from kprobe_exporter.tracefs.files import Tracefs
-from tests.e2e.conftest import Playback
+from kprobe_exporter.agent.serve import ServeOptions
+from tests.e2e.conftest import agent_on
 from tests.support.agent_process import AgentProcess, running
 from tests.support.certificates import Authority
 from tests.support.patience import eventually, patience
+from tests.support.web_target import client_hello
 
 IDLE = SLOW = 20
 GUESSING = 4
@@ -90,10 +85,7 @@ class Scraped:
         """A TLS client's first message; without TLS, a request."""
         if self._client is None:
             return REQUEST % basic("secret").encode()
-        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        with suppress(ssl.SSLWantReadError):
-            self._client.wrap_bio(incoming, outgoing, server_hostname="localhost").do_handshake()
-        return outgoing.read()
+        return client_hello(self._client)
 
 
 @contextmanager
@@ -112,21 +104,8 @@ def scraped(
     with socket.create_server(("127.0.0.1", 0)) as free:
         port: int = free.getsockname()[1]
 
-    def main(_: list[str]) -> None:
-        logs.set_up("info", "text")
-        stop = Shutdown()
-        heed_signals(stop)
-
-        @contextmanager
-        def kernel(_: Path | None) -> Iterator[Tracefs]:
-            root = directory / "tracefs"
-            root.mkdir()
-            yield Playback(root, {"open": events(samples)}, {"do_sys_openat2"})
-
-        options = ServeOptions(listen=[f"127.0.0.1:{port}"], web_config=web)
-        serve(lambda: load([config], DECODERS), options, stop, kernel)
-
-    agent = AgentProcess(directory / "agent.log", main, [])
+    options = ServeOptions(listen=[f"127.0.0.1:{port}"], web_config=web)
+    agent = agent_on(directory, config, lambda: {"open": events(samples)}, options)
     with running(agent):
         eventually(lambda: "serving metrics at" in agent.output() or agent.poll() is not None)
         assert agent.poll() is None, agent.output()

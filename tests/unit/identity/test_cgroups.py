@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -134,15 +133,12 @@ def test_what_a_directory_shows_before_it_is_gone(machine: Machine, monkeypatch:
 def test_a_proc_that_cannot_be_listed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.lives(5, "/a")
     monkeypatch.setattr(cgroups, "names", lambda directory: names(f"{directory}/nowhere"))
-    known = machine.cgroups()
-    known.scan()
+    known = machine.scanned()
     assert known.path(5, machine.now) == b"/a"
 
 
 def test_children_inherit_and_go_their_own_way(machine: Machine) -> None:
-    machine.lives(1, "/a")
-    known = machine.cgroups()
-    known.scan()
+    known = machine.scanned(1)
     known.started(1, 10, 0, machine.now + 1)
     known.started(10, 11, CLONE_THREAD, machine.now + 2)
     known.attached(10, 0, b"/b", machine.now + 3)
@@ -155,8 +151,7 @@ def test_children_inherit_and_go_their_own_way(machine: Machine) -> None:
 def test_a_child_cloned_into_another_cgroup_is_never_in_its_parents(machine: Machine) -> None:
     machine.lives(1, "/a")
     machine.lives(11, "/b", start=machine.now)
-    known = machine.cgroups()
-    known.scan()
+    known = machine.scanned()
     machine.now += 100 * MS
     for child in (10, 11):
         known.started(1, child, CLONE_INTO_CGROUP | 0x11, machine.now - 90 * MS)
@@ -176,9 +171,7 @@ def test_a_child_does_not_inherit_where_its_parent_went_afterwards(machine: Mach
 
 
 def test_events_after_the_exit_and_the_next_holder_of_the_id(machine: Machine) -> None:
-    machine.lives(1, "/a")
-    known = machine.cgroups()
-    known.scan()
+    known = machine.scanned(1)
     now = machine.now
     known.started(1, 10, 0, now + 1)
     known.attached(10, 0, b"/b", now + 2)
@@ -190,9 +183,7 @@ def test_events_after_the_exit_and_the_next_holder_of_the_id(machine: Machine) -
 
 
 def test_the_dead_are_forgotten_after_a_while(machine: Machine) -> None:
-    machine.lives(1, "/a")
-    known = machine.cgroups()
-    known.scan()
+    known = machine.scanned(1)
     for tid in (10, 11):
         known.started(1, tid, 0, machine.now)
     known.exited(10, machine.now)
@@ -204,11 +195,7 @@ def test_the_dead_are_forgotten_after_a_while(machine: Machine) -> None:
 
 
 def test_a_leader_that_moved_alone(machine: Machine) -> None:
-    machine.lives(5, "/a")
-    machine.lives(6, "/a", tgid=5)
-    machine.lives(7, "/a", tgid=5)
-    known = machine.cgroups()
-    known.scan()
+    known = machine.scanned(5, 6, 7)
     for tid, path in ((5, "/b"), (6, "/a"), (7, "/b")):
         machine.lives(tid, path, tgid=5)
     known.attached(5, 0, b"/b", machine.now + 1)
@@ -219,10 +206,7 @@ def test_a_leader_that_moved_alone(machine: Machine) -> None:
 
 
 def test_proc_decides_only_once_who_stayed(machine: Machine) -> None:
-    machine.lives(5, "/a")
-    machine.lives(6, "/a", tgid=5)
-    known = machine.cgroups()
-    known.scan()
+    known = machine.scanned(5, 6)
     machine.lives(6, "/b", tgid=5)
     known.attached(5, 0, b"/b", machine.now + 1)
     assert known.path(6, machine.now + 1) == b"/b"
@@ -233,10 +217,7 @@ def test_proc_decides_only_once_who_stayed(machine: Machine) -> None:
 
 
 def test_a_dead_thread_does_not_move_with_its_process(machine: Machine) -> None:
-    machine.lives(5, "/a")
-    machine.lives(6, "/a", tgid=5)
-    known = machine.cgroups()
-    known.scan()
+    known = machine.scanned(5, 6)
     known.exited(6, machine.now + 1)
     known.attached(5, 0, b"/b", machine.now + 2)
     assert [known.path(tid, machine.now + 2) for tid in (5, 6)] == [b"/b", b"/a"]
@@ -244,26 +225,19 @@ def test_a_dead_thread_does_not_move_with_its_process(machine: Machine) -> None:
 
 def test_an_event_from_before_the_scan_may_be_of_an_earlier_holder(machine: Machine) -> None:
     machine.lives(5, "/a", start=machine.now - 50 * MS)
-    known = machine.cgroups()
-    known.scan()
+    known = machine.scanned()
     times = [machine.now - 100 * MS, machine.now - 50 * MS, machine.now]
     assert [known.path(5, time) for time in times] == [None, b"/a", b"/a"]
 
 
 def test_a_thread_that_moves_alone_leaves_the_others(machine: Machine) -> None:
-    machine.lives(5, "/a")
-    machine.lives(6, "/a", tgid=5)
-    known = machine.cgroups()
-    known.scan()
+    known = machine.scanned(5, 6)
     known.attached(6, 0, b"/a/t", machine.now + 1)
     assert [known.path(tid, machine.now + 1) for tid in (5, 6)] == [b"/a", b"/a/t"]
 
 
 def test_a_thread_that_executes_a_program_becomes_its_processs_leader(machine: Machine) -> None:
-    machine.lives(5, "/a")
-    machine.lives(6, "/a", tgid=5)
-    known = machine.cgroups()
-    known.scan()
+    known = machine.scanned(5, 6)
     known.attached(6, 0, b"/a/t", machine.now + 1)
     known.exited(5, machine.now + 2)
     known.executed(6, 5)
@@ -277,9 +251,7 @@ def test_a_thread_that_executes_a_program_becomes_its_processs_leader(machine: M
 
 
 def test_after_a_loss_all_are_strangers(machine: Machine) -> None:
-    machine.lives(1, "/a")
-    known = machine.cgroups()
-    known.scan()
+    known = machine.scanned(1)
     known.started(1, 10, 0, machine.now + 1)
     known.started(1, 11, 0, machine.now + 2)
     machine.lives(11, "/b", start=machine.now + 2)
@@ -328,8 +300,7 @@ def test_what_proc_told_of_several_hierarchies_holds_older_moves(machine: Machin
 def test_what_proc_told_of_a_thread_holds_older_moves_of_its_leader(machine: Machine) -> None:
     machine.lives(5, "/b")
     machine.lives(6, "/a", tgid=5)
-    known = machine.cgroups()
-    known.scan()
+    known = machine.scanned()
     machine.gone(6)
     known.attached(5, 0, b"/b", machine.now - 90)  # the leader moved alone
     assert [known.path(tid, machine.now) for tid in (5, 6)] == [b"/b", b"/a"]
@@ -337,8 +308,7 @@ def test_what_proc_told_of_a_thread_holds_older_moves_of_its_leader(machine: Mac
 
 def test_older_events_may_be_of_an_earlier_holder(machine: Machine) -> None:
     machine.lives(1, "/b", start=machine.now - 50 * MS)
-    known = machine.cgroups()
-    known.scan()
+    known = machine.scanned()
     known.attached(1, 0, b"/a", machine.now - 90 * MS)
     known.exited(1, machine.now - 80 * MS)
     assert known.path(1, machine.now) == b"/b"
@@ -347,9 +317,7 @@ def test_older_events_may_be_of_an_earlier_holder(machine: Machine) -> None:
 
 
 def test_a_child_whose_cgroup_is_not_known_is_known_when_it_moves(machine: Machine) -> None:
-    machine.lives(1, "/a")
-    known = machine.cgroups()
-    known.scan()
+    known = machine.scanned(1)
     known.started(1, 10, CLONE_INTO_CGROUP, machine.now + 1)
     known.started(10, 11, CLONE_THREAD, machine.now + 2)
     known.attached(10, 0, b"/b", machine.now + 3)
@@ -383,8 +351,7 @@ def test_which_hierarchy_tells(machine: Machine, lines: str, path: bytes | None)
 def test_a_move_in_one_hierarchy_leaves_the_others(machine: Machine) -> None:
     machine.own("9:memory:/\n0::/\n")
     machine.lives(1, "9:memory:/m\n0::/s\n")
-    known = machine.cgroups()
-    known.scan()
+    known = machine.scanned()
     now = machine.now
     known.attached(1, 9, f"/docker/{ID}".encode(), now + 1)
     assert known.path(1, now + 1) == f"/docker/{ID}".encode()
@@ -398,9 +365,7 @@ def test_a_move_in_one_hierarchy_leaves_the_others(machine: Machine) -> None:
 
 @pytest.mark.parametrize("path", [b"/" + b"x" * (LONGEST - 1), b""])
 def test_a_path_that_may_have_been_cut_off_is_asked_for(machine: Machine, path: bytes) -> None:
-    machine.lives(1, "/a")
-    known = machine.cgroups()
-    known.scan()
+    known = machine.scanned(1)
     known.attached(1, 0, path, machine.now + 1)
     machine.lives(1, "/whole")
     assert known.path(1, machine.now + 1) == b"/whole"
@@ -412,8 +377,7 @@ def test_a_path_that_may_have_been_cut_off_is_asked_for(machine: Machine, path: 
 def test_in_another_pid_namespace_only_the_stream_serves(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "pid:[4026532777]")
     machine.lives(7, "/somebody/else")
-    known = machine.cgroups()
-    known.scan()
+    known = machine.scanned()
     assert known.path(7, machine.now) is None
     known.attached(7, 0, b"/a", machine.now + 1)
     known.started(7, 8, 0, machine.now + 2)
@@ -453,9 +417,7 @@ def test_no_proc_at_all(tmp_path: Path) -> None:
 
 def test_the_dead_make_room_first(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cgroups, "MOST_THREADS", 4)
-    machine.lives(1, "/a")
-    known = machine.cgroups()
-    known.scan()
+    known = machine.scanned(1)
     for tid in (10, 11, 12):
         known.started(1, tid, 0, machine.now)
     known.exited(11, machine.now)
@@ -472,9 +434,7 @@ def test_the_dead_make_room_first(machine: Machine, monkeypatch: pytest.MonkeyPa
 def test_the_dead_are_bounded(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cgroups, "MOST_EXITED", 5)
     monkeypatch.setattr(cgroups, "MOST_TOLD", 5)
-    machine.lives(1, "/a")
-    known = machine.cgroups()
-    known.scan()
+    known = machine.scanned(1)
     for tid in range(10, 40):
         known.started(1, tid, 0, machine.now)
         known.attached(tid, 0, b"/b%d" % tid, machine.now)
@@ -623,15 +583,6 @@ def acts(world: World, script: list[tuple[int, int, int, bool]]) -> None:
                 world.execute(task)
 
 
-@contextmanager
-def temporary() -> Iterator[Path]:
-    directory = tempfile.mkdtemp()
-    try:
-        yield Path(directory)
-    finally:
-        shutil.rmtree(directory)
-
-
 def show(machine: Machine, world: World, before: dict[int, Task], after: dict[int, Task]) -> None:
     names = {0: "", 4: "memory"}
     for tid in TIDS:
@@ -689,8 +640,8 @@ def test_an_answer_is_right_or_unknown(
         event[0] == "started" and isinstance(event[3], int) and event[3] & CLONE_INTO_CGROUP
         for event in (moment.event for moment in world.moments[begin:])
     )
-    with temporary() as root:
-        machine = Machine(root)
+    with tempfile.TemporaryDirectory() as root:
+        machine = Machine(Path(root))
         machine.own("4:memory:/\n0::/\n" if 4 in hierarchies else "0::/\n")
         view = begin - 1
         show(machine, world, {}, world.moments[view].shown)

@@ -73,16 +73,10 @@ def test_a_container_in_a_container(path: str, runtime: str, pod: str | None) ->
 
 
 DELEGATED = (
-    "/lxc.payload.web",
-    "/lxc/web",
-    "/lxc.monitor.web",
-    "/machine.slice/systemd-nspawn@web.service/payload",
-    "/machine.slice/machine-web.scope",
-    "/system.slice/jobs.service",
-    "/system.slice/run-r1.scope",
-    "/system.slice/jobs.service/containerd.service",
-    "/system.slice/containerd.service.scope",
-    "/../jobs.service",
+    *("/lxc.payload.web", "/lxc/web", "/lxc.monitor.web"),
+    *("/machine.slice/systemd-nspawn@web.service/payload", "/machine.slice/machine-web.scope"),
+    *("/system.slice/jobs.service", "/system.slice/run-r1.scope", "/../jobs.service"),
+    *("/system.slice/jobs.service/containerd.service", "/system.slice/containerd.service.scope"),
 )
 INSIDE = (
     f"docker-{A}.scope",
@@ -126,25 +120,13 @@ def test_no_container_takes_the_name_of_another(own: str, inside: str) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "",
-        "/",
-        "/init.scope",
-        "/system.slice/docker.service",
-        "/kubepods.slice",
+        *("", "/", "/init.scope", "/system.slice/docker.service", "/kubepods.slice"),
         f"/kubepods/burstable/pod{UID}",
         f"{SLICE}/kubepods-burstable-pod{UNIT}.slice/crio-conmon-{A}.scope",
         f"/machine.slice/libpod-conmon-{A}.scope",
-        f"/docker/{A[:63]}",
-        f"/docker/{A}0",
-        f"/docker/{A.upper()}",
-        f"/docker-{A}",
-        f"/docker-{A}.scope.d",
-        f"/docker-{A}.scope\n",
-        f"/mydocker-{A}.scope",
-        f"/{A}",
-        f"/system.slice/{A}",
-        f"/pod{UID}/{A}",
-        f"/system.slice/pod{UID}/{A}",
+        *(f"/docker/{A[:63]}", f"/docker/{A}0", f"/docker/{A.upper()}", f"/docker-{A}"),
+        *(f"/docker-{A}.scope.d", f"/docker-{A}.scope\n", f"/mydocker-{A}.scope"),
+        *(f"/{A}", f"/system.slice/{A}", f"/pod{UID}/{A}", f"/system.slice/pod{UID}/{A}"),
         f"/kubepods/burstable/pod{UID[:-1]}/{A}",
         f"/kubepods/burstable/pod{UID}x/{A}",
         # Users can create any cgroup below their own slice.
@@ -161,21 +143,14 @@ def test_no_container(path: str) -> None:
 
 words = st.sampled_from(
     [
-        b"kubepods",
-        b"burstable",
-        b"kubepods.slice",
-        b"docker",
-        b"..",
-        b"user.slice",
+        *(b"kubepods", b"burstable", b"kubepods.slice", b"docker", b"..", b"user.slice", b"container"),
         b"pod" + UID.encode(),
         b"kubepods-pod" + UNIT.encode() + b".slice",
-        A.encode(),
-        B.encode(),
+        *(A.encode(), B.encode()),
         b"crio-" + A.encode() + b".scope",
         b"crio-conmon-" + A.encode() + b".scope",
         b"docker-" + B.encode() + b".scope",
         b"libpod-" + B.encode(),
-        b"container",
     ]
 )
 

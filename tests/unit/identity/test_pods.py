@@ -11,9 +11,9 @@ from kprobe_exporter.identity import pods
 from kprobe_exporter.identity.cgroups import Cgroups
 from kprobe_exporter.identity.pods import KEEP, LONGEST_PAUSE, SCAN_PAUSE, Pod, Pods, Whereabouts
 from kprobe_exporter.model.values import Record
+from tests.support.container_paths import UID, A, B
 
-A, B, C = "a1" * 32, "0b" * 32, "a1" * 31 + "a2"
-UID = "0f6dd4bd-9a2c-4a4b-8b5e-3e1f0a9d7c11"
+C = "a1" * 31 + "a2"
 NEXT = "0f6dd4bd-9a2c-4a4b-8b5e-3e1f0a9d7c12"
 HASH = "6a0b8c5ddf6d9a0cbd8ef4d9d0b3a1c2"
 
@@ -195,19 +195,10 @@ def test_no_more_names_are_read_than_there_may_be(node: Node, monkeypatch: pytes
 @pytest.mark.parametrize(
     "name",
     [
-        f"default_web_0_{UID}",
-        f"Default_web_{UID}",
-        f"-default_web_{UID}",
-        f"default_web-_{UID}",
-        f"default_web..x_{UID}",
-        f"default__{UID}",
-        f"_web_{UID}",
-        f"default_web_{UID.upper()}",
-        f"default_web_{UID}x",
-        f"default_web_{UID}\n",
-        f"default_web\n_{UID}",
-        f"{'n' * 64}_web_{UID}",
-        f"default_wéb_{UID}",
+        *(f"default_web_0_{UID}", f"Default_web_{UID}", f"-default_web_{UID}", f"default_web-_{UID}"),
+        *(f"default_web..x_{UID}", f"default__{UID}", f"_web_{UID}", f"{'n' * 64}_web_{UID}"),
+        *(f"default_web_{UID.upper()}", f"default_web_{UID}x", f"default_wéb_{UID}"),
+        *(f"default_web_{UID}\n", f"default_web\n_{UID}"),
     ],
 )
 def test_directories_that_kubelet_did_not_make(node: Node, name: str) -> None:
@@ -218,14 +209,9 @@ def test_directories_that_kubelet_did_not_make(node: Node, name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        f"web_default_nginx-{A}",
-        f"web_default_nginx-{A}.log.1",
-        f"web_default_nginx-{A[1:]}.log",
-        f"web_default_-{A}.log",
-        f"web_default_Nginx-{A}.log",
-        f"web_de.fault_nginx-{A}.log",
-        f"web_x_default_nginx-{A}.log",
-        f"web_default_nginx-{A}.log\n",
+        *(f"web_default_nginx-{A}", f"web_default_nginx-{A}.log.1", f"web_default_nginx-{A[1:]}.log"),
+        *(f"web_default_-{A}.log", f"web_default_Nginx-{A}.log", f"web_de.fault_nginx-{A}.log"),
+        *(f"web_x_default_nginx-{A}.log", f"web_default_nginx-{A}.log\n"),
     ],
 )
 def test_links_that_kubelet_did_not_make(node: Node, name: str) -> None:

@@ -2,8 +2,8 @@
 
 import io
 import logging
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -46,8 +46,16 @@ class Log:
         return lines
 
 
-def test_one_message_again_and_again() -> None:
-    log = Log()
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+def no_thread(seconds: float, call: Callable[[], None]) -> object:
+    raise RuntimeError("can't start new thread")
+
+
+def test_one_message_again_and_again(log: Log) -> None:
     log.say("no probe", 1000)
     assert log.lines() == ["no probe"] * SAME
     log.wait()
@@ -57,8 +65,7 @@ def test_one_message_again_and_again() -> None:
     assert log.lines() == ["no probe"]
 
 
-def test_a_message_that_goes_on_is_summed_up_each_minute() -> None:
-    log = Log()
+def test_a_message_that_goes_on_is_summed_up_each_minute(log: Log) -> None:
     for second in range(121):
         log.now = float(second)
         log.say("no probe")
@@ -72,16 +79,14 @@ def test_a_message_that_goes_on_is_summed_up_each_minute() -> None:
     ]
 
 
-def test_seldom_is_not_repeated() -> None:
-    log = Log()
+def test_seldom_is_not_repeated(log: Log) -> None:
     for _ in range(50):
         log.say("no probe")
         log.now += WINDOW / SAME
     assert log.lines() == ["no probe"] * 50
 
 
-def test_levels_and_values_are_told_apart() -> None:
-    log = Log()
+def test_levels_and_values_are_told_apart(log: Log) -> None:
     for _ in range(SAME):
         log.say("x")
         log.say("x", level=logging.ERROR)
@@ -89,8 +94,7 @@ def test_levels_and_values_are_told_apart() -> None:
     assert len(log.lines()) == 3 * SAME
 
 
-def test_each_of_many_probes_may_complain() -> None:
-    log = Log()
+def test_each_of_many_probes_may_complain(log: Log) -> None:
     log.say("this one repeats", 10_000)
     for probe in range(BURST - 1):
         log.say(f"the probe {probe} is down")
@@ -98,9 +102,8 @@ def test_each_of_many_probes_may_complain() -> None:
     assert lines[SAME:] == [f"the probe {probe} is down" for probe in range(BURST - 1)]
 
 
-def test_a_flood_of_messages_that_all_differ() -> None:
+def test_a_flood_of_messages_that_all_differ(log: Log) -> None:
     """A bounded number of different messages passes, as of names that users choose; other places do log."""
-    log = Log()
     for n in range(10_000):
         log.say(f"bad name {n}")
         log.now += 0.001
@@ -115,15 +118,13 @@ def test_a_flood_of_messages_that_all_differ() -> None:
     assert log.lines() == ["bad name again"]
 
 
-def test_the_end_sums_up() -> None:
-    log = Log()
+def test_the_end_sums_up(log: Log) -> None:
     log.say("no probe", SAME + 2)
     log.handler.close()
     assert log.lines()[SAME:] == ["no probe … repeated 2 more times"]
 
 
-def test_what_is_forgotten_is_summed_up() -> None:
-    log = Log()
+def test_what_is_forgotten_is_summed_up(log: Log) -> None:
     log.say("no probe", SAME + 2)
     log.lines()
     for n in range(MAX_MESSAGES):
@@ -132,22 +133,18 @@ def test_what_is_forgotten_is_summed_up() -> None:
     assert "no probe … repeated 2 more times" in log.lines()
 
 
-def test_a_message_that_cannot_be_made(capsys: pytest.CaptureFixture[str]) -> None:
-    log = Log()
+def test_a_message_that_cannot_be_made(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
     log.handler.handle(logging.LogRecord("x", logging.INFO, "", 1, "%d", ("no number",), None))
     assert "Logging error" in capsys.readouterr().err
     log.say("after it")
     assert log.lines() == ["after it"]
 
 
-def test_many_threads() -> None:
+def test_many_threads(log: Log) -> None:
     """No message is lost: the shown and the summed up messages are all."""
-    log = Log()
-    threads = [threading.Thread(target=log.say, args=("no probe", 500)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(8):
+            pool.submit(log.say, "no probe", 500)
     log.handler.close()
     assert log.lines() == [*["no probe"] * SAME, f"no probe … repeated {8 * 500 - SAME} more times"]
 
@@ -187,15 +184,10 @@ def test_memory_is_bounded() -> None:
     assert max(len(message) for _, _, message in repeats._messages) <= 1000
 
 
-def test_without_a_thread_to_wait_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_thread_to_wait_in(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """Logging does not fail if no timer thread starts; the next message reports what was left out."""
-    log = Log()
-
-    def start(seconds: float, call: Callable[[], None]) -> object:
-        raise RuntimeError("can't start new thread")
-
     with monkeypatch.context() as patch:
-        patch.setattr(log.handler, "_later", start)
+        patch.setattr(log.handler, "_later", no_thread)
         log.say("no probe", SAME + 3)
         assert log.lines() == ["no probe"] * SAME
         log.now += WINDOW
@@ -207,19 +199,14 @@ def test_without_a_thread_to_wait_in(monkeypatch: pytest.MonkeyPatch) -> None:
     assert log.lines() == ["no probe … repeated 1 more times"]
 
 
-def test_without_a_thread_to_wait_in_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = Log()
-
-    def start(seconds: float, call: Callable[[], None]) -> object:
-        raise RuntimeError("can't start new thread")
-
+def test_without_a_thread_to_wait_in_again(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     log.say("first", SAME + 1)
     log.now += WINDOW / 2
     log.say("second", SAME + 1, line=2)
     log.lines()
     log.now -= WINDOW / 2
     with monkeypatch.context() as patch:
-        patch.setattr(log.handler, "_later", start)
+        patch.setattr(log.handler, "_later", no_thread)
         log.wait()
     assert log.lines() == ["first … repeated 1 more times"]
     log.say("second", line=2)

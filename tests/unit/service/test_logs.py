@@ -36,6 +36,14 @@ def record(message: str, *args: object, error: BaseException | None = None) -> l
     return made
 
 
+def failure(message: str, text: str) -> logging.LogRecord:
+    """Return a record with an exception that was raised."""
+    try:
+        raise ValueError(text)
+    except ValueError as error:
+        return record(message, error=error)
+
+
 @pytest.mark.parametrize(
     ("text", "escaped"),
     [
@@ -88,10 +96,7 @@ def test_json_holds_nothing_that_a_terminal_or_a_parser_minds(text: str) -> None
 
 
 def test_an_exception_is_shown() -> None:
-    try:
-        raise ValueError("a bug")
-    except ValueError as error:
-        shown = record("failed", error=error)
+    shown = failure("failed", "a bug")
     line = logs.TextFormatter().format(shown)
     assert line.isprintable()
     assert line.startswith("2026-01-31T12:00:00.123Z WARNING tracefs.mount: failed Traceback (most recent")
@@ -102,10 +107,7 @@ def test_an_exception_is_shown() -> None:
 
 @given(st.text(st.characters()))
 def test_a_hostile_exception_is_a_line(text: str) -> None:
-    try:
-        raise ValueError(text)
-    except ValueError as error:
-        shown = record("failed", error=error)
+    shown = failure("failed", text)
     assert logs.TextFormatter().format(shown).isprintable()
     exception = json.loads(logs.JsonFormatter().format(shown))["exception"]
     assert exception.replace("\n", "").isprintable()
@@ -114,10 +116,7 @@ def test_a_hostile_exception_is_a_line(text: str) -> None:
 def test_a_long_message_is_cut() -> None:
     endless = "x" * 10 * logs.MAX_LENGTH
     assert logs.TextFormatter().format(record(endless)).endswith("xxx…")
-    try:
-        raise ValueError(endless + "the end")
-    except ValueError as error:
-        shown = record(endless, error=error)
+    shown = failure(endless, endless + "the end")
     for formatter in (logs.TextFormatter(), logs.JsonFormatter()):
         line = formatter.format(shown)
         assert len(line) < 3 * logs.MAX_LENGTH
@@ -126,13 +125,7 @@ def test_a_long_message_is_cut() -> None:
 
 @pytest.mark.parametrize(
     ("level", "priority"),
-    [
-        (logging.DEBUG, 7),
-        (logging.INFO, 6),
-        (logging.WARNING, 4),
-        (logging.ERROR, 3),
-        (logging.CRITICAL, 3),
-    ],
+    [(logging.DEBUG, 7), (logging.INFO, 6), (logging.WARNING, 4), (logging.ERROR, 3), (logging.CRITICAL, 3)],
 )
 def test_a_line_for_the_journal(level: int, priority: int) -> None:
     shown = record("at %s", HOSTILE)

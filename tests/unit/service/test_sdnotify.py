@@ -1,9 +1,9 @@
 """Messages to systemd have the form of sd_notify(3), and no failure to send one stops the agent."""
 
 import socket
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -102,28 +102,29 @@ def test_a_manager_that_is_not_there(address: str) -> None:
         systemd.alive()
 
 
-def test_a_manager_that_hears_nothing_any_more(tmp_path: Path) -> None:
-    manager = Manager(str(tmp_path / "notify"))
-    with Systemd(str(tmp_path / "notify")) as systemd:
+def test_a_manager_that_hears_nothing_any_more(address: str, manager: Manager) -> None:
+    with Systemd(address) as systemd:
         manager.socket.close()
         systemd.ready("x")
 
 
-def test_a_manager_that_does_not_get_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_manager_that_does_not_get_on(
+    address: str, manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Sending a message waits for a bounded time, and the agent continues without it."""
     assert 0 < SEND_TIME < 10
     monkeypatch.setattr("kprobe_exporter.service.sdnotify.SEND_TIME", 0.01)
-    manager = Manager(str(tmp_path / "notify"))
     waiting = int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text())
-    with manager.socket, Systemd(str(tmp_path / "notify")) as systemd:
+    with Systemd(address) as systemd:
         for _ in range(waiting + 3):
             systemd.alive()
 
 
-def test_no_descriptor_is_left_to_open_one(tmp_path: Path) -> None:
+def test_no_descriptor_is_left_to_open_one(
+    address: str, manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """WATCHDOG=1 is sent without a new descriptor, so an agent that has none left is not killed for it."""
-    manager = Manager(str(tmp_path / "notify"))
-    with manager.socket, Systemd(str(tmp_path / "notify")) as systemd, pytest.MonkeyPatch.context() as patch:
+    with Systemd(address) as systemd, monkeypatch.context() as patch:
         patch.setattr(socket, "socket", None)
         systemd.alive()
         assert manager.heard() == ["WATCHDOG=1"]
@@ -142,12 +143,9 @@ def test_a_status_is_one_assignment_of_a_bounded_length(text: str) -> None:
     line.encode()
 
 
-def test_many_threads_at_once(tmp_path: Path) -> None:
-    manager = Manager(str(tmp_path / "notify"))
-    with manager.socket, Systemd(str(tmp_path / "notify")) as systemd:
-        threads = [threading.Thread(target=systemd.status, args=(f"{n}",)) for n in range(5)]
-        for thread in threads:
-            thread.start()
-        assert sorted(manager.heard()[0] for _ in threads) == [f"STATUS={n}" for n in range(5)]
-        for thread in threads:
-            thread.join()
+def test_many_threads_at_once(address: str, manager: Manager) -> None:
+    with Systemd(address) as systemd:
+        with ThreadPoolExecutor(5) as pool:
+            for n in range(5):
+                pool.submit(systemd.status, f"{n}")
+        assert sorted(manager.heard()[0] for _ in range(5)) == [f"STATUS={n}" for n in range(5)]

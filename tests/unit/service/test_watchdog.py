@@ -1,8 +1,6 @@
 """systemd is told that the agent lives only while the agent's vital threads make progress."""
 
-import logging
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,17 +35,17 @@ class Thread:
         return self.rounds
 
 
-@pytest.fixture(autouse=True)
-def logged(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    package = logging.getLogger("kprobe_exporter")
-    before = package.propagate
-    package.propagate = True
-    yield caplog
-    package.propagate = before
+@pytest.fixture
+def told() -> Told:
+    return Told()
 
 
-def test_while_all_is_well() -> None:
-    told, reader = Told(), Thread()
+@pytest.fixture
+def reader() -> Thread:
+    return Thread()
+
+
+def test_while_all_is_well(told: Told, reader: Thread) -> None:
     heartbeat = Watchdog(told, [Vital("reader", reader.progress)], lambda: "6 of 6 probes are up")
     for beat in range(5):
         reader.rounds = beat
@@ -55,8 +53,9 @@ def test_while_all_is_well() -> None:
         assert told.heard() == ([] if beat else ["STATUS=6 of 6 probes are up"]) + ["WATCHDOG=1"]
 
 
-def test_a_thread_that_hangs_and_gets_on_again(logged: pytest.LogCaptureFixture) -> None:
-    told, reader = Told(), Thread()
+def test_a_thread_that_hangs_and_gets_on_again(
+    told: Told, reader: Thread, caplog: pytest.LogCaptureFixture
+) -> None:
     heartbeat = Watchdog(told, [Vital("reader", reader.progress)], lambda: "fine")
     heartbeat.beat()
     heartbeat.beat()  # one beat without progress is allowed: progress may come just after it
@@ -64,20 +63,17 @@ def test_a_thread_that_hangs_and_gets_on_again(logged: pytest.LogCaptureFixture)
     for _ in range(3):
         heartbeat.beat()
     assert told.heard() == ["STATUS=no progress of the reader"]
-    assert [record.getMessage() for record in logged.records] == [
-        "the reader makes no progress: the watchdog will end this"
-    ]
+    assert caplog.messages == ["the reader makes no progress: the watchdog will end this"]
     reader.rounds = 1
     heartbeat.beat()
     assert told.heard() == ["STATUS=fine", "WATCHDOG=1"]
-    assert logged.records[-1].getMessage() == "the reader gets on again"
+    assert caplog.messages[-1] == "the reader gets on again"
 
 
 @pytest.mark.parametrize("patience", [1, 2, 5])
-def test_patience(patience: int) -> None:
+def test_patience(told: Told, reader: Thread, patience: int) -> None:
     """A read that the kernel delays for a while is no reason to be killed; a read that never ends is one."""
-    told, poller = Told(), Thread()
-    heartbeat = Watchdog(told, [Vital("poller", poller.progress, patience)], lambda: "fine")
+    heartbeat = Watchdog(told, [Vital("reader", reader.progress, patience)], lambda: "fine")
     for _ in range(2 * patience):
         heartbeat.beat()
         assert "WATCHDOG=1" in told.heard()
@@ -85,17 +81,16 @@ def test_patience(patience: int) -> None:
     assert "WATCHDOG=1" not in told.heard()
 
 
-def test_who_has_nothing_to_do_does_not_hang() -> None:
-    told, poller = Told(), Thread()
-    heartbeat = Watchdog(told, [Vital("poller", poller.progress)], lambda: "fine")
+def test_who_has_nothing_to_do_does_not_hang(told: Told, reader: Thread) -> None:
+    heartbeat = Watchdog(told, [Vital("reader", reader.progress)], lambda: "fine")
     for rounds in (None, None, None, None, 1, 1, None, 1, 1, None, None):
-        poller.rounds = rounds
+        reader.rounds = rounds
         heartbeat.beat()
         assert "WATCHDOG=1" in told.heard()
 
 
-def test_one_that_hangs_among_others() -> None:
-    told, reader, poller = Told(), Thread(), Thread()
+def test_one_that_hangs_among_others(told: Told, reader: Thread) -> None:
+    poller = Thread()
     vitals = [Vital("reader", reader.progress), Vital("poller", poller.progress)]
     heartbeat = Watchdog(told, vitals, lambda: "fine")
     for beat in range(4):
@@ -107,17 +102,16 @@ def test_one_that_hangs_among_others() -> None:
     assert told.heard() == ["STATUS=no progress of the reader and the poller"]
 
 
-def test_without_a_watchdog(logged: pytest.LogCaptureFixture) -> None:
+def test_without_a_watchdog(caplog: pytest.LogCaptureFixture) -> None:
     told, reader = Told(None), Thread()
     heartbeat = Watchdog(told, [Vital("reader", reader.progress)], lambda: "fine")
     for _ in range(3):
         heartbeat.beat()
     assert told.heard() == ["STATUS=fine", "STATUS=no progress of the reader"]
-    assert logged.records[-1].getMessage() == "the reader makes no progress"
+    assert caplog.messages[-1] == "the reader makes no progress"
 
 
-def test_the_status_is_told_when_it_changes() -> None:
-    told = Told()
+def test_the_status_is_told_when_it_changes(told: Told) -> None:
     texts = ["1 of 2", "1 of 2", "2 of 2"]
     heartbeat = Watchdog(told, [], lambda: texts.pop(0))
     for _ in range(3):
@@ -125,11 +119,10 @@ def test_the_status_is_told_when_it_changes() -> None:
     assert told.heard() == ["STATUS=1 of 2", "WATCHDOG=1", "WATCHDOG=1", "STATUS=2 of 2", "WATCHDOG=1"]
 
 
-def test_a_status_that_fails_is_no_reason_to_be_killed() -> None:
+def test_a_status_that_fails_is_no_reason_to_be_killed(told: Told) -> None:
     def status() -> str:
         raise RuntimeError("a bug")
 
-    told = Told()
     Watchdog(told, [], status).beat()
     assert told.heard() == ["WATCHDOG=1"]
 

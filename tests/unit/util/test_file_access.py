@@ -2,7 +2,6 @@
 
 import errno
 import os
-import struct
 from pathlib import Path
 
 import pytest
@@ -17,16 +16,7 @@ from kprobe_exporter.util.file_access import (
     parse_acl,
     who_may_change,
 )
-
-OWNER, USER, GROUP_OBJ, GROUP, MASK, OTHER = 0x01, 0x02, 0x04, 0x08, 0x10, 0x20
-NO_ID = 0xFFFFFFFF
-
-
-def acl(*entries: tuple[int, int, int]) -> bytes:
-    """An ACL with these entries, and those that each ACL has."""
-    whole = sorted([(OWNER, 6, NO_ID), (OTHER, 0, NO_ID), *entries])
-    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in whole)
-
+from tests.support.acls import GROUP, GROUP_OBJ, MASK, NO_ID, OWNER, USER, acl, let_another_write
 
 CASES = [
     ([(USER, 6, 1001), (GROUP_OBJ, 4, NO_ID), (MASK, 6, NO_ID)], "an ACL lets user 1001 write"),
@@ -56,10 +46,7 @@ def see(monkeypatch: pytest.MonkeyPatch, mode: int, uid: int = 0, gid: int = 0) 
 
 @pytest.mark.parametrize(("entries", "sentence"), CASES)
 def test_an_acl_that_lets_others_write(
-    file: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    entries: list[tuple[int, int, int]],
-    sentence: str | None,
+    file: Path, monkeypatch: pytest.MonkeyPatch, entries: list[tuple[int, int, int]], sentence: str | None
 ) -> None:
     """The mode of such a file shows the mask as its group's bits, and root's group may write anyway."""
     monkeypatch.setattr(os, "getxattr", lambda *_: acl(*entries))
@@ -80,8 +67,7 @@ def test_a_real_acl(tmp_path: Path) -> None:
     path = tmp_path / "web.yml"
     path.touch(0o600)
     assert who_may_change(path) is None
-    value = acl((USER, 6, 54321), (GROUP_OBJ, 0, NO_ID), (MASK, 6, NO_ID))
-    os.setxattr(path, file_access.ACCESS, value)
+    let_another_write(path)
     with path.open("rb") as opened:
         for same in (path, opened.fileno()):
             assert (who_may_change(same) or "").startswith("an ACL lets user 54321 write this file")

@@ -4,7 +4,6 @@ import asyncio
 import base64
 import logging
 from collections.abc import Iterator
-from http.client import HTTPConnection, HTTPResponse
 
 import bcrypt
 import pytest
@@ -15,10 +14,8 @@ from starlette.types import Message, Receive, Scope, Send
 from kprobe_exporter.errors import UsageError
 from kprobe_exporter.web.access import NOT_ALLOWED, Access, Rate, WebSettings, credentials
 from kprobe_exporter.web.connection import CLIENT, Client
-from kprobe_exporter.web.listen import listen
 from kprobe_exporter.web.routes import create_app
-from kprobe_exporter.web.server import WebServer
-from tests.support.patience import patience
+from tests.support.web_target import Served, serving
 from tests.unit.export.conftest import SNAPSHOT
 
 USERS = {b"alice": bcrypt.hashpw(b"secret", bcrypt.gensalt(4))}
@@ -29,37 +26,20 @@ def basic(text: str) -> str:
     return f"Basic {base64.b64encode(text.encode()).decode()}"
 
 
-class Guarded:
-    """A server whose settings a test may replace, and a client for it."""
+class Guarded(Served):
+    """A server whose settings a test may replace."""
 
     def __init__(self) -> None:
         self.settings = WebSettings()
-        self.port = 0
-
-    def ask(
-        self, path: str = "/-/healthy", method: str = "GET", **headers: str
-    ) -> tuple[HTTPResponse, bytes]:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=patience(10))
-        try:
-            named = {name.replace("_", "-"): value for name, value in headers.items()}
-            connection.request(method, path, None, named)
-            response = connection.getresponse()
-            return response, response.read()
-        finally:
-            connection.close()
+        super().__init__(
+            create_app(lambda: SNAPSHOT, lambda: None, reload=lambda: None, settings=lambda: self.settings)
+        )
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Guarded]:
-    guarded = Guarded()
-    app = create_app(lambda: SNAPSHOT, lambda: None, reload=lambda: None, settings=lambda: guarded.settings)
-    errors: list[BaseException] = []
-    web = WebServer(app, listen(["127.0.0.1:0"]), errors.append)
-    guarded.port = int(web.addresses[0].rpartition(":")[2])
-    web.start()
-    yield guarded
-    web.close()
-    assert errors == []
+    with serving(Guarded()) as guarded:
+        yield guarded
 
 
 @pytest.fixture
@@ -180,13 +160,8 @@ def answer(host: str | None, allowed: tuple[str, ...]) -> tuple[int, bytes]:
 @pytest.mark.parametrize(
     "host",
     [
-        "agent.example.com",
-        "AGENT.example.com.:10435",
-        "node-1:443",
-        "192.0.2.1:10435",
-        "[2001:db8::1]:10435",
-        "[::1]",
-        "localhost:10435",
+        *("agent.example.com", "AGENT.example.com.:10435", "node-1:443"),
+        *("192.0.2.1:10435", "[2001:db8::1]:10435", "[::1]", "localhost:10435"),
     ],
 )
 def test_allowed(host: str) -> None:
@@ -196,17 +171,9 @@ def test_allowed(host: str) -> None:
 @pytest.mark.parametrize(
     "host",
     [
-        "evil.example",
-        "agent.example.com.evil.example",
-        "evil.example:10435",
-        "agent.example.com@evil.example",
-        "192.0.2.1.evil.example",
-        "",
-        None,
-        "[",
-        "[::1",
-        "1",
-        "\u0130",
+        *("evil.example", "agent.example.com.evil.example", "evil.example:10435"),
+        *("agent.example.com@evil.example", "192.0.2.1.evil.example"),
+        *("", None, "[", "[::1", "1", "\u0130"),
     ],
 )
 def test_a_name_that_resolves_to_the_agent_is_not_enough(host: str | None) -> None:

@@ -4,124 +4,53 @@ import inspect
 import logging
 import socket
 import ssl
-import struct
 from asyncio import selector_events, sslproto
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from http.client import HTTPSConnection
+from contextlib import ExitStack, suppress
 
 import pytest
 
-from kprobe_exporter.model.values import Family, Snapshot
-from kprobe_exporter.web import connection, server
+from kprobe_exporter.web import connection
+from kprobe_exporter.web import server as module
 from kprobe_exporter.web.handshake import NOT_ADMITTED, NOT_TLS, Tls
-from kprobe_exporter.web.listen import listen
 from kprobe_exporter.web.routes import create_app
-from kprobe_exporter.web.server import WebServer
 from tests.support.certificates import Authority, Pair
-from tests.support.patience import eventually, patience, within
-from tests.support.web_target import read_all
+from tests.support.patience import eventually, within
+from tests.support.web_target import LARGE, Served, client_hello, read_all, reset, serving
 
 REQUEST = b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n"
-SNAPSHOT = Snapshot(
-    (
-        Family(
-            "kprobe_large_total",
-            "counter",
-            "Much.",
-            ("comm",),
-            {(f"process-{i}-{'x' * 4000}",): float(i) for i in range(500)},
-        ),
-    ),
-    (),
-)
 
 
-def context_of(pair: Pair, authority: Pair | None = None) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(pair.certificate, pair.key)
-    if authority:
-        context.load_verify_locations(authority.certificate)
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
-
-
-class Secured:
+class Secured(Served):
     """A server with TLS, and clients for it."""
+
+    client: ssl.SSLContext
 
     def __init__(self, tls: Tls, authority: Pair) -> None:
         self.tls = tls
-        self.errors: list[BaseException] = []
-        app = create_app(lambda: SNAPSHOT, lambda: None)
-        self.web = WebServer(app, listen(["127.0.0.1:0"]), self.errors.append, lambda: self.tls)
-        self.port = int(self.web.addresses[0].rpartition(":")[2])
-        self.client = ssl.create_default_context(cafile=authority.certificate)
-
-    def connect(self) -> socket.socket:
-        """Open a TCP connection without a handshake."""
-        return socket.create_connection(("127.0.0.1", self.port), timeout=patience(10))
+        client = ssl.create_default_context(cafile=authority.certificate)
+        super().__init__(create_app(lambda: LARGE, lambda: None), client, lambda: self.tls)
 
     def secure(self) -> ssl.SSLSocket:
         return self.client.wrap_socket(self.connect(), server_hostname="localhost")
 
-    def ask(self, path: str = "/-/healthy") -> bytes:
-        connection = HTTPSConnection("localhost", self.port, timeout=patience(10), context=self.client)
-        connection.connect = self._connect(connection)  # type: ignore[method-assign]
-        try:
-            connection.request("GET", path)
-            response = connection.getresponse()
-            assert response.status == 200
-            return response.read()
-        finally:
-            connection.close()
-
-    def _connect(self, connection: HTTPSConnection) -> Callable[[], None]:
-        def connect() -> None:
-            connection.sock = self.secure()
-
-        return connect
-
-    @property
-    def connections(self) -> int:
-        return len(self.web._clients)
-
-
-@contextmanager
-def serving(tls: Tls, authority: Pair) -> Iterator[Secured]:
-    secured = Secured(tls, authority)
-    secured.web.start()
-    try:
-        yield secured
-    finally:
-        secured.web.close()
-    assert secured.errors == []
-
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
-def pair(authority: Authority) -> Pair:
-    return authority.issue("server")
-
-
-@pytest.fixture(scope="module")
-def shared(authority: Authority, pair: Pair) -> Iterator[Secured]:
-    with serving(Tls(context_of(pair)), authority) as secured:
+def shared(authority: Authority, server: Pair) -> Iterator[Secured]:
+    with serving(Secured(Tls(server.context()), authority)) as secured:
         yield secured
 
 
 @pytest.fixture
-def secured(shared: Secured, pair: Pair, caplog: pytest.LogCaptureFixture) -> Iterator[Secured]:
+def secured(shared: Secured, server: Pair, caplog: pytest.LogCaptureFixture) -> Iterator[Secured]:
     """A server with TLS. A test may cause known log lines only, and no traceback."""
     eventually(lambda: shared.connections == 0)
     shared.web._complain._quiet_until.clear()
-    shared.tls = Tls(context_of(pair))
+    shared.tls = Tls(server.context())
     yield shared
-    shared.tls = Tls(context_of(pair))
-    assert shared.ask() == b"healthy\n"
+    eventually(lambda: shared.connections == 0)
+    shared.tls = Tls(server.context())
+    assert shared.get() == b"healthy\n"
     records = caplog.get_records("call") + caplog.get_records("teardown")
     ours = [record for record in records if record.name.startswith(("kprobe_exporter", "asyncio"))]
     assert [record for record in ours if record.exc_info] == []
@@ -140,20 +69,6 @@ def is_healthy(sock: socket.socket) -> bool:
     return True
 
 
-def reset(sock: socket.socket) -> None:
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    sock.close()
-
-
-def first_flight(secured: Secured) -> bytes:
-    """Return the first bytes that a client sends."""
-    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
-    end = secured.client.wrap_bio(to_client, to_server, server_hostname="localhost")
-    with suppress(ssl.SSLWantReadError):
-        end.do_handshake()
-    return to_server.read()
-
-
 def test_who_leaves_before_all_is_answered_is_not_spoken_of(
     secured: Secured, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -161,16 +76,16 @@ def test_who_leaves_before_all_is_answered_is_not_spoken_of(
         with secured.secure() as sock, suppress(OSError):
             sock.sendall(REQUEST * 2 + b"T /\r\n\r\n")
             sock.unwrap()
-    for message, module in zip(server.LEFT, (sslproto, selector_events), strict=True):
-        assert repr(message) in inspect.getsource(module)
+    for message, source in zip(module.LEFT, (sslproto, selector_events), strict=True):
+        assert repr(message) in inspect.getsource(source)
         logging.getLogger("asyncio").warning(message)
     assert {record.getMessage() for record in caplog.records} <= {"Invalid HTTP request received."}
     caplog.clear()
 
 
 def test_it_serves(secured: Secured) -> None:
-    assert secured.ask() == b"healthy\n"
-    assert len(secured.ask("/metrics")) > 2_000_000
+    assert secured.get() == b"healthy\n"
+    assert len(secured.get("/metrics")) > 2_000_000
 
 
 def test_a_connection_is_kept(secured: Secured) -> None:
@@ -178,7 +93,6 @@ def test_a_connection_is_kept(secured: Secured) -> None:
         for _ in range(3):
             assert is_healthy(sock)
         assert secured.connections == 1
-    eventually(lambda: secured.connections == 0)
 
 
 def test_a_request_that_comes_with_the_end_of_the_handshake(secured: Secured) -> None:
@@ -214,7 +128,7 @@ def test_what_changes_holds_from_the_next_connection_on(secured: Secured, author
 
     with secured.secure() as old:
         before = serial()
-        secured.tls = Tls(context_of(authority.issue("renewed")))
+        secured.tls = Tls(authority.issue("renewed").context())
         assert serial() != before
         assert is_healthy(old)
 
@@ -222,7 +136,7 @@ def test_what_changes_holds_from_the_next_connection_on(secured: Secured, author
 def test_silent_clients_are_dropped(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "REQUEST_TIME", 0)
     with secured.connect() as silent, secured.connect() as slow, secured.secure() as idle:
-        slow.sendall(first_flight(secured)[:20])
+        slow.sendall(client_hello(secured.client)[:20])
         assert read_all(silent) == read_all(slow) == read_all(idle) == b""
     eventually(lambda: secured.connections == 0)
 
@@ -233,7 +147,7 @@ def test_many_unfinished_handshakes_do_not_block_others(
     monkeypatch.setattr(connection, "REQUEST_TIME", 3600)
     with ExitStack() as stack:
         crowd = [stack.enter_context(secured.connect()) for _ in range(connection.MAX_CONNECTIONS + 50)]
-        assert secured.ask() == b"healthy\n"
+        assert secured.get() == b"healthy\n"
         assert read_all(crowd[0]) == b""
         assert secured.connections <= connection.MAX_CONNECTIONS
     eventually(lambda: secured.connections == 0)
@@ -255,9 +169,8 @@ def test_clients_that_go_in_the_middle_of_the_handshake(
 ) -> None:
     for _ in range(5):
         sock = secured.connect()
-        sock.sendall(first_flight(secured)[:said])
+        sock.sendall(client_hello(secured.client)[:said])
         end(sock)
-    eventually(lambda: secured.connections == 0)
 
 
 @pytest.mark.parametrize("end", [reset, socket.socket.close, ssl.SSLSocket.unwrap])
@@ -271,7 +184,6 @@ def test_clients_that_go_after_the_handshake(
         with suppress(OSError):
             end(sock)
         sock.close()
-    eventually(lambda: secured.connections == 0)
 
 
 @pytest.mark.parametrize("garbage", [REQUEST, b"\0" * 1000, bytes(range(256)) * 100, b"\x16\x03\x01\xff\xff"])
@@ -280,7 +192,6 @@ def test_garbage(secured: Secured, garbage: bytes) -> None:
         sock.sendall(garbage)
         sock.shutdown(socket.SHUT_WR)
         read_all(sock)
-    eventually(lambda: secured.connections == 0)
 
 
 def test_http_is_told_from_garbage(secured: Secured, caplog: pytest.LogCaptureFixture) -> None:
@@ -316,26 +227,25 @@ def test_a_failed_handshake_is_said_once_a_minute(
 def test_clients_certificates(
     secured: Secured,
     authority: Authority,
-    pair: Pair,
+    server: Pair,
     names: list[str] | None,
     shown: str | None,
     served: bool,
 ) -> None:
-    secured.tls = Tls(context_of(pair, authority), None if names is None else frozenset(names))
+    secured.tls = Tls(server.context(authority), None if names is None else frozenset(names))
     client = ssl.create_default_context(cafile=authority.certificate)
     if shown:
         someone = authority.issue("someone", shown)
         client.load_cert_chain(someone.certificate, someone.key)
     with suppress(OSError), client.wrap_socket(secured.connect(), server_hostname="localhost") as sock:
         assert is_healthy(sock) is served
-    eventually(lambda: secured.connections == 0)
 
 
 def test_close_is_bounded(
-    authority: Authority, pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    authority: Authority, server: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(server, "GRACE", 0.3)
-    with serving(Tls(context_of(pair)), authority) as secured, ExitStack() as stack:
+    monkeypatch.setattr(module, "GRACE", 0.3)
+    with serving(Secured(Tls(server.context()), authority)) as secured, ExitStack() as stack:
         silent = stack.enter_context(secured.connect())
         idle = stack.enter_context(secured.secure())
         assert is_healthy(idle)

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from functools import wraps
 from typing import Any
 
 import bcrypt
@@ -19,16 +20,20 @@ def hash_of(password: bytes) -> bytes:
 
 USERS = {b"alice": hash_of(b"secret"), "jörg".encode(): hash_of("pässwörd".encode())}
 
-Work = Callable[[Passwords], Coroutine[Any, Any, None]]
+
+def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run the test in an event loop of its own."""
+
+    @wraps(test)
+    def run(*args: object, **fixtures: object) -> None:
+        asyncio.run(test(*args, **fixtures))
+
+    return run
 
 
-def run(work: Work) -> None:
-    """Run ``work`` with a ``Passwords`` of its own, in an event loop."""
-
-    async def main() -> None:
-        await work(Passwords())
-
-    asyncio.run(main())
+@pytest.fixture
+def passwords() -> Passwords:
+    return Passwords()
 
 
 @pytest.fixture
@@ -88,118 +93,102 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Held:
         (b"\xff", b"\xff", False),
     ],
 )
-def test_who_is_who(name: bytes, password: bytes, right: bool) -> None:
-    async def work(passwords: Passwords) -> None:
-        for _ in range(2):
-            assert await passwords.match(USERS, name, password, "a") is right
-
-    run(work)
+@in_a_loop
+async def test_who_is_who(passwords: Passwords, name: bytes, password: bytes, right: bool) -> None:
+    for _ in range(2):
+        assert await passwords.match(USERS, name, password, "a") is right
 
 
-def test_bcrypt_reads_72_bytes() -> None:
+@in_a_loop
+async def test_bcrypt_reads_72_bytes(passwords: Passwords) -> None:
     """A longer password matches by its first 72 bytes and does not fail, as with Go's bcrypt."""
     users = {b"a": hash_of(b"x" * 72)}
-
-    async def work(passwords: Passwords) -> None:
-        assert await passwords.match(users, b"a", b"x" * 80, "a")
-        assert not await passwords.match(users, b"a", b"x" * 71, "a")
-
-    run(work)
+    assert await passwords.match(users, b"a", b"x" * 80, "a")
+    assert not await passwords.match(users, b"a", b"x" * 71, "a")
 
 
-def test_a_success_is_remembered_and_a_failure_is_not(checks: list[bytes]) -> None:
-    async def work(passwords: Passwords) -> None:
-        for _ in range(3):
-            await passwords.match(USERS, b"alice", b"secret", "a")
-        assert len(checks) == 1
-        for _ in range(3):
-            await passwords.match(USERS, b"alice", b"guess", "a")
-        assert len(checks) == 4
-
-    run(work)
-
-
-def test_what_is_remembered_ends_with_the_password_and_the_user(checks: list[bytes]) -> None:
-    async def work(passwords: Passwords) -> None:
-        assert await passwords.match(USERS, b"alice", b"secret", "a")
-        assert not await passwords.match({b"alice": hash_of(b"new")}, b"alice", b"secret", "a")
-        assert not await passwords.match({b"bob": USERS[b"alice"]}, b"alice", b"secret", "a")
-        # Bytes cannot be moved between a name and a password.
-        assert not await passwords.match(USERS, b"alic", b"esecret", "a")
-        assert len(checks) == 4
-
-    run(work)
-
-
-def test_no_password_is_kept(checks: list[bytes]) -> None:
-    async def work(passwords: Passwords) -> None:
+@in_a_loop
+async def test_a_success_is_remembered_and_a_failure_is_not(
+    passwords: Passwords, checks: list[bytes]
+) -> None:
+    for _ in range(3):
         await passwords.match(USERS, b"alice", b"secret", "a")
-        (kept,) = passwords._remembered
-        assert len(kept) == 32
-        other = Passwords()
-        await other.match(USERS, b"alice", b"secret", "a")
-        assert [*other._remembered] != [kept]
-
-    run(work)
+    assert len(checks) == 1
+    for _ in range(3):
+        await passwords.match(USERS, b"alice", b"guess", "a")
+    assert len(checks) == 4
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_a_loop
+async def test_what_is_remembered_ends_with_the_password_and_the_user(
+    passwords: Passwords, checks: list[bytes]
+) -> None:
+    assert await passwords.match(USERS, b"alice", b"secret", "a")
+    assert not await passwords.match({b"alice": hash_of(b"new")}, b"alice", b"secret", "a")
+    assert not await passwords.match({b"bob": USERS[b"alice"]}, b"alice", b"secret", "a")
+    # Bytes cannot be moved between a name and a password.
+    assert not await passwords.match(USERS, b"alic", b"esecret", "a")
+    assert len(checks) == 4
+
+
+@in_a_loop
+async def test_no_password_is_kept(passwords: Passwords) -> None:
+    await passwords.match(USERS, b"alice", b"secret", "a")
+    (kept,) = passwords._remembered
+    assert len(kept) == 32
+    other = Passwords()
+    await other.match(USERS, b"alice", b"secret", "a")
+    assert [*other._remembered] != [kept]
+
+
+@in_a_loop
+async def test_what_is_remembered_is_bounded(passwords: Passwords, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_REMEMBERED", 3)
     monkeypatch.setattr(bcrypt, "checkpw", lambda password, hashed: True)
-
-    async def work(passwords: Passwords) -> None:
-        for number in range(10):
-            await passwords.match(USERS, b"alice", b"%d" % number, "a")
-        assert len(passwords._remembered) == 3
-
-    run(work)
+    for number in range(10):
+        await passwords.match(USERS, b"alice", b"%d" % number, "a")
+    assert len(passwords._remembered) == 3
 
 
-def test_an_unknown_name_costs_what_a_known_one_does(checks: list[bytes]) -> None:
+@in_a_loop
+async def test_an_unknown_name_costs_what_a_known_one_does(passwords: Passwords, checks: list[bytes]) -> None:
     """One of the users' hashes is checked, always the same one for a name, because the costs may differ."""
-
-    async def work(passwords: Passwords) -> None:
-        for number in range(40):
-            for _ in range(2):
-                assert not await passwords.match(USERS, b"user%d" % number, b"secret", "a")
-
-    run(work)
+    for number in range(40):
+        for _ in range(2):
+            assert not await passwords.match(USERS, b"user%d" % number, b"secret", "a")
     assert len(checks) == 80
     assert checks[0::2] == checks[1::2]
     assert set(checks) == set(USERS.values())
 
 
-def test_a_hash_that_no_bcrypt_has_made() -> None:
-    async def work(passwords: Passwords) -> None:
-        assert not await passwords.match({b"a": b"$2b$04$" + b"." * 10}, b"a", b"x", "a")
-
-    run(work)
+@in_a_loop
+async def test_a_hash_that_no_bcrypt_has_made(passwords: Passwords) -> None:
+    assert not await passwords.match({b"a": b"$2b$04$" + b"." * 10}, b"a", b"x", "a")
 
 
-def test_guessing_does_not_delay_known_users(held: Held) -> None:
-    async def work(passwords: Passwords) -> None:
-        held.go.set()
+@in_a_loop
+async def test_guessing_does_not_delay_known_users(passwords: Passwords, held: Held) -> None:
+    held.go.set()
+    assert await passwords.match(USERS, b"alice", b"secret", "scraper")
+    held.go.clear()
+    guesses = [
+        asyncio.create_task(passwords.match(USERS, b"alice", b"guess", f"guesser {number % 8}"))
+        for number in range(100)
+    ]
+    while held.running < module.RUNNING:
+        await asyncio.sleep(0)
+    # No check ends before `go` is set, so a match that waited for a check would not return.
+    for _ in range(100):
         assert await passwords.match(USERS, b"alice", b"secret", "scraper")
-        held.go.clear()
-        guesses = [
-            asyncio.create_task(passwords.match(USERS, b"alice", b"guess", f"guesser {number % 8}"))
-            for number in range(100)
-        ]
-        while held.running < module.RUNNING:
-            await asyncio.sleep(0)
-        # No check ends before `go` is set, so a match that waited for a check would not return.
-        for _ in range(100):
-            assert await passwords.match(USERS, b"alice", b"secret", "scraper")
-        assert held.running == module.RUNNING
-        held.go.set()
-        assert set(await asyncio.gather(*guesses)) == {False}
-        assert held.most == module.RUNNING
-        assert held.names == {"password"}
-
-    run(work)
+    assert held.running == module.RUNNING
+    held.go.set()
+    assert set(await asyncio.gather(*guesses)) == {False}
+    assert held.most == module.RUNNING
+    assert held.names == {"password"}
 
 
-def test_networks_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_a_loop
+async def test_networks_take_turns(passwords: Passwords, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before a right password of one network, those are checked that run, and one of each other network."""
     checked: list[bytes] = []
 
@@ -208,46 +197,40 @@ def test_networks_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         return False
 
     monkeypatch.setattr(bcrypt, "checkpw", checkpw)
-
-    async def work(passwords: Passwords) -> None:
-        guesses = [
-            asyncio.create_task(passwords.match(USERS, b"alice", b"guess", f"guesser {number % 3}"))
-            for number in range(120)
-        ]
-        await asyncio.sleep(0)
-        await passwords.match(USERS, b"alice", b"secret", "scraper")
-        assert checked.index(b"secret") <= module.RUNNING + 3
-        assert set(await asyncio.gather(*guesses)) == {False}
-        assert len(checked) == 121
-        assert not passwords._turns._waiting
-        assert passwords._turns._running == 0
-
-    run(work)
+    guesses = [
+        asyncio.create_task(passwords.match(USERS, b"alice", b"guess", f"guesser {number % 3}"))
+        for number in range(120)
+    ]
+    await asyncio.sleep(0)
+    await passwords.match(USERS, b"alice", b"secret", "scraper")
+    assert checked.index(b"secret") <= module.RUNNING + 3
+    assert set(await asyncio.gather(*guesses)) == {False}
+    assert len(checked) == 121
+    assert not passwords._turns._waiting
+    assert passwords._turns._running == 0
 
 
-def test_of_clients_that_have_gone_nothing_is_checked(held: Held) -> None:
-    async def work(passwords: Passwords) -> None:
-        def check(is_gone: bool) -> asyncio.Task[bool]:
-            return asyncio.create_task(passwords.match(USERS, b"alice", b"secret", "a", lambda: is_gone))
+@in_a_loop
+async def test_of_clients_that_have_gone_nothing_is_checked(passwords: Passwords, held: Held) -> None:
+    def check(is_gone: bool) -> asyncio.Task[bool]:
+        return asyncio.create_task(passwords.match(USERS, b"alice", b"secret", "a", lambda: is_gone))
 
-        running = [check(False) for _ in range(module.RUNNING)]
-        gone = [check(True) for _ in range(50)]
-        cancelled, last = check(False), check(False)
-        await asyncio.sleep(0)
-        cancelled.cancel()
-        held.go.set()
-        assert set(await asyncio.gather(*gone)) == {False}
-        assert set(await asyncio.gather(*running, last)) == {True}
-        assert held.checks == module.RUNNING + 1
-        assert passwords._turns._running == 0
-
-    run(work)
+    running = [check(False) for _ in range(module.RUNNING)]
+    gone = [check(True) for _ in range(50)]
+    cancelled, last = check(False), check(False)
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    held.go.set()
+    assert set(await asyncio.gather(*gone)) == {False}
+    assert set(await asyncio.gather(*running, last)) == {True}
+    assert held.checks == module.RUNNING + 1
+    assert passwords._turns._running == 0
 
 
-def test_a_check_that_takes_for_ever_holds_up_no_end(held: Held) -> None:
+def test_a_check_that_takes_for_ever_holds_up_no_end(passwords: Passwords, held: Held) -> None:
     """At a cost of 31 a check takes a day: neither the loop nor the process waits for it."""
 
-    async def work(passwords: Passwords) -> None:
+    async def work() -> None:
         before = threading.enumerate()  # a thread of another test may still be running
         task = asyncio.create_task(passwords.match(USERS, b"alice", b"secret", "a"))
         while not held.running:
@@ -256,7 +239,7 @@ def test_a_check_that_takes_for_ever_holds_up_no_end(held: Held) -> None:
         assert (thread.name, thread.daemon) == ("password", True)
         task.cancel()
 
-    run(work)
+    asyncio.run(work())
     held.go.set()
     for thread in threading.enumerate():
         if thread.name == "password":

@@ -6,28 +6,27 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPConnection, HTTPResponse
+from contextlib import ExitStack
 
 import pytest
 
 from kprobe_exporter.errors import StartError
 from kprobe_exporter.model.values import Snapshot
-from kprobe_exporter.web.listen import listen
 from kprobe_exporter.web.routes import check_telemetry_path, create_app
-from kprobe_exporter.web.server import WebServer
 from tests.support.patience import patience
+from tests.support.web_target import Served, read_all, serving
 from tests.unit.export.conftest import SNAPSHOT
 
 
-class Agent:
-    """The callables that the application gets, and a client for it."""
+class Agent(Served):
+    """A server, and the callables that its application gets."""
 
     def __init__(self) -> None:
+        super().__init__(create_app(self.snapshot, self.ready, "/probes/metrics", reload=self.reload))
         self.reason: str | None = None
         self.error: Exception | None = None
         self.why_not: str | None = None
         self.threads: set[str] = set()
-        self.port = 0
         self.reloads = self.at_once = self._reloading = 0
         self.entered = threading.Event()
         self.slow: threading.Event | None = None
@@ -53,30 +52,11 @@ class Agent:
         self._reloading -= 1
         return self.why_not
 
-    def ask(
-        self, path: str, method: str = "GET", body: bytes | None = None, **headers: str
-    ) -> tuple[HTTPResponse, bytes]:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=patience(10))
-        try:
-            named = {name.replace("_", "-"): value for name, value in headers.items()}
-            connection.request(method, path, body, named)
-            response = connection.getresponse()
-            return response, response.read()
-        finally:
-            connection.close()
-
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Agent]:
-    agent = Agent()
-    errors: list[BaseException] = []
-    app = create_app(agent.snapshot, agent.ready, "/probes/metrics", reload=agent.reload)
-    web = WebServer(app, listen(["127.0.0.1:0"]), errors.append)
-    agent.port = int(web.addresses[0].rpartition(":")[2])
-    web.start()
-    yield agent
-    web.close()
-    assert errors == []
+    with serving(Agent()) as agent:
+        yield agent
 
 
 @pytest.fixture
@@ -283,17 +263,10 @@ def test_reloads_come_one_after_the_other(agent: Agent) -> None:
 
 
 def test_reload_is_off_by_default() -> None:
-    agent = Agent()
-    app = create_app(agent.snapshot, agent.ready)
-    web = WebServer(app, listen(["127.0.0.1:0"]), lambda error: None)
-    agent.port = int(web.addresses[0].rpartition(":")[2])
-    web.start()
-    try:
-        response, body = agent.ask("/-/reload", "POST")
+    with serving(Served(create_app(lambda: SNAPSHOT, lambda: None))) as served:
+        response, body = served.ask("/-/reload", "POST")
         assert (response.status, body) == (403, b"Lifecycle API is not enabled.\n")
-        assert agent.ask("/-/reload")[0].status == 405
-    finally:
-        web.close()
+        assert served.ask("/-/reload")[0].status == 405
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/a", "/kprobe/metrics.txt", "/~x/-_."])
@@ -309,31 +282,25 @@ def test_bad_telemetry_paths(path: str) -> None:
         create_app(lambda: SNAPSHOT, lambda: None, path)
 
 
-class Busy:
-    """A server whose 2 workers are busy until ``going_on`` is set, each with a rendering of its own."""
+class Busy(Served):
+    """A server whose snapshots wait until ``going_on`` is set, so that its 2 workers can be kept busy."""
 
     def __init__(self) -> None:
+        super().__init__(create_app(self._snapshot, lambda: None))
         self.going_on = threading.Event()
         self.snapshots = 0
-        self._begun = threading.Semaphore(0)
-        errors: list[BaseException] = []
-        self._web = WebServer(
-            create_app(self._snapshot, lambda: None), listen(["127.0.0.1:0"]), errors.append
-        )
-        self._port = int(self._web.addresses[0].rpartition(":")[2])
-        self._web.start()
-        self._clients = [self.ask(f"/metrics?name[]=kprobe_{number}") for number in range(2)]
-        assert all(self._begun.acquire(timeout=patience(10)) for _ in range(2))
+        self.begun = threading.Semaphore(0)
+        self.clients = ExitStack()
 
     def _snapshot(self) -> Snapshot:
         self.snapshots += 1
-        self._begun.release()
+        self.begun.release()
         assert self.going_on.wait(patience(10))
         return SNAPSHOT
 
-    def ask(self, path: str) -> socket.socket:
+    def send(self, path: str) -> socket.socket:
         """Send a request, and return its connection once the server has read the request."""
-        sock = socket.create_connection(("127.0.0.1", self._port), timeout=patience(10))
+        sock = self.clients.enter_context(self.connect())
         sock.sendall(f"GET {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n".encode())
         self.catch_up()
         return sock
@@ -341,32 +308,22 @@ class Busy:
     def catch_up(self) -> None:
         """Wait until the event loop has seen all that clients did."""
         for _ in range(2):
-            connection = HTTPConnection("127.0.0.1", self._port, timeout=patience(10))
-            connection.request("GET", "/-/ready")
-            assert connection.getresponse().status == 200
-            connection.close()
-
-    def close(self) -> None:
-        self.going_on.set()
-        for client in self._clients:
-            client.close()
-        self._web.close()
+            self.get("/-/ready")
 
 
 @pytest.fixture
 def busy() -> Iterator[Busy]:
-    server = Busy()
-    yield server
-    server.close()
-
-
-def read_all(sock: socket.socket) -> bytes:
-    with sock:
-        return b"".join(iter(lambda: sock.recv(65536), b""))
+    """A server whose 2 workers are busy, each with a rendering of its own."""
+    with serving(Busy()) as busy, busy.clients:
+        for number in range(2):
+            busy.send(f"/metrics?name[]=kprobe_{number}")
+        assert all(busy.begun.acquire(timeout=patience(10)) for _ in range(2))
+        yield busy
+        busy.going_on.set()
 
 
 def test_one_rendering_answers_all_that_wait_for_it(busy: Busy) -> None:
-    clients = [busy.ask("/metrics") for _ in range(20)]
+    clients = [busy.send("/metrics") for _ in range(20)]
     busy.going_on.set()
     answers = {read_all(client).partition(b"\r\n\r\n")[2] for client in clients}
     assert len(answers) == 1
@@ -376,7 +333,7 @@ def test_one_rendering_answers_all_that_wait_for_it(busy: Busy) -> None:
 
 def test_a_rendering_starts_after_all_its_requests(busy: Busy) -> None:
     """The two under way began before this request, so none of them answers it, though one is the same."""
-    again = busy.ask("/metrics?name[]=kprobe_0")
+    again = busy.send("/metrics?name[]=kprobe_0")
     busy.going_on.set()
     assert read_all(again).startswith(b"HTTP/1.1 200")
     assert busy.snapshots == 2 + 1
@@ -384,9 +341,9 @@ def test_a_rendering_starts_after_all_its_requests(busy: Busy) -> None:
 
 def test_no_work_is_done_for_clients_that_have_gone(busy: Busy) -> None:
     for number in range(20):
-        busy.ask(f"/metrics?name[]=gone_{number}").close()
+        busy.send(f"/metrics?name[]=gone_{number}").close()
     busy.catch_up()
-    going_on = busy.ask("/metrics")
+    going_on = busy.send("/metrics")
     busy.going_on.set()
     assert read_all(going_on).startswith(b"HTTP/1.1 200")
     assert busy.snapshots == 2 + 1

@@ -4,85 +4,44 @@ import asyncio
 import gc
 import itertools
 import logging
+import os
 import socket
-import struct
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from http.client import HTTPConnection
-from pathlib import Path
 
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from kprobe_exporter.model.values import Family, Snapshot
+from kprobe_exporter.model.values import Snapshot
 from kprobe_exporter.web import connection, server
 from kprobe_exporter.web.connection import MAX_CONNECTIONS, Client, Clients, Connection
 from kprobe_exporter.web.listen import listen
 from kprobe_exporter.web.routes import create_app
-from kprobe_exporter.web.server import WebServer
 from tests.support.patience import eventually, patience, within
+from tests.support.web_target import LARGE, Served, read_all, reset, serving
 
 REQUEST = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
-
-# 2 MB in 500 series, because few series cost the tests little time.
-LARGE = Snapshot(
-    (
-        Family(
-            "kprobe_large_total",
-            "counter",
-            "Much.",
-            ("comm",),
-            {(f"process-{i}-{'x' * 4000}",): float(i) for i in range(500)},
-        ),
-    ),
-    (),
-)
-
-
-class Served:
-    """A server, and the errors that it reported."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.errors: list[BaseException] = []
-        self.web = WebServer(app, listen(["127.0.0.1:0"]), self.errors.append)
-        self.port = int(self.web.addresses[0].rpartition(":")[2])
-
-    def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=patience(10))
-
-    def scrape(self) -> None:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=patience(10))
-        connection.request("GET", "/metrics?name[]=kprobe_up")
-        response = connection.getresponse()
-        response.read()
-        connection.close()
-        assert response.status == 200
-
-    @property
-    def connections(self) -> int:
-        return len(self.web._clients)
+HEALTH = REQUEST.replace(b"/metrics", b"/-/healthy")
 
 
 def app_of(snapshot: Callable[[], Snapshot]) -> ASGIApp:
     return create_app(snapshot, lambda: None)
 
 
-@contextmanager
-def serving(app: ASGIApp) -> Iterator[Served]:
-    served = Served(app)
-    served.web.start()
-    try:
-        yield served
-    finally:
-        served.web.close()
-    assert served.errors == []
+def large() -> Served:
+    return Served(app_of(lambda: LARGE))
+
+
+def scrape(served: Served) -> None:
+    served.get("/metrics?name[]=kprobe_up")
 
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Served]:
-    with serving(app_of(lambda: LARGE)) as served:
+    with serving(large()) as served:
         yield served
 
 
@@ -93,7 +52,8 @@ def served(shared: Served, caplog: pytest.LogCaptureFixture) -> Iterator[Served]
     # A message that was logged in one test must be logged again in the next.
     shared.web._complain._quiet_until.clear()
     yield shared
-    shared.scrape()
+    eventually(lambda: shared.connections == 0)
+    scrape(shared)
     # The test is over here, so caplog.records only holds the records of the teardown.
     records = caplog.get_records("call") + caplog.get_records("teardown")
     assert [record for record in records if record.exc_info] == []
@@ -106,15 +66,6 @@ def served(shared: Served, caplog: pytest.LogCaptureFixture) -> Iterator[Served]
 def said(records: list[logging.LogRecord]) -> list[logging.LogRecord]:
     """Return the records of our logger and asyncio's; pytest also captures uvicorn's, which we disable."""
     return [r for r in records if r.name.startswith("kprobe_exporter") or r.name == "asyncio"]
-
-
-def read_all(sock: socket.socket) -> bytes:
-    """Read until the server closes or resets the connection."""
-    data = b""
-    with suppress(ConnectionResetError):
-        while chunk := sock.recv(65536):
-            data += chunk
-    return data
 
 
 def test_idle_and_slow_clients_do_not_delay_others(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,14 +81,14 @@ def test_idle_and_slow_clients_do_not_delay_others(served: Served, monkeypatch: 
         for byte in REQUEST[:20]:
             for sock in slow:
                 sock.sendall(bytes([byte]))
-            served.scrape()
+            scrape(served)
 
 
 def test_many_idle_clients_do_not_block_others(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "REQUEST_TIME", 3600)
     with ExitStack() as stack:
         crowd = [stack.enter_context(served.connect()) for _ in range(MAX_CONNECTIONS + 50)]
-        served.scrape()
+        scrape(served)
         # The client that waited longest was dropped, well before its timeout.
         assert crowd[0].recv(1) == b""
         assert served.connections <= MAX_CONNECTIONS
@@ -176,9 +127,6 @@ def test_idle_connections_are_kept_for_the_next_scrape(served: Served) -> None:
     connection.close()
 
 
-HEALTH = b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n"
-
-
 @pytest.mark.parametrize("first", [HEALTH, REQUEST])
 @pytest.mark.parametrize("more", [1, 2000])
 def test_a_client_that_pipelines_gets_one_answer(served: Served, first: bytes, more: int) -> None:
@@ -205,7 +153,7 @@ def test_clients_that_pipeline_do_not_block_others(served: Served, monkeypatch: 
         one.start()
     try:
         for _ in range(10):
-            served.scrape()
+            scrape(served)
     finally:
         over.set()
         for one in hostile:
@@ -282,12 +230,6 @@ def test_patience(now: float, asked: bool, answered: bool, unsent: int, overdue:
     assert client.overdue(now) is overdue
 
 
-def reset(sock: socket.socket) -> None:
-    """Close with RST, as the kernel does for a scraper that was killed."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    sock.close()
-
-
 @pytest.mark.parametrize("close", [reset, socket.socket.close])
 @pytest.mark.parametrize("read", [0, 1, 5000])
 def test_a_scraper_that_goes_in_the_middle(
@@ -299,13 +241,12 @@ def test_a_scraper_that_goes_in_the_middle(
         if read:
             sock.recv(read)
         close(sock)
-    eventually(lambda: served.connections == 0)
 
 
 def test_half_open(served: Served) -> None:
     """A client that has shut down its sending side still gets its response."""
     with served.connect() as sock:
-        sock.sendall(REQUEST.replace(b"/metrics", b"/-/healthy"))
+        sock.sendall(HEALTH)
         sock.shutdown(socket.SHUT_WR)
         assert read_all(sock).endswith(b"healthy\n")
 
@@ -343,7 +284,6 @@ def test_garbage(served: Served, garbage: bytes) -> None:
         sock.shutdown(socket.SHUT_WR)
         answer = read_all(sock)
         assert answer[:9] in (b"HTTP/1.1 ", b"")
-    eventually(lambda: served.connections == 0)
 
 
 def test_garbage_after_the_answer(served: Served) -> None:
@@ -357,22 +297,18 @@ def test_garbage_after_the_answer(served: Served) -> None:
                 sock.sendall(rest)
                 sock.shutdown(socket.SHUT_WR)
                 read_all(sock)
-    eventually(lambda: served.connections == 0)
 
 
 def test_no_file_is_leaked(served: Served) -> None:
-    def files() -> int:
-        return sum(1 for _ in Path("/proc/self/fd").iterdir())
-
-    served.scrape()
+    scrape(served)
     eventually(lambda: served.connections == 0)
-    before = files()
+    before = len(os.listdir("/proc/self/fd"))
     for number in range(50):
         sock = served.connect()
         sock.sendall((REQUEST, REQUEST[:7], b"\x00")[number % 3])
         reset(sock)
     eventually(lambda: served.connections == 0)
-    eventually(lambda: files() <= before)
+    eventually(lambda: len(os.listdir("/proc/self/fd")) <= before)
 
 
 def test_garbage_is_said_once_a_minute(
@@ -400,10 +336,11 @@ def test_complaints(caplog: pytest.LogCaptureFixture) -> None:
     assert [record.getMessage() for record in caplog.records] == ["a", "b: ValueError('why')", "a"]
 
 
-class Slow:
-    """A snapshot that waits for ``go``."""
+class Slow(Served):
+    """A server whose snapshot waits for ``go``."""
 
     def __init__(self) -> None:
+        super().__init__(app_of(self.snapshot))
         self.entered = threading.Event()
         self.go = threading.Event()
 
@@ -414,37 +351,34 @@ class Slow:
 
 
 def test_health_answers_while_every_worker_waits() -> None:
-    slow = Slow()
-    with serving(app_of(slow.snapshot)) as served, ExitStack() as stack:
+    with serving(Slow()) as slow, ExitStack() as stack:
         for number in range(20):
             asked = REQUEST.replace(b"/metrics", b"/metrics?name[]=kprobe_%d" % number)
-            stack.enter_context(served.connect()).sendall(asked)
+            stack.enter_context(slow.connect()).sendall(asked)
         assert slow.entered.wait(patience(10))
-        with served.connect() as sock:
+        with slow.connect() as sock:
             sock.sendall(b"GET /-/healthy HTTP/1.0\r\n\r\n")
             assert read_all(sock).endswith(b"healthy\n")
         slow.go.set()
 
 
 def test_what_comes_before_the_answer_is_not_read() -> None:
-    slow = Slow()
-    with serving(app_of(slow.snapshot)) as served, served.connect() as sock:
+    with serving(Slow()) as slow, slow.connect() as sock:
         sock.sendall(REQUEST)
         assert slow.entered.wait(patience(10))
         sock.sendall(HEALTH)
-        eventually(lambda: any(client.talk and client.talk.pipelines for client in served.web._clients._all))
+        eventually(lambda: any(client.talk and client.talk.pipelines for client in slow.web._clients._all))
         slow.go.set()
         assert read_all(sock).count(b"HTTP/1.1 200 OK") == 1
 
 
 def test_close_lets_a_scrape_finish() -> None:
-    slow = Slow()
-    with serving(app_of(slow.snapshot)) as served, served.connect() as sock:
+    with serving(Slow()) as slow, slow.connect() as sock:
         sock.sendall(REQUEST)
         assert slow.entered.wait(patience(10))
-        closing = threading.Thread(target=served.web.close)
+        closing = threading.Thread(target=slow.web.close)
         closing.start()
-        eventually(lambda: served.web._server.should_exit)
+        eventually(lambda: slow.web._server.should_exit)
         slow.go.set()
         assert read_all(sock).startswith(b"HTTP/1.1 200 OK\r\n")
         closing.join(patience(10))
@@ -452,14 +386,13 @@ def test_close_lets_a_scrape_finish() -> None:
 
 def test_close_is_bounded(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "GRACE", 0.3)
-    slow = Slow()
-    with serving(app_of(slow.snapshot)) as served, ExitStack() as stack:
-        silent, scraper = (stack.enter_context(served.connect()) for _ in range(2))
+    with serving(Slow()) as slow, ExitStack() as stack:
+        silent, scraper = (stack.enter_context(slow.connect()) for _ in range(2))
         scraper.sendall(REQUEST)
         assert slow.entered.wait(patience(10))
         with within(2):
-            served.web.close()
-        assert not served.web._thread.is_alive()
+            slow.web.close()
+        assert not slow.web._thread.is_alive()
         assert read_all(silent) == b""
         assert read_all(scraper).startswith(b"HTTP/1.1 503 ")
         slow.go.set()
@@ -468,7 +401,7 @@ def test_close_is_bounded(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.
 
 def test_close_does_not_wait_for_who_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "GRACE", 0.3)
-    with serving(app_of(lambda: LARGE)) as served, served.connect() as sock:
+    with serving(large()) as served, served.connect() as sock:
         sock.sendall(REQUEST * 8)
         sock.recv(1)
         with within(2):
@@ -477,8 +410,8 @@ def test_close_does_not_wait_for_who_takes_nothing(monkeypatch: pytest.MonkeyPat
 
 
 def test_close_frees_the_port_and_can_be_repeated() -> None:
-    with serving(app_of(lambda: LARGE)) as served:
-        served.scrape()
+    with serving(large()) as served:
+        scrape(served)
         for _ in range(2):
             served.web.close()
         for sock in listen(served.web.addresses):
@@ -486,7 +419,7 @@ def test_close_frees_the_port_and_can_be_repeated() -> None:
 
 
 def test_close_without_start() -> None:
-    served = Served(app_of(lambda: LARGE))
+    served = large()
     served.web.close()
     served.web.close()
     with pytest.raises(ConnectionRefusedError):
@@ -495,36 +428,32 @@ def test_close_without_start() -> None:
 
 def test_close_straight_after_start() -> None:
     for _ in range(5):
-        served = Served(app_of(lambda: LARGE))
+        served = large()
         served.web.start()
         served.web.close()
         assert not served.web._thread.is_alive()
         assert served.errors == []
 
 
-def test_an_error_in_the_thread_reaches_the_callback(monkeypatch: pytest.MonkeyPatch) -> None:
-    served = Served(app_of(lambda: LARGE))
+async def fail(*_: object) -> None:
+    raise OSError("broken")
 
-    async def fail(*_: object) -> None:
-        raise OSError("broken")
 
-    monkeypatch.setattr(served.web._server, "serve", fail)
+async def end(*_: object) -> None:
+    await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("serve", "error"), [(fail, "broken"), (end, "the HTTP server ended on its own")], ids=["fails", "ends"]
+)
+def test_the_end_of_the_thread_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, serve: Callable[..., object], error: str
+) -> None:
+    served = large()
+    monkeypatch.setattr(served.web._server, "serve", serve)
     served.web.start()
     served.web._thread.join(patience(10))
-    assert [str(error) for error in served.errors] == ["broken"]
-    served.web.close()
-
-
-def test_an_unexpected_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    served = Served(app_of(lambda: LARGE))
-
-    async def end(*_: object) -> None:
-        await asyncio.sleep(0)
-
-    monkeypatch.setattr(served.web._server, "serve", end)
-    served.web.start()
-    served.web._thread.join(patience(10))
-    assert [str(error) for error in served.errors] == ["the HTTP server ended on its own"]
+    assert [str(found) for found in served.errors] == [error]
     served.web.close()
 
 
@@ -532,7 +461,7 @@ def test_a_bug_in_the_application_is_one_line(caplog: pytest.LogCaptureFixture) 
     async def broken(scope: Scope, receive: Receive, send: Send) -> None:
         raise KeyError("bug")
 
-    with serving(broken) as served, served.connect() as sock:
+    with serving(Served(broken)) as served, served.connect() as sock:
         sock.sendall(b"GET / HTTP/1.0\r\n\r\n")
         assert read_all(sock).startswith(b"HTTP/1.1 500 ")
     (record,) = said(caplog.records)
@@ -557,7 +486,7 @@ def test_a_connection_that_ended_is_freed_at_once(
     try:
         for _ in range(3):
             sock = served.connect()
-            sock.sendall(b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n")
+            sock.sendall(HEALTH)
             while b"healthy" not in sock.recv(65536):
                 pass
             close(sock)

@@ -27,29 +27,11 @@ INT = ReturnType("int", "s32", signed=True)
 LONG = ReturnType("long", "s64", signed=True, wide=True)
 POINTER = ReturnType("struct file *", "x64", pointer=True)
 
-CALL = Layout(
-    1,
-    "fsync",
-    "fsync",
-    "joined",
-    "vfs_fsync_range",
-    (
-        Arg("file", "int"),
-        Arg("name", "str"),
-        Arg("comm", "str"),
-        Arg("return", "int"),
-        Arg("duration", "int"),
-    ),
-    INT,
-)
-POINT = Layout(
-    2,
-    "open",
-    "open",
-    "entry",
-    "do_sys_openat2",
-    (Arg("dfd", "int"), Arg("filename", "str"), Arg(STACK_POINTER, "int"), Arg("comm", "comm")),
-)
+RESULTS = (Arg("return", "int"), Arg("duration", "int"))
+CALL_ARGS = (Arg("file", "int"), Arg("name", "str"), Arg("comm", "str"), *RESULTS)
+CALL = Layout(1, "fsync", "fsync", "joined", "vfs_fsync_range", CALL_ARGS, INT)
+POINT_ARGS = (Arg("dfd", "int"), Arg("filename", "str"), Arg(STACK_POINTER, "int"), Arg("comm", "comm"))
+POINT = Layout(2, "open", "open", "entry", "do_sys_openat2", POINT_ARGS)
 BACK = Layout(3, "back", "back", "return", "f", (Arg("return", "int"),), INT)
 
 

@@ -4,55 +4,24 @@ import gc
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.export.otlp.channel import BATCH, TURN, Channel, SignalCounts, short_turns
-from tests.support.patience import patience
-
-SOON = patience(10)
-"""Timeout in seconds for a test that hangs; a passing test never waits this long."""
+from tests.support.otlp_sender import SOON, FakeSender
 
 
-class FakeSender:
-    """A sender that takes ``takes(batch)`` items of each batch, once ``gate`` is open."""
-
-    def __init__(self, takes: Callable[[Sequence[int]], int] = len) -> None:
-        self.takes = takes
-        self.batches: list[list[int]] = []
-        self.gate = threading.Event()
-        self.gate.set()
-        self.arrived = threading.Semaphore(0)
-        self.paused = 0.0
-        self.stopped: list[float] = []
-        self.closed = 0
-
-    def export(self, items: Sequence[int]) -> int:
-        self.batches.append(list(items))
-        self.arrived.release()
-        self.gate.wait()
-        return self.takes(items)
-
-    def pause(self) -> float:
-        return self.paused
-
-    def stop(self, timeout: float) -> None:
-        self.stopped.append(timeout)
-
-    def close(self) -> None:
-        self.closed += 1
-
-
-def same(item: int) -> int:
-    return item
+def channel_of(sender: FakeSender[int], capacity: int = 10, **settings: Any) -> Channel[int]:
+    return Channel("logs", lambda item: item, sender, capacity, **settings)
 
 
 @contextmanager
-def running(channel: Channel[int], sender: FakeSender) -> Iterator[None]:
+def running(channel: Channel[int], sender: FakeSender[int]) -> Iterator[None]:
     channel.start()
     try:
         yield
@@ -61,9 +30,13 @@ def running(channel: Channel[int], sender: FakeSender) -> Iterator[None]:
         channel.close(SOON)
 
 
-def test_all_is_sent_in_order_and_in_batches() -> None:
-    sender = FakeSender()
-    channel: Channel[int] = Channel("logs", same, sender, 10_000)
+@pytest.fixture
+def sender() -> FakeSender[int]:
+    return FakeSender()
+
+
+def test_all_is_sent_in_order_and_in_batches(sender: FakeSender[int]) -> None:
+    channel = channel_of(sender, 10_000)
     with running(channel, sender):
         assert all(channel.put(n) for n in range(2000))
     assert [n for batch in sender.batches for n in batch] == list(range(2000))
@@ -73,9 +46,8 @@ def test_all_is_sent_in_order_and_in_batches() -> None:
     assert sender.closed == 1
 
 
-def test_a_full_batch_does_not_wait_for_more() -> None:
-    sender = FakeSender()
-    channel: Channel[int] = Channel("logs", same, sender, 10_000, linger=3600)
+def test_a_full_batch_does_not_wait_for_more(sender: FakeSender[int]) -> None:
+    channel = channel_of(sender, 10_000, linger=3600)
     with running(channel, sender):
         for n in range(BATCH):
             channel.put(n)
@@ -83,9 +55,8 @@ def test_a_full_batch_does_not_wait_for_more() -> None:
         assert len(sender.batches[0]) == BATCH
 
 
-def test_a_queue_smaller_than_a_batch_is_full_enough() -> None:
-    sender = FakeSender()
-    channel: Channel[int] = Channel("logs", same, sender, 3, linger=3600)
+def test_a_queue_smaller_than_a_batch_is_full_enough(sender: FakeSender[int]) -> None:
+    channel = channel_of(sender, 3, linger=3600)
     with running(channel, sender):
         for n in range(3):
             assert channel.put(n)
@@ -93,9 +64,8 @@ def test_a_queue_smaller_than_a_batch_is_full_enough() -> None:
         assert sender.batches == [[0, 1, 2]]
 
 
-def test_few_are_sent_after_a_while() -> None:
-    sender = FakeSender()
-    channel: Channel[int] = Channel("logs", same, sender, 10_000, linger=0.01)
+def test_few_are_sent_after_a_while(sender: FakeSender[int]) -> None:
+    channel = channel_of(sender, 10_000, linger=0.01)
     with running(channel, sender):
         channel.put(1)
         assert sender.arrived.acquire(timeout=SOON)
@@ -108,8 +78,8 @@ def test_few_are_sent_after_a_while() -> None:
 def test_the_counts_add_up(takes: list[int], capacity: int, emitted: int) -> None:
     """No item is counted twice, even if the sender returns nonsense."""
     told = iter(takes)
-    sender = FakeSender(lambda items: next(told, len(items)))
-    channel: Channel[int] = Channel("logs", same, sender, capacity, linger=0)
+    sender = FakeSender[int](lambda items: next(told, len(items)))
+    channel = channel_of(sender, capacity, linger=0)
     with running(channel, sender):
         for n in range(emitted):
             channel.put(n)
@@ -122,10 +92,8 @@ def test_the_counts_add_up(takes: list[int], capacity: int, emitted: int) -> Non
 def test_who_asks_is_told_of_what_arrived() -> None:
     """``arrived`` gets no batch that the collector rejected in part: which items it rejected is unknown."""
     takes = iter([10, 9, 0, 10])
-    sender, told = FakeSender(lambda items: next(takes)), list[list[int]]()
-    channel: Channel[int] = Channel(
-        "logs", same, sender, 10, linger=3600, arrived=lambda batch: told.append(list(batch))
-    )
+    sender, told = FakeSender[int](lambda items: next(takes)), list[list[int]]()
+    channel = channel_of(sender, linger=3600, arrived=lambda batch: told.append(list(batch)))
     with running(channel, sender):
         for batch in range(4):
             for n in range(10):
@@ -135,10 +103,9 @@ def test_who_asks_is_told_of_what_arrived() -> None:
     assert channel.counts() == SignalCounts(exported=29, failed=11)
 
 
-def test_a_full_queue_drops_and_says_so() -> None:
-    sender = FakeSender()
+def test_a_full_queue_drops_and_says_so(sender: FakeSender[int]) -> None:
     sender.gate.clear()
-    channel: Channel[int] = Channel("logs", same, sender, 10, linger=0)
+    channel = channel_of(sender, linger=0)
     with running(channel, sender):
         channel.put(0)
         assert sender.arrived.acquire(timeout=SOON)
@@ -147,10 +114,9 @@ def test_a_full_queue_drops_and_says_so() -> None:
     assert channel.counts() == SignalCounts(exported=11, dropped=5)
 
 
-def test_closing_gives_up_a_request_without_an_answer() -> None:
-    sender = FakeSender()
+def test_closing_gives_up_a_request_without_an_answer(sender: FakeSender[int]) -> None:
     sender.gate.clear()
-    channel: Channel[int] = Channel("logs", same, sender, 10_000, linger=0)
+    channel = channel_of(sender, 10_000, linger=0)
     channel.start()
     channel.put(0)
     assert sender.arrived.acquire(timeout=SOON)
@@ -165,9 +131,8 @@ def test_closing_gives_up_a_request_without_an_answer() -> None:
     assert len(sender.batches) == 1
 
 
-def test_closing_twice_and_using_it_afterwards() -> None:
-    sender = FakeSender()
-    channel: Channel[int] = Channel("logs", same, sender, 10)
+def test_closing_twice_and_using_it_afterwards(sender: FakeSender[int]) -> None:
+    channel = channel_of(sender)
     channel.start()
     channel.close(SOON)
     channel.close(SOON)
@@ -176,18 +141,16 @@ def test_closing_twice_and_using_it_afterwards() -> None:
     assert (sender.stopped, sender.closed) == ([SOON], 1)
 
 
-def test_closing_one_that_was_never_started() -> None:
-    sender = FakeSender()
-    channel: Channel[int] = Channel("logs", same, sender, 10)
+def test_closing_one_that_was_never_started(sender: FakeSender[int]) -> None:
+    channel = channel_of(sender)
     channel.put(1)
     channel.close(SOON)
     assert channel.counts() == SignalCounts(dropped=1)
 
 
-def test_silence_that_the_collector_asked_for_outlasts_the_channel() -> None:
-    sender = FakeSender()
+def test_silence_that_the_collector_asked_for_outlasts_the_channel(sender: FakeSender[int]) -> None:
     sender.paused = 3600
-    channel: Channel[int] = Channel("logs", same, sender, 10, linger=0)
+    channel = channel_of(sender, linger=0)
     channel.start()
     channel.put(1)
     channel.close(SOON)
@@ -201,7 +164,7 @@ def test_a_mistake_in_building_costs_its_item_alone(caplog: pytest.LogCaptureFix
             raise KeyError("layout_id")
         return item
 
-    sender = FakeSender()
+    sender = FakeSender[int]()
     channel: Channel[int] = Channel("logs", build, sender, 1000)
     with caplog.at_level(logging.INFO, "kprobe_exporter"), running(channel, sender):
         for n in range(1000):
@@ -218,8 +181,8 @@ def test_a_sender_that_raises_does_not_end_the_thread(caplog: pytest.LogCaptureF
             raise RuntimeError("gone")
         return len(items)
 
-    sender = FakeSender(takes)
-    channel: Channel[int] = Channel("logs", same, sender, 10, linger=0)
+    sender = FakeSender[int](takes)
+    channel = channel_of(sender, linger=0)
     with running(channel, sender):
         for n in (1, 2):
             channel.put(n)
@@ -228,9 +191,8 @@ def test_a_sender_that_raises_does_not_end_the_thread(caplog: pytest.LogCaptureF
     assert len(caplog.records) == 1
 
 
-def test_several_threads_may_put() -> None:
-    sender = FakeSender()
-    channel: Channel[int] = Channel("logs", same, sender, 500, linger=0)
+def test_several_threads_may_put(sender: FakeSender[int]) -> None:
+    channel = channel_of(sender, 500, linger=0)
     with running(channel, sender):
 
         def emit() -> None:

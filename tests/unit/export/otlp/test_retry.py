@@ -112,9 +112,8 @@ def test_stopped_during_a_pause() -> None:
 def test_once_stopped_each_is_tried_once_and_in_time() -> None:
     time = Time()
     time.attempts.stop(2)
-    time.attempts.run(time.answering(BUSY, takes=1.5), 10)
-    time.attempts.run(time.answering(BUSY, takes=1.5), 10)
-    time.attempts.run(time.answering(BUSY, takes=1.5), 10)
+    for _ in range(3):
+        time.attempts.run(time.answering(BUSY, takes=1.5), 10)
     assert time.made == [0, 1.5]
     assert time.left == [2, 0.5]
 

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import struct
 import subprocess
 import sys
 import time
@@ -23,7 +22,7 @@ from kprobe_exporter.export.otlp import over_grpc, over_http
 from kprobe_exporter.export.otlp.retry import NotTaken, RequestOutcome, Retries, accepted
 from kprobe_exporter.export.otlp.settings import OtlpSettings, Signal, protocol_of
 from kprobe_exporter.export.otlp.transport import QUIET, Transport, connect
-from kprobe_exporter.util.file_access import ACCESS
+from tests.support.acls import let_another_write
 from tests.support.otlp_services import SERVICES, Service
 
 SIGNALS: tuple[Signal, ...] = ("logs", "traces", "metrics")
@@ -122,9 +121,7 @@ def test_the_environment_says_the_rest(
     monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL", protocol)
     exporter = connect(signal, OtlpSettings())._exporter
     if protocol == "grpc":
-        assert exporter._endpoint == "general:1"
-        assert exporter._headers == (("a", "b"),)
-        assert exporter._timeout == 7
+        assert (exporter._endpoint, exporter._headers, exporter._timeout) == ("general:1", (("a", "b"),), 7)
     else:
         assert exporter._client._endpoint == f"http://general:1/v1/{signal}"
         assert exporter._client._headers["a"] == "b"
@@ -140,16 +137,8 @@ def test_http_is_the_default() -> None:
     ("settings", "environment", "sentence"),
     [
         (OtlpSettings("collector:4317"), {}, "write http:// or https:// before it"),
-        (
-            OtlpSettings(certificate="/nowhere/ca.pem"),
-            {},
-            "otlp.certificate: /nowhere/ca.pem cannot be read: No such",
-        ),
-        (
-            OtlpSettings(protocol="grpc", client_key="/nowhere/key"),
-            {},
-            "otlp.client_key: /nowhere/key cannot be",
-        ),
+        (OtlpSettings(certificate="/no/ca"), {}, "otlp.certificate: /no/ca cannot be read: No such"),
+        (OtlpSettings(protocol="grpc", client_key="/no/key"), {}, "otlp.client_key: /no/key cannot be"),
         (OtlpSettings(), {"OTEL_EXPORTER_OTLP_CERTIFICATE": "/nowhere/ca"}, "/nowhere/ca cannot be read"),
         (OtlpSettings(), {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}, "set it to http/protobuf or grpc"),
         (OtlpSettings(protocol="grpc"), {"OTEL_EXPORTER_OTLP_TIMEOUT": "soon"}, "cannot be set up"),
@@ -171,9 +160,7 @@ def test_files_that_another_user_may_write(
 ) -> None:
     file = tmp_path / "pem"
     file.touch()
-    no_id = 0xFFFFFFFF
-    entries = (1, 6, no_id, 2, 6, 54321, 4, 0, no_id, 0x10, 6, no_id, 0x20, 0, no_id)
-    os.setxattr(file, ACCESS, struct.pack("<I" + "HHI" * 5, 2, *entries))
+    let_another_write(file)
     monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{name.upper()}", str(file))
     with pytest.raises(StartError, match=f"otlp.{name}: {file} is not safe: an ACL lets user 54321 write"):
         connect("logs", OtlpSettings("https://127.0.0.1:1"))

@@ -1,4 +1,4 @@
-"""Fixtures: an authority with a server's and a client's certificate, and a reader of one text."""
+"""Fixtures: a directory of certificates, and a reader of one text."""
 
 import os
 import subprocess
@@ -12,17 +12,18 @@ from tests.support.certificates import Authority, Pair
 
 HASH = "$2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG"
 
+PAIR = "cert_file: server.pem, key_file: server.key"
+CLIENTS = "client_ca_file: authority.pem, client_auth_type: RequireAndVerifyClientCert"
+
 Read = Callable[[str], Outcome]
 
 
-@pytest.fixture(scope="session")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("certificates"))
+def tls(keys: str) -> str:
+    return f"tls_server_config: {{{keys}}}"
 
 
-@pytest.fixture(scope="session")
-def server(authority: Authority) -> Pair:
-    return authority.issue("server")
+def headers(pairs: str) -> str:
+    return f"http_server_config: {{headers: {{{pairs}}}}}"
 
 
 @pytest.fixture(scope="session")

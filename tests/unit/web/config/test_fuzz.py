@@ -10,37 +10,17 @@ from hypothesis import strategies as st
 from kprobe_exporter.web.access import WebSettings
 from kprobe_exporter.web.config.context import CIPHERS, CLIENT_AUTH, CURVES, VERSIONS
 from kprobe_exporter.web.config.read import Outcome, read_web_config
-from tests.unit.web.config.conftest import HASH
+from tests.unit.web.config.conftest import CLIENTS, HASH, PAIR, tls
 
-TLS_KEYS = [
-    *(
-        "cert",
-        "cert_file",
-        "key",
-        "key_file",
-        "client_ca",
-        "client_ca_file",
-        "client_auth_type",
-        "min_version",
-    ),
-    *("max_version", "cipher_suites", "curve_preferences", "prefer_server_cipher_suites"),
-    "client_allowed_sans",
-]
+TLS_KEYS = (
+    "cert cert_file key key_file client_ca client_ca_file client_auth_type client_allowed_sans min_version"
+    " max_version cipher_suites curve_preferences prefer_server_cipher_suites"
+).split()
+FILES = "server.pem server.key both.pem junk.pem gone.pem authority.pem".split()
 WORDS = st.sampled_from(
     [
-        *(
-            "server.pem",
-            "server.key",
-            "both.pem",
-            "junk.pem",
-            "gone.pem",
-            "authority.pem",
-            ".",
-            "\0",
-            "",
-            HASH,
-        ),
-        *("deny", "nosniff", "1s", "0", *VERSIONS, *CLIENT_AUTH, *CURVES, *sorted(CIPHERS)[:3]),
+        *(*FILES, ".", "\0", "", HASH, "deny", "nosniff", "1s", "0"),
+        *(*VERSIONS, *CLIENT_AUTH, *CURVES, *sorted(CIPHERS)[:3]),
     ]
 )
 SCALARS = WORDS | st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
@@ -93,10 +73,7 @@ def test_bytes(directory: Path, content: bytes) -> None:
 def test_damaged_certificates(directory: Path, name: str, cut: int, junk: bytes, again: bool) -> None:
     whole = (directory / name).read_bytes()
     file = directory / "web.yml"
-    file.write_text(
-        "tls_server_config: {cert_file: server.pem, key_file: server.key, client_ca_file: authority.pem,"
-        " client_auth_type: RequireAndVerifyClientCert}"
-    )
+    file.write_text(tls(f"{PAIR}, {CLIENTS}"))
     try:
         (directory / name).write_bytes(whole[:cut] + junk + (whole[cut:] if again else b""))
         assert sound(read_web_config(file))

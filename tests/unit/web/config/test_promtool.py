@@ -9,19 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.web.config.conftest import HASH, Read
-
-PAIR = "cert_file: server.pem, key_file: server.key"
-CLIENTS = "client_ca_file: authority.pem, client_auth_type: RequireAndVerifyClientCert"
-
-
-def tls(keys: str) -> str:
-    return f"tls_server_config: {{{keys}}}"
-
-
-def headers(pairs: str) -> str:
-    return f"http_server_config: {{headers: {{{pairs}}}}}"
-
+from tests.unit.web.config.conftest import CLIENTS, HASH, PAIR, Read, headers, tls
 
 TAKEN = [
     "",
@@ -112,10 +100,7 @@ STRICTER = {
     "our YAML has no anchors": tls(f"{PAIR}, cipher_suites: &none []"),
 }
 
-NEWER = [
-    tls(f"{PAIR}, {CLIENTS}, client_allowed_sans: [x]"),
-    "rate_limit: {interval: 1s, burst: 5}",
-]
+NEWER = [tls(f"{PAIR}, {CLIENTS}, client_allowed_sans: [x]"), "rate_limit: {interval: 1s, burst: 5}"]
 
 
 class Judge:

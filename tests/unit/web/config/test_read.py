@@ -1,17 +1,14 @@
 """A web configuration file gives its settings, or every problem in it with its place."""
 
 import os
-import struct
 from pathlib import Path
 
 import pytest
 
-from kprobe_exporter.util.file_access import ACCESS
 from kprobe_exporter.web.access import Rate, WebSettings
 from kprobe_exporter.web.config.read import HTTP2, MAX_USERS, Outcome, read_web_config
-from tests.unit.web.config.conftest import HASH, Read
-
-PAIR = "cert_file: server.pem, key_file: server.key"
+from tests.support.acls import let_another_write
+from tests.unit.web.config.conftest import CLIENTS, HASH, PAIR, Read, headers, tls
 
 
 def told(outcome: Outcome) -> list[str]:
@@ -20,15 +17,7 @@ def told(outcome: Outcome) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "\n# nothing yet\n",
-        "{}",
-        "---\n",
-        "tls_server_config:\nbasic_auth_users:\n",
-        "tls_server_config: {}",
-    ],
+    "text", ["", "\n# nothing yet\n", "{}", "---\n", "tls_server_config:\nbasic_auth_users:\n", tls("")]
 )
 def test_nothing_is_asked_for(read: Read, text: str) -> None:
     outcome = read(text)
@@ -84,7 +73,7 @@ def test_certificates_in_the_file_itself(read: Read, directory: Path) -> None:
 
 
 def test_one_file_may_be_both(read: Read) -> None:
-    assert read("tls_server_config: {cert_file: both.pem, key_file: both.pem}").problems == ()
+    assert read(tls("cert_file: both.pem, key_file: both.pem")).problems == ()
 
 
 @pytest.mark.parametrize("word", ["true", "on", "yes", "Y"])
@@ -121,70 +110,54 @@ NO_TLS = "cert_file is missing: there is no TLS without cert_file and key_file"
         ("tls_server_config: [1]", "1:1: tls_server_config: must be a mapping of KEY: VALUE"),
         ("a: {\n", "2:1: (file): not valid YAML"),
         ("\xff", "1:1: "),
-        (f"tls_server_config: {{{PAIR}, cert_fil: x}}", "unknown key 'cert_fil', did you mean"),
+        (tls(f"{PAIR}, cert_fil: x"), "unknown key 'cert_fil', did you mean"),
         ("basic_auth_users: {}\nbasic_auth_users: {}", "2:1: basic_auth_users: this key is there already"),
-        ("tls_server_config: {cert_file: server.pem}", "key_file is missing"),
-        ("tls_server_config: {key_file: server.key}", NO_TLS),
-        ("tls_server_config: {min_version: TLS13}", NO_TLS),
-        ("tls_server_config: {cert_file: 1, key_file: server.key}", "cert_file: must be text"),
-        (f"tls_server_config: {{{PAIR}, cert: x}}", ".cert: cert_file is there as well: keep one"),
+        (tls("cert_file: server.pem"), "key_file is missing"),
+        (tls("key_file: server.key"), NO_TLS),
+        (tls("min_version: TLS13"), NO_TLS),
+        (tls("cert_file: 1, key_file: server.key"), "cert_file: must be text"),
+        (tls(f"{PAIR}, cert: x"), ".cert: cert_file is there as well: keep one"),
+        (tls("cert_file: gone.pem, key_file: server.key"), "gone.pem' cannot be read: No such"),
+        (tls("cert_file: ., key_file: server.key"), "is no regular file"),
+        (tls("cert_file: server.pem, key_file: open.key"), "others may write this file: chmod"),
+        (tls("cert_file: empty.pem, key_file: server.key"), "there is no certificate in PEM"),
+        (tls("cert_file: junk.pem, key_file: server.key"), "OpenSSL refuses the certificate"),
+        (tls("cert_file: server.pem, key_file: junk.pem"), "there is no private key in PEM"),
+        (tls("cert_file: server.pem, key_file: client.key"), "the key of another certificate"),
+        (tls("cert_file: server.pem, key_file: locked.key"), "key_file: the key is encrypted"),
+        (tls(f"{PAIR}, client_ca_file: authority.pem"), "clients are not asked for one"),
         (
-            "tls_server_config: {cert_file: gone.pem, key_file: server.key}",
-            "gone.pem' cannot be read: No such",
-        ),
-        ("tls_server_config: {cert_file: ., key_file: server.key}", "is no regular file"),
-        (
-            "tls_server_config: {cert_file: server.pem, key_file: open.key}",
-            "others may write this file: chmod",
-        ),
-        ("tls_server_config: {cert_file: empty.pem, key_file: server.key}", "there is no certificate in PEM"),
-        ("tls_server_config: {cert_file: junk.pem, key_file: server.key}", "OpenSSL refuses the certificate"),
-        ("tls_server_config: {cert_file: server.pem, key_file: junk.pem}", "there is no private key in PEM"),
-        (
-            "tls_server_config: {cert_file: server.pem, key_file: client.key}",
-            "the key of another certificate",
-        ),
-        (
-            "tls_server_config: {cert_file: server.pem, key_file: locked.key}",
-            "key_file: the key is encrypted",
-        ),
-        (
-            f"tls_server_config: {{{PAIR}, client_ca_file: authority.pem}}",
-            "clients are not asked for one",
-        ),
-        (
-            f"tls_server_config: {{{PAIR}, client_auth_type: RequireAndVerifyClientCert}}",
+            tls(f"{PAIR}, client_auth_type: RequireAndVerifyClientCert"),
             "client_auth_type: add client_ca_file",
         ),
         (
-            f"tls_server_config: {{{PAIR}, client_ca_file: empty.pem,"
-            " client_auth_type: VerifyClientCertIfGiven}",
+            tls(f"{PAIR}, client_ca_file: empty.pem, client_auth_type: VerifyClientCertIfGiven"),
             "client_ca_file: OpenSSL finds no certificate",
         ),
-        (f"tls_server_config: {{{PAIR}, client_auth_type: RequireAnyClientCert}}", "proves nothing"),
-        (f"tls_server_config: {{{PAIR}, client_auth_type: Always}}", "must be NoClientCert, VerifyClient"),
-        (f"tls_server_config: {{{PAIR}, client_allowed_sans: [x]}}", "needs client_auth_type: RequireAndV"),
-        (f"tls_server_config: {{{PAIR}, min_version: TLS11}}", "TLS 1.0 and 1.1 are not spoken here"),
-        (f"tls_server_config: {{{PAIR}, min_version: 1.2}}", "min_version: must be TLS12 or TLS13"),
-        (f"tls_server_config: {{{PAIR}, min_version: TLS13, max_version: TLS12}}", "is above max_version"),
-        (f"tls_server_config: {{{PAIR}, cipher_suites: [RC4]}}", "[0]: 'RC4' is no cipher suite of Go's"),
-        (f"tls_server_config: {{{PAIR}, cipher_suites: RC4}}", "cipher_suites: must be a list"),
+        (tls(f"{PAIR}, client_auth_type: RequireAnyClientCert"), "proves nothing"),
+        (tls(f"{PAIR}, client_auth_type: Always"), "must be NoClientCert, VerifyClient"),
+        (tls(f"{PAIR}, client_allowed_sans: [x]"), "needs client_auth_type: RequireAndV"),
+        (tls(f"{PAIR}, min_version: TLS11"), "TLS 1.0 and 1.1 are not spoken here"),
+        (tls(f"{PAIR}, min_version: 1.2"), "min_version: must be TLS12 or TLS13"),
+        (tls(f"{PAIR}, min_version: TLS13, max_version: TLS12"), "is above max_version"),
+        (tls(f"{PAIR}, cipher_suites: [RC4]"), "[0]: 'RC4' is no cipher suite of Go's"),
+        (tls(f"{PAIR}, cipher_suites: RC4"), "cipher_suites: must be a list"),
         (
-            f"tls_server_config: {{{PAIR}, max_version: TLS12, cipher_suites: [TLS_AES_128_GCM_SHA256]}}",
+            tls(f"{PAIR}, max_version: TLS12, cipher_suites: [TLS_AES_128_GCM_SHA256]"),
             "these are all of TLS 1.3",
         ),
-        (f"tls_server_config: {{{PAIR}, curve_preferences: [P1]}}", "'P1' is no curve, there is CurveP256"),
-        (f"tls_server_config: {{{PAIR}, curve_preferences: [X25519]}}", "Python's ssl sets one curve"),
-        (f"tls_server_config: {{{PAIR}, curve_preferences: [CurveP256, CurveP384]}}", "sets one curve"),
-        (f"tls_server_config: {{{PAIR}, prefer_server_cipher_suites: 1}}", "must be true or false"),
+        (tls(f"{PAIR}, curve_preferences: [P1]"), "'P1' is no curve, there is CurveP256"),
+        (tls(f"{PAIR}, curve_preferences: [X25519]"), "Python's ssl sets one curve"),
+        (tls(f"{PAIR}, curve_preferences: [CurveP256, CurveP384]"), "sets one curve"),
+        (tls(f"{PAIR}, prefer_server_cipher_suites: 1"), "must be true or false"),
         ("http_server_config: {http2: maybe}", "1:29: http_server_config.http2: must be true or false"),
-        ("http_server_config: {headers: {Server: x}}", "headers.Server: unknown key 'Server'"),
-        ("http_server_config: {headers: {x-frame-options: deny}}", "did you mean 'X-Frame-Options'"),
-        ("http_server_config: {headers: {X-Frame-Options: never}}", "must be deny or sameorigin"),
-        ("http_server_config: {headers: {X-Content-Type-Options: ''}}", "must be nosniff"),
-        ("http_server_config: {headers: {X-XSS-Protection: 1}}", "is one line of printable ASCII; put it in"),
-        ('http_server_config: {headers: {Content-Security-Policy: "a\\nb"}}', "one line of printable ASCII"),
-        ("http_server_config: {headers: {Content-Security-Policy: é}}", "one line of printable ASCII"),
+        (headers("Server: x"), "headers.Server: unknown key 'Server'"),
+        (headers("x-frame-options: deny"), "did you mean 'X-Frame-Options'"),
+        (headers("X-Frame-Options: never"), "must be deny or sameorigin"),
+        (headers("X-Content-Type-Options: ''"), "must be nosniff"),
+        (headers("X-XSS-Protection: 1"), "is one line of printable ASCII; put it in"),
+        (headers('Content-Security-Policy: "a\\nb"'), "one line of printable ASCII"),
+        (headers("Content-Security-Policy: é"), "one line of printable ASCII"),
         ("basic_auth_users: {alice: secret}", "1:27: basic_auth_users.alice: must be a bcrypt hash"),
         (f"basic_auth_users: {{alice: '{HASH[:-1]}'}}", "must be a bcrypt hash"),
         (f"basic_auth_users: {{alice: '{HASH.replace('$10$', '$03$')}'}}", "must be a bcrypt hash"),
@@ -211,13 +184,7 @@ def test_all_problems_at_once(read: Read) -> None:
         "basic_auth_users:\n  alice: secret\n  bob: secret\nhttp_server_config: {http3: true}\n"
         "tls_server_config:\n  cert_file: gone.pem\n  min_version: SSL3\n"
     )
-    assert [problem.rpartition(": ")[0].split(":")[0] for problem in told(outcome)] == [
-        "2",
-        "3",
-        "4",
-        "6",
-        "7",
-    ]
+    assert [problem.partition(":")[0] for problem in told(outcome)] == ["2", "3", "4", "6", "7"]
     assert "secret" not in "".join(told(outcome))
 
 
@@ -232,9 +199,9 @@ def test_all_problems_at_once(read: Read) -> None:
         "basic_auth_users: alice:s3cr3t",
         "basic_auth_users: {alice: *s3cr3t}",
         "basic_auth_users: {alice: !s3cr3t!x y}",
-        "tls_server_config: {cert_file: server.pem, key_file: '-----BEGIN PRIVATE KEY-----s3cr3t'}",
-        "tls_server_config: {cert_file: server.pem, key: '-----BEGIN PRIVATE KEY-----s3cr3t'}",
-        "tls_server_config: {cert_file: server.pem, key: s3cr3t}",
+        tls("cert_file: server.pem, key_file: '-----BEGIN PRIVATE KEY-----s3cr3t'"),
+        tls("cert_file: server.pem, key: '-----BEGIN PRIVATE KEY-----s3cr3t'"),
+        tls("cert_file: server.pem, key: s3cr3t"),
     ],
 )
 def test_a_secret_is_not_shown(read: Read, text: str) -> None:
@@ -260,21 +227,18 @@ def test_a_file_that_others_may_write(read: Read, directory: Path) -> None:
 
 
 def test_a_key_that_every_user_may_read(read: Read, directory: Path) -> None:
-    outcome = read("tls_server_config: {cert_file: server.pem, key_file: read.key}")
+    outcome = read(tls("cert_file: server.pem, key_file: read.key"))
     assert outcome.settings is not None
     assert outcome.warnings == (
         f"every user of this machine may read the key in {directory / 'read.key'}: chmod o-r it",
     )
-    assert read("tls_server_config: {cert_file: server.pem, key_file: server.key}").warnings == ()
+    assert read(tls(PAIR)).warnings == ()
 
 
 @pytest.mark.parametrize("name", ["server.pem", "server.key", "authority.pem"])
 def test_an_acl_lets_no_other_user_write(read: Read, directory: Path, name: str) -> None:
-    no_id = 0xFFFFFFFF
-    entries = (1, 6, no_id, 2, 6, 54321, 4, 0, no_id, 0x10, 6, no_id, 0x20, 0, no_id)
-    os.setxattr(directory / name, ACCESS, struct.pack("<I" + "HHI" * 5, 2, *entries))
-    clients = "client_ca_file: authority.pem, client_auth_type: RequireAndVerifyClientCert"
-    outcome = read(f"tls_server_config: {{cert_file: server.pem, key_file: server.key, {clients}}}")
+    let_another_write(directory / name)
+    outcome = read(tls(f"{PAIR}, {CLIENTS}"))
     (problem,) = outcome.problems
     assert f"{name}' is not safe: an ACL lets user 54321 write this file: setfacl -x u:54321" in str(problem)
 
@@ -288,6 +252,6 @@ def test_a_key_of_another_user(read: Read, directory: Path, monkeypatch: pytest.
         return os.stat_result((*status[:4], 1001, *status[5:])) if is_key else status
 
     monkeypatch.setattr(os, "fstat", fstat)
-    outcome = read("tls_server_config: {cert_file: server.pem, key_file: server.key}")
+    outcome = read(tls(PAIR))
     (problem,) = outcome.problems
     assert "server.key' is not safe: this file belongs to user 1001, who is neither root" in str(problem)
