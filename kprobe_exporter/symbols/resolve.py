@@ -1,7 +1,6 @@
 """Resolves a target as written to the places to attach: patterns, compilers' suffixes, modules."""
 
 import fnmatch
-import hashlib
 import itertools
 import re
 from bisect import bisect_left
@@ -275,6 +274,8 @@ def probe_name(base: str, function: str, taken: set[str]) -> str:
     It has at most 40 characters of ``[a-z0-9_]``. A name that is too long or taken ends in a hash of the
     full name, so that it is the same at each start.
     """
+    import hashlib  # noqa: PLC0415 - few names are that long
+
     whole = f"{base}_{function}"
     name = clean = re.sub(r"[^a-z0-9_]", "_", whole.lower())
     for number in itertools.count():
