@@ -49,7 +49,8 @@ def user_spec(
     - The trigger that soft-enables an event (tracefs/probes.py) makes uprobe_profile count without events,
       and no filter narrows that count. So a probe that only counts is planned like a kprobe.
     - A uretprobe's hits are entries of its function. Before 6.13 the counter is a plain ``nhit++``, which
-      may miss a hit when several CPUs hit it at once.
+      may miss a hit when several CPUs hit it at once. Its hist triggers count returns instead: a call in
+      which a process forks has one entry and two returns.
     - There are no misses and no MAXACTIVE. ``caller`` is unknown: a return has an address in a program.
     - ``$stack`` is the stack pointer, which on x86-64 is 8 higher at the return than at the entry.
     - The kernel accepts wrong offsets: one within an instruction breaks the program, one outside the code is
@@ -68,7 +69,10 @@ def user_spec(
         return Unsupported(str(target), error.message)
     place = "uprobe_events", "r" if target.kind.is_return else "p", f"{target.path}:{code.offset:#x}"
     spec = _defined(probe, attach, wanted, layout_id, max_series, args, place)
-    return spec if isinstance(spec, Unsupported) else replace(spec, inode=code.inode)
+    if isinstance(spec, Unsupported):
+        return spec
+    entries = spec.tables_count_hits and not target.kind.is_return
+    return replace(spec, inode=code.inode, tables_count_hits=entries)
 
 
 def _defined(

@@ -198,3 +198,9 @@ def test_a_program_may_return_any_size() -> None:
     made = spec("uretprobe:f", returns="ssize_t", aggregate="kernel", return_buckets=(1.0,))
     assert "return_high=$retval:b32@32/64" in made.body
     assert any("vals=return,return_high" in table.trigger for table in made.tables)
+
+
+@pytest.mark.parametrize(("to", "by_tables"), [("uprobe:f", True), ("uretprobe:f", False)])
+def test_hits_of_a_return_are_entries_whatever_its_tables_count(to: str, by_tables: bool) -> None:
+    calls = Metric("counter", "calls_total", "help")
+    assert spec(to, metrics=(calls,), aggregate="kernel").tables_count_hits is by_tables
