@@ -209,8 +209,8 @@ def _glob(pattern: bytes) -> bytes:
     return head + b"".join(b"(?>.*?" + part + b")" for part in middle) + b".*" + last
 
 
-_RANGE = rb"(?:-[^\]])?+"
-_CLASS = re.compile(rb"(!?+)(." + _RANGE + rb"(?:[^\]]" + _RANGE + rb")*+)\]", re.DOTALL)
+_RANGE = rb"(?>(?:-[^\]])?)"
+_CLASS = re.compile(rb"(!?+)(." + _RANGE + rb"(?>(?:[^\]]" + _RANGE + rb")*))\]", re.DOTALL)
 
 
 def _class(pattern: bytes, start: int) -> tuple[bytes, int]:

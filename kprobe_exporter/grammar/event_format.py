@@ -14,13 +14,13 @@ FIELD = re.compile(
     re.MULTILINE,
 )
 ID = re.compile(r"^ID: (\d{1,9})$", re.MULTILINE)
-PRINT = re.compile(r'^print fmt: "(?P<text>(?:[^"\\]|\\.)*+)"(?P<rest>.*)$', re.MULTILINE)
+PRINT = re.compile(r'^print fmt: "(?P<text>(?>(?:[^"\\]|\\.)*))"(?P<rest>.*)$', re.MULTILINE)
 CONVERSION = re.compile(
     r"%(?P<flags>[-+ #0]*)(?P<width>\*|\d*)(?:\.(?P<precision>\*|\d*))?(?:hh?|ll?|[zjtL])?"
     r"(?P<kind>p\w*|[a-zA-Z%])"
 )
 CAST = re.compile(r"^\((?:unsigned |signed |const )*(?:long|int|short|char|u\d\d?|s\d\d?|size_t)[ *\w]*\)")
-TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?$)|\\.|[(){}\[\],]')
+TOKEN = re.compile(r'"(?>(?:[^"\\]|\\.)*)(?:"|\\?$)|\\.|[(){}\[\],]')
 FIELD_USE = re.compile(r"^(?:REC->|__get_str\()([A-Za-z_]\w*)\)?$")
 
 LONGEST_USE = 300  # characters of a print fmt argument that may be a field with casts and parentheses
@@ -144,7 +144,7 @@ def _call_pattern(form: EventFormat, wanted: Collection[str]) -> tuple[bytes, li
     # __syscall_nr is not printed. The strings that newer kernels copy are separate fields, also with __.
     shown = [field for field in form.fields.values() if not field.name.startswith("__")]
     end = "|".join(f", {field.name}: " for field in shown[1:]).encode() or b"$."
-    quoted = rb'(?: "[^"\n]*+(?:"(?!' + end + rb'|\)\n)[^"\n]*+)*+")?+'
+    quoted = rb'(?>(?: "[^"\n]*+(?>(?:"(?!' + end + rb'|\)\n)[^"\n]*+)*)")?)'
     parts = []
     for field in shown:
         number = NUMBER["x"]
@@ -172,7 +172,7 @@ def _print_pattern(form: EventFormat, wanted: Collection[str]) -> tuple[bytes, l
     for part in reversed(parts):
         value = part.pattern or ANYTHING
         if part.pattern is None and strings:
-            value = rb"(?:(?!" + follows + rb")[^\n])*+(?![^\n]+?" + follows + b")"
+            value = rb"(?>(?:(?!" + follows + rb")[^\n])*)(?![^\n]+?" + follows + b")"
         pattern = part.before + (b"(" + value + b")" if part.arg else value) + pattern
         if part.pattern is None:
             follows, strings = part.before, strings + 1

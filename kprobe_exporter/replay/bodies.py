@@ -31,7 +31,7 @@ EVENT = re.compile(rb"(" + NAME + rb")(: |:\Z|\(| -> )")
 PLACE = rb"0x[0-9a-f]+/0x[0-9a-f]+(?: \[[^\]\s]+\])?"
 ADDRESS = re.compile(
     rb"\((?:(?P<event>" + NAME + rb"\." + NAME + rb")"
-    rb"|(?P<back>(?:[^()\n<]|<(?!- ))++)<- (?P<function>[^()\s]" + SYMBOL_LENGTH + rb")[^()\n]*+"
+    rb"|(?P<back>(?>(?:[^()\n<]|<(?!- ))+))<- (?P<function>[^()\s]" + SYMBOL_LENGTH + rb")[^()\n]*+"
     rb"|(?P<symbol>[^()\s+]" + SYMBOL_LENGTH + rb")\+" + PLACE + rb"[^()\n]*+"
     rb"|0x[0-9a-f]++[^()\n]*+)\)(?= |\Z)"
 )
@@ -42,9 +42,9 @@ NAMELESS = re.compile(
 CALLER = re.compile(rb"[^\s+\[]+")
 
 NEXT = rb"(?= |\Z)"
-STRING = rb'"((?:[^"\n]|"(?!\Z| ' + NAME + rb"=))*+)\"" + NEXT
+STRING = rb'"((?>(?:[^"\n]|"(?!\Z| ' + NAME + rb"=))*))\"" + NEXT
 TEXTS = rb'(\{(?:"|\(fault\)).*?\})(?=\Z| ' + NAME + rb"=)"
-ARRAY = rb"\{(?:'.'|[^'\"{}\n])*+\}"
+ARRAY = rb"\{(?>(?:'.'|[^'\"{}\n])*)\}"
 PLAIN = rb"((?:'.'|" + ARRAY + rb"|[^\s\"{][^\s\"]*+)(?: \[[^\]\s=]+\])?)" + NEXT
 ARGUMENT = re.compile(rb" (" + NAME + rb")=(?:" + STRING + rb"|" + TEXTS + rb"|" + PLAIN + rb")")
 STRING_STARTS = re.compile(rb" " + NAME + rb'=["{]')

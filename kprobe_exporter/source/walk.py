@@ -14,7 +14,7 @@ VALUE_PATTERNS = {
     "int": rb"(0x[0-9a-f]{1,16}|-?[0-9]{1,20}|\(fault\))",
     "hex": rb"((?:0x)?[0-9a-f]{1,16})",
     "char": rb"'([^\n])'",
-    "bare": rb"('.'|\{" + ELEMENT + rb"(?:," + ELEMENT + rb')*+\}|[^\s"]\S*+(?: \[\w++\])?+)',
+    "bare": rb"('.'|\{" + ELEMENT + rb"(?>(?:," + ELEMENT + rb')*)\}|[^\s"]\S*+(?>(?: \[\w++\])?))',
     "str": rb'(?:"(%s)"|\(fault\))',
     "texts": rb"(\{%s\})",
 }
@@ -71,7 +71,8 @@ def arguments_pattern(args: Sequence[Arg]) -> tuple[bytes, bytes]:
     if first != last:  # no string may hold what ends another
         ends = "|".join(args[number + 1].name for number in untrusted[:-1]).encode()
         text = rb'(?!@)[^"}\n]*+(?:["}](?!@)[^"}\n]*+)*'.replace(b"@", rb" (?:" + ends + rb")=")
-    rest = [_shown(arg, text + b"+") for arg in args[first:last]] + [_shown(arg, text) for arg in args[last:]]
+    texts = [*[b"(?>" + text + b")"] * (last - first), *[text] * (len(args) - last)]
+    rest = map(_shown, args[first:], texts)
     return b"".join(_shown(arg, b"") for arg in args[:first]), b"".join(rest)
 
 
