@@ -29,6 +29,9 @@ NUMBER = rb" *(\d{1,20})"
 CPU_KEYS = ("common_cpu", "cpu")
 """Keys of the trigger that counts hits. Any would do, as the total counts all. It is ``cpu`` before 5.13."""
 
+TWICE = "common_cpucommon_cpu"
+"""So 7.2 spells the key common_cpu in its header, though not in the rows (hist_field_print())."""
+
 Spelled: TypeAlias = tuple[str, str, str | None]
 """A trigger's keys, values and condition as event_hist_trigger_print() spells them. To the kernel, triggers
 of an event that are spelled alike are the same."""
@@ -57,6 +60,7 @@ def parse_hist(text: bytes) -> list[Shown]:
     at = 0
     while header := HEADER.match(text, at):
         keys, vals = header[1].decode(errors="replace"), header[2].decode(errors="replace")
+        keys = keys.replace(TWICE, CPU_KEYS[0])
         condition = header[3].decode(errors="replace") if header[3] is not None else None
         names = keys.split(",")
         row = re.compile(_row(names, vals.split(",")))

@@ -28,6 +28,12 @@ def test_as_the_kernel_prints_them() -> None:
     assert (empty.condition, empty.reading) == (None, HistReading(0, 0, {}))
 
 
+def test_a_key_that_7_2_spells_twice() -> None:
+    """Its headers have ``common_cpucommon_cpu``, and its rows ``common_cpu``."""
+    [shown] = parse_hist(POWERS.replace(b"keys=common_cpu,", b"keys=common_cpucommon_cpu,"))
+    assert [shown] == parse_hist(POWERS)
+
+
 def printed(rows: dict[tuple[bytes, int], int], width: int) -> bytes:
     """Return what hist_show() prints for the keys comm and return, and a sum."""
     lines = [
