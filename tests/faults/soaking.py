@@ -27,7 +27,9 @@ ABOUT = (
     "Probes of all kinds; each 5 s some quiet calls and a burst, of which every third is too much for a ring"
     " buffer of 64 KiB; a reload each 10 s, which changes some of the probes and leaves the others alone; a"
     " scrape a second after the last one; each 30 s a probe is disabled and its definition deleted by hand."
-    " Emulated (QEMU's TCG, no KVM): the load is many times lighter than it would be on a real CPU."
+    " Emulated (QEMU's TCG, no KVM): the load is many times lighter than it would be on a real CPU. The agent"
+    " is forked from the test's process, whose modules and lists of the kernel's functions are counted in its"
+    " resident memory."
 )
 
 

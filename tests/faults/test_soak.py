@@ -182,6 +182,7 @@ def test_it_neither_grows_nor_loses_a_count(soaked: Soak, request: pytest.Fixtur
         assert metrics.value(HITS, probe=name) == soaked.rounds, name
     assert {metrics.value(f"kprobe_{name}_total") for name in soak.TABLES} == {soaked.rounds}
     assert metrics.value(HITS, probe="call_getpriority") == soaked.quiet
+    assert metrics.total("kprobe_exporter_unexplained_events") == 0
     assert down(metrics) == []
     assert len(metrics.labels("kprobe_up")) == 50
     assert eye.most_definitions <= ours + len(soak.VICTIMS)
