@@ -24,12 +24,12 @@ REST = 15 * 60
 """Seconds for booting, importing and the last counts, beside the soak itself, in a VM on a busy machine."""
 
 ABOUT = (
-    "Probes of all kinds; each 5 s some quiet calls and a burst, of which every third is too much for a ring"
-    " buffer of 64 KiB; a reload each 10 s, which changes some of the probes and leaves the others alone; a"
-    " scrape a second after the last one; each 30 s a probe is disabled and its definition deleted by hand."
-    " Emulated (QEMU's TCG, no KVM): the load is many times lighter than it would be on a real CPU. The agent"
-    " is forked from the test's process, whose modules and lists of the kernel's functions are counted in its"
-    " resident memory."
+    "Probes of all kinds; each 5 s some quiet calls and a burst, of which every third is too much for a"
+    " ring buffer of 64 KiB, as the agent is stopped meanwhile; a reload each 10 s, which changes some of"
+    " the probes and leaves the others alone; a scrape a second after the last one; each 30 s a probe is"
+    " disabled and its definition deleted by hand. Emulated (QEMU's TCG, no KVM): the load is many times"
+    " lighter than it would be on a real CPU. The agent is forked from the test's process, whose modules"
+    " and lists of the kernel's functions are counted in its resident memory."
 )
 
 
