@@ -202,10 +202,11 @@ class ProbeSpec:
     name the static tracepoint. The kernel evaluates ``filter``, the agent ``residual_filter``. ``because``
     tells the user in one clause why this plan was chosen. ``tables`` are the hist triggers of the plan
     ``kernel``, each with the filter in its own condition; ``tables_count_hits`` if there is none, so that
-    they see each hit. ``role`` is the event's part in a call or a pair; events with ``end`` are no hits, nor
-    are ``own`` events, which the agent itself needs. ``inode`` is the device and inode number of the program
-    for which a place in a file was planned. ``sample`` is a further filter, which keeps the events of some
-    threads only. ``help`` is what the alternative says of itself.
+    they see each hit, but for a uretprobe, whose hits are entries. ``role`` is the event's part in a call or
+    a pair; events with ``end`` are no hits, nor are ``own`` events, which the agent itself needs. ``inode``
+    is the device and inode number of the program for which a place in a file was planned. ``sample`` is a
+    further filter, which keeps the events of some threads only. ``help`` is what the alternative says of
+    itself.
     """
 
     probe: str

@@ -69,10 +69,7 @@ def user_spec(
         return Unsupported(str(target), error.message)
     place = "uprobe_events", "r" if target.kind.is_return else "p", f"{target.path}:{code.offset:#x}"
     spec = _defined(probe, attach, wanted, layout_id, max_series, args, place)
-    if isinstance(spec, Unsupported):
-        return spec
-    entries = spec.tables_count_hits and not target.kind.is_return
-    return replace(spec, inode=code.inode, tables_count_hits=entries)
+    return spec if isinstance(spec, Unsupported) else replace(spec, inode=code.inode)
 
 
 def _defined(

@@ -123,8 +123,10 @@ def aggregated(
             tables.returned(returns, values=bool(probe.return_buckets))
     except GrammarError as error:
         return Unsupported(spec.target, error.message)
+    # A uretprobe's hits are entries, and its tables count returns.
+    uretprobe = spec.layout.user and spec.layout.form == "return"
     made = replace(spec, filter=None, plan="kernel", because="aggregate: kernel", tables=tables.all())
-    return replace(made, tables_count_hits=only is None)
+    return replace(made, tables_count_hits=only is None and not uretprobe)
 
 
 @dataclass

@@ -274,13 +274,13 @@ def probe_name(base: str, function: str, taken: set[str]) -> str:
     It has at most 40 characters of ``[a-z0-9_]``. A name that is too long or taken ends in a hash of the
     full name, so that it is the same at each start.
     """
-    import hashlib  # noqa: PLC0415 - few names are that long
-
     whole = f"{base}_{function}"
     name = clean = re.sub(r"[^a-z0-9_]", "_", whole.lower())
     for number in itertools.count():
         if len(name) <= LONGEST_NAME and name not in taken:
             break
+        import hashlib  # noqa: PLC0415 - few names come to this
+
         digest = hashlib.sha256(f"{whole}/{number}".encode()).hexdigest()[:7]
         name = f"{clean[: LONGEST_NAME - 8]}_{digest}"
     taken.add(name)
