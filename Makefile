@@ -7,18 +7,22 @@ export PYTHON
 bin := .venv/bin
 # Programs that virtme-ng calls; without udev it finds no port to print to, without file no busybox.
 vm-packages := busybox-static file iproute2 kmod qemu-system-x86 udev
+# What a kernel of arm64 needs on a machine with another processor: an emulator, and a compiler for the page parser.
+arm-packages := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-system-arm
 # Programs that the kernel suite compares the agent with, and runs it under.
-suite-packages := $(vm-packages) bpftrace curl libseccomp2 systemd util-linux
+suite-packages := $(vm-packages) bpftrace curl dwarves libseccomp2 systemd util-linux
 # Programs that build the container image, and run it.
 image-packages := buildah catatonit debootstrap podman runc
+# Programs that make what is released, and a bare Debian to install it in.
+release-packages := iproute2 mmdebstrap python3-dev python3-venv
 # The command that `make demo` runs in the guest.
 COMMAND ?= $(bin)/kprobe-exporter run $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check vmtest demo bench fuzz soak differential shell fixtures hooks clean .venv
+.PHONY: help run test check vmtest demo bench fuzz soak differential shell fixtures dist dist-test hooks clean .venv
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 run: .venv/runtime.stamp ## the agent on this machine, on :10435 (ARGS="--config FILE")
 	$(bin)/kprobe-exporter run $(ARGS)
@@ -35,11 +39,11 @@ check: .venv/test.stamp ## lint, format, types and unit tests, in seconds
 	$(bin)/python -m pytest tests/unit -q
 
 vmtest: .venv/test.stamp ## the kernel suite in VMs (KERNEL=6.1 ARGS="tests/kernel/test_x.py -k y")
-	@scripts/debian-packages $(suite-packages)
+	@scripts/debian-packages $(suite-packages) $(if $(findstring arm64,$(KERNEL)),$(arm-packages))
 	@$(bin)/python -m tests.vm run $(KERNEL:%=--kernel %) -- $(ARGS)
 
 demo: .venv/test.stamp ## the agent in a VM that has kprobes (KERNEL=6.12 PORT=10435 ARGS="--config FILE")
-	@scripts/debian-packages $(vm-packages)
+	@scripts/debian-packages $(vm-packages) $(if $(findstring arm64,$(KERNEL)),$(arm-packages))
 	@$(bin)/python -m tests.vm demo $(KERNEL:%=--kernel %) $(PORT:%=--port %) -- $(COMMAND)
 
 bench: .venv/test.stamp ## what it costs, measured and written to docs/benchmarks.md (ARGS="throughput start")
@@ -66,11 +70,18 @@ fixtures: .venv/test.stamp ## capture tests/fixtures again, from the kernels the
 	@scripts/debian-packages $(vm-packages)
 	scripts/capture-fixtures
 
+dist: ## the sdist and the wheels for x86-64 and aarch64, into dist/ (OUTPUT=DIRECTORY)
+	@$(PYTHON) -m release $(OUTPUT:%=--output %) wheels
+
+dist-test: .venv/test.stamp ## what make dist builds, installed in bare Debians and run there
+	@scripts/debian-packages $(release-packages)
+	@$(bin)/python -m tests.vm test --suite dist
+
 hooks: .venv/test.stamp ## the same checks before each commit
 	$(bin)/pre-commit install
 
-clean: ## remove .venv, build/ and caches
-	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+clean: ## remove .venv, build/, dist/ and caches
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Builds only the tools.

@@ -20,6 +20,7 @@ from kprobe_exporter.probing.kernel_info import expanded, known_kernel
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.symbols.resolve import Resolver
 from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.kernel_files import running_kernel
 from kprobe_exporter.tracefs.probes import names_in_use
 from kprobe_exporter.tracefs.refusal import REPLACED
 
@@ -42,13 +43,13 @@ class Installer:
 
     def __post_init__(self) -> None:
         self._layout_ids: Iterator[int] = itertools.count()
-        self._resolver = Resolver.of(self._instance.files)
+        self._resolver = Resolver.of(running_kernel(self._instance.files))
         self._symbols = Symbols(self._instance.files)
         self._loaded = False
 
     def expand(self, config: Config) -> Config:
         """Replace each pattern by one probe per function or tracepoint that it matches now."""
-        self._resolver = Resolver.of(self._instance.files)
+        self._resolver = Resolver.of(running_kernel(self._instance.files))
         probes = expanded(config.probes, self._resolver, config.settings.max_matches)
         return replace(config, probes=tuple(probes))
 
@@ -102,7 +103,8 @@ class Installer:
                 for probe in probes:
                     if probe.attached is None:
                         probe.fail(f"{UNEXPECTED}: {error}.")
-            self._resolver = Resolver.of(self._instance.files)  # frees the lists; modules may come and go
+            # A new one frees the lists of this one; modules may come and go.
+            self._resolver = Resolver.of(running_kernel(self._instance.files))
 
     def enable(self, probe: ProbeState) -> bool:
         """Start recording; return True. If the kernel refuses, remove the probe and return False."""

@@ -19,11 +19,11 @@ from kprobe_exporter.export.otlp.resource import resource
 from kprobe_exporter.export.otlp.select import Identity, Selector
 from kprobe_exporter.export.otlp.settings import OtlpSettings
 from kprobe_exporter.export.otlp.transport import connect
-from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.values import LAYOUT_ID, TIME, Batch, Emission, Exemplar, Family, Record, Snapshot
-from kprobe_exporter.plan.metric import in_nanoseconds, where
+from kprobe_exporter.plan.metric import where
 from kprobe_exporter.probing.attach import Attached
 
 Signal = Literal["log", "span"]
@@ -195,7 +195,7 @@ def _passes(attached: Attached, export: Export) -> Callable[[Record], bool] | No
     """Return the test of the filters that the agent evaluates, the probe's and the export's; None if none."""
     conditions = [] if attached.residual_filter is None else [attached.residual_filter]
     if export.where is not None:
-        conditions.append(where(in_nanoseconds(parse_filter(export.where, fractions=True))))
+        conditions.append(where(parse_formula(export.where)))
     tests = [passes(attached.layout, condition) for condition in conditions]
     return (lambda record: all(test(record) for test in tests)) if tests else None
 

@@ -8,7 +8,7 @@ from kprobe_exporter.agent.probe import ProbeState
 from kprobe_exporter.agent.thread_events import Handle, Identities, handlers
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.pairing import Pairing
-from kprobe_exporter.aggregate.recipes import source_recipe
+from kprobe_exporter.aggregate.recipes import record_filters, source_recipe
 from kprobe_exporter.config.values import Export, Probe
 from kprobe_exporter.model.aggregation import Recipe
 from kprobe_exporter.model.values import Batch, Join, Layout
@@ -106,8 +106,9 @@ class Pipeline:
         layouts = {part.layout: part.system for own in self._identities.tracepoints for part in own.parts}
         for flow in flows.values():
             layouts |= {part.layout: part.system for part in flow.attached.parts}
+        filters = record_filters(flow.attached.part_filters for flow in flows.values())
         recipes = {layout_id: flow.recipe for layout_id, flow in flows.items() if flow.recipe is not None}
-        swap = self._buffers.prepare(self._symbols, layouts, recipes, tgid=self._tgid)
+        swap = self._buffers.prepare(self._symbols, layouts, recipes, filters, tgid=self._tgid)
         removed = [flow for layout_id, flow in self._flows.items() if flows.get(layout_id) is not flow]
         added = [flow for layout_id, flow in flows.items() if self._flows.get(layout_id) is not flow]
         for layout in self._cgroup_events.keys() - cgroup_events.keys():

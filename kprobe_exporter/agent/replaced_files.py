@@ -13,6 +13,8 @@ from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.agent.probe import ProbeState
 from kprobe_exporter.config.values import Probe
+from kprobe_exporter.elf import library_path
+from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.target import Kind, parse_target
 from kprobe_exporter.model.values import ProbeSpec
 from kprobe_exporter.plan import JoinedSpec, ProbePlan
@@ -182,6 +184,10 @@ def _file(path: str, inode: Inode | None) -> _File | None:
 
     stat(2), which may leave a container by a link in it, is believed where it finds the file ``inode``.
     """
+    try:
+        path = library_path(path)  # another one, where an upgrade changed the loader's cache
+    except GrammarError:
+        return None
     for look in (os.stat, status):
         with suppress(OSError, ValueError):
             found = look(path)

@@ -1,5 +1,6 @@
 """All numbers of the agent: fed by events and by the kernel's counts, copied at a scrape."""
 
+import sys
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -24,14 +25,17 @@ from kprobe_exporter.aggregate.sums import Sums
 from kprobe_exporter.model.aggregation import Refused, Tally, Where
 from kprobe_exporter.model.hist import HistTable
 from kprobe_exporter.model.values import (
+    ABSENT,
     LAYOUT_ID,
     Batch,
     CgroupOf,
     Exemplar,
     KernelCounts,
     Layout,
+    MetricSpec,
     ProbeMetrics,
     Record,
+    swapped,
 )
 
 MOST_OWNERS = 1024
@@ -148,7 +152,7 @@ class Aggregator:
             probe = self._probes[layout.probe]
             takes = probe.takes()
             for number, spec in enumerate(probe.metrics.metrics):
-                takes[number] = self._metrics[spec.name].take(spec)
+                takes[number] = _for_layout(self._metrics[spec.name].take(spec), spec, layout)
             sums = Sums(layout, recipe(layout, probe.metrics, residual_filter), self._cgroup)
             deltas = HistDeltas(layout, probe.metrics, tables)
             filtered = residual_filter is not None
@@ -370,3 +374,26 @@ class Aggregator:
                 metric.series.expire()
                 if are_reached:
                     metric.series.forget(IDLE)
+
+
+def _for_layout(take: Take, spec: MetricSpec, layout: Layout) -> Take:
+    """Return the function that takes a metric's tallies of the events of this layout.
+
+    ABSENT stands in place of each absent field. A number that was delivered in the host's byte order, and is
+    decoded by what takes network order, gets that again.
+    """
+    network = {arg.name: arg.network for arg in layout.args if arg.network and sys.byteorder == "little"}
+    absent = [label.field in layout.absent for label in spec.labels]
+    sizes = [network.get(label.field, 0) if label.network else 0 for label in spec.labels]
+    if not any(absent) and not any(sizes):
+        return take
+
+    def taken(tally: Tally) -> None:
+        parts = zip(absent, sizes, tally.key, strict=True)
+        key = [
+            ABSENT if lacks else swapped(value, size) if size and isinstance(value, int) else value
+            for lacks, size, value in parts
+        ]
+        take(tally._replace(key=tuple(key)))
+
+    return taken

@@ -108,7 +108,7 @@ def _feed(
         values, hits, total = row
         if use == "negative":
             return Refused(layout_id, feeds, negative=hits, unreadable=0)
-        value, key = values[place], tuple([values[label] for label in labels])
+        value, key = values[place], tuple([None if label is None else values[label] for label in labels])
         if use == "errors":
             return Tally(layout_id, feeds, (value,), hits, 0) if is_error(value) else None
         if use == "add":

@@ -50,6 +50,7 @@ class Pairing:
         self._opened = self._nested or OpenCalls(most_open)
         self.threads = EndedThreads(self._opened)
         self._takes: dict[int, Take] = {}
+        self._begun_by: dict[int, ByStack | ByKey] = {}
         self._ways: dict[int, ByStack | ByKey] = {}
         for join in joins:
             self.add(join)
@@ -84,6 +85,7 @@ class Pairing:
                     f"layout_id {layout_id} of the join {join.layout.event!r} is a half of another join"
                 )
         self._takes |= takes
+        self._begun_by |= {begin.layout_id: way for begin in join.begins}
         self._ways[join.layout.layout_id] = way
 
     def watch(self, layout: Layout, seen: OnRecord) -> None:
@@ -117,6 +119,7 @@ class Pairing:
         self._ways.pop(join.layout.layout_id, None)
         for layout in (*join.begins, join.end):
             self.unwatch(layout)
+            self._begun_by.pop(layout.layout_id, None)
         if self._nested is not None:
             self._nested.hide(join)
 
@@ -139,6 +142,7 @@ class Pairing:
                 keep(joined)
         batch.records = records
         self.threads.apply()
+        self._take_filtered(batch)
         for layout_id, way in self._ways.items():
             if way.begun:
                 batch.begun[layout_id] = way.begun
@@ -147,6 +151,13 @@ class Pairing:
             batch.unpaired.update(opened.unpaired)
             opened.unpaired.clear()
         return batch
+
+    def _take_filtered(self, batch: Batch) -> None:
+        """Count the first halves that the source has turned away as begun: they are hits too."""
+        for layout_id in batch.arrived.keys() & self._takes.keys():
+            turned_away = batch.arrived.pop(layout_id) - batch.passed.pop(layout_id)
+            if (way := self._begun_by.get(layout_id)) is not None:
+                way.begun += turned_away
 
     def _open_calls(self) -> NestedCalls:
         if self._nested is None:

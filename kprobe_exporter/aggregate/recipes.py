@@ -1,11 +1,21 @@
 """What a layout's records are needed for, as data, so that a source can add them up; and their fields."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, TypeAlias
 
-from kprobe_exporter.model.aggregation import DURATIONS, RETURN_ERRORS, RETURN_VALUES, Group, Recipe, Where
+from kprobe_exporter.aggregate.interpret import compile_condition
+from kprobe_exporter.model.aggregation import (
+    DURATIONS,
+    RETURN_ERRORS,
+    RETURN_VALUES,
+    Group,
+    Recipe,
+    RecordFilter,
+    Where,
+)
+from kprobe_exporter.model.condition import Computed, has_match
 from kprobe_exporter.model.values import (
     CALLER,
     CPU,
@@ -20,7 +30,6 @@ from kprobe_exporter.model.values import (
     ReturnType,
     Value,
     decimal,
-    is_error,
 )
 
 Getter: TypeAlias = Callable[[Record], Value]
@@ -32,13 +41,11 @@ SMALLEST, LARGEST = -(1 << 63), (1 << 64) - 1
 
 ERRORS = Where(
     ("return",),
-    lambda event: is_error(event["return"]),
     ("all", (("number", "return", ">=", -MAX_ERRNO), ("number", "return", "<", 0))),
 )
 
 NO_ERRORS = Where(
     ("return",),
-    lambda event: isinstance(value := event["return"], int) and value >= 0,
     ("number", "return", ">=", 0),
 )
 
@@ -81,10 +88,12 @@ def source_recipe(layout: Layout, metrics: ProbeMetrics, residual_filter: Where 
     """
     made = recipe(layout, metrics, residual_filter)
     groups = made.groups
-    wheres = [where for where in (residual_filter, *(group.where for group in groups)) if where is not None]
+    used = {name for group in groups for name in (*group.keys, group.value)}
+    computed = [Where(one.fields, one.condition) for one in layout.computed if one.name in used]
+    wheres = [residual_filter, *(group.where for group in groups), *computed]
     if any(group.cgroups for group in groups):
         return None  # a thread's cgroup is known only at the event's place in the stream
-    if layout.stack or not all(_writable(where, layout) for where in wheres):
+    if layout.stack or not all(_writable(where, layout) for where in wheres if where):
         return None
     kinds = {arg.name: arg.type or arg.kind for arg in layout.args}
     numbers = {kinds.get(group.value) for group in groups if group.value is not None}
@@ -95,11 +104,22 @@ def source_recipe(layout: Layout, metrics: ProbeMetrics, residual_filter: Where 
     return made
 
 
+def record_filters(filters: Iterable[Mapping[Layout, Where]]) -> dict[int, RecordFilter]:
+    """Return, by layout_id, the filters by which the source chooses the records that it delivers."""
+    return {
+        layout.layout_id: RecordFilter(
+            passes(layout, where), where.condition if _writable(where, layout) else None
+        )
+        for some in filters
+        for layout, where in some.items()
+    }
+
+
 def _writable(where: Where, layout: Layout) -> bool:
     """Return whether a condition is one on plain numbers and strings of the record."""
     plain = {arg.name for arg in layout.args if arg.kind in ("int", "hex", "str", "bare") and not arg.type}
     looked_up = {arg.name for arg in layout.args} | {"pid", "caller", "symbol", "comm"}
-    return where.condition is not None and not looked_up.difference(plain).intersection(where.fields)
+    return not has_match(where.condition) and not looked_up.difference(plain).intersection(where.fields)
 
 
 @lru_cache(256)
@@ -166,9 +186,18 @@ def column(layout: Layout, field: str) -> tuple[int, Callable[[Value], Value] | 
 
 def getter(layout: Layout, field: str) -> Getter:
     """Return the function that takes ``field`` out of a record; it gives None where it is not recorded."""
+    for one in layout.computed:
+        if one.name == field:
+            return _computed(layout, one)
     place, convert = column(layout, field)
     take: Getter = itemgetter(place)
     return take if convert is None else lambda record: convert(take(record))
+
+
+def _computed(layout: Layout, field: Computed) -> Getter:
+    getters = [(name, getter(layout, name)) for name in field.fields]
+    compute = compile_condition(field.condition, layout.unsigned)
+    return lambda record: compute({name: take(record) for name, take in getters})
 
 
 def tuple_getter(places: Sequence[int]) -> Callable[[Record], tuple[Any, ...]]:
@@ -181,5 +210,5 @@ def tuple_getter(places: Sequence[int]) -> Callable[[Record], tuple[Any, ...]]:
 def passes(layout: Layout, where: Where) -> Callable[[Record], bool]:
     """Return the function that tells whether a record passes a filter. It costs about 1 µs an event."""
     getters = [(field, getter(layout, field)) for field in where.fields]
-    test = where.test
-    return lambda record: test({field: take(record) for field, take in getters})
+    test = compile_condition(where.condition, layout.unsigned)
+    return lambda record: bool(test({field: take(record) for field, take in getters}))

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from kprobe_exporter.errors import one_line
 from kprobe_exporter.model.aggregation import RawKey
-from kprobe_exporter.model.values import LabelSpec, LabelValues, Value
+from kprobe_exporter.model.values import ABSENT, LabelSpec, LabelValues, Value
 
 OVERFLOW = "__overflow__"
 """The value of every label in the label set that counts the events beyond the limit."""
@@ -142,7 +142,12 @@ class Series(Generic[Cell]):
         return len(self._seen) < self._limits.max_series and not self._limits.are_reached
 
     def _decode(self, label: LabelSpec, value: Value, events: int) -> str | None:
-        """Return a label's text; None, and a counted failure, for a value that has none."""
+        """Return a label's text; None, and a counted failure, for a value that has none.
+
+        A field that the alternative in use lacks gives "", which Prometheus takes for no label.
+        """
+        if value == ABSENT:
+            return ""
         for decoder, decode in label.decoders:
             text = None if value is None else decode(value)
             if text is None:

@@ -8,9 +8,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from kprobe_exporter.aggregate.interpret import Evaluate, compile_condition
 from kprobe_exporter.aggregate.recipes import Getter, column, getter, passes, tuple_getter
 from kprobe_exporter.model.aggregation import Group, Recipe, Refused, Tally
-from kprobe_exporter.model.values import TIME, VALUES, CgroupOf, Layout, Record, Value
+from kprobe_exporter.model.values import TIME, VALUES, CgroupOf, Layout, Record
 
 Row = tuple[Any, ...]
 """What a group needs of a record: its keys, its value, the fields of its filter, and the time."""
@@ -18,13 +19,17 @@ Row = tuple[Any, ...]
 Rows = Collection[tuple[Row, int]]
 """Rows that differ, each with the number of its records."""
 
+_Tested = tuple[Group, Evaluate | None]
+"""A group, and the function that evaluates its condition."""
+
 
 class Sums:
     """The records of one layout that were not added up yet. Not thread-safe.
 
     ``add`` takes a record. It looks up the cgroup of a thread that is a label, since the agent knows it only
-    at the record's place in the stream. ``take`` adds up what came since its last call. Equal rows are
-    handled once: a record costs about 0.1 µs for each set of fields that is needed, and a row 0.5 µs.
+    at the record's place in the stream, and computes fields. ``take`` adds up what came since its last call.
+    Equal rows are handled once: a record costs about 0.1 µs for each set of fields that is needed, and a row
+    0.5 µs.
     """
 
     def __init__(self, layout: Layout, recipe: Recipe, cgroup: CgroupOf | None = None) -> None:
@@ -32,16 +37,23 @@ class Sums:
         self._records: list[Record] = []
         self._passes = passes(layout, recipe.residual_filter) if recipe.residual_filter else None
         threads = sorted({group.keys[index] for group in recipe.groups for index in group.cgroups})
+        used = {name for group in recipe.groups for name in (*group.keys, group.value)}
+        computed = [one.name for one in layout.computed if one.name in used]
+        more = [_cgroup_of(getter(layout, field), cgroup) for field in threads]
+        more += [getter(layout, name) for name in computed]
         self.add: Callable[[Record], None] = self._records.append
-        if threads:
-            self.add = _with_cgroups(self.add, [getter(layout, field) for field in threads], cgroup)
-        places = {field: VALUES + len(layout.args) + number for number, field in enumerate(threads)}
-        self._groups: dict[object, tuple[Callable[[Sequence[Record]], Rows], list[Group]]] = {}
+        if more:
+            self.add = _with_more(self.add, more)
+        first = VALUES + len(layout.args)
+        places = {field: first + number for number, field in enumerate(threads)}
+        computed_at = {name: first + len(threads) + number for number, name in enumerate(computed)}
+        self._groups: dict[object, tuple[Callable[[Sequence[Record]], Rows], list[_Tested]]] = {}
         for group in recipe.groups:
+            test = compile_condition(group.where.condition, layout.unsigned) if group.where else None
             needed = _fields(group), group.cgroups, group.last
             if needed not in self._groups:
-                self._groups[needed] = _rows(layout, group, places), []
-            self._groups[needed][1].append(group)
+                self._groups[needed] = _rows(layout, group, places, computed_at), []
+            self._groups[needed][1].append((group, test))
 
     def take(self) -> tuple[int, int, list[Tally | Refused]]:
         """Return the numbers of the records and of those that passed the recipe's filter, and the sums."""
@@ -51,20 +63,24 @@ class Sums:
         passed = records if self._passes is None else [*filter(self._passes, records)]
         for rows_of, groups in self._groups.values() if passed else ():
             rows = rows_of(passed)
-            for group in groups:
-                sums += _tallies(self._layout_id, group, rows)
+            for group, test in groups:
+                sums += _tallies(self._layout_id, group, test, rows)
         return len(records), len(passed), sums
 
 
-def _with_cgroups(
-    add: Callable[[Record], None], threads: Sequence[Getter], cgroup: CgroupOf | None
-) -> Callable[[Record], None]:
-    """Return the function that adds a record with the cgroups of these threads behind its values."""
+def _with_more(add: Callable[[Record], None], more: Sequence[Getter]) -> Callable[[Record], None]:
+    """Return the function that adds a record with more values behind its own."""
+    return lambda record: add((*record, *[take(record) for take in more]))
 
-    def path(tid: Value, time: int) -> bytes | None:
-        return cgroup(tid, time) if cgroup is not None and isinstance(tid, int) else None
 
-    return lambda record: add((*record, *[path(take(record), record[TIME]) for take in threads]))
+def _cgroup_of(thread: Getter, cgroup: CgroupOf | None) -> Getter:
+    """Return the function that looks up the cgroup of the thread that a field names."""
+
+    def path(record: Record) -> bytes | None:
+        tid = thread(record)
+        return cgroup(tid, record[TIME]) if cgroup is not None and isinstance(tid, int) else None
+
+    return path
 
 
 def _fields(group: Group) -> tuple[str, ...]:
@@ -73,9 +89,16 @@ def _fields(group: Group) -> tuple[str, ...]:
     return (*group.keys, *value, *(group.where.fields if group.where is not None else ()))
 
 
-def _rows(layout: Layout, group: Group, cgroups: Mapping[str, int]) -> Callable[[Sequence[Record]], Rows]:
-    """Return the function that makes rows of records; ``cgroups`` are the places of threads' cgroups."""
-    columns = [column(layout, field) for field in _fields(group)]
+def _rows(
+    layout: Layout, group: Group, cgroups: Mapping[str, int], computed: Mapping[str, int]
+) -> Callable[[Sequence[Record]], Rows]:
+    """Return the function that makes rows of records.
+
+    ``cgroups`` are the places of threads' cgroups, ``computed`` those of computed fields.
+    """
+    columns = [
+        (computed[field], None) if field in computed else column(layout, field) for field in _fields(group)
+    ]
     for index in group.cgroups:
         columns[index] = cgroups[group.keys[index]], None
     if group.last:
@@ -97,15 +120,18 @@ def _rows(layout: Layout, group: Group, cgroups: Mapping[str, int]) -> Callable[
     return rows
 
 
-def _tallies(layout_id: int, group: Group, rows: Rows) -> Iterator[Tally | Refused]:
+def _tallies(layout_id: int, group: Group, test: Evaluate | None, rows: Rows) -> Iterator[Tally | Refused]:
     """Yield a group's sums over these rows, and the number of refused values."""
     where, bounds, keys = group.where, group.bounds, len(group.keys)
     first = keys + (group.value is not None)  # where the fields of the filter begin; the time may follow them
     cells: defaultdict[Row, _Cell] = defaultdict(lambda: _Cell(bounds))
     negative = unreadable = 0
     for row, number in rows:
-        if where is not None and not where.test(dict(zip(where.fields, row[first:], strict=False))):
-            continue
+        if where is not None and test is not None:
+            met = test(dict(zip(where.fields, row[first:], strict=False)))
+            if not met:
+                unreadable += number if met is None else 0
+                continue
         value = 0
         if group.value is not None:
             value = row[keys]

@@ -117,6 +117,11 @@ _MOST_STEPS = 4096
 _MOST_NAMESAKES = 8
 
 
+def spelled(types: btf.Types, number: int) -> str:
+    """Return a type as C spells it, ``struct sock *``. Raises GrammarError for damaged data."""
+    return _Reader(types)._spelled(number)
+
+
 class _Reader:
     """Reads one prototype in at most ``_MOST_STEPS`` steps."""
 

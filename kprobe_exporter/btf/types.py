@@ -98,6 +98,23 @@ class Types:
             raise damaged(f"the name at {offset} is too long")
         return self._data[at:end].decode("ascii", "backslashreplace")
 
+    def find(self, name: str, kinds: Collection[int]) -> list[int]:
+        """Return the numbers of the types of this name and of these kinds. Costs a pass over all types."""
+        found = self._base.find(name, kinds) if self._base else []
+        offsets = set(self._offsets(name))
+        words = self._words
+        for count, at in enumerate(self._starts):
+            if words[at] in offsets and _kind(words[at + 1]) in kinds:
+                found.append(self._first + count)
+        return found
+
+    def names(self, kinds: Collection[int]) -> list[str]:
+        """Return the names of all types of these kinds, each once. Costs as much as reading them all."""
+        before = self._base.names(kinds) if self._base else []
+        words = self._words
+        offsets = {words[at]: None for at in self._starts if _kind(words[at + 1]) in kinds}
+        return list(dict.fromkeys([*before, *(self.text(offset) for offset in offsets if offset)]))
+
     def _walk(self, strides: "_Strides", names: Collection[str]) -> None:
         """Note where each type begins, and which functions are wanted. This loop takes most of the time."""
         wanted: dict[int, str] = (

@@ -22,8 +22,8 @@ from kprobe_exporter.errors import ConfigError, GrammarError, KprobeExporterErro
 
 COMMANDS = {
     "run": "Run the agent until SIGTERM or Ctrl-C.",
-    "check": "Validate configurations; --live shows what this kernel would make of them.",
-    "doctor": "Show what this kernel and this container can and cannot do.",
+    "check": "Validate configurations; --live and --against show what kernels would make of them.",
+    "doctor": "Show, or save, what this kernel and this container can and cannot do.",
     "list": "List what can be probed: functions and tracepoints.",
     "trace": "Trace one definition at the command line, as perf-tools' kprobe does.",
     "replay": "Print the metrics of saved trace text.",

@@ -1,4 +1,4 @@
-"""``check``: validates configurations; ``--live`` also shows each probe's target and plan on this kernel."""
+"""``check``: validates configurations; ``--live`` and ``--against`` show what kernels would make of them."""
 
 import json
 import os
@@ -11,14 +11,20 @@ import click
 
 from kprobe_exporter.cli.options import counted, kernel_errors, tracefs_option
 from kprobe_exporter.config.load import load
+from kprobe_exporter.config.values import Config
 from kprobe_exporter.diagnose.changeable_paths import changeable
 from kprobe_exporter.diagnose.dry_run import DryRunRow, look, verdict
+from kprobe_exporter.diagnose.saved_kernel import load as load_kernel
 from kprobe_exporter.errors import UsageError, one_line
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.service import logs
+from kprobe_exporter.symbols.addresses import Symbols
+from kprobe_exporter.tracefs.files import ReadOnlyTracefs
+from kprobe_exporter.tracefs.kernel_files import running_kernel
 from kprobe_exporter.tracefs.mount import mounted
 
 COLORS = {"up": "green", "down": "red", "unsure": "yellow", "disabled": "cyan", "absent": "cyan"}
+SAVED = ".tar.xz"  # How the names of saved kernels end
 HEADER = ("Probe", "State", "Kind", "Target", "Plan", "Why")
 
 
@@ -29,13 +35,23 @@ Examples:
   kprobe-exporter check /etc/kprobe_exporter/ && systemctl restart kprobe_exporter
   kprobe-exporter check --live probes.yaml
   kprobe-exporter check --live --json probes.yaml | jq '.[] | select(.state == "down")'
+  kprobe-exporter check --against kernels/*.tar.xz probes.yaml
 """,
 )
 @click.argument("paths", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="FILE|DIR...")
 @click.option("--live", is_flag=True, help="Also show what 'run' would settle on with this kernel.")
-@click.option("--json", "as_json", is_flag=True, help="With --live: the rows as a JSON array of objects.")
+@click.option(
+    "--against",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="FILE...",
+    help="Also show what 'run' would settle on with a kernel that 'doctor --save FILE' saved.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The rows of --live or --against as a JSON array.")
 @tracefs_option
-def check(paths: tuple[Path, ...], live: bool, as_json: bool, tracefs: Path | None) -> None:
+def check(
+    paths: tuple[Path, ...], live: bool, against: tuple[Path, ...], as_json: bool, tracefs: Path | None
+) -> None:
     """Validate configurations; several combine, as they do for 'run'.
 
     Every problem is one line on stderr, FILE:LINE:COLUMN: PATH: MESSAGE, and the exit status is 2;
@@ -47,9 +63,15 @@ def check(paths: tuple[Path, ...], live: bool, as_json: bool, tracefs: Path | No
     what only trying tells, as whether an instruction begins at an offset, is said to be tried.
     Fetch arguments and filters of functions are the kernel's to judge. The exit status is 1 if a
     probe would be down, unless it is optional.
+
+    With --against the same is shown for kernels of other machines, each of which 'doctor --save FILE'
+    saved there: nothing of this machine is looked at, and no right is needed. Further arguments whose
+    names end in .tar.xz are such kernels, too. Programs are no part of a kernel, so probes in them are
+    'unsure'. The exit status is 1 if a probe would be down on one of the kernels, unless it is optional.
     """
-    if not live and (as_json or tracefs):
-        raise UsageError(f"{'--json' if as_json else '--tracefs'} belongs to --live: give that as well.")
+    saved = (*against, *(path for path in paths if against and path.name.endswith(SAVED)))
+    paths = tuple(path for path in paths if path not in saved)
+    _check_usage(paths, live, saved, as_json, tracefs)
     config = load(paths, DECODERS)
     for warning in (*config.warnings, *changeable(config.probes)):
         click.echo(warning, err=True)
@@ -58,17 +80,62 @@ def check(paths: tuple[Path, ...], live: bool, as_json: bool, tracefs: Path | No
             click.echo(f"{click.format_filename(file)}: ok")
         metrics = {metric.name for probe in config.probes for metric in probe.metrics}
         click.echo(f"{counted(len(config.probes), 'probe')}, {counted(len(metrics), 'metric')}")
-    if not live:
+    if not live and not saved:
         return
     logs.set_up("warning", "text")
+    if saved:
+        _against(config, saved, as_json=as_json)
+        return
     with mounted(tracefs) as root, kernel_errors():
-        rows = look(config, root)
+        files = ReadOnlyTracefs(root)
+        rows = look(config, running_kernel(files), Symbols(files).visible)
     if as_json:
         click.echo(json.dumps([asdict(row) for row in rows], indent=2))
     else:
-        click.echo(f"\n{table(rows)}", color=False if os.environ.get("NO_COLOR") else None)
+        click.echo(f"\n{table(rows)}", color=_color())
+    _exit(rows)
+
+
+def _check_usage(
+    paths: tuple[Path, ...], live: bool, saved: tuple[Path, ...], as_json: bool, tracefs: Path | None
+) -> None:
+    """Refuse options that do not belong together."""
+    if live and saved:
+        raise UsageError("--live is about this kernel and --against about others: give one of them.")
+    if tracefs and not live:
+        raise UsageError("--tracefs belongs to --live: give that as well.")
+    if as_json and not (live or saved):
+        raise UsageError("--json belongs to --live or --against: give one of them as well.")
+    if not paths:
+        raise UsageError("no configuration is given: name one after the saved kernels.")
+
+
+def _against(config: Config, saved: tuple[Path, ...], *, as_json: bool) -> None:
+    """Show what each of these kernels would make of the configuration."""
+    rows: list[DryRunRow] = []
+    shown: list[dict[str, object]] = []
+    for file in saved:
+        kernel = load_kernel(file).kernel
+        found = look(config, kernel, lambda: True, programs=False)
+        rows += found
+        if as_json:
+            about = {"kernel": kernel.release, "machine": kernel.machine, "file": str(file)}
+            shown += ({**about, **asdict(row)} for row in found)
+            continue
+        name = f"{kernel.release} {kernel.machine} ({click.format_filename(file)})"
+        click.echo(f"\n{one_line(name)}\n\n{table(found)}", color=_color())
+    if as_json:
+        click.echo(json.dumps(shown, indent=2))
+    _exit(rows)
+
+
+def _exit(rows: list[DryRunRow]) -> None:
     if any(row.state == "down" for row in rows):
         sys.exit(1)
+
+
+def _color() -> bool | None:
+    return False if os.environ.get("NO_COLOR") else None
 
 
 def table(rows: list[DryRunRow]) -> str:

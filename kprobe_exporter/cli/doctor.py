@@ -13,14 +13,17 @@ from kprobe_exporter.agent.thread_events import CGROUP_EVENTS
 from kprobe_exporter.cli.options import kernel_errors, tracefs_option
 from kprobe_exporter.config.values import Settings
 from kprobe_exporter.diagnose.sandbox import confinement_checks
-from kprobe_exporter.errors import InstanceBusy, TracefsError, one_line
+from kprobe_exporter.diagnose.saved_kernel import describe, take
+from kprobe_exporter.diagnose.saved_kernel import save as write
+from kprobe_exporter.errors import InstanceBusy, TracefsError, UsageError, one_line
 from kprobe_exporter.probing.event_source import PAGE_PARSER, choose
 from kprobe_exporter.service import logs
 from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.symbols.lists import ADDRESSES
 from kprobe_exporter.tracefs.features import TRIAL, Check, instance_checks, kernel_checks
-from kprobe_exporter.tracefs.files import MountedTracefs, Tracefs
+from kprobe_exporter.tracefs.files import MountedTracefs, ReadOnlyTracefs, Tracefs
 from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.kernel_files import running_kernel
 from kprobe_exporter.tracefs.leftovers import remove_dead_traces
 from kprobe_exporter.tracefs.mount import USUAL, find, mounted
 from kprobe_exporter.tracefs.ownership import contents, is_live, refusal
@@ -33,17 +36,33 @@ SHOWN = {"ok": ("ok", "green"), "warn": ("warn", "yellow"), "no": ("no", "red"),
 Examples:
   kprobe-exporter doctor
   kprobe-exporter doctor --json | jq '.[] | select(.state != "ok")'
+  kprobe-exporter doctor --save "$(uname -r).tar.xz"
 """,
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as a JSON array of objects.")
+@click.option(
+    "--save",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Only write what this kernel offers to a file, for 'check --against FILE'.",
+)
 @tracefs_option
-def doctor(as_json: bool, tracefs: Path | None) -> None:
+def doctor(as_json: bool, save: Path | None, tracefs: Path | None) -> None:
     """Show what this kernel can and cannot do, with the evidence, and what would mend it.
 
     Features are tried out in a tracefs instance of its own, which is removed again. The exit status
     is 1 if 'run' could not work at all.
+
+    With --save nothing is tried: the kernel's lists of functions, its tracepoints, its types and its
+    release are read and written to FILE (tar, compressed by xz), by which 'check --against FILE' on any
+    machine tells what 'run' would settle on here. No address and nothing of processes is in it.
     """
     logs.set_up("warning", "text")
+    if save is not None:
+        if as_json:
+            raise UsageError("--save writes a file and shows no checks: leave out --json.")
+        _save(save, tracefs)
+        return
     with kernel_errors():
         checks = examine(tracefs, Path("/"))
     missing = [check.name for check in checks if check.required and check.state == "no"]
@@ -53,6 +72,21 @@ def doctor(as_json: bool, tracefs: Path | None) -> None:
         click.echo(table(checks, missing), color=False if os.environ.get("NO_COLOR") else None)
     if missing:
         sys.exit(1)
+
+
+def _save(path: Path, tracefs: Path | None) -> None:
+    """Save the running kernel, and say how much of it."""
+    with mounted(tracefs) as root, kernel_errors():
+        tracing = ReadOnlyTracefs(root)
+        saved = take(running_kernel(tracing))
+        if not Symbols(tracing).visible():
+            click.echo(
+                "this process may not see the kernel's addresses, so functions that share a name or an "
+                "address are not told apart: save it as root with CAP_SYSLOG",
+                err=True,
+            )
+    size = write(saved, path)
+    click.echo(f"{click.format_filename(path)}: {describe(saved)}; {-(-size // 1024):,} KiB")
 
 
 def examine(tracefs: Path | None, root: Path) -> list[Check]:
@@ -121,7 +155,7 @@ def _page_parser(kind: str) -> Check:
 def _reading(instance: Instance) -> list[Check]:
     """Check how events would be read here, and whether the addresses of kernel functions are visible."""
     symbols = Symbols(instance.files)
-    found = choose(instance, Settings(), symbols, stacks_wanted=False)
+    found = choose(instance, Settings(), symbols.visible, stacks_wanted=False)
     pages = Check("pages", "ok", "events are read as binary pages")
     if found.geometry is None:
         fix = "Until this version knows them, events are read as text, in which a file's name can forge one."

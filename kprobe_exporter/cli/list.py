@@ -1,18 +1,20 @@
 """``list``: prints what can be probed, as attach strings to paste into a configuration."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
 from kprobe_exporter.cli.completion import complete_places
 from kprobe_exporter.cli.options import kernel_errors, tracefs_option
-from kprobe_exporter.errors import UsageError, one_line
+from kprobe_exporter.errors import GrammarError, ProbeRefused, UsageError, one_line
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.service import logs
 from kprobe_exporter.symbols.listing.details import Details
 from kprobe_exporter.symbols.listing.kernel import KernelPlaces
-from kprobe_exporter.symbols.listing.query import Query, file_places, parse_query
+from kprobe_exporter.symbols.listing.query import Query, file_places, parse_query, usdt_places
+from kprobe_exporter.symbols.listing.structures import structure
 from kprobe_exporter.tracefs.mount import mounted
 
 
@@ -26,6 +28,19 @@ def _show(places: Sequence[Target], details: Mapping[Target, Sequence[str]], not
     click.echo("\n".join(lines))
 
 
+def _show_file(query: Query, *, every: bool) -> None:
+    """Print the USDT probes of a file with their arguments, its functions, or both if ``every``."""
+    probes: Mapping[Target, Sequence[str]] = {}
+    functions: Sequence[Target] = ()
+    if every or query.kind is Kind.USDT:
+        with suppress(*((ProbeRefused, GrammarError) if every else ())):
+            probes = usdt_places(query)
+    if every or query.kind is not Kind.USDT:
+        with suppress(*((ProbeRefused,) if probes else ())):
+            functions = file_places(query)
+    _show([*probes, *functions], probes, ())
+
+
 @click.command(
     epilog="""\b
 Examples:
@@ -33,34 +48,49 @@ Examples:
   kprobe-exporter list -v tracepoint:sched:sched_switch
   kprobe-exporter list do_fork                 # why not, and what to probe instead
   kprobe-exporter list -x /bin/bash 'readline*'
+  kprobe-exporter list --type sock
+  kprobe-exporter list -x libc.so.6 0x98930    # which function is at this offset of the file
+  kprobe-exporter list usdt:/usr/bin/python3.11:
 """,
 )
 @click.argument("glob", default="*", required=False, shell_complete=complete_places)
-@click.option("-v", "--verbose", is_flag=True, help="Also prototypes of functions, fields of tracepoints.")
+@click.option("-v", "--verbose", is_flag=True, help="Also prototypes and fields; of one function, members.")
+@click.option("--type", "named", metavar="[MODULE:]STRUCT", help="The members of a structure, by offset.")
 @click.option(
     "-x",
     "--executable",
     "path",
     type=click.Path(),
     metavar="PATH",
-    help="The functions of this program or library.",
+    help="The functions and USDT probes of this program or library; a library also by its name.",
 )
 @tracefs_option
-def list(glob: str, verbose: bool, path: str | None, tracefs: Path | None) -> None:  # noqa: A001
+def list(  # noqa: A001
+    glob: str, verbose: bool, path: str | None, named: str | None, tracefs: Path | None
+) -> None:
     """List what can be probed, one attach string a line, sorted.
 
     GLOB is a shell pattern over the names of functions and tracepoints: 'tcp_*'. With a colon in it,
     what stands before is a module or a tracepoint's system: 'sched:*'. A kind in front, such as
-    kprobe:, fentry:, call:, tracepoint:, syscall: or uprobe:PATH:, lists just that.
+    kprobe:, fentry:, call:, tracepoint:, syscall:, uprobe:PATH: or usdt:PATH:, lists just that.
 
     Functions are those that the kernel lists as traceable and keeps no kprobes off, and whose name is
     one function's alone. Of a name without a pattern that cannot be probed it says why: it is not there
     or was inlined, notrace, blacklisted, in a module that is not loaded, or ambiguous. What is printed
     was not tried; only the kernel's answer to a probe is certain. Root reads the kernel's lists.
 
+    --type prints a structure of the kernel as its BTF has it: the offset of each member in bytes, of a
+    bit field also the bit, for the paths of `fetch`.
+
     The exit status is 1 if nothing matches.
     """
     logs.set_up("warning", "text")
+    if named is not None:
+        if path is not None or glob != "*":
+            raise UsageError("--type lists one structure alone: leave GLOB and -x out.")
+        with kernel_errors():
+            click.echo("\n".join(structure(named)))
+        return
     query = parse_query(glob)
     if path is not None:
         if query.kind or query.owner:
@@ -71,7 +101,7 @@ def list(glob: str, verbose: bool, path: str | None, tracefs: Path | None) -> No
             raise UsageError(
                 "-v shows what the kernel knows, which is nothing of a file's functions: leave it out."
             )
-        _show(file_places(query), {}, ())
+        _show_file(query, every=path is not None)
         return
     with mounted(tracefs) as root, kernel_errors():
         places, notes = KernelPlaces(root).find(query)

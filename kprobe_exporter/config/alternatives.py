@@ -95,6 +95,7 @@ class _Pair:
         if self.own.returns is not None and end.attach.returns is None:
             self.report((*self.path, "returns"), f"{end.attach.target} has no return value to read")
         self._compare_keys([*begins, end])
+        self._compare_nulls([begin.attach for begin in begins])
         fields: dict[str, FieldType | None] = {**end.fields}
         for name in {name for begin in begins for name in begin.fields}:
             if all(name in begin.fields for begin in begins):
@@ -103,7 +104,11 @@ class _Pair:
         *first, last = (half.attach for half in (*begins, end))
         target = Target(Kind.PAIR, parts=tuple(one.target for one in (*first, last)))
         filter_, keys = self._filter(fields), tuple(self.keys)
-        attach = Attach(target, {}, filter_, last.returns, last.guessed, tuple(first), last, keys)
+        absent = frozenset().union(*(one.absent for one in (*first, last)))
+        absent -= {name for one in (*first, last) for name in one.fetch}
+        attach = Attach(
+            target, {}, filter_, last.returns, last.guessed, tuple(first), last, keys, absent=absent
+        )
         return Alternative(attach, fields)
 
     def _keys(self) -> Iterator[tuple[str, Path]]:
@@ -134,7 +139,11 @@ class _Pair:
         return Alternative(replace(attach, returns=None, guessed=False), fields)
 
     def _half(
-        self, half: str | HalfModel, at: Path, fetch: Mapping[str, str], returns: str | None
+        self,
+        half: str | HalfModel,
+        at: Path,
+        fetch: Mapping[str, str | list[str] | None],
+        returns: str | None,
     ) -> Alternative:
         """Build one event, which on a tracepoint also fetches the fields of the key."""
         own = HalfModel(to=half) if isinstance(half, str) else half
@@ -147,7 +156,9 @@ class _Pair:
         probe, places = in_force(whole, own, path, {**self.places, "returns": PLACES["returns"]})
         fetched = {**(probe.fetch or {})}
         for key, place in self.keys.items():
-            if fetched.get(key) == "$retval" and own.returns is None:
+            if key in fetched and fetched[key] is None:
+                self.report(place, f"{quote(key)} is null at {target}: both events must have the key")
+            elif fetched.get(key) == "$retval" and own.returns is None:
                 fetched[key] = "$retval:x64"  # unsigned like arguments; the guessed type is signed
             elif key in fetched or key in THREAD_KEYS:
                 continue
@@ -167,6 +178,14 @@ class _Pair:
             number = [target for target, found in known.items() if found and not found.is_string]
             if text and number:
                 self.report(place, f"{quote(key)} is text at {text[0]}, and a number at {number[0]}")
+
+    def _compare_nulls(self, begins: list[Attach]) -> None:
+        """Refuse a field that is null at one of the events that begin the pair, and not at another."""
+        for name in sorted({name for begin in begins for name in begin.absent}):
+            if there := [str(begin.target) for begin in begins if name in begin.fetch]:
+                where = next(str(begin.target) for begin in begins if name in begin.absent)
+                sentence = f"{quote(name)} is null at {where}, and a field at {there[0]}: let it be the same"
+                self.report((*self.path, "pair", "from"), sentence)
 
     def _filter(self, fields: Mapping[str, FieldType | None]) -> str | None:
         """Return the pair's own filter, which the agent evaluates because it has both events."""

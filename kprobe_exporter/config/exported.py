@@ -5,14 +5,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path as FilePath
 from typing import Any
 
+from kprobe_exporter.config.expressions import check_expression
 from kprobe_exporter.config.kernel import EVENTS
-from kprobe_exporter.config.metrics import check_where
 from kprobe_exporter.config.otlp import ExportModel
 from kprobe_exporter.config.schema import ProbeModel
 from kprobe_exporter.config.sites import BUILT_IN, Alternatives
 from kprobe_exporter.config.values import Export, Otlp
 from kprobe_exporter.config.wording import Path, listed, quote
 from kprobe_exporter.config.yaml_source import Report
+from kprobe_exporter.grammar.formula import COMPUTED
 from kprobe_exporter.grammar.lexis import closest
 
 FILES = ("certificate", "client_certificate", "client_key")
@@ -95,7 +96,8 @@ def export_of(
     if model.signal == "span" and single:  # a span has a beginning and an end
         why = f"{listed(single)} is one moment: write log, or attach a call or a pair, which take time"
         report(() if short else ("as",), why)
-    check_where(model.where, alternatives, report)
+    if model.where is not None:
+        check_expression(model.where, ("where",), alternatives, report)
     for index, name in enumerate(model.attributes):
         if sentence := _no_attribute(name, alternatives):
             report(("attributes", index), sentence)
@@ -106,7 +108,10 @@ def export_of(
 
 def _no_attribute(name: str, alternatives: Alternatives) -> str | None:
     """Return why a field cannot be an attribute, if an alternative does not fetch it."""
-    fetched = [one.fields.keys() - BUILT_IN for one in alternatives]
+    fetched = [
+        {name for name, known in one.fields.items() if known is not COMPUTED} - BUILT_IN
+        for one in alternatives
+    ]
     without = [one for one, names in zip(alternatives, fetched, strict=True) if name not in names]
     if not without:
         return None

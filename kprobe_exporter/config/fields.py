@@ -27,6 +27,7 @@ from kprobe_exporter.config.wording import nearest, quote
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.definition import parse_definition
 from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.grammar.lexis import SECONDS
 from kprobe_exporter.grammar.target import parse_target
 
@@ -57,7 +58,7 @@ DURATION = r"^[0-9]{1,9} ?(ms|s|m|h|d)?$"
 
 _T = TypeVar("_T")
 
-_TAGS: Mapping[type, str] = {str: "<text>", dict: "<mapping>", list: "<list>"}
+_TAGS: Mapping[type, str] = {str: "<text>", dict: "<mapping>", list: "<list>", type(None): "<null>"}
 """The tags of a value's short and long forms. No configuration key equals a tag."""
 
 
@@ -149,7 +150,13 @@ Duration: TypeAlias = Annotated[
 ]
 Help: TypeAlias = Annotated[str, Field(max_length=1000), AfterValidator(_line)]
 Filter: TypeAlias = Annotated[str, _valid(partial(parse_filter, fractions=True))]
-Where: TypeAlias = Annotated[Filter, Field(examples=["return > 0"])]
+Where: TypeAlias = Annotated[
+    str, _valid(parse_formula), Field(examples=["return > 0", "bytes / 512 > sectors"])
+]
+Let: TypeAlias = Annotated[
+    dict[Annotated[str, Field(pattern=FETCH_NAME)], Annotated[str, _valid(parse_formula)]],
+    Field(max_length=64, examples=[{"lag": "finished - started"}]),
+]
 Definition: TypeAlias = Annotated[
     str, _valid(parse_definition), Field(examples=["r:myopen do_sys_openat2 rval=$retval"])
 ]
@@ -159,7 +166,13 @@ To: TypeAlias = Annotated[
     Field(examples=["kprobe:tcp_retransmit_skb", "tracepoint:sched:sched_process_exec"]),
 ]
 Returns: TypeAlias = Annotated[str, _valid(return_type), Field(examples=["int", "long"])]
-Fetch: TypeAlias = dict[Annotated[str, Field(pattern=FETCH_NAME)], str]
+_Fetched: TypeAlias = Annotated[
+    Annotated[None, Tag("<null>")]
+    | Annotated[str, Tag("<text>")]
+    | Annotated[list[str], Field(min_length=1, max_length=8), Tag("<list>")],
+    shapes("what is fetched is a text as sk->sk_protocol or $arg1:u32, a list of these, or null"),
+]
+Fetch: TypeAlias = dict[Annotated[str, Field(pattern=FETCH_NAME)], _Fetched]
 Name: TypeAlias = Annotated[str, Field(pattern=METRIC_NAME)]
 
 

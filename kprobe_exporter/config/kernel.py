@@ -8,7 +8,10 @@ from kprobe_exporter.config.sites import Alternatives
 from kprobe_exporter.config.values import Metric
 from kprobe_exporter.config.wording import listed, quote
 from kprobe_exporter.config.yaml_source import Report
-from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.errors import GrammarError
+from kprobe_exporter.grammar.formula import COMPUTED, as_filter
+from kprobe_exporter.grammar.formula_parser import parse_formula
+from kprobe_exporter.grammar.lexis import NAME
 from kprobe_exporter.model.values import OF_THREAD
 
 MOST_LABELS = 2
@@ -56,6 +59,8 @@ def refuse_metric(model: MetricModel, metric: Metric, alternatives: Alternatives
 
 def _no_key(field: str, alternatives: Alternatives) -> str | None:
     """Return why hist triggers cannot use a field as a key, as far as this is known without the kernel."""
+    if not NAME.fullmatch(field) or any(one.fields.get(field) is COMPUTED for one in alternatives):
+        return f"the kernel computes nothing where it aggregates: {EVENTS}"
     if field == "comm":  # as a value, it is refused as text
         return None
     if field in NOT_KEYS:
@@ -73,11 +78,20 @@ def _refuse_where(model: MetricModel, alternatives: Alternatives, report: Report
     """Refuse conditions that the trigger, which evaluates them on the kernel's event, does not support."""
     if model.where is None:
         return
+    try:
+        parts = as_filter(parse_formula(model.where)).comparisons
+    except GrammarError as error:
+        report(("where",), f"{error.message}: {EVENTS}", column=error.column)
+        return
     returned = [one.attach.returns for one in alternatives]
     guessed = any(returns and (returns.wide or returns.pointer) for returns in returned)
-    for part in parse_filter(model.where, fractions=True).comparisons:
+    for part in parts:
         if part.name in NOT_KEYS:
             why = f"the kernel does not know {quote(part.name)} where it aggregates: {EVENTS}"
+        elif any(part.name in one.attach.absent for one in alternatives):
+            why = f"{quote(part.name)} is null in an alternative, and the kernel has to compare it: {EVENTS}"
+        elif any(one.fields.get(part.name) is COMPUTED for one in alternatives):
+            why = f"the kernel computes nothing where it aggregates: {EVENTS}"
         elif isinstance(part.value, float):
             why = f"the kernel compares no fractions where it aggregates: {EVENTS}"
         elif part.name == "return" and guessed:

@@ -11,6 +11,7 @@ from kprobe_exporter.config.alternatives import alternatives
 from kprobe_exporter.config.definitions import DefinitionReader, defined_name, wrong_keys
 from kprobe_exporter.config.explain import explain
 from kprobe_exporter.config.exported import IDLE, NOWHERE, export_of, fill_in, wrong_with_otlp
+from kprobe_exporter.config.expressions import with_lets
 from kprobe_exporter.config.fields import Decoders, hits_per_second
 from kprobe_exporter.config.files import Unusable, expand, read
 from kprobe_exporter.config.kernel import refuse_metric, refuse_probe
@@ -146,10 +147,12 @@ class _Loading:
         attached = alternatives(model, report, defined)
         if model.aggregate == "kernel":
             refuse_probe(model, attached, report)
+        attached = with_lets(model.let or {}, attached, report.below(("let",)))
         metrics = self._metrics(written.get("metrics"), model, attached, names, report)
         return Probe(
             name=model.name or "",
             attach=tuple(one.attach for one in attached),
+            let=model.let or {},
             metrics=tuple(metrics.values()),
             maxactive=model.maxactive or MAXACTIVE,
             return_buckets=return_buckets(model, attached),

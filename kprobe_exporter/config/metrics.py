@@ -4,17 +4,17 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from kprobe_exporter.config.expressions import check_expression, missing_field
 from kprobe_exporter.config.fields import bounds
 from kprobe_exporter.config.names import wrong_with_label, wrong_with_metric
 from kprobe_exporter.config.schema import LabelModel, MetricModel, ProbeModel
-from kprobe_exporter.config.sites import Alternatives, odd_duration
+from kprobe_exporter.config.sites import Alternatives
 from kprobe_exporter.config.values import DURATION_BUCKETS, RETURN_BUCKETS, Decode, Label, Metric
 from kprobe_exporter.config.wording import Path, listed, quote
 from kprobe_exporter.config.yaml_source import Report
 from kprobe_exporter.grammar.condition import And, Comparison, Filter, Or
-from kprobe_exporter.grammar.evaluate import wrong_comparison
 from kprobe_exporter.grammar.filter import parse_filter
-from kprobe_exporter.grammar.lexis import closest
+from kprobe_exporter.grammar.lexis import NAME
 from kprobe_exporter.model.values import OF_THREAD
 
 SHORT = frozenset({"u16", "s16", "x16"})
@@ -86,7 +86,8 @@ class MetricBuilder:
             self.report((self.kind,), sentence)
         self._check_value()
         self._check_scale()
-        check_where(self.model.where, self.alternatives, self.report)
+        if self.model.where is not None:
+            check_expression(self.model.where, ("where",), self.alternatives, self.report)
         about = self.name.removesuffix("_total").replace("_", " ")
         metric = Metric(
             kind=self.kind,
@@ -106,6 +107,9 @@ class MetricBuilder:
         if value is None:
             if self.kind != "counter":
                 self.report(path, f"a {self.kind} needs `value`: the field whose number it takes")
+            return
+        if not NAME.fullmatch(value):
+            check_expression(value, ("value",), self.alternatives, self.report)
             return
         self._check_field(value, path, number=True)
         attached = [one.attach for one in self.alternatives]
@@ -151,11 +155,13 @@ class MetricBuilder:
 
     def _check_field(self, name: str, path: Path, *, number: bool = False, label: bool = False) -> None:
         """Refuse a field that in some alternative is missing, no ``number``, or not usable as a ``label``."""
-        if sentence := _missing(name, self.alternatives):
+        if sentence := missing_field(name, self.alternatives):
             self.report(path, sentence)
         elif label and name == "duration":
             sentence = "a duration is measured, and each one would be a series of its own"
             self.report(path, f"{sentence}: make it the `value` of a histogram")
+        elif number and (null := _where_it_is_null(name, self.alternatives)):
+            self.report(path, f"{quote(name)} is null at {listed(null)}: this needs a number")
         elif number and (text := _where_it_is_text(name, self.alternatives)):
             self.report(path, f"{quote(name)} is text at {listed(text)}: this needs a number")
 
@@ -174,42 +180,13 @@ class MetricBuilder:
             self.report.warn(("labels",), f"{what}, it is in network order: {{field: {field}, decode: port}}")
 
 
-def check_where(where: str | None, alternatives: Alternatives, report: Report) -> None:
-    """Check the filter ``where``, which the agent evaluates, against the fields of every alternative."""
-    if where is None:
-        return
-    for part in parse_filter(where, fractions=True).comparisons:
-        if why := _missing(part.name, alternatives) or _uncomparable(part, alternatives):
-            report(("where",), why, column=part.column)
-        elif odd := odd_duration(part):
-            report.warn(("where",), odd, column=part.column)
-
-
-def _uncomparable(part: Comparison, alternatives: Alternatives) -> str | None:
-    """Return why a comparison cannot be made with its field in an alternative."""
-    for one in alternatives:
-        known = one.fields[part.name]
-        if known and (why := wrong_comparison(part, known)):
-            at = f" (at {one.attach.target})" if len(alternatives) > 1 else ""
-            return f"{why}{at}"
-    return None
-
-
-def _missing(name: str, alternatives: Alternatives) -> str | None:
-    """Return the sentence for a missing field, if an alternative does not yield it."""
-    without = [str(one.attach.target) for one in alternatives if name not in one.fields]
-    if not without:
-        return None
-    if name == "duration":
-        return f"there is no 'duration' at {listed(without)}: only a call or a pair takes time"
-    known = {field for one in alternatives for field in one.fields} - {name}
-    hint = closest(name, known) or ": every alternative must yield it, see `fetch`"
-    return f"there is no field {quote(name)} at {listed(without)}{hint}"
-
-
 def _where_it_is_text(name: str, alternatives: Alternatives) -> list[str]:
     types = [(str(one.attach.target), one.fields[name]) for one in alternatives]
     return [target for target, type_ in types if type_ and (type_.is_string or type_.kind == "other")]
+
+
+def _where_it_is_null(name: str, alternatives: Alternatives) -> list[str]:
+    return [str(one.attach.target) for one in alternatives if name in one.attach.absent]
 
 
 def _decoding(written: str | dict[str, Any] | list[str | dict[str, Any]] | None) -> Iterator[Decode]:

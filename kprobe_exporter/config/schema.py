@@ -25,6 +25,7 @@ from kprobe_exporter.config.fields import (
     Fetch,
     Filter,
     Help,
+    Let,
     Limit,
     LimitModel,
     Name,
@@ -76,11 +77,11 @@ class MetricModel(Strict):
     help: Help | None = None
     """One sentence on what is counted."""
     value: str | None = None
-    """The field that is added, observed or kept; a counter without it adds 1."""
+    """The field or expression that is added, observed or kept; a counter without it adds 1."""
     scale: Annotated[float, Field(gt=0, le=1e300, examples=[1e-9, 512])] | None = None
     """What `value` is multiplied by: 1e-9 turns nanoseconds into seconds."""
     where: Where | None = None
-    """A filter on the probe's fields, evaluated in the agent, for this metric alone."""
+    """A condition on the probe's fields, evaluated in the agent, for this metric alone: an expression."""
     labels: Labels = Field(
         default_factory=dict, examples=[["comm"], {"errno": {"field": "return", "decode": "errno"}}]
     )
@@ -147,13 +148,14 @@ class AttachModel(Strict):
     model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["to"]}, {"required": ["pair"]}]})
 
     to: To | None = None
-    """Where to attach: `kprobe:SYM[+OFF]`, `call:SYM`, `tracepoint:SYSTEM:EVENT`, `uprobe:PATH:SYM`, …"""
+    """Where to attach: `kprobe:SYM[+OFF]`, `call:SYM`, `tracepoint:SYSTEM:EVENT`, `uprobe:PATH:SYM`,
+    `usdt:PATH:PROVIDER:NAME`, …"""
     pair: PairModel | None = None
     """Two events as one: `{from: …, to: …, key: FIELD}`."""
     help: Help = ""
     """What this alternative watches, if it is less or more than the probe's own `help` says."""
     fetch: Fetch | None = None
-    """NAME to the kernel's fetch argument; on a tracepoint NAME to its field."""
+    """NAME to the kernel's fetch argument; on a tracepoint NAME to its field; `null` where there is none."""
     filter: Filter | None = None
     """The kernel's own filter, evaluated in the kernel."""
     returns: Returns | None = None
@@ -196,13 +198,16 @@ class ProbeModel(Strict):
     definition: Definition | None = None
     """Instead of `attach`, a line of the kernel's own grammar, as kprobe_events takes it."""
     fetch: Fetch | None = None
-    """NAME to the kernel's fetch argument, as `"$arg3:u64"`; on a tracepoint NAME to its field."""
+    """NAME to the kernel's fetch argument, as `"$arg3:u64"`, or to a member, as `sk->sk_protocol`; on a
+    tracepoint NAME to its field."""
     filter: Filter | None = None
     """The kernel's own filter, evaluated in the kernel; it may use `return`."""
     returns: Returns | None = None
     """How the return value is read: `int`, `long` (the default), `ptr`, `bool`, `void`, `u32`, …"""
     maxactive: Annotated[int, Field(ge=1, le=4096)] | None = None
     """How many calls of the function may be active at once, for return probes; 1024."""
+    let: Let | None = None
+    """NAME to an expression: fields that the agent computes of others."""
     metrics: list[MetricModel] = Field(default_factory=no_items)
     """What to count in addition to the built-in metrics."""
     return_buckets: BuiltInBuckets | None = None
@@ -216,7 +221,8 @@ class ProbeModel(Strict):
     stack: bool = False
     """Whether each event has the kernel's stack."""
     aggregate: Aggregate = "auto"
-    """Who adds up: `events` the agent, `kernel` hist triggers, `auto` whichever is cheapest."""
+    """Who adds up: `events` the agent; `kernel` hist triggers, or the agent on a kernel that has none; `auto`
+    whichever is cheapest."""
     limit: Limit = LimitModel(hits_per_second=100_000)
     """If exceeded for some seconds, the probe is disabled, and tried again with growing pauses."""
     critical: bool = False

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.config.schema import AttachModel, HalfModel, ProbeModel
-from kprobe_exporter.config.values import Attach, return_type
+from kprobe_exporter.config.values import Attach, WrittenPath, return_type
 from kprobe_exporter.config.wording import Path, quote
 from kprobe_exporter.config.yaml_source import Report
 from kprobe_exporter.errors import GrammarError
@@ -20,9 +20,10 @@ from kprobe_exporter.grammar.evaluate import (
     wrong_comparison,
 )
 from kprobe_exporter.grammar.expression import KPROBE, KRETPROBE, FetchSite
-from kprobe_exporter.grammar.fetch import FetchArg, check_name, parse_fetch
+from kprobe_exporter.grammar.fetch import FetchArg, check_name, inner_path, parse_fetch
 from kprobe_exporter.grammar.filter import DURATION, parse_filter
 from kprobe_exporter.grammar.lexis import NAME, closest
+from kprobe_exporter.grammar.members import is_path
 from kprobe_exporter.grammar.place import BASES
 from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.model.values import STACK_POINTER, ReturnType
@@ -89,7 +90,9 @@ class AlternativeBuilder:
 
     def __init__(self, probe: ProbeModel, target: Target, places: Mapping[str, Path], report: Report) -> None:
         self.probe, self.target, self.places, self.report = probe, target, places, report
-        self.fetch = probe.fetch or {}
+        fetch = probe.fetch or {}
+        self.fetch = {name: text for name, text in fetch.items() if text is not None}
+        self.absent = frozenset(fetch.keys() - self.fetch.keys())
         self.returns = self._returns(probe.returns)
         self.fields: dict[str, FieldType | None] = {**_COMMON}
         self.compared: dict[str, FieldType] = {}  # the filter's fields whose types are known here
@@ -98,19 +101,39 @@ class AlternativeBuilder:
     def alternative(self) -> Alternative:
         """Check the target and return its alternative."""
         fetch: dict[str, str] = {}
+        paths: dict[str, tuple[WrittenPath, ...]] = {}
         if len(self.fetch) > MAX_FETCH:
             self.report(self.places["fetch"], f"at most {MAX_FETCH} can be fetched")
-        for name, text in self.fetch.items():
+        for name, written in self.fetch.items():
             path = (*self.places["fetch"], name)
             self.fields[name] = None
+            texts = {path: written} if isinstance(written, str) else _numbered(path, written)
+            found = []
+            for at, text in texts.items():
+                try:
+                    self._check_name(name, path)
+                    found.append(self._fetched(name, text, at))
+                except GrammarError as error:
+                    self.report(at, self._here(error.message, "fetch"), column=error.column)
+            if not isinstance(written, str) and not all(map(self._is_path, found)):
+                self.report(path, "a list is for paths into the kernel's structures, such as sk->sk_protocol")
+            if len(found) < len(texts):
+                continue
+            fetch[name] = found[0]
+            if self._is_path(found[0]):
+                places = (self.report.place_of(at) for at in texts)
+                paths[name] = tuple(WrittenPath(text, at) for text, at in zip(found, places, strict=True))
+        for name in sorted(self.absent):
+            self.fields[name] = None
             try:
-                self._check_name(name, path)
-                fetch[name] = self._fetched(name, text, path)
+                self._check_name(name, (*self.places["fetch"], name))
             except GrammarError as error:
-                self.report(path, self._here(error.message, "fetch"), column=error.column)
+                self.report((*self.places["fetch"], name), error.message, column=error.column)
         self._check_filter()
         guessed = self.returns is not None and self.probe.returns is None
-        attach = Attach(self.target, fetch, self.probe.filter, self.returns, guessed)
+        attach = Attach(
+            self.target, fetch, self.probe.filter, self.returns, guessed, absent=self.absent, paths=paths
+        )
         return Alternative(_in_halves(attach) if self.target.kind.is_call else attach, self.fields)
 
     def _here(self, message: str, key: str) -> str:
@@ -164,10 +187,7 @@ class AlternativeBuilder:
     def _fetched(self, name: str, text: str, path: Path) -> str:
         """Return a fetch argument in the kernel's syntax, and record its type. Raises GrammarError."""
         if self.target.kind.on_event:
-            if not NAME.fullmatch(text):
-                sentence = f"on a tracepoint this is the name of one of its fields, not {quote(text)}"
-                raise GrammarError(sentence)
-            return text
+            return self._on_event(name, text)
         found = _parse(text, self.target)
         if found.expression == "$arg*":
             raise GrammarError("$arg* is many: give each argument a name of its own")
@@ -176,9 +196,32 @@ class AlternativeBuilder:
         if found.expression == "$retval" and found.type is None and self.returns:
             # Without a type, kernels differ: 6.1 prints -2 as 0xfffffffffffffffe, 6.12 uses BTF's type.
             found = replace(found, type=self.returns.fetch)
+        if found.is_path and found.type is None:
+            return found.body  # only the running kernel knows its type
+        if self.target.kind is Kind.USDT and found.type is None and "$arg" in text:
+            return text  # its notes tell the type
         self.fields[name] = _as_read(found)
         self.compared[name] = _as_read(found) if self.target.kind.is_joined else field_type(found)
         return text if self.target.kind.in_file and "$arg" in text else found.body
+
+    def _on_event(self, name: str, text: str) -> str:
+        """Return the name of a tracepoint's field, or a path from one. Raises GrammarError."""
+        if NAME.fullmatch(text):
+            return text
+        if not self._is_path(text):
+            sentence = f"on a tracepoint this is the name of one of its fields, not {quote(text)}"
+            raise GrammarError(sentence)
+        if self.target.kind is Kind.SYSCALL or self.target.system == "syscalls":
+            raise GrammarError(
+                "a system call's pointers lead into the program's memory: fetch its fields alone"
+            )
+        found = parse_fetch(text)
+        if found.type is not None:
+            self.fields[name] = _as_read(found)
+        return found.body
+
+    def _is_path(self, text: str) -> bool:
+        return not self.target.kind.in_file and is_path(inner_path(text.partition(":")[0])[1])
 
     def _check_filter(self) -> None:
         if self.probe.filter is None:
@@ -205,6 +248,8 @@ class AlternativeBuilder:
                 return "a tracepoint has no 'return' of its own: add fetch: {return: FIELD}"
             why = "returns: void" if kind.is_return or kind.is_call else "this is an entry"
             return f"there is no 'return' here: {why}"
+        if name in self.absent:
+            return f"{name!r} is null here, so nothing can be filtered by it"
         # Only the running kernel knows the names of a tracepoint's own fields.
         usable = {*self.fetch, *self.compared}
         if name in usable or kind is Kind.TRACEPOINT:
@@ -253,9 +298,13 @@ def _in_halves(attach: Attach) -> Attach:
     return replace(
         attach,
         filter=late.rename(names).render() if late else None,
-        begins=(Attach(enter, attach.fetch, in_kernel, None),),
+        begins=(Attach(enter, attach.fetch, in_kernel, None, absent=attach.absent, paths=attach.paths),),
         end=Attach(leave, returned, in_kernel, attach.returns, attach.guessed),
     )
+
+
+def _numbered(path: Path, texts: Iterable[str]) -> dict[Path, str]:
+    return {(*path, index): text for index, text in enumerate(texts)}
 
 
 def _parse(text: str, target: Target) -> FetchArg:

@@ -70,12 +70,37 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True)
+class WrittenPath:
+    """A fetch argument that leads into a structure, and the file, line and column where it is written."""
+
+    text: str
+    place: tuple[str, int, int] | None = field(default=None, compare=False)
+
+    def at(self, column: int) -> str:
+        """Return ``FILE:LINE:COLUMN: `` of a character in it, nothing where the place is not known."""
+        if self.place is None:
+            return ""
+        file, line, start = self.place
+        return f"{file}:{line}:{start + column}: "
+
+
+class Reading(NamedTuple):
+    """How the value behind a path is read: see ``Arg`` of model/values.py."""
+
+    network: int
+    guards: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Attach:
     """One alternative of a probe, merged with the keys that the probe sets for all alternatives.
 
     ``fetch`` maps NAME to a fetch argument, on a tracepoint to a field, in the configured order.
     ``returns`` is None if there is no return value to read: on entry, and on a tracepoint that does not
     fetch a ``return``. ``guessed``: the return type is not configured, and the kernel's BTF may know it.
+    ``absent`` are the fetch arguments that are null: this alternative has no such field. ``paths`` are the
+    fetch arguments that lead into structures, each with all its alternatives, of which the first that the
+    kernel's types have counts; ``fetch`` has the first one. ``read`` is what planning makes of them.
 
     A call or a pair starts with one of ``begins`` and ends with ``end``; these hold what is fetched and
     what the kernel filters. ``filter`` is then the rest, which the agent evaluates, with the agent's
@@ -92,6 +117,9 @@ class Attach:
     end: "Attach | None" = None
     key: tuple[str, ...] = ()
     help: str = ""
+    absent: frozenset[str] = frozenset()
+    paths: Mapping[str, tuple[WrittenPath, ...]] = field(default_factory=dict)
+    read: Mapping[str, Reading] = field(default_factory=dict)
 
     @property
     def single(self) -> tuple["Attach", ...]:
@@ -154,6 +182,7 @@ class Probe:
     aggregate: Aggregate = "auto"
     limit: float | None = 100_000.0
     critical: bool = False
+    let: Mapping[str, str] = field(default_factory=dict)
     export: Export | None = None
 
 

@@ -90,6 +90,13 @@ class YamlSource:
             place = Position(place.line, place.text + column)
         return self._problem(place, path, message)
 
+    def place_of(self, path: Path) -> tuple[str, int, int] | None:
+        """Return the file, line and column, counted from 1, of the first character of a scalar; None if it
+        is not in the text."""
+        if (place := self._values.get(path)) is None:
+            return None
+        return self.file, place.line + 1, (place.column if place.text is None else place.text) + 1
+
     def _problem(self, place: Position, path: Path, message: str) -> Problem:
         return Problem(self.file, place.line + 1, place.column + 1, path_text(path), message)
 
@@ -217,6 +224,10 @@ class Report:
     def where(self, path: Path) -> str:
         """Return ``FILE:LINE`` of a path, to refer to it in a sentence."""
         return f"{self.source.file}:{self.source.problem((*self.place, *path), '').line}"
+
+    def place_of(self, path: Path) -> tuple[str, int, int] | None:
+        """Return the file, line and column, counted from 1, of a text; None if it is not in the file."""
+        return self.source.place_of((*self.place, *path))
 
     def below(self, path: Path) -> "Report":
         """Return the collector for the part at ``path``."""

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from kprobe_exporter.config.values import Probe
+from kprobe_exporter.elf import library_path
+from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.util.file_access import ACCESS
 from kprobe_exporter.util.rooted_path import Entry, itself, on_proc, walked
 
@@ -24,8 +26,15 @@ def changeable(probes: Iterable[Probe]) -> Iterator[str]:
 
 
 def writers(path: str) -> list[str]:
-    """Return who besides root may write a directory of the path, or the file; nothing where none is seen."""
+    """Return who besides root may write a directory of the path, or the file; nothing where none is seen.
+
+    A soname's path is that of its library.
+    """
     found: dict[str, None] = {}
+    try:
+        path = library_path(path)
+    except GrammarError:
+        return []
 
     def visit(entry: Entry) -> None:
         directory = os.fstat(entry.descriptor)

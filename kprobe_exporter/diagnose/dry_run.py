@@ -1,25 +1,24 @@
-"""Predicts how `run` would attach each probe on this kernel, by reading alone: it changes nothing."""
+"""Predicts how `run` would attach each probe on a kernel, by reading alone: it changes nothing."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.config.values import Config, Probe
 from kprobe_exporter.errors import ProbeRefused, one_line
 from kprobe_exporter.grammar.target import Target, parse_target
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.values import ProbeSpec, ShownState, Unsupported, summary
-from kprobe_exporter.plan import JoinedSpec, Kernel, ProbePlan, cannot_share, plan_probe
+from kprobe_exporter.plan import Alternative, JoinedSpec, Kernel, cannot_share, plan_probe
 from kprobe_exporter.probing.event_source import choose
 from kprobe_exporter.probing.kernel_info import expanded, known_kernel
-from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.symbols.functions import Answer, Functions
 from kprobe_exporter.symbols.lists import Lists
-from kprobe_exporter.symbols.resolve import Resolver, event_names
-from kprobe_exporter.tracefs.files import ReadOnlyTracefs
+from kprobe_exporter.symbols.resolve import Resolver
 from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.kernel_files import KernelFiles
 from kprobe_exporter.tracefs.probes import not_built
 
 
@@ -37,12 +36,29 @@ class DryRunRow:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of the kernel by reading: facts for planning, and its expected answers to definitions."""
+    """What is known of the kernel by reading: facts for planning, and its expected answers to definitions.
+
+    ``programs`` tells whether the programs of this machine are those that the kernel would probe.
+    """
 
     kernel: Kernel
     has: Callable[[str], bool]
     function: Callable[[Target], Answer]
     eprobes: Answer
+    programs: bool = True
+
+
+class ProgramProbe(NamedTuple):
+    """An alternative in a program's file, which is not looked at: that is on another machine."""
+
+    kind: str
+    target: str
+    help: str
+    plan: str = ""
+    because: str = "a program is a file of the machine and not of its kernel: only 'check --live' there looks"
+
+
+Settled: TypeAlias = ProbeSpec | JoinedSpec | ProgramProbe
 
 
 def verdict(rows: Iterable[DryRunRow]) -> str:
@@ -50,28 +66,47 @@ def verdict(rows: Iterable[DryRunRow]) -> str:
     return summary(((one_line(row.probe), row.state) for row in rows), "would be up")
 
 
-def look(config: Config, tracefs: Path, root: Path = Path("/")) -> list[DryRunRow]:
-    """Resolve a configuration against this kernel. Raises OSError, and TracefsError if no agent could start.
+def look(
+    config: Config, files: KernelFiles, visible: Callable[[], bool], *, programs: bool = True
+) -> list[DryRunRow]:
+    """Resolve a configuration against a kernel; see ``look_each``."""
+    [rows] = look_each([config], files, visible, programs=programs)
+    return rows
 
-    ``choose`` decides between pages and text, as it does for the agent.
+
+def look_each(
+    configs: Iterable[Config], files: KernelFiles, visible: Callable[[], bool], *, programs: bool = True
+) -> list[list[DryRunRow]]:
+    """Resolve each configuration by itself against a kernel, whose lists and types are read once.
+
+    Raises OSError, and TracefsError if no agent could start. ``visible`` tells whether the agent may see the
+    addresses of functions. ``choose`` decides between pages and text, as it does for the agent. Without
+    ``programs`` no file of a program is looked at.
     """
-    files, most = ReadOnlyTracefs(tracefs), config.settings.max_matches
-    lists = Lists.of(tracefs, root)
-    resolver = Resolver(lists, lambda system: event_names(files, system))
-    with Instance.top(files) as instance:
-        probes = expanded(config.probes, resolver, most)
-        stacks_wanted = any(probe.stack for probe in probes)
-        reading = choose(instance, config.settings, Symbols(files), stacks_wanted=stacks_wanted)
-        binary = reading.geometry is not None
-        kernel = known_kernel(instance, probes, resolver, most, binary=binary, root=root)
+    lists, resolver = Lists.of(files), Resolver.of(files)
+    whole = [
+        replace(one, probes=tuple(expanded(one.probes, resolver, one.settings.max_matches)))
+        for one in configs
+    ]
+    probes = [probe for config in whole for probe in config.probes]
+    most = max(config.settings.max_matches for config in whole)
+    with Instance.top(files.tracefs) as instance:
+        kernel = known_kernel(instance, probes, resolver, most, binary=True, files=files)
         functions = Functions(lists, _names(probes, kernel))
         known = Known(
             kernel,
-            files.exists,
-            lambda target: functions.answer(target.module, target.symbol, target.offset),
+            files.tracefs.exists,
+            lambda target: _answer(functions, kernel, target),
             functions.eprobes(),
+            programs,
         )
-        return resolve(replace(config, probes=tuple(probes)), known)
+        found = []
+        for config in whole:
+            stacks = any(probe.stack for probe in config.probes)
+            reading = choose(instance, config.settings, visible, stacks_wanted=stacks)
+            here = replace(kernel, binary=reading.geometry is not None)
+            found.append(resolve(config, replace(known, kernel=here)))
+        return found
 
 
 def resolve(config: Config, known: Known) -> list[DryRunRow]:
@@ -80,27 +115,49 @@ def resolve(config: Config, known: Known) -> list[DryRunRow]:
     taken: list[ProbeSpec] = []
     rows = []
     for probe in config.probes:
-        plan = plan_probe(probe, config.settings.namespace, DECODERS, known.kernel, layout_ids)
+        ways = [*_ways(probe, config.settings.namespace, known, layout_ids)]
         if probe.enabled:
-            rows.append(_settle(plan, known, taken))
+            rows.append(_settle(probe, ways, known, taken))
         else:
-            rows.append(_row(plan, "disabled", None, "'enabled: false' in the configuration", {}))
+            rows.append(_row(probe, "disabled", None, "'enabled: false' in the configuration", {}))
     return rows
 
 
-def _settle(plan: ProbePlan, known: Known, taken: list[ProbeSpec]) -> DryRunRow:
+def _ways(
+    probe: Probe, namespace: str, known: Known, layout_ids: Iterator[int]
+) -> Iterator[Alternative | ProgramProbe]:
+    """Yield what to try, in order."""
+    for attach in probe.attach:
+        target = attach.target
+        if known.programs or not any(one.target.kind.in_file for one in attach.single):
+            alone = replace(probe, attach=(attach,))
+            yield from plan_probe(alone, namespace, DECODERS, known.kernel, layout_ids).alternatives
+        elif known.has("uprobe_events"):
+            yield ProgramProbe(target.kind.value, str(target), attach.help)
+        else:
+            yield Unsupported(str(target), not_built("uprobe_events"))
+
+
+def _settle(
+    probe: Probe, ways: Iterable[Alternative | ProgramProbe], known: Known, taken: list[ProbeSpec]
+) -> DryRunRow:
     """Choose the first alternative that is sure to work, or an earlier one that only an attempt can decide.
 
     ``taken`` are the sure alternatives of the previous probes; that of this probe is added.
     """
     refused: dict[str, str] = {}
-    unsure: tuple[ProbeSpec | JoinedSpec, str] | None = None
-    sure: tuple[ProbeSpec | JoinedSpec, str] | None = None
-    for spec in plan.alternatives:
+    unsure: tuple[Settled, str] | None = None
+    sure: tuple[Settled, str] | None = None
+    for spec in ways:
         if isinstance(spec, Unsupported):
             refused[spec.target] = spec.reason
             continue
+        if isinstance(spec, ProgramProbe):
+            unsure = unsure or (spec, "")
+            continue
         (can, why), chosen = _judge(spec, known, taken)
+        if isinstance(spec, JoinedSpec):
+            spec = spec.settled(chosen)  # noqa: PLW2901
         if can is False:
             refused[spec.target] = why
         elif can is None:
@@ -111,12 +168,12 @@ def _settle(plan: ProbePlan, known: Known, taken: list[ProbeSpec]) -> DryRunRow:
             sure = spec, why
             break
     if (first := unsure or sure) is None:
-        return _row(plan, "absent" if plan.probe.optional else "down", None, "", refused)
+        return _row(probe, "absent" if probe.optional else "down", None, "", refused)
     spec, why = first
     refused.pop(spec.target, None)
     if unsure and sure and sure[0].target != spec.target:
-        why += f"; else {sure[0].target}"
-    return _row(plan, "up" if sure else "unsure", spec, why, refused)
+        why = f"{why}; else {sure[0].target}" if why else f"else {sure[0].target}"
+    return _row(probe, "up" if sure else "unsure", spec, why, refused)
 
 
 def _judge(
@@ -156,20 +213,26 @@ def _judge_one(spec: ProbeSpec, known: Known, taken: Iterable[ProbeSpec]) -> Ans
     return known.eprobes if spec.verb == "e" else Answer(True)
 
 
+def _answer(functions: Functions, kernel: Kernel, target: Target) -> Answer:
+    """Return what the kernel's lists say of a function that has been planned: of its name here."""
+    here = kernel.place(target)[0]
+    return functions.answer(here.module, here.symbol, here.offset)
+
+
 def _row(
-    plan: ProbePlan,
+    probe: Probe,
     state: ShownState,
-    spec: ProbeSpec | JoinedSpec | None,
+    spec: Settled | None,
     note: str,
     refused: dict[str, str],
 ) -> DryRunRow:
-    first = plan.probe.attach[0].target
+    first = probe.attach[0].target
     kind, target = (spec.kind, spec.target) if spec else (first.kind.value, str(first))
     others = (
         ("" if other == target else f"{other}: ") + reason.rstrip(".") for other, reason in refused.items()
     )
     why = tuple(text for text in (*((spec.help, spec.because) if spec else ()), note, *others) if text)
-    return DryRunRow(plan.probe.name, state, kind, target, spec.plan if spec else "", why)
+    return DryRunRow(probe.name, state, kind, target, spec.plan if spec else "", why)
 
 
 def _names(probes: Iterable[Probe], kernel: Kernel) -> Iterator[str]:

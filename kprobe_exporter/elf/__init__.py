@@ -1,14 +1,15 @@
-"""Programs and libraries, which are ELF files: where in the file a function begins.
+"""Programs and libraries, which are ELF files: where in the file a function or a USDT probe is.
 
-Takes a file's path and the name of a function. Gives the function's offset in the file, or a
-GrammarError. With ``files`` the file stays open there, so that what was parsed is what is probed.
+Takes a file's path, or a library's soname, and the name of a function or a probe. Gives its offset in the
+file, or a GrammarError. With ``files`` the file stays open there, so that what was parsed is what is probed.
 The ELF parser is imported when the first file is read: it takes 4 MB, and most agents probe no file.
 May import errors, grammar and util.
 """
 
+from pathlib import Path
 from typing import NamedTuple
 
-from kprobe_exporter.grammar.target import Target
+from kprobe_exporter.grammar.target import Target, names_library
 from kprobe_exporter.util.rooted_path import ProbedFiles
 
 
@@ -17,11 +18,35 @@ class Code(NamedTuple):
 
     ``machine`` is the processor that the code is for, as elf.h names it, such as EM_X86_64. ``inode`` is the
     file's device and inode number: its path may name another file by the time at which the offset is used.
+    ``path`` is where a library was found that was named by its soname; None if the path was given.
     """
 
     offset: int
     machine: str
     inode: tuple[int, int] | None = None
+    path: str | None = None
+
+
+class UsdtSite(NamedTuple):
+    """One place of a USDT probe: its ``offset`` in bytes from the file's start, ``arguments`` as in the note.
+
+    ``counter`` is the offset of the 16 bits that count who wants the probe, None if the place always fires.
+    """
+
+    offset: int
+    counter: int | None
+    arguments: str
+
+
+class UsdtProbe(NamedTuple):
+    """A USDT probe of a file with all of its places. The last three are those of Code."""
+
+    provider: str
+    name: str
+    sites: tuple[UsdtSite, ...]
+    machine: str
+    inode: tuple[int, int] | None = None
+    path: str | None = None
 
 
 def locate(target: Target, files: ProbedFiles | None = None) -> Code:
@@ -36,3 +61,41 @@ def functions(path: str) -> list[str]:
     from kprobe_exporter.elf import find  # noqa: PLC0415
 
     return find.functions(path)
+
+
+def function_at(path: str, offset: int) -> tuple[str, int] | None:
+    """Return which function is at an offset in a file. Raises GrammarError; see ``find.function_at``."""
+    from kprobe_exporter.elf import find  # noqa: PLC0415
+
+    return find.function_at(path, offset)
+
+
+def library_path(name: str) -> str:
+    """Return the path of the library ``[ROOT:]SONAME``, or what is a path already. Raises GrammarError."""
+    if not names_library(name):
+        return name
+    from kprobe_exporter.elf import libraries  # noqa: PLC0415
+
+    root, _, soname = name.rpartition(":")
+    return libraries.library_path(soname, Path(root or "/"))
+
+
+def locate_usdt(target: Target, files: ProbedFiles | None = None) -> UsdtProbe:
+    """Return a USDT probe of a file. Raises GrammarError; see ``notes.locate_usdt``."""
+    from kprobe_exporter.elf import notes  # noqa: PLC0415
+
+    return notes.locate_usdt(target, files)
+
+
+def matching_usdt(target: Target, most: int) -> list[Target]:
+    """Return the matches of a pattern. Raises GrammarError; see ``notes.matching_usdt``."""
+    from kprobe_exporter.elf import notes  # noqa: PLC0415
+
+    return notes.matching_usdt(target, most)
+
+
+def usdt_probes(path: str, files: ProbedFiles | None = None) -> list[UsdtProbe]:
+    """Return the USDT probes of a file, sorted. Raises GrammarError; see ``notes.usdt_probes``."""
+    from kprobe_exporter.elf import notes  # noqa: PLC0415
+
+    return notes.usdt_probes(path, files)

@@ -7,16 +7,20 @@ in the container stay in it.
 
 from itertools import islice
 
-from kprobe_exporter.elf import Code
+from kprobe_exporter.elf import Code, library_path
 from kprobe_exporter.elf.reader import ElfFile, opened
-from kprobe_exporter.elf.tables import IFUNC, LOCAL, UNDEFINED, ElfSymbol
+from kprobe_exporter.elf.tables import GLOBAL, IFUNC, LOCAL, UNDEFINED, WEAK, ElfSymbol
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.grammar.target import Target
 from kprobe_exporter.util.rooted_path import ProbedFiles
 
 MOST_NEAR = 20_000  # Names that are searched for the nearest one, which takes 4 ms per 1,000
+MOST_NAMES = 1000  # Names of the code at one offset
 MOST_TOLD = 8  # Offsets, versions or libraries that one error message lists
+
+WIDER = {GLOBAL: 0, WEAK: 1, LOCAL: 2}
+"""The bindings of symbols, that with the widest use first."""
 
 
 def locate(target: Target, files: ProbedFiles | None = None) -> Code:
@@ -29,18 +33,38 @@ def locate(target: Target, files: ProbedFiles | None = None) -> Code:
     A return probe is refused in a Go program: a uretprobe replaces a return address on the stack, and the
     Go runtime, which moves stacks, ends the program when it finds that address.
     """
-    with opened(target.path, files) as file:
+    path = library_path(target.path)
+    with opened(path, files) as file:
         if target.kind.is_return and file.is_go:
             raise GrammarError(
-                f"{target.path} is written in Go, which a probe on a return makes crash: probe the entry"
+                f"{path} is written in Go, which a probe on a return makes crash: probe the entry"
             )
-        return Code(_offset(file, target.symbol, target.offset), file.machine, file.inode)
+        found = path if path != target.path else None
+        return Code(_offset(file, target.symbol, target.offset), file.machine, file.inode, found)
 
 
 def functions(path: str) -> list[str]:
     """Return the names that ``locate`` finds, each once, in the file's order. Raises GrammarError."""
-    with opened(path) as file:
+    with opened(library_path(path)) as file:
         return list(dict.fromkeys(file.functions()))
+
+
+def function_at(path: str, offset: int) -> tuple[str, int] | None:
+    """Return the function whose code is at an ``offset`` in the file, and the bytes between.
+
+    Of several names of one function it is that with the widest binding, then that with the fewest leading
+    underscores, then the first in the alphabet. None if no name is known. Raises GrammarError, also if there
+    is no code at the offset.
+    """
+    with opened(library_path(path)) as file:
+        address = file.address_of(_offset(file, "", offset))
+        assert address is not None
+        found = [(_rank(name, one), name, one.value) for name, one in islice(file.at(address), MOST_NAMES)]
+        return (min(found)[1], address - min(found)[2]) if found else None
+
+
+def _rank(name: str, symbol: ElfSymbol) -> tuple[int, int]:
+    return WIDER.get(symbol.binding, len(WIDER)), len(name) - len(name.lstrip("_"))
 
 
 def _offset(file: ElfFile, symbol: str, offset: int) -> int:
@@ -98,8 +122,8 @@ def _why_not(file: ElfFile, symbol: str, named: list[ElfSymbol], matching: list[
         return f"{file.path} only imports {name!r}: probe it in its library, perhaps {libraries or 'unknown'}"
     if not file.tables:
         return f"{file.path} is stripped of all names: write the offset of {name!r} instead"
-    whole = file.section("SHT_SYMTAB") is not None
-    stripped = "" if whole else " (it is stripped, and only what it exports has a name)"
+    whole = file.section("SHT_SYMTAB") is not None or file.mini is not None
+    stripped = "" if whole else f" (it is stripped, and only what it exports has a name{file.mini_fault})"
     return (
         f"{file.path} has no function {name!r}{stripped}{closest(name, islice(file.functions(), MOST_NEAR))}"
     )

@@ -11,13 +11,14 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import IO, Any, NamedTuple, cast
 
 from elftools.common.utils import struct_parse
 from elftools.elf.elffile import ELFFile
 
+from kprobe_exporter.elf.mini_debug_info import NoTableError, decompressed
 from kprobe_exporter.elf.tables import FUNC, MOST_HEADERS, NOTYPE, UNDEFINED, ElfSymbol, Strings, SymbolTable
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.util.file_access import NotRegularError
@@ -34,7 +35,9 @@ MOST_AT_ONCE = 1 << 20
 MOST_CODE = 64  # Executable segments. A usual file has one.
 MOST_NAMESAKES = 10_000  # Symbols of one name, such as the static functions of many source files
 
-EXECUTABLE, NEEDED = 1, 1  # PF_X and DT_NEEDED of elf.h
+MINI = ".gnu_debugdata"
+
+EXECUTABLE, WRITABLE, NEEDED = 1, 2, 1  # PF_X, PF_W and DT_NEEDED of elf.h
 
 GO = (b"\0.go.buildinfo\0", b"\0.note.go.buildid\0")
 """Sections that Go's linker writes. They stay when a program is stripped."""
@@ -50,9 +53,11 @@ class MeteredFile:
     It has what pyelftools needs of a stream.
     """
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, stream: IO[bytes], whole: "MeteredFile | None" = None) -> None:
+        """``whole`` is the file of which ``stream`` is a part: both have one budget of time."""
         self._stream = stream
-        self._bytes, self._until = MOST_BYTES, time.thread_time() + MOST_SECONDS
+        self._bytes = MOST_BYTES
+        self._until: float = time.thread_time() + MOST_SECONDS if whole is None else whole._until
         self.seek, self.tell = stream.seek, stream.tell
 
     def spend(self, size: int) -> None:
@@ -73,7 +78,7 @@ class MeteredFile:
 
 
 class Part(NamedTuple):
-    """An executable segment: its offset in the file, its address, and its bytes in the file."""
+    """A segment: its offset in the file, its address, and its bytes in the file."""
 
     offset: int
     address: int
@@ -94,7 +99,10 @@ def opened(path: str, files: ProbedFiles | None = None) -> Iterator["ElfFile"]:
         except (OSError, ValueError) as error:
             raise GrammarError(_cannot_open(path, error)) from None
         try:
-            yield ElfFile(path, stream, os.fstat(stream.fileno()))
+            status = os.fstat(stream.fileno())
+            file = ElfFile(path, MeteredFile(stream), status.st_size)
+            file.inode = status.st_dev, status.st_ino
+            yield file
         except Exhausted as error:
             held.refuse(path, f"{path} {error}")
             raise GrammarError(f"{path} {error}") from None
@@ -120,11 +128,12 @@ def _cannot_open(path: str, error: OSError | ValueError) -> str:
 class ElfFile:
     """An open file, made by ``opened``. On a damaged file its methods may raise any exception."""
 
-    def __init__(self, path: str, stream: IO[bytes], status: os.stat_result) -> None:
-        self.path, self.size = path, status.st_size
-        self.inode = status.st_dev, status.st_ino
-        self.budget = MeteredFile(stream)
-        self.stream = cast("IO[bytes]", self.budget)
+    inode: tuple[int, int]
+    mini_fault = ""
+
+    def __init__(self, path: str, stream: MeteredFile, size: int) -> None:
+        self.path, self.size, self.budget = path, size, stream
+        self.stream = cast("IO[bytes]", stream)
         start = self.stream.read(4)
         if start != b"\x7fELF":
             kind = "a script: probe the program that runs it" if start[:2] == b"#!" else "no ELF file"
@@ -136,9 +145,17 @@ class ElfFile:
 
     def offset_of(self, address: int) -> int | None:
         """Return the offset in the file of the code at this address, None if it has none."""
+        return _offset_in(self.code, address)
+
+    def data_offset_of(self, address: int) -> int | None:
+        """Return the offset in the file of the writable data at this address, None if it has none."""
+        return _offset_in(self._segments(WRITABLE), address)
+
+    def address_of(self, offset: int) -> int | None:
+        """Return the address of the code at this offset in the file, None if there is none."""
         for part in self.code:
-            if part.address <= address < part.address + part.size:
-                return address - part.address + part.offset
+            if part.offset <= offset < part.offset + part.size:
+                return offset - part.offset + part.address
         return None
 
     def named(self, name: str) -> list[ElfSymbol]:
@@ -159,6 +176,16 @@ class ElfFile:
                 if name and self.offset_of(found.value) is not None:
                     self.budget.spend(len(name))  # the caller may keep all
                     yield name if found.default else f"{name}@{found.version}"
+
+    def at(self, address: int) -> Iterator[tuple[str, ElfSymbol]]:
+        """Yield the functions that have the code at an address, with the version if not the default one."""
+        for table in self.tables:
+            for row in table.rows():
+                _, place, info, section, value, size = row
+                if value <= address < value + size and info & 15 == FUNC and section != UNDEFINED:
+                    found, name = table.symbol(row), table.strings.text(place)
+                    if name:
+                        yield name if found.default else f"{name}@{found.version}", found
 
     def libraries(self) -> Iterator[str]:
         """Yield the libraries that it is linked with: DT_NEEDED."""
@@ -183,17 +210,29 @@ class ElfFile:
     @cached_property
     def code(self) -> list[Part]:
         """The executable segments."""
-        entry, start, size = self.elf.structs.Elf_Phdr, self.elf["e_phoff"], self.elf["e_phentsize"]
-        count = min(self.elf.num_segments(), MOST_HEADERS)
-        found = [self.parse(entry, start + number * size) for number in range(count)]
-        parts = [
-            Part(one["p_offset"], one["p_vaddr"], min(one["p_filesz"], self.size - one["p_offset"]))
-            for one in found
-            if one["p_type"] == "PT_LOAD" and one["p_flags"] & EXECUTABLE
-        ]
+        parts = self._segments(EXECUTABLE)
         if len(parts) > MOST_CODE:
             raise GrammarError(f"{self.path} has {len(parts)} executable segments, more than {MOST_CODE}")
         return parts
+
+    def _segments(self, flag: int) -> list[Part]:
+        """Return the segments that are loaded with this right."""
+        return [part for part, flags in self._loaded if flags & flag]
+
+    @cached_property
+    def _loaded(self) -> list[tuple[Part, int]]:
+        """The segments that are loaded, each with its PF_… flags."""
+        entry, start, size = self.elf.structs.Elf_Phdr, self.elf["e_phoff"], self.elf["e_phentsize"]
+        count = min(self.elf.num_segments(), MOST_HEADERS)
+        found = [self.parse(entry, start + number * size) for number in range(count)]
+        return [
+            (
+                Part(one["p_offset"], one["p_vaddr"], min(one["p_filesz"], self.size - one["p_offset"])),
+                one["p_flags"],
+            )
+            for one in found
+            if one["p_type"] == "PT_LOAD"
+        ]
 
     @cached_property
     def sections(self) -> list[Any]:
@@ -206,14 +245,58 @@ class ElfFile:
 
     @cached_property
     def tables(self) -> list["SymbolTable"]:
-        """The table of exported and imported symbols, and that of all symbols if there is one."""
+        """The table of exported and imported symbols, and that of all symbols or of a stripped file's own."""
         kinds = ("SHT_DYNSYM", "SHT_SYMTAB")
         found = [section for kind in kinds for section in self.sections if section["sh_type"] == kind]
-        return [SymbolTable(self, section) for section in found[: len(kinds)]]
+        tables = [SymbolTable(self, section) for section in found[: len(kinds)]]
+        return tables if self.mini is None else [*tables, self.mini]
+
+    @cached_property
+    def mini(self) -> "SymbolTable | None":
+        """The functions in .gnu_debugdata; None if there are none, or if the whole symbol table is there.
+
+        A damaged section leaves what the file exports, and ``mini_fault`` says in a clause what is wrong.
+        """
+        if self.section("SHT_SYMTAB") is not None:
+            return None
+        try:
+            if (section := self._named_section(MINI)) is None:
+                return None
+            stream = decompressed(partial(self.read, section), section["sh_size"], self.budget.spend)
+            size = stream.tell()
+            stream.seek(0)
+            inner = ElfFile(self.path, MeteredFile(stream, self.budget), size)
+            return SymbolTable(inner, inner.section("SHT_SYMTAB"))
+        except Exhausted:
+            raise
+        except NoTableError as error:
+            self.mini_fault = f", as its section {MINI} {error}"
+        except Exception:  # pyelftools may raise any kind on invalid headers
+            self.mini_fault = f", as its section {MINI} is damaged"
+        return None
+
+    def _named_section(self, name: str) -> Any:
+        number = self.elf.get_shstrndx()
+        if number >= len(self.sections):
+            return None
+        names = Strings(self, self.sections[number])
+        return next((one for one in self.sections if names.text(one["sh_name"]) == name), None)
 
     def section(self, kind: str) -> Any:
         """Return the header of the first section of this kind, None if there is none."""
         return next((section for section in self.sections if section["sh_type"] == kind), None)
+
+    def named_sections(self, name: str) -> list[Any]:
+        """Return the headers of the sections of this name."""
+        number = self.elf.get_shstrndx()
+        if number >= len(self.sections):
+            return []
+        names = Strings(self, self.sections[number])
+        return [section for section in self.sections if names.text(section["sh_name"]) == name]
+
+    def section_address(self, name: str) -> int | None:
+        """Return the address of the section of this name, None if there is none."""
+        return next((int(section["sh_addr"]) for section in self.named_sections(name)), None)
 
     def parse(self, entry: Any, at: int) -> Any:
         """Parse one entry of a table by pyelftools' description of it."""
@@ -231,3 +314,10 @@ class ElfFile:
     def strings(self, section: Any) -> "Strings":
         """Return the names of another section's entries."""
         return Strings(self, self.sections[section["sh_link"]])
+
+
+def _offset_in(parts: list[Part], address: int) -> int | None:
+    for part in parts:
+        if part.address <= address < part.address + part.size:
+            return address - part.address + part.offset
+    return None

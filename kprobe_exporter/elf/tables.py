@@ -25,9 +25,9 @@ WINDOW = 1 << 20  # Bytes that are searched at once
 
 UNDEFINED = 0
 NOTYPE, FUNC, IFUNC = 0, 2, 10
-LOCAL = 0
+LOCAL, GLOBAL, WEAK = 0, 1, 2
 HIDDEN = 0x8000
-"""SHN_UNDEF, STT_…, STB_LOCAL and VERSYM_HIDDEN of elf.h. Only a reference that names its version resolves to
+"""SHN_UNDEF, STT_…, STB_… and VERSYM_HIDDEN of elf.h. Only a reference that names its version resolves to
 a hidden symbol."""
 
 Row: TypeAlias = tuple[int, int, int, int, int, int]

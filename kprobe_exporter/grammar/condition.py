@@ -27,8 +27,8 @@ class Filter:
         """The filter as one line that the kernel accepts and ``parse_filter`` parses into an equal filter."""
         raise NotImplementedError
 
-    def change(self, one: Callable[["Comparison"], "Comparison"]) -> "Filter":
-        """The same filter with each comparison changed by ``one``."""
+    def change(self, one: Callable[["Comparison"], "Filter"]) -> "Filter":
+        """The same filter with each comparison replaced by what ``one`` returns for it."""
         raise NotImplementedError
 
     def rename(self, names: Mapping[str, str]) -> "Filter":
@@ -62,7 +62,7 @@ class Comparison(Filter):
             return f"{self.name} {self.operator} {quote}{self.value}{quote}"
         return f"{self.name} {self.operator} {self.written or self.value}"
 
-    def change(self, one: Callable[["Comparison"], "Comparison"]) -> Filter:
+    def change(self, one: Callable[["Comparison"], Filter]) -> Filter:
         return one(self)
 
 
@@ -80,7 +80,7 @@ class Not(Filter):
         text = self.operand.render()
         return f"!{text}" if isinstance(self.operand, Comparison) else f"!({text})"
 
-    def change(self, one: Callable[[Comparison], Comparison]) -> Filter:
+    def change(self, one: Callable[[Comparison], Filter]) -> Filter:
         return Not(self.operand.change(one))
 
 
@@ -97,7 +97,7 @@ class _Chain(Filter):
         parts = (f"({part.render()})" if isinstance(part, Or) else part.render() for part in self.operands)
         return f" {self.sign} ".join(parts)
 
-    def change(self, one: Callable[[Comparison], Comparison]) -> Filter:
+    def change(self, one: Callable[[Comparison], Filter]) -> Filter:
         return replace(self, operands=tuple(operand.change(one) for operand in self.operands))
 
 

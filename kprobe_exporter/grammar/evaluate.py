@@ -1,4 +1,4 @@
-"""Event filters, checked against the fields of an event and evaluated with the kernel's semantics.
+"""Event filters, checked against the fields of an event; and the patterns of strings.
 
 The semantics are those of kernel/trace/trace_events_filter.c, with the patterns of lib/glob.c, but numbers
 are not truncated: the agent's fields have been read by their types.
@@ -8,12 +8,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
-from kprobe_exporter.grammar.condition import And, Comparison, Filter, Not, Operator, Or
+from kprobe_exporter.grammar.condition import Comparison
 from kprobe_exporter.grammar.fetch import FetchArg
 from kprobe_exporter.grammar.lexis import LONG_MAX
 
 Value: TypeAlias = int | float | bytes | None
-Test: TypeAlias = Callable[[Mapping[str, Value]], bool]
 Matcher: TypeAlias = Callable[[bytes], bool]
 
 
@@ -23,9 +22,10 @@ class FieldType(NamedTuple):
     ``int`` is an integer of ``size`` bytes: 1, 2, 4 or 8. ``string`` has any length (``__data_loc char[]``).
     ``chars`` is an array of ``size`` bytes, ended by a NUL if there is room. ``cpu`` is the generic field
     ``cpu``. ``float`` is a number of the agent's own. ``other`` cannot be compared, as an array of numbers.
+    ``computed`` is a number that the agent computes.
     """
 
-    kind: Literal["int", "string", "chars", "cpu", "float", "other"]
+    kind: Literal["int", "string", "chars", "cpu", "float", "other", "computed"]
     size: int = 8
     signed: bool = False
 
@@ -79,68 +79,13 @@ def _number_problem(part: Comparison, value: int | float, known: FieldType) -> s
         return f"{part.name!r} is no whole number, it has no bits" if part.operator == "&" else ""
     if isinstance(value, float):
         return f"{part.name!r} is a whole number, compare it with one"
+    if known.kind == "computed":
+        return ""
     if known.signed and value > LONG_MAX:
         return f"{part.name!r} is signed, {part.written} is over its greatest value {LONG_MAX}"
     if not known.signed and str(part.written or value).startswith("-"):  # kstrtoull() refuses -0 too
         return f"{part.name!r} is unsigned, give it a signed type or compare it with no less than 0"
     return ""
-
-
-def compile_filter(whole: Filter) -> Test:
-    """Return a function that says whether an event's fields, by name, pass the filter.
-
-    A value that is None, missing or of another type fails every comparison except ``!=``.
-    """
-    if isinstance(whole, Comparison):
-        return _comparison(whole)
-    if isinstance(whole, Not):
-        inner = compile_filter(whole.operand)
-        return lambda event: not inner(event)
-    if not isinstance(whole, And | Or):
-        raise TypeError(f"no filter: {whole!r}")
-    parts = tuple(map(compile_filter, whole.operands))
-    decisive = isinstance(whole, Or)
-
-    def chain(event: Mapping[str, Value]) -> bool:
-        for part in parts:
-            if part(event) is decisive:
-                return decisive
-        return not decisive
-
-    return chain
-
-
-def _comparison(part: Comparison) -> Test:
-    name, unequal = part.name, part.operator == "!="
-    if isinstance(part.value, str):
-        matches = matcher(part.value, part.operator == "~")
-
-        def string(event: Mapping[str, Value]) -> bool:
-            value = event.get(name)
-            return matches(value) is not unequal if isinstance(value, bytes) else unequal
-
-        return string
-    compare = _number(part.operator, part.value)
-
-    def number(event: Mapping[str, Value]) -> bool:
-        value = event.get(name)
-        return compare(value) if isinstance(value, int | float) else unequal
-
-    return number
-
-
-def _number(operator: Operator, literal: int | float) -> Callable[[int | float], bool]:
-    if operator == "&":
-        bits = int(literal)
-        return lambda value: bool(int(value) & bits)
-    return {
-        "==": lambda value: value == literal,
-        "!=": lambda value: value != literal,
-        "<": lambda value: value < literal,
-        "<=": lambda value: value <= literal,
-        ">": lambda value: value > literal,
-        ">=": lambda value: value >= literal,
-    }[operator]
 
 
 def matcher(pattern: str, is_pattern: bool) -> Matcher:

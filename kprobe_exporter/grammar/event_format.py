@@ -59,6 +59,11 @@ class FormatField(NamedTuple):
     narrow: bool = False
 
     @property
+    def is_unsigned_long(self) -> bool:
+        """Whether it is an unsigned number of 64 bits."""
+        return self.size == 8 and not (self.signed or self.text or self.array)
+
+    @property
     def fetch_type(self) -> str | None:
         """The kernel's fetch type that reads this field on an eprobe; None if there is none."""
         if self.text:

@@ -15,6 +15,7 @@ from kprobe_exporter.grammar.lexis import (
     kernel_number,
     part_of,
 )
+from kprobe_exporter.grammar.members import MemberPath, is_path, parse_path
 
 
 class Need(StrEnum):
@@ -80,13 +81,18 @@ class Scan(NamedTuple):
 MOST_STEPS = 15  # FETCH_INSN_MAX of trace_probe.h, less the instruction that ends the list
 DEEPEST_STACK = 2048  # PARAM_MAX_STACK of trace_probe.c: THREAD_SIZE / sizeof(long) on x86-64 and arm64
 
-_MEMBERS = re.compile(r"[A-Za-z_]\w*(->[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)*", re.ASCII)
 _OLD = re.compile(r"a([0-9]+)|s([0-9]+)|sa|rv")
 _X86 = re.compile(r"%[re]([abcd]x|[sd]i|[sb]p|ip|flags)")
 
 
 def scan(text: str, site: FetchSite) -> Scan:
     """Parse an expression without its type, as parse_probe_arg() does; raises GrammarError."""
+    if is_path(text) and site.kind not in ("event", "user"):
+        return _path(text, site)
+    return _plain(text, site)
+
+
+def _plain(text: str, site: FetchSite) -> Scan:
     match text[:1]:
         case "+" | "-":
             return _memory(text, site)
@@ -160,12 +166,9 @@ def _variable(text: str, site: FetchSite) -> Scan:
 def _return_value(text: str, site: FetchSite) -> Scan:
     if not (site.returns or site.kind == "any"):
         fail("$retval is there only when a named function returns, probe that", text)
-    members = text.removeprefix("$retval")
-    if not members:
-        return Scan(text, Op.RETURN)
-    if site.kind == "user" or not (members.startswith("->") and _MEMBERS.fullmatch(text[1:])):
+    if text != "$retval":
         fail("after $retval can only come ->MEMBER, of a kernel function", text, 7)
-    return Scan(text, Op.MEMORY, 1 + text.count("->"), frozenset({Need.BTF}))
+    return Scan(text, Op.RETURN)
 
 
 def _entry_needs(text: str, site: FetchSite) -> frozenset[Need]:
@@ -237,9 +240,26 @@ def _parameter(text: str, site: FetchSite) -> Scan:
             return scan(today, site)._replace(warning=warning)
     if text == "ra":
         fail("ra, the return address, is the caller that each return shows, take it out", text)
-    if not _MEMBERS.fullmatch(text):
+    if not NAME.fullmatch(text):
         hint = "write ->MEMBER after a parameter, and .MEMBER or -> after that"
         fail(f"{text!r} names no member, {hint}", text)
-    members = text.count("->")
-    needs = _entry_needs(text, site) | {Need.BTF}
-    return Scan(text, Op.MEMORY if members else Op.PARAMETER, 1 + members, needs)
+    return Scan(text, Op.PARAMETER, needs=_entry_needs(text, site) | {Need.BTF})
+
+
+def _path(text: str, site: FetchSite) -> Scan:
+    """A path into structures, which the agent resolves. It may be one that newer kernels know, ``a->b``."""
+    path = parse_path(text)
+    first = path
+    while isinstance(first.base, MemberPath):
+        first = first.base
+    if not first.cast and first.steps[0].operator == ".":
+        name = first.steps[0].name
+        fail(
+            f"{first.base} is no structure, but may point to one: write ->{name}", text, first.steps[0].column
+        )
+    return Scan(text, Op.MEMORY, 1 + _dereferences(path), scan(path.root, site).needs | {Need.BTF})
+
+
+def _dereferences(path: MemberPath) -> int:
+    inner = 0 if isinstance(path.base, str) else _dereferences(path.base)
+    return inner + max(1, sum(step.operator == "->" for step in path.steps))

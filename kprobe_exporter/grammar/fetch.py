@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from kprobe_exporter.grammar.expression import ANYWHERE, MOST_STEPS, FetchSite, Need, Op, Scan, scan
 from kprobe_exporter.grammar.lexis import NAME, closest, fail, kernel_number, part_of, refuse_forbidden
+from kprobe_exporter.grammar.members import LONGEST_PATH, is_path
 
 # Limits of kernel/trace/trace_probe.h.
 LONGEST = 63  # bytes of an argument without its name: MAX_ARGSTR_LEN
@@ -70,6 +71,11 @@ class FetchArg:
             check_name(self.name)
 
     @property
+    def is_path(self) -> bool:
+        """Whether the expression leads into a structure, so that the agent has to resolve it from BTF."""
+        return is_path(inner_path(self.expression)[1])
+
+    @property
     def element_kind(self) -> Literal["int", "str", "bare", "char"]:
         """How the value, or each element of an array, is printed."""
         if self.type is None and (self.expression.lower() == "$comm" or self.is_text):
@@ -125,12 +131,26 @@ def check_name(name: str) -> None:
         fail(f"every event has a field {name!r} of its own, take another name", name)
 
 
+_READS = re.compile(r"(?:[+-]u?\w+\()*", re.ASCII)
+
+
+def inner_path(expression: str) -> tuple[str, str, str]:
+    """Split ``+8(x->y)`` into ``+8(``, ``x->y`` and ``)``: the memory reads around a value."""
+    found = _READS.match(expression)
+    before = found[0] if found else ""
+    depth = before.count("(")
+    if not expression.endswith(")" * depth):
+        return "", expression, ""
+    return before, expression[len(before) : len(expression) - depth], ")" * depth
+
+
 def parse_fetch(text: str, site: FetchSite = ANYWHERE, *, name: str = "") -> FetchArg:
     """Parse an argument that is written without its name; raises GrammarError.
 
     ``site`` describes the probe's location. An expression that cannot be fetched there is refused.
     """
-    refuse_forbidden(text, LONGEST)
+    is_long = is_path(inner_path(text.partition(":")[0])[1])
+    refuse_forbidden(text, LONGEST_PATH if is_long else LONGEST)
     if not text:
         fail("the argument is empty, write what to fetch, such as $arg1", text)
     if blank := re.search(r"\s", text):

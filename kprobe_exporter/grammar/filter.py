@@ -36,6 +36,14 @@ _DIGITS = re.compile(r"-?[A-Za-z0-9]*")
 _FRACTION = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ns|us|ms|s|m|h)(?![\w.])")
 
+
+def seconds_of(time: str) -> Decimal:
+    """Return the seconds of a number with a unit of time, such as ``10ms``."""
+    found = _TIME.fullmatch(time)
+    assert found is not None
+    return Decimal(found[1]) * SECONDS[found[2]]
+
+
 _INSTEAD = {
     "=~": "a pattern is matched by ~",
     "=": "equality is ==",
@@ -128,7 +136,7 @@ class _Parser:
             if name != DURATION:
                 fail(f"{name!r} is no time, only {DURATION!r} is", self.text, self.at)
             self.skip(len(time[0]))
-            seconds = Decimal(time[1]) * SECONDS[time[2]]
+            seconds = seconds_of(time[0])
             return Comparison(name, sign, float(seconds), f"{seconds:f}", time[0], column)
         value, written = self.number(sign)
         return Comparison(name, sign, value, written, column=column)

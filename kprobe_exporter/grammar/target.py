@@ -28,6 +28,7 @@ class Kind(StrEnum):
     CALL = "call"
     UCALL = "ucall"
     SYSCALL = "syscall"
+    USDT = "usdt"
     PAIR = "pair"
 
     @property
@@ -48,7 +49,7 @@ class Kind(StrEnum):
     @property
     def in_file(self) -> bool:
         """Whether it is a place in a program or a library, not in the kernel."""
-        return self in (Kind.UPROBE, Kind.URETPROBE, Kind.UCALL)
+        return self in (Kind.UPROBE, Kind.URETPROBE, Kind.UCALL, Kind.USDT)
 
     @property
     def on_event(self) -> bool:
@@ -59,6 +60,9 @@ class Kind(StrEnum):
 _HALVES = {Kind.CALL: (Kind.KPROBE, Kind.KRETPROBE), Kind.UCALL: (Kind.UPROBE, Kind.URETPROBE)}
 
 LONGEST = 1024
+
+SYSTEM_CALL = "sys_"
+"""A function ``sys_NAME`` that does not exist stands for the function behind the system call NAME."""
 
 _SHORT = {
     **dict.fromkeys(("k", "p"), Kind.KPROBE),
@@ -73,7 +77,12 @@ _SHORT = {
 _TRACE_NAME = re.compile(r"[A-Za-z0-9_-]+")  # "9p" and "hda_intel" are systems of the kernel
 _SYSCALL_NAME = re.compile(r"[a-z0-9_]+")
 _FILE_SYMBOL = re.compile(r"[A-Za-z_.$][A-Za-z0-9_.$@]*")  # may have a version: memcpy@GLIBC_2.14
+USDT_NAME = re.compile(r"[A-Za-z0-9_.$-]+")
+"""The provider or the name of a USDT probe."""
 _PATTERN = re.compile(r"[A-Za-z0-9_.$*?\[\]!-]+")
+
+SONAME = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9_+.-]*\.so(\.[A-Za-z0-9_+.-]+)?")
+"""The name by which programs ask the dynamic loader for a library: DT_SONAME."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +90,10 @@ class Target:
     """A parsed attach string; ``str()`` returns its canonical form.
 
     A probe on a function has a ``symbol``, which may be a pattern, and may have a ``module`` (empty for the
-    kernel itself) and an ``offset`` in bytes. A probe in a file has a ``path``; without a ``symbol``, its
-    offset counts from the start of the file. A tracepoint has a ``system`` and an ``event``. A system call
-    has its name as ``symbol``. A pair has ``parts``: the events that begin it, then the event that ends it.
+    kernel itself) and an ``offset`` in bytes. A probe in a file has a ``path``, or a library's soname there;
+    without a ``symbol``, its offset counts from the start of the file. A USDT probe also has a ``provider``.
+    A tracepoint has a ``system`` and an ``event``. A system call has its name as ``symbol``. A pair has
+    ``parts``: the events that begin it, then the event that ends it.
     """
 
     kind: Kind
@@ -93,6 +103,7 @@ class Target:
     system: str = ""
     event: str = ""
     path: str = ""
+    provider: str = ""
     parts: tuple["Target", ...] = ()
 
     def __str__(self) -> str:
@@ -100,6 +111,8 @@ class Target:
             return f"{' | '.join(map(str, self.parts[:-1]))} -> {self.parts[-1]}"
         if self.kind is Kind.TRACEPOINT:
             return f"{self.kind}:{self.system}:{self.event}"
+        if self.kind is Kind.USDT:
+            return f"{self.kind}:{self.path}:{self.provider}:{self.symbol}"
         place = f"{self.path}:" if self.path else f"{self.module}:" if self.module else ""
         if self.path and not self.symbol:
             return f"{self.kind}:{place}{self.offset:#x}"
@@ -108,8 +121,8 @@ class Target:
 
     @property
     def is_pattern(self) -> bool:
-        """Whether it may match several: the symbol, or a tracepoint's event, is a shell pattern."""
-        return is_pattern(self.event or self.symbol)
+        """Whether it may match several: a tracepoint's event, the symbol or the provider is a pattern."""
+        return is_pattern(self.event or self.provider + self.symbol)
 
     @property
     def halves(self) -> tuple["Target", "Target"]:
@@ -125,8 +138,8 @@ def parse_target(text: str) -> Target:
     """Parse an attach string; raises GrammarError.
 
     ``kprobe:[MOD:]SYM[+OFF]``; ``kretprobe:[MOD:]SYM``, likewise ``fentry``, ``fexit`` and ``call``;
-    ``uprobe:PATH:SYM[+OFF]|OFFSET``, likewise ``uretprobe`` and ``ucall``; ``tracepoint:SYSTEM:EVENT``;
-    ``syscall:NAME``.
+    ``uprobe:PATH:SYM[+OFF]|OFFSET``, likewise ``uretprobe`` and ``ucall``, PATH a path or ``[ROOT:]SONAME``;
+    ``usdt:PATH:PROVIDER:NAME``; ``tracepoint:SYSTEM:EVENT``; ``syscall:NAME``.
     """
     refuse_forbidden(text, LONGEST)
     word, colon, rest = text.partition(":")
@@ -139,6 +152,8 @@ def parse_target(text: str) -> Target:
         if kind is Kind.SYSCALL:
             _whole(_SYSCALL_NAME, rest, "system call")
             return Target(kind, symbol=rest)
+        if kind is Kind.USDT:
+            return _usdt(rest)
         return _in_file(kind, rest) if kind.in_file else _function(kind, rest)
 
 
@@ -186,10 +201,7 @@ def _in_file(kind: Kind, text: str) -> Target:
     path, colon, rest = text.rpartition(":")
     if not colon or not rest:
         fail(f"a place in a file is written as {kind}:PATH:FUNCTION or {kind}:PATH:0x1234", text, len(text))
-    if not path.startswith("/"):
-        fail("the path of a program or a library begins with '/'", text)
-    if found := re.search(r"\s", path):
-        fail("the kernel takes no path with a blank in it: make a link to it", text, found.start())
+    _check_path(path, text)
     with part_of(text, len(path) + 1):
         if rest[0].isdigit():
             return Target(kind, path=path, offset=_offset(rest, 0))
@@ -201,11 +213,51 @@ def _in_file(kind: Kind, text: str) -> Target:
         return Target(kind, symbol=symbol, offset=offset, path=path)
 
 
+def _usdt(text: str) -> Target:
+    """Parse ``PATH:PROVIDER:NAME``, or ``PATH:*``; a path may have colons, and a provider no ``/``."""
+    before, _, name = text.rpartition(":")
+    path, colon, provider = before.rpartition(":")
+    if "/" in provider or not colon or (name == "*" and names_library(before)):
+        path, provider = before, ""
+    if not path or not name or (not provider and name != "*"):
+        fail("a USDT probe is written as usdt:PATH:PROVIDER:NAME", text, len(text))
+    _check_path(path, text)
+    column = len(path) + 1
+    for part, what in ((provider, "USDT provider"), (name, "USDT probe")):
+        with part_of(text, column):
+            if part:
+                _whole(_PATTERN if is_pattern(part) else USDT_NAME, part, what)
+        column += len(part) + bool(part)
+    return Target(Kind.USDT, symbol=name, path=path, provider=provider or "*")
+
+
+def _check_path(path: str, text: str) -> None:
+    if not path.startswith("/") and not names_library(path):
+        fail(
+            f"{path!r} is neither a path, which begins with '/', nor a library's name, such as libc.so.6",
+            text,
+        )
+    if found := re.search(r"\s", path):
+        fail("the kernel takes no path with a blank in it: make a link to it", text, found.start())
+
+
 def _offset(text: str, start: int) -> int:
     value = kernel_number(text[start:], 0, 2**32 - 1)
     if value is None:
         fail(f"{text[start:]!r} is no offset in bytes, write a number such as 16 or 0x10", text, start)
     return value
+
+
+def is_system_call(written: Target, placed: Target) -> bool:
+    """Return whether a target as ``written`` is a system call's, and ``placed`` the function behind that."""
+    name, function = written.symbol, placed.symbol
+    return name.startswith(SYSTEM_CALL) and function != name and function.endswith(name)
+
+
+def names_library(path: str) -> bool:
+    """Return whether a ``path`` is ``SONAME`` or ``ROOT:SONAME``, a library below the directory ROOT."""
+    root, colon, soname = path.rpartition(":")
+    return SONAME.fullmatch(soname) is not None and root.startswith("/") == bool(colon)
 
 
 def is_pattern(name: str) -> bool:

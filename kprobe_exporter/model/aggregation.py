@@ -1,16 +1,9 @@
 """Recipes say what to add up from a layout's records; tallies are the sums, delivered instead of records."""
 
-from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple, TypeAlias
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
-Number: TypeAlias = int | float
-Condition: TypeAlias = (
-    tuple[Literal["all", "any"], tuple["Condition", ...]]
-    | tuple[Literal["not"], "Condition"]
-    | tuple[Literal["number"], str, str, Number]
-    | tuple[Literal["text"], str, str, bytes]
-)
-"""A filter as plain values: ``("number", FIELD, OPERATOR, NUMBER)`` and so on."""
+from kprobe_exporter.model.condition import Condition
 
 RawKey: TypeAlias = tuple[int | bytes | None, ...]
 
@@ -19,14 +12,28 @@ RETURN_ERRORS, RETURN_VALUES, DURATIONS = -1, -2, -3
 
 
 class Where(NamedTuple):
-    """A filter that is evaluated in the agent: the fields it reads, and the test of their values.
-
-    ``condition`` is the same test as plain values; None where the filter contains string patterns.
-    """
+    """A condition that is evaluated in the agent, and the fields it reads."""
 
     fields: tuple[str, ...]
-    test: Callable[[Mapping[str, int | bytes | None]], bool]
-    condition: Condition | None = None
+    condition: Condition
+
+    def __and__(self, other: "Where | None") -> "Where":
+        """Return the filter that both filters let through."""
+        if other is None:
+            return self
+        fields = tuple(sorted({*self.fields, *other.fields}))
+        return Where(fields, ("all", (self.condition, other.condition)))
+
+
+class RecordFilter(NamedTuple):
+    """Which records of a layout the source delivers; it only counts the others.
+
+    Several layouts may read one tracepoint, each its own part of the events. ``condition`` is the filter as
+    plain values, None where only ``test`` can decide, which takes the record.
+    """
+
+    test: Callable[[tuple[Any, ...]], bool]
+    condition: Condition | None
 
 
 class Group(NamedTuple):
@@ -36,6 +43,7 @@ class Group(NamedTuple):
     whose values are summed, put into buckets or kept; None counts the records. A histogram's ``bounds``
     hold, for each of its buckets, the greatest whole number that falls into it. ``last`` keeps the value of
     the last record. ``positive`` refuses values below 0. Records that do not meet ``where`` change nothing.
+    Those for which the value or ``where`` is missing are unreadable.
     ``cgroups`` are the indexes of keys that name a thread: the path of its cgroup is the key.
     """
 

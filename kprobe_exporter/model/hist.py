@@ -32,12 +32,12 @@ class HistFeed(NamedTuple):
     """How one metric uses the rows of a table.
 
     ``feeds`` is the metric, as in `aggregation.Group`. ``labels`` and ``value`` are indexes into the table's
-    keys.
+    keys; None for a label whose field the event lacks.
     """
 
     feeds: int
     use: HistUse
-    labels: tuple[int, ...] = ()
+    labels: tuple[int | None, ...] = ()
     value: int = 0
 
 

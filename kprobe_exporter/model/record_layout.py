@@ -17,7 +17,8 @@ class Field(NamedTuple):
     """Where a record holds one value: ``offset``, from the record's start, and ``size`` are in bytes.
 
     ``element`` is the fetch type of an array's elements, which says how they print; ``length`` is their
-    number, 0 for other kinds. ``fault``: a dynamic string of length 0 was unreadable.
+    number, 0 for other kinds. ``fault``: a dynamic string of length 0 was unreadable. ``network``: the number
+    is big-endian. ``guards`` are the offsets of the pointers through which the value was read, 8 bytes each.
     """
 
     kind: FieldKind
@@ -26,6 +27,8 @@ class Field(NamedTuple):
     element: str = ""
     length: int = 0
     fault: bool = False
+    network: bool = False
+    guards: tuple[int, ...] = ()
 
 
 class Shape(NamedTuple):

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard
 
-from kprobe_exporter.model.aggregation import Refused, Tally, Where
+from kprobe_exporter.model.aggregation import RecordFilter, Refused, Tally, Where
+from kprobe_exporter.model.condition import Computed
 from kprobe_exporter.model.hist import HistReading, HistTable
 
 Value: TypeAlias = int | bytes | None
@@ -17,6 +18,9 @@ ArgKind = Literal["int", "hex", "char", "bare", "str", "texts", "comm", "program
 quotes, text without quotes (symbols, and arrays of numbers or characters), a quoted string, an array of
 quoted strings. ``comm`` is the thread's name: it is not in the event, but looked up by the thread's id.
 ``program`` is the name that a thread takes from the path of the program that it executes."""
+
+ABSENT = b"\0"
+"""Stands in a label for a field that the alternative in use lacks. No string of a record holds a NUL."""
 
 COMM_BYTES = 15
 """The longest name of a thread (TASK_COMM_LEN of include/linux/sched.h, without the NUL)."""
@@ -66,6 +70,11 @@ class Arg(NamedTuple):
     unsigned number that is printed with further bits. ``type`` is the kernel's fetch type, such as ``x32[4]``
     or ``symbol``; "" where the event's ``format`` is sufficient. ``field`` is the argument's name in that
     format, "" if it equals ``name``. ``pointer``: the plan takes the argument for an address.
+    ``unsigned``: it is an unsigned number of 64 bits, which computes unlike all others.
+
+    ``network`` is the width in bytes of a number that is recorded in network byte order, 0 for others;
+    sources deliver it in the host's. ``guards`` are the arguments with the pointers through which this one
+    was read: it is missing where one of them is no address.
     """
 
     name: str
@@ -74,6 +83,26 @@ class Arg(NamedTuple):
     type: str = ""
     field: str = ""
     pointer: bool = False
+    network: int = 0
+    guards: tuple[str, ...] = ()
+    unsigned: bool = False
+
+
+LOWEST_ADDRESS = 4096
+"""The kernel maps nothing in the first page, so that a null pointer and small offsets from it fault."""
+
+HIGHEST_ADDRESS = (1 << 64) - MAX_ERRNO - 1
+"""Above are the pointers that stand for errors: IS_ERR() of include/linux/err.h."""
+
+
+def is_address(value: object) -> bool:
+    """Return whether a pointer can be followed: it is neither null nor an ERR_PTR (include/linux/err.h)."""
+    return isinstance(value, int) and LOWEST_ADDRESS <= value <= HIGHEST_ADDRESS
+
+
+def swapped(value: int, size: int) -> int:
+    """Return an unsigned number of ``size`` bytes with its bytes in the opposite order."""
+    return int.from_bytes(value.to_bytes(size, "little"), "big")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +113,9 @@ class Layout:
     regular expression for the text of a static tracepoint, with one group per argument; None for probe
     events, which the kernel prints in one form. ``stack``: the kernel's stack follows each event.
     ``user``: the addresses are a program's, so the caller is unknown. ``caller``: the configuration uses
-    the function that a return goes back to, for which the kernel's symbols have to be loaded.
+    the function that a return goes back to, for which the kernel's symbols have to be loaded. ``absent`` are
+    the fields that the configuration uses and this event lacks: their labels are empty. ``computed`` are
+    fields that the agent computes of those that a record holds.
     """
 
     layout_id: int
@@ -98,6 +129,21 @@ class Layout:
     stack: bool = False
     user: bool = False
     caller: bool = False
+    absent: frozenset[str] = frozenset()
+    computed: tuple[Computed, ...] = ()
+
+    @property
+    def hidden(self) -> frozenset[str]:
+        """The arguments that the agent itself needs, and nothing shows."""
+        return frozenset((STACK_POINTER, *(guard for arg in self.args for guard in arg.guards)))
+
+    @property
+    def unsigned(self) -> frozenset[str]:
+        """The arguments that are unsigned 64-bit numbers. An error in a return value is made negative."""
+        wraps = self.returns is not None and self.returns.wrap
+        return frozenset(
+            arg.name for arg in self.args if arg.unsigned and not (wraps and arg.name == "return")
+        )
 
     def place(self, name: str) -> int | None:
         """Return the index of the argument ``name`` in a record of this layout, None if it has none."""
@@ -136,7 +182,8 @@ class Batch:
     may be from an earlier batch, and the last frames may come with the next batch.
 
     ``tallies`` are the sums over the records of layouts with a recipe. ``arrived`` counts these records by
-    layout_id; ``passed`` counts those that passed the filter, where the agent evaluates it. ``begun`` counts
+    layout_id, and those of layouts whose records the source filters; ``passed`` counts those that passed the
+    filter, where the agent evaluates it. ``begun`` counts
     the first halves of calls and pairs, by the joined layout's id.
 
     ``losses`` say when events went missing. A reader of pages delivers a loss before any record later than
@@ -157,6 +204,16 @@ class Batch:
     losses: list[Loss] = field(default_factory=list)
     unpaired: Counter[int] = field(default_factory=Counter)
     table_full: Counter[int] = field(default_factory=Counter)
+
+    def passes(self, record: Record, filters: Mapping[int, RecordFilter]) -> bool:
+        """Return whether a record passes the filter of its layout, if it has one, and count it then."""
+        layout_id = record[LAYOUT_ID]
+        if (only := filters.get(layout_id)) is None:
+            return True
+        passed = only.test(record)
+        self.arrived[layout_id] = self.arrived.get(layout_id, 0) + 1
+        self.passed[layout_id] = self.passed.get(layout_id, 0) + passed
+        return passed
 
 
 STACK_POINTER = "stack_pointer"
@@ -204,9 +261,12 @@ class ProbeSpec:
     ``kernel``, each with the filter in its own condition; ``tables_count_hits`` if there is none, so that
     they see each hit, but for a uretprobe, whose hits are entries. ``role`` is the event's part in a call or
     a pair; events with ``end`` are no hits, nor are ``own`` events, which the agent itself needs. ``inode``
-    is the device and inode number of the program for which a place in a file was planned. ``sample`` is a
-    further filter, which keeps the events of some threads only. ``help`` is what the alternative says of
-    itself.
+    is the device and inode number of the program for which a place in a file was planned. ``more`` are the
+    bodies of further definitions of the same event, for a USDT probe at several places. ``sample`` is a
+    further filter, which keeps the events of some threads only; ``residual_sample`` is it for the agent, as
+    of a static tracepoint the kernel also lets the events of other probes through. ``help`` is what the
+    alternative says of itself. ``note`` is the part of ``because`` that says what was found here under the
+    name as written.
     """
 
     probe: str
@@ -228,8 +288,11 @@ class ProbeSpec:
     tables_count_hits: bool = False
     role: Literal["whole", "begin", "end", "own"] = "whole"
     inode: tuple[int, int] | None = None
+    more: tuple[str, ...] = ()
     sample: str | None = None
+    residual_sample: Where | None = None
     help: str = ""
+    note: str = ""
 
     @property
     def kernel_filter(self) -> str | None:
@@ -237,6 +300,13 @@ class ProbeSpec:
         if self.sample is None or self.filter is None:
             return self.sample or self.filter
         return f"({self.filter}) && {self.sample}"
+
+    @property
+    def agent_filter(self) -> Where | None:
+        """All that the agent filters by."""
+        if self.residual_filter is None:
+            return self.residual_sample
+        return self.residual_filter & self.residual_sample
 
     def line(self, group: str, event: str) -> str:
         """Return the definition in the kernel's syntax, for this group and event name."""
@@ -257,12 +327,14 @@ CgroupOf: TypeAlias = Callable[[int, int], bytes | None]
 class LabelSpec(NamedTuple):
     """One label of a metric: the field it comes from, and the named decoders, applied in turn.
 
+    ``network``: the first takes a number in network byte order, as ``ip`` and ``port`` do.
     If the first is in OF_THREAD, it gets the path of the thread's cgroup at the event's place in the stream.
     """
 
     name: str
     field: str
     decoders: tuple[tuple[str, Decoder], ...] = ()
+    network: bool = False
 
 
 class MetricSpec(NamedTuple):

@@ -9,10 +9,19 @@ May import btf, config, elf, errors, grammar and model.
 from kprobe_exporter.plan.joined import JoinedSpec
 from kprobe_exporter.plan.kernel import Kernel
 from kprobe_exporter.plan.metric import fields_used, metric_spec
-from kprobe_exporter.plan.probe import ProbePlan, Sample, narrowed, plan_probe, wants_symbols, wants_tgid
+from kprobe_exporter.plan.probe import (
+    Alternative,
+    ProbePlan,
+    Sample,
+    narrowed,
+    plan_probe,
+    wants_symbols,
+    wants_tgid,
+)
 from kprobe_exporter.plan.tracepoint import cannot_share
 
 __all__ = [
+    "Alternative",
     "JoinedSpec",
     "Kernel",
     "ProbePlan",

@@ -2,19 +2,22 @@
 
 from dataclasses import replace
 
-from kprobe_exporter.config.values import Attach, Probe
+from kprobe_exporter.config.values import Attach, Probe, Reading
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.expression import FetchSite
 from kprobe_exporter.grammar.fetch import FetchArg, parse_fetch
 from kprobe_exporter.grammar.place import Symbol
-from kprobe_exporter.grammar.target import Kind, Target
+from kprobe_exporter.grammar.target import Kind, Target, parse_target
 from kprobe_exporter.model.values import STACK_POINTER, Arg, ArgKind, Layout, ProbeSpec, Unsupported
-from kprobe_exporter.plan.kernel import NO_HIST, Kernel, aggregated, argument_keys, with_upper_halves
+from kprobe_exporter.plan.kernel import Kernel, aggregated, argument_keys, with_upper_halves
+from kprobe_exporter.plan.members import unlike, where_all_are_there
 from kprobe_exporter.plan.metric import COUNTED, events_for, filter_fields
 from kprobe_exporter.plan.typed import ARGUMENT, in_registers
 
 UNCOUNTED = "this kernel counts an fprobe in no other way"
 """No profile file lists fprobes. Only a hist trigger counts their hits without writing events."""
+
+NO_STACK = "stack: true is the kernel's stack, and there is none behind a program's code"
 
 
 def function_spec(
@@ -31,12 +34,9 @@ def function_spec(
         instead = replace(target, kind=Kind.KRETPROBE if target.kind.is_return else Kind.KPROBE)
         reason = f"{kernel.no_fprobes}: use {instead}, or list it as an alternative"
         return Unsupported(str(target), reason)
-    if probe.aggregate == "kernel" and not kernel.counts_tracepoints:
-        return Unsupported(str(target), NO_HIST)
     args = [parse_fetch(text, name=name) for name, text in attach.fetch.items()]
     place = _fprobe(target, probe.maxactive) if fprobe else _kprobe(target, probe.maxactive)
-    uncounted = UNCOUNTED if fprobe and not kernel.counts_tracepoints else None
-    return _defined(probe, attach, wanted, layout_id, max_series, args, place, uncounted)
+    return defined(probe, attach, wanted, kernel, layout_id, max_series, args, place)
 
 
 def user_spec(
@@ -57,45 +57,54 @@ def user_spec(
       never hit. So every offset is checked against the file's code; one inside a function is trusted.
     """
     target = attach.target
-    if probe.aggregate == "kernel" and not kernel.counts_tracepoints:
-        return Unsupported(str(target), NO_HIST)
     if probe.stack:
-        reason = "stack: true is the kernel's stack, and there is none behind a program's code"
-        return Unsupported(str(target), reason)
+        return Unsupported(str(target), NO_STACK)
     try:
         code = kernel.locate(target)
         args = [_in_program(name, text, target, code.machine) for name, text in attach.fetch.items()]
     except GrammarError as error:
         return Unsupported(str(target), error.message)
-    place = "uprobe_events", "r" if target.kind.is_return else "p", f"{target.path}:{code.offset:#x}"
-    spec = _defined(probe, attach, wanted, layout_id, max_series, args, place)
-    return spec if isinstance(spec, Unsupported) else replace(spec, inode=code.inode)
+    place = (
+        "uprobe_events",
+        "r" if target.kind.is_return else "p",
+        f"{code.path or target.path}:{code.offset:#x}",
+    )
+    spec = defined(probe, attach, wanted, kernel, layout_id, max_series, args, place)
+    return spec if isinstance(spec, Unsupported) else in_file(spec, code.inode, code.path)
 
 
-def _defined(
+def in_file(spec: ProbeSpec, inode: tuple[int, int] | None, path: str | None) -> ProbeSpec:
+    """Return the spec with the file's inode, and the ``path`` of a library that was named by its soname."""
+    if path is None:
+        return replace(spec, inode=inode)
+    note = f"{parse_target(spec.target).path} is {path}"
+    return replace(spec, inode=inode, because=f"{spec.because}; {note}", note=note)
+
+
+def defined(
     probe: Probe,
     attach: Attach,
     wanted: set[str],
+    kernel: Kernel,
     layout_id: int,
     max_series: int,
     fetched: list[FetchArg],
     place: tuple[str, str, str],
-    reason: str | None = None,
 ) -> ProbeSpec | Unsupported:
-    """Return the probe at a ``place`` in the kernel or in a file: its definition's file, verb and place.
-
-    ``reason`` says why events are needed even if nothing but hits is asked for.
-    """
+    """Return the probe at a ``place`` in the kernel or in a file: its definition's file, verb and place."""
     target, returns = attach.target, attach.target.kind.is_return
-    args = _event_args(fetched, probe, attach, wanted)
-    written = with_upper_halves(args, probe, attach.returns if returns else None, user=target.kind.in_file)
+    by_tables = probe.aggregate == "kernel" and kernel.counts_tracepoints
+    written = args = _event_args(fetched, probe, attach, wanted)
+    if by_tables:
+        returned = attach.returns if returns else None
+        written = with_upper_halves(args, probe, returned, user=target.kind.in_file)
     layout = Layout(
         layout_id,
         probe.name,
         probe.name,
         "return" if returns else "entry",
         target.symbol or f"{target.offset:#x}",
-        tuple(map(_layout_arg, args)),
+        tuple(layout_arg(arg, attach.read.get(arg.name)) for arg in args),
         attach.returns,
         stack=probe.stack,
         user=target.kind.in_file,
@@ -103,9 +112,13 @@ def _defined(
     )
     file, verb, where = place
     spec = described(attach, layout, file, verb, " ".join([where, *(arg.render() for arg in written)]))
-    if probe.aggregate == "kernel":
-        return aggregated(spec, probe, attach.filter, argument_keys(written), {}, max_series)
-    reason = events_for(probe, attach, wanted) or reason
+    if by_tables:
+        left_out = unlike(attach)
+        keys = {name: key for name, key in argument_keys(written).items() if name not in left_out}
+        return aggregated(spec, probe, where_all_are_there(attach), keys, {}, max_series)
+    fprobe = target.kind in (Kind.FENTRY, Kind.FEXIT)
+    uncounted = UNCOUNTED if fprobe and not kernel.counts_tracepoints else None
+    reason = events_for(probe, attach, wanted) or uncounted
     return replace(spec, plan="events" if reason else "count", because=reason or COUNTED)
 
 
@@ -113,7 +126,7 @@ def described(
     attach: Attach, layout: Layout, file: str | None = None, verb: str = "", body: str = ""
 ) -> ProbeSpec:
     """Return the description of an event: without a ``file``, a tracepoint's own, still without a filter."""
-    target = attach.target
+    target, layout = attach.target, replace(layout, absent=attach.absent)
     return ProbeSpec(
         probe=layout.probe,
         kind=target.kind.value,
@@ -155,7 +168,8 @@ def _event_args(fetched: list[FetchArg], probe: Probe, attach: Attach, wanted: s
     if "comm" in wanted | filter_fields(attach.filter):
         args.append(parse_fetch("$comm:string", name="comm"))
     if probe.aggregate == "kernel":
-        # Without a type, some kernels take one from BTF. How a key is read must be known beforehand.
+        # Without a type, some kernels take one from BTF. How a key is read must be known beforehand, and
+        # without hist triggers the agent adds up the same numbers.
         args = [
             replace(arg, type="x64") if arg.type is None and arg.value_kind == "int" else arg for arg in args
         ]
@@ -163,7 +177,7 @@ def _event_args(fetched: list[FetchArg], probe: Probe, attach: Attach, wanted: s
     return sorted(args, key=lambda arg: arg.element_kind == "str")
 
 
-def _layout_arg(arg: FetchArg) -> Arg:
+def layout_arg(arg: FetchArg, reading: Reading | None = None) -> Arg:
     """Return the argument in the form of a layout.
 
     It is an address if it is fetched as x64, as BTF's pointers are, and arguments without a type. An event's
@@ -175,7 +189,9 @@ def _layout_arg(arg: FetchArg) -> Arg:
         kind = "texts" if kind == "str" else "bare"
         omitted = f"{arg.type or 'x64'}[{arg.count}]"
     address = kind in ("int", "bare") and arg.name != STACK_POINTER and arg.type in (None, "x64", "symbol")
-    return Arg(arg.name, kind, type=omitted, pointer=address and not arg.count)
+    unsigned = arg.value_kind == "int" and not arg.count and arg.size == 8 and not arg.signed
+    found = Arg(arg.name, kind, type=omitted, pointer=address and not arg.count, unsigned=unsigned)
+    return found._replace(network=reading.network, guards=reading.guards) if reading else found
 
 
 def _in_program(name: str, text: str, target: Target, machine: str) -> FetchArg:

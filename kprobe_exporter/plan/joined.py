@@ -1,15 +1,17 @@
 """A call or a pair: how each of its events could be attached, and how they are joined to one record."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.formula import in_nanoseconds
 from kprobe_exporter.grammar.target import Kind
 from kprobe_exporter.model.aggregation import Where
+from kprobe_exporter.model.condition import Computed
 from kprobe_exporter.model.values import STACK_POINTER, Arg, Join, Layout, Plan, ProbeSpec, Unsupported
-from kprobe_exporter.plan.metric import filter_fields, in_nanoseconds, where
+from kprobe_exporter.plan.metric import filter_fields, residual
 
 MEASURED = "the time between its two events is measured"
 
@@ -37,6 +39,13 @@ class JoinedSpec:
     plan: Plan = "events"
     because: str = MEASURED
     help: str = ""
+    absent: frozenset[str] = frozenset()
+    computed: tuple[Computed, ...] = ()
+
+    def settled(self, chosen: Iterable[ProbeSpec]) -> "JoinedSpec":
+        """Return it with what is to be said of the events as they are attached, each sentence once."""
+        notes = dict.fromkeys(spec.note for spec in chosen if spec.note)
+        return replace(self, because="; ".join([MEASURED, *notes]))
 
     def join(self, layouts: Sequence[Layout]) -> Join:
         """Return how the installed events are joined. ``layouts`` are in the order of ``ways``."""
@@ -44,8 +53,10 @@ class JoinedSpec:
         shared = [arg for arg in begins[0].args if all(begin.place(arg.name) is not None for begin in begins)]
         names = {arg.name for arg in shared}
         both = [*shared, *(arg for arg in end.args if arg.name not in names), Arg("duration", "int")]
-        args = tuple(arg for arg in both if arg.name != STACK_POINTER)
+        hidden = frozenset[str]().union(*(layout.hidden for layout in layouts))
+        args = tuple(arg._replace(guards=()) for arg in both if arg.name not in hidden)
         layout = Layout(self.layout_id, self.probe, self.probe, "joined", self.symbol, args, end.returns)
+        layout = replace(layout, absent=self.absent, computed=self.computed)
         return Join(layout, tuple(begins), end, self.by, self.key)
 
 
@@ -80,8 +91,14 @@ def joined_spec(
         tuple(ways),
         "stack" if by_stack else "key",
         ("tid",) if kind is Kind.SYSCALL else attach.key,
-        where(in_nanoseconds(parse_filter(attach.filter, fractions=True))) if attach.filter else None,
+        _residual(attach.filter),
+        absent=attach.absent,
     )
+
+
+def _residual(text: str | None) -> Where | None:
+    """Return the filter of a call or a pair, which the agent evaluates."""
+    return residual(parse_filter(text, fractions=True).change(in_nanoseconds)) if text else None
 
 
 def _half(attach: Attach, by_stack: bool) -> Attach:
@@ -90,14 +107,11 @@ def _half(attach: Attach, by_stack: bool) -> Attach:
 
 
 def _ways(found: list[ProbeSpec | Unsupported], role: Literal["begin", "end"], event: str = "") -> Ways:
-    """Return the ways that leave no filter to the agent, with their role set, the cheaper ones first."""
+    """Return the ways with their role set, the cheaper ones first."""
     ways: list[ProbeSpec | Unsupported] = []
     for way in found:
         if isinstance(way, Unsupported):
             ways.append(way)
-        elif way.residual_filter is not None:
-            reason = "this kernel cannot filter it for a pair: leave its filter out"
-            ways.append(Unsupported(way.target, reason))
         else:
             layout = replace(way.layout, event=event) if event and way.file else way.layout
             ways.append(replace(way, role=role, layout=layout, because=MEASURED))
@@ -111,6 +125,8 @@ def _is_plain(way: ProbeSpec | Unsupported) -> bool:
     eprobe copies from it (kernel/trace/trace_eprobe.c). Only an eprobe has a filter of its own, the
     thread's name at that moment, and quotes around strings in text.
     """
-    if isinstance(way, Unsupported) or way.file is not None or way.filter is not None or way.stack:
+    if isinstance(way, Unsupported) or way.file is not None or way.stack:
+        return False
+    if way.filter is not None or way.residual_filter is not None:
         return False
     return not way.layout.pattern and all(arg.kind != "comm" for arg in way.layout.args)

@@ -1,20 +1,20 @@
 """What a plan knows of the kernel; aggregation in it by hist triggers, for which no event is written."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from kprobe_exporter.btf.kernel_types import KernelTypes
 from kprobe_exporter.config.values import Metric, Probe
-from kprobe_exporter.elf import Code, locate
+from kprobe_exporter.elf import Code, UsdtProbe, locate, locate_usdt
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.fetch import LONGEST, LONGEST_NAME, FetchArg
-from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.formula import as_filter
+from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.grammar.target import Target
 from kprobe_exporter.model.aggregation import RETURN_ERRORS, RETURN_VALUES
 from kprobe_exporter.model.hist import HistFeed, HistKey, HistTable, HistUse
 from kprobe_exporter.model.values import MAX_ERRNO, ProbeSpec, ReturnType, Unsupported
 from kprobe_exporter.plan.typed import Prototypes
-
-NO_HIST = "this kernel was built without CONFIG_HIST_TRIGGERS (its events have no hist)"
 
 CPU = HistKey("cpu", "common_cpu", 32)
 COMMON = {"cpu": CPU, "tid": HistKey("tid", "common_pid", 32, signed=True)}
@@ -42,10 +42,11 @@ class Kernel:
     ``binary``: events are read as pages, in which every field can be read, not as text. ``prototypes``
     are those of BTF, by module and name. ``place`` returns the target that a written one means here, and
     a clause on how they differ; it raises ProbeRefused. ``locate`` finds a target in a file, and
-    raises GrammarError. ``no_fprobes`` says in a clause why there are no fprobes. ``machine``, as elf.h
-    names it, tells the argument registers; it is None where the kernel has ``$argN`` itself (since 4.20).
-    ``near`` takes the system and the event of a tracepoint that does not exist, and returns
-    ``, did you mean …?`` or nothing.
+    raises GrammarError; ``locate_usdt`` finds a USDT probe. ``no_fprobes`` says in a clause why there are
+    no fprobes. ``machine``, as elf.h names it, tells the argument registers; it is None where the kernel
+    has ``$argN`` itself (since 4.20). ``near`` takes the system and the event of a tracepoint that does
+    not exist, and returns ``, did you mean …?`` or nothing. ``types`` are the kernel's structures, read
+    when they are needed.
     """
 
     event_format: Callable[[str, str], str | None]
@@ -54,21 +55,25 @@ class Kernel:
     prototypes: Prototypes = field(default_factory=dict)
     place: Callable[[Target], tuple[Target, str]] = lambda target: (target, "")
     locate: Callable[[Target], Code] = locate
+    locate_usdt: Callable[[Target], UsdtProbe] = locate_usdt
     no_fprobes: str | None = None
     machine: str | None = None
     near: Callable[[str, str], str] = lambda system, event: ""
+    types: KernelTypes = field(default_factory=lambda: KernelTypes(_no_types))
+
+
+def _no_types(name: str) -> bytes:
+    raise FileNotFoundError(name)
 
 
 def with_upper_halves(
     args: list[FetchArg], probe: Probe, returns: ReturnType | None, *, user: bool
 ) -> list[FetchArg]:
-    """Return what the event records with `aggregate: kernel`: also the upper half of each summed argument.
+    """Return what the event records for hist triggers: also the upper half of each summed argument.
 
     The kernel's sums have 64 bits, and those of 64-bit values may overflow. ``user`` says whether it is the
     function of a program.
     """
-    if probe.aggregate != "kernel":
-        return args
     summed = {metric.value for metric in probe.metrics if metric.value is not None}
     if returns is not None and not returns.pointer:
         summed.add("return")
@@ -115,7 +120,8 @@ def aggregated(
     names; every condition repeats it, because an event's filter does not apply to its hist triggers.
     """
     returns = spec.layout.returns
-    tables = _Tables(only, {**known, **COMMON}, {**names, **RENAMED}, returns, max_series)
+    absent = spec.layout.absent
+    tables = _Tables(only, {**known, **COMMON}, {**names, **RENAMED}, absent, returns, max_series)
     try:
         for number, metric in enumerate(probe.metrics):
             tables.metric(number, metric)
@@ -136,6 +142,7 @@ class _Tables:
     only: str | None
     known: Mapping[str, HistKey]
     names: Mapping[str, str]
+    absent: frozenset[str]
     returns: ReturnType | None
     max_series: int
     found: dict[tuple[tuple[HistKey, ...], str | None, str | None], HistTable] = field(default_factory=dict)
@@ -143,8 +150,9 @@ class _Tables:
 
     def metric(self, number: int, metric: Metric) -> None:
         """Add the tables of one metric."""
-        labels = [self._key(label.field) for label in metric.labels]
-        where = parse_filter(metric.where).rename(self.names).render() if metric.where else None
+        fields = [label.field for label in metric.labels]
+        labels = [None if field in self.absent else self._key(field) for field in fields]
+        where = as_filter(parse_formula(metric.where)).rename(self.names).render() if metric.where else None
         if metric.value is None:
             self._add(number, "add", labels, where)
             return
@@ -187,7 +195,7 @@ class _Tables:
         self,
         metric: int,
         use: HistUse | None,
-        labels: list[HistKey],
+        labels: Sequence[HistKey | None],
         *conditions: str | None,
         summed: HistKey | None = None,
         kept: HistKey | None = None,
@@ -195,19 +203,20 @@ class _Tables:
     ) -> str:
         """Add a table, or another use of an equal one. Returns its trigger."""
         value = summed._replace(log2=True) if summed and log2 else kept
-        keys = tuple(dict.fromkeys([*labels, *([value] if value else [])])) or (CPU,)
+        keys = tuple(dict.fromkeys(key for key in (*labels, value) if key)) or (CPU,)
         own = [condition for condition in conditions if condition]
         parts = [self.only, *own] if self.only else own
         condition = " && ".join(f"({part})" if len(parts) > 1 else part for part in parts) or None
         same = (keys, summed.name if summed else None, condition)
         if same not in self.found:
-            rows = _rows(labels, "log2" if log2 else "value" if kept else "cpu", self.max_series)
+            rows = _rows(any(labels), "log2" if log2 else "value" if kept else "cpu", self.max_series)
             self.found[same] = HistTable(*same, rows, (), high=summed.high if summed else "")
             if not own:
                 self.whole = [self.found[same].trigger]
         made = self.found[same]
         if use:
-            feed = HistFeed(metric, use, tuple(map(keys.index, labels)), keys.index(value) if value else 0)
+            places = tuple(None if label is None else keys.index(label) for label in labels)
+            feed = HistFeed(metric, use, places, keys.index(value) if value else 0)
             self.found[same] = made._replace(feeds=(*made.feeds, feed))
         return made.trigger
 
@@ -218,14 +227,14 @@ class _Tables:
             raise GrammarError(f"its field '{field}' is no plain number, and cannot be counted by") from None
 
 
-def _rows(labels: list[HistKey], kind: str, max_series: int) -> int:
+def _rows(labelled: bool, kind: str, max_series: int) -> int:
     """Return the number of rows of a table. The kernel allocates all at once, and never removes a key.
 
     A metric's table has four times as many rows as the metric may have label sets: values that come and
     go keep their rows, and decoders map many raw values to one label set. A histogram's table has four
     times that again, since the values of a label set seldom fall into more than four powers of two.
     """
-    if not labels:
+    if not labelled:
         return ROWS[kind]
     wanted = max_series * (4 if kind == "cpu" else 16)
     return max(MIN_ROWS, 1 << (min(wanted, MAX_ROWS) - 1).bit_length())

@@ -1,27 +1,35 @@
 """Metrics as the aggregator takes them: with full names, ready decoders and compiled filters."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from decimal import Decimal
 
-from kprobe_exporter.config.values import Attach, Label, Metric, Probe
+from kprobe_exporter.config.values import Attach, Decode, Label, Metric, Probe
 from kprobe_exporter.grammar.condition import And, Comparison, Filter, Not, Or
-from kprobe_exporter.grammar.evaluate import compile_filter
 from kprobe_exporter.grammar.filter import DURATION, parse_filter
-from kprobe_exporter.model.aggregation import Condition, Where
+from kprobe_exporter.grammar.formula import Node, as_condition, as_number, compared_field, insert
+from kprobe_exporter.grammar.formula_parser import parse_formula
+from kprobe_exporter.grammar.let import inserted
+from kprobe_exporter.grammar.lexis import NAME
+from kprobe_exporter.model.aggregation import Where
+from kprobe_exporter.model.condition import Computed, Condition
 from kprobe_exporter.model.values import Decoder, LabelSpec, MetricSpec, decimal
 
 SECOND = 10**9  # nanoseconds, the unit of the durations in records
 
+NETWORK_ORDER = (Decode("ip"), Decode("port"))
+"""Decoders that take a number as memory has it, in network byte order."""
+
 Decoders = Mapping[str, Callable[[object], Decoder]]
 
 
-def metric_spec(metric: Metric, namespace: str, decoders: Decoders) -> MetricSpec:
-    """Return a metric of the configuration as the aggregator takes it."""
+def metric_spec(
+    metric: Metric, namespace: str, decoders: Decoders, lets: Mapping[str, Node] | None = None
+) -> MetricSpec:
+    """Return a metric of the configuration as the aggregator takes it; ``lets`` are the probe's."""
 
     def label_spec(label: Label) -> LabelSpec:
         made = tuple((step.name, decoders[step.name](step.options)) for step in label.decode)
-        return LabelSpec(label.name, label.field, made)
+        network = bool(label.decode) and label.decode[0] in NETWORK_ORDER
+        return LabelSpec(label.name, label.field, made, network)
 
     unit, only = SECOND if metric.value == DURATION else 1, metric.where
     return MetricSpec(
@@ -32,42 +40,36 @@ def metric_spec(metric: Metric, namespace: str, decoders: Decoders) -> MetricSpe
         tuple(map(label_spec, metric.labels)),
         metric.buckets or (),
         float(decimal(metric.scale) / unit),  # the quotient of the decimals, to its last digit
-        where(in_nanoseconds(parse_filter(only, fractions=True))) if only is not None else None,
+        where(insert(parse_formula(only), lets or {})) if only is not None else None,
     )
 
 
-def where(parsed: Filter) -> Where:
-    """Return the filter in the form that the agent evaluates."""
-    return Where(tuple(sorted(parsed.fields)), compile_filter(parsed), condition(parsed))
+def computed(probe: Probe) -> tuple[Computed, ...]:
+    """Return the fields that the agent computes: each `let`, and each expression that is a metric's value."""
+    trees = {**inserted(probe.let)}
+    for metric in probe.metrics:
+        if metric.value is not None and not NAME.fullmatch(metric.value):
+            trees[metric.value] = insert(parse_formula(metric.value), trees)
+    return tuple(Computed(name, tuple(sorted(tree.fields)), as_number(tree)) for name, tree in trees.items())
 
 
-def in_nanoseconds(parsed: Filter) -> Filter:
-    """Return the filter with its durations converted from seconds to nanoseconds, the unit of records."""
-
-    def converted(part: Comparison) -> Comparison:
-        if part.name != DURATION or isinstance(part.value, str):
-            return part
-        # Decimal keeps what is written: 1.1e-6 s is 1100 ns, which a product of floats may miss by a bit.
-        return replace(part, value=float(Decimal(str(part.value)).scaleb(9)))
-
-    return parsed.change(converted)
+def where(tree: Node) -> Where:
+    """Return an expression in the form that the agent evaluates."""
+    return Where(tuple(sorted(tree.fields)), as_condition(tree))
 
 
-def condition(parsed: Filter) -> Condition | None:
-    """Return the filter as plain values, None if it contains string patterns."""
+def residual(parsed: Filter) -> Where:
+    """Return a filter that the kernel does not evaluate, in the form that the agent does."""
+    return Where(tuple(sorted(parsed.fields)), _condition(parsed))
+
+
+def _condition(parsed: Filter) -> Condition:
     if isinstance(parsed, Comparison):
-        if not isinstance(parsed.value, str):
-            return "number", parsed.name, parsed.operator, parsed.value
-        text: Condition = ("text", parsed.name, parsed.operator, parsed.value.encode())
-        return None if parsed.operator == "~" else text
+        return compared_field(parsed)
     if isinstance(parsed, Not):
-        operand = condition(parsed.operand)
-        return None if operand is None else ("not", operand)
+        return "not", _condition(parsed.operand)
     assert isinstance(parsed, And | Or)
-    operands = [made for made in map(condition, parsed.operands) if made is not None]
-    if len(operands) < len(parsed.operands):
-        return None
-    return ("all" if isinstance(parsed, And) else "any"), tuple(operands)
+    return ("all" if isinstance(parsed, And) else "any"), tuple(map(_condition, parsed.operands))
 
 
 def filter_fields(text: str | None) -> frozenset[str]:
@@ -75,7 +77,15 @@ def filter_fields(text: str | None) -> frozenset[str]:
     return parse_filter(text, fractions=True).fields if text is not None else frozenset()
 
 
+def where_fields(text: str | None) -> frozenset[str]:
+    """Return the fields that a condition of the agent's names."""
+    return parse_formula(text).fields if text is not None else frozenset()
+
+
 COUNTED = "nothing but hits is asked for"
+
+NO_HIST = "this kernel has no hist triggers (CONFIG_HIST_TRIGGERS), so the agent adds up the events"
+"""Debian's 5.10 is built without them: no event has a file ``hist`` there."""
 
 EXPORTED = frozenset({"comm", "pid"})
 """The thread's name and process id, which log records and spans need beside what each event has."""
@@ -85,9 +95,10 @@ def events_for(probe: Probe, attach: Attach, wanted: set[str]) -> str | None:
     """Return why this alternative needs events, or None where the kernel's count of hits is enough.
 
     A filter needs events, because only events show what passes it. So does a return value that is read.
+    With ``aggregate: kernel``, this is called only where there are no hist triggers.
     """
-    if probe.aggregate == "events":
-        return "aggregate: events"
+    if probe.aggregate != "auto":
+        return "aggregate: events" if probe.aggregate == "events" else NO_HIST
     if probe.metrics or probe.export is not None or wanted:
         names = [f"the metric {metric.name} takes its events" for metric in probe.metrics]
         exported = ["its events are exported"] if probe.export is not None else []
@@ -105,10 +116,15 @@ def fields_used(probe: Probe) -> set[str]:
     """Return the fields that the probe's metrics and its export use."""
     used = {metric.value for metric in probe.metrics if metric.value is not None}
     used |= {label.field for metric in probe.metrics for label in metric.labels}
+    used = used.union(*(where_fields(metric.where) for metric in probe.metrics))
+    if probe.export is not None:
+        used |= where_fields(probe.export.where)
+    fields = {one.name: one.fields for one in computed(probe)}
+    used = {name for one in used for name in fields.get(one, (one,))}
     for attach in probe.attach:
         if attach.end is not None:  # the agent evaluates the filter and joins by the key
             used |= filter_fields(attach.filter) | set(attach.key)
     if probe.export is not None:
-        used |= EXPORTED | filter_fields(probe.export.where)
+        used |= EXPORTED
         used |= {name for attach in probe.attach for one in attach.single for name in one.fetch} - {"return"}
-    return used.union(*(filter_fields(metric.where) for metric in probe.metrics))
+    return used

@@ -8,14 +8,20 @@ from typing import NamedTuple, TypeAlias
 
 from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.errors import GrammarError, ProbeRefused
-from kprobe_exporter.grammar.target import Kind
+from kprobe_exporter.grammar.fetch import parse_fetch
+from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.let import inserted
+from kprobe_exporter.grammar.target import Kind, is_system_call
+from kprobe_exporter.model.condition import Computed, Condition, parts
 from kprobe_exporter.model.values import ProbeMetrics, ProbeSpec, ReturnType, Unsupported
 from kprobe_exporter.plan.function import function_spec, user_spec
 from kprobe_exporter.plan.joined import JoinedSpec, joined_spec
 from kprobe_exporter.plan.kernel import Kernel
-from kprobe_exporter.plan.metric import Decoders, fields_used, metric_spec
-from kprobe_exporter.plan.tracepoint import tracepoint_specs
-from kprobe_exporter.plan.typed import typed
+from kprobe_exporter.plan.members import members_note
+from kprobe_exporter.plan.metric import Decoders, computed, fields_used, metric_spec, residual
+from kprobe_exporter.plan.tracepoint import COMMON_FIELDS, tracepoint_specs
+from kprobe_exporter.plan.typed import argument_of_system_call, typed
+from kprobe_exporter.plan.usdt import usdt_spec
 
 Alternative: TypeAlias = ProbeSpec | JoinedSpec | Unsupported
 
@@ -52,9 +58,34 @@ def plan_probe(
         )
     takes_time = any(attach.target.kind.is_joined for attach in probe.attach)
     durations = probe.duration_buckets if takes_time else ()
-    metrics = tuple(metric_spec(metric, namespace, decoders) for metric in probe.metrics)
+    fields = computed(probe)
+    alternatives = [_with_computed(way, fields) for way in alternatives]
+    lets = inserted(probe.let)
+    metrics = tuple(metric_spec(metric, namespace, decoders, lets) for metric in probe.metrics)
     fed = ProbeMetrics(probe.name, metrics, probe.return_buckets, _returns(alternatives), durations)
     return ProbePlan(probe, fed, tuple(alternatives))
+
+
+def _with_computed(way: Alternative, fields: tuple[Computed, ...]) -> Alternative:
+    """Return the alternative with the fields that the agent computes; refuse it if one is of text."""
+    if not fields or isinstance(way, Unsupported):
+        return way
+    specs = [spec for half in way.ways for spec in half] if isinstance(way, JoinedSpec) else [way]
+    args = [arg for spec in specs if isinstance(spec, ProbeSpec) for arg in spec.layout.args]
+    text = {arg.name for arg in args if arg.kind not in ("int", "hex") or "[" in arg.type}
+    for one in fields:
+        if wrong := sorted(_numbers(one.condition) & text):
+            return Unsupported(way.target, f"'{wrong[0]}' is no number, and '{one.name}' computes with it")
+    if isinstance(way, JoinedSpec):
+        return replace(way, computed=fields)
+    return replace(way, layout=replace(way.layout, computed=fields))
+
+
+def _numbers(condition: Condition) -> set[str]:
+    """Return the fields that are computed with, as numbers."""
+    if condition[0] == "field":
+        return {condition[1]}
+    return {name for part in parts(condition) for name in _numbers(part)}
 
 
 def _returns(alternatives: Iterable[Alternative]) -> ReturnType | None:
@@ -70,21 +101,44 @@ def _single(
     kernel: Kernel, layout_ids: Iterator[int], max_series: int, probe: Probe, attach: Attach, wanted: set[str]
 ) -> list[ProbeSpec | Unsupported]:
     """Return what to try for one event, in order."""
-    note = ""
+    written, note = attach.target, ""
     try:
-        if attach.target.is_pattern or not (attach.target.kind.on_event or attach.target.kind.in_file):
-            target, note = kernel.place(attach.target)
-            attach = typed(probe, replace(attach, target=target), kernel.prototypes, kernel.machine)
+        if written.is_pattern or not (written.kind.on_event or written.kind.in_file):
+            target, note = kernel.place(written)
+            attach = replace(attach, target=target)
+            if is_system_call(written, target):
+                attach = _with_arguments(attach, written.symbol)
+            attach = typed(probe, attach, kernel.prototypes, kernel.machine, kernel.types)
+            note = "; ".join(filter(None, (note, members_note(attach.fetch, attach))))
     except (ProbeRefused, GrammarError) as error:
-        return [Unsupported(str(attach.target), str(error))]
+        return [Unsupported(str(written), str(error))]
     if attach.target.kind is Kind.TRACEPOINT:
         return tracepoint_specs(probe, attach, wanted, kernel, layout_ids, max_series)
     if attach.target.kind.in_file:
-        return [user_spec(probe, attach, wanted, kernel, next(layout_ids), max_series)]
+        in_file = usdt_spec if attach.target.kind is Kind.USDT else user_spec
+        return [in_file(probe, attach, wanted, kernel, next(layout_ids), max_series)]
     found = function_spec(probe, attach, wanted, kernel, next(layout_ids), max_series)
-    if note and isinstance(found, ProbeSpec):
-        found = replace(found, because=f"{found.because}; {note}")
-    return [found]
+    if isinstance(found, ProbeSpec) and note:
+        found = replace(found, because=f"{found.because}; {note}", note=note)
+    if not is_system_call(written, attach.target):
+        return [found]
+    # Metrics say what was written, which is the same on every architecture.
+    if isinstance(found, Unsupported):
+        return [Unsupported(str(written), found.reason.replace(attach.target.symbol, written.symbol))]
+    layout = replace(found.layout, symbol=written.symbol)
+    return [replace(found, target=str(written), symbol=written.symbol, layout=layout)]
+
+
+def _with_arguments(attach: Attach, name: str) -> Attach:
+    """Read the arguments of the system call ``name``. Raises GrammarError."""
+    args = {key: parse_fetch(text) for key, text in attach.fetch.items()}
+    if path := next((arg.expression for arg in args.values() if arg.is_path), None):
+        raise GrammarError(f"{name} gets its arguments in struct pt_regs: '{path}' cannot start from one")
+    fetch = {
+        key: replace(arg, expression=argument_of_system_call(arg, name, attach.target.symbol)).body
+        for key, arg in args.items()
+    }
+    return replace(attach, fetch=fetch)
 
 
 def wants_symbols(probes: Iterable[Probe]) -> bool:
@@ -141,13 +195,19 @@ def _narrowed(way: Alternative, sample: Sample) -> Alternative:
     if isinstance(way, Unsupported) or way.plan != "events":
         return way
     if isinstance(way, ProbeSpec):
-        return replace(way, sample=sample.condition)
+        return _sampled(way, sample.condition)
     condition = sample.condition if _in_one_thread(way) else NO_THREAD
     ways = (
-        tuple(one if isinstance(one, Unsupported) else replace(one, sample=condition) for one in half)
+        tuple(one if isinstance(one, Unsupported) else _sampled(one, condition) for one in half)
         for half in way.ways
     )
     return replace(way, ways=tuple(ways))
+
+
+def _sampled(way: ProbeSpec, condition: str) -> ProbeSpec:
+    """Return the event with a further filter. A tracepoint's own event may also be read by other probes."""
+    own = residual(parse_filter(condition).rename(COMMON_FIELDS)) if way.file is None else None
+    return replace(way, sample=condition, residual_sample=own)
 
 
 def _in_one_thread(spec: ProbeSpec | JoinedSpec) -> bool:

@@ -57,7 +57,12 @@ def shape(layout: Layout, text: str) -> Shape:
         if found is None or (found.offset, found.size) != place:
             raise GrammarError(f"the format of {form.name} has its {name} at another place than is known")
     probe = layout.form != "tracepoint"
-    fields = tuple(_field(arg, form.fields, form.name, probe) for arg in layout.args)
+    fields = tuple(
+        _field(arg, form.fields, form.name, probe)._replace(
+            network=arg.network > 0, guards=tuple(form.fields[guard].offset for guard in arg.guards)
+        )
+        for arg in layout.args
+    )
     returns = layout.form == "return" and layout.caller and not layout.user
     back = form.fields.get("__probe_ret_ip") if returns else None
     caller = Field("symbol", back.offset, back.size) if back else None

@@ -3,19 +3,29 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from kprobe_exporter.btf.kernel_types import KernelTypes
 from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.errors import GrammarError
+from kprobe_exporter.grammar.condition import Filter
 from kprobe_exporter.grammar.event_format import EventFormat, FormatField, parse_format, read_as, text_pattern
-from kprobe_exporter.grammar.fetch import INTEGERS
+from kprobe_exporter.grammar.expression import FetchSite
+from kprobe_exporter.grammar.fetch import INTEGERS, FetchArg, parse_fetch
 from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.model.hist import HistKey
 from kprobe_exporter.model.values import Arg, ArgKind, Layout, ProbeSpec, Unsupported
-from kprobe_exporter.plan.function import described
-from kprobe_exporter.plan.kernel import NO_HIST, Kernel, aggregated
-from kprobe_exporter.plan.metric import COUNTED, events_for, filter_fields, where
+from kprobe_exporter.plan.function import described, layout_arg
+from kprobe_exporter.plan.kernel import Kernel, aggregated, argument_keys
+from kprobe_exporter.plan.members import members_note, resolved, unlike, where_all_are_there
+from kprobe_exporter.plan.metric import COUNTED, events_for, filter_fields, residual
+
+ON_EVENT = FetchSite("event")
+ADDRESS_BYTES = 8
 
 COMMON_FIELDS = {"common_pid": "tid", "common_cpu": "cpu", "CPU": "cpu", "cpu": "cpu"}
 """Fields of every event: their names in the kernel's filters, and those in our records."""
+
+TOLD_APART = "the agent evaluates the filter, as other probes may read this tracepoint's own event"
 
 LOOKED_UP = Arg("comm", "comm")
 OWN_NAMES = {
@@ -33,9 +43,10 @@ def tracepoint_specs(
 ) -> list[ProbeSpec | Unsupported]:
     """Return what to try, in order.
 
-    An eprobe records the thread's name with the event, and one tracepoint may have two. A kernel without
-    eprobes has the tracepoint's own event: a page has all its fields, text those of its ``print fmt``. If
-    the kernel does not count, filtering by the agent goes first: hits are firings, filtered or not.
+    An eprobe records the thread's name with the event, and has a filter of its own. A kernel without eprobes
+    (before 5.15) has the tracepoint's own event: a page has all its fields, text those of its ``print fmt``.
+    It has one filter for all probes that read it, so the agent evaluates each probe's; the kernel's filter
+    only saves events. If the kernel does not count, it must not filter: hits are firings, filtered or not.
     """
     system, name, counted = attach.target.system, attach.target.event, kernel.counts_tracepoints
     text = kernel.event_format(system, name)
@@ -44,34 +55,40 @@ def tracepoint_specs(
         return [Unsupported(str(attach.target), reason)]
     try:
         form = _typed(parse_format(text), attach)
+        attach, memory = _behind_fields(attach, form, kernel.types)
         used = _fields(attach, form)
     except GrammarError as error:
         return [Unsupported(str(attach.target), error.message)]
-    tracepoint = _Tracepoint(probe, attach, wanted, form, used, layout_ids, kernel.binary)
-    if probe.aggregate == "kernel":
-        return tracepoint.in_kernel(max_series) if counted else [Unsupported(str(attach.target), NO_HIST)]
+    tracepoint = _Tracepoint(probe, attach, wanted, form, used, memory, layout_ids, kernel.binary)
+    if probe.aggregate == "kernel" and counted:
+        return tracepoint.in_kernel(max_series)
     because = events_for(probe, attach, wanted)
     first = [tracepoint.counted()] if counted and because is None else []
     ways = [tracepoint.eprobe(), tracepoint.own(wanted)]
     if attach.filter is not None:
-        eprobe, own = ways
-        by_kernel = own if isinstance(own, Unsupported) else tracepoint.kernel_filters(attach.filter, own)
-        own = tracepoint.own(wanted | filter_fields(attach.filter))
-        by_agent = own if isinstance(own, Unsupported) else _agent_filters(attach.filter, own)
-        ways = [eprobe, by_kernel, by_agent] if counted else [eprobe, by_agent, by_kernel]
+        ways = [tracepoint.eprobe(), *tracepoint.filtered(attach.filter, wanted, counted=counted)]
     reason = because or "this kernel counts a tracepoint in no other way"
-    return first + [way if isinstance(way, Unsupported) else replace(way, because=reason) for way in ways]
+    return first + [way if isinstance(way, Unsupported) else _because(way, reason) for way in ways]
+
+
+def _because(way: ProbeSpec, reason: str) -> ProbeSpec:
+    note = way.note if way.residual_filter is None else TOLD_APART
+    return replace(way, because="; ".join(filter(None, (reason, note))), note=note)
 
 
 @dataclass(frozen=True, slots=True)
 class _Tracepoint:
-    """One tracepoint, and the ways to use it. ``used`` maps our names to its fields."""
+    """One tracepoint, and the ways to use it.
+
+    ``used`` maps our names to its fields. ``memory`` are the values behind fields, and the pointers there.
+    """
 
     probe: Probe
     attach: Attach
     wanted: set[str]
     form: EventFormat
     used: dict[str, str]
+    memory: dict[str, FetchArg]
     layout_ids: Iterator[int]
     binary: bool
 
@@ -90,8 +107,12 @@ class _Tracepoint:
         if isinstance(on_eprobe, ProbeSpec):
             named = {name: key._replace(name=name) for name, key in keys.items()}
             named |= {"comm": HistKey("comm", "comm", 0)} if self.comm else {}
-            on_eprobe = aggregated(on_eprobe, self.probe, self.attach.filter, named, {}, max_series)
-        if self.comm or any(self.form.fields[field].narrow for field in self.used.values()):
+            named |= argument_keys(
+                [arg for arg in self.memory.values() if arg.name not in unlike(self.attach)]
+            )
+            only = where_all_are_there(self.attach)
+            on_eprobe = aggregated(on_eprobe, self.probe, only, named, {}, max_series)
+        if self.memory or self.comm or any(self.form.fields[field].narrow for field in self.used.values()):
             return [on_eprobe]
         only = parse_filter(self.attach.filter).rename(self.used).render() if self.attach.filter else None
         bare = self.counted()
@@ -118,20 +139,29 @@ class _Tracepoint:
             if kind is None:
                 reason = f"its field '{field}' is an array, which this version cannot read."
                 return Unsupported(str(target), reason)
-            pointer = _is_pointer(self.form.fields[field])
-            arg = Arg(name, "str" if kind == "string" else "int", pointer=pointer)
+            found = self.form.fields[field]
+            pointer, unsigned = _is_pointer(found), found.is_unsigned_long
+            arg = Arg(name, "str" if kind == "string" else "int", pointer=pointer, unsigned=unsigned)
             args.append((f"{name}=${field}:{kind}", arg))
+        for name, fetched in self.memory.items():
+            args.append((fetched.render(), layout_arg(fetched, self.attach.read.get(name))))
         if self.comm:
             args.append(("comm=$comm:string", Arg("comm", "str")))
         args.sort(key=lambda arg: arg[1].kind == "str")  # strings last: see function._event_args
         recorded, returns, stack = tuple(arg for _, arg in args), self.attach.returns, self.probe.stack
         layout = Layout(layout_id, probe, probe, "eprobe", target.event, recorded, returns, stack=stack)
         body = " ".join([f"{target.system}.{target.event}", *(text for text, _ in args)])
-        return described(self.attach, layout, "dynamic_events", "e", body)
+        spec = described(self.attach, layout, "dynamic_events", "e", body)
+        return replace(
+            spec, note=members_note({name: arg.body for name, arg in self.memory.items()}, self.attach)
+        )
 
     def own(self, wanted: set[str]) -> ProbeSpec | Unsupported:
         """Return the tracepoint's own event, still without a filter. Only the ``wanted`` fields are read."""
         event, layout_id, probe = self.attach.target.event, next(self.layout_ids), self.probe.name
+        if behind := sorted(self.attach.read.keys() & wanted):
+            reason = f"'{behind[0]}' is behind a field, which only an eprobe can follow"
+            return Unsupported(str(self.attach.target), reason)
         shown = {name: field for name, field in self.used.items() if name in wanted | {"return"}}
         try:
             pattern, args = (b"", self._in_page(shown, wanted)) if self.binary else self._in_text(shown)
@@ -157,12 +187,43 @@ class _Tracepoint:
             kind: ArgKind = "str" if found.text else "bare" if found.array else "int"
             element = _element(found)
             read = f"{element}[{found.length}]" if kind == "bare" else element if found.narrow else ""
-            args.append(Arg(name, kind, type=read, field=field, pointer=_is_pointer(found)))
+            pointer, unsigned = _is_pointer(found), found.is_unsigned_long
+            args.append(Arg(name, kind, type=read, field=field, pointer=pointer, unsigned=unsigned))
         if "comm" in wanted - shown.keys():
             target = self.attach.target
             comm = OWN_NAMES.get((target.system, target.event), LOOKED_UP)
             args.append(comm if comm.field in self.form.fields else LOOKED_UP)
         return tuple(args)
+
+    def filtered(self, text: str, wanted: set[str], *, counted: bool) -> list[ProbeSpec | Unsupported]:
+        """Return the ways to filter the tracepoint's own event, in order.
+
+        It can be shared with other probes unless the kernel alone filters, as by the name of a thread that
+        the event does not hold: until the agent looks it up, the thread may have ended.
+        """
+        own = self.own(wanted)
+        by_kernel = own if isinstance(own, Unsupported) else self.kernel_filters(text, own)
+        ours = parse_filter(text).rename(self._agent_names())
+        own = self.own(wanted | ours.fields)
+        by_agent = own if isinstance(own, Unsupported) else _agent_filters(ours, own)
+        if not counted:
+            return [by_agent, by_kernel]
+        if isinstance(by_agent, Unsupported) or isinstance(by_kernel, Unsupported):
+            return [by_kernel, by_agent]
+        if "comm" in ours.fields and LOOKED_UP in by_agent.layout.args:
+            return [by_kernel, by_agent]
+        both = replace(by_agent.layout, layout_id=by_kernel.layout.layout_id)
+        return [replace(by_agent, filter=by_kernel.filter, layout=both), by_agent]
+
+    def _agent_names(self) -> dict[str, str]:
+        """Map the names in a filter to those of our records, in which a fetched field has only one name.
+
+        But for a return value, which may be read by another type than the kernel's filter reads its field.
+        """
+        fetched = {field: name for name, field in self.attach.fetch.items() if name != "return"}
+        return {
+            name: ours for name, ours in (COMMON_FIELDS | fetched).items() if name not in self.attach.fetch
+        }
 
     def kernel_filters(self, text: str, spec: ProbeSpec) -> ProbeSpec | Unsupported:
         """Return the tracepoint's own event, with the filter in its fields' own names."""
@@ -189,6 +250,30 @@ def _typed(form: EventFormat, attach: Attach) -> EventFormat:
     return form._replace(fields={**form.fields, field.name: read_as(field, *typed)})
 
 
+def _behind_fields(
+    attach: Attach, form: EventFormat, types: KernelTypes
+) -> tuple[Attach, dict[str, FetchArg]]:
+    """Return the same without what is behind its fields, and the arguments of an eprobe that read that."""
+    if not attach.paths:
+        return attach, {}
+
+    def root(name: str) -> str:
+        field = name.removeprefix("$")
+        found = form.fields.get(field)
+        if found is None:
+            raise GrammarError(
+                f"the tracepoint {form.name} has no field '{field}'{closest(field, form.fields)}"
+            )
+        if found.size != ADDRESS_BYTES or found.array or found.text:
+            raise GrammarError(f"the field '{field}' is {found.type}, no address")
+        return f"${field}"
+
+    found = resolved(attach, types, root, lambda name: None, ON_EVENT)
+    names = [name for name in found.fetch if name in found.read or name not in attach.fetch]
+    memory = {name: parse_fetch(found.fetch[name], ON_EVENT, name=name) for name in names}
+    return replace(found, fetch={k: v for k, v in attach.fetch.items() if k not in memory}), memory
+
+
 def _fields(attach: Attach, form: EventFormat) -> dict[str, str]:
     """Map our names to the tracepoint's fields: the fetched ones, and the others that the filter names."""
     used = dict(attach.fetch)
@@ -213,25 +298,30 @@ def _element(found: FormatField) -> str:
     return f"{'s' if found.signed else 'u'}{found.size * 8 // max(1, found.length)}"
 
 
-def _agent_filters(text: str, spec: ProbeSpec) -> ProbeSpec | Unsupported:
-    ours = parse_filter(text).rename(COMMON_FIELDS)
+def _agent_filters(ours: Filter, spec: ProbeSpec) -> ProbeSpec | Unsupported:
     known = {arg.name for arg in spec.layout.args} | set(COMMON_FIELDS.values())
     if unknown := ours.fields - known:
         return Unsupported(spec.target, f"its filter names '{min(unknown)}', which only the kernel knows")
-    return replace(spec, residual_filter=where(ours))
+    return replace(spec, residual_filter=residual(ours))
 
 
 def cannot_share(spec: ProbeSpec, others: Iterable[ProbeSpec]) -> str | None:
     """Return why ``spec`` cannot be installed beside the others, as a sentence; None if it can.
 
-    Two probes share a tracepoint's own event, which has one filter in an instance, only if the kernel
-    filters for neither of them.
+    Probes share a tracepoint's own event, which has one filter in an instance, if the agent evaluates theirs
+    too. An event has one trigger that records stacks.
     """
     for other in others:
-        same = spec.file is None and (other.system, other.event) == (spec.system, spec.event)
-        if same and (spec.kernel_filter or other.kernel_filter):
+        if spec.file is not None or (other.system, other.event) != (spec.system, spec.event):
+            continue
+        if any(one.filter is not None and one.residual_filter is None for one in (spec, other)):
             return (
                 f"this kernel has no eprobes, and the probe '{other.probe}' has this tracepoint "
                 "already: put the metrics of both into one probe."
+            )
+        if spec.stack and other.stack:
+            return (
+                f"the probe '{other.probe}' takes the stacks of this tracepoint already: put the metrics of "
+                "both into one probe."
             )
     return None

@@ -5,11 +5,15 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
+from kprobe_exporter.btf.kernel_types import KernelTypes
 from kprobe_exporter.btf.prototypes import Prototype, parameter
 from kprobe_exporter.config.values import Attach, Probe
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.fetch import FetchArg, parse_fetch
 from kprobe_exporter.grammar.lexis import closest
+from kprobe_exporter.grammar.target import SYSTEM_CALL
+from kprobe_exporter.model.values import ReturnType
+from kprobe_exporter.plan.members import resolved
 from kprobe_exporter.plan.metric import fields_used, filter_fields
 
 Prototypes = Mapping[tuple[str, str], Prototype]
@@ -24,6 +28,13 @@ AAPCS64. They hold for whole numbers and pointers only."""
 
 MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}  # by the machine's name in uname(2)
 ARGUMENT = re.compile(r"\$arg(\d+)")
+
+CALL_ARGUMENTS: Mapping[str, tuple[int, ...]] = {
+    "__x64_": (112, 104, 96, 56, 72, 64),
+    "__arm64_": (0, 8, 16, 24, 32, 40),
+}
+"""Offsets in bytes of a system call's arguments in struct pt_regs, by the prefix of its function: di, si, dx,
+r10, r8 and r9 of x86-64; x0 to x5 of arm64 (arch/*/include/asm/ptrace.h and syscall_wrapper.h)."""
 
 PARAMETER = re.compile(r"((?:[+-]u?\w+\()*)([A-Za-z_]\w*)(\)*)")
 """A parameter by its name, with the memory reads around it."""
@@ -44,18 +55,64 @@ def look_up(
     }
 
 
-def typed(probe: Probe, attach: Attach, known: Prototypes, machine: str | None = None) -> Attach:
+def typed(
+    probe: Probe,
+    attach: Attach,
+    known: Prototypes,
+    machine: str | None = None,
+    types: KernelTypes | None = None,
+) -> Attach:
     """Return the same with BTF's types where the configuration gives none. Raises GrammarError.
 
-    A parameter's name becomes ``$argN``, which kernels without BTF arguments take as well. With
-    ``machine``, which is set for kernels without ``$argN``, that becomes a register.
+    A path into a structure becomes memory reads, by ``types``. A parameter's name becomes ``$argN``, which
+    kernels without BTF arguments take as well. With ``machine``, which is set for kernels without ``$argN``,
+    that becomes a register.
     """
     if attach.target.kind.in_file or attach.target.kind.on_event:
         return attach
     attach = _by_types(probe, attach, known)
+    if attach.paths and types is not None:
+        attach = _members(attach, known, types)
     if machine is None:
         return attach
     return replace(attach, fetch={name: in_registers(text, machine) for name, text in attach.fetch.items()})
+
+
+def _members(attach: Attach, known: Prototypes, types: KernelTypes) -> Attach:
+    """Resolve the paths into structures."""
+    module, function = attach.target.module, attach.target.symbol
+
+    def root(name: str) -> str:
+        if name.startswith("$"):
+            return name
+        prototype = known.get((module, function))
+        if prototype is None:
+            raise GrammarError(f"the type of {name!r} is not known: this kernel's BTF has no {function}")
+        return f"$arg{_parameter(prototype, name)[0]}"
+
+    return resolved(attach, types, root, lambda name: types.roots(module, function).get(name))
+
+
+def argument_of_system_call(arg: FetchArg, name: str, function: str) -> str:
+    """Return an argument's expression, in which ``$argN`` is the N-th argument of the system call ``name``.
+
+    The ``function`` behind it takes the registers of the system call, from which the argument is read. Raises
+    GrammarError.
+    """
+    places = CALL_ARGUMENTS.get(function.removesuffix(name))
+
+    def read(found: re.Match[str]) -> str:
+        if places is None:
+            raise GrammarError(
+                f"where {found[0]} of '{name}' is on this machine is not known: attach to "
+                f"syscall:{name.removeprefix(SYSTEM_CALL)}, and fetch its fields"
+            )
+        number = int(found[1])
+        if not 1 <= number <= len(places):
+            raise GrammarError(f"a system call has no {found[0]}, only $arg1 to $arg{len(places)}")
+        return f"+{places[number - 1]}($arg1)"
+
+    return arg.expression if arg.is_text else ARGUMENT.sub(read, arg.expression)
 
 
 def _by_types(probe: Probe, attach: Attach, known: Prototypes) -> Attach:
@@ -77,31 +134,40 @@ def _undecided(place: Attach) -> bool:
     """Whether BTF could tell a type: that of a guessed return value, or of an argument without one."""
     if not place.target.symbol or place.target.kind.in_file or place.target.kind.on_event:
         return False
-    return place.guessed or any(_untyped(parse_fetch(text)) for text in place.fetch.values())
+    return (
+        place.guessed
+        or bool(place.paths)
+        or any(_untyped(parse_fetch(text)) for text in place.fetch.values())
+    )
 
 
 def _untyped(arg: FetchArg) -> bool:
     """Whether it needs BTF: a parameter by its name, or an ``$argN`` without a type."""
     numbered = arg.type is None and ARGUMENT.fullmatch(arg.expression)
-    return bool(numbered or PARAMETER.fullmatch(arg.expression))
+    return bool(numbered or PARAMETER.fullmatch(arg.expression)) or arg.is_path
 
 
 def _fetched(text: str, prototype: Prototype) -> str:
     arg = parse_fetch(text)
     if named := PARAMETER.fullmatch(arg.expression):
         before, name, after = named.groups()
-        found = parameter(prototype, name)
-        if found is None:
-            names = [param.name for param in prototype.params if param.name]
-            near = closest(name, names) or f"; it has {', '.join(names) or 'none'}"
-            raise GrammarError(f"{prototype.name} has no parameter {name!r} that can be read{near}")
-        number, type_ = found
+        number, type_ = _parameter(prototype, name)
         read = arg.type or (None if before else type_.fetch)
         arg = replace(arg, expression=f"{before}$arg{number}{after}", type=read)
     elif arg.type is None and (numbered := ARGUMENT.fullmatch(arg.expression)):
         types = {param.number: param.type.fetch for param in prototype.params}
         arg = replace(arg, type=types.get(int(numbered[1])))
     return arg.body
+
+
+def _parameter(prototype: Prototype, name: str) -> tuple[int, ReturnType]:
+    """Return the N of a parameter's ``$argN``, and its type. Raises GrammarError."""
+    found = parameter(prototype, name)
+    if found is None:
+        names = [param.name for param in prototype.params if param.name]
+        near = closest(name, names) or f"; it has {', '.join(names) or 'none'}"
+        raise GrammarError(f"{prototype.name} has no parameter {name!r} that can be read{near}")
+    return found
 
 
 def in_registers(expression: str, machine: str) -> str:

@@ -37,7 +37,13 @@ class Attached:
     @property
     def residual_filter(self) -> Where | None:
         """The filter that the agent evaluates."""
-        return self.spec.residual_filter
+        return self.spec.agent_filter if isinstance(self.spec, ProbeSpec) else self.spec.residual_filter
+
+    @property
+    def part_filters(self) -> dict[Layout, Where]:
+        """The filters that the agent evaluates of the events of a call or a pair, before they are joined."""
+        parts = () if self.joined is None else self.parts
+        return {part.layout: only for part in parts if (only := part.spec.agent_filter) is not None}
 
     @property
     def tables(self) -> tuple[HistTable, ...]:
@@ -73,7 +79,7 @@ class Attached:
 def each_hit_is_an_event(attached: Attached) -> bool:
     """Return whether the probe is a single event, recorded at every hit unless it is sampled."""
     spec = attached.spec
-    if isinstance(spec, JoinedSpec) or attached.residual_filter is not None:
+    if isinstance(spec, JoinedSpec) or spec.residual_filter is not None:
         return False
     return spec.plan == "events" and spec.filter is None
 
@@ -135,7 +141,8 @@ def _attach(put: Put, spec: ProbeSpec | JoinedSpec, taken: set[str], others: lis
         for part in parts:
             _take_away(part, taken)
         raise
-    return Attached(spec, tuple(parts), spec.join([part.layout for part in parts]))
+    settled = spec.settled(part.spec for part in parts)
+    return Attached(settled, tuple(parts), spec.join([part.layout for part in parts]))
 
 
 def _first(put: Put, ways: list[ProbeSpec], beside: list[ProbeSpec]) -> Installed:

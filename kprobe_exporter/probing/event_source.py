@@ -3,12 +3,12 @@
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from kprobe_exporter.config.values import Settings
 from kprobe_exporter.errors import GrammarError, TracefsError
 from kprobe_exporter.identity.threads import Threads
-from kprobe_exporter.model.aggregation import Recipe
+from kprobe_exporter.model.aggregation import Recipe, RecordFilter
 from kprobe_exporter.model.record_layout import Geometry, Shape
 from kprobe_exporter.model.values import Batch, Layout
 from kprobe_exporter.plan.shape import geometry, shape, stacks
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from kprobe_exporter.source import _pages
 
 log = logging.getLogger(__name__)
+
+Filters: TypeAlias = Mapping[int, RecordFilter]
 
 
 def page_parser() -> "type[pages.PageParser | _pages.PageParser]":
@@ -73,7 +75,7 @@ def set_up(
     cpus = max(1, len(instance.files.names(f"{instance.path}/per_cpu")))
     buffer_kib = max(4, min(settings.buffer_size, settings.buffer_total // cpus) // 1024)
     instance.set_up(buffer_kib, record_tgid=False)
-    event_source = choose(instance, settings, symbols, stacks_wanted=stacks_wanted)
+    event_source = choose(instance, settings, symbols.visible, stacks_wanted=stacks_wanted)
     if event_source.geometry is None:
         log.info("events are read as text: %s", event_source.because)
     if not instance.keep_own_threads_out():
@@ -81,8 +83,13 @@ def set_up(
     return event_source, buffer_kib
 
 
-def choose(instance: Instance, settings: Settings, symbols: Symbols, *, stacks_wanted: bool) -> EventSource:
-    """Choose before any probe is planned. Raises TracefsError if 'binary' is configured but impossible."""
+def choose(
+    instance: Instance, settings: Settings, visible: Callable[[], bool], *, stacks_wanted: bool
+) -> EventSource:
+    """Choose before any probe is planned. Raises TracefsError if 'binary' is configured but impossible.
+
+    ``visible`` tells whether this process may see the addresses of the kernel's functions.
+    """
     if settings.source == "text":
         return EventSource(None, "global.source is 'text'")
     try:
@@ -90,7 +97,7 @@ def choose(instance: Instance, settings: Settings, symbols: Symbols, *, stacks_w
         found = EventSource(geometry(page, event))
     except (OSError, GrammarError) as error:
         found = EventSource(None, f"this kernel's pages cannot be read: {error}")
-    if found.geometry and stacks_wanted and not symbols.visible():
+    if found.geometry and stacks_wanted and not visible():
         found = EventSource(None, "stacks are asked for, and this process may not see the kernel's symbols")
     if found.geometry is None and settings.source == "binary":
         raise TracefsError(f"global.source is 'binary', but {found.because}: set it to 'auto'.")
@@ -130,7 +137,7 @@ class BufferReader:
         self._geometry = event_source.geometry
         self._threads = Threads(instance.files.read)
         self._shapes: dict[Layout, tuple[str, Shape]] = {}  # each with its format text
-        self._adopt_text: Callable[[Mapping[Layout, str]], Callable[[], None]] | None = None
+        self._adopt_text: Callable[[Mapping[Layout, str], Filters], Callable[[], None]] | None = None
         self._pages: BinaryPipe | None = None
         self.pipe: Pipe
         if self._geometry is None:
@@ -138,7 +145,7 @@ class BufferReader:
             from kprobe_exporter.source.lines import LineParser, TextPipe  # noqa: PLC0415
 
             self.pipe = pipe = TextPipe(instance.open_pipe(), LineParser(), deliver)
-            self._adopt_text = lambda layouts: partial(pipe.adopt, LineParser(layouts))
+            self._adopt_text = lambda layouts, filters: partial(pipe.adopt, LineParser(layouts, filters))
             return
         page = self._geometry.page
         stack_format = instance.event_format("ftrace", "kernel_stack")
@@ -148,22 +155,29 @@ class BufferReader:
         self.pipe = self._pages = BinaryPipe(instance.open_raw(), empty_parser, deliver, budget, page)
 
     def prepare(
-        self, symbols: Symbols, layouts: Mapping[Layout, str], recipes: Mapping[int, Recipe], *, tgid: bool
+        self,
+        symbols: Symbols,
+        layouts: Mapping[Layout, str],
+        recipes: Mapping[int, Recipe],
+        filters: Filters,
+        *,
+        tgid: bool,
     ) -> Callable[[], None]:
         """Make the parser of these layouts. The function that is returned puts it in place of the old one.
 
-        ``layouts`` map to the systems of their events, ``recipes`` are by layout_id. An event that another
-        process deleted or redefined keeps its old shape or is left out; the others are read all the same.
+        ``layouts`` map to the systems of their events, ``recipes`` and ``filters`` are by layout_id. An event
+        that another process deleted or redefined keeps its old shape or is left out; the others are read all
+        the same.
         """
         if self._adopt_text is not None:
-            return self._adopt_text(layouts)
+            return self._adopt_text(layouts, filters)
         assert self._pages is not None
         assert self._geometry is not None
         found = {layout: self._shape(layout, system) for layout, system in layouts.items()}
         self._shapes = {layout: known for layout, known in found.items() if known is not None}
         names = KernelNames(self._threads, symbols)
         shapes = [shape for _, shape in self._shapes.values()]
-        parser = page_parser()(self._geometry, shapes, names, self._stacks, tgid, recipes)
+        parser = page_parser()(self._geometry, shapes, names, self._stacks, tgid, recipes, filters)
         return partial(self._pages.adopt, parser)
 
     def _shape(self, layout: Layout, system: str) -> tuple[str, Shape] | None:

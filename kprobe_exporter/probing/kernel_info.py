@@ -1,24 +1,23 @@
 """What plans have to know of the running kernel, read before planning without installing anything."""
 
 import logging
-import platform
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
-from pathlib import Path
 
+from kprobe_exporter.btf.kernel_types import KernelTypes
 from kprobe_exporter.btf.prototypes import Btf
 from kprobe_exporter.config.values import Attach, Probe
-from kprobe_exporter.elf import locate
+from kprobe_exporter.elf import locate, locate_usdt, matching_usdt
 from kprobe_exporter.errors import GrammarError, ProbeRefused
-from kprobe_exporter.grammar.target import Target
+from kprobe_exporter.grammar.target import Kind, Target
 from kprobe_exporter.plan import Kernel
 from kprobe_exporter.plan.typed import MACHINES, Prototypes, look_up
 from kprobe_exporter.symbols.resolve import Resolver, near_tracepoint, probe_name
 from kprobe_exporter.tracefs.features import no_fprobes
-from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.kernel_files import KernelFiles, running_kernel
 
 log = logging.getLogger(__name__)
 
@@ -30,20 +29,23 @@ def known_kernel(
     most: int,
     *,
     binary: bool,
-    root: Path = Path("/"),
+    files: KernelFiles | None = None,
 ) -> Kernel:
-    """Collect the facts of the kernel that these probes need. ``root`` is ``/``, or a directory in tests."""
+    """Collect the facts of the kernel that these probes need. ``files`` are those of the running kernel."""
+    files = files or running_kernel(instance.files)
     place = cache(partial(_place, resolver, most))
     return Kernel(
         instance.event_format,
         instance.counts_tracepoints(),
         binary,
-        _prototypes(probes, place, root / "sys/kernel/btf"),
+        _prototypes(probes, place, files),
         place,
         partial(locate, files=instance.probed_files),
-        no_fprobes=no_fprobes(instance.files, root),
-        machine=_machine(instance.files),
+        partial(locate_usdt, files=instance.probed_files),
+        no_fprobes=no_fprobes(files),
+        machine=_machine(files),
         near=partial(near_tracepoint, instance.files),
+        types=KernelTypes(files.btf),
     )
 
 
@@ -62,8 +64,8 @@ def _expanded(probe: Probe, resolver: Resolver, most: int, taken: set[str]) -> I
     targets: list[Target] = []
     if first.target.is_pattern and probe.enabled:
         try:
-            targets = resolver.matching(first.target, most)
-        except ProbeRefused as error:
+            targets = _matching(resolver, first.target, most)
+        except (ProbeRefused, GrammarError) as error:
             log.debug("%s: %s", probe.name, error)
     if not targets:
         yield probe
@@ -82,25 +84,35 @@ def _at(attach: Attach, target: Target) -> Attach:
     return replace(attach, target=target, begins=begins, end=end)
 
 
+def _matching(resolver: Resolver, target: Target, most: int) -> list[Target]:
+    """Return the matches of a pattern. Raises ProbeRefused and GrammarError."""
+    if target.kind is Kind.USDT:
+        return matching_usdt(target, most)
+    return resolver.matching(target, most)
+
+
 def _place(resolver: Resolver, most: int, target: Target) -> tuple[Target, str]:
-    """Return where one target attaches. Raises ProbeRefused, also for a pattern that was not expanded."""
+    """Return where one target attaches. Raises ProbeRefused and GrammarError, also for a pattern that was not
+    expanded.
+    """
     if target.is_pattern:
-        return resolver.matching(target, most)[0], ""
+        return _matching(resolver, target, most)[0], ""
     return resolver.place(target)
 
 
-def _machine(files: Tracefs) -> str | None:
+def _machine(kernel: KernelFiles) -> str | None:
     """Return the machine if arguments must be read from registers: tracefs' README has no ``$argN``."""
+    files = kernel.tracefs
     if not files.exists("README") or b"$arg<N>" in files.read("README"):
         return None
-    return MACHINES.get(platform.machine(), platform.machine())
+    return MACHINES.get(kernel.machine, kernel.machine)
 
 
 def _prototypes(
-    probes: Iterable[Probe], place: Callable[[Target], tuple[Target, str]], directory: Path
+    probes: Iterable[Probe], place: Callable[[Target], tuple[Target, str]], files: KernelFiles
 ) -> Prototypes:
     """Return the prototypes that BTF has of the functions, under their names in this kernel."""
-    btf = Btf(lambda name: (directory / name).read_bytes())
+    btf = Btf(files.btf)
     try:
         return look_up(_placed(probes, place), btf.prototypes)
     except GrammarError as error:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from kprobe_exporter.model.aggregation import Recipe
+from kprobe_exporter.model.aggregation import Recipe, RecordFilter
 from kprobe_exporter.model.record_layout import Geometry, Shape, StackLayout
 from kprobe_exporter.model.values import Batch
 from kprobe_exporter.source.values import Buffer, Names
@@ -18,6 +18,7 @@ class PageParser:
         stacks: StackLayout | None = None,
         tgid: bool = False,
         recipes: Mapping[int, Recipe] | None = None,
+        filters: Mapping[int, RecordFilter] | None = None,
     ) -> None: ...
     def feed(self, page: Buffer, cpu: int) -> None: ...
     def pull(self, fd: int, cpu: int, pages: int) -> int: ...

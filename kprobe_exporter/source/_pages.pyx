@@ -11,7 +11,7 @@ import sys
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.ref cimport Py_INCREF
-from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
+from cpython.tuple cimport PyTuple_New, PyTuple_SetItem
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
@@ -21,7 +21,8 @@ from posix.unistd cimport read
 import os
 from math import ceil, floor
 
-from kprobe_exporter.model.values import MAX_ERRNO as _MAX_ERRNO, Batch
+from kprobe_exporter.model.values import LOWEST_ADDRESS as _LOWEST_ADDRESS, MAX_ERRNO as _MAX_ERRNO, Batch
+from kprobe_exporter.model.condition import is_unsigned
 from kprobe_exporter.model.aggregation import Refused, Tally
 from kprobe_exporter.source.pages import frame, loss, close_gaps
 from kprobe_exporter.source.values import program_name, reader
@@ -46,6 +47,7 @@ cdef enum:
 cdef uint32_t MISSED = 1u << 31, COUNTED = 1u << 30
 cdef bint LITTLE = sys.byteorder == "little"
 include "_record.pxi"
+include "_condition.pxi"
 include "_tally.pxi"
 
 cdef struct Kind:
@@ -107,9 +109,9 @@ cdef class PageParser:
     cdef uint32_t _stack_offset
     cdef readonly uint64_t time
     cdef object _shapes, _layout_ids, _readers, _resolvers, _owners, _names, _batch, _stacked, _wants_tgid
-    cdef object _lasts, _gaps
+    cdef object _lasts, _gaps, _tests
 
-    def __cinit__(self, geometry, shapes, names, stacks=None, tgid=False, recipes=None):
+    def __cinit__(self, geometry, shapes, names, stacks=None, tgid=False, recipes=None, filters=None):
         self._commit, self._commit_size, self._data, self._page = geometry
         self._low = self._commit if LITTLE else self._commit + self._commit_size - 4
         self._seed = int.from_bytes(os.urandom(8), "little")
@@ -122,7 +124,8 @@ cdef class PageParser:
         self._batch, self._stacked = Batch(), {}
         self._lasts, self._gaps = {}, set()
         self._resolvers, self._owners = [], []
-        recipes = recipes or {}
+        recipes, filters = recipes or {}, filters or {}
+        self._tests = [None] * len(self._shapes)  # filters that only Python can evaluate
         nodes, tables = [], []
         self._nkinds = len(self._shapes)
         self._kinds = <Kind*>calloc(max(1, self._nkinds), sizeof(Kind))
@@ -139,6 +142,11 @@ cdef class PageParser:
             self._by_id[<uint32_t>shape.id] = number
             self._kinds[number].residual_filter = -1
             self._make_places(&self._kinds[number], shape)
+            only = filters.get(shape.layout.layout_id)
+            if only is not None and only.condition is not None:
+                self._kinds[number].residual_filter = _add_nodes(nodes, [only.condition], shape)
+            elif only is not None:
+                self._tests[number] = only.test
             recipe = recipes.get(shape.layout.layout_id)
             if recipe is None:
                 continue
@@ -147,21 +155,27 @@ cdef class PageParser:
                 self._kinds[number].residual_filter = _add_nodes(nodes, [recipe.residual_filter.condition], shape)
             self._kinds[number].first = len(tables)
             self._kinds[number].tables = len(recipe.groups)
+            used = {name for group in recipe.groups for name in (*group.keys, group.value)}
+            roots = {
+                one.name: _add_nodes(nodes, [one.condition], shape)
+                for one in shape.layout.computed
+                if one.name in used
+            }
             for group in recipe.groups:
                 where = -1 if group.where is None else _add_nodes(nodes, [group.where.condition], shape)
-                tables.append((group, shape, where))
+                tables.append((group, shape, where, roots))
                 self._owners.append((shape.layout.layout_id, group.feeds))
         self._nodes = <Node*>calloc(max(1, len(nodes)), sizeof(Node))
         self._tables = <Table*>calloc(max(1, len(tables)), sizeof(Table))
-        keys = max([len(group.keys) for group, _, _ in tables], default=1)
+        keys = max([len(group.keys) for group, *_ in tables], default=1)
         self._scratch = <uint8_t*>malloc(max(1, <size_t>keys * (self._page + 16)))
         if self._nodes == NULL or self._tables == NULL or self._scratch == NULL:
             raise MemoryError
         self._nnodes, self._ntables = len(nodes), len(tables)
         for i, entry in enumerate(nodes):
             _fill_node(&self._nodes[<uint32_t>i], entry)
-        for i, (group, shape, where) in enumerate(tables):
-            _fill_table(&self._tables[<uint32_t>i], group, shape, where)
+        for i, (group, shape, where, roots) in enumerate(tables):
+            _fill_table(&self._tables[<uint32_t>i], group, shape, where, roots)
             self._resolvers.append([_resolver(shape, name, names) for name in group.keys])
 
     def __dealloc__(self):
@@ -249,7 +263,7 @@ cdef class PageParser:
             if kind.arrived:
                 layout_id = self._shapes[i].layout.layout_id
                 batch.arrived[layout_id] = kind.arrived
-                if kind.residual_filter >= 0:
+                if kind.residual_filter >= 0 or self._tests[i] is not None:
                     batch.passed[layout_id] = kind.passed
                 kind.arrived = kind.passed = 0
         for i in range(self._ntables):
@@ -367,18 +381,24 @@ cdef class PageParser:
             elif not self._push(start, length, STACK, time):
                 return NO_MEMORY
             return WALKED
-        rec.start, rec.length, rec.time, rec.cpu = start, length, time, cpu
+        rec.start, rec.length, rec.time, rec.cpu, rec.nodes = start, length, time, cpu, self._nodes
         memcpy(&rec.tid, start + 4, 4)
         while at >= 0:
             kind = &self._kinds[at]
             if length < kind.size:
                 return DAMAGED
             if not kind.tallied:
+                if kind.residual_filter >= 0:
+                    kind.arrived += 1
+                    if _meets(self._nodes, kind.residual_filter, &rec) != YES:
+                        at = kind.next
+                        continue
+                    kind.passed += 1
                 if not self._push(start, length, at, time):
                     return NO_MEMORY
             else:
                 kind.arrived += 1
-                if kind.residual_filter < 0 or _meets(self._nodes, kind.residual_filter, &rec):
+                if kind.residual_filter < 0 or _meets(self._nodes, kind.residual_filter, &rec) == YES:
                     kind.passed += 1
                     for i in range(kind.first, kind.first + kind.tables):
                         if not _tally(&self._tables[i], self._nodes, &rec, self._scratch, self._seed):
@@ -421,6 +441,12 @@ cdef class PageParser:
                 self._stack(one, cpu)
             else:
                 record = self._record(one, cpu)
+                test = self._tests[one.kind]
+                if test is not None:
+                    self._kinds[one.kind].arrived += 1
+                    if not test(record):
+                        continue
+                    self._kinds[one.kind].passed += 1
                 records.append(record)
                 if self._shapes[one.kind].layout.stack:
                     self._expect(record, one.start == before)
@@ -431,7 +457,7 @@ cdef class PageParser:
         cdef const Kind* kind = &self._kinds[one.kind]
         cdef Rec rec
         cdef uint32_t i
-        rec.start, rec.length = one.start, one.length
+        rec.start, rec.length, rec.nodes = one.start, one.length, NULL
         memcpy(&rec.tid, one.start + 4, 4)
         readers = self._readers[one.kind]
         cdef tuple made = PyTuple_New(6 + <Py_ssize_t>kind.nfields)
@@ -545,4 +571,4 @@ cdef class PageParser:
 
 cdef inline void _set(tuple made, Py_ssize_t place, object value):
     Py_INCREF(value)
-    PyTuple_SET_ITEM(made, place, value)
+    PyTuple_SetItem(made, place, value)

@@ -1,12 +1,13 @@
 """Reads a record's values, without reading outside the record."""
 
 cdef enum:
-    UNSIGNED, SIGNED, TEXT, DYNAMIC, RELATIVE, CPU, TID, NOTHING, COMPLEX
+    UNSIGNED, SIGNED, TEXT, DYNAMIC, RELATIVE, CPU, TID, COMPUTED, NOTHING, COMPLEX
 
 cdef enum:
     PLAIN, WIDE, POINTER
 
 cdef uint64_t MAX_ERRNO = _MAX_ERRNO
+cdef uint64_t LOWEST_ADDRESS = _LOWEST_ADDRESS
 
 LARGEST = (1 << 64) - 1
 
@@ -14,10 +15,16 @@ cdef struct Num:  # a whole number of 128 bits, two's complement: any u64 or s64
     int64_t hi
     uint64_t lo
 
+cdef enum:
+    MOST_GUARDS = 16  # a fetch argument has 15 steps at most (FETCH_INSN_MAX of kernel/trace/trace_probe.h)
+
 cdef struct Place:
     uint8_t kind
     uint8_t normal
     uint8_t fault
+    uint8_t network
+    uint8_t guarded
+    uint32_t guards[MOST_GUARDS]
     uint32_t offset
     uint32_t size
 
@@ -27,6 +34,7 @@ cdef struct Rec:
     int32_t tid
     int32_t cpu
     uint64_t time
+    const void* nodes  # of computed fields, whose offset is the number of a node
 
 
 cdef inline uint32_t _u32(const uint8_t* at) noexcept nogil:
@@ -51,12 +59,35 @@ cdef inline void _add(Num* total, Num value) noexcept nogil:
     total.hi += value.hi + (total.lo < before)
 
 
+cdef inline bint _is_null(const Place* field, const Rec* rec) noexcept nogil:
+    """Whether a pointer through which the field was read is no address (model/values.py: is_address)."""
+    cdef uint64_t pointer
+    cdef uint32_t i
+    for i in range(field.guarded):
+        pointer = _u64(rec.start + field.guards[i])
+        if pointer < LOWEST_ADDRESS or pointer >= <uint64_t>0 - MAX_ERRNO:
+            return True
+    return False
+
+
+cdef inline uint64_t _swapped(uint64_t value, uint32_t size) noexcept nogil:
+    """Return the number with its bytes in the opposite order."""
+    cdef uint64_t out = 0
+    cdef uint32_t i
+    for i in range(size):
+        out = out << 8 | (value & 0xFF)
+        value >>= 8
+    return out
+
+
 cdef inline bint _number(const Place* field, const Rec* rec, Num* out) noexcept nogil:
     """Read a number; False if the field is none. `_event` has checked that the record is long enough."""
     cdef const uint8_t* at = rec.start + field.offset
     cdef int16_t half
     cdef int32_t whole
     cdef uint16_t uhalf
+    if field.guarded and _is_null(field, rec):
+        return False
     out.hi = 0
     if field.kind == UNSIGNED:
         if field.size == 8:
@@ -68,6 +99,8 @@ cdef inline bint _number(const Place* field, const Rec* rec, Num* out) noexcept 
             out.lo = uhalf
         else:
             out.lo = at[0]
+        if field.network:
+            out.lo = _swapped(out.lo, field.size)
     elif field.kind == SIGNED:
         if field.size == 8:
             out.lo = _u64(at)
@@ -85,6 +118,8 @@ cdef inline bint _number(const Place* field, const Rec* rec, Num* out) noexcept 
         out.hi = -1 if rec.tid < 0 else 0
     elif field.kind == CPU:
         out.lo = <uint64_t>rec.cpu
+    elif field.kind == COMPUTED:
+        return _compute(<const Node*>rec.nodes, field.offset, rec, out)
     else:
         return False
     if field.normal == WIDE:  # an int's error that was read as 64 bits (model/values.py: ReturnType.wrap)
@@ -101,6 +136,8 @@ cdef inline bint _text(const Place* field, const Rec* rec, const uint8_t** at, u
     """Find a string in its record; False if the kernel could not read it, or if it leads outside."""
     cdef uint32_t place, first, size
     cdef const void* nul
+    if field.guarded and _is_null(field, rec):
+        return False
     if field.kind == TEXT:
         first, size = field.offset, field.size
     elif field.kind == DYNAMIC or field.kind == RELATIVE:
@@ -136,6 +173,11 @@ cdef int _place(field, Place* out) except -1:
         "unsigned": UNSIGNED, "signed": SIGNED, "text": TEXT, "dynamic": DYNAMIC, "relative": RELATIVE,
     }.get(field.kind, COMPLEX)
     out.offset, out.size, out.fault, out.normal = field.offset, field.size, field.fault, PLAIN
+    if len(field.guards) > MOST_GUARDS:
+        raise ValueError("a field was read through too many pointers")
+    out.network, out.guarded = field.network and sys.byteorder == "little", len(field.guards)
+    for i, guard in enumerate(field.guards):
+        out.guards[i] = guard
     return 0
 
 

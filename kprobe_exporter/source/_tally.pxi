@@ -1,21 +1,8 @@
-"""Adds up records: conditions, and the table of each metric."""
-
-cdef enum:
-    ALL, ANY, NOT, TRUE, FALSE, LESS, LESS_EQUAL, GREATER, GREATER_EQUAL, EQUAL, UNEQUAL, BITS
-    TEXT_EQUAL, TEXT_UNEQUAL
+"""Adds up records: the table of each metric."""
 
 cdef uint32_t MANY_CELLS = 4096
 """Cells, and bytes of keys, after which reading stops for ``take``, so that a table stays in the cache."""
 cdef size_t MANY_BYTES = 1 << 20
-
-cdef struct Node:
-    uint8_t op
-    uint32_t first
-    uint32_t count
-    Place field
-    Num number
-    uint8_t* text
-    uint32_t length
 
 cdef struct Cell:
     uint64_t hash
@@ -46,45 +33,6 @@ cdef struct Table:
     size_t arena_used
     uint64_t negative
     uint64_t unreadable
-
-
-cdef bint _meets(const Node* nodes, uint32_t number, const Rec* rec) noexcept nogil:
-    """Whether a record meets a condition; a value of another type equals nothing."""
-    cdef const Node* node = &nodes[number]
-    cdef Num value
-    cdef const uint8_t* text
-    cdef uint32_t i, length
-    cdef bint same
-    if node.op == ALL or node.op == ANY:
-        for i in range(node.count):
-            if _meets(nodes, node.first + i, rec) == (node.op == ANY):
-                return node.op == ANY
-        return node.op == ALL
-    if node.op == NOT:
-        return not _meets(nodes, node.first, rec)
-    if node.op == TRUE or node.op == FALSE:
-        return node.op == TRUE
-    if node.op == TEXT_EQUAL or node.op == TEXT_UNEQUAL:
-        same = (
-            _text(&node.field, rec, &text, &length)
-            and length == node.length
-            and memcmp(text, node.text, length) == 0
-        )
-        return same == (node.op == TEXT_EQUAL)
-    if not _number(&node.field, rec, &value):
-        return node.op == UNEQUAL
-    if node.op == LESS:
-        return _less(value, node.number)
-    if node.op == LESS_EQUAL:
-        return not _less(node.number, value)
-    if node.op == GREATER:
-        return _less(node.number, value)
-    if node.op == GREATER_EQUAL:
-        return not _less(value, node.number)
-    if node.op == BITS:
-        return (value.hi & node.number.hi) != 0 or (value.lo & node.number.lo) != 0
-    same = value.hi == node.number.hi and value.lo == node.number.lo
-    return same == (node.op == EQUAL)
 
 
 cdef inline uint64_t _hash(const uint8_t* key, uint32_t length, uint64_t seed) noexcept nogil:
@@ -199,8 +147,12 @@ cdef bint _tally(
     cdef Num value
     cdef Cell* cell
     cdef int32_t low, high, middle
-    if table.where >= 0 and not _meets(nodes, table.where, rec):
-        return True
+    cdef int met
+    if table.where >= 0:
+        met = _meets(nodes, table.where, rec)
+        if met != YES:
+            table.unreadable += met == MISSING
+            return True
     if table.valued:
         if not _number(&table.value, rec, &value):
             table.unreadable += 1
@@ -229,27 +181,11 @@ cdef bint _tally(
     return True
 
 
-cdef int _fill_node(Node* node, entry) except -1:
-    """Fill in a node of a condition; ``entry`` is one of _add_nodes."""
-    op, first, count, field, value = entry
-    cdef bytes text
-    node.op, node.first, node.count = op, first, count
-    if field is not None:
-        _place_named(field[0], field[1], &node.field)
-    if isinstance(value, bytes):
-        text = value
-        node.length = len(text)
-        node.text = <uint8_t*>malloc(max(1, len(text)))
-        if node.text == NULL:
-            raise MemoryError
-        memcpy(node.text, <const char*>text, len(text))
-    elif value is not None:
-        node.number = _num(value)
-    return 0
+cdef int _fill_table(Table* table, group, shape, int where, roots) except -1:
+    """Fill in a table for a group, with the places of its fields in these records.
 
-
-cdef int _fill_table(Table* table, group, shape, int where) except -1:
-    """Fill in a table for a group, with the places of its fields in these records."""
+    ``roots`` are the numbers of the nodes of computed fields.
+    """
     cdef uint32_t i
     table.where, table.nbounds = where, -1
     table.last, table.positive, table.valued = group.last, group.positive, group.value is not None
@@ -258,9 +194,9 @@ cdef int _fill_table(Table* table, group, shape, int where) except -1:
     if table.keys == NULL:
         raise MemoryError
     for i, name in enumerate(group.keys):
-        _place_named(shape, name, &table.keys[i])
+        _place_used(shape, name, roots, &table.keys[i])
     if group.value is not None:
-        _place_named(shape, group.value, &table.value)
+        _place_used(shape, group.value, roots, &table.value)
     if group.bounds is not None:
         table.nbounds = len(group.bounds)
         table.bounds = <Num*>calloc(max(1, table.nbounds), sizeof(Num))
@@ -268,6 +204,15 @@ cdef int _fill_table(Table* table, group, shape, int where) except -1:
             raise MemoryError
         for i, bound in enumerate(group.bounds):
             table.bounds[i] = _num(bound)
+    return 0
+
+
+cdef int _place_used(shape, str name, roots, Place* out) except -1:
+    """Fill in the place of a field, which may be a computed one."""
+    if name not in roots:
+        return _place_named(shape, name, out)
+    memset(out, 0, sizeof(Place))
+    out.kind, out.offset = COMPUTED, roots[name]
     return 0
 
 
@@ -300,39 +245,3 @@ def _resolver(shape, name, names):
             if field.kind == "char":
                 return lambda value: bytes([value])
     return None
-
-
-_COMPARE = {"<": LESS, "<=": LESS_EQUAL, ">": GREATER, ">=": GREATER_EQUAL, "==": EQUAL, "!=": UNEQUAL, "&": BITS}
-
-
-def _add_nodes(nodes, conditions, shape):
-    """Append the nodes of conditions, and behind them their operands; return the number of the first."""
-    first = len(nodes)
-    nodes.extend([None] * len(conditions))
-    for number, condition in enumerate(conditions, first):
-        sort, *rest = condition
-        if sort in ("all", "any"):
-            (operands,) = rest
-            start = _add_nodes(nodes, operands, shape)
-            nodes[number] = (ALL if sort == "all" else ANY, start, len(operands), None, None)
-        elif sort == "not":
-            nodes[number] = (NOT, _add_nodes(nodes, rest, shape), 1, None, None)
-        elif sort == "text":
-            field, operator, value = rest
-            nodes[number] = (TEXT_EQUAL if operator == "==" else TEXT_UNEQUAL, 0, 0, (shape, field), value)
-        else:
-            field, operator, value = rest
-            op, value = _whole(_COMPARE[operator], value)
-            nodes[number] = (op, 0, 0, (shape, field), value)
-    return first
-
-
-def _whole(op, value):
-    """Return a comparison of a whole number with a fraction as one with a whole number."""
-    if op == BITS:
-        return op, int(value)
-    if isinstance(value, float):
-        if not value.is_integer() and op in (EQUAL, UNEQUAL):
-            return (FALSE if op == EQUAL else TRUE), None
-        value = ceil(value) if op in (LESS, GREATER_EQUAL) else floor(value)
-    return op, value

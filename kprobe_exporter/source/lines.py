@@ -7,9 +7,10 @@ of Linux 5.10 to 6.18.
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from kprobe_exporter.errors import SourceError
+from kprobe_exporter.model.aggregation import RecordFilter
 from kprobe_exporter.model.values import TIME, Batch, Layout, Record
 from kprobe_exporter.source.pages import loss
 from kprobe_exporter.source.walk import Walk, text_key
@@ -128,12 +129,17 @@ class LineParser:
     two arguments. Not thread-safe.
     """
 
-    def __init__(self, layouts: Iterable[Layout] = ()) -> None:
+    def __init__(
+        self, layouts: Iterable[Layout] = (), filters: Mapping[int, RecordFilter] | None = None
+    ) -> None:
+        self._filters = filters or {}
         shared: defaultdict[bytes, list[Layout]] = defaultdict(list)
         for layout in layouts:
             shared[text_key(layout)].append(layout)
-        self._walks = {  # the usual case: one layout, no stack
-            key: Walk.of(one) for key, (one, *more) in shared.items() if not more and not one.stack
+        self._walks = {  # the usual case: one layout, no stack, no filter
+            key: Walk.of(one)
+            for key, (one, *more) in shared.items()
+            if not more and not one.stack and one.layout_id not in self._filters
         }
         self._others = {key: [*map(Walk.of, same)] for key, same in shared.items() if key not in self._walks}
         self._stacked = {key for key, same in shared.items() if any(layout.stack for layout in same)}
@@ -196,11 +202,12 @@ class LineParser:
         fits = after - head.start() <= LONGEST
         matches = [(walk, walk.match(data, start, after)) for walk in walks if fits]
         prefix = int(seconds + micros) * 1000, int(cpu), int(tid), int(tgid) if tgid else None
-        records = [walk.record(body.groups(), *prefix) for walk, body in matches if body]
+        found = [walk.record(body.groups(), *prefix) for walk, body in matches if body]
+        records = [record for record in found if batch.passes(record, self._filters)]
         batch.records += records
-        unparsed = max(1, len(walks)) - len(records)
+        unparsed = max(1, len(walks)) - len(found)
         batch.unparsed += unparsed
-        if records:
+        if found:
             self._last[int(cpu)] = prefix[0]
         if unparsed and (walks or key in self._walks):
             self._lost(int(cpu), batch)

@@ -13,7 +13,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from kprobe_exporter.model.aggregation import Recipe
+from kprobe_exporter.model.aggregation import Recipe, RecordFilter
 from kprobe_exporter.model.record_layout import Geometry, Shape, StackLayout
 from kprobe_exporter.model.values import Batch, Loss, Record
 from kprobe_exporter.source.values import Buffer, Names, Read, reader
@@ -68,6 +68,7 @@ class PageParser:
         stacks: StackLayout | None = None,
         tgid: bool = False,
         recipes: Mapping[int, Recipe] | None = None,
+        filters: Mapping[int, RecordFilter] | None = None,
     ) -> None:
         self._geometry = geometry
         # The half of the commit that holds the length and the flags.
@@ -75,6 +76,7 @@ class PageParser:
         self._names = names
         self._stacks = stacks
         self._wants_tgid = tgid
+        self._filters = filters or {}
         self._shapes: defaultdict[int, list[tuple[Shape, list[Read]]]] = defaultdict(list)
         for shape in shapes:
             readers = [reader(field, names) for field in shape.fields]
@@ -193,6 +195,8 @@ class PageParser:
                 caller = self._names.caller(address)
             values = [read(page, start, end, tid) for read in readers]
             record: Record = (shape.layout.layout_id, time, cpu, tid, tgid, caller, *values)
+            if not self._batch.passes(record, self._filters):
+                continue
             self._batch.records.append(record)
             if shape.layout.stack:
                 expecting.append(record)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol, TypeAlias
 
 from kprobe_exporter.model.record_layout import Field
-from kprobe_exporter.model.values import COMM_BYTES, Value
+from kprobe_exporter.model.values import COMM_BYTES, Value, is_address
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Read: TypeAlias = Callable[[Buffer, int, int, int], Value]
@@ -32,11 +32,28 @@ class Names(Protocol):
 
 def reader(field: Field, names: Names) -> Read:
     """Return the function that reads this field; None for an unreadable value or one outside the record."""
+    read = _plain(field, names)
+    return _guarded(read, field.guards) if field.guards else read
+
+
+def _guarded(read: Read, guards: tuple[int, ...]) -> Read:
+    """Return the function that gives None where a pointer on the way to the value is no address."""
+
+    def guarded(data: Buffer, start: int, end: int, tid: int) -> Value:
+        pointers = (ADDRESS.unpack_from(data, start + guard)[0] for guard in guards)
+        return read(data, start, end, tid) if all(map(is_address, pointers)) else None
+
+    return guarded
+
+
+def _plain(field: Field, names: Names) -> Read:
     if field.kind == "array":
         return _array(field, names)
     at = field.offset
     if field.kind in ("unsigned", "signed"):
-        number = struct.Struct("=" + _code(field.size, signed=field.kind == "signed"))
+        number = struct.Struct(
+            (">" if field.network else "=") + _code(field.size, signed=field.kind == "signed")
+        )
         return lambda data, start, end, tid: number.unpack_from(data, start + at)[0]
     readers: Mapping[str, Read] = {
         "char": lambda data, start, end, tid: bytes(data[start + at : start + at + 1]),

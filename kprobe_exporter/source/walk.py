@@ -1,10 +1,11 @@
 """The text of one layout, compiled: its pattern, and how the pattern's groups become a record."""
 
 import re
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from kprobe_exporter.model.values import VALUES, Arg, Layout, Record, Value
+from kprobe_exporter.model.values import VALUES, Arg, Layout, Record, Value, is_address, swapped
 
 ADDRESS = rb"\([^)\n]*+\)"
 RETURN_ADDRESS = rb"\((?:\[unknown/kretprobe'd\]|([^\s)+]++))[^)\n<]*+<- [^)\n]*+\)"
@@ -86,15 +87,23 @@ def _recorder(layout: Layout) -> Recorder:
     layout_id = layout.layout_id
     caller = () if _tells_caller(layout) else (None,)  # the caller is the first group
     numbers = [
-        (place, _hexadecimal(arg.bits) if arg.kind == "hex" else _number)
+        (place, _hexadecimal(arg.bits) if arg.kind == "hex" else _in_host_order(arg.network))
         for place, arg in enumerate(layout.args, VALUES)
         if arg.kind in ("int", "hex")
+    ]
+    guarded = [
+        (place, [layout.place(guard) for guard in arg.guards])
+        for place, arg in enumerate(layout.args, VALUES)
+        if arg.guards
     ]
 
     def record(groups: Groups, time: int, cpu: int, tid: int, tgid: int | None) -> Record:
         made: list[Any] = [layout_id, time, cpu, tid, tgid, *caller, *groups]
         for place, convert in numbers:
             made[place] = convert(made[place])
+        for place, guards in guarded:
+            if not all(is_address(made[guard]) for guard in guards if guard is not None):
+                made[place] = None
         return tuple(made)
 
     return record
@@ -104,6 +113,18 @@ def _number(text: bytes | None) -> Value:
     if text is None or text == b"(fault)":
         return None
     return int(text, 16) if text.startswith(b"0x") else int(text)
+
+
+def _in_host_order(size: int) -> Callable[[bytes | None], Value]:
+    """Return the reader of numbers that are recorded in network byte order in so many bytes, 0 for others."""
+    if not size or sys.byteorder == "big":
+        return _number
+
+    def number(text: bytes | None) -> Value:
+        found = _number(text)
+        return swapped(found, size) if isinstance(found, int) and 0 <= found < 1 << 8 * size else None
+
+    return number
 
 
 def _hexadecimal(bits: int) -> Callable[[bytes | None], Value]:

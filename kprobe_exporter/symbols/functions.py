@@ -8,15 +8,17 @@ from typing import NamedTuple
 
 from kprobe_exporter.grammar.lexis import closest
 from kprobe_exporter.grammar.place import BASES
-from kprobe_exporter.grammar.target import Kind, Target
+from kprobe_exporter.grammar.target import SYSTEM_CALL, Kind, Target
 from kprobe_exporter.symbols.lists import (
     SITE,
     TEXT,
+    WRAPPED,
     ListedSymbol,
     Lists,
     Row,
     attempt,
     blacklisted,
+    blacklisted_areas,
     modules,
     names_at,
     parse_functions,
@@ -51,6 +53,9 @@ NEAR = 3  # Names whose length differs by more are not compared: comparing is sl
 
 BASE = "_text"
 """The symbol at which the kernel begins. A function's distance from it is the same after each boot."""
+
+STARTS = (BASE, "_stext")
+"""The symbols at which the kernel and its code begin; 6.1 of arm64 lists only the second."""
 
 INIT = ("_sinittext", "_einittext")
 """Symbols around the code that only boot needs; its memory is freed, and its names stay in kallsyms."""
@@ -179,6 +184,8 @@ class Functions:
         today = TODAY.get(symbol)
         if today and today in (self._traceable or {}):
             return f": {today} does its work today"
+        if symbol.startswith(SYSTEM_CALL) and (near := closest(symbol, system_calls(self._lists))):
+            return near
         names = attempt(lambda: list(similar(self._lists.traceable(), module, symbol))) or []
         made = next((name for name in names if name.startswith(f"{symbol}.")), None)
         return closest(symbol, names) if made is None else f": the compiler made '{made}' of it"
@@ -197,6 +204,12 @@ def similar(lines: Iterable[bytes], module: str, symbol: str) -> Iterator[str]:
             yield text(name)
 
 
+def system_calls(lists: Lists) -> set[str]:
+    """Return ``sys_NAME`` for each system call whose function has another name here."""
+    blocks = attempt(lambda: list(lists.symbols())) or attempt(lambda: list(lists.traceable())) or []
+    return {text(found[1]) for block in blocks for found in WRAPPED.finditer(block)}
+
+
 def singles(target: Target, lists: Lists) -> str:
     """Return a clause that tells how to name one of the functions of this name, with the first few."""
     found = list(named_alone(target, lists))
@@ -207,9 +220,11 @@ def singles(target: Target, lists: Lists) -> str:
 
 
 def named_alone(target: Target, lists: Lists) -> Iterator[Target]:
-    """Yield a target for each function of the name: ``MOD:SYM`` in a module, ``_text+OFFSET`` in the kernel.
+    """Yield a target for each function of the name: ``MOD:SYM`` in a module, ``_text+OFFSET`` in the kernel,
+    ``_stext+OFFSET`` where kallsyms does not list ``_text``.
 
-    The offset holds for this build of the kernel. A return probe cannot have one, so it is a kprobe. If
+    The offset holds for this build of the kernel. Functions off which the kernel keeps kprobes are left out,
+    if this process may see their addresses. A return probe cannot have one, so it is a kprobe. If
     kallsyms hides the addresses, tracefs may show them (since 6.5), though not that of ``_text``: then
     the offset is from the first function whose name is unique.
     """
@@ -217,20 +232,31 @@ def named_alone(target: Target, lists: Lists) -> Iterator[Target]:
     some = b"\n".join(line for line in lines if name in line)  # as parsing all of them is slow
     listed = [row for row in parse_functions(some) if row[1] == name]
     bases = [row for row in parse_functions(b"\n".join(lines[:CANDIDATES])) if row[2] is None]
-    wanted = {name, BASE.encode(), *(word.encode() for word in INIT), *(row[1] for row in bases)}
+    wanted = {
+        name,
+        *(word.encode() for word in STARTS),
+        *(word.encode() for word in INIT),
+        *(row[1] for row in bases),
+    }
     known = attempt(lambda: symbols(lists.symbols(), wanted)) or {}
     found = known.get(target.symbol, [])
     in_modules = Counter(one.module for one in found if one.module)
     for module in sorted(module for module, several in in_modules.items() if several == 1):
         yield Target(target.kind, module, target.symbol)
-    base, start, addresses = BASE, _address(known, BASE), _own(found, known)
+    base = next((word for word in STARTS if _address(known, word)), "")
+    start, addresses = _address(known, base), _own(found, known)
     if not start:
         base, start = next(((row[1].decode(), row[0]) for row in bases if _is_alone(row, known)), ("", 0))
         addresses = [address for address, _, module in listed if module is None and 0 < start <= address]
     elif lines:
         probed = {address for address, _, _ in listed}
         addresses = [address for address in addresses if address & ~SITE in probed]
+    # The kernel has whole sections in it, such as those of entry from user space. On arm64 some functions
+    # there share their names with others that can be probed.
+    areas = attempt(lambda: blacklisted_areas(lists.blacklist())) or []
     for address in addresses:
+        if any(address in area for area in areas):
+            continue
         yield Target(Kind.KPROBE, symbol=base, offset=address - start)
 
 

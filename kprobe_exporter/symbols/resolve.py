@@ -7,15 +7,24 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import NamedTuple
 
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.lexis import SYMBOL, closest
-from kprobe_exporter.grammar.target import Kind, Target
-from kprobe_exporter.symbols.functions import Functions, similar, singles
-from kprobe_exporter.symbols.lists import ADDRESSES, Lists, attempt, blacklisted, modules, symbols, traceable
+from kprobe_exporter.grammar.target import SYSTEM_CALL, Kind, Target
+from kprobe_exporter.symbols.functions import Functions, similar, singles, system_calls
+from kprobe_exporter.symbols.lists import (
+    TEXT,
+    WRAPPERS,
+    Lists,
+    attempt,
+    blacklisted,
+    modules,
+    symbols,
+    traceable,
+)
 from kprobe_exporter.tracefs.files import TRACEABLE, Tracefs
+from kprobe_exporter.tracefs.kernel_files import KernelFiles
 from kprobe_exporter.tracefs.refusal import NotUnique
 
 FPROBES = frozenset({Kind.FENTRY, Kind.FEXIT})
@@ -51,15 +60,12 @@ class Resolver:
         self._events = events
         self._asked: set[str] = set()
         self._known: Functions | None = None
+        self._addresses: dict[str, dict[str, int]] = {}  # of a system call's functions, by its sys_NAME
 
     @classmethod
-    def of(cls, files: Tracefs, root: Path = Path("/")) -> "Resolver":
-        """The resolver of this kernel. ``root`` is ``/``, or a directory that a test uses instead."""
-        lists = Lists.of(Path(), root)._replace(
-            traceable=lambda: files.read(TRACEABLE).splitlines(),
-            addresses=lambda: files.read(ADDRESSES).splitlines(),
-        )
-        return cls(lists, lambda system: event_names(files, system))
+    def of(cls, kernel: KernelFiles) -> "Resolver":
+        """The resolver of this kernel."""
+        return cls(Lists.of(kernel), lambda system: event_names(kernel.tracefs, system))
 
     def matching(self, target: Target, most: int) -> list[Target]:
         """Return the current matches of a pattern, sorted; raises ProbeRefused for 0 or more than ``most``.
@@ -91,9 +97,19 @@ class Resolver:
         cannot take; kprobes are left for the kernel to refuse. A function of a module gets the module's
         name, by which the kernel arms the probe again when the module comes back
         (trace_kprobe_module_callback of kernel/trace/trace_kprobe.c). A function that the compiler
-        renamed gets its name in this kernel.
+        renamed gets its name in this kernel, and so does the function behind a system call.
         """
-        if target.kind not in FUNCTIONS or target.is_pattern or self.places is None:
+        if target.kind not in FUNCTIONS or target.is_pattern:
+            return Resolved(target)
+        if (function := self._of_system_call(target)) is not None:
+            note = f"'{target.symbol}' is '{function}' here"
+            placed = self._in_list(replace(target, symbol=function))
+            return Resolved(placed.target, "; ".join(filter(None, (note, placed.note))))
+        return self._in_list(target)
+
+    def _in_list(self, target: Target) -> Resolved:
+        """Find the place of a function under its own name, or the one that the compiler gave it."""
+        if self.places is None:
             return Resolved(target)
         self._asked.add(target.symbol)
         if target.module and target.module not in self.modules:
@@ -123,6 +139,8 @@ class Resolver:
 
         If they tell nothing, it is the kernel's own reason.
         """
+        if (function := self._of_system_call(target)) is not None:
+            target = replace(target, symbol=function)
         if isinstance(error, NotUnique):
             return f"{str(error).rstrip('.')}; {singles(target, self._lists)}."
         self._asked.add(target.symbol)
@@ -137,6 +155,36 @@ class Resolver:
     def places(self) -> dict[str, list[str]] | None:
         """The modules of every traceable function, by its name, "" for the kernel; None if not listed."""
         return attempt(lambda: traceable(self._lists.traceable()))
+
+    def _of_system_call(self, target: Target) -> str | None:
+        """Return the function behind the system call that ``target`` names; None if it names a function.
+
+        An fprobe takes the name under which that function is traceable: if the call has no arguments, this
+        may be another one (__SYS_STUB0 of arch/x86/include/asm/syscall_wrapper.h).
+        """
+        name, places = target.symbol, self.places or {}
+        if target.module or not name.startswith(SYSTEM_CALL) or name in places:
+            return None
+        functions = [f"{wrapper}{name}" for wrapper in WRAPPERS]
+        if listed := next((one for one in functions if one in places), None):
+            return listed
+        alias = f"__do_{name}"
+        if name not in self._addresses:
+            self._addresses[name] = self._addresses_of({*functions, name, alias})
+        addresses = self._addresses[name]
+        function = next((one for one in functions if one in addresses), None)
+        if function is None or name in addresses:
+            return None
+        if target.kind in FPROBES and alias in places:
+            return alias if 0 < addresses[function] == addresses.get(alias) else function
+        return function
+
+    def _addresses_of(self, names: Iterable[str]) -> dict[str, int]:
+        """Return the addresses of those names that are the kernel's functions, 0 where they are hidden."""
+        wanted = {name.encode() for name in names}
+        known = attempt(lambda: symbols(self._lists.symbols(), wanted)) or {}
+        own = ((name, one) for name, found in known.items() for one in found if not one.module)
+        return {name: one.address for name, one in own if one.kind in TEXT}
 
     @cached_property
     def _dotted(self) -> list[str]:
@@ -182,7 +230,12 @@ class Resolver:
     def _check_fprobe(self, target: Target, places: list[str]) -> None:
         """Refuse a function that an fprobe cannot take, and a shared name, of which it would take all."""
         if not places:
-            near = closest(target.symbol, similar(self._lists.traceable(), target.module, target.symbol))
+            near = ""
+            if target.symbol.startswith(SYSTEM_CALL):
+                near = closest(target.symbol, system_calls(self._lists))
+            near = near or closest(
+                target.symbol, similar(self._lists.traceable(), target.module, target.symbol)
+            )
             raise ProbeRefused(
                 f"an fprobe takes only the functions of {TRACEABLE}, and '{target.symbol}' is not among "
                 f"them{near}."

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from kprobe_exporter.aggregate.pairing import Pairing
-from kprobe_exporter.aggregate.recipes import source_recipe
+from kprobe_exporter.aggregate.recipes import record_filters, source_recipe
 from kprobe_exporter.config.values import Attach, Label, Metric, Probe, Settings
 from kprobe_exporter.errors import GrammarError, ProbeRefused, TracefsError
 from kprobe_exporter.grammar.event_format import FormatField, parse_format
@@ -26,6 +26,7 @@ from kprobe_exporter.symbols.addresses import Symbols
 from kprobe_exporter.symbols.resolve import Resolver
 from kprobe_exporter.trace.session import TraceSession
 from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.kernel_files import running_kernel
 from kprobe_exporter.tracefs.probes import Installed, names_in_use
 
 NAMESPACE = Settings().namespace
@@ -57,6 +58,10 @@ class Capture:
     @property
     def parts(self) -> list[Installed]:
         return [part for attached in self.attached for part in attached.parts]
+
+    def add(self, plan: ProbePlan, attached: Attached) -> None:
+        self.plans.append(plan)
+        self.attached.append(attached)
 
     def enable(self) -> None:
         """Start recording. Raises ProbeRefused; for a pattern only if all its probes are refused."""
@@ -95,7 +100,7 @@ def collected(
     instance = session.instance
     symbols = Symbols(instance.files)
     event_source = _pages(instance, symbols, stacks=any(probe.stack for probe in probes))
-    resolver = Resolver.of(instance.files)
+    resolver = Resolver.of(running_kernel(instance.files))
     found = expanded(probes, resolver, MOST)
     kernel = known_kernel(instance, found, resolver, MOST, binary=True)
     layout_ids, taken = itertools.count(), names_in_use(instance)
@@ -123,8 +128,7 @@ def collected(
                     raise TracefsError(" ".join(f"{target}: {why}" for target, why in reasons.items()))
                 refused |= reasons
                 continue
-            capture.plans.append(plan)
-            capture.attached.append(attached)
+            capture.add(plan, attached)
             if attached.spec.plan != "events":
                 continue
             layouts |= {part.layout: part.system for part in attached.parts}
@@ -140,7 +144,8 @@ def collected(
                 symbols.name(0)  # loads the symbols before the probes are enabled: it is slow
             buffers = BufferReader(instance, event_source, paired, session.buffer_kib)
             capture.pipe = buffers.pipe
-            buffers.prepare(symbols, layouts, recipes, tgid=single)()
+            filters = record_filters(one.part_filters for one in capture.attached)
+            buffers.prepare(symbols, layouts, recipes, filters, tgid=single)()
         yield capture
     finally:
         if capture.pipe is not None:
@@ -150,7 +155,7 @@ def collected(
 
 
 def _pages(instance: Instance, symbols: Symbols, *, stacks: bool) -> EventSource:
-    event_source = choose(instance, Settings(), symbols, stacks_wanted=stacks)
+    event_source = choose(instance, Settings(), symbols.visible, stacks_wanted=stacks)
     if event_source.geometry is None:
         raise TracefsError(
             f"{event_source.because}: trace without --json and --count, which gives the kernel's text."

@@ -32,6 +32,9 @@ def configuration(
     if request.target is not None and request.definition is not None and request.definition.args:
         lines.append("    fetch:")
         lines += [f"      {arg.name}: {_scalar(arg.body)}" for arg in request.definition.args]
+    if request.fetch:
+        lines.append("    fetch:")
+        lines += [f"      {name}: {_scalar(text)}" for name, text in request.fetch]
     if stacks:
         lines.append("    stack: true")
     first, *others = lines

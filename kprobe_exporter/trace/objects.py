@@ -114,7 +114,8 @@ def _show(event: str, layout: Layout, kind: str, target: str) -> Show:
     comm = next((arg for arg in layout.args if arg.name == "comm"), Arg("comm", "comm"))
     take_duration = getter(layout, "duration") if layout.form == "joined" else None
     known_caller = layout.caller or layout.form in ("return", "joined")
-    others = [arg for arg in layout.args if arg.name not in ("comm", "return", "duration")]
+    elsewhere = {*layout.hidden, "comm", "return", "duration"}
+    others = [arg for arg in layout.args if arg.name not in elsewhere]
     args = [(shown_name(arg.name), getter(layout, arg.name), arg) for arg in others]
 
     def show(record: Record) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from kprobe_exporter.grammar.definition import (
 )
 from kprobe_exporter.grammar.lexis import kernel_number
 from kprobe_exporter.grammar.place import EventName, Place, Symbol
-from kprobe_exporter.grammar.target import Kind, Target, parse_target
+from kprobe_exporter.grammar.target import SONAME, Kind, Target, names_library, parse_target
 
 HEAD = re.compile(r"(?P<verb>[pr]\d*|f\d*|e|t)(?::(?P<name>.*))?")
 """The first word of a definition."""
@@ -34,7 +34,7 @@ EVENT = re.compile(r"[A-Za-z0-9_-]+:[A-Za-z0-9_-]+")
 NAMES = re.compile(r"[A-Za-z0-9_.$*?\[][A-Za-z0-9_.$+*?\[\]!-]*")
 """A function, a tracepoint, or a shell pattern over them."""
 
-IN_FILE = re.compile(r"(?P<path>/.*):(?P<symbol>[^:%(]+)(?P<suffix>%return)?")
+IN_FILE = re.compile(rf"(?P<path>/.*|{SONAME.pattern}):(?P<symbol>[^:%(]+)(?P<suffix>%return)?")
 
 ATTACHED = frozenset(Kind) - {Kind.PAIR}
 
@@ -53,14 +53,16 @@ _HEADS = {
 class TraceRequest:
     """A request to trace, under ``name``.
 
-    ``definition`` is the kernel's line. It is None for a tracepoint without arguments, a call and a
-    pattern, which ``target`` names. With a definition, ``target`` is a place in a file, given by a
-    function's name; the definition does not have the offset yet.
+    ``definition`` is the kernel's line. It is None for a tracepoint without arguments, a call, a pattern and
+    a USDT probe, which ``target`` names. ``fetch`` are a USDT probe's arguments by name. With a definition,
+    ``target`` is a place in a file, given by a function's name or in a library given by its soname; the
+    definition does not have the offset yet.
     """
 
     name: str
     definition: Definition | None
     target: Target | None = None
+    fetch: tuple[tuple[str, str], ...] = ()
 
     @property
     def title(self) -> str:
@@ -168,10 +170,13 @@ def _defined(words: Sequence[str]) -> TraceRequest:
     """Parse a definition; its place may be a function of a file, given by name."""
     target = None
     in_file = IN_FILE.fullmatch(words[1]) if len(words) > 1 else None
-    if in_file and kernel_number(in_file["symbol"]) is None and words[0][0] in "pr":
+    by_soname = in_file is not None and names_library(in_file["path"])
+    if in_file and (by_soname or kernel_number(in_file["symbol"]) is None) and words[0][0] in "pr":
         kind = Kind.URETPROBE if words[0][0] == "r" or in_file["suffix"] else Kind.UPROBE
         target = parse_target(f"{kind}:{in_file['path']}:{in_file['symbol']}")
-        words = [words[0], f"{in_file['path']}:0x0{in_file['suffix'] or ''}", *words[2:]]
+        # The grammar of definitions takes paths alone; ``resolve`` puts in the library's.
+        path = f"/{target.path}" if by_soname else target.path
+        words = [words[0], f"{path}:0x0{in_file['suffix'] or ''}", *words[2:]]
     definition = parse_definition(" ".join(words))
     name = definition.event or definition.default_event or event_name(f"p_{definition.place}")
     if target is not None and definition.event is None:
@@ -190,9 +195,17 @@ def _attached(target: Target, arguments: list[str]) -> TraceRequest:
             what = "a pattern" if target.is_pattern else f"a {target.kind}"
             raise GrammarError(f"{what} takes no arguments here, name one event", " ".join(arguments))
         return TraceRequest(name, None, target)
+    if target.kind is Kind.USDT:
+        return TraceRequest(name, None, target, tuple(map(_fetched, arguments, range(1, len(arguments) + 1))))
     suffix = "%return" if target.kind is Kind.FEXIT else ""
     if target.kind is Kind.TRACEPOINT:
         place = str(EventName(target.system, target.event))
     else:
         place = str(target).removeprefix(f"{target.kind}:")
     return _defined([f"{_HEADS[target.kind]}:{name}", f"{place}{suffix}", *arguments])
+
+
+def _fetched(argument: str, number: int) -> tuple[str, str]:
+    """Return the name and the expression of ``[NAME=]EXPRESSION``."""
+    name, equals, expression = argument.partition("=")
+    return (name, expression) if equals else (f"arg{number}", argument)

@@ -4,16 +4,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from kprobe_exporter.elf import locate
+from kprobe_exporter.elf import locate, locate_usdt
 from kprobe_exporter.errors import GrammarError, ProbeRefused, UsageError
 from kprobe_exporter.grammar.definition import ProbeKind
 from kprobe_exporter.grammar.place import FileOffset, Symbol
-from kprobe_exporter.grammar.target import Kind, Target
+from kprobe_exporter.grammar.target import Kind, Target, is_system_call
+from kprobe_exporter.plan.typed import argument_of_system_call
+from kprobe_exporter.plan.usdt import readable_arguments
 from kprobe_exporter.symbols.functions import SILENT, Functions
 from kprobe_exporter.symbols.lists import Lists
 from kprobe_exporter.symbols.resolve import Resolver
 from kprobe_exporter.trace.request import TraceRequest
 from kprobe_exporter.tracefs.files import MountedTracefs
+from kprobe_exporter.tracefs.kernel_files import running_kernel
 from kprobe_exporter.util.rooted_path import ProbedFiles
 
 
@@ -44,28 +47,45 @@ def resolve(
         place = request.definition.place
         assert isinstance(place, FileOffset)
         try:
-            offset = locate(request.target, probed_files).offset
+            code = locate(request.target, probed_files)
         except GrammarError as error:
             raise UsageError(f"{error.message}.") from None
-        return ResolvedRequest(request.at(place._replace(offset=offset)))
+        return ResolvedRequest(
+            request.at(FileOffset(code.path or place.path, code.offset, place.ref_counter))
+        )
+    if request.target is not None and request.target.kind is Kind.USDT and not request.target.is_pattern:
+        return ResolvedRequest(_with_usdt_arguments(request, request.target, probed_files))
     function = request.function
     return ResolvedRequest(request) if function is None else _function(request, function, files, root)
+
+
+def _with_usdt_arguments(
+    request: TraceRequest, target: Target, probed_files: ProbedFiles | None
+) -> TraceRequest:
+    """Fetch all arguments that the kernel can fetch, unless some are named. Raises UsageError."""
+    try:
+        found = locate_usdt(target, probed_files)
+    except GrammarError as error:
+        raise UsageError(f"{error.message}.") from None
+    return request if request.fetch else replace(request, fetch=tuple(readable_arguments(found).items()))
 
 
 def _function(request: TraceRequest, function: Target, files: MountedTracefs, root: Path) -> ResolvedRequest:
     """Find the place of a kernel function, and what the kernel's lists say about it."""
     try:
-        target, note = Resolver.of(files, root).place(function)
+        target, note = Resolver.of(running_kernel(files, root)).place(function)
     except ProbeRefused as error:
         return ResolvedRequest(request, refused=f"{function.symbol}: {error}")
     notes = (f"{note}.",) if note else ()
     if target != function:
         place = Symbol(target.symbol, target.module, target.offset)
         request = replace(request, target=target) if request.definition is None else request.at(place)
+        if is_system_call(function, target):
+            request = _with_arguments(request, function.symbol, target.symbol)
     if request.definition is not None and request.definition.kind is ProbeKind.FPROBE:
         # The resolver has already refused functions that an fprobe cannot take.
         return ResolvedRequest(request, notes)
-    functions = Functions(Lists.of(files.root, root), [target.symbol])
+    functions = Functions(Lists.of(running_kernel(files, root)), [target.symbol])
     offset = target.offset if target.kind is Kind.KPROBE else 0  # a return is one of the whole function
     can, why = functions.answer(target.module, target.symbol, offset)
     said = f"{target.symbol}: {why}."
@@ -74,3 +94,17 @@ def _function(request: TraceRequest, function: Target, files: MountedTracefs, ro
     if target.symbol in SILENT:
         return ResolvedRequest(request, notes, warnings=(said,) if why else ())
     return ResolvedRequest(request, (*notes, said) if why else notes)
+
+
+def _with_arguments(request: TraceRequest, name: str, function: str) -> TraceRequest:
+    """Read the arguments of the system call ``name``. Raises UsageError."""
+    if request.definition is None:
+        return request
+    try:
+        args = [
+            replace(arg, expression=argument_of_system_call(arg, name, function))
+            for arg in request.definition.args
+        ]
+    except GrammarError as error:
+        raise UsageError(f"{error.message}.") from None
+    return replace(request, definition=replace(request.definition, args=tuple(args)))

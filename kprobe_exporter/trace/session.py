@@ -2,14 +2,20 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from kprobe_exporter.config.values import MAXACTIVE, Settings
-from kprobe_exporter.errors import StartError
+from kprobe_exporter.elf import locate_usdt
+from kprobe_exporter.errors import StartError, UsageError
 from kprobe_exporter.grammar.definition import LONGEST_NAME, Definition, ProbeKind
 from kprobe_exporter.grammar.target import Kind, Target
-from kprobe_exporter.model.values import Layout, ProbeSpec
+from kprobe_exporter.model.values import Layout, ProbeSpec, Unsupported
+from kprobe_exporter.plan import Kernel
+from kprobe_exporter.plan.usdt import usdt_spec
+from kprobe_exporter.trace.emit import configuration, read_back
 from kprobe_exporter.trace.output import Output
 from kprobe_exporter.trace.request import TraceRequest, parse_request
 from kprobe_exporter.tracefs.files import Tracefs
@@ -104,10 +110,12 @@ def own_instance(
         yield instance, kib
 
 
-def text_specs(request: TraceRequest, filter_text: str | None) -> list[ProbeSpec]:
+def text_specs(
+    request: TraceRequest, filter_text: str | None, probed_files: ProbedFiles | None = None
+) -> list[ProbeSpec]:
     """Return the events to install for the kernel's text: the definition as it stands.
 
-    A call has two events. The layouts name the events, and describe no arguments.
+    A call has two events. The layouts name the events, and describe no arguments. Raises UsageError.
     """
     definition, target = request.definition, request.target
     if definition is not None:
@@ -115,6 +123,8 @@ def text_specs(request: TraceRequest, filter_text: str | None) -> list[ProbeSpec
     assert target is not None
     if target.kind is Kind.TRACEPOINT:
         return [_tracepoint(target, filter_text)]
+    if target.kind is Kind.USDT:
+        return [_usdt(request, filter_text, probed_files)]
     enter, leave = target.halves
     if target.kind is Kind.SYSCALL:
         return [_tracepoint(half, filter_text) for half in (enter, leave)]
@@ -141,6 +151,19 @@ def _defined(definition: Definition, name: str, filter_text: str | None) -> Prob
         layout=Layout(0, name, name, "return" if definition.returns else "entry", str(definition.place)),
         role="own",
     )
+
+
+def _usdt(request: TraceRequest, filter_text: str | None, probed_files: ProbedFiles | None) -> ProbeSpec:
+    [probe] = read_back(configuration(request, filter_text, stacks=False)).probes
+    kernel = Kernel(
+        lambda system, event: None,
+        counts_tracepoints=False,
+        locate_usdt=partial(locate_usdt, files=probed_files),
+    )
+    spec = usdt_spec(probe, probe.attach[0], set(), kernel, 0, 1)
+    if isinstance(spec, Unsupported):
+        raise UsageError(f"{spec.reason}.")
+    return replace(spec, plan="events", role="own")
 
 
 def _tracepoint(target: Target, filter_text: str | None) -> ProbeSpec:

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 from kprobe_exporter.tracefs.definitions import delete
 from kprobe_exporter.tracefs.files import TRACEABLE, Tracefs
 from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.kernel_files import KernelFiles
 from kprobe_exporter.tracefs.refusal import why
 
 TRIAL = "kprobe_exporter_doctor"
@@ -46,6 +47,7 @@ TRACEPOINT = "sched/sched_process_exec"
 SYSCALL = "syscalls/sys_exit_openat"
 
 FALLBACK = "until then let 'attach' name a tracepoint as well"
+FTRACE_ENABLED = "proc/sys/kernel/ftrace_enabled"
 FPROBE_SYNTAX = b"f[:[<group>/][<event>]]"
 
 KINDS = (
@@ -72,8 +74,8 @@ FIXES = {
     "uprobe": "Boot a kernel with CONFIG_UPROBE_EVENTS; until then no program or library can be probed.",
     "eprobe": "Boot a kernel with CONFIG_EPROBE_EVENTS; until then 'comm' is looked up when the event "
     "is read, and the kernel filters a tracepoint for one probe only.",
-    "fprobe": "Boot a kernel with CONFIG_FPROBE_EVENTS (Linux 6.5 or later); until then attach a kprobe "
-    "where you would an fentry, and a kretprobe where you would an fexit.",
+    "fprobe": "Boot a kernel with CONFIG_FPROBE_EVENTS (x86-64: Linux 6.5 or later); until then attach "
+    "a kprobe where you would an fentry, and a kretprobe where you would an fexit.",
     "tracepoint": "Boot a kernel with CONFIG_EVENT_TRACING.",
     "syscalls": "Boot a kernel with CONFIG_FTRACE_SYSCALLS; until then probe the functions behind the calls.",
     "hist": "Boot a kernel with CONFIG_HIST_TRIGGERS; until then the agent reads and counts every firing.",
@@ -93,7 +95,7 @@ def kernel_checks(root: Path) -> list[Check]:
         _switch(
             root,
             "ftrace_enabled",
-            "proc/sys/kernel/ftrace_enabled",
+            FTRACE_ENABLED,
             "Turn it on with 'sysctl kernel.ftrace_enabled=1'; without it kprobes stay silent.",
             "Boot a kernel with CONFIG_FUNCTION_TRACER; kprobes and tracepoints do without.",
         ),
@@ -166,15 +168,15 @@ def _functions(files: Tracefs) -> Check:
     return Check("functions", "ok", f"{TRACEABLE} lists {count} functions")
 
 
-def no_fprobes(files: Tracefs, root: Path = Path("/")) -> str | None:
+def no_fprobes(kernel: KernelFiles) -> str | None:
     """Return a clause that says why no fprobe event should be defined on this kernel; None if one can be.
 
     With ftrace off an fprobe would never fire, and could keep ftrace off permanently (see ``_fprobe``).
     """
-    if not _has_fprobes(files):
-        return "this kernel has no fprobe events (since 6.5)"
+    if not _has_fprobes(kernel.tracefs):
+        return "this kernel has no fprobe events (CONFIG_FPROBE_EVENTS)"
     try:
-        off = (root / "proc/sys/kernel/ftrace_enabled").read_text(errors="replace").strip() == "0"
+        off = kernel.read(FTRACE_ENABLED).strip() == b"0"
     except OSError:
         off = False
     silent = "an fprobe stays silent while ftrace is off ('sysctl kernel.ftrace_enabled=1' turns it on)"

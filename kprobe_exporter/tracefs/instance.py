@@ -11,9 +11,10 @@ from contextlib import suppress
 from kprobe_exporter.errors import TracefsError
 from kprobe_exporter.model.values import ProbeSpec
 from kprobe_exporter.tracefs.definitions import delete, delete_group
-from kprobe_exporter.tracefs.files import ReadOnlyTracefs, Tracefs
+from kprobe_exporter.tracefs.files import Tracefs
 from kprobe_exporter.tracefs.ownership import MARKER, alone, busy, contents, is_marked, mark, refuse_foreign
 from kprobe_exporter.tracefs.refusal import cannot_make
+from kprobe_exporter.tracefs.shared_filters import SharedFilters
 from kprobe_exporter.util.rooted_path import ProbedFiles
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ class Instance:
     ``acquire`` must let only one thread at a time change its content. ``recording``: its ring buffer may
     hold events that are still needed, so no definition that was ever enabled may be deleted. ``retired`` are
     the events, oldest first, that no probe uses until a definition like theirs is needed again.
+    ``filters`` are those of the tracepoints' own events, by their directories.
     ``probed_files`` are open from planning probes in them until these are installed; the caller closes them.
     """
 
@@ -44,11 +46,12 @@ class Instance:
         self.recording = False
         self.retired: dict[str, ProbeSpec] = {}
         self.probed_files = ProbedFiles()
+        self.filters = SharedFilters()
         self._uses: Counter[str] = Counter()
         self._lock = lock
 
     @classmethod
-    def top(cls, files: ReadOnlyTracefs) -> "Instance":
+    def top(cls, files: Tracefs) -> "Instance":
         """Return the top level of tracefs as a read-only instance: it has the same files as an instance."""
         made = cls(files, "", None)
         made.path = "."

@@ -8,11 +8,12 @@ from dataclasses import replace
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.model.values import Layout, ProbeSpec
-from kprobe_exporter.tracefs.definitions import delete, list_definitions
+from kprobe_exporter.tracefs.definitions import delete, list_definitions, parse_definitions
 from kprobe_exporter.tracefs.hist_tables import HistTables, HitCounter
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.profile import PROFILED, Counts, profile_counts
 from kprobe_exporter.tracefs.refusal import IN_FILE, MEANING, REPLACED, refused, why
+from kprobe_exporter.tracefs.shared_filters import ALL_PASS
 from kprobe_exporter.util.file_access import NotRegularError
 
 log = logging.getLogger(__name__)
@@ -21,6 +22,9 @@ NAMES_TRIED = 1000
 
 COUNT = "traceon:0"
 """A trigger that never acts. It enables its event softly: the profile counts, and no event is recorded."""
+
+BAD_MAXACTIVE = "Invalid maxactive number"
+"""BAD_MAXACT of kernel/trace/trace_probe.h."""
 
 STACK = "stacktrace"  # The trigger that records kernel stacks (kernel/trace/trace_events_trigger.c)
 
@@ -44,6 +48,7 @@ class Installed:
         self._instance = instance
         self._dir = f"events/{self.system}/{event}"
         self._enabled = False
+        self._filters = False
         self._before = before or Counts(0, 0)
         self._used = before is not None  # if so, deleting it would clear the buffer
 
@@ -93,8 +98,13 @@ class Installed:
         return Counts(count.hits - self._before.hits, misses)
 
     def set_filter(self) -> None:
-        """Write the event's filter. Raises ProbeRefused."""
-        if (text := self.spec.kernel_filter) is not None:
+        """Write the event's filter, for a tracepoint's own event with that of other probes. Raises
+        ProbeRefused."""
+        text = self.spec.kernel_filter
+        if not self.owned and self.spec.plan == "events":
+            text = self._instance.filters.add(self._dir, text)
+            self._filters = True
+        if text is not None:
             logs = f"{self._instance.path}/error_log", "error_log"
             self._write("filter", text, f"the filter '{text}' is refused", *logs)
 
@@ -165,8 +175,13 @@ class Installed:
         if self.hits is not None:
             self.hits.detach()
         self.pause()
-        if self.spec.kernel_filter is not None and not self._instance.shares(self._dir):
-            self._undo("filter", "0")
+        if self.owned and self.spec.kernel_filter is not None:
+            self._undo("filter", ALL_PASS)
+        elif self._filters:
+            self._filters = False
+            text = self._instance.filters.remove(self._dir, self.spec.kernel_filter)
+            if text is not None:
+                self._undo("filter", text)
 
     def _write(
         self, file: str, text: str, refusal: str, *logs: str, meanings: Mapping[int, str] = MEANING
@@ -239,23 +254,56 @@ def _define(instance: Instance, spec: ProbeSpec, taken: set[str]) -> Installed:
     if (again := _take_up(instance, spec)) is not None:
         return again
     path, given = _paths(instance, spec)
-    written = replace(spec, body=given + spec.body.removeprefix(path))
+    bodies = [given + body.removeprefix(path) for body in (spec.body, *spec.more)]
+    written = replace(spec, body=bodies[0], more=tuple(bodies[1:]))
     name = spec.layout.event
     for event in (name, *(f"{name}_{number}" for number in range(2, NAMES_TRIED + 2))):
         if event in taken:
             continue
-        line = written.line(instance.group, event)
-        try:
-            instance.files.write(spec.file, line)
-        except OSError as error:
-            if error.errno == errno.EEXIST:
-                taken.add(event)
-                continue
-            reason = why(instance.files, error, line, "error_log", meanings=_meaning(spec))
-            raise refused(error, reason.replace(given, path)) from None
+        is_new = _write_definition(instance, written, event, path, given)
         taken.add(event)
-        return Installed(instance, spec, event)
+        if is_new:
+            _write_more(instance, written, event, path, given)
+            return Installed(instance, spec, event)
     raise ProbeRefused(f"all of {NAMES_TRIED} event names like '{name}' are taken.")
+
+
+def _write_definition(instance: Instance, spec: ProbeSpec, event: str, path: str, given: str) -> bool:
+    """Define the event. Return False if its name is taken. Raises ProbeRefused."""
+    assert spec.file is not None
+    line = spec.line(instance.group, event)
+    try:
+        instance.files.write(spec.file, line)
+    except OSError as error:
+        if error.errno == errno.EEXIST:
+            return False
+        reason = why(instance.files, error, line, "error_log", meanings=_meaning(spec))
+        if spec.verb.startswith("f") and spec.verb != "f" and BAD_MAXACTIVE in reason:
+            # Linux 6.12 takes an fprobe's MAXACTIVE, and misses calls without it; 7.2 refuses it.
+            return _write_definition(instance, replace(spec, verb="f"), event, path, given)
+        raise refused(error, reason.replace(given, path)) from None
+    return True
+
+
+def _write_more(instance: Instance, spec: ProbeSpec, event: str, path: str, given: str) -> None:
+    """Define the further places of the event. Raises ProbeRefused, and then leaves none of them.
+
+    A definition under the name of one that exists is added to its event since Linux 5.4 (commit
+    60d53e2c3b75, append_trace_uprobe() of kernel/trace/trace_uprobe.c), and replaced it before.
+    """
+    if not spec.more:
+        return
+    try:
+        for body in spec.more:
+            if not _write_definition(instance, replace(spec, body=body), event, path, given):
+                raise ProbeRefused(f"another program defines an event '{event}' at the same time.")
+        known = parse_definitions(instance.files.read("uprobe_events").decode(errors="replace"))
+        places = sum((one.group, one.event) == (instance.group, event) for one in known)
+        if places != 1 + len(spec.more):
+            raise ProbeRefused("this kernel cannot attach one event to several places, as Linux 5.4 does.")
+    except BaseException:
+        delete(instance.files, instance.group, event)
+        raise
 
 
 def _take_up(instance: Instance, spec: ProbeSpec) -> Installed | None:
@@ -293,7 +341,7 @@ def _definition(spec: ProbeSpec) -> tuple[object, ...]:
     A uprobe's definition keeps the inode that its path named when it was written (kern_path() in
     kernel/trace/trace_uprobe.c), so the same line for a file that was replaced since is another definition.
     """
-    return spec.file, spec.verb, spec.body, spec.layout.event, spec.inode
+    return spec.file, spec.verb, spec.body, spec.more, spec.layout.event, spec.inode
 
 
 def _paths(instance: Instance, spec: ProbeSpec) -> tuple[str, str]:

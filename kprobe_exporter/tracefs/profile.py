@@ -2,6 +2,7 @@
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from kprobe_exporter.tracefs.definitions import parse_definitions
@@ -62,10 +63,16 @@ def profile_counts(files: Tracefs, group: str, definitions: str) -> dict[str, Co
     for defined in parse_definitions(_text(files, definitions)):
         groups[defined.event].append(defined.group)
     return {
-        name: counts[groups[name].index(group)]
+        name: _sum(count for count, owner in zip(counts, groups[name], strict=True) if owner == group)
         for name, counts in lines.items()
         if len(counts) == len(groups[name]) and group in groups[name]
     }
+
+
+def _sum(places: Iterable[Counts]) -> Counts:
+    """Add up the counts of the places of one event."""
+    hits, misses = zip(*places, strict=True)
+    return Counts(sum(hits), None if None in misses else sum(misses))
 
 
 def _text(files: Tracefs, path: str) -> str:

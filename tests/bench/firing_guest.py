@@ -11,6 +11,7 @@ from statistics import median
 
 from kprobe_exporter.tracefs.mount import mounted
 from tests.support.programs import file_offset
+from tests.support.system_calls import function
 
 PROGRAM = Path("build/bench/firing")
 """Calls its own function, and getppid(2), as often as it is told, and says how long one call of each took."""
@@ -62,8 +63,8 @@ def measure() -> dict[str, float]:
             TRACEPOINT: ("", "", "syscalls/sys_exit_getppid"),
             UPROBE: ("uprobe_events", f"p:{NAME}/e {place}", f"{NAME}/e"),
             URETPROBE: ("uprobe_events", f"r:{NAME}/e {place} v=$retval", f"{NAME}/e"),
-            KPROBE: ("kprobe_events", f"p:{NAME}/e __x64_sys_getppid", f"{NAME}/e"),
-            KRETPROBE: ("kprobe_events", f"r:{NAME}/e __x64_sys_getppid v=$retval", f"{NAME}/e"),
+            KPROBE: ("kprobe_events", f"p:{NAME}/e {function('getppid')}", f"{NAME}/e"),
+            KRETPROBE: ("kprobe_events", f"r:{NAME}/e {function('getppid')} v=$retval", f"{NAME}/e"),
         }
         there = {kind: way for kind, way in kinds.items() if not way[0] or (root / way[0]).exists()}
         rounds = []

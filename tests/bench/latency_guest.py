@@ -21,9 +21,10 @@ from kprobe_exporter.tracefs.poller import MAX_AGE
 from tests.bench.bpftrace import LIVE, SAYS_SO, Missed, bpftrace, saw_all
 from tests.bench.bursts import Bursts
 from tests.bench.probes import INSTANCE, configured
+from tests.support.system_calls import function
 
 SYSTEM_CALL = "getppid"
-FUNCTION = f"__x64_sys_{SYSTEM_CALL}"
+FUNCTION = function(SYSTEM_CALL)
 BURST = 5000
 BURSTS = 12
 ROUNDS = 3
@@ -35,7 +36,7 @@ probes:
     help: Calls.
     attach: %s
 """
-CALL_PROBE = f"call:{FUNCTION}"
+CALL_PROBE = f"call:sys_{SYSTEM_CALL}"
 PAIR_PROBE = (
     f"{{pair: {{from: 'tracepoint:syscalls:sys_enter_{SYSTEM_CALL}',"
     f" to: 'tracepoint:syscalls:sys_exit_{SYSTEM_CALL}', key: tid}}}}"

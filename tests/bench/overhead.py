@@ -26,6 +26,7 @@ from tests.bench.overhead_guest import (
 )
 from tests.bench.table import Table, reached
 from tests.vm import ROOT
+from tests.vm.kernels import KERNELS
 
 TITLE = "Overhead on the traced call"
 PACKAGES = ("bpftrace", "linux-perf")
@@ -73,20 +74,22 @@ DURATIONS_BASE = "none: the call itself, in bursts"
 
 @dataclass(frozen=True)
 class Measured:
-    """A kernel's figures: ``loops`` and ``bursts.ns`` of every round, and why it has no fexit."""
+    """A kernel's figures: ``loops`` and ``bursts.ns`` of every round, and why which probes are ``absent``."""
 
     loops: Mapping[str, Sequence[float]]
     bursts: Found
-    no_fexit: str | None = None
+    absent: Mapping[str, str]
 
     @classmethod
     def of(cls, result: Mapping[str, Any]) -> "Measured":
-        return cls(result["loops"], Found(**result["bursts"]), result["no_fexit"])
+        return cls(result["loops"], Found(**result["bursts"]), result["absent"])
 
 
 def table() -> Table:
     subprocess.run([ROOT / "scripts/debian-packages", *PACKAGES], check=True)
-    results = in_each_kernel("tests.bench.overhead_guest")
+    native = [kernel for kernel in KERNELS.values() if kernel.flavour == "amd64"]
+    kernels = sorted(native, key=lambda kernel: [int(part) for part in kernel.series.split(".")])
+    results = in_each_kernel("tests.bench.overhead_guest", kernels)
     return tabulated({version: Measured.of(result) for version, result in results.items()})
 
 
@@ -115,6 +118,11 @@ def tabulated(kernels: Mapping[str, Measured]) -> Table:
             BURSTS_NOTE,
             *(lost(version, measured.bursts) for version, measured in kernels.items()),
             *(fexit(version, measured) for version, measured in kernels.items()),
+            *(
+                f"No hist triggers on {version}: {reason}."
+                for version, measured in kernels.items()
+                if (reason := measured.absent.get(KERNEL)) is not None
+            ),
             *goals({version: added(found) for version, found in loops.items()}),
             *duration_goals({version: added(found) for version, found in bursts.items()}),
         ),
@@ -169,8 +177,8 @@ def lost(version: str, bursts: Found) -> str:
 
 def fexit(version: str, measured: Measured) -> str:
     """How it compares with a kretprobe, or why it is not there."""
-    if measured.no_fexit is not None:
-        return f"No `fexit` on {version}: {measured.no_fexit.rstrip('.')}."
+    if (reason := measured.absent.get(EXIT_EVENT)) is not None:
+        return f"No `fexit` on {version}: {reason.rstrip('.')}."
     medians = added(measured.loops)
     ratio = medians[EXIT_EVENT] / medians[RETURN_EVENT]
     return (
@@ -194,7 +202,7 @@ def duration_goals(kernels: Mapping[str, Mapping[str, float]]) -> list[str]:
 def goals(kernels: Mapping[str, Mapping[str, float]]) -> list[str]:
     counts = {version: medians[COUNT] / medians[BPF_COUNT] for version, medians in kernels.items()}
     hists = {
-        version: min(medians[KERNEL], medians[RETURN_EVENT]) / medians[BPF_HIST]
+        version: min(medians[name] for name in (KERNEL, RETURN_EVENT) if name in medians) / medians[BPF_HIST]
         for version, medians in kernels.items()
     }
     return [

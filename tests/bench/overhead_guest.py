@@ -78,13 +78,18 @@ def planned(instance: Instance, text: str, aggregate: str, trigger: str | None =
                 instance.write(triggers, f"!{trigger}")
 
 
-def refused(instance: Instance, text: str) -> str | None:
-    """Why this kernel cannot have the probe, if it cannot."""
+def absent(instance: Instance) -> dict[str, str]:
+    """The probes that this kernel cannot have, each with the reason."""
+    reasons: dict[str, str] = {}
+    if not instance.counts_tracepoints():
+        reason = "it was built without CONFIG_HIST_TRIGGERS"
+        reasons |= dict.fromkeys((KERNEL, ONE_TRIGGER), reason)
     try:
-        with put(instance, configured(text % "events")):
-            return None
+        with put(instance, configured(EXIT % "events")):
+            pass
     except ProbeRefused as error:
-        return str(error)
+        reasons[EXIT_EVENT] = str(error)
+    return reasons
 
 
 def beside(program: str) -> AbstractContextManager[None]:
@@ -112,8 +117,9 @@ def main() -> None:
     bursts = latency_guest.measure()
     with own_instance(BUFFER_KIB) as instance:
         probes = variants(instance)
-        if absent := refused(instance, EXIT):
-            del probes[EXIT_EVENT]
+        reasons = absent(instance)
+        for name in reasons:
+            del probes[name]
         nanoseconds()  # the first one reads perf itself
         for number in range(1, ROUNDS + 1):
             for name, probe in probes.items():
@@ -121,7 +127,7 @@ def main() -> None:
                     found.setdefault(name, []).append(nanoseconds())
             latest = ", ".join(f"{name} {figures[-1]:.0f}" for name, figures in found.items())
             print(f"round {number} of {ROUNDS}, ns: {latest}", flush=True)
-    Path(sys.argv[1]).write_text(json.dumps({"loops": found, "no_fexit": absent, "bursts": bursts}))
+    Path(sys.argv[1]).write_text(json.dumps({"loops": found, "absent": reasons, "bursts": bursts}))
 
 
 if __name__ == "__main__":

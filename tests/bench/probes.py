@@ -17,6 +17,7 @@ from kprobe_exporter.probing.attach import Attached, settle
 from kprobe_exporter.tracefs.features import no_fprobes
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.instance import Instance
+from kprobe_exporter.tracefs.kernel_files import running_kernel
 from kprobe_exporter.tracefs.mount import USUAL, mounted
 from kprobe_exporter.tracefs.probes import Installed, names_in_use
 
@@ -66,7 +67,7 @@ def put(instance: Instance, config: Config, *, binary: bool = False) -> Iterator
         instance.event_format,
         instance.counts_tracepoints(),
         binary,
-        no_fprobes=no_fprobes(instance.files),
+        no_fprobes=no_fprobes(running_kernel(instance.files)),
     )
     layout_ids, taken = itertools.count(), names_in_use(instance)
     done: list[Put] = []

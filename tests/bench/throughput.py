@@ -175,10 +175,10 @@ def _walk(full: Full) -> float:
 
 def _emptied(full: Full, wanted: Recipe | None, deliver: Callable[[Batch], None]) -> float:
     layout, symbols = full.probe.installed.layout, Symbols(full.instance.files)
-    chosen = event_source.choose(full.instance, full.config.settings, symbols, stacks_wanted=False)
+    chosen = event_source.choose(full.instance, full.config.settings, symbols.visible, stacks_wanted=False)
     buffers = event_source.BufferReader(full.instance, chosen, deliver, BUFFER_KIB)
     recipes = {layout.layout_id: wanted} if wanted else {}
-    buffers.prepare(symbols, {layout: full.probe.installed.system}, recipes, tgid=False)()
+    buffers.prepare(symbols, {layout: full.probe.installed.system}, recipes, {}, tgid=False)()
     try:
         began = time.perf_counter()
         buffers.pipe.empty(last=True)

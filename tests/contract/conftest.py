@@ -14,6 +14,7 @@ from tests.conftest import has, needs_tracefs
 from tests.support.fake_tracefs import FakeTracefs
 from tests.support.leftovers import counts, group
 from tests.support.private_tracefs import TRACEFS
+from tests.support.system_calls import function
 
 
 @dataclass
@@ -25,6 +26,12 @@ class Kernel:
     call: Callable[[], object]
     fails: str
     fail: Callable[[], object]
+
+    def needs(self, *features: str) -> None:
+        """Skip the test if this is the real tracefs and lacks one of the features, as `needs` spells them."""
+        for feature in features:
+            if isinstance(self.files, MountedTracefs) and not has(feature):
+                pytest.skip(f"needs {feature}")
 
 
 def open_missing() -> None:
@@ -39,12 +46,12 @@ def open_missing() -> None:
 def kernel(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kernel]:
     """Yield a kernel, and assert that its definitions and instances are the same afterwards."""
     if request.param == "fake":
-        fake = FakeTracefs(tmp_path, {"__x64_sys_getppid", "do_sys_openat2"}, pages=True)
+        fake = FakeTracefs(tmp_path, {"getppid", "do_sys_openat2"}, pages=True)
         tid = threading.get_native_id()
         kernel = Kernel(
             fake,
-            "__x64_sys_getppid",
-            lambda: fake.fire("__x64_sys_getppid", tid=tid),
+            "getppid",
+            lambda: fake.fire("getppid", tid=tid),
             "do_sys_openat2",
             lambda: fake.fire("do_sys_openat2", f' return=-2 comm="{threading.current_thread().name[:15]}"'),
         )
@@ -53,7 +60,7 @@ def kernel(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kernel]:
         if not has("kprobe_events"):
             pytest.skip("needs kprobe_events")
         kernel = Kernel(
-            MountedTracefs(TRACEFS), "__x64_sys_getppid", os.getppid, "do_sys_openat2", open_missing
+            MountedTracefs(TRACEFS), function("getppid"), os.getppid, "do_sys_openat2", open_missing
         )
     before = _state(kernel.files)
     yield kernel

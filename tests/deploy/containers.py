@@ -20,8 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from tests.support.tools import needs_tools
 from tests.vm import BUILD, ROOT
 
 STORE = BUILD / "image"
@@ -49,14 +48,7 @@ UNWANTED = ("/usr/share/doc", "/usr/share/man", "/usr/share/lintian", "/usr/shar
 
 def needs_containers() -> None:
     """Skip a test if no image can be built; under CI it fails instead."""
-    missing = [tool for tool in TOOLS if not shutil.which(tool, path=_path())]
-    why = f"missing: {', '.join(missing)}" if missing else ""
-    if os.geteuid() != 0:
-        why = "images are built and run as root here"
-    if why and os.environ.get("CI"):
-        pytest.fail(why)
-    if why:
-        pytest.skip(f"{why}; `make test` installs what is needed")
+    needs_tools(TOOLS, _path(), "images are built and run as root here", "make test")
 
 
 @functools.cache

@@ -27,7 +27,11 @@ def locked(name: str) -> dict[str, Version]:
 
 @pytest.mark.parametrize(
     ("name", "wanted"),
-    [("runtime.txt", PROJECT["project"]["dependencies"]), ("build.txt", PROJECT["build-system"]["requires"])],
+    [
+        ("runtime.txt", PROJECT["project"]["dependencies"]),
+        ("build.txt", PROJECT["build-system"]["requires"]),
+        ("release.txt", PROJECT["dependency-groups"]["release"]),
+    ],
 )
 def test_what_the_project_needs_is_locked(name: str, wanted: list[str]) -> None:
     """If this fails after a change of pyproject.toml, run scripts/lock."""

@@ -25,7 +25,7 @@ from kprobe_exporter.web.routes import create_app
 from tests.support.patience import eventually, patience
 from tests.support.web_target import Served, serving
 from tests.vm import ROOT, boot
-from tests.vm.kernels import KERNELS
+from tests.vm.kernels import MAIN
 from tests.vm.process import Child
 from tests.whole.vm import needs_a_vm
 
@@ -249,7 +249,7 @@ def real_agent(directory: Path) -> Iterator[str]:
         compileall.compile_dir(ROOT / package, quiet=2)  # the guest cannot write bytecode
     port = boot.free_port(boot.GUEST_PORT)
     command = [sys.executable, "-m", "tests.e2e.status_guest"]
-    guest = boot.Guest(KERNELS["6.12"], command, directory, LIMIT, port=port)
+    guest = boot.Guest(MAIN, command, directory, LIMIT, port=port)
     log, stop = directory / "log", threading.Event()
     child = Child("status", boot.command(guest), log, LIMIT + 30, boot.environment(), stop)
     running = threading.Thread(target=child.run)

@@ -68,26 +68,23 @@ VICTIMS = ("victim", "another")
 
 def _loud(libc: str) -> Iterator[str]:
     for name in LOUD:
-        yield _counting(f"k_{name}", f"kprobe:__x64_sys_{name}", "cpu")
+        yield _counting(f"k_{name}", f"kprobe:sys_{name}", "cpu")
     for name in ("getppid", "getpgrp", "getsid", "getpgid"):
-        yield f'{{name: r_{name}, attach: "kretprobe:__x64_sys_{name}", returns: long}}'
+        yield f'{{name: r_{name}, attach: "kretprobe:sys_{name}", returns: long}}'
         yield _counting(f"t_{name}", f"tracepoint:syscalls:sys_enter_{name}", "comm")
     yield _counting("u_getppid", f"uprobe:{libc}:getppid", "cpu")
     yield _counting("u_getpgrp", f"uprobe:{libc}:getpgrp", "cpu")
     yield f'{{name: ur_getppid, attach: "uretprobe:{libc}:getppid", returns: int}}'
+    yield ('{name: f_getresuid, attach: ["fexit:sys_getresuid", "kretprobe:sys_getresuid"], returns: long}')
     yield (
-        '{name: f_getresuid, attach: ["fexit:__x64_sys_getresuid", "kretprobe:__x64_sys_getresuid"],'
-        " returns: long}"
-    )
-    yield (
-        '{name: fe_getresgid, attach: ["fentry:__x64_sys_getresgid", "kprobe:__x64_sys_getresgid"],'
+        '{name: fe_getresgid, attach: ["fentry:sys_getresgid", "kprobe:sys_getresgid"],'
         " metrics: [{counter: fe_getresgid_total, labels: [cpu]}]}"
     )
 
 
 def _counted(libc: str) -> Iterator[str]:
     for name in LOUD:
-        yield f'{{name: c_{name}, attach: "kprobe:__x64_sys_{name}"}}'
+        yield f'{{name: c_{name}, attach: "kprobe:sys_{name}"}}'
     for name in ("getppid", "getsid"):
         yield f'{{name: ct_{name}, attach: "tracepoint:syscalls:sys_enter_{name}"}}'
     yield f'{{name: cu_getpgrp, attach: "uprobe:{libc}:getpgrp"}}'
@@ -100,39 +97,39 @@ def _counted(libc: str) -> Iterator[str]:
 
 def _quiet(libc: str) -> Iterator[str]:
     for name in ("getpriority", "umask"):
-        yield f'{{name: call_{name}, attach: "call:__x64_sys_{name}", returns: int}}'
+        yield f'{{name: call_{name}, attach: "call:sys_{name}", returns: int}}'
     yield '{name: syscall_max, attach: "syscall:sched_get_priority_max"}'
     yield f'{{name: ucall_getpriority, attach: "ucall:{libc}:getpriority", returns: int}}'
     pair = "{from: 'tracepoint:syscalls:sys_enter_mkdir', to: 'tracepoint:syscalls:sys_exit_mkdir', key: tid}"
     yield f"{{name: pair_mkdir, attach: {{pair: {pair}}}}}"
     yield (
-        '{name: filtered, attach: "kretprobe:__x64_sys_mkdir", returns: int, filter: "return < 0",'
+        '{name: filtered, attach: "kretprobe:sys_mkdir", returns: int, filter: "return < 0",'
         " metrics: [{counter: filtered_total, labels: {errno: {field: return, decode: errno}}}]}"
     )
-    yield '{name: stacks, attach: "kprobe:__x64_sys_mkdir", stack: true, metrics: [{counter: stacks_total}]}'
-    yield _counting("names", "kprobe:__x64_sys_getpriority", "comm, pid, tid, symbol")
+    yield '{name: stacks, attach: "kprobe:sys_mkdir", stack: true, metrics: [{counter: stacks_total}]}'
+    yield _counting("names", "kprobe:sys_getpriority", "comm, pid, tid, symbol")
 
 
 def _changing(libc: str, *, other: bool) -> Iterator[str]:
     """Probes of the same names in both configurations, collected in different ways."""
-    fetch = "fetch: {sp: '$stack:u64'}" if other else "fetch: {flags: '%flags:u32'}"
+    fetch = "fetch: {sp: '$stack:u64'}" if other else "fetch: {top: '$stack0:u64'}"
     number = "fetch: {fd: fd}" if other else "fetch: {number: __syscall_nr}"
-    fsync, returns = "kprobe:__x64_sys_fsync", "int" if other else "long"
+    fsync, returns = "kprobe:sys_fsync", "int" if other else "long"
     yield _counting("ch_kprobe", fsync, "cpu", fetch)
-    yield f'{{name: ch_kretprobe, attach: "kretprobe:__x64_sys_fsync", returns: {returns}}}'
-    yield f'{{name: ch_call, attach: "call:__x64_sys_fsync", returns: {returns}, {fetch}}}'
+    yield f'{{name: ch_kretprobe, attach: "kretprobe:sys_fsync", returns: {returns}}}'
+    yield f'{{name: ch_call, attach: "call:sys_fsync", returns: {returns}, {fetch}}}'
     yield _counting("ch_tracepoint", "tracepoint:syscalls:sys_enter_fsync", "comm", number)
     yield _counting("ch_uprobe", f"uprobe:{libc}:fsync", "cpu", fetch)
     yield f'{{name: ch_plan, attach: "{fsync}"}}' if other else _counting("ch_plan", fsync, "comm")
-    yield _counting("ch_target", f"kprobe:__x64_sys_{'umask' if other else 'getpriority'}", "cpu")
+    yield _counting("ch_target", f"kprobe:sys_{'umask' if other else 'getpriority'}", "cpu")
     for name in VICTIMS:
-        yield _counting(name, "kprobe:__x64_sys_umask", "cpu", fetch)
+        yield _counting(name, "kprobe:sys_umask", "cpu", fetch)
 
 
 def _in_one(other: bool) -> Iterator[str]:
     """The probes that only one of the configurations has."""
     which = "second" if other else "first"
-    yield _counting(f"only_{which}", "kprobe:__x64_sys_umask", "cpu")
+    yield _counting(f"only_{which}", "kprobe:sys_umask", "cpu")
     yield (
         f'{{name: table_{which}, attach: "tracepoint:syscalls:sys_enter_umask", aggregate: kernel,'
         f" metrics: [{{counter: table_{which}_total, labels: [tid]}}]}}"

@@ -13,7 +13,7 @@ from typing import Any
 from tests.bench.table import Table
 from tests.vm import BUILD, ROOT
 from tests.vm.__main__ import PYTHON, execute
-from tests.vm.kernels import KERNELS, image
+from tests.vm.kernels import KERNELS, MAIN, image
 
 DOCUMENT = ROOT / "docs/reliability.md"
 TEST = "tests/faults/test_soak.py"
@@ -75,7 +75,7 @@ def merged(document: str, body: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.soaking", description=__doc__)
-    parser.add_argument("--kernel", choices=list(KERNELS), default=list(KERNELS)[-1])
+    parser.add_argument("--kernel", choices=list(KERNELS), default=MAIN.series)
     parser.add_argument("--minutes", type=float, default=30)
     options = parser.parse_args()
     kernel = KERNELS[options.kernel]

@@ -23,8 +23,8 @@ HITS, EVENTS, LOST = "kprobe_hits_total", "kprobe_exporter_events_total", "kprob
 TRIPPED, OVERHEAD = "kprobe_exporter_probe_tripped", "kprobe_exporter_probe_overhead_seconds_total"
 
 LIMITED = f"limit: {{hits_per_second: {LIMIT}}}"
-GETPPID = 'attach: "kprobe:__x64_sys_getppid"'
-BESIDE = '{name: beside, attach: "kprobe:__x64_sys_getpgrp", metrics: [{counter: beside_total}]}'
+GETPPID = 'attach: "kprobe:sys_getppid"'
+BESIDE = '{name: beside, attach: "kprobe:sys_getpgrp", metrics: [{counter: beside_total}]}'
 
 TRIP = re.compile(r"the probe '(\w+)' is tripped: (.*)")
 AGAIN = re.compile(r"the probe '(\w+)' is tried again")
@@ -136,7 +136,7 @@ def test_a_critical_probe_is_sampled_by_threads(
     start_agent: StartAgent, long_pause: None, tmp_path: Path, kind: str
 ) -> None:
     """A flood hides at most those threads that are not drawn, and everything is told."""
-    attach = f"attach: '{kind}:__x64_sys_getppid', metrics: [{{counter: loud_total, labels: [tid]}}]"
+    attach = f"attach: '{kind}:sys_getppid', metrics: [{{counter: loud_total, labels: [tid]}}]"
     config = probes(f"{{name: loud, {attach}, critical: true, LIMIT}}", BESIDE, settings="max_series: 20000")
     agent = start_agent(config.replace("LIMIT", "limit: {hits_per_second: 2000}"))
     begun = agent.scrape()
@@ -187,7 +187,7 @@ def test_all_together_trip_the_loudest(start_agent: StartAgent) -> None:
     """The probe that fires most trips. ``limit: none`` lifts a probe's own limit, not the common one."""
     agent = start_agent(
         probes(
-            '{name: quiet, attach: "kprobe:__x64_sys_getpgrp", limit: {hits_per_second: 100000}}',
+            '{name: quiet, attach: "kprobe:sys_getpgrp", limit: {hits_per_second: 100000}}',
             f"{{name: loud, {GETPPID}, limit: none}}",
             settings="limit: {hits_per_second: 2000}",
         )

@@ -16,6 +16,7 @@ from tests.kernel.conftest import StartAgent
 from tests.support.leftovers import definitions
 from tests.support.patience import eventually
 from tests.support.suffering import AGE, CONFIG, DELIVERED, HITS, TIMES, Suffering
+from tests.vm.kernels import FPROBES
 
 pytestmark = [
     pytest.mark.needs("kprobe_events"),
@@ -168,7 +169,7 @@ OTHERS = ("dummy", "loop")
 
 @pytest.mark.parametrize(
     "kind",
-    ["kprobe", pytest.param("fentry", marks=pytest.mark.needs("available_filter_functions_addrs"))],
+    ["kprobe", pytest.param("fentry", marks=pytest.mark.needs(FPROBES))],
 )
 def test_a_module_that_goes_and_comes_back(
     start_agent: StartAgent, looks_around: Callable[[], None], kind: str

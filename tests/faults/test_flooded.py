@@ -27,8 +27,8 @@ def threads_started() -> int:
     ("attach", "of"),
     [
         (f'"{ENTERS}"', "single"),
-        ('"kprobe:__x64_sys_getppid"', "single"),
-        ('"call:__x64_sys_getppid"', "call"),
+        ('"kprobe:sys_getppid"', "single"),
+        ('"call:sys_getppid"', "call"),
         ('"syscall:getppid"', "pair"),
         (f'{{pair: {{from: "{ENTERS}", to: "{EXITS}", key: [tid]}}}}', "pair"),
     ],

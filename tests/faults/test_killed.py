@@ -25,17 +25,17 @@ NAME = "kprobe_exporter_killed"
 
 FIRST = """
 probes:
-  - {name: ppid, attach: 'kprobe:__x64_sys_getppid', metrics: [{counter: ppid_total}]}
-  - {name: soft, attach: 'kprobe:__x64_sys_getppid'}
-  - {name: some, attach: 'kretprobe:__x64_sys_getppid', filter: 'common_pid > 0', returns: long}
-  - {name: call, attach: 'call:__x64_sys_getpgrp', returns: int}
+  - {name: ppid, attach: 'kprobe:sys_getppid', metrics: [{counter: ppid_total}]}
+  - {name: soft, attach: 'kprobe:sys_getppid'}
+  - {name: some, attach: 'kretprobe:sys_getppid', filter: 'common_pid > 0', returns: long}
+  - {name: call, attach: 'call:sys_getpgrp', returns: int}
   - {name: enters, attach: 'tracepoint:syscalls:sys_enter_getppid', metrics: [{counter: enters_total}]}
 """
 SECOND = """
 probes:
-  - {name: ppid, attach: 'kprobe:__x64_sys_getppid', fetch: {sp: $stack}, metrics: [{counter: ppid_total}]}
-  - {name: soft, attach: 'kprobe:__x64_sys_getppid'}
-  - {name: more, attach: 'kprobe:__x64_sys_getpgrp', filter: 'common_pid > 1',
+  - {name: ppid, attach: 'kprobe:sys_getppid', fetch: {sp: $stack}, metrics: [{counter: ppid_total}]}
+  - {name: soft, attach: 'kprobe:sys_getppid'}
+  - {name: more, attach: 'kprobe:sys_getpgrp', filter: 'common_pid > 1',
      metrics: [{counter: more_total}]}
   - {name: table, attach: 'tracepoint:syscalls:sys_enter_getppid', aggregate: kernel,
      metrics: [{counter: table_total}]}

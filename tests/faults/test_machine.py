@@ -31,7 +31,7 @@ MANY = 1000
 
 CONFIG = """
 global: {series_ttl: 10m}
-probes: [{name: ppid, attach: 'kprobe:__x64_sys_getppid', metrics: [{counter: ppid_total, labels: [cpu]}]}]
+probes: [{name: ppid, attach: 'kprobe:sys_getppid', metrics: [{counter: ppid_total, labels: [cpu]}]}]
 """
 
 
@@ -190,8 +190,8 @@ FLOOD = 40_000
 SEEKS = """
 probes:
   - name: seeks
-    attach: "kprobe:__x64_sys_getpgid"
-    fetch: {group: '+0x70(%di):u64', sp: '$stack:u64'}
+    attach: "kprobe:sys_getpgid"
+    fetch: {group: '$arg1:u64', sp: '$stack:u64'}
     metrics:
       - {counter: seeks_total, labels: [group, sp]}
       - {histogram: seek_bytes, value: sp, labels: [group]}

@@ -35,9 +35,9 @@ PROC = Path("/proc")
 CONFIG = """
 probes:
   - name: hits
-    attach: kprobe:__x64_sys_getppid
+    attach: kprobe:sys_getppid
   - name: answers
-    attach: kretprobe:__x64_sys_getppid
+    attach: kretprobe:sys_getppid
     filter: common_pid == {tid}
     metrics: [{{counter: answers_total, labels: [comm, caller]}}]
   - name: syscall

@@ -59,6 +59,12 @@ def serves() -> None:
     subprocess.run([SHOP / "server"], check=True)
 
 
+def collections() -> None:
+    """Collect garbage in Debian's Python, which also does so while it starts."""
+    code = f"import gc; gc.disable(); [gc.collect() for _ in range({TIMES})]"
+    subprocess.run(["/usr/bin/python3.11", "-S", "-E", "-c", code], check=True)
+
+
 def block_reads() -> None:
     """Read past the page cache, one request a read."""
     device = os.open("/dev/loop0", os.O_RDONLY | os.O_DIRECT)

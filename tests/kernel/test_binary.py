@@ -50,7 +50,7 @@ global: {{source: {source}, buffer_size: 16KiB, limit: none}}
 probes:
   - name: flood
     limit: none
-    attach: kretprobe:__x64_sys_getppid
+    attach: kretprobe:sys_getppid
     returns: long
     metrics: [{{counter: calls_total, labels: [{label}]}}]
 """)
@@ -279,7 +279,7 @@ def test_stacks_without_the_right_to_see_addresses(start_agent: StartAgent, file
     config = """
 probes:
   - name: parent
-    attach: kprobe:__x64_sys_getppid
+    attach: kprobe:sys_getppid
     stack: true
     metrics: [{counter: calls_total, labels: [comm]}]
 """

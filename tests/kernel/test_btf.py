@@ -13,6 +13,7 @@ from kprobe_exporter.btf.prototypes import Btf, Type, parameter
 from kprobe_exporter.tracefs.definitions import delete_group
 from kprobe_exporter.tracefs.files import MountedTracefs
 from tests.conftest import has
+from tests.support.system_calls import function
 
 pytestmark = pytest.mark.needs("kprobe_events")
 
@@ -26,7 +27,7 @@ KNOWN = {
     "do_unlinkat": "int(int, struct filename *)",
     "kfree": "void(const void *)",
     "filp_close": "int(struct file *, fl_owner_t)",
-    "__x64_sys_read": "long(const struct pt_regs *)",
+    function("read"): "long(const struct pt_regs *)",
     "schedule": "void()",
     "_printk": "int(const char *, ...)",
 }

@@ -13,6 +13,7 @@ from tests.kernel.conftest import StartAgent
 from tests.support.kernel_ids import kernel_tid
 from tests.support.patience import eventually
 from tests.support.provoked_calls import TIMES, fsyncs_of_a_pipe, getppid, opens_of_a_missing_file
+from tests.support.system_calls import of_fsync
 
 
 def test_failed_opens_of_one_thread(start_agent: StartAgent) -> None:
@@ -45,7 +46,7 @@ def test_hits_and_misses_of_a_kprobe(start_agent: StartAgent) -> None:
     agent = start_agent("""
 probes:
   - name: getppid
-    attach: ["kprobe:__x64_sys_getppid", "kprobe:sys_getppid"]
+    attach: "kprobe:sys_getppid"
 """)
     getppid()
     eventually(lambda: agent.scrape().value("kprobe_hits_total", probe="getppid") == TIMES)
@@ -57,7 +58,7 @@ probes:
 
 
 @pytest.mark.needs("kprobe_events")
-@pytest.mark.parametrize("target", ["kprobe:__x64_sys_getppid", "tracepoint:syscalls:sys_enter_getppid"])
+@pytest.mark.parametrize("target", ["kprobe:sys_getppid", "tracepoint:syscalls:sys_enter_getppid"])
 def test_what_is_only_counted_writes_no_event(
     start_agent: StartAgent, entries: Callable[[], list[int]], target: str
 ) -> None:
@@ -75,7 +76,7 @@ def test_errors_of_a_function_that_returns_int(start_agent: StartAgent, returns:
     agent = start_agent(f"""
 probes:
   - name: fsync
-    attach: ["kretprobe:vfs_fsync_range", "kretprobe:do_fsync"]
+    attach: kretprobe:{of_fsync()}
     returns: {returns}
     filter: "common_pid == {kernel_tid()}"
     metrics:
@@ -249,7 +250,7 @@ def test_what_the_buffer_cannot_hold_is_counted(start_agent: StartAgent) -> None
 global: {buffer_size: 4KiB}
 probes:
   - name: getppid
-    attach: ["kprobe:__x64_sys_getppid", "kprobe:sys_getppid"]
+    attach: "kprobe:sys_getppid"
     metrics: [{counter: calls_total}]
 """)
     getppid(20_011)

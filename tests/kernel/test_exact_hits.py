@@ -32,7 +32,7 @@ probes:
     aggregate: kernel
     metrics: [{counter: table_total, labels: [tid], help: "%(help)s"}]
   - name: function
-    attach: kprobe:__x64_sys_getppid
+    attach: kprobe:sys_getppid
     metrics: [{counter: function_total, labels: [tid], help: "%(help)s"}]
 """
 

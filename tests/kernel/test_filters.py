@@ -14,13 +14,15 @@ import pytest
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.condition import Filter
 from kprobe_exporter.grammar.definition import parse_definition
-from kprobe_exporter.grammar.evaluate import COMMON_FIELDS, Value, compile_filter, field_type
+from kprobe_exporter.grammar.evaluate import COMMON_FIELDS, Value, field_type
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.tracefs.files import MountedTracefs
 from tests.kernel.verdict import takes
+from tests.support.conditions import compile_filter
 from tests.support.kernel_filters import by_types, refused
 from tests.support.kernel_ids import kernel_tid
 from tests.support.pipes import drained
+from tests.support.system_calls import function
 from tests.unit.grammar.generate import LIMITS, WORDS, filter_text, spoil
 
 FILTERS = 400
@@ -46,7 +48,7 @@ def constant(random: Random, name: str) -> Event:
     bits, text = random.randrange(256), random.choice(WORDS)
     arguments = [f"{kind}=\\{value}:{kind}" for kind, value in numbers.items()]
     arguments += [f"bits=\\{bits}:b4@3/8", f'text=\\"{text}"']
-    line = f"p:{GROUP}/{name} __x64_sys_getppid {' '.join(arguments)}"
+    line = f"p:{GROUP}/{name} {function('getppid')} {' '.join(arguments)}"
     return Event(line, {**numbers, "bits": bits >> 3 & 15, "text": text.encode()})
 
 

@@ -14,7 +14,9 @@ SERIES = os.environ.get("KPROBE_EXPORTER_VM")
 @pytest.mark.skipif(SERIES is None, reason="not in a VM")
 def test_this_is_the_kernel_asked_for() -> None:
     assert SERIES is not None
-    assert os.uname().release.startswith(f"{SERIES}.")
+    version, _, flavour = SERIES.partition("-")
+    assert os.uname().release.startswith(f"{version}.")
+    assert os.uname().release.endswith(f"-{flavour or 'amd64'}")
 
 
 def test_tracefs_is_there(tracefs: Path) -> None:

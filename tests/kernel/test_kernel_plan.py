@@ -11,6 +11,7 @@ from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import AgentProcess, Metrics
 from tests.support.kernel_ids import kernel_tid
 from tests.support.provoked_calls import TIMES, fsyncs_of_a_pipe, getppid, opens_of_a_missing_file
+from tests.support.system_calls import of_fsync
 
 pytestmark = pytest.mark.needs("kprobe_events")
 
@@ -142,7 +143,7 @@ def test_errors_of_a_function_that_returns_int(
     agent = start_agent(f"""
 probes:
   - name: fsync
-    attach: ["kretprobe:vfs_fsync_range", "kretprobe:do_fsync"]
+    attach: kretprobe:{of_fsync()}
     aggregate: kernel
     returns: {returns}
     filter: "common_pid == {tid}"
@@ -261,8 +262,8 @@ def test_sums_beyond_64_bits(start_agent: StartAgent, tid: int, other: ThreadPoo
     agent = start_agent(f"""
 probes:
   - name: seeks
-    attach: kprobe:__x64_sys_lseek
-    fetch: {{offset: "+104($arg1):u64"}}
+    attach: kprobe:sys_lseek
+    fetch: {{offset: "$arg2:u64"}}
     filter: "common_pid == {tid} && offset >= {FAR}"
     aggregate: kernel
     metrics:

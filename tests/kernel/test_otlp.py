@@ -19,6 +19,7 @@ from tests.support.mounts import mounted
 from tests.support.patience import eventually
 from tests.support.provoked_calls import TIMES, fsyncs_of_a_pipe, opens_of_a_missing_file
 from tests.support.receivers import MockServer, attributes, mock_server, needs_mock_server, rotel
+from tests.support.system_calls import entry, function, of_fsync
 
 pytestmark = pytest.mark.needs("kprobe_events")
 BOTH = pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
@@ -35,8 +36,8 @@ probes:
     filter: "tid == {tid}"
     export: span
   - name: range
-    attach: call:vfs_fsync_range
-    fetch: {{datasync: datasync, file: file}}
+    attach: call:{function}
+    fetch: {{datasync: datasync, file: "$arg1:x64"}}
     filter: "common_pid == {tid}"
     export: span
 """
@@ -98,7 +99,8 @@ def provoked(agent: AgentProcess) -> tuple[int, int, Metrics]:
 
 
 def start(start_agent: StartAgent, endpoint: str, protocol: str) -> AgentProcess:
-    return start_agent(CONFIG.format(endpoint=endpoint, protocol=protocol, tid=kernel_tid()))
+    place = {"endpoint": endpoint, "protocol": protocol, "function": of_fsync()}
+    return start_agent(CONFIG.format(tid=kernel_tid(), **place))
 
 
 def number(value: Any) -> int:
@@ -128,7 +130,7 @@ def test_elastic(start_agent: StartAgent, elastic: MockServer, protocol: str) ->
     outer = [span for span in found if not span.get("parentSpanId")]
     inner = [span for span in found if span.get("parentSpanId")]
     assert {span["name"] for span in outer} == {"fsync"}
-    assert {span["name"] for span in inner} == {"vfs_fsync_range"}
+    assert {span["name"] for span in inner} == {of_fsync()}
     assert (len(outer), len(inner), len({span["traceId"] for span in outer})) == (TIMES, TIMES, TIMES)
     for span in inner:
         parent = by_id[span["parentSpanId"]]
@@ -152,10 +154,10 @@ def test_rotel(start_agent: StartAgent, tmp_path: Path, protocol: str) -> None:
     with rotel(tmp_path) as server:
         agent = start(start_agent, server.endpoints[protocol], protocol)
         before, after, _ = provoked(agent)
-        eventually(lambda: len(server.found(r"Name +: (fsync|vfs_fsync_range)")) >= 2 * TIMES)
+        eventually(lambda: len(server.found(rf"Name +: (fsync|{of_fsync()})")) >= 2 * TIMES)
         eventually(lambda: len(server.found(r"EventName: (kprobe.hit)")) >= TIMES)
         assert len(server.found(r"-> error.type: Str\((ENOENT)\)")) == TIMES
-        assert server.found(r"Name +: (fsync|vfs_fsync_range)").count("fsync") == TIMES
+        assert server.found(rf"Name +: (fsync|{of_fsync()})").count("fsync") == TIMES
         assert all(before <= int(at) <= after for at in server.found(r"Timestamp: (\d+)"))
         assert set(server.found(r"-> thread.id: Int\((\d+)\)")) == {str(kernel_tid())}
 
@@ -183,7 +185,7 @@ def test_calls_as_log_records(start_agent: StartAgent, elastic: MockServer) -> N
 
 
 @pytest.mark.parametrize(
-    ("attach", "signal"), [("kprobe:vfs_fsync_range", "log"), ("call:vfs_fsync_range", "span")]
+    ("attach", "signal"), [(f"kprobe:{of_fsync()}", "log"), (f"call:{of_fsync()}", "span")]
 )
 def test_stacks(start_agent: StartAgent, elastic: MockServer, attach: str, signal: str) -> None:
     """A record or span has the function's callers, innermost first, up to the system call."""
@@ -198,10 +200,10 @@ def test_stacks(start_agent: StartAgent, elastic: MockServer, attach: str, signa
     assert len(found) == TIMES
     for one in found:
         told = attributes(one)
-        assert told["code.function.name"] == "vfs_fsync_range"
+        assert told["code.function.name"] == of_fsync()
         functions = [line.split()[0].partition("+")[0] for line in told["code.stacktrace"].splitlines()]
-        callers = [name for name in functions if name in ("__x64_sys_fsync", "do_syscall_64")]
-        assert callers == ["__x64_sys_fsync", "do_syscall_64"], functions
+        callers = [name for name in functions if name in (function("fsync"), entry())]
+        assert callers == [function("fsync"), entry()], functions
 
 
 @pytest.fixture

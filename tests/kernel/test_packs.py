@@ -16,6 +16,7 @@ from tests.support.agent_process import Metrics
 from tests.support.dry_runs import compare, look
 from tests.support.patience import eventually
 from tests.support.provoked_calls import TIMES
+from tests.support.system_calls import of_closed_port
 
 pytestmark = pytest.mark.needs("kprobe_events", "uprobe_events")
 
@@ -51,7 +52,7 @@ PACK: dict[str, dict[str, list[Moves]]] = {
         "tcp_connect": [took("tcp_connect", 2 * TIMES), failed("tcp_connect", "ECONNREFUSED", TIMES)],
         "connect": [took("connect", 2 * TIMES), failed("connect", "ECONNREFUSED", TIMES)],
         "tcp_handshake": [took("tcp_handshake", TIMES)],
-        "packet_drop": [moves("packet_drops_total", TIMES, location="__udp4_lib_rcv")],
+        "packet_drop": [moves("packet_drops_total", TIMES, location=of_closed_port())],
         "udp_overflow": [moves("udp_overflows_total", TIMES, port=str(UDP_PORT))],
         "tcp_send": [
             moves("tcp_send_bytes_count", TIMES),

@@ -20,6 +20,7 @@ from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed
 from tests.conftest import has
 from tests.support.installed_probes import batches, compare, installed
+from tests.support.system_calls import of_fsync
 
 compiled: Any = pytest.importorskip("kprobe_exporter.source._pages")
 
@@ -171,10 +172,10 @@ def test_sub_buffers_of_another_size(instance: Instance, tmp_path: Path) -> None
         assert compare(instance, probes, compiled.PageParser)["plain"] >= 5000
 
 
-DEEP = """
+DEEP = f"""
 probes:
-  - {name: deep, attach: "kretprobe:ksys_read", returns: long, filter: return == 77, stack: true}
-  - {name: shallow, attach: "kprobe:vfs_fsync_range", stack: true}
+  - {{name: deep, attach: "kretprobe:ksys_read", returns: long, filter: return == 77, stack: true}}
+  - {{name: shallow, attach: "kprobe:{of_fsync()}", stack: true}}
 """
 
 

@@ -165,3 +165,23 @@ def test_list_finds_what_is_asked_for(tracefs: Path, command: str) -> None:
 @reads(command="kprobe-exporter doctor")
 def test_doctor_finds_nothing_that_hinders(tracefs: Path, command: str) -> None:
     assert invoke(command).exit_code == 0
+
+
+@needs_kprobes
+@reads(save="kprobe-exporter doctor --save", check="kprobe-exporter check --against")
+def test_a_configuration_is_checked_against_a_saved_kernel(
+    tracefs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, save: str, check: str
+) -> None:
+    """What is saved on this kernel gives the states that `check --live` gives on it."""
+    monkeypatch.chdir(tmp_path)
+    kernel = Path("kernels") / f"{os.uname().release}.tar.xz"
+    kernel.parent.mkdir()
+    shutil.copy(ROOT / "examples/getting_started.yaml", "probes.yaml")
+    assert invoke(save.replace("$(uname -r)", os.uname().release)).exit_code == 0
+    assert kernel.stat().st_size < 3 << 20
+    against = invoke(check.replace("kernels/*.tar.xz", str(kernel)) + " --json")
+    live = CliRunner().invoke(main, ["check", "--live", "--json", "probes.yaml"])
+    print(against.output, repr(against.exception), live.output)
+    assert (against.exit_code, live.exit_code) == (0, 0)
+    states = [re.findall(r'"state": "(\w+)"', result.stdout) for result in (against, live)]
+    assert states[0] == states[1] != []

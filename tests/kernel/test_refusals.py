@@ -34,7 +34,7 @@ def line_about(agent: AgentProcess, probe: str) -> str:
         # Kprobes itself needs this function, so it is on the blacklist (NOKPROBE_SYMBOL).
         ("kprobe:do_int3", ["the kernel keeps kprobes off it"]),
         # No instruction begins at this offset.
-        ("kprobe:__x64_sys_getppid+1", ["(E"]),
+        ("kprobe:sys_getppid+1", ["(E"]),
         ("tracepoint:sched:no_such_event", ["this kernel has no tracepoint sched:no_such_event"]),
         ("tracepoint:no_such_system:exec", ["this kernel has no tracepoint no_such_system:exec"]),
     ],

@@ -24,14 +24,14 @@ from tests.support.libc import own_libc
 from tests.support.patience import patience
 from tests.support.provoked_calls import getppid
 
-GETPPID = "kprobe:__x64_sys_getppid"
+GETPPID = "kprobe:sys_getppid"
 GETPPID_ENTERS = "tracepoint:syscalls:sys_enter_getppid"
 TRACEPOINT = (
     f'{{name: enters, attach: "{GETPPID_ENTERS}", metrics: [{{counter: enters_total, labels: [comm]}}]}}'
 )
 PROBE = f'{{name: ppid, attach: "{GETPPID}", metrics: [{{counter: ppid_total, labels: [cpu]}}]}}'
 SOFT = f'{{name: soft, attach: "{GETPPID}"}}'
-CALL = '{name: call, attach: "call:__x64_sys_getppid", returns: int}'
+CALL = '{name: call, attach: "call:sys_getppid", returns: int}'
 TABLE = f'{{name: table, attach: "{GETPPID_ENTERS}", aggregate: kernel, metrics: [{{counter: table_total}}]}}'
 AGAIN = TABLE.replace("table_total", "again_total, labels: [tid]").replace("table", "again")
 LOST = "kprobe_exporter_events_lost_total"
@@ -350,7 +350,7 @@ def test_every_kind_comes_and_goes(reloaded: Callable[..., Reloaded]) -> None:
         PROBE,
         CALL,
         TABLE,
-        '{name: stack, attach: "kprobe:__x64_sys_getppid", stack: true, metrics: [{counter: stack_total}]}',
+        '{name: stack, attach: "kprobe:sys_getppid", stack: true, metrics: [{counter: stack_total}]}',
         SOFT.replace("soft", "where").replace("}", f", metrics: [{cgroups}]}}"),
     ]
     second = [

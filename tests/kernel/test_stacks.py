@@ -15,8 +15,9 @@ from tests.support.kernel_ids import kernel_tid
 from tests.support.patience import eventually
 from tests.support.pipes import drained
 from tests.support.provoked_calls import TIMES, getppid
+from tests.support.system_calls import entry, function
 
-SYMBOL = "__x64_sys_getppid"
+SYMBOL = function("getppid")
 NAME = "stacks_under_test"
 
 
@@ -53,7 +54,7 @@ def test_each_event_gets_the_frames_that_the_kernel_printed(files: MountedTracef
     assert [record for record, _ in whole.stacks] == whole.records
     for (_, frames), block in zip(whole.stacks, blocks, strict=True):
         assert [b" => " + frame for frame in frames] == block.splitlines()
-        assert any(frame.startswith(b"do_syscall_64") for frame in frames)
+        assert any(frame.startswith(entry().encode()) for frame in frames)
     assert by_pieces(layout, text) == [(record, frame) for record, frames in whole.stacks for frame in frames]
 
 

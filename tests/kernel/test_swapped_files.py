@@ -1,7 +1,6 @@
 """A uprobe sits in the file that was parsed, not in one to which a user leads the path afterwards."""
 
 import os
-import platform
 import shutil
 import signal
 import subprocess
@@ -19,6 +18,7 @@ from tests.support.crafted_elf import leading_to
 from tests.support.leftovers import definitions
 from tests.support.patience import eventually
 from tests.support.programs import file_offset
+from tests.support.system_calls import only_x86
 
 pytestmark = pytest.mark.needs("uprobe_events")
 
@@ -77,7 +77,7 @@ def shared() -> Iterator[Path]:
     shutil.rmtree(directory)
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the instruction is x86-64's")
+@only_x86
 def test_a_user_who_swaps_a_link_breaks_no_program(
     start_agent: StartAgent, tmp_path: Path, shared: Path
 ) -> None:

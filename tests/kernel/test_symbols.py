@@ -21,6 +21,7 @@ from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import install, names_in_use
 from tests.conftest import has
 from tests.support.pipes import drained
+from tests.support.system_calls import entry, function
 
 NAME = "kprobe_exporter_symbols"
 PER_PROBE = 60
@@ -56,7 +57,7 @@ def as_printed(instance: Instance, addresses: list[int]) -> list[bytes]:
     """Return what the kernel prints for these addresses with the type ``symbol``."""
     args = tuple(Arg(f"a{number}", "bare") for number in range(len(addresses)))
     body = " ".join(f"{arg.name}=\\{address:#x}:symbol" for arg, address in zip(args, addresses, strict=True))
-    symbol, name = "__x64_sys_getppid", "printed"
+    symbol, name = function("getppid"), "printed"
     layout = Layout(0, name, name, "entry", symbol, args)
     of_kprobe = ("kprobe", f"kprobe:{symbol}", symbol, "kprobe_events", "p", f"{symbol} {body}")
     spec = ProbeSpec(name, *of_kprobe, None, layout)
@@ -107,7 +108,7 @@ def test_without_the_capability(files: MountedTracefs, random: Random) -> None:
         asked += [address + random.randrange(256) for address in random.sample(starts, 300)]
         with open("/proc/kallsyms", "rb") as lines:
             rows = [(address, name) for address, name, _ in parse_symbols(lines)]
-        hidden = (b"do_syscall_64", b"arch_rethook_trampoline", b"__schedule")
+        hidden = (entry().encode(), b"arch_rethook_trampoline", b"__schedule")
         asked += [address + 32 for address, name in rows if name in hidden]
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_SYSLOG, *map(hex, asked)],

@@ -124,7 +124,7 @@ def test_an_exec_by_another_thread_than_the_leader(start_agent: StartAgent, prog
     agent = start_agent("""
 probes:
   - {name: executes, attach: "syscall:execve"}
-  - {name: execve, attach: "call:__x64_sys_execve"}
+  - {name: execve, attach: "call:sys_execve"}
   - name: runs
     attach:
       pair:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.needs("kprobe_events")
 
 OPENS = """
 probes:
-  - {name: mine, attach: "kprobe:__x64_sys_getppid", aggregate: events}
+  - {name: mine, attach: "kprobe:sys_getppid", aggregate: events}
 """
 
 

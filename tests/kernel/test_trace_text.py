@@ -31,7 +31,7 @@ def opens() -> None:
 def test_it_is_the_kernels_own_byte_for_byte(trace: StartTrace) -> None:
     """The output equals the file `trace`, which shows the same buffer unconsumed while we are stopped."""
     child = Child(opens)
-    fields = "name=+0(%si):string n=%si:x64 c=+0(%si):x8[3] comm=$comm"
+    fields = "name=+0($arg2):string n=$arg2:x64 c=+0($arg2):x8[3] comm=$comm"
     one = trace("-s", "-L", str(child.pid), f"p:mine do_sys_openat2 {fields}")
     one.wait_for(TRACING)
     one.signal(signal.SIGSTOP)
@@ -47,7 +47,7 @@ def test_it_is_the_kernels_own_byte_for_byte(trace: StartTrace) -> None:
 
 
 def test_a_terminal_gets_no_control_bytes(trace: StartTrace) -> None:
-    one = trace("p:mine do_sys_openat2 name=+0(%si):string", 'name ~ "*evil*"', terminal=True)
+    one = trace("p:mine do_sys_openat2 name=+0($arg2):string", 'name ~ "*evil*"', terminal=True)
     one.wait_for(b"Tracing kprobe mine.")
     with suppress(OSError):
         os.open(b"/evil\x1b]0;title\x07\xff\xc2\x9b", os.O_RDONLY)
@@ -68,7 +68,7 @@ def test_a_newline_in_a_name_forges_no_line_on_a_terminal(trace: StartTrace) -> 
         with suppress(OSError):
             os.open(forged, os.O_RDONLY)
 
-    one = trace("-s", "p:mine do_sys_openat2 name=+0(%si):string", 'name ~ "*evil*"', terminal=True)
+    one = trace("-s", "p:mine do_sys_openat2 name=+0($arg2):string", 'name ~ "*evil*"', terminal=True)
     one.wait_for(b"Tracing kprobe mine.")
     for _ in range(3):
         thread = threading.Thread(target=named)
@@ -81,7 +81,10 @@ def test_a_newline_in_a_name_forges_no_line_on_a_terminal(trace: StartTrace) -> 
     assert one.wait() == 0
     shown = one.output.split(b"\r\n")
     assert [line for line in shown if re.match(rb"\s*forged-1", line)] == []
-    assert sum(line.startswith(b" a\\n forged-1 [0]-") for line in shown) == 6
+    # The kernel does not keep every thread's name; it prints <...> for one that it did not.
+    begins = re.compile(rb" a\\n forged-1 \[0\]-|\s+<\.\.\.>-")
+    assert sum(begins.match(line) is not None for line in shown) == 6
+    assert any(line.startswith(b" a\\n forged-1 [0]-") for line in shown)
     assert sum(line.startswith(b" => ") for line in shown) >= 3
 
 
@@ -165,7 +168,10 @@ def test_tracepoints_calls_and_functions_of_a_library(trace: StartTrace) -> None
         of_file: (b"tracepoint sched_process_exec", rb' f="/'),
         "call:do_sys_openat2": (b"call:do_sys_openat2", rb" <- do_sys_openat2\)"),
         "syscall:execve": (b"syscall:execve", rb": sys_execve\(filename: "),
-        f"p:mine {libc}:getppid a=%di:u64": (f"uprobe mine (p:mine {libc}:0x".encode(), rb": \(0x\w+\) a=\d"),
+        f"p:mine {libc}:getppid a=$stack:u64": (
+            f"uprobe mine (p:mine {libc}:0x".encode(),
+            rb": \(0x\w+\) a=\d",
+        ),
     }
     running = {asked: trace(asked) for asked in kinds}
     for asked, (title, _) in kinds.items():

@@ -30,6 +30,7 @@ from tests.support.installed_probes import by_text, compare, enabled
 from tests.support.kernel_ids import kernel_tid
 from tests.support.libc import own_libc
 from tests.support.programs import file_offset
+from tests.support.system_calls import only_x86
 
 compiled_walk: Any = pytest.importorskip("kprobe_exporter.source._pages")
 pytestmark = pytest.mark.needs("uprobe_events")
@@ -238,6 +239,16 @@ def test_a_program_as_another_process_sees_it(instance: Instance, program: Path)
         assert read_counts(instance, [probe]).hits == {"enter": TIMES}
 
 
+@pytest.mark.parametrize("root", ["", f"/proc/{os.getpid()}/root:"])
+def test_a_library_by_its_name(instance: Instance, root: str) -> None:
+    """The library is the file that this process has loaded, also as another process sees it."""
+    version = ctypes.CDLL(None).gnu_get_libc_version  # hardly any other program calls it
+    with enabled(instance, planned("version", f"uprobe:{root}libc.so.6:gnu_get_libc_version")) as (probe,):
+        for _ in range(TIMES):
+            version()
+        assert read_counts(instance, [probe]).hits == {"version": TIMES}
+
+
 @pytest.mark.parametrize(
     ("place", "words"),
     [
@@ -259,7 +270,7 @@ def test_what_the_kernel_refuses(instance: Instance, program: Path, place: str, 
         assert word.format(program.parent) in said
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the instruction is x86-64's")
+@only_x86
 def test_an_instruction_that_cannot_be_probed(instance: Instance, tmp_path: Path) -> None:
     """The kernel checks an instruction if a running program maps it, else as one starts, without a report."""
     program = compiled(tmp_path / "locked", LOCKED)

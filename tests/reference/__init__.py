@@ -6,12 +6,13 @@ A unit test makes them again and compares. What the code cannot tell is written 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.reference import configuration, metrics
+from tests.reference import configuration, kernels, metrics
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 DOCUMENTS: Mapping[str, Callable[[], str]] = {
     "configuration.md": configuration.document,
     "metrics.md": metrics.document,
+    "kernels.md": kernels.document,
 }
 """Each below ``DOCS``, and what makes it."""

@@ -11,7 +11,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = 60_000
-FLAGS = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -O1 -g -shared -fPIC"
+FLAGS = (
+    "-fsanitize=address,undefined -fno-sanitize-recover=undefined -O1 -g -shared -fPIC"
+    " -DPy_LIMITED_API=0x030B0000"
+)
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,21 @@
 import struct
 from collections.abc import Iterable
 
-from kprobe_exporter.btf.types import CONST, ENUM, FUNC, FUNC_PROTO, INT, PTR, STRUCT, TYPEDEF
+from kprobe_exporter.btf.types import (
+    ARRAY,
+    CONST,
+    ENUM,
+    FUNC,
+    FUNC_PROTO,
+    FWD,
+    INT,
+    PTR,
+    STRUCT,
+    TYPE_TAG,
+    TYPEDEF,
+    UNION,
+    VOLATILE,
+)
 
 UNKNOWN = 0x55
 
@@ -40,6 +54,17 @@ class Blob:
 
     def int_(self, name: str, bits: int, encoding: int = 0) -> int:
         return self.add(INT, name, bits // 8, encoding << 24 | bits)
+
+    def struct(
+        self, name: str, size: int, *members: tuple[str, int, int], kind: int = STRUCT, bits: bool = False
+    ) -> int:
+        """Add a structure. A member is its name, type and offset in bits; ``bits`` sets BTF's kind_flag."""
+        named = [(self.string(name) if name else 0, number, at) for name, number, at in members]
+        words = [word for member in named for word in member]
+        return self.add(kind, name, size, *words, vlen=len(members), flag=bits)
+
+    def array(self, number: int, count: int) -> int:
+        return self.add(ARRAY, "", 0, number, number, count)
 
     def to(self, number: int, *kinds: int) -> int:
         """Add a pointer, or types of the given kinds, the last of them outermost."""
@@ -78,6 +103,59 @@ def sample() -> Blob:
     blob.add(ENUM, "state", 4, blob.string("ON"), 1, vlen=1)
     blob.function("f", number, ("file", blob.to(file)), ("name", name), ("call", callback), ("size", size))
     blob.function("g", blob.to(file))
+    return blob
+
+
+def structures() -> Blob:
+    """Return types like those of a socket, a disk and a file, with known offsets."""
+    blob = Blob()
+    char = blob.int_("char", 8, SIGNED)
+    byte = blob.add(TYPEDEF, "u8", blob.int_("unsigned char", 8))
+    short = blob.int_("short unsigned int", 16)
+    word = blob.int_("unsigned int", 32)
+    number = blob.int_("int", 32, SIGNED)
+    long_ = blob.int_("long unsigned int", 64)
+    be16 = blob.add(TYPEDEF, "__be16", short)
+    be32 = blob.add(TYPEDEF, "__be32", blob.add(TYPEDEF, "__u32", word))
+    state = blob.add(ENUM, "state", 4, blob.string("ON"), 1, vlen=1)
+    pair = blob.struct("", 4, ("skc_dport", be16, 0), ("skc_num", short, 16))
+    ports = blob.struct("", 4, ("skc_portpair", word, 0), ("", pair, 0), kind=UNION)
+    bits = [("skc_reuse", byte, 4 << 24 | 152), ("skc_ipv6only", byte, 1 << 24 | 157)]
+    common = blob.struct(
+        "sock_common",
+        136,
+        ("skc_daddr", be32, 0),
+        ("", ports, 96),
+        ("skc_state", blob.to(byte, VOLATILE), 144),
+        *bits,
+        ("skc_signed", number, 3 << 24 | 160),
+        ("skc_wide", long_, 60 << 24 | 199),
+        ("skc_prot", blob.to(blob.add(FWD, "proto", 0)), 320),
+        bits=True,
+    )
+    words = blob.array(be32, 4)
+    sock = blob.struct(
+        "sock",
+        760,
+        ("__sk_common", common, 0),
+        ("sk_state_enum", state, 1088),
+        ("sk_user_data", blob.to(0), 1152),
+        ("sk_words", words, 1216),
+        ("sk_socket", blob.to(blob.add(FWD, "socket", 0)), 1344),
+        ("sk_fn", blob.to(blob.proto(0)), 1408),
+        ("sk_big", blob.array(word, 65), 1472),
+        ("sk_cookie", long_, 4096),
+        ("sk_square", blob.array(blob.array(number, 3), 2), 4160),
+    )
+    blob.struct("socket", 16, ("type", short, 32), ("sk", blob.to(sock), 64))
+    disk = blob.struct(
+        "gendisk", 100, ("disk_name", blob.array(char, 32), 96), ("label", blob.to(char, CONST, PTR), 512)
+    )
+    blob.add(TYPEDEF, "disk_t", disk)
+    disks = blob.to(blob.to(disk))
+    tagged = blob.to(blob.add(TYPE_TAG, "rcu", sock))
+    params = ("sk", blob.to(sock)), ("disks", disks), ("tagged", tagged), ("count", number)
+    blob.function("f", blob.to(disk), *params, ("addr", blob.to(0)))
     return blob
 
 

@@ -104,6 +104,8 @@ class FakeTracefs:
         self.functions = functions
         self.kprobes = kprobes
         self.eprobes = eprobes
+        self.fprobes_take_maxactive = True
+        self.joins_places = True  # of several uprobes to one event, as Linux 5.4 does
         self.pages = pages
         self.tracepoints = {
             ("sched", "sched_process_exec"): EXEC_FORMAT,
@@ -296,7 +298,10 @@ class FakeTracefs:
         symbol = body.partition(".")[2] if line[0] == "e" else body.partition("+")[0].rpartition(":")[2]
         if line[0] == "e" and not (self.eprobes and path == "dynamic_events"):
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
-        known = self.functions if kprobe else {event for _, event in self.tracepoints}
+        if definition.maxactive and line[0] == "f" and not self.fprobes_take_maxactive:
+            raise self._refuse(errno.EINVAL, "Invalid maxactive number", line, 1)
+        symbol = symbol.removesuffix("%return")
+        known = self.functions if kprobe or line[0] == "f" else {event for _, event in self.tracepoints}
         if isinstance(definition.place, FileOffset):
             symbol = code_at(definition.place.path, definition.place.offset)
             known = {symbol}
@@ -304,8 +309,11 @@ class FakeTracefs:
             place = line.index(body)
             raise self._refuse(errno.ENOENT, "Invalid probed address or symbol", line, place)
         group, name = definition.group or "kprobes", definition.event or f"p_{symbol}_0"
-        if any((e.group, e.name) == (group, name) for e in self.events):
+        same = [e for e in self.events if (e.group, e.name) == (group, name)]
+        if same and not (path == "uprobe_events" and all(e.symbol != symbol for e in same)):
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        if not self.joins_places:
+            self.events = [e for e in self.events if e not in same]
         self._last_number += 1
         number = self._last_number
         self.events.append(FakeEvent(group, name, number, line, definition, symbol, line[0] == "r", kprobe))
@@ -316,13 +324,12 @@ class FakeTracefs:
         return OSError(code, os.strerror(code))
 
     def _delete(self, name: str) -> None:
-        for event in self.events:
-            if f"{event.group}/{event.name}" == name:
-                if event.enabled:
-                    raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
-                self.events.remove(event)
-                return
-        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+        found = [event for event in self.events if f"{event.group}/{event.name}" == name]
+        if any(event.enabled for event in found):
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        if not found:
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+        self.events = [event for event in self.events if event not in found]
 
     def _event(self, rest: str) -> FakeEvent | None:
         parts = rest.split("/")

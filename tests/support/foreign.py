@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from kprobe_exporter.tracefs.files import MountedTracefs
+from tests.support.system_calls import function
 
 PROBES = """
 probes:
   - name: open
     attach: ["kretprobe:do_sys_openat2", "tracepoint:syscalls:sys_exit_openat"]
   - name: getppid
-    attach: ["kprobe:__x64_sys_getppid", "tracepoint:syscalls:sys_enter_getppid"]
+    attach: ["kprobe:sys_getppid", "tracepoint:syscalls:sys_enter_getppid"]
     metrics: [{counter: getppid_total}]
   - name: exec
     attach: tracepoint:sched:sched_process_exec
@@ -28,7 +29,7 @@ def foreign_things(files: MountedTracefs) -> Iterator[None]:
     with_kprobes = files.exists("kprobe_events")
     with ExitStack() as stack:
         if with_kprobes:
-            files.write("kprobe_events", f"p:foreign/{probe} __x64_sys_getppid")
+            files.write("kprobe_events", f"p:foreign/{probe} {function('getppid')}")
             stack.callback(files.write, "kprobe_events", f"-:foreign/{probe}")
         files.mkdir("instances/foreign")
         stack.callback(files.rmdir, "instances/foreign")

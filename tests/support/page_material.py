@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kprobe_exporter.config.values import return_type
-from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.record_layout import Field, Shape, StackLayout
 from kprobe_exporter.model.values import Arg, LabelSpec, Layout, MetricSpec, ProbeMetrics
@@ -92,7 +92,7 @@ def label(name: str) -> LabelSpec:
 
 
 def condition(text: str) -> Where:
-    return where(parse_filter(text, fractions=True))
+    return where(parse_formula(text))
 
 
 NEGATIVE = condition("return < 0.5")

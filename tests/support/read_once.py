@@ -17,6 +17,7 @@ from kprobe_exporter.symbols import lists
 from kprobe_exporter.symbols.addresses import AddressTable, Symbols
 from kprobe_exporter.symbols.resolve import Resolver
 from kprobe_exporter.tracefs.files import TRACEABLE, MountedTracefs
+from kprobe_exporter.tracefs.kernel_files import KernelFiles, running_kernel
 
 MODULES = Path("/proc/modules")
 """Not there where the kernel was built without modules."""
@@ -51,26 +52,36 @@ def _loaded_modules() -> frozenset[str]:
 
 
 def _lists(patch: pytest.MonkeyPatch, kernel: MountedTracefs) -> None:
-    """Keep the lines of the long lists: the kernel takes longer to write them than a process to read them."""
-    read: Callable[[Path], Iterator[bytes]] = vars(lists)["_lines"]
-    known: dict[Path, tuple[frozenset[str], list[bytes]]] = {}
+    """Keep the long lists: the kernel takes longer to write them than a process to read them."""
+    read, read_blocks = MountedTracefs.read, KernelFiles.blocks
+    known: dict[Path, tuple[frozenset[str], bytes, bytes]] = {}
 
-    def lines(path: Path) -> Iterator[bytes]:
-        if path.name not in ("kallsyms", TRACEABLE):
-            yield from read(path)
-            return
+    def kept(path: Path) -> bytes:
         with path.open("rb") as file:  # the process may lack the right to open it, or see no addresses
             first = file.readline()
-        loaded = _loaded_modules()
-        if path not in known or known[path][0] != loaded:
-            known[path] = loaded, list(read(path))
-        kept = known[path][1]
-        yield from kept if kept[:1] == [first] else read(path)
+            loaded = _loaded_modules()
+            if path not in known or known[path][0] != loaded:
+                known[path] = loaded, first, first + file.read()
+            _, line, text = known[path]
+            return text if line == first else first + file.read()
 
-    patch.setattr(lists, "_lines", lines)
-    for path in (kernel.root / TRACEABLE, Path("/proc/kallsyms")):
-        with suppress(OSError):  # tests that need a list which is not there say so themselves
-            next(lines(path), b"")
+    def blocks(files: KernelFiles, path: str) -> Iterator[bytes]:
+        with files.open(path) as file:
+            name = getattr(file, "name", None)
+        if name is None:  # that of a saved kernel, which is in memory already
+            yield from read_blocks(files, path)
+        else:
+            yield kept(Path(name))
+
+    def text(files: MountedTracefs, path: str) -> bytes:
+        return kept(files.root / path) if path == TRACEABLE else read(files, path)
+
+    patch.setattr(KernelFiles, "blocks", blocks)
+    patch.setattr(MountedTracefs, "read", text)
+    with suppress(OSError):  # tests that need a list which is not there say so themselves
+        next(blocks(running_kernel(kernel), lists.SYMBOLS))
+    with suppress(OSError):
+        text(kernel, TRACEABLE)
 
 
 def _functions(patch: pytest.MonkeyPatch, kernel: MountedTracefs) -> None:
@@ -85,7 +96,7 @@ def _functions(patch: pytest.MonkeyPatch, kernel: MountedTracefs) -> None:
         return known[loaded]
 
     patch.setattr(Resolver, "places", property(places))
-    _ = Resolver.of(kernel).places
+    _ = Resolver.of(running_kernel(kernel)).places
 
 
 def _symbols(patch: pytest.MonkeyPatch, kernel: MountedTracefs) -> None:

@@ -14,8 +14,8 @@ TIMES = 23
 
 CONFIG = """
 probes:
-  - {name: ppid, attach: 'kprobe:__x64_sys_getppid', metrics: [{counter: ppid_total}]}
-  - {name: soft, attach: 'kprobe:__x64_sys_getppid'}
+  - {name: ppid, attach: 'kprobe:sys_getppid', metrics: [{counter: ppid_total}]}
+  - {name: soft, attach: 'kprobe:sys_getppid'}
   - name: enters
     attach: tracepoint:syscalls:sys_enter_getppid
     metrics: [{counter: enters_total, labels: [comm]}]

@@ -20,6 +20,7 @@ from kprobe_exporter.cli import trace as _trace  # noqa: F401 - imported once, i
 from kprobe_exporter.tracefs.ownership import MARKER
 from tests.support.forked_child import ForkedChild
 from tests.support.patience import eventually
+from tests.support.system_calls import function
 
 TRACEFS = Path("/sys/kernel/tracing")
 
@@ -198,10 +199,10 @@ def work(times: int = MOST) -> None:
 @cache
 def getppid() -> str:
     """A probe definition of this system call by address: looking up names takes seconds under emulation."""
-    symbols = Path("/proc/kallsyms").read_bytes()
-    found = re.search(rb"^([0-9a-f]+) T __x64_sys_getppid$", symbols, re.MULTILINE)
+    symbols = Path("/proc/kallsyms").read_text()
+    found = re.search(rf"^([0-9a-f]+) T {function('getppid')}$", symbols, re.MULTILINE)
     assert found
-    return f"p:mine 0x{found[1].decode()}"
+    return f"p:mine 0x{found[1]}"
 
 
 def _file(path: Path) -> int:

@@ -41,5 +41,9 @@ def test_the_document_says_so_too() -> None:
 
 def test_no_other_pack_has_a_probe_in_a_program() -> None:
     """The costs of another pack with a uprobe would have to be checked here as well."""
-    files = [file.name for file in PACK.parent.glob("*.yaml") if re.search(r"\bu\w*:/", file.read_text())]
+    files = [
+        file.name
+        for file in PACK.parent.glob("*.yaml")
+        if re.search(r"\bu(probe|retprobe|call):", file.read_text())
+    ]
     assert files == [PACK.name]

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.vm import ROOT
-from tests.vm.__main__ import HOST_SUITES, suite_on
-from tests.vm.kernels import KERNELS
+from tests.vm.__main__ import HOST_SUITES, REQUESTED_SUITES, suite_on
+from tests.vm.foreign import ARCHITECTURES
+from tests.vm.kernels import DEFAULT, KERNELS, WHOLE
 
 FILES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py"))
 
@@ -18,14 +19,16 @@ def runs(places: tuple[str, ...], file: str) -> bool:
 @pytest.mark.parametrize("file", FILES)
 def test_every_file_is_run(file: str) -> None:
     """The suite "host-kernel" does not count, as this machine's own kernel may lack what a test needs."""
-    kernels = [kernel for kernel in KERNELS.values() if runs(suite_on(kernel), file)]
-    on_any = any(runs(places, file) for name, places in HOST_SUITES.items() if name != "host-kernel")
+    kernels = [kernel for kernel in WHOLE if runs(suite_on(kernel), file)]
+    suites = {**HOST_SUITES, **REQUESTED_SUITES}
+    on_any = any(runs(places, file) for name, places in suites.items() if name != "host-kernel")
     assert on_any or any(file not in kernel.elsewhere for kernel in kernels)
 
 
 def test_every_place_is_there() -> None:
-    places = {place for suite in HOST_SUITES.values() for place in suite if place.startswith("tests/")}
-    for kernel in KERNELS.values():
+    suites = [*HOST_SUITES.values(), *REQUESTED_SUITES.values()]
+    places = {place for suite in suites for place in suite if place.startswith("tests/")}
+    for kernel in WHOLE:
         places.update(suite_on(kernel), kernel.elsewhere)
     assert [place for place in sorted(places) if not (ROOT / place).exists()] == []
 
@@ -33,9 +36,39 @@ def test_every_place_is_there() -> None:
 @pytest.mark.parametrize("series", KERNELS)
 def test_what_is_left_to_another_kernel_runs_there(series: str) -> None:
     here = KERNELS[series]
-    others = [kernel for kernel in KERNELS.values() if kernel is not here]
+    others = [kernel for kernel in WHOLE if kernel is not here]
     for place in here.elsewhere:
         assert runs(suite_on(here), place), f"{place} is not run on {series} anyway"
         assert any(runs(suite_on(kernel), place) and place not in kernel.elsewhere for kernel in others), (
             place
         )
+
+
+@pytest.mark.parametrize(
+    ("series", "names", "newest"),
+    [
+        ("6.1", ["linux-image-6.1.0-9-amd64", "linux-image-6.1.0-10-amd64"], "6.1.0-10"),
+        ("6.1", ["linux-image-6.1.0-9-arm64", "linux-image-6.1.0-9-cloud-amd64"], None),
+        ("6.1-arm64", ["linux-image-6.1.0-9-arm64", "linux-image-6.1.0-56-arm64-dbg"], "6.1.0-9"),
+        (
+            "6.12-arm64-16k",
+            ["linux-image-6.12.9+deb12-arm64-16k", "linux-image-6.12.117+deb12-arm64"],
+            "6.12.9+deb12",
+        ),
+    ],
+)
+def test_which_package_of_a_series_is_taken(series: str, names: list[str], newest: str | None) -> None:
+    assert KERNELS[series].newest(names) == newest
+
+
+def test_a_kernel_is_of_this_machine_or_of_a_known_architecture() -> None:
+    for kernel in KERNELS.values():
+        arch = kernel.suite.arch
+        assert kernel.flavour.split("-")[0] == arch
+        assert (kernel.foreign is None) == (arch == "amd64")
+        assert kernel.foreign is None or kernel.foreign == ARCHITECTURES[arch]
+
+
+def test_kernels_of_other_architectures_are_named_to_be_run() -> None:
+    """Their root file system takes minutes to make, and nothing but their tests needs it."""
+    assert set(DEFAULT) == {series for series, kernel in KERNELS.items() if kernel.foreign is None}

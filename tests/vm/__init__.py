@@ -2,6 +2,7 @@
 
 kernels     the kernels under test, and the features that each lacks
 debian      Debian packages unpacked below build/, not installed
+foreign     a root file system of another architecture, for the guests of its kernels
 boot        the command that boots one kernel over this machine's own root, read-only
 process     a child process with a name, a log, a time limit and a certain end
 report      judges pytest's results and adds them up

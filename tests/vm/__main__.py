@@ -12,6 +12,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,10 +21,10 @@ from pathlib import Path
 
 from tests.support import npm, receivers
 from tests.support.patience import patience
-from tests.vm import BUILD, ROOT, boot
+from tests.vm import BUILD, ROOT, boot, foreign
 from tests.vm.boot import Guest
 from tests.vm.debian import PackageError, alertmanager, confinement, promtool
-from tests.vm.kernels import KERNELS, Kernel, image
+from tests.vm.kernels import CORE, DEFAULT, KERNELS, MAIN, Kernel, image
 from tests.vm.process import QUIET, Child, Ended
 from tests.vm.report import Result, in_a_vm, judge, on_this_machine, table
 
@@ -49,6 +50,9 @@ HOST_SUITES = {
     "deploy": ("tests/deploy",),
     "host-kernel": ("tests/kernel", "--events=1000000"),
 }
+REQUESTED_SUITES = {"dist": ("tests/release",)}
+"""The suites of this machine that run only if they are named."""
+
 GUEST_TESTS = ("tests/contract", "tests/faults", "tests/kernel")
 # The kernel suite runs last, since it may leave the guest in a state that only a reboot ends.
 VM_SUITE = (
@@ -64,6 +68,9 @@ VM_SUITE = (
     "tests/faults/test_stuck.py",
     "tests/kernel",
 )
+
+Suite = Callable[[], Result]
+"""Runs one suite to its end."""
 
 
 def main() -> int:
@@ -86,7 +93,7 @@ def _run(options: argparse.Namespace, rest: list[str], stop: threading.Event) ->
         case "test":
             return conclude(everything(kernels, options.suite, stop))
         case "run":
-            return conclude(vm_suites(kernels, rest, stop))
+            return conclude(vm_suites(kernels, rest, stop, core=not options.kernel))
         case "exec":
             return execute(kernels[0], rest, options.writable, stop)
         case "demo":
@@ -114,44 +121,60 @@ def everything(kernels: Sequence[Kernel], host_suites: Sequence[str], stop: thre
         return [host_suite(name, stop) for name in host_suites]
     suites = {name: partial(host_suite, name, stop) for name in HOST_SUITES}
     whole, own = suites.pop("whole"), list(suites.values())
-    *guests, last = _guests(kernels, (), stop, shared=True)
-    return _side_by_side([[whole, last], [*own, *guests]], stop)
+    _prepare(kernels)
+    most = [
+        partial(guest_suite, kernel, suite_on(kernel), stop, kernel.elsewhere)
+        for kernel in kernels
+        if not kernel.core
+    ]
+    core = [partial(guest_suite, kernel, CORE, stop) for kernel in kernels if kernel.core]
+    return _side_by_side([[whole, *most[-1:]], [*own, *most[:-1]]], core, stop)
 
 
 def host_suite(name: str, stop: threading.Event) -> Result:
     """Run a suite on this machine and its own kernel, which may lack many features."""
     excused = on_this_machine(root=os.geteuid() == 0)
     with _directory(name) as directory:
-        command = _pytest(HOST_SUITES[name], directory)
+        command = _pytest({**HOST_SUITES, **REQUESTED_SUITES}[name], directory)
         child = Child(
             name, command, directory / "log", LIMIT, boot.environment(), stop, stall=patience(STALL)
         )
         return judge(name, child.run(), directory / "junit.xml", excused)
 
 
-def vm_suites(kernels: Sequence[Kernel], tests: Sequence[str], stop: threading.Event) -> list[Result]:
-    """Run the kernel suite on each kernel, side by side, in one boot each."""
-    return _side_by_side([[guest] for guest in _guests(kernels, tests, stop)], stop)
+def vm_suites(
+    kernels: Sequence[Kernel], tests: Sequence[str], stop: threading.Event, *, core: bool
+) -> list[Result]:
+    """Run these tests, or the kernel suite, on each kernel in one boot, two kernels at a time.
+
+    With `core`, a kernel for which `make test` runs only CORE gets no more here.
+    """
+    _prepare(kernels)
+    suites = [
+        partial(guest_suite, kernel, tests or (CORE if core and kernel.core else suite_on(kernel)), stop)
+        for kernel in kernels
+    ]
+    return _side_by_side([[], []], suites, stop)
 
 
-def _guests(
-    kernels: Sequence[Kernel], tests: Sequence[str], stop: threading.Event, *, shared: bool = False
-) -> list[Callable[[], Result]]:
-    """Return functions that run the kernel suite, by kernel; `shared` leaves out `elsewhere`'s tests."""
+def guest_suite(
+    kernel: Kernel, tests: Sequence[str], stop: threading.Event, left_out: Sequence[str] = ()
+) -> Result:
+    """Run these tests on a kernel in one boot, without those of the files `left_out`."""
+    with _directory(kernel.series) as directory:
+        guest = Guest(kernel, _pytest(tests, directory, left_out), directory, LIMIT)
+        ended = _boot(guest, stop, patience(STALL))
+        return judge(kernel.series, ended, directory / "junit.xml", in_a_vm(kernel.absent))
 
-    def suite(kernel: Kernel) -> Result:
-        with _directory(kernel.series) as directory:
-            chosen = tests or suite_on(kernel)
-            left_out = kernel.elsewhere if shared else ()
-            guest = Guest(kernel, _pytest(chosen, directory, left_out), directory, LIMIT)
-            ended = _boot(guest, stop, patience(STALL))
-            return judge(kernel.series, ended, directory / "junit.xml", in_a_vm(kernel.absent))
 
+def _prepare(kernels: Sequence[Kernel]) -> None:
+    """Fetch and compile what the guests need."""
     for kernel in kernels:  # one by one, since downloads show their progress on the terminal
-        image(kernel)
+        prepared = image(kernel)
+        if kernel.foreign:
+            foreign.prepare(kernel.foreign, prepared.modules)
     confinement()
     _compile()
-    return [partial(suite, kernel) for kernel in kernels]
 
 
 def suite_on(kernel: Kernel) -> tuple[str, ...]:
@@ -202,6 +225,8 @@ def demo(kernel: Kernel, command: Sequence[str], port: int | None, stop: threadi
 
 def shell(kernel: Kernel) -> int:
     """Run a shell in a guest, on this terminal."""
+    if kernel.foreign:
+        sys.exit(f"there is no shell for {kernel.series}: run a command there, with exec")
     _compile()
     vng = ["vng", "--run", str(image(kernel).vmlinuz), "--disable-kvm", "--force-9p"]
     os.execvpe("vng", [*vng, "--user", "root", "--cpus", "2", "--memory", "2G"], boot.environment())
@@ -262,11 +287,26 @@ def _directory(name: str) -> Iterator[Path]:
     raise RuntimeError(f"too many VMs at once below {BUILD / 'vm'}")
 
 
-def _side_by_side(lanes: Sequence[Sequence[Callable[[], Result]]], stop: threading.Event) -> list[Result]:
-    """Run the lanes concurrently, and the functions of each lane one after the other."""
+def _side_by_side(
+    lanes: Sequence[Sequence[Callable[[], Result]]],
+    shared: Sequence[Callable[[], Result]],
+    stop: threading.Event,
+) -> list[Result]:
+    """Run the lanes concurrently, and the functions of each lane one after the other.
 
-    def run(lane: Sequence[Callable[[], Result]]) -> list[Result]:
-        return [suite() for suite in lane if not stop.is_set()]
+    A lane that has run its own functions takes the next one of `shared`, until none is left.
+    """
+    waiting = deque(shared)
+
+    def run(lane: Sequence[Suite]) -> list[Result]:
+        results = [suite() for suite in lane if not stop.is_set()]
+        while not stop.is_set():
+            try:
+                suite = waiting.popleft()
+            except IndexError:
+                break
+            results.append(suite())
+        return results
 
     with ThreadPoolExecutor(len(lanes)) as pool:
         futures = [pool.submit(run, lane) for lane in lanes]
@@ -293,20 +333,23 @@ def _arguments() -> tuple[argparse.Namespace, list[str]]:
     rest = argv[argv.index("--") + 1 :] if "--" in argv else []
     parser = argparse.ArgumentParser(prog="python -m tests.vm", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    every, newest = list(KERNELS), list(KERNELS)[-1:]
+    every, one = list(KERNELS), [MAIN.series]
     for name, default, summary in (
-        ("test", every, "the host's suites, then the kernel suite on every kernel"),
-        ("run", every, "the kernel suite, or pytest with what follows --, on every kernel"),
-        ("exec", newest, "the command that follows --, in a guest"),
-        ("demo", newest, "the agent, or the command that follows --, reachable from here"),
-        ("shell", newest, "a shell in a guest"),
+        ("test", DEFAULT, "the host's suites, then the kernel suite on every kernel, on some only its core"),
+        ("run", DEFAULT, "the kernel suite, or pytest with what follows --, on every kernel or those named"),
+        ("exec", one, "the command that follows --, in a guest"),
+        ("demo", one, "the agent, or the command that follows --, reachable from here"),
+        ("shell", one, "a shell in a guest"),
     ):
         command = commands.add_parser(name, help=summary, description=summary)
         command.add_argument("--kernel", action="append", choices=every, metavar="|".join(every))
         command.set_defaults(default=default)
         if name == "test":
             command.add_argument(
-                "--suite", action="append", choices=HOST_SUITES, help="only these of the host"
+                "--suite",
+                action="append",
+                choices=[*HOST_SUITES, *REQUESTED_SUITES],
+                help="only these of the host",
             )
         if name == "exec":
             command.add_argument("--writable", type=Path, metavar="DIRECTORY")

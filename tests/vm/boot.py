@@ -1,5 +1,8 @@
 """Boots a kernel under test over this machine's own root, by virtme-ng, and runs one command in it.
 
+A kernel of another architecture is booted over a root file system of its own (`foreign`), with this
+repository at the same path.
+
 The guest sees the root read-only over 9p. Emulated, and with 9p as virtme-ng mounts it, Python takes 0.8 s
 to start and 6 s to import the agent's imports. A cache reduces that to 0.4 s and 2.3 s, so the directories
 that Python reads are mounted again, cached, over themselves. The cache is valid only as long as no process
@@ -15,7 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.vm import BUILD, ROOT
+from tests.vm import BUILD, ROOT, foreign
+from tests.vm.foreign import Architecture
 from tests.vm.kernels import Kernel, image
 
 MOUNT = "mount -t 9p -o trans=virtio,version=9p2000.L,access=any,msize=524288"
@@ -37,6 +41,15 @@ def _cached() -> list[Path]:
 
 # Computed at import: sysconfig initialises itself at first use, which is not thread-safe.
 CACHED = _cached()
+
+
+def _mounts(arch: Architecture | None) -> list[tuple[Path, Path]]:
+    """The directories of this machine that a guest mounts cached, and where."""
+    if arch is None:
+        return [(place, place) for place in CACHED]
+    # The environment is mounted last: it may be below the repository.
+    environment = (ROOT / ".venv").resolve()
+    return [(arch.root / "usr", Path("/usr")), (ROOT, ROOT), (arch.environment, environment)]
 
 
 @dataclass(frozen=True)
@@ -65,17 +78,30 @@ def command(guest: Guest) -> list[str]:
     """The command that boots the kernel, runs the guest's command and exits with its status."""
     script = guest.directory / "guest.sh"
     script.write_text(_script(guest))
-    vng = ["vng", "--run", str(image(guest.kernel).vmlinuz), "--force-9p", "--user", "root"]
+    kernel = image(guest.kernel)
+    vng = ["vng", "--run", str(kernel.vmlinuz), "--force-9p"]
+    if arch := guest.kernel.foreign:
+        root = foreign.prepare(arch, kernel.modules)
+        # As long as the guest has not mounted this repository it finds the script in its own root.
+        early = root / script.resolve().relative_to("/")
+        for place in (early.parent, root / guest.shared.relative_to("/")):
+            place.mkdir(parents=True, exist_ok=True)
+        early.write_text(script.read_text())
+        vng += ["--arch", arch.debian, "--root", str(root), "--cwd", str(root)]
+    else:
+        vng += ["--user", "root"]
     # Emulation works everywhere; KVM within a VM often does not.
     vng += ["--disable-kvm", "--cpus", str(guest.cpus), "--memory", "2G"]
     # The kernel's log goes to a file, since virtme-ng drops the serial console.
     vng += ["--append", "console=hvc0", "--append", "loglevel=5"]
-    # Events take their time from the TSC, as on real machines. Without this option the kernel does not trust
-    # the TSC of two CPUs and reads the HPET each time, which under emulation is most of a probe's cost.
-    vng += ["--append", "tsc=reliable"]
+    if arch is None:
+        # Events take their time from the TSC, as on real machines. Without this option the kernel does not
+        # trust the TSC of two CPUs and reads the HPET each time, which under emulation is most of a probe's
+        # cost.
+        vng += ["--append", "tsc=reliable"]
     vng += [f"--qemu-opts= {shlex.join(_devices(guest))}"]
     # vng passes the command on the kernel's short command line, so it is only a path.
-    return [*vng, "--exec", shlex.join(["sh", str(script)])]
+    return [*vng, "--exec", shlex.join(["sh", str(script.resolve())])]
 
 
 def environment() -> dict[str, str]:
@@ -101,10 +127,13 @@ def _devices(guest: Guest) -> list[str]:
     # One thread for both CPUs. With a thread for each, of some thirty boots that toggled tracepoints, one was
     # lost and one panicked in a branch that tracing patches; with one thread, none of as many.
     devices = ["-accel", "tcg,thread=single"]
+    arch = guest.kernel.foreign
+    if arch:
+        devices += ["-cpu", arch.cpu]
     devices += ["-chardev", f"file,id=kernel,path={guest.directory / 'console.log'}"]
     devices += ["-device", "virtio-serial-pci,id=kernel-bus"]
     devices += ["-device", "virtconsole,bus=kernel-bus.0,chardev=kernel"]
-    shares = [(f"cached{n}", place, ",readonly=on") for n, place in enumerate(CACHED)]
+    shares = [(f"cached{n}", here, ",readonly=on") for n, (here, _) in enumerate(_mounts(arch))]
     for tag, place, readonly in [*shares, ("writable", guest.shared, "")]:
         options = f"local,id={tag},path={place},security_model=none,multidevs=remap{readonly}"
         devices += ["-fsdev", options, "-device", f"virtio-9p-pci,fsdev={tag},mount_tag={tag}"]
@@ -130,7 +159,8 @@ def _script(guest: Guest) -> str:
     }
     lines = ["#!/bin/sh", "# What the guest ran; written by tests/vm/boot.py.", "set -e"]
     lines += ["mount -t tmpfs tmpfs /tmp"]
-    mounts = [(f"cached{n}", place, "ro,cache=loose") for n, place in enumerate(CACHED)]
+    places = enumerate(_mounts(guest.kernel.foreign))
+    mounts = [(f"cached{n}", there, "ro,cache=loose") for n, (_, there) in places]
     for tag, place, options in [*mounts, ("writable", guest.shared, "rw")]:
         # Only directories below the new /tmp are missing.
         lines += [f"[ -d {_q(place)} ] || mkdir -p {_q(place)}"]

@@ -1,44 +1,93 @@
 """The kernels under test, as data, and the unpacking of their packages."""
 
+import re
 import subprocess
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.vm import BUILD
-from tests.vm.debian import newest, unpack
+from tests.vm.debian import OWN, PackageError, Suite, unpack
+from tests.vm.foreign import ARCHITECTURES, Architecture
 
 
 @dataclass(frozen=True)
 class Kernel:
     """One kernel series of Debian.
 
+    `series` is what its packages are named after, as in linux-image-SERIES…-FLAVOUR: "6.1" for the flavour
+    amd64, "6.12-arm64-16k" for another one. `packages` are the beginnings of the names of those that make up
+    the kernel, in `suite`. `passed` is the last version that passed the tests: it is taken as long as the
+    mirror has it, otherwise the newest one.
+
     `absent` names the features that this series is known to lack, as `@pytest.mark.needs` spells them. In the
-    VM, a skip for any other reason is a failure. `also` lists long tests for which one kernel is enough.
-    `elsewhere` lists tests that do not depend on the kernel. `make test` runs them on the other kernel only,
-    so that both have about equal work; `make vmtest` runs them on all.
+    VM, a skip for any other reason is a failure.
+
+    On a kernel with `core`, `make test` runs only CORE; `make vmtest KERNEL=SERIES` runs all tests. On the
+    others, `also` lists long tests for which one kernel is enough. `elsewhere` lists tests that do not
+    depend on the kernel, or that run on another one with the same features: `make test` runs them there only,
+    so that both have about equal work.
     """
 
     series: str
+    suite: Suite = OWN
+    packages: tuple[str, ...] = ("linux-image",)
+    passed: str | None = None
+    core: bool = False
     absent: frozenset[str] = frozenset()
     also: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
 
+    @property
+    def foreign(self) -> Architecture | None:
+        """The architecture, unless its programs run on this machine."""
+        return ARCHITECTURES.get(self.suite.arch)
+
+    @property
+    def flavour(self) -> str:
+        return self.series.partition("-")[2] or "amd64"
+
+    def newest(self, names: Iterable[str]) -> str | None:
+        """The version to take of those in the packages' names: `passed`, else the highest, else None."""
+        series = re.escape(self.series.partition("-")[0])
+        version = rf"({series}\.[0-9]+[0-9a-z.+]*(?:-[0-9]+)?)"
+        pattern = re.compile(f"{self.packages[0]}-{version}-{self.flavour}")
+        found = [match[1] for match in map(pattern.fullmatch, names) if match]
+        if self.passed in found:
+            return self.passed
+        return max(found, key=_numbers, default=None)
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", version)]
+
+
+ARM64 = Suite("bookworm-security", "Debian-Security", arch="arm64")
+
+FPROBES = "f[:[<group>/][<event>]]"
+"""What the README of tracefs has where the kernel has fprobe events. On arm64 it may lack them though it has
+``available_filter_functions_addrs``."""
+WITHOUT_ADDRESSES = frozenset({"available_filter_functions_addrs", "buffer_subbuf_size_kb"})
+"""What came with Linux 6.5 and 6.8."""
 
 KERNELS = {
     kernel.series: kernel
     for kernel in (
         Kernel(
             "6.1",
-            absent=frozenset({"available_filter_functions_addrs", "buffer_subbuf_size_kb"}),
+            absent=WITHOUT_ADDRESSES | {FPROBES},
             elsewhere=(
                 "tests/faults/test_faults.py",
                 "tests/faults/test_machine.py",
                 "tests/faults/test_privilege.py",
                 "tests/kernel/differential/test_oracles.py",
+                "tests/kernel/test_calls.py",
                 "tests/kernel/test_default.py",
                 "tests/kernel/test_doctor.py",
                 "tests/kernel/test_documented.py",
+                "tests/kernel/test_exact_hits.py",
                 "tests/kernel/test_functions.py",
+                "tests/kernel/test_kinds.py",
                 "tests/kernel/test_lifecycle.py",
                 "tests/kernel/test_list.py",
                 "tests/kernel/test_otlp.py",
@@ -47,6 +96,7 @@ KERNELS = {
                 "tests/kernel/test_reload.py",
                 "tests/kernel/test_swapped_files.py",
                 "tests/kernel/test_symbols.py",
+                "tests/kernel/test_system_calls.py",
                 "tests/kernel/test_thread_ends.py",
                 "tests/kernel/test_trace_end.py",
                 "tests/kernel/test_trace_examples.py",
@@ -62,12 +112,19 @@ KERNELS = {
             elsewhere=(
                 "tests/faults/test_budget.py",
                 "tests/faults/test_flooded.py",
+                "tests/faults/test_killed.py",
                 "tests/faults/test_logs.py",
                 "tests/faults/test_stuck.py",
                 "tests/faults/test_systemd.py",
+                "tests/kernel/differential/test_bursts.py",
+                "tests/kernel/test_bridged.py",
+                "tests/kernel/test_check_against.py",
                 "tests/kernel/test_check_live.py",
                 "tests/kernel/test_configured.py",
                 "tests/kernel/test_containers.py",
+                "tests/kernel/test_counts.py",
+                "tests/kernel/test_kernel_plan.py",
+                "tests/kernel/test_large_records.py",
                 "tests/kernel/test_latency_examples.py",
                 "tests/kernel/test_otlp_examples.py",
                 "tests/kernel/test_ownership.py",
@@ -76,16 +133,40 @@ KERNELS = {
                 "tests/kernel/test_tour.py",
             ),
         ),
+        Kernel("5.10", suite=Suite("bullseye-security", "Debian-Security"), core=True),
+        Kernel(
+            "7.2",
+            suite=Suite("sid"),
+            packages=("linux-binary", "linux-base", "linux-modules"),
+            passed="7.2.13+deb14",
+            core=True,
+        ),
+        Kernel("6.1-arm64", suite=ARM64, core=True, absent=WITHOUT_ADDRESSES | {FPROBES}),
+        # Its pages have 16 KiB, and so have those of the ring buffer.
+        Kernel("6.12-arm64-16k", suite=ARM64, core=True, absent=frozenset({FPROBES})),
     )
 }
+DEFAULT = tuple(kernel.series for kernel in KERNELS.values() if kernel.suite.arch == OWN.arch)
+"""The kernels of `make test` and `make vmtest` unless others are named."""
+WHOLE = [kernel for kernel in KERNELS.values() if not kernel.core]
+"""The kernels on which `make test` runs more than CORE."""
+MAIN = KERNELS["6.12"]
+"""The one kernel for what needs just one."""
+
+CORE = (
+    "tests/kernel/test_kinds.py",
+    "tests/kernel/test_calls.py",
+)
+"""What `make test` runs on the other kernels: whether every kind of probe counts, and the agent's life."""
 
 
 @dataclass(frozen=True)
 class Image:
-    """An unpacked kernel: the file to boot, and the release as `uname -r` prints it."""
+    """An unpacked kernel: the file to boot, the release as `uname -r` prints it, and its modules."""
 
     vmlinuz: Path
     release: str
+    modules: Path
 
 
 def image(kernel: Kernel) -> Image:
@@ -95,12 +176,25 @@ def image(kernel: Kernel) -> Image:
     """
     root = BUILD / "kernels" / kernel.series
     if not root.exists():
-        series = kernel.series.replace(".", r"\.")
-        unpack(newest(rf"linux-image-{series}\.[0-9]+[0-9a-z.+]*(-[0-9]+)?-amd64"), root)
+        version = _newest(kernel)
+        packages = [f"{package}-{version}-{kernel.flavour}" for package in kernel.packages]
+        unpack(root, *packages, suite=kernel.suite)
     if not (root / "lib").exists():  # Newer packages have merged /lib into /usr/lib.
         (root / "lib").symlink_to("usr/lib")
-    vmlinuz = next((root / "boot").glob("vmlinuz-*"))
-    release = vmlinuz.name.removeprefix("vmlinuz-")
-    if not (root / "lib/modules" / release / "modules.dep.bin").exists():
+    (modules,) = (root / "lib/modules").iterdir()
+    release = modules.name
+    # From 7.2 on, the kernel is among its modules.
+    places = (root / "boot" / f"vmlinuz-{release}", modules / "vmlinuz")
+    vmlinuz = next(place for place in places if place.exists())
+    if not (modules / "modules.dep.bin").exists():
         subprocess.run(["/sbin/depmod", "-b", root, release], check=True)
-    return Image(vmlinuz, release)
+    return Image(vmlinuz, release, modules)
+
+
+def _newest(kernel: Kernel) -> str:
+    """The version of the packages to take. Raises PackageError if apt knows none."""
+    suite = kernel.suite
+    version = kernel.newest(suite.names()) or kernel.newest(suite.names(update=True))
+    if version is None:
+        raise PackageError(f"apt knows no kernel {kernel.series}: run apt-get update as root and try again")
+    return version

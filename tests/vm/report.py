@@ -12,9 +12,12 @@ from tests.vm.process import Ended
 NEEDS = "needs "
 """The prefix of the reason of the marker `needs`, before the feature. No other skip's reason has it."""
 
+OTHER_MACHINE = "the register or instruction is x86-64's"
+"""The reason of tests of one architecture, on another one."""
+
 BEYOND_THE_SUITE = re.compile(
     rf"{NEEDS}.*"
-    "|no IPv6 here|one CPU, or one that cannot go|the instruction is x86-64's|no header of x86_64"
+    rf"|{OTHER_MACHINE}|no IPv6 here|one CPU, or one that cannot go|no header of x86_64"
     "|not in a VM|not on a machine that is used on|UPDATE_IMAGES=1 makes the picture anew"
 )
 """Reasons for skips on this machine that no suite can avoid: its kernel and CPUs are given, and some tests
@@ -67,8 +70,9 @@ def judge(name: str, ended: Ended, junit: Path, excused: Excused) -> Result:
 
 
 def in_a_vm(absent: frozenset[str]) -> Excused:
-    """On a kernel under test, only the features that it is known to lack excuse a skip."""
-    return lambda reason: reason.startswith(NEEDS) and reason.removeprefix(NEEDS) in absent
+    """On a kernel under test, only its machine and the features that it is known to lack excuse a skip."""
+    lacks = {f"{NEEDS}{feature}" for feature in absent}
+    return lambda reason: reason in lacks or reason == OTHER_MACHINE
 
 
 def on_this_machine(*, root: bool) -> Excused:

@@ -22,7 +22,6 @@ from kprobe_exporter.export.otlp.clock import WallClock
 from kprobe_exporter.model.values import (
     CPU,
     LAYOUT_ID,
-    STACK_POINTER,
     TGID,
     TID,
     TIME,
@@ -88,7 +87,7 @@ class Description:
         self._always: dict[str, Attribute] = {PROBE: layout.probe, KIND: kind}
         if ":" not in layout.symbol:  # a place without a name and a pair of events have no function
             self._always[FUNCTION] = layout.symbol
-        elsewhere = {STACK_POINTER, "comm", "return"} | ({"duration"} if self._duration else set())
+        elsewhere = {*layout.hidden, "comm", "return"} | ({"duration"} if self._duration else set())
         self._args = [
             (place, arg.name, ARG + arg.name, _address if arg.pointer else plain)
             for place, arg in enumerate(layout.args, VALUES)

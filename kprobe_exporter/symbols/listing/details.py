@@ -5,12 +5,15 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
+from kprobe_exporter.btf.kernel_types import KernelTypes
 from kprobe_exporter.btf.prototypes import Btf, Param, Prototype
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.event_format import FormatField, parse_format
 from kprobe_exporter.grammar.target import Kind, Target
+from kprobe_exporter.symbols.listing.structures import parameters
 from kprobe_exporter.symbols.resolve import FUNCTIONS
 from kprobe_exporter.tracefs.files import ReadOnlyTracefs
+from kprobe_exporter.tracefs.kernel_files import BTF, running_kernel
 
 POINTED = re.compile(r"\(\*+(?:const|volatile|restrict| )*(?=\))")
 """Finds the place of the name in ``int (*)(void *)``."""
@@ -24,10 +27,14 @@ class Details:
 
     def __init__(self, tracefs: Path, root: Path = Path("/")) -> None:
         self._files = ReadOnlyTracefs(tracefs)
-        self._types = root / "sys/kernel/btf"
+        self._types = root / BTF
+        self._btf = running_kernel(self._files, root).btf
 
     def of(self, places: Iterable[Target]) -> tuple[dict[Target, list[str]], list[str]]:
-        """Return lines by place, without unknown places, and sentences about data that could not be read."""
+        """Return lines by place, without unknown places, and sentences about data that could not be read.
+
+        For a single function they include the members of the structures behind its parameters.
+        """
         found: dict[Target, list[str]] = {}
         functions: defaultdict[str, dict[str, Target]] = defaultdict(dict)
         for place in places:
@@ -40,11 +47,13 @@ class Details:
             return found, []
         if not (self._types / "vmlinux").exists():
             return found, [f"no prototypes: there is no {self._types / 'vmlinux'} (CONFIG_DEBUG_INFO_BTF)"]
-        btf = Btf(lambda name: (self._types / name).read_bytes())
+        btf, types = Btf(self._btf), KernelTypes(self._btf)
+        alone = sum(map(len, functions.values())) == 1
         try:
             for module, asked in functions.items():
                 for name, prototype in btf.prototypes(asked, module).items():
-                    found[asked[name]] = [signature(prototype)]
+                    members = parameters(types, module, name) if alone else ()
+                    found[asked[name]] = [signature(prototype), *members]
         except GrammarError as error:
             return found, [f"no prototypes: {error.message}"]
         return found, []

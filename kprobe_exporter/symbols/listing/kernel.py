@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kprobe_exporter.errors import ProbeRefused
-from kprobe_exporter.grammar.target import Kind, Target, is_pattern, parse_target
+from kprobe_exporter.grammar.target import Kind, Target, is_pattern, is_system_call, parse_target
 from kprobe_exporter.symbols.functions import Functions
 from kprobe_exporter.symbols.listing.query import (
     Query,
@@ -19,11 +19,12 @@ from kprobe_exporter.symbols.listing.query import (
     no_tracepoint,
     refusal,
 )
-from kprobe_exporter.symbols.lists import Lists, attempt, symbols
+from kprobe_exporter.symbols.lists import Lists, attempt, lines_of, symbols
 from kprobe_exporter.symbols.resolve import FPROBES, FUNCTIONS, Resolver, event_names
 from kprobe_exporter.tracefs.definitions import list_definitions
 from kprobe_exporter.tracefs.features import no_fprobes
 from kprobe_exporter.tracefs.files import ReadOnlyTracefs
+from kprobe_exporter.tracefs.kernel_files import running_kernel
 from kprobe_exporter.tracefs.probes import not_built
 
 EVENTS = "available_events"
@@ -52,7 +53,8 @@ class KernelPlaces:
     def __init__(self, tracefs: Path, root: Path = Path("/")) -> None:
         self._files = ReadOnlyTracefs(tracefs)
         self._root = root
-        self._lists = Lists.of(tracefs, root)
+        self._kernel = running_kernel(self._files, root)
+        self._lists = Lists.of(self._kernel)
         self._resolver = Resolver(self._lists, lambda system: event_names(self._files, system))
         self._notes: list[str] = []
 
@@ -102,7 +104,7 @@ class KernelPlaces:
     def _functions(self, query: Query) -> list[Target]:
         """Return the functions for a probe of this kind, or for a kprobe if no kind was given."""
         kind = query.kind or Kind.KPROBE
-        if kind in FPROBES and (reason := no_fprobes(self._files, self._root)):
+        if kind in FPROBES and (reason := no_fprobes(self._kernel)):
             raise refusal(f"'{query.text}' cannot be probed: {reason}")
         if kind not in FPROBES and not self._has_kprobes:
             raise ProbeRefused(not_built("kprobe_events"))
@@ -133,8 +135,9 @@ class KernelPlaces:
             if can is False or not self._alone([one]):
                 raise refusal(f"'{target}' cannot be probed: {why}{self._elsewhere(target)}")
             notes.append(why)
-        self._notes += [f"{one}: {text}" for text in notes if text]
-        return one
+        shown = target if is_system_call(target, one) else one
+        self._notes += [f"{shown}: {text}" for text in notes if text]
+        return shown
 
     def _alone(self, targets: list[Target]) -> list[Target]:
         """Return the targets whose name is unique by number_of_same_symbols() of trace_kprobe.c.
@@ -203,11 +206,11 @@ def _is_alone(target: Target, homes: Iterable[str]) -> bool:
     return len(there) < 2
 
 
-def _repeated(lines: Iterable[bytes], wanted: set[bytes]) -> list[bytes]:
+def _repeated(blocks: Iterable[bytes], wanted: set[bytes]) -> list[bytes]:
     """Return the lines of kallsyms for shared names: about 2,000 of 60,000 names remain."""
     first: dict[bytes, bytes] = {}
     others: list[bytes] = []
-    for line in lines:
+    for line in lines_of(blocks):
         fields = line.split(None, 3)
         if len(fields) > 2 and fields[2] in wanted and first.setdefault(fields[2], line) is not line:
             others.append(line)

@@ -4,14 +4,16 @@ import os
 import platform
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
-from kprobe_exporter.elf import functions, locate
+from kprobe_exporter.elf import UsdtProbe, function_at, functions, locate, locate_usdt, usdt_probes
 from kprobe_exporter.errors import GrammarError, ProbeRefused
-from kprobe_exporter.grammar.lexis import closest
-from kprobe_exporter.grammar.target import Kind, Target, is_pattern, parse_target
+from kprobe_exporter.grammar.lexis import closest, kernel_number
+from kprobe_exporter.grammar.target import Kind, Target, is_pattern, names_library, parse_target
+from kprobe_exporter.grammar.usdt_argument import UsdtArgument, parse_usdt_arguments
 from kprobe_exporter.symbols.lists import text
 from kprobe_exporter.symbols.resolve import begin_alike, matcher
 
@@ -44,7 +46,8 @@ class Query(NamedTuple):
 def parse_query(text: str) -> Query:
     """Parse a pattern, ``[KIND:][OWNER:]NAME``; an empty part matches all.
 
-    The owner of a function in a file is its path, which begins with ``/``.
+    The owner of a function in a file is its path, or the soname of a library; that of a USDT probe is
+    ``PATH:PROVIDER`` or ``PATH``.
     """
     word, colon, rest = text.partition(":")
     kind = Kind(word) if colon and word in KINDS else None
@@ -52,6 +55,8 @@ def parse_query(text: str) -> Query:
     if kind and kind.in_file and ":" not in rest:
         return Query(text, kind, rest, "*")
     owner, _, name = rest.rpartition(":")
+    if kind is Kind.USDT and "/" in name:
+        owner, name = rest, "*"
     return Query(text, kind, owner, name or "*")
 
 
@@ -136,14 +141,18 @@ def _near(query: Query, events: Collection[str]) -> str:
 
 
 def file_places(query: Query) -> list[Target]:
-    """Return the matching functions of the file ``query.owner``, sorted.
+    """Return the matching functions of the file ``query.owner``, a path or a library's soname, sorted.
 
-    Names that no attach string can hold, such as those of Go, are left out. Raises GrammarError if the
+    For an offset in the file it is the function there. Names that no attach string can hold, such as those of
+    Go, are left out. Raises GrammarError if the
     file cannot be probed, and ProbeRefused, with a sentence, if no function matches or can be probed.
     """
     kind = query.kind or Kind.UPROBE
-    path = os.path.abspath(query.owner)  # noqa: PTH100 - resolve() would follow a library's link
+    path = _absolute(query.owner)
     parse_target(f"{kind}:{path}:main")
+    offset = kernel_number(query.name)
+    if offset is not None:
+        return [_at(kind, path, offset)]
     names = functions(path)
     if query.is_exact:
         found = [query.name]
@@ -157,6 +166,78 @@ def file_places(query: Query) -> list[Target]:
     if kind is not Kind.UPROBE and not query.is_exact:
         _require_locatable(kind, path, found[0])
     return [Target(kind, path=path, symbol=name) for name in sorted(found)]
+
+
+def _at(kind: Kind, path: str, offset: int) -> Target:
+    """Return the place at an ``offset`` of a file by the name of the function that has it.
+
+    Where no attach string can hold the name, or where it is that of several functions, the offset stays.
+    """
+    if kind is not Kind.UPROBE:
+        raise refusal(f"only a uprobe sits at an offset in a file: write uprobe:{path}:{offset:#x}")
+    target = Target(kind, path=path, offset=offset)
+    with suppress(GrammarError):
+        found = function_at(path, offset)
+        if found is not None and _fits(path, found[0]):
+            named = Target(kind, path=path, symbol=found[0], offset=found[1])
+            if locate(named).offset == offset:
+                return named
+    _require_locatable(kind, path, f"{offset:#x}")
+    return target
+
+
+def _absolute(path: str) -> str:
+    """Return a file's absolute path, or a library's soname as it is."""
+    if names_library(path) and not os.path.exists(path):  # noqa: PTH110
+        return path
+    return os.path.abspath(path)  # noqa: PTH100 - resolve() would follow a library's link
+
+
+def usdt_places(query: Query) -> dict[Target, list[str]]:
+    """Return the matching USDT probes of a file, sorted, each with a line for each place's arguments.
+
+    Raises GrammarError if the file cannot be read or, for a plain name, if there is no such probe; and
+    ProbeRefused, with a sentence, if none matches.
+    """
+    path, colon, provider = query.owner.rpartition(":")
+    if not colon or "/" in provider or names_library(query.owner):
+        path, provider = query.owner, ""
+    path = _absolute(path)
+    if provider and query.is_exact:
+        target = parse_target(f"{Kind.USDT}:{path}:{provider}:{query.name}")
+        one = locate_usdt(target)
+        return {replace(target, symbol=one.name): _usdt_arguments(one)}
+    known = usdt_probes(path)
+    owned, named = matcher(provider or "*"), matcher(query.name)
+    found = {
+        Target(Kind.USDT, path=path, provider=one.provider, symbol=one.name): _usdt_arguments(one)
+        for one in known
+        if owned(one.provider) and named(one.name)
+    }
+    if not found:
+        near = begin_alike(query.name, sorted({one.name for one in known}))
+        raise refusal(f"'{query.text}' matches none of the {len(known)} USDT probes of {path}{near}")
+    return found
+
+
+def _usdt_arguments(probe: UsdtProbe) -> list[str]:
+    """Return the arguments as ``$arg1: s32``, those at all places in one line if they have the same types."""
+    lines = {
+        ", ".join(
+            f"$arg{number}: {_usdt_type(one)}"
+            for number, one in enumerate(parse_usdt_arguments(site.arguments, probe.machine), 1)
+        ): None
+        for site in probe.sites
+    }
+    return [line for line in lines if line]
+
+
+def _usdt_type(argument: UsdtArgument) -> str:
+    try:
+        argument.fetched()
+    except GrammarError:
+        return f"{argument.text} (the kernel cannot fetch it)"
+    return argument.type
 
 
 def _fits(path: str, name: str) -> bool:

@@ -8,7 +8,7 @@ import threading
 from tests.kernel.differential.known import KNOWN
 from tests.vm import BUILD, ROOT
 from tests.vm.__main__ import PYTHON, execute
-from tests.vm.kernels import KERNELS, image
+from tests.vm.kernels import KERNELS, MAIN, image
 
 TEST = "tests/kernel/differential"
 REST = 15 * 60
@@ -26,7 +26,7 @@ def command(seeds: int, first: int, known: list[str]) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.kernel.differential", description=__doc__)
-    parser.add_argument("--kernel", choices=list(KERNELS), default=list(KERNELS)[-1])
+    parser.add_argument("--kernel", choices=list(KERNELS), default=MAIN.series)
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--draw", action="append", choices=sorted(KNOWN), default=[], help="known faults too")

@@ -125,7 +125,7 @@ def _values(probe: Probe, firing: Firing) -> dict[str, Value]:
 
 def _symbol(probe: Probe) -> bytes:
     of_kernel = probe.kind in ("kprobe", "kretprobe", "call", "fentry", "fexit")
-    return (f"__x64_sys_{probe.point}" if of_kernel else probe.point).encode()
+    return (f"sys_{probe.point}" if of_kernel else probe.point).encode()
 
 
 def meets(condition: Condition | None, values: Mapping[str, Value]) -> bool:

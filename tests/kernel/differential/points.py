@@ -16,13 +16,10 @@ SYSTEM_CALL = ("kprobe", "kretprobe", "call", "fentry", "fexit", "syscall", "ent
 WITHOUT_FPROBES: Mapping[str, str] = MappingProxyType({"fentry": "kprobe", "fexit": "kretprobe"})
 """What stands in for a kind on a kernel without fprobes, such as 6.1."""
 
-DI, SI = 112, 104
-"""Where struct pt_regs of x86-64 holds the first and the second argument of a system call."""
-
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a function: where the kernel finds it, and which value of a firing it is."""
+    """A parameter of a function or system call: its number, and which value of a firing it is."""
 
     name: str
     place: int
@@ -47,17 +44,16 @@ class Point:
             return f"syscall:{self.name}"
         if kind in ("enter", "exit"):
             return f"tracepoint:syscalls:sys_{kind}_{self.name}"
-        return f"{kind}:__x64_sys_{self.name}"
+        return f"{kind}:sys_{self.name}"
 
     def expression(self, kind: str, parameter: Parameter, type_: str) -> str:
         """The text of ``fetch`` for a parameter that is read as this type."""
         if kind in ("syscall", "enter"):
             return parameter.name
-        if kind in USER:
-            place = f"$arg{parameter.place}"
-            return f"+0({place}):string" if type_ == "string" else f"{place}:{type_}"
-        place = f"+{parameter.place}($arg1)"
-        return f"+0({place}):ustring" if type_ == "string" else f"{place}:{type_}"
+        place = f"$arg{parameter.place}"
+        if type_ == "string":
+            return f"+0({place}):{'string' if kind in USER else 'ustring'}"
+        return f"{place}:{type_}"
 
 
 def _user(name: str, *parameters: Parameter) -> Point:
@@ -80,10 +76,10 @@ POINTS: Mapping[str, Point] = MappingProxyType(
             _user("leap_out", Parameter("value", 1, "a"), Parameter("leaps", 2, "b")),
             _user("pair_begin", Parameter("key", 1, "a"), Parameter("value", 2, "b")),
             _user("pair_end", Parameter("key", 1, "a"), Parameter("value", 2, "b")),
-            _system_call("setfsuid", Parameter("uid", DI, "a", "u32")),
-            _system_call("sched_get_priority_max", Parameter("policy", DI, "a", "s32")),
-            _system_call("getpriority", Parameter("which", DI, "a", "s32"), Parameter("who", SI, "b", "s32")),
-            _system_call("chroot", Parameter("filename", DI, "text", "string")),
+            _system_call("setfsuid", Parameter("uid", 1, "a", "u32")),
+            _system_call("sched_get_priority_max", Parameter("policy", 1, "a", "s32")),
+            _system_call("getpriority", Parameter("which", 1, "a", "s32"), Parameter("who", 2, "b", "s32")),
+            _system_call("chroot", Parameter("filename", 1, "text", "string")),
             _system_call("rt_sigtimedwait"),
             Point("execve", ("syscall", "enter"), thread_changes=True),
         )

@@ -19,6 +19,7 @@ from tests.kernel.differential.points import POINTS
 from tests.kernel.differential.probes import Fetch, Metric, Probe, configuration
 from tests.kernel.differential.run import Runner
 from tests.support.patience import eventually, patience
+from tests.support.system_calls import function
 
 pytestmark = pytest.mark.needs("kprobe_events")
 
@@ -38,8 +39,8 @@ PROGRAM = """
 uprobe:{load}:take_value {{ @take_value = count(); @values = sum(arg0 & 255); }}
 uretprobe:{load}:go_deeper {{ @go_deeper = count(); }}
 uprobe:{load}:leap_out {{ @leap_out = count(); }}
-kprobe:__x64_sys_setfsuid {{ @setfsuid = count(); }}
-kretprobe:__x64_sys_chroot {{ @chroot = count(); }}
+kprobe:{setfsuid} {{ @setfsuid = count(); }}
+kretprobe:{chroot} {{ @chroot = count(); }}
 tracepoint:syscalls:sys_enter_getpriority {{ @getpriority = count(); }}
 interval:ms:100 {{ if (@live == 0) {{ printf("live\\n"); @live = 1; }} }}
 """
@@ -68,7 +69,8 @@ def test_bpftrace_and_the_profile_count_the_same(
     agent = start_agent(configuration(PROBES, str(load.program)))
     operations = merged([draw(seed, fprobes=False) for seed in SEEDS], 0).operations
     log = tmp_path / "bpftrace.log"
-    with bpftrace(PROGRAM.format(load=load.program), log):
+    names = {name: function(name) for name in ("setfsuid", "chroot")}
+    with bpftrace(PROGRAM.format(load=load.program, **names), log):
         firings = load.run(operations)
     counted = {name: int(number) for name, number in ROW.findall(log.read_text()) if int(number)}
     assert counted | {"live": 1} == by_point(firings) | {"live": 1}

@@ -117,15 +117,13 @@ class Switched:
     """A recording probe, with the counts and the events that the kernel delivers for it."""
 
     def __init__(self, **spec: object) -> None:
-        residual_filter = spec.pop("residual_filter", None)
-        default = {"probe": NAME, "plan": "events", "filter": None, "sample": None}
+        default = {"probe": NAME, "plan": "events", "filter": None, "residual_filter": None, "sample": None}
         values = SimpleNamespace(**{**default, **spec})
         self.attached = cast(
             "Attached",
             SimpleNamespace(
                 spec=values,
                 joined=None,
-                residual_filter=residual_filter,
                 parts=(SimpleNamespace(spec=values),),
             ),
         )
@@ -213,7 +211,12 @@ def test_what_was_missing_before_is_not_told() -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    [{"filter": "a == 1"}, {"plan": "count"}, {"plan": "kernel"}, {"residual_filter": Where((), bool, None)}],
+    [
+        {"filter": "a == 1"},
+        {"plan": "count"},
+        {"plan": "kernel"},
+        {"residual_filter": Where((), ("all", ()))},
+    ],
 )
 def test_where_not_each_hit_is_to_be_an_event_nothing_is_told(spec: dict[str, object]) -> None:
     probe = Switched(**spec)

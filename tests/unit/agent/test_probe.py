@@ -74,7 +74,7 @@ def test_events_that_came_after_the_hits_were_read_are_no_loss() -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    [single(filter_="a == 1"), single(residual_filter=Where((), bool, None)), CALL],
+    [single(filter_="a == 1"), single(residual_filter=Where((), ("all", ()))), CALL],
     ids=["kernel", "here", "call"],
 )
 def test_losses_are_unknown_if_not_each_hit_is_an_event(spec: ProbeSpec | JoinedSpec) -> None:

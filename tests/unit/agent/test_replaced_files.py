@@ -107,6 +107,25 @@ def test_the_calls_of_both_files_count(program: Program) -> None:
         assert program.log().count(line) == 1
 
 
+def test_a_library_that_goes_to_another_path(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library given by its name is looked up again, as the loader's cache may have a new path for it."""
+    places = {"libtwice.so.1": str(program.path)}
+    for where in ("kprobe_exporter.agent.replaced_files", "kprobe_exporter.elf.find"):
+        monkeypatch.setattr(f"{where}.library_path", lambda name: places.get(name, name))
+    machine, old = program.start("{name: counts, attach: 'uprobe:libtwice.so.1:twice'}"), program.code
+    machine.fire(old, 3)
+    machine.look()
+    assert "replaced" not in program.log()
+    program.path = program.directory / "elsewhere"
+    program.replace()
+    places["libtwice.so.1"] = str(program.path)
+    machine.look()
+    machine.fire(old, 4)
+    machine.fire(program.code, 5)
+    machine.shows((12, "kprobe_hits_total", "counts"), (1, "kprobe_up", "counts"))
+    assert program.log().count("libtwice.so.1 was replaced; attached to the new file too") == 1
+
+
 def test_a_reload_looks_too(program: Program) -> None:
     machine, old = program.start(), program.code
     program.replace()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.aggregate.series import IDLE, SeriesLimits
-from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.values import (
@@ -37,7 +37,7 @@ ERRORS = MetricSpec("kprobe_open_errors_total", "counter", "Failed.", None, (ERR
 TOTAL = MetricSpec("kprobe_all_total", "counter", "All.", None, ())
 SIZES = MetricSpec("kprobe_sizes", "histogram", "Sizes.", "return", (), (0.0, 10.0))
 LAST = MetricSpec("kprobe_last", "gauge", "The last.", "return", (COMM,))
-FAILED = where(parse_filter("return < 0"))
+FAILED = where(parse_formula("return < 0"))
 
 
 def test_what_is_there_from_the_start() -> None:

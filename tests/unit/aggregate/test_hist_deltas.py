@@ -14,7 +14,6 @@ from kprobe_exporter.aggregate.hist_deltas import HistDeltas
 from kprobe_exporter.aggregate.numbers import Numbers
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.config.values import Attach, Decode, Label, Metric, Probe, return_type
-from kprobe_exporter.grammar.evaluate import compile_filter
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.grammar.target import parse_target
 from kprobe_exporter.labels import DECODERS
@@ -33,6 +32,7 @@ from kprobe_exporter.model.values import (
     Record,
 )
 from kprobe_exporter.plan import Kernel, plan_probe
+from tests.support.conditions import compile_filter
 
 LAYOUT = Layout(3, "p", "p", "return", "f", (), return_type("long"))
 KEYS = HistKey("comm", "comm", 0), HistKey("return", "return", 64, signed=True)
@@ -138,11 +138,13 @@ METRICS = (
 )
 
 
-def numbers(aggregate: str, events: list[tuple[int, int, bytes]], returns: str) -> tuple[Numbers, ProbeSpec]:
+def numbers(
+    aggregate: str, events: list[tuple[int, int, bytes]], returns: str, *, hist: bool = True
+) -> tuple[Numbers, ProbeSpec]:
     """Return what an agent shows of these events, aggregated in the kernel or event by event."""
     way = Attach(parse_target("kretprobe:f"), {"n": "$arg1:u64"}, "n != 7", return_type(returns))
     made = Probe("p", "help", (way,), METRICS, aggregate=aggregate)  # type: ignore[arg-type]
-    described = Kernel(lambda *_: None, counts_tracepoints=True)
+    described = Kernel(lambda *_: None, counts_tracepoints=hist)
     plan = plan_probe(made, "ns", DECODERS, described, itertools.count())
     spec = plan.alternatives[0]
     assert isinstance(spec, ProbeSpec)
@@ -158,9 +160,9 @@ def numbers(aggregate: str, events: list[tuple[int, int, bytes]], returns: str) 
         if n != 7:
             values = [fields[arg.name] for arg in spec.layout.args]
             records.append((spec.layout.layout_id, 0, 0, 1, None, None, *values))
-        if number % 3 == 0 and aggregate == "kernel":
+        if number % 3 == 0 and spec.tables:
             aggregator.update_kernel(read(spec, kernel))
-    if aggregate == "kernel":
+    if spec.tables:
         aggregator.update_kernel(read(spec, kernel))
     else:
         aggregator.consume(Batch(records))
@@ -178,10 +180,15 @@ returned = st.one_of(st.integers(-5000, 5000), st.sampled_from([2**32 - 2, 2**32
 events = st.lists(st.tuples(returned, st.integers(0, 5000), st.sampled_from([b"x", b"\xff}", b""])))
 
 
+@pytest.mark.parametrize("instead", [{"aggregate": "events"}, {"aggregate": "kernel", "hist": False}])
 @given(events, st.sampled_from(["long", "ssize_t"]))
-def test_the_same_as_by_events(happened: list[tuple[int, int, bytes]], returns: str) -> None:
-    kernel, _ = numbers("kernel", happened, returns)
-    one_by_one, _ = numbers("events", happened, returns)
+def test_the_same_as_by_events(
+    instead: dict[str, Any], happened: list[tuple[int, int, bytes]], returns: str
+) -> None:
+    """Also where the kernel should aggregate, and has no hist triggers."""
+    kernel, by_tables = numbers("kernel", happened, returns)
+    one_by_one, by_events = numbers(events=happened, returns=returns, **instead)
+    assert (by_tables.plan, by_events.plan) == ("kernel", "events")
     for told, expected in zip(kernel.families, one_by_one.families, strict=True):
         assert told.name == expected.name
         assert rounded(dict(told.samples)) == rounded(dict(expected.samples))
@@ -219,3 +226,38 @@ def test_what_a_full_table_lost_is_counted_once() -> None:
     aggregator.detach(layouts[0])
     aggregator.update_kernel(KernelCounts(tables={2: (second,)}, epoch=aggregator.epoch))
     assert aggregator.copy().lost == {"table_full": 1244}
+
+
+@pytest.mark.parametrize("hist", [True, False])
+@pytest.mark.parametrize("kind", ["counter", "histogram"])
+def test_a_field_that_the_event_lacks_is_an_empty_label(kind: Any, hist: bool) -> None:
+    """It is no failure, and no decoder sees it; the other label is as ever."""
+    labels = Label("reason", "reason", (Decode("errno"),)), Label("n", "n")
+    value, bounds = ("n", (1.0, 8.0)) if kind == "histogram" else (None, None)
+    metric = Metric(kind, "drops_total", "help", value, labels, bounds)
+    way = Attach(parse_target("kprobe:f"), {"n": "$arg1:u64"}, None, None, absent=frozenset({"reason"}))
+    made = Probe("p", "help", (way,), (metric,), aggregate="kernel")
+    described = Kernel(lambda *_: None, counts_tracepoints=hist)
+    plan = plan_probe(made, "ns", DECODERS, described, itertools.count())
+    spec = plan.alternatives[0]
+    assert isinstance(spec, ProbeSpec)
+    assert spec.plan == ("kernel" if hist else "events")
+    aggregator = Aggregator("ns", SeriesLimits(1000, 20_000), name_of)
+    aggregator.declare(plan.metrics)
+    aggregator.attach(spec.layout, tables=spec.tables)
+    kernel = [Table(table) for table in spec.tables]
+    for n in (5, 5, 6):
+        for table in kernel:
+            table.fire({"n": n, "common_cpu": 0})
+        if not hist:
+            aggregator.consume(Batch([(spec.layout.layout_id, 0, 0, 1, None, None, n)]))
+    if hist:
+        aggregator.update_kernel(read(spec, kernel))
+    numbers = aggregator.copy()
+    [family] = [family for family in numbers.families if family.name == "ns_drops_total"]
+    counted = {
+        key: sum(sample.counts) if isinstance(sample, HistogramValue) else sample
+        for key, sample in family.samples.items()
+    }
+    assert counted == {("", "5"): 2, ("", "6"): 1}
+    assert numbers.decode_failures == {}

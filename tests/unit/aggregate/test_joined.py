@@ -12,7 +12,7 @@ from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.recipes import whole_scale
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.config.values import DURATION_BUCKETS, Metric
-from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.aggregation import Where
@@ -27,7 +27,7 @@ from kprobe_exporter.model.values import (
     ProbeMetrics,
     Record,
 )
-from kprobe_exporter.plan.metric import in_nanoseconds, metric_spec, where
+from kprobe_exporter.plan.metric import metric_spec, where
 from tests.support.aggregated import families
 from tests.support.return_records import LONG
 
@@ -43,7 +43,7 @@ def metric(kind: str, name: str, value: str | None = "duration", **more: Any) ->
 
 
 def seconds(text: str) -> Where:
-    return where(in_nanoseconds(parse_filter(text, fractions=True)))
+    return where(parse_formula(text))
 
 
 def aggregator(

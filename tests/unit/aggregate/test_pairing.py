@@ -95,6 +95,18 @@ def test_the_batch_is_the_same_and_the_rest_of_it_stays() -> None:
     assert pairing.open == 1
 
 
+def test_what_the_source_turned_away_has_begun_too() -> None:
+    """Hits of a pair are firings of its first events, whether or not these pass their filter."""
+    batch = Batch([wakeup(1, 50), switch(5, 50)])
+    batch.arrived, batch.passed = {11: 4, 12: 2, 13: 9, 77: 3}, {11: 1, 12: 0, 13: 1}
+    pairing = Pairing([BY_KEY])
+    found = pairing.pair(batch)
+    assert (len(found.records), found.begun) == (1, {WAIT.layout_id: 1 + 3 + 2})
+    assert (found.arrived, found.passed) == ({77: 3}, {})  # sums of others
+    pairing.remove(BY_KEY)
+    assert pairing.pair(Batch(arrived={11: 4}, passed={11: 1})).begun == {}
+
+
 def test_without_joins_nothing_changes() -> None:
     records = [entry(1), ret(2)]
     assert paired(Pairing(), *records) == (records, 0)

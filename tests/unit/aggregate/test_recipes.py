@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprobe_exporter.aggregate.recipes import LARGEST, SMALLEST, getter, passes, thresholds
-from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.model.values import MAX_ERRNO, ReturnType, decimal
 from kprobe_exporter.plan.metric import where
 from tests.support.return_records import INT, LONG, PTR, U64, layout, record
@@ -86,7 +86,7 @@ def test_the_width_of_a_return_value(returns: ReturnType | None, raw: object, va
 
 
 def test_a_filter_on_records() -> None:
-    test = passes(layout(LONG), where(parse_filter('return < 0 && comm == "bash" && cpu != 3')))
+    test = passes(layout(LONG), where(parse_formula('return < 0 && comm == "bash" && cpu != 3')))
     records = [record(-2), record(-2, comm=b"zsh"), record(2), record(None), record(2**32 - 22)]
     # The last record is the error -22, without its sign.
     assert [each for each in records if test(each)] == [records[0], records[4]]

@@ -12,7 +12,7 @@ from kprobe_exporter.aggregate.numbers import HistogramCell, MetricNumbers, Prob
 from kprobe_exporter.aggregate.recipes import recipe
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.aggregate.sums import Sums
-from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.model.aggregation import Group, Recipe, Refused, Tally
 from kprobe_exporter.model.values import (
     MAX_ERRNO,
@@ -81,13 +81,13 @@ def test_the_last_value_is_that_of_the_latest_time() -> None:
 
 
 def test_records_that_do_not_meet_the_condition_change_nothing() -> None:
-    group = Group(0, value="count", where=where(parse_filter('return < 0 && comm != "zsh"')))
+    group = Group(0, value="count", where=where(parse_formula('return < 0 && comm != "zsh"')))
     records = [record(-2, 3), record(-2, 4, b"zsh"), record(2, 5), record(2**32 - 1, 6)]
     assert tallies(group, *records) == [Tally(3, 0, (), 2, 9)]
 
 
 def test_the_recipes_filter_decides_what_passed() -> None:
-    sums = Sums(layout(), Recipe((keys("comm"),), where(parse_filter("count > 3"))))
+    sums = Sums(layout(), Recipe((keys("comm"),), where(parse_formula("count > 3"))))
     for count in (3, 4, 5):
         sums.add(record(count=count))
     assert sums.take() == (3, 2, [Tally(3, 0, (b"bash",), 2, 0)])

@@ -5,7 +5,16 @@ import pytest
 from tests.bench import latency_guest, overhead_guest
 from tests.bench.latency_guest import BPF_CALL, BPF_PAIR, CALL, PAIR, Found
 from tests.bench.overhead import BASE, DURATIONS, DURATIONS_BASE, SHOWN, Measured, added, tabulated
-from tests.bench.overhead_guest import BPF_COUNT, BPF_HIST, COUNT, EXIT_EVENT, NOTHING, RETURN_EVENT
+from tests.bench.overhead_guest import (
+    BPF_COUNT,
+    BPF_HIST,
+    COUNT,
+    EXIT_EVENT,
+    KERNEL,
+    NOTHING,
+    ONE_TRIGGER,
+    RETURN_EVENT,
+)
 
 REASON = "this kernel has no fprobes."
 LOOPS = {name: [1360.0, 1370.0, 1360.0] for name in SHOWN} | {
@@ -22,9 +31,12 @@ NS = {
 }
 
 
-def measured(no_fexit: str | None = None, lost: int = 0) -> Measured:
-    loops = {name: figures for name, figures in LOOPS.items() if name != EXIT_EVENT or no_fexit is None}
-    return Measured(loops, Found(NS, 1000, lost, 3), no_fexit)
+def measured(lost: int = 0, **absent: str) -> Measured:
+    """What a kernel gave that lacks these probes: ``fexit`` or ``hist``, each with the reason."""
+    lacking = {EXIT_EVENT: absent["fexit"]} if "fexit" in absent else {}
+    lacking |= dict.fromkeys((KERNEL, ONE_TRIGGER), absent["hist"]) if "hist" in absent else {}
+    loops = {name: figures for name, figures in LOOPS.items() if name not in lacking}
+    return Measured(loops, Found(NS, 1000, lost, 3), lacking)
 
 
 def test_a_round_is_compared_with_its_own_base() -> None:
@@ -32,7 +44,7 @@ def test_a_round_is_compared_with_its_own_base() -> None:
 
 
 def test_a_row_for_each_probe_and_a_ratio_for_each_kernel() -> None:
-    table = tabulated({"6.1": measured(REASON), "6.12": measured()})
+    table = tabulated({"6.1": measured(fexit=REASON), "6.12": measured()})
     assert table.head == ("probe", "6.1: ns", "of bpftrace", "6.12: ns", "of bpftrace")
     rows = {name: cells for name, *cells in table.rows}
     assert len(rows) == len(SHOWN) + len(DURATIONS) + 2
@@ -45,7 +57,7 @@ def test_a_row_for_each_probe_and_a_ratio_for_each_kernel() -> None:
 
 
 def test_what_is_told_of_fexit_and_of_losses() -> None:
-    notes = tabulated({"6.1": measured(REASON), "6.12": measured(lost=4)}).notes
+    notes = tabulated({"6.1": measured(fexit=REASON), "6.12": measured(lost=4)}).notes
     assert "No `fexit` on 6.1: this kernel has no fprobes." in notes
     assert any(note.startswith("`fexit` costs 1.33 times what a kretprobe does on 6.12,") for note in notes)
     told = [note for note in notes if "without a duration" in note]
@@ -58,18 +70,28 @@ def test_what_is_told_of_fexit_and_of_losses() -> None:
 
 
 def test_the_goals_of_durations() -> None:
-    notes = tabulated({"6.1": measured(REASON)}).notes
+    notes = tabulated({"6.1": measured(fexit=REASON)}).notes
     assert {
         "Goal: a call's duration costs at most 1.1 times bpftrace's maps. Reached: 1.03 times on 6.1.",
         "Goal: a pair's duration costs at most 1.1 times bpftrace's maps. Missed: 1.20 times on 6.1.",
     } <= set(notes)
 
 
-@pytest.mark.parametrize("no_fexit", [None, REASON])
-def test_what_a_guest_writes_is_read(no_fexit: str | None) -> None:
+def test_a_kernel_without_hist_triggers() -> None:
+    table = tabulated({"5.10": measured(fexit=REASON, hist="it was built without"), "6.12": measured()})
+    rows = {name: cells for name, *cells in table.rows}
+    assert rows[SHOWN[KERNEL][0]] == ["", "", "+1,000", "1.00"]
+    assert rows[SHOWN[ONE_TRIGGER][0]] == ["", "", "+1,000", "1.00"]
+    assert "No hist triggers on 5.10: it was built without." in table.notes
+    [goal] = [note for note in table.notes if "return histogram" in note]
+    assert goal.endswith("0.75 times on 5.10, 0.75 times on 6.12.")
+
+
+@pytest.mark.parametrize("absent", [{}, {EXIT_EVENT: REASON}])
+def test_what_a_guest_writes_is_read(absent: dict[str, str]) -> None:
     bursts = {"ns": NS, "made": 10, "lost": 1, "told": 2}
-    result = {"loops": LOOPS, "no_fexit": no_fexit, "bursts": bursts}
-    assert Measured.of(result) == Measured(LOOPS, Found(NS, 10, 1, 2), no_fexit)
+    result = {"loops": LOOPS, "absent": absent, "bursts": bursts}
+    assert Measured.of(result) == Measured(LOOPS, Found(NS, 10, 1, 2), absent)
 
 
 def test_every_probe_that_is_measured_is_shown() -> None:

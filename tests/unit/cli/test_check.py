@@ -12,6 +12,7 @@ from kprobe_exporter.cli import check as module
 from kprobe_exporter.cli import main
 from kprobe_exporter.cli.check import table
 from kprobe_exporter.config.files import DEFAULT
+from kprobe_exporter.diagnose.archive import pack
 from kprobe_exporter.diagnose.dry_run import DryRunRow
 
 
@@ -66,7 +67,7 @@ def live(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Resul
 
     def run(rows: list[DryRunRow], *arguments: str) -> Result:
         monkeypatch.setattr(module, "mounted", lambda asked: nullcontext(tmp_path))
-        monkeypatch.setattr(module, "look", lambda config, root: rows)
+        monkeypatch.setattr(module, "look", lambda config, files, visible: rows)
         return CliRunner().invoke(main, ["check", "--live", str(DEFAULT), *arguments])
 
     return run
@@ -122,11 +123,88 @@ def test_a_wrong_file_is_not_looked_up(live: Callable[..., Result], tmp_path: Pa
     assert live([], str(file)).exit_code == 2
 
 
-@pytest.mark.parametrize("option", [["--json"], ["--tracefs", "/t"]])
-def test_options_of_live_alone(option: list[str]) -> None:
-    result = CliRunner().invoke(main, ["check", str(DEFAULT), *option])
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([DEFAULT, "--json"], "--json belongs to --live or --against: give one of them as well."),
+        ([DEFAULT, "--tracefs", "/t"], "--tracefs belongs to --live: give that as well."),
+        (
+            [DEFAULT, "--tracefs", "/t", "--against", "k.tar.xz"],
+            "--tracefs belongs to --live: give that as well.",
+        ),
+        (
+            [DEFAULT, "--live", "--against", "k.tar.xz"],
+            "--live is about this kernel and --against about others: give one of them.",
+        ),
+        (
+            ["--against", "a.tar.xz", "b.tar.xz"],
+            "no configuration is given: name one after the saved kernels.",
+        ),
+        ([DEFAULT, "--against", "/no.tar.xz"], "/no.tar.xz cannot be read: No such file or directory."),
+    ],
+)
+def test_options_that_do_not_belong_together(arguments: list[str | Path], sentence: str) -> None:
+    result = CliRunner().invoke(main, ["check", *map(str, arguments)])
     assert result.exit_code == 2
-    assert result.stderr == f"kprobe-exporter: {option[0]} belongs to --live: give that as well.\n"
+    assert result.stderr == f"kprobe-exporter: {sentence}\n"
+
+
+@pytest.fixture
+def kernels(tmp_path: Path) -> list[str]:
+    """Return the files of two saved kernels, the second of which has no kprobes."""
+    paths = []
+    for release, names in (("6.1-a", b"kprobe_events\nuprobe_events\n"), ("5.10-b", b"uprobe_events\n")):
+        about = {"format": 1, "release": release, "machine": "x86_64"}
+        path = tmp_path / f"{release}.tar.xz"
+        functions = {"tracefs/available_filter_functions": b"vfs_read\n", "tracefs.paths": names}
+        path.write_bytes(pack({"kernel.json": json.dumps(about).encode(), **functions}))
+        paths.append(str(path))
+    return paths
+
+
+READS = """\
+probes:
+  - {name: read, attach: "kprobe:vfs_read"}
+  - {name: main, attach: "uprobe:/no/such/program:main"}
+"""
+
+
+def test_against_kernels_that_were_saved(tmp_path: Path, kernels: list[str]) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(READS)
+    first, second = kernels
+    with_kprobes = CliRunner().invoke(main, ["check", "--against", first, str(config)])
+    assert (with_kprobes.exit_code, with_kprobes.stderr) == (0, "")
+    head, table_of_first = with_kprobes.stdout.split("\n\n", 1)
+    assert head.endswith("2 probes, 0 metrics")
+    assert table_of_first.startswith(f"6.1-a x86_64 ({first})\n\nProbe  State")
+    assert table_of_first.endswith("1 of 2 probes would be up; unsure: main\n")
+    both = CliRunner().invoke(main, ["check", str(config), "--against", *kernels])
+    assert both.exit_code == 1
+    assert both.stdout.startswith(with_kprobes.stdout)
+    assert f"\n5.10-b x86_64 ({second})\n" in both.stdout
+    assert "down     kprobe" not in with_kprobes.stdout
+    assert "down: read; unsure: main\n" in both.stdout
+
+
+def test_against_kernels_as_json(tmp_path: Path, kernels: list[str]) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(READS)
+    result = CliRunner().invoke(main, ["check", "--json", "--against", *kernels, str(config)])
+    assert result.exit_code == 1
+    rows = json.loads(result.stdout)
+    assert [(row["kernel"], row["machine"], row["file"], row["probe"], row["state"]) for row in rows] == [
+        ("6.1-a", "x86_64", kernels[0], "read", "up"),
+        ("6.1-a", "x86_64", kernels[0], "main", "unsure"),
+        ("5.10-b", "x86_64", kernels[1], "read", "down"),
+        ("5.10-b", "x86_64", kernels[1], "main", "unsure"),
+    ]
+
+
+def test_an_optional_probe_may_be_absent_on_a_saved_kernel(tmp_path: Path, kernels: list[str]) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("probes: [{name: read, attach: kprobe:vfs_read, optional: true}]")
+    assert CliRunner().invoke(main, ["check", "--against", *kernels, str(config)]).exit_code == 0
 
 
 def test_no_tracefs(tmp_path: Path) -> None:

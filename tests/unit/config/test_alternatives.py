@@ -100,6 +100,21 @@ def test_fetch_keeps_its_order_and_todays_spelling(config: Load) -> None:
         ("attach: {to: 'kprobe:f', returns: ¦int}", "attach.returns: kprobe:f has no return value"),
         ("attach: 'kprobe:f', returns: ¦int", "returns: nothing here has a return value to read"),
         ("attach: 'kprobe:f', ¦return_buckets: [1]", "return_buckets: nothing here has a return"),
+        ("attach: 'kprobe:f', fetch: {a: null}, filter: ¦a == 1", "filter: 'a' is null here, so nothing"),
+        (
+            "attach: 'tracepoint:a:b', fetch: {a: null}, filter: ¦a == 1",
+            "filter: 'a' is null here, so nothing can be filtered by it",
+        ),
+        ("attach: {to: 'kprobe:f', fetch: {¦comm: null}}", "attach.fetch.comm: 'comm' is a built-in"),
+        (
+            "attach: 'tracepoint:a:b', fetch: {a: null}, metrics: [{counter: a_total, value: ¦a}]",
+            "metrics[0].value: 'a' is null at tracepoint:a:b: this needs a number",
+        ),
+        (
+            "attach: 'tracepoint:a:b', fetch: {a: null}, aggregate: kernel,"
+            " metrics: [{counter: a_total, where: ¦a == 1}]",
+            "metrics[0].where: 'a' is null in an alternative, and the kernel has to compare it",
+        ),
         ("attach: 'kprobe:f', maxactive: ¦3", "maxactive: only a kretprobe has it"),
         ("attach: 'kretprobe:f', maxactive: ¦0", "maxactive: must be at least 1"),
         ("attach: 'kretprobe:f', maxactive: ¦4097", "maxactive: must be at most 4096"),
@@ -127,6 +142,26 @@ def test_refused(refused_probe: Refused, rest: str, expected: str) -> None:
 )
 def test_accepted(problems: Problems, rest: str) -> None:
     assert problems(f"probes: [{{name: p, {rest}}}]") == []
+
+
+def test_a_field_that_an_alternative_lacks_is_null(config: Load) -> None:
+    reason = "{counter: drops_total, labels: {reason: reason, protocol: protocol}}"
+    first, second = attached(
+        config,
+        """
+        attach: ['tracepoint:a:b', {to: 'tracepoint:a:b', fetch: {reason: null, protocol: protocol}}],
+        fetch: {reason: reason, protocol: protocol}, metrics: ["""
+        + reason
+        + "]",
+    )
+    assert (first.fetch, first.absent) == ({"reason": "reason", "protocol": "protocol"}, frozenset())
+    assert (second.fetch, second.absent) == ({"protocol": "protocol"}, frozenset({"reason"}))
+
+
+@pytest.mark.parametrize("kind", ["call:f", "syscall:read"])
+def test_a_null_of_a_call_is_one_of_its_entry(config: Load, kind: str) -> None:
+    [one] = attached(config, f"attach: '{kind}', fetch: {{a: null}}")
+    assert one.absent == one.begins[0].absent == frozenset({"a"})
 
 
 def test_what_the_probe_says_must_suit_every_alternative(problems: Problems) -> None:

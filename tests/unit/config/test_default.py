@@ -39,9 +39,7 @@ def test_an_alternative_that_watches_something_else_says_so(file: Path) -> None:
     for probe in load([file], DECODERS).probes:
         first, *others = probe.attach
         for one in others:
-            alike = one.target.kind is first.target.kind or first.target.symbol.endswith(
-                f"_sys_{one.target.symbol}"
-            )
+            alike = one.target.kind is first.target.kind or first.target.symbol == f"sys_{one.target.symbol}"
             assert alike or one.help or probe.name in SAME, str(one.target)
 
 

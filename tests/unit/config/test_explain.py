@@ -39,7 +39,7 @@ def test_one_value(refused: Refused, text: str, expected: str) -> None:
         ("filter: 'a >¦'", "filter: a number or a string in quotes must"),
         ("returns: ¦foo", "returns: the return type 'foo' is not known"),
         ("¦fetch: [a]", "fetch: must be a mapping of KEY: VALUE"),
-        ("fetch: {a: ¦3}", "fetch.a: must be text, and not 3"),
+        ("fetch: {a: ¦3}", "fetch.a: what is fetched is a text as sk->sk_protocol or $arg1:u32, a list"),
         ("fetch: {¦a-b: $arg1}", "fetch.a-b: 'a-b' is no name to use here"),
         ("¦metrics: {}", "metrics: must be a list, and not a mapping"),
         # Keys of another mapping.

@@ -507,3 +507,33 @@ def test_a_histogram_of_durations_has_the_probes_buckets(
 def test_the_usual_buckets_are_a_microsecond_to_17_seconds() -> None:
     first, second, *_, last = DURATION_BUCKETS
     assert [f"{bound:g}" for bound in (first, second, last)] == ["1e-06", "4e-06", "16.7772"]
+
+
+PAIR = "attach: {pair: {from: [BEGIN], to: 'tracepoint:a:end', key: KEY}}"
+
+
+@pytest.mark.parametrize(
+    ("begin", "key", "expected"),
+    [
+        (
+            "{to: 'tracepoint:a:one', fetch: {x: null}}",
+            "[x]",
+            "'x' is null at tracepoint:a:one: both events must have the key",
+        ),
+        (
+            "{to: 'tracepoint:a:one', fetch: {x: null}}, {to: 'tracepoint:a:two', fetch: {x: y}}",
+            "tid",
+            "'x' is null at tracepoint:a:one, and a field at tracepoint:a:two: let it be the same",
+        ),
+    ],
+)
+def test_a_null_must_suit_the_pair(problems: Problems, begin: str, key: str, expected: str) -> None:
+    text = PAIR.replace("BEGIN", begin).replace("KEY", key)
+    [problem] = problems(f"probes: [{{name: p, {text}}}]")
+    assert problem.endswith(f": {expected}")
+
+
+def test_a_field_of_either_event_is_not_absent(config: Load) -> None:
+    end = "{to: 'tracepoint:a:end', fetch: {x: null, y: y, z: null}}"
+    pair = f"attach: {{pair: {{from: 'tracepoint:a:one', to: {end}, key: tid}}}}"
+    assert attached(config, f"{pair}, fetch: {{x: x, y: null}}").absent == frozenset({"z"})

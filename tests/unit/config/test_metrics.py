@@ -79,7 +79,7 @@ def test_help_is_one_line_and_never_missing(config: Load) -> None:
         ("{gauge: a, value: cpu, scale: ¦.inf}", ".scale: must be at most 1e+300"),
         ("{gauge: a, value: cpu, scale: ¦'2'}", ".scale: must be a number, and not the text '2'"),
         ("{counter: a_total, where: ¦3}", ".where: must be text, and not 3"),
-        ("{counter: a_total, where: ¦''}", ".where: the filter is empty"),
+        ("{counter: a_total, where: ¦''}", ".where: the expression is empty"),
         ("{counter: a_total, where: 'cpu ¦= 1'}", ".where: after 'cpu' must come an operator"),
         ("{counter: a_total, where: 'cpu == 1 && ¦nope > 3'}", ".where: there is no field 'nope' at"),
         ("{counter: a_total, where: ¦'duration > 0.5'}", ".where: there is no 'duration' at"),
@@ -168,8 +168,10 @@ def test_where_must_suit_every_alternative(problems: Problems) -> None:
     )
     [problem] = problems(f"probes: [{probe.replace('{}', 'a == 3')}]")
     assert problem.endswith("where: 'a' is a string, put 3 in quotes (at kretprobe:g)")
-    [problem] = problems(f"probes: [{probe.replace('{}', 'caller == x')}]")
-    assert problem.endswith("where: 'x' is no 64-bit number, put a string in quotes")
+    [caller, text] = problems(f"probes: [{probe.replace('{}', 'caller == x')}]")
+    assert "where: there is no field 'caller' at tracepoint:a:b" in caller
+    assert "where: there is no field 'x'" in text
+    assert text.endswith("; a string is put in quotes")
     [problem] = problems(f"probes: [{probe.replace('{}', 'return == 3')}]")
     assert "where: there is no field 'return' at tracepoint:a:b" in problem
 

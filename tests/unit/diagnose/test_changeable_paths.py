@@ -1,6 +1,8 @@
 """check: a warning where users other than root may change which program a path names."""
 
 import os
+import platform
+import shutil
 import stat
 from pathlib import Path
 
@@ -9,6 +11,8 @@ from click.testing import CliRunner
 
 from kprobe_exporter.cli import main
 from kprobe_exporter.diagnose.changeable_paths import _who, writers
+from kprobe_exporter.elf.libraries import ABIS
+from tests.support.libc import own_libc
 
 
 def who(mode: int, owner: int = 0, group: int = 0, *, keeps: bool = False) -> str | None:
@@ -38,6 +42,15 @@ def test_a_program_of_the_system() -> None:
     assert writers("/usr/bin/env") == []
     assert writers("/proc/self/root/usr/bin/env") == []
     assert writers("/absent/program") == []
+    assert writers("libc.so.6") == writers("libabsent.so.1") == []
+
+
+def test_a_library_below_another_root(tmp_path: Path) -> None:
+    place = tmp_path / "usr/lib" / ABIS[platform.machine()].directory
+    place.mkdir(parents=True)
+    shutil.copy(own_libc(), place / "libc.so.6")
+    place.chmod(0o777)
+    assert any(f"{place} may be written by all users" in one for one in writers(f"{tmp_path}:libc.so.6"))
 
 
 def test_each_directory_that_a_link_leads_through(tmp_path: Path) -> None:

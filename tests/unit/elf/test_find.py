@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kprobe_exporter.elf import Code, functions, locate
+from kprobe_exporter.elf import Code, function_at, functions, locate
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.target import parse_target
 from tests.support.compiling import compiled
@@ -328,6 +328,7 @@ def ask_everything(path: Path) -> None:
         ),
         lambda: file_offset(str(path), "f", 5),
         lambda: file_offset(str(path), "", 0x1100),
+        *(lambda offset=offset: function_at(str(path), offset) for offset in (0, 0x1000, 0x1100)),
         lambda: Counter(functions(str(path))),
         lambda: locate(parse_target(f"uretprobe:{path}:answer")),
     ]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.grammar.condition import Comparison, Filter
+from kprobe_exporter.grammar.condition import Comparison
 from kprobe_exporter.grammar.evaluate import (
     COMMON_FIELDS,
     FLOAT,
@@ -15,13 +15,13 @@ from kprobe_exporter.grammar.evaluate import (
     STRING,
     FieldType,
     Value,
-    compile_filter,
     field_type,
     matcher,
     wrong_comparison,
 )
 from kprobe_exporter.grammar.fetch import parse_fetch
 from kprobe_exporter.grammar.filter import parse_filter
+from tests.support.conditions import compile_filter
 from tests.support.kernel_filters import by_types, refused
 from tests.support.patience import patience
 from tests.unit.grammar.generate import filter_text
@@ -165,11 +165,6 @@ def test_each_comparison_is_checked() -> None:
 )
 def test_types_of_arguments(text: str, expected: FieldType) -> None:
     assert field_type(parse_fetch(text)) == expected
-
-
-def test_no_filter() -> None:
-    with pytest.raises(TypeError):
-        compile_filter(Filter())
 
 
 EVENTS = st.fixed_dictionaries(

@@ -32,7 +32,7 @@ def spec(way: Attach, **more: Any) -> ProbeSpec:
         (
             attach("fentry:vfs_read", path="+0($arg1):string", count="$arg3:u64"),
             "f:g/e vfs_read count=$arg3:u64 path=+0($arg1):string",
-            (Arg("count", "int"), Arg("path", "str")),
+            (Arg("count", "int", unsigned=True), Arg("path", "str")),
         ),
         (attach("fexit:f.isra.0", "void"), "f1024:g/e f.isra.0%return", ()),
         (
@@ -88,7 +88,7 @@ def test_how_it_is_collected(way: Attach, more: dict[str, Any], how: str, becaus
     ],
 )
 def test_a_kernel_without_fprobes(to: str, instead: str) -> None:
-    why = "this kernel has no fprobe events (since 6.5)"
+    why = "this kernel has no fprobe events (CONFIG_FPROBE_EVENTS)"
     reason = f"{why}: use {instead}, or list it as an alternative"
     assert plan(attach(to), no_fprobes=why) == Unsupported(to, reason)
     assert isinstance(plan(attach(instead), no_fprobes=why), ProbeSpec)

@@ -15,16 +15,19 @@ from kprobe_exporter.elf import Code
 from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.grammar.definition import parse_definition
 from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.formula import in_nanoseconds
+from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.grammar.target import Target
 from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.values import Arg, Layout, MetricSpec, ProbeSpec, Unsupported
 from kprobe_exporter.plan import JoinedSpec, Kernel, ProbePlan, plan_probe, wants_tgid
 from kprobe_exporter.plan.joined import MEASURED
-from kprobe_exporter.plan.metric import in_nanoseconds, where
+from kprobe_exporter.plan.metric import residual, where
+from tests.support.conditions import meets
 from tests.support.planned import formats
 
-SP, STACK_POINTER = "stack_pointer=$stack:u64", Arg("stack_pointer", "int")
+SP, STACK_POINTER = "stack_pointer=$stack:u64", Arg("stack_pointer", "int", unsigned=True)
 DURATION = Arg("duration", "int")
 SCHED = "tracepoint:sched:sched"
 RUNQ = f"""attach: {{pair: {{key: task, from: [
@@ -254,7 +257,7 @@ def test_a_join_is_of_the_layouts_that_were_installed(joined: Callable[..., Join
         "p",
         "joined",
         "f",
-        (Arg("n", "int", pointer=True), Arg("return", "int"), DURATION),
+        (Arg("n", "int", pointer=True, unsigned=True), Arg("return", "int"), DURATION),
         back.returns,
     )
     assert join.layout.returns
@@ -265,9 +268,11 @@ def test_a_tracepoints_own_event_has_the_key_too(joined: Callable[..., JoinedSpe
     """Without eprobes, only the fields that a metric or the pair's key needs are read."""
     spec = joined(RUNQ.replace("who: next_comm", "who: next_comm, prio: next_prio"))
     ways = [[way for way in half if isinstance(way, ProbeSpec) and way.file is None] for half in spec.ways]
-    assert [[way.filter for way in half] for half in ways] == [[None], ["prev_state == 0"], [None]]
+    assert [[way.filter for way in half] for half in ways] == [[None], ["prev_state == 0", None], [None]]
+    assert [way.residual_filter and way.residual_filter.fields for way in ways[1]] == [("prev_state",)] * 2
     layouts = [half[0].layout for half in ways]
-    assert [[arg.name for arg in layout.args] for layout in layouts] == [["task"], ["task"], ["task"]]
+    names = [[arg.name for arg in layout.args] for layout in layouts]
+    assert names == [["task"], ["task", "prev_state"], ["task"]]
     assert [layout.args[0].field for layout in layouts] == ["pid", "prev_pid", "next_pid"]
     assert [layout.event for layout in layouts] == ["sched_process_exec", "sched_switch", "sched_switch"]
     assert [arg.name for arg in spec.join(layouts).layout.args] == ["task", "duration"]
@@ -303,7 +308,7 @@ def test_what_only_the_last_event_has_is_read_there(joined: Callable[..., Joined
 def test_a_system_call_without_eprobes(joined: Callable[..., JoinedSpec]) -> None:
     spec = joined("attach: 'syscall:openat', filter: common_pid == 3, returns: int")
     ways = [[way for way in half if isinstance(way, ProbeSpec) and way.file is None] for half in spec.ways]
-    assert [[way.filter for way in half] for half in ways] == [["common_pid == 3"], ["common_pid == 3"]]
+    assert [[way.filter for way in half] for half in ways] == [["common_pid == 3", None]] * 2
     layouts = [half[0].layout for half in ways]
     assert [arg.name for arg in spec.join(layouts).layout.args] == ["return", "duration"]
 
@@ -377,19 +382,22 @@ def test_the_reasons_of_all_ways_are_one_sentence(plan: Plans) -> None:
     assert not unfit.reason.endswith(".")
 
 
-def test_what_only_the_agent_could_filter_is_no_half(joined: Callable[..., JoinedSpec]) -> None:
-    """An unwanted begin event would take the place of a wanted one, so the kernel must filter it."""
+def test_the_agent_filters_a_half_that_the_kernel_does_not_count(joined: Callable[..., JoinedSpec]) -> None:
+    """Hits are firings of the begin event, as with an eprobe. A fetched field has one name in a record."""
     bare = replace(REAL, counts_tracepoints=False)
-    spec = joined(
-        f"attach: {{pair: {{from: {{to: '{SCHED}_switch', filter: prev_pid == 3}},"
-        f" to: '{SCHED}_process_exec', key: cpu}}}}",
-        bare,
-    )
-    ways = spec.ways[0]
-    assert [type(way) for way in ways] == [ProbeSpec, Unsupported, ProbeSpec]
-    assert isinstance(ways[1], Unsupported)
-    assert ways[1].reason == "this kernel cannot filter it for a pair: leave its filter out"
-    assert [way.residual_filter for way in ways if isinstance(way, ProbeSpec)] == [None, None]
+    begin = f"{{to: '{SCHED}_switch', fetch: {{task: prev_pid}}, filter: prev_pid == 3 && common_pid > 1}}"
+    end = f"{{to: '{SCHED}_switch', fetch: {{task: next_pid}}}}"
+    spec = joined(f"attach: {{pair: {{from: {begin}, to: {end}, key: task}}}}", bare)
+    eprobe, by_agent, by_kernel = spec.ways[0]
+    assert isinstance(eprobe, ProbeSpec)
+    assert isinstance(by_agent, ProbeSpec)
+    assert isinstance(by_kernel, ProbeSpec)
+    assert (eprobe.file, eprobe.residual_filter) == ("dynamic_events", None)
+    assert (by_agent.filter, by_agent.role) == (None, "begin")
+    assert by_agent.residual_filter
+    assert by_agent.residual_filter.fields == ("task", "tid")
+    assert [arg.name for arg in by_agent.layout.args] == ["task"]
+    assert (by_kernel.filter, by_kernel.residual_filter) == ("prev_pid == 3 && common_pid > 1", None)
 
 
 # What the joined records feed.
@@ -415,18 +423,18 @@ def test_seconds_are_nanoseconds_in_records(
     residual_filter = joined(f"attach: 'call:f', filter: '{text}'").residual_filter
     assert residual_filter
     assert residual_filter.fields == ("duration",)
-    assert all(residual_filter.test({"duration": took}) for took in passing)
-    assert not any(residual_filter.test({"duration": took}) for took in failing)
+    assert all(meets(residual_filter, {"duration": took}) for took in passing)
+    assert not any(meets(residual_filter, {"duration": took}) for took in failing)
 
 
 @given(st.integers(0, 10**15))
 def test_every_whole_nanosecond_can_be_named_in_seconds(took: int) -> None:
     text = f"{took // 10**9}.{took % 10**9:09}"
-    equal = where(in_nanoseconds(parse_filter(f"duration == {text}", fractions=True)))
-    assert equal.test({"duration": took})
-    below = where(in_nanoseconds(parse_filter(f"duration < {text}", fractions=True)))
-    assert not below.test({"duration": took})
-    assert below.test({"duration": took - 1})
+    equal = where(parse_formula(f"duration == {text}"))
+    assert meets(equal, {"duration": took})
+    below = where(parse_formula(f"duration < {text}"))
+    assert not meets(below, {"duration": took})
+    assert meets(below, {"duration": took - 1})
 
 
 def test_the_agent_filters_by_the_rest(joined: Callable[..., JoinedSpec]) -> None:
@@ -446,8 +454,8 @@ def test_the_agent_filters_by_the_rest(joined: Callable[..., JoinedSpec]) -> Non
 
 def test_only_durations_are_in_seconds() -> None:
     """A tracepoint's own field ``duration`` may have any unit, so it is not converted."""
-    assert where(parse_filter("duration > 5")).test({"duration": 6})
-    both = in_nanoseconds(parse_filter('n == 5 && comm == "5" && duration == 5'))
+    assert meets(residual(parse_filter("duration > 5")), {"duration": 6})
+    both = parse_filter('n == 5 && comm == "5" && duration == 5').change(in_nanoseconds)
     assert [part.value for part in both.comparisons] == [5, "5", 5_000_000_000]
 
 
@@ -472,7 +480,7 @@ def test_a_duration_is_measured_in_seconds(plan: Plans, text: str, scale: float)
 def test_a_metric_may_ask_how_long_it_took(plan: Plans) -> None:
     spec = metric(plan("attach: 'call:f', metrics: [{counter: slow_total, where: duration > 0.5}]"))
     assert isinstance(spec.where, Where)
-    assert [spec.where.test({"duration": took}) for took in (500_000_000, 500_000_001)] == [False, True]
+    assert [meets(spec.where, {"duration": took}) for took in (500_000_000, 500_000_001)] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -502,3 +510,11 @@ def test_who_has_a_histogram_of_durations(plan: Plans, rest: str, buckets: tuple
 def test_what_it_returns_is_what_its_end_returns(plan: Plans, rest: str, returns: str | None) -> None:
     found = plan(rest).metrics.returns
     assert (found.name if found else None) == returns
+
+
+def test_what_both_events_lack_is_absent_in_the_joined_record(plan: Plans) -> None:
+    pair = "{pair: {from: 'kprobe:f', to: 'kprobe:g', key: tid}}"
+    [spec] = plan(f"attach: {pair}, fetch: {{x: null, y: '$arg1'}}").alternatives
+    assert isinstance(spec, JoinedSpec)
+    made = [way.layout for half in spec.ways for way in half if isinstance(way, ProbeSpec)]
+    assert spec.join(made).layout.absent == {"x"}

@@ -1,6 +1,7 @@
 """The hist triggers of a plan: what each metric needs, the text of the triggers, and their size."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from kprobe_exporter.labels import DECODERS
 from kprobe_exporter.model.hist import HistFeed, HistTable
 from kprobe_exporter.model.values import ProbeSpec, Unsupported
 from kprobe_exporter.plan import JoinedSpec, Kernel, plan_probe
+from kprobe_exporter.plan.metric import NO_HIST
 from tests.support.planned import EXEC, EXIT, attach, counter, formats, probe
 
 WIDE = "return >= 4294963201 && return <= 4294967295"
@@ -172,11 +174,34 @@ def test_a_text_is_no_key() -> None:
         assert "'file' is no plain number" in found.reason
 
 
-@pytest.mark.parametrize("to", ["kprobe:f", f"tracepoint:{EXEC}"])
-def test_a_kernel_without_hist_triggers(to: str) -> None:
-    (found,) = plans(kernel_probe(attach(to)), hist=False)
-    assert isinstance(found, Unsupported)
-    assert "CONFIG_HIST_TRIGGERS" in found.reason
+@pytest.mark.parametrize(
+    ("way", "metrics", "line"),
+    [
+        (attach("kprobe:f"), (), "p:g/e f"),
+        # Without a type, some kernels would take one from BTF, and show another number than a table.
+        (attach("kprobe:f", n="$arg1"), (counter("n"),), "p:g/e f n=$arg1:x64"),
+        (attach("kretprobe:f", "long", "return < 0"), (counter("comm"),), None),
+        (attach(f"tracepoint:{EXEC}"), (counter("comm"),), None),
+        (attach(f"tracepoint:{EXIT}", "long", "return < 0", **{"return": "ret"}), (counter("return"),), None),
+    ],
+)
+def test_without_hist_triggers_the_agent_adds_up(
+    way: Attach, metrics: tuple[Metric, ...], line: str | None
+) -> None:
+    made = kernel_probe(way, metrics=metrics)
+    found = [one for one in plans(made, hist=False) if isinstance(one, ProbeSpec)]
+    expected = plans(replace(made, aggregate="events"), hist=False)
+    notes = {"; ".join(filter(None, (NO_HIST, one.note))) for one in found}
+    assert {(one.plan, one.because, one.tables) for one in found} == {("events", note, ()) for note in notes}
+    if line:
+        assert [one.line("g", "e") for one in found] == [line]
+    else:  # recorded as with `aggregate: events`, upper halves for sums are left out
+        events = [
+            replace(one, because=because)
+            for one, because in zip(expected, (one.because for one in found), strict=True)
+            if isinstance(one, ProbeSpec)
+        ]
+        assert found == events
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from kprobe_exporter.grammar.evaluate import compile_filter
 from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.model.values import Layout, ProbeMetrics, ProbeSpec, Unsupported
 from kprobe_exporter.plan import JoinedSpec, ProbePlan, Sample, narrowed
 from kprobe_exporter.plan.probe import NO_THREAD
+from tests.support.conditions import compile_filter
 from tests.support.planned import attach, probe
 
 SPEC = ProbeSpec(

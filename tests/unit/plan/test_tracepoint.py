@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.values import Layout, ProbeSpec
 from kprobe_exporter.plan import cannot_share
 
@@ -32,6 +33,21 @@ def test_one_filter_is_for_both() -> None:
         said = cannot_share(spec, [replace(OWN, event="other"), other])
         assert said is not None
         assert f"the probe '{other.probe}' has this tracepoint already" in said
+
+
+def test_filters_that_the_agent_evaluates_too_are_shared() -> None:
+    told_apart = replace(FILTERED, residual_filter=Where(("prev_pid",), ("field", "prev_pid")))
+    assert cannot_share(told_apart, [OWN, replace(told_apart, filter="prev_pid == 3")]) is None
+    assert cannot_share(told_apart, [FILTERED]) is not None
+    assert cannot_share(replace(OWN, sample="common_pid & 1"), [OWN]) is None
+
+
+def test_one_probe_takes_the_stacks() -> None:
+    assert cannot_share(replace(OWN, stack=True), [OWN]) is None
+    said = cannot_share(replace(OWN, stack=True), [replace(OWN, probe="q", stack=True)])
+    assert said == (
+        "the probe 'q' takes the stacks of this tracepoint already: put the metrics of both into one probe."
+    )
 
 
 def test_an_eprobe_has_a_filter_of_its_own() -> None:

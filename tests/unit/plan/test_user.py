@@ -13,6 +13,7 @@ from kprobe_exporter.model.record_layout import Field
 from kprobe_exporter.model.values import CALLER, Arg, ProbeSpec, Unsupported
 from kprobe_exporter.plan import Kernel
 from kprobe_exporter.plan.function import user_spec
+from kprobe_exporter.plan.metric import NO_HIST
 from kprobe_exporter.plan.shape import shape
 from kprobe_exporter.source.lines import LineParser
 from tests.support.planned import formats
@@ -88,8 +89,8 @@ def reason(to: str, **more: Any) -> str:
             'letter=+0(%si):char path=+0(%di):string text=\\"$arg1"',
             (
                 Arg("deep", "bare", type="u16[2]"),
-                Arg("six", "int", pointer=True),
-                Arg("frame", "int"),
+                Arg("six", "int", pointer=True, unsigned=True),
+                Arg("frame", "int", unsigned=True),
                 Arg("seventh", "int"),
                 Arg("letter", "char", type="char"),
                 Arg("path", "str"),
@@ -138,11 +139,31 @@ def test_names(to: str, symbol: str) -> None:
         ("uprobe:main", {"fetch": {"n": "%di:symbol"}}, "symbol is a type of kernel probes only"),
         ("uprobe:main", {"fetch": {"n": "@environ"}}, "the kernel does not know a program's symbols"),
         ("uprobe:main", {"stack": True}, "stack: true is the kernel's stack"),
-        ("uprobe:main", {"aggregate": "kernel", "hist": False}, "without CONFIG_HIST_TRIGGERS"),
     ],
 )
 def test_what_cannot_be(to: str, more: dict[str, Any], why: str) -> None:
     assert why in reason(to, **more)
+
+
+def test_a_library_by_its_name() -> None:
+    """The kernel gets the path that was found; metrics have the name, and the plan says both."""
+    kernel = Kernel(
+        formats, counts_tracepoints=True, locate=lambda _: Code(16, "EM_X86_64", None, "/lib/libq.so.1")
+    )
+    attach = Attach(parse_target("uprobe:libq.so.1:f"), {}, None, None)
+    found = user_spec(Probe("p", "help", (attach,)), attach, set(), kernel, 7, 1000)
+    assert isinstance(found, ProbeSpec)
+    assert (found.target, found.body) == ("uprobe:libq.so.1:f", "/lib/libq.so.1:0x10")
+    assert found.note == "libq.so.1 is /lib/libq.so.1"
+    assert found.because.endswith(f"; {found.note}")
+
+
+def test_without_hist_triggers_the_agent_adds_up() -> None:
+    """The hits of a uretprobe are its entries, by uprobe_profile, with either plan."""
+    made = spec("uretprobe:main", returns="int", aggregate="kernel", hist=False)
+    assert (made.plan, made.because, made.tables) == ("events", NO_HIST, ())
+    assert made.body == f"{PROGRAM}:0x1000 return=$retval:s32"
+    assert not made.tables_count_hits
 
 
 def test_a_place_at_an_offset_may_be_where_a_function_begins() -> None:

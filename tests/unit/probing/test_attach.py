@@ -17,6 +17,7 @@ from kprobe_exporter.probing.attach import Attached, settle
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.poller import read_counts
 from kprobe_exporter.tracefs.probes import Installed, names_in_use
+from tests.support.conditions import meets
 from tests.support.fake_tracefs import FakeTracefs
 from tests.support.leftovers import list_probes
 
@@ -246,24 +247,61 @@ FILTERED = (
 )
 
 
-def test_two_filters_on_one_tracepoint_need_eprobes(instance: Instance, kernel: Picky, plan: Plans) -> None:
-    """An instance has one filter per event, so the second filter would replace the first one."""
-    assert up(settle(instance, plan(FILTERED), set(), [])).spec.kind == "pair"
+ONLY_KERNEL = FILTERED.replace("pid == 1", "common_flags == 1")
+
+
+def filters(kernel: Picky) -> list[str]:
+    return [text for path, text in kernel.writes if path.endswith("sched_process_exec/filter")]
+
+
+def test_two_filters_share_a_tracepoint(instance: Instance, kernel: Picky, plan: Plans) -> None:
+    """Without eprobes, the kernel lets through what one of them needs, and the agent takes it apart."""
+    kernel.eprobes = False
+    attached, refused = settle(instance, plan(FILTERED), {"sched_process_exec"}, [])
+    assert attached
+    assert refused == {}
+    assert [part.owned for part in attached.parts] == [False, False]
+    assert filters(kernel) == ["pid == 1", "(pid == 1) || (pid == 2)"]
+    assert [[meets(only, {"pid": pid}) for pid in (1, 2, 3)] for only in attached.part_filters.values()] == [
+        [True, False, False],
+        [False, True, False],
+    ]
+    attached.remove()
+    assert filters(kernel)[2:] == ["pid == 2", "0"]
+
+
+def test_a_filter_makes_room_for_a_probe_without_one(instance: Instance, kernel: Picky, plan: Plans) -> None:
+    kernel.eprobes = False
+    found = [
+        up(settle(instance, plan(f"attach: '{EXEC}', {rest}"), set(), []))
+        for rest in ("filter: pid == 1", "aggregate: events", "filter: pid == 2", "filter: pid == 2")
+    ]
+    assert filters(kernel) == ["pid == 1", "0"]
+    found[1].remove()
+    assert filters(kernel)[2:] == ["(pid == 1) || (pid == 2)"]
+    found[3].remove()
+    found[0].remove()
+    assert filters(kernel)[3:] == ["pid == 2"]
+    found[2].remove()
+    found[2].remove()
+    assert filters(kernel)[4:] == ["0"]
+
+
+def test_a_filter_of_the_kernel_alone_is_not_shared(instance: Instance, kernel: Picky, plan: Plans) -> None:
     kernel.eprobes = False
     taken = {"sched_process_exec"}
-    attached, refused = settle(instance, plan(FILTERED), taken, [])
+    attached, refused = settle(instance, plan(ONLY_KERNEL), taken, [])
     assert up((attached, refused)).spec.target == "kprobe:f"
     assert "has this tracepoint already" in refused[f"{EXEC} -> {EXEC}"]
     assert "sched_process_exec" in taken  # the name was in use before
-    last = [text for path, text in kernel.writes if path.endswith("sched_process_exec/filter")][-1]
-    assert last == "0"
+    assert filters(kernel) == ["common_flags == 1", "0"]
 
 
 def test_beside_others_it_is_told_which(instance: Instance, kernel: Picky, plan: Plans) -> None:
     kernel.eprobes = False
     other = plan(f"attach: '{EXEC}', metrics: [{{counter: a_total}}]").alternatives
     specs = [spec for spec in other if isinstance(spec, ProbeSpec) and spec.file is None]
-    _, refused = settle(instance, plan(FILTERED), set(), specs[:1])
+    _, refused = settle(instance, plan(ONLY_KERNEL), set(), specs[:1])
     assert "the probe 'p' has this tracepoint already" in refused[f"{EXEC} -> {EXEC}"]
 
 

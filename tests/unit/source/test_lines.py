@@ -7,7 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kprobe_exporter.aggregate.recipes import record_filters
+from kprobe_exporter.grammar.filter import parse_filter
 from kprobe_exporter.model.values import CALLER, TIME, VALUES, Arg, Batch, Layout, Loss, Record
+from kprobe_exporter.plan.metric import residual
 from kprobe_exporter.source.lines import LONGEST, MOST_CPUS, LineParser
 from kprobe_exporter.source.walk import text_key
 from tests.support.captured_text import COMM, COUNT, ENTRY, LAYOUTS, captured_layout, cuts, line, parse
@@ -612,3 +615,27 @@ def test_names_of_events(event: str) -> None:
     batch = parse(line(event.encode() + b": " + AT_ENTRY), layouts=(layout,))
     assert [record[0] for record in batch.records] == [9]
     assert batch.unparsed == 0
+
+
+def test_probes_that_share_a_tracepoint_have_their_own_records() -> None:
+    """Each layout gets the lines that pass its filter, and the number of all."""
+    argument, pattern = (Arg("sig", "int"),), rb"sig=(-?\d+)"
+    first, second, third = (
+        Layout(number, "p", "signal_generate", "tracepoint", "signal_generate", argument, pattern=pattern)
+        for number in (1, 2, 3)
+    )
+    wheres = {first: parse_filter("sig == 17"), second: parse_filter("sig != 17 && cpu == 1")}
+    filters = record_filters([{layout: residual(parsed) for layout, parsed in wheres.items()}])
+    text = b"".join(line(b"signal_generate: sig=%d" % sig) for sig in (17, 23, 17))
+    batch = LineParser([first, second, third], filters).feed(text)
+    assert [(record[0], record[VALUES]) for record in batch.records] == [
+        (1, 17),
+        (3, 17),
+        (2, 23),
+        (3, 23),
+        (1, 17),
+        (3, 17),
+    ]
+    assert (batch.arrived, batch.passed, batch.unparsed) == ({1: 3, 2: 3}, {1: 2, 2: 1}, 0)
+    alone = LineParser([first], filters).feed(text)
+    assert ([record[VALUES] for record in alone.records], alone.arrived) == ([17, 17], {1: 3})

@@ -8,6 +8,7 @@ import fcntl
 import importlib
 import os
 import struct
+from collections import Counter
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -18,13 +19,14 @@ from hypothesis import strategies as st
 
 from kprobe_exporter.aggregate.aggregator import Aggregator
 from kprobe_exporter.aggregate.numbers import Numbers
-from kprobe_exporter.aggregate.recipes import source_recipe
+from kprobe_exporter.aggregate.recipes import record_filters, source_recipe
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.record_layout import Geometry, Shape
 from kprobe_exporter.model.values import Arg, Batch, Family, HistogramValue, Layout, Loss
 from kprobe_exporter.source import pages
 from tests.support.page_material import (
+    ENTRY,
     LONG,
     PROBES,
     RETURN,
@@ -436,3 +438,44 @@ def plain(family: Family) -> object:
         for key, value in family.samples.items()
     }
     return family.name, samples
+
+
+FILTERS = [
+    None,
+    "return > 0",
+    'name == "bash" || return == -2',
+    'name ~ "b*" && cpu != 1',  # a pattern, which only Python evaluates
+    "missing != 3 && tid < 7",
+]
+
+
+@given(real_pages(), st.lists(st.sampled_from(FILTERS), min_size=1, max_size=4))
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+def test_probes_that_share_a_tracepoint_have_their_own_records(
+    rendered: list[bytes], texts: list[str | None]
+) -> None:
+    """Each layout gets the records that pass its filter, and the number of all; the others go on as ever."""
+    layouts = [replace(RETURN.layout, layout_id=number) for number in range(20, 20 + len(texts))]
+    wheres = {layout: condition(text) for layout, text in zip(layouts, texts, strict=True) if text}
+    filters = record_filters([wheres])
+    shapes = [ENTRY, *(RETURN._replace(layout=layout) for layout in layouts)]
+    whole = parsed(pages.PageParser, *rendered, shapes=shapes)
+    passing = [one for one in whole.records if one[0] not in filters or filters[one[0]].test(one)]
+    arrived = Counter(one[0] for one in whole.records if one[0] in filters)
+    passed = Counter(one[0] for one in passing if one[0] in filters)
+    for kind in PARSERS:
+        found = parsed(kind, *rendered, shapes=shapes, filters=filters)
+        assert found.records == passing
+        assert found.arrived == arrived
+        assert found.passed == {layout_id: passed[layout_id] for layout_id in arrived}
+        assert (found.losses, found.unparsed) == (whole.losses, whole.unparsed)
+
+
+def test_a_layout_that_is_added_up_beside_one_that_is_filtered() -> None:
+    half = replace(RETURN.layout, layout_id=20)
+    filters = record_filters([{half: condition("return > 0")}])
+    shapes = [RETURN, RETURN._replace(layout=half)]
+    page = Page().add(1, back(-2)).add(2, back(7)).add(3, back(9)).render()
+    batch = parsed(compiled.PageParser, page, shapes=shapes, filters=filters, recipes=RECIPES)
+    assert [record[:2] for record in batch.records] == [(20, 2), (20, 3)]
+    assert (batch.arrived, batch.passed) == ({1: 3, 20: 3}, {20: 2})

@@ -83,6 +83,14 @@ def test_lines_that_are_none_are_left_out() -> None:
     assert [(name, module) for _, name, module in found] == [(b"a", None), (b"b", b"m"), (b"c", b"m")]
 
 
+def test_marks_of_the_assembler_are_no_names() -> None:
+    """/proc/kallsyms of arm64 has ``$x`` where code begins in a module, and ``$d`` where data begins."""
+    top = b"%x" % 0xFFFFFFFF81000000
+    marks = [b"$x", b"$d", b"$x.12", b"$d.0"]
+    lines = [top + b" t " + name + b"\t[m]" for name in (*marks, b"$y", b"x$x")]
+    assert [name for _, name, _ in parse_symbols(lines)] == [b"$y", b"x$x"]
+
+
 @given(st.lists(st.binary(max_size=60), max_size=20))
 def test_anything_may_be_in_the_file(lines: list[bytes]) -> None:
     for address, name, _ in parse_symbols(lines):

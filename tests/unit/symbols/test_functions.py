@@ -8,6 +8,8 @@ import pytest
 
 from kprobe_exporter.symbols.functions import Answer, Functions
 from kprobe_exporter.symbols.lists import Lists
+from kprobe_exporter.tracefs.files import ReadOnlyTracefs
+from kprobe_exporter.tracefs.kernel_files import running_kernel
 from tests.support.function_lists import BLACKLIST, MODULES, NAMES, lists_of
 
 TRACEABLE = b"""vfs_read
@@ -155,7 +157,7 @@ def test_lines_that_are_none() -> None:
 def test_the_files(tmp_path: Path) -> None:
     """Each list is read from its place in the kernel's files, and a missing file does no harm."""
     tracefs, root = tmp_path / "tracing", tmp_path / "root"
-    known = Functions(Lists.of(tracefs, root), NAMES)
+    known = Functions(Lists.of(running_kernel(ReadOnlyTracefs(tracefs), root)), NAMES)
     assert known.answer("", "vfs_read", 0).can is None
     for path, content in (
         (tracefs / "available_filter_functions", TRACEABLE),
@@ -165,7 +167,7 @@ def test_the_files(tmp_path: Path) -> None:
     ):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    known = Functions(Lists.of(tracefs, root), NAMES)
+    known = Functions(Lists.of(running_kernel(ReadOnlyTracefs(tracefs), root)), NAMES)
     assert known.answer("", "vfs_read", 0).can
     assert known.answer("", "keeps_off", 0).can is False
     assert known.answer("xfs", "vfs_read", 0).can is False

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.model.aggregation import Where
 from kprobe_exporter.model.values import Arg, Batch, Layout, Record
 from kprobe_exporter.plan.metric import where
@@ -112,7 +112,7 @@ def test_what_the_kernel_could_not_filter(stacks: bool) -> None:
     """A filter on a call's return is applied here, because the return is known only from both events."""
     returned = enumerate([3, -9, 0, -2, None])
     calls = Batch([(1, at, 3, 11, 10, None, 1500, value, b"cat") for at, value in returned])
-    found = shown(calls, Batch([record(9)]), stacks=stacks, of_calls=where(parse_filter("return < 0")))
+    found = shown(calls, Batch([record(9)]), stacks=stacks, of_calls=where(parse_formula("return < 0")))
     assert [each.get("return") for each in found] == [-9, -2, None]
     assert found[-1]["target"] == "kprobe:vfs_read"
 

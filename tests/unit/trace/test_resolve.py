@@ -1,10 +1,11 @@
 """trace.resolve: what the user is told before anything is installed, from the kernel's lists alone."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from kprobe_exporter.elf import Code
+from kprobe_exporter.elf import Code, library_path
 from kprobe_exporter.errors import UsageError
 from kprobe_exporter.grammar.place import FileOffset
 from kprobe_exporter.trace import resolve as module
@@ -12,16 +13,18 @@ from kprobe_exporter.trace.request import parse_request
 from kprobe_exporter.trace.resolve import ResolvedRequest, resolve
 from kprobe_exporter.trace.session import text_specs
 from kprobe_exporter.tracefs.files import MountedTracefs
+from tests.support.libc import own_libc
+from tests.support.programs import file_offset
 
 FILES = {
     "tracing/available_filter_functions": "vfs_read\nvfs_open\ndo_sys_open\ndo_sys_openat2\nkeeps_off\n"
-    "kernel_clone\nf.isra.0\next4_open [ext4]\n__do_sys_getppid\n",
+    "kernel_clone\nf.isra.0\next4_open [ext4]\n__do_sys_getppid\n__x64_sys_read\n",
     "root/proc/kallsyms": "".join(
         f"{address:016x} t {name}\n"
         for address, name in [
             *((16, "vfs_read"), (32, "vfs_open"), (48, "do_sys_open"), (64, "do_sys_openat2")),
             *((80, "keeps_off"), (96, "kernel_clone"), (112, "f.isra.0"), (128, "__do_sys_getppid")),
-            *((128, "__x64_sys_getppid"), (144, "ext4_open\t[ext4]")),
+            *((128, "__x64_sys_getppid"), (144, "ext4_open\t[ext4]"), (160, "__x64_sys_read")),
         ]
     ),
     "root/proc/modules": "ext4 1 0 - Live 0x0\n",
@@ -77,6 +80,7 @@ def test_one_that_cannot_be_probed(kernel: Path, text: str, said: str) -> None:
     [
         ("p:mine f", "f.isra.0", "is compiled as 'f.isra.0' here"),
         ("p:mine ext4_open", "ext4:ext4_open", "is a function of the module 'ext4'"),
+        ("p:mine sys_read fd=$arg1:u32", "__x64_sys_read", "'sys_read' is '__x64_sys_read' here"),
         ("p:mine __x64_sys_getppid", "__x64_sys_getppid", "it is also called __do_sys_getppid"),
     ],
 )
@@ -109,12 +113,46 @@ def test_a_call_that_is_called_otherwise(kernel: Path, text: str, target: str, l
     assert [spec.line("g", spec.layout.event) for spec in text_specs(found.request, None)] == lines
 
 
+def test_an_argument_of_a_system_call(kernel: Path) -> None:
+    definition = find(kernel, "r:sys_read fd=$arg1:u32 $arg2 $retval").request.definition
+    assert definition is not None
+    assert definition.render() == "r:sys_read __x64_sys_read fd=+112($arg1):u32 arg2=+104($arg1) arg3=$retval"
+    with pytest.raises(UsageError, match=r"^a system call has no \$arg9, only \$arg1 to \$arg6\.$"):
+        find(kernel, "kprobe:sys_read $arg9")
+
+
 def test_where_a_function_of_a_file_was_found(kernel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "locate", lambda target, files: Code(0x1234, "EM_X86_64"))
     request = find(kernel, "r:/bin/bash:readline").request
     assert request.definition is not None
     assert request.definition.place == FileOffset("/bin/bash", 0x1234, None)
     assert str(request.target) == "uretprobe:/bin/bash:readline"
+
+
+@pytest.mark.parametrize("root", ["", f"/proc/{os.getpid()}/root:"])
+@pytest.mark.parametrize(
+    "written", ["r:{}libc.so.6:malloc", "uretprobe:{}libc.so.6:malloc", "r {}libc.so.6:malloc"]
+)
+def test_a_function_of_a_library_by_its_name(kernel: Path, written: str, root: str) -> None:
+    request = find(kernel, written.format(root)).request
+    assert request.definition is not None
+    assert str(request.target) == f"uretprobe:{root}libc.so.6:malloc"
+    place = request.definition.place
+    assert isinstance(place, FileOffset)
+    assert place.path == library_path(f"{root}libc.so.6")
+    assert place.offset == file_offset(str(own_libc()), "malloc")
+
+
+def test_an_offset_in_a_library_by_its_name(kernel: Path) -> None:
+    offset = file_offset(str(own_libc()), "malloc")
+    request = find(kernel, f"uprobe:libc.so.6:{offset:#x}").request
+    assert request.definition is not None
+    assert request.definition.place == FileOffset(library_path("libc.so.6"), offset, None)
+
+
+def test_a_library_that_is_not_here(kernel: Path) -> None:
+    with pytest.raises(UsageError, match=r"there is no library 'libnone\.so\.1' here: .*"):
+        find(kernel, "uprobe:libnone.so.1:malloc")
 
 
 def test_a_function_that_its_file_has_not(kernel: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kprobe_exporter.agent import probe_set
+from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.model.values import Layout, ProbeSpec
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.poller import read_counts
@@ -111,6 +112,17 @@ def test_a_definition_that_another_tool_enabled_is_retired(instance: Instance, k
     assert install(instance, SPEC, names_in_use(instance)).event == "p"
 
 
+def test_an_fprobe_without_maxactive_where_the_kernel_refuses_it(
+    instance: Instance, kernel: FakeTracefs
+) -> None:
+    spec = replace(SPEC, kind="fexit", target="fexit:f", file="dynamic_events", verb="f1024", body="f%return")
+    lines = []
+    for kernel.fprobes_take_maxactive in (True, False):
+        install(instance, spec, names_in_use(instance))
+        lines.append(kernel.probes[-1].line)
+    assert lines == [f"f1024:{NAME}/p f%return", f"f:{NAME}/p_2 f%return"]
+
+
 def test_before_anything_is_recorded_all_is_deleted(instance: Instance, kernel: FakeTracefs) -> None:
     instance.recording = False
     probe = install(instance, SPEC, names_in_use(instance))
@@ -206,3 +218,31 @@ def test_a_shared_switch_is_switched_off_by_the_last(instance: Instance, kernel:
     assert kernel.read(switch) == b"1"
     second.pause()
     assert kernel.read(switch) == b"0"
+
+
+def test_the_places_of_one_event_are_defined_together_or_not_at_all(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_bytes(b"program")
+    body = f"{program}:0x1"
+    usdt = replace(
+        SPEC,
+        kind="usdt",
+        target=f"usdt:{program}:a:b",
+        file="uprobe_events",
+        body=body,
+        more=(f"{program}:0x2",),
+    )
+    (tmp_path / "tracefs").mkdir()
+    kernel = Stubborn(tmp_path / "tracefs", set())
+    with Instance.acquire(kernel, NAME) as instance:
+        probe = install(instance, usdt, names_in_use(instance))
+        assert defined(kernel) == ["p", "p"]
+        for event in kernel.probes:
+            event.hits = 3
+        assert read_counts(instance, [probe]).hits == {"p": 6}
+        probe.remove()
+        assert defined(kernel) == []
+        kernel.joins_places = False
+        with pytest.raises(ProbeRefused, match="cannot attach one event to several places"):
+            install(instance, usdt, names_in_use(instance))
+        assert defined(kernel) == []

@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from kprobe_exporter.errors import GrammarError, ProbeRefused
 from kprobe_exporter.grammar.target import Kind, parse_target
 from kprobe_exporter.symbols.listing.query import Query, file_places, parse_query
 from tests.support.compiling import compiled
+from tests.support.programs import file_offset
 
 
 @pytest.mark.parametrize(
@@ -71,6 +73,7 @@ int shared(void) { return 1; }
 int alone(int x) { return x; }
 __attribute__((visibility("default"))) int strange(void) __asm__("\\"go.(*T).f\\"");
 int strange(void) { return 2; }
+static __attribute__((noinline, used)) int hidden(int x) { return 3 * x; }
 int data = 3;
 """
 
@@ -95,6 +98,34 @@ def test_a_pattern(library: Path) -> None:
     assert names(parse_query(f"uprobe:{library}:[as]*[!a]")) == ["alone", "shared"]
     [place] = file_places(parse_query(f"uretprobe:{library}:al*"))
     assert str(place) == f"uretprobe:{library}:alone"
+
+
+def test_an_offset_is_named(library: Path, tmp_path: Path) -> None:
+    alone = file_offset(str(library), "alone")
+    for more, place in ((0, "alone"), (1, "alone+1")):
+        assert [str(one) for one in file_places(parse_query(f"uprobe:{library}:{alone + more:#x}"))] == [
+            f"uprobe:{library}:{place}"
+        ]
+    stripped = tmp_path / "stripped"
+    subprocess.run(["strip", "-o", stripped, library], check=True)
+    local = file_offset(str(library), "hidden")
+    assert [str(one) for one in file_places(Query("", Kind.UPROBE, str(stripped), str(local)))] == [
+        f"uprobe:{stripped}:{local:#x}"
+    ]
+    with pytest.raises(ProbeRefused, match="is not in its code"):
+        file_places(parse_query(f"uprobe:{library}:0x1"))
+    with pytest.raises(
+        ProbeRefused, match=f"^only a uprobe sits at an offset in a file: write uprobe:{library}:0x10.$"
+    ):
+        file_places(parse_query(f"uretprobe:{library}:0x10"))
+
+
+def test_a_library_by_its_name() -> None:
+    places = file_places(parse_query("ucall:libc.so.6:getaddrinf[o]"))
+    assert [str(place) for place in places] == ["ucall:libc.so.6:getaddrinfo"]
+    root = f"/proc/{os.getpid()}/root"
+    [place] = file_places(Query("getaddrinfo", Kind.UPROBE, f"{root}:libc.so.6", "getaddrinfo"))
+    assert str(place) == f"uprobe:{root}:libc.so.6:getaddrinfo"
 
 
 def test_one_function_of_a_relative_path(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,77 @@
+"""Checks expressions, of ``let``, ``where`` and ``value``, against the fields of a probe's alternatives."""
+
+from collections.abc import Mapping
+
+from kprobe_exporter.config.sites import BUILT_IN, Alternatives, odd_duration
+from kprobe_exporter.config.wording import Path, listed, quote
+from kprobe_exporter.config.yaml_source import Report
+from kprobe_exporter.errors import GrammarError
+from kprobe_exporter.grammar.formula import COMPUTED, Binary, Name, wrong_types
+from kprobe_exporter.grammar.formula_parser import parse_formula
+from kprobe_exporter.grammar.let import inserted
+from kprobe_exporter.grammar.lexis import closest
+from kprobe_exporter.model.values import STACK_POINTER
+
+
+def with_lets(lets: Mapping[str, str], alternatives: Alternatives, report: Report) -> Alternatives:
+    """Check a probe's ``let``, and return its alternatives with these fields too.
+
+    Problems go to ``report``, by paths within ``let``.
+    """
+    found = tuple(
+        one._replace(fields={**one.fields, **dict.fromkeys(lets, COMPUTED)}) for one in alternatives
+    )
+    sound = True
+    for name, text in lets.items():
+        if name in BUILT_IN or name == STACK_POINTER:
+            report((name,), f"{name!r} is a built-in field: choose another name", at_key=True)
+        elif any(name in one.fields for one in alternatives):
+            report((name,), f"{name!r} is fetched already: choose another name", at_key=True)
+        elif isinstance(parse_formula(text), Name):
+            report((name,), f"this is another name of {text.strip()!r} only: use that")
+        elif check_expression(text, (name,), found, report):
+            continue
+        sound = False
+    if sound:
+        try:
+            inserted(lets)
+        except GrammarError as error:
+            report((error.text,), error.message)
+    return found
+
+
+def check_expression(text: str, path: Path, alternatives: Alternatives, report: Report) -> bool:
+    """Check an expression; return whether it is right. Problems go to ``report``."""
+    try:
+        tree = parse_formula(text)
+    except GrammarError as error:
+        report(path, error.message, column=error.column)
+        return False
+    equal = [node.right.column for node in tree.walk() if isinstance(node, Binary) and node.operator == "=="]
+    wrong = {
+        node.column: f"{why}; a string is put in quotes" if node.column in equal else why
+        for node in tree.names
+        if (why := missing_field(node.name, alternatives))
+    }
+    for one in alternatives if not wrong else ():
+        at = f" (at {one.attach.target})" if len(alternatives) > 1 else ""
+        for column, why in wrong_types(tree, one.fields):
+            wrong.setdefault(column, f"{why}{at}")
+    for column, why in wrong.items():
+        report(path, why, column=column)
+    for node in tree.walk() if not wrong else ():
+        if isinstance(node, Binary) and (part := node.comparison) and (odd := odd_duration(part)):
+            report.warn(path, odd, column=part.column)
+    return not wrong
+
+
+def missing_field(name: str, alternatives: Alternatives) -> str | None:
+    """Return the sentence for a missing field, if an alternative does not yield it."""
+    without = [str(one.attach.target) for one in alternatives if name not in one.fields]
+    if not without:
+        return None
+    if name == "duration":
+        return f"there is no 'duration' at {listed(without)}: only a call or a pair takes time"
+    known = {field for one in alternatives for field in one.fields} - {name}
+    hint = closest(name, known) or ": every alternative must yield it, see `fetch`"
+    return f"there is no field {quote(name)} at {listed(without)}{hint}"

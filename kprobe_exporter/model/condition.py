@@ -1,0 +1,84 @@
+"""Conditions and computed values as plain data, as every way of reading events evaluates them."""
+
+from collections.abc import Callable, Collection
+from typing import Literal, NamedTuple, TypeAlias
+
+Number: TypeAlias = int | float
+Condition: TypeAlias = (
+    tuple[Literal["all", "any"], tuple["Condition", ...]]
+    | tuple[Literal["not"], "Condition"]
+    | tuple[Literal["number"], str, str, Number]
+    | tuple[Literal["text"], str, str, bytes]
+    | tuple[Literal["match"], str, Callable[[bytes], bool]]
+    | tuple[Literal["field"], str]
+    | tuple[Literal["constant"], int]
+    | tuple[Literal["unary"], str, "Condition"]
+    | tuple[Literal["binary"], str, "Condition", "Condition"]
+    | tuple[Literal["if"], "Condition", "Condition", "Condition"]
+)
+"""A condition, or a value that is computed, by its kind.
+
+``("number", FIELD, OPERATOR, NUMBER)``, ``("text", FIELD, OPERATOR, BYTES)`` and ``("match", FIELD,
+MATCHER)`` compare a field as the kernel's filters do: a field that is missing, or of another type, fails
+every comparison except ``!=``, and numbers are compared by their value. Only Python evaluates a ``match``.
+
+All others compute as C does on 64-bit integers, and give a missing value where an operand is missing,
+where they divide by 0, and where they shift by less than 0 or more than 63 bits. ``all`` and ``any`` are
+decided by one operand if that decides; a missing operand that could decide makes the result missing.
+Conditions give 1 or 0; a number is a condition that is true if the number is not 0.
+"""
+
+LONG_MAX = (1 << 63) - 1
+
+COMPARISONS = frozenset({"==", "!=", "<", "<=", ">", ">="})
+SHIFTS = frozenset({"<<", ">>"})
+
+
+class Computed(NamedTuple):
+    """A field that is computed of others; ``fields`` are the ones that it reads."""
+
+    name: str
+    fields: tuple[str, ...]
+    condition: Condition
+
+
+def is_unsigned(condition: Condition, unsigned: Collection[str]) -> bool:
+    """Return whether the value is an unsigned 64-bit number; ``unsigned`` names the fields that are.
+
+    These are C's conversions where ``int`` has 64 bits: a narrower field is promoted to a signed number,
+    which can hold all its values; an operation is unsigned if an operand is, a shift if its left one is.
+    """
+    found = False
+    match condition:
+        case ("field", name):
+            found = name in unsigned
+        case ("constant", value):
+            found = value > LONG_MAX
+        case ("unary", _, operand):
+            found = is_unsigned(operand, unsigned)
+        case ("binary", operator, left, right) if operator in SHIFTS:
+            found = is_unsigned(left, unsigned)
+        case ("binary", operator, left, right) if operator not in COMPARISONS:
+            found = is_unsigned(left, unsigned) or is_unsigned(right, unsigned)
+        case ("if", _, yes, no):
+            found = is_unsigned(yes, unsigned) or is_unsigned(no, unsigned)
+    return found
+
+
+def has_match(condition: Condition) -> bool:
+    """Return whether a pattern is matched anywhere in it."""
+    return condition[0] == "match" or any(has_match(part) for part in parts(condition))
+
+
+def parts(condition: Condition) -> tuple[Condition, ...]:
+    """Return the operands that are conditions or values themselves."""
+    match condition:
+        case ("all" | "any", operands):
+            return operands
+        case ("not", operand) | ("unary", _, operand):
+            return (operand,)
+        case ("binary", _, left, right):
+            return (left, right)
+        case ("if", test, yes, no):
+            return (test, yes, no)
+    return ()

@@ -1,0 +1,70 @@
+"""The tracked files of this checkout, and archives that do not depend on where and when they are made."""
+
+import gzip
+import os
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from release.targets import ROOT
+
+
+def epoch() -> int:
+    """The time that every file gets: SOURCE_DATE_EPOCH, or else that of the last commit."""
+    given = os.environ.get("SOURCE_DATE_EPOCH")
+    return int(given if given is not None else _git("log", "-1", "--format=%ct"))
+
+
+def revision() -> str:
+    """The commit, with "-dirty" if tracked files differ from it."""
+    return _git("describe", "--always", "--abbrev=40", "--dirty", "--match=")
+
+
+def copy_tracked(into: Path) -> None:
+    """Copy the tracked files as they are in the checkout, and normalize modes and times."""
+    for name in _git("ls-files", "-z").split("\0"):
+        source, copy = ROOT / name, into / name
+        if not name or not source.exists():
+            continue
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, copy, follow_symlinks=False)
+    normalize(into)
+
+
+def normalize(tree: Path) -> None:
+    """Give everything below a directory the mode 755 or 644 and the time of the epoch."""
+    when = epoch()
+    for path in (tree, *in_order(tree)):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+        os.utime(path, (when, when), follow_symlinks=False)
+
+
+def in_order(tree: Path) -> Iterator[Path]:
+    """Everything below a directory, each directory before its content, sorted by name."""
+    return iter(sorted(tree.rglob("*")))
+
+
+def pack(tree: Path, archive: Path, prefix: str = "") -> None:
+    """Write a .tar.gz of a normalized directory, owned by root, with ``prefix`` before each name."""
+    with (
+        archive.open("wb") as file,
+        # Without a name and a time in its header.
+        gzip.GzipFile("", "wb", compresslevel=9, fileobj=file, mtime=0) as compressed,
+        tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for path in in_order(tree):
+            tar.add(path, prefix + path.relative_to(tree).as_posix(), recursive=False, filter=_by_root)
+
+
+def _by_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = "root"
+    return entry
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(ROOT), *arguments]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()

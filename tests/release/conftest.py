@@ -1,0 +1,20 @@
+"""What is built once for all tests of this directory."""
+
+from pathlib import Path
+
+import pytest
+
+from release import wheels
+from release.targets import TARGETS, Target
+
+
+@pytest.fixture(scope="session", params=[pytest.param(target, id=target.debian) for target in TARGETS])
+def target(request: pytest.FixtureRequest) -> Target:
+    chosen: Target = request.param
+    return chosen
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The sdist and the wheels of this tree."""
+    return wheels.build(tmp_path_factory.mktemp("dist"))
