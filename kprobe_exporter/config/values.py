@@ -42,6 +42,10 @@ class Decode(NamedTuple):
     options: object = None
 
 
+NAMED = Decode("name")
+"""The decoder that takes the words for a field from where the probe is attached."""
+
+
 class Label(NamedTuple):
     """A label of a metric: its name, the field that it shows, and the decoders applied in turn."""
 
@@ -85,10 +89,11 @@ class WrittenPath:
 
 
 class Reading(NamedTuple):
-    """How the value behind a path is read: see ``Arg`` of model/values.py."""
+    """How the value behind a path is read: see ``Arg`` of model/values.py. ``type`` is its C type."""
 
     network: int
     guards: tuple[str, ...]
+    type: str = ""
 
 
 @dataclass(frozen=True, slots=True)
