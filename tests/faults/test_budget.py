@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kprobe_exporter.agent import rate_limit
+from kprobe_exporter.agent import overhead, rate_limit
 from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import AgentProcess, Metrics
 from tests.support.forked_child import in_a_child
@@ -131,6 +131,33 @@ def test_too_loud_a_probe_is_off_for_a_while(start_agent: StartAgent, short_paus
         assert after.value(EVENTS, probe="loud") == before.value(EVENTS, probe="loud") + 23
     assert tripped(agent) == ["loud"] * turns  # no more, and the probe stays up
     assert after.value("kprobe_up", probe="loud") == 1
+
+
+@pytest.mark.usefixtures("long_pause")
+def test_a_probe_that_takes_more_than_its_share_of_the_time_trips(start_agent: StartAgent) -> None:
+    """What a firing costs is measured at the start, so the limit is known only within bounds."""
+    share = "limit: {cpu: 0.05%}"
+    agent = start_agent(
+        probes(
+            f"{{name: loud, {GETPPID}, {share}}}",
+            f'{{name: beside, attach: "kprobe:sys_getpgrp", {share}}}',
+        )
+    )
+    with flood():
+        eventually(lambda: tripped(agent) == ["loud"])
+        os.getpgrp()
+        off = once_down(agent, "loud")
+    ((_, said),) = TRIP.findall(agent.output())
+    found = re.search(
+        r"it fired ([\d,]+) times a second, and its limit is ([\d,]+), which is 0.05 % of", said
+    )
+    assert found, said
+    rate, limit = (int(number.replace(",", "")) for number in found.groups())
+    cpus, seconds = os.cpu_count() or 1, overhead.COUNTED
+    fewest, most = (0.0005 * cpus / (seconds * each) for each in (overhead.SLOWEST, overhead.FASTEST))
+    assert fewest - 1 <= limit <= most + 1
+    assert rate > limit
+    assert off.value("kprobe_up", probe="beside") == 1
 
 
 SAMPLED = re.compile(r"the probe 'loud' is sampled: .* only the events of one thread in (\d+) are recorded")
