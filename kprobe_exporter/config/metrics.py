@@ -152,20 +152,23 @@ class MetricBuilder:
             if of_thread and steps[0].name not in OF_THREAD:
                 sentence = f"{of_thread[0]} takes a thread's id: let it be the first, with field: tid"
                 self.report((*path, "decode"), sentence)
-            for sentence in self._wrong_with_name(label.field, steps):
-                self.report((*path, "decode"), sentence)
+            for at, sentence in self._wrong_with_name(label, steps):
+                self.report((*path, "decode", *at), sentence)
             yield Label(name, label.field, steps)
 
-    def _wrong_with_name(self, field: str, steps: tuple[Decode, ...]) -> Iterator[str]:
-        """Yield why ``decode: name``, without an enum, has no words here."""
-        if NAMED in steps[1:]:
-            yield "'name' without an enum takes the field itself: let it be the first"
-        elif NAMED in steps:
+    def _wrong_with_name(self, label: LabelModel, steps: tuple[Decode, ...]) -> Iterator[tuple[Path, str]]:
+        """Yield why ``decode: name``, without an enum, has no words here, and where below ``decode``."""
+        field, listed_ = label.field, isinstance(label.decode, list)
+        for index, step in enumerate(steps):
             computed = any(one.fields.get(field) is COMPUTED for one in self.alternatives)
-            if computed or field in BUILT_IN - {"return"}:
-                what = "computed" if computed else "built in"
-                hint = "name an enum, as {name: {enum: skb_drop_reason}}"
-                yield f"{field!r} is {what}, so the kernel has no words for it: {hint}"
+            if step != NAMED or not (index or computed or field in BUILT_IN - {"return"}):
+                continue
+            what = "computed" if computed else "built in"
+            hint = "name an enum, as {name: {enum: skb_drop_reason}}"
+            sentence = f"{field!r} is {what}, so the kernel has no words for it: {hint}"
+            if index:
+                sentence = "without an enum, name takes the field itself: let it be the first"
+            yield (index,) if listed_ else (), sentence
 
     def _check_field(self, name: str, path: Path, *, number: bool = False, label: bool = False) -> None:
         """Refuse a field that in some alternative is missing, no ``number``, or not usable as a ``label``."""
