@@ -1,11 +1,11 @@
 """Each pack of examples/packs comes up, and the events that each probe is for move its metrics."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-import os
 import pytest
 
 from kprobe_exporter.config.load import load
