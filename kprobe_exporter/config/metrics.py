@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from kprobe_exporter.config.expressions import check_expression, missing_field
+from kprobe_exporter.config.expressions import check_expression, labels_meant, missing_field, with_labels
 from kprobe_exporter.config.fields import bounds
 from kprobe_exporter.config.names import wrong_with_label, wrong_with_metric
 from kprobe_exporter.config.schema import LabelModel, MetricModel, ProbeModel
@@ -87,21 +87,31 @@ class MetricBuilder:
             self.report((self.kind,), sentence)
         self._check_value()
         self._check_scale()
-        if self.model.where is not None:
-            check_expression(self.model.where, ("where",), self.alternatives, self.report)
+        labels = tuple(sorted(self._labels(), key=lambda label: label.name))
         about = self.name.removesuffix("_total").replace("_", " ")
         metric = Metric(
             kind=self.kind,
             name=self.name,
             help=self.model.help or f"{about[:1].upper()}{about[1:]}, from kernel events.",
             value=self.model.value,
-            labels=tuple(sorted(self._labels(), key=lambda label: label.name)),
+            labels=labels,
             buckets=self._buckets(),
             where=self.model.where,
             scale=1.0 if self.model.scale is None else self.model.scale,
+            selecting=self._check_where(labels),
         )
         self._hint_at_ports(metric)
         return metric
+
+    def _check_where(self, labels: tuple[Label, ...]) -> frozenset[str]:
+        """Check ``where``; return the names in it that mean labels."""
+        text = self.model.where
+        if text is None:
+            return frozenset()
+        meant = labels_meant(text, labels, self.alternatives)
+        others = {label.name for label in labels if missing_field(label.name, self.alternatives)}
+        check_expression(text, ("where",), with_labels(meant | others, self.alternatives), self.report)
+        return meant
 
     def _check_value(self) -> None:
         value, path = self.model.value, ("value",)
