@@ -21,6 +21,7 @@ from kprobe_exporter.aggregate.numbers import (
     built_in,
 )
 from kprobe_exporter.aggregate.recipes import recipe
+from kprobe_exporter.aggregate.selection import selected
 from kprobe_exporter.aggregate.series import IDLE, SeriesLimits
 from kprobe_exporter.aggregate.sums import Sums
 from kprobe_exporter.model.aggregation import Refused, Tally, Where
@@ -155,7 +156,10 @@ class Aggregator:
             probe = self._probes[layout.probe]
             takes = probe.takes()
             for number, spec in enumerate(probe.metrics.metrics):
-                takes[number] = _for_layout(self._metrics[spec.name].take(spec), spec, layout)
+                take = self._metrics[spec.name].take(spec)
+                unreadable = partial(self.lose, "unreadable", probe=layout.probe)
+                take = selected(spec, take, layout.unsigned, self._failures, unreadable)
+                takes[number] = _for_layout(take, spec, layout)
             sums = Sums(layout, recipe(layout, probe.metrics, residual_filter), self._cgroup)
             deltas = HistDeltas(layout, probe.metrics, tables)
             filtered = residual_filter is not None

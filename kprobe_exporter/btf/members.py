@@ -206,6 +206,9 @@ class _Reading:
         if written in _TEXT:
             return self._text_as(written)
         if written is not None:
+            if written.startswith("b") and self._kind == btf.PTR:
+                hint = "an address, which has no bit field: read it as x64"
+                fail(f"{self._is_what}, {hint}", self._text, len(self._text))
             return self._found(written)
         if self._spot.width:
             return self._found(self._bit_field())

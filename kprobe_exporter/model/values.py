@@ -357,7 +357,8 @@ class MetricSpec(NamedTuple):
     """One metric that events feed, under its full name.
 
     ``value`` is the field it takes, multiplied by ``scale``; None means the value 1. Events that do not
-    pass ``where`` change nothing.
+    pass ``where`` change nothing, nor do those that do not pass ``selects``, which names labels of the metric
+    and the fields ``selects_by``.
     """
 
     name: str
@@ -368,6 +369,8 @@ class MetricSpec(NamedTuple):
     buckets: tuple[float, ...] = ()
     scale: float = 1.0
     where: Where | None = None
+    selects: Where | None = None
+    selects_by: tuple[str, ...] = ()
 
 
 class Emission(NamedTuple):

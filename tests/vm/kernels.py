@@ -163,6 +163,8 @@ MAIN = KERNELS["6.12"]
 CORE = (
     "tests/kernel/test_kinds.py",
     "tests/kernel/test_calls.py",
+    "tests/kernel/test_names.py",
+    "tests/kernel/test_members.py::test_connections_by_address_and_port",
 )
 """What `make test` runs on the other kernels: whether every kind of probe counts, and the agent's life."""
 
