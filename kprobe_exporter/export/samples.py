@@ -5,8 +5,9 @@ takes five times as long. A test compares both.
 """
 
 from collections.abc import Callable, Collection, Iterator
-from itertools import islice
+from itertools import chain, islice
 from operator import itemgetter
+from typing import cast
 
 from prometheus_client.utils import floatToGoString
 
@@ -25,19 +26,27 @@ _CHUNK = 1000
 
 def encoded(family: Family, as_openmetrics: bool, suffixes: Collection[str] = SUFFIXES) -> Iterator[bytes]:
     """Yield the lines in pieces; of a histogram those with these suffixes alone."""
-    is_histogram = family.type == "histogram"
-    lines = _histograms(family, as_openmetrics, suffixes) if is_histogram else _numbers(family)
+    if family.type != "histogram":
+        yield from _numbers(family)
+        return
+    lines = _histograms(family, as_openmetrics, suffixes)
     while piece := "".join(islice(lines, _CHUNK)):
         yield piece.encode()
 
 
-def _numbers(family: Family) -> Iterator[str]:
+def _numbers(family: Family) -> Iterator[bytes]:
     names = sorted(family.labels)
     template = _braces(family.name, [_pair(name) for name in names]) + " %s\n"
     ordered = _in_order(family.labels, names)
-    for values, value in family.samples.items():
-        assert not isinstance(value, HistogramValue)
-        yield template % (*map(_escaped, ordered(values)), _number(value))
+    samples = iter(family.samples.items())
+    while chunk := [*islice(samples, _CHUNK)]:
+        rows = [ordered(values) for values, _ in chunk]
+        # Looking at all values at once takes a third of the time of looking at each.
+        text = "".join(chain.from_iterable(rows))
+        if _escaped(text) != text:
+            rows = [tuple(map(_escaped, row)) for row in rows]
+        numbers = [_number(cast("float", value)) for _, value in chunk]
+        yield "".join([template % (*row, number) for row, number in zip(rows, numbers, strict=True)]).encode()
 
 
 def _histograms(family: Family, as_openmetrics: bool, suffixes: Collection[str]) -> Iterator[str]:
