@@ -14,7 +14,7 @@ from release.sources import epoch, normalize
 from release.targets import BUILD, ReleaseError, Target
 
 NAME = "kprobe-exporter"
-MAINTAINER = "The kprobe_exporter authors <maintainers@users.noreply.github.com>"
+MAINTAINER = "The kprobe_exporter authors <noreply@kprobe-exporter.invalid>"
 DEPENDS = "init-system-helpers (>= 1.54~), libc6 (>= 2.28), libstdc++6"
 
 CONTROL = """\
