@@ -1,4 +1,4 @@
-"""The Debian package on a bare Debian 12 with systemd: installed offline, upgraded, removed, purged."""
+"""The Debian package: installed offline on Debian 12 with systemd, upgraded, removed, purged; and on 13."""
 
 import re
 import shlex
@@ -20,6 +20,7 @@ from tests.support import debian_root
 from tests.support.agent_process import Metrics
 from tests.support.booted_root import booted, shell
 from tests.support.debian_root import Root
+from tests.support.installed_agent import worked
 from tests.support.readme import reads
 from tests.support.systemd import UNIT, Systemd
 
@@ -45,9 +46,9 @@ SCRAPE = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:10435/me
 
 
 def build(target: Target, built: list[Path], directory: Path) -> Path:
-    """The package with the modules for Debian 12's Python alone, which is quicker to build."""
+    """The package with the modules for the Pythons of Debian 12 and 13 alone, which is quicker to build."""
     [wheel] = [file for file in built if file.name.endswith(f"{target.platform}.whl")]
-    return deb.build(target, wheel, directory, pythons=["3.11"])
+    return deb.build(target, wheel, directory, pythons=["3.11", "3.13"])
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +113,19 @@ def test_a_wheel_that_installs_elsewhere_is_refused(tmp_path: Path) -> None:
         payload.install_modules(AMD64, wheel, tmp_path / "lib", pythons=[])
 
 
+def test_debian_13_takes_it_too(package: Path, tmp_path: Path) -> None:
+    """Without a systemd that runs, as in a container: the maintainer scripts then start nothing."""
+    needs_tracefs()
+    root = debian_root.fresh("trixie", ("python3",), tmp_path)
+    root.copy([package], "/root")
+    root.run("sh", "-c", "DEBIAN_FRONTEND=noninteractive apt install --yes /root/*.deb")
+    [info] = worked(root, "/usr/bin/kprobe-exporter").labels("kprobe_exporter_build_info")
+    assert (info["page_parser"], info["version"]) == ("compiled", __version__)
+    assert info["python_version"].startswith("3.13.")
+    root.run("dpkg", "--purge", "kprobe-exporter")
+    assert [place for place in PLACES if (root.directory / place).exists()] == []
+
+
 @reads(command="apt install")
 def test_it_installs_offline_and_works(system: Systemd, command: str) -> None:
     shell(system, f"{command} --yes")
@@ -143,6 +157,17 @@ def test_it_has_the_locked_dependencies_and_nothing_else(system: Systemd) -> Non
     locked = dict(re.findall(r"^([\w.-]+)==(\S+)", LOCK.read_text(), re.MULTILINE))
     assert found.pop("kprobe-exporter") == __version__
     assert found == {name.lower(): version for name, version in locked.items()}
+
+
+def test_bash_completes_the_command(system: Systemd) -> None:
+    script = """
+. /usr/share/bash-completion/completions/kprobe-exporter
+compopt() { :; }
+COMP_LINE='kprobe-exporter cl' COMP_POINT=18
+_kprobe_exporter_completion kprobe-exporter
+echo "${COMPREPLY[@]}"
+"""
+    assert shell(system, f"bash -c {shlex.quote(script)}") == "cleanup\n"
 
 
 def test_an_upgrade_keeps_the_configuration_and_restarts(
