@@ -83,8 +83,8 @@ def table() -> Table:
         "A counter with a label of so many values; its probe is `syscalls:sys_exit_lseek` with a filter on"
         " one thread, the buffer 1 MiB per CPU. A scrape is a connection of its own, as text, without gzip"
         f" unless a row says otherwise, read to its end; {SCRAPES} of them, {PAUSE} s apart, or"
-        f" {EVERY_SECOND}, one every second. Memory is VmRSS after them. *missing* of the made events were not"
-        " delivered, *lost* is what the agent told of that.",
+        f" {EVERY_SECOND}, one every second. Memory is VmRSS after them. *missing* of the made events were"
+        " not delivered, *lost* is what the agent told of that.",
         tuple(COLUMNS.split(", ")),
         tuple(rows),
         (
