@@ -284,8 +284,8 @@ cdef bint _executed(Open* open, int32_t old, int32_t tid, uint8_t* scratch) noex
     cdef OpenList** found = _lists_of(open, old, False, &number)
     if found == NULL:
         return False
-    for i in range(number):
-        one = found[i]
+    for i in range(number, 0, -1):  # the oldest first
+        one = found[i - 1]
         if open.slots[one.slot].user and open.slots[one.slot].by_stack:
             _drop(open, one)
             continue

@@ -182,6 +182,7 @@ class Happened:
 
     random: Random
     distance: int
+    forks: bool = True
     stacks: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     cpus: dict[int, int] = field(default_factory=dict)
 
@@ -197,11 +198,12 @@ class Happened:
         if number in (10, 20):
             return self.cpus[tid], self._call(number, tid, text, size)
         dev = random.choice([1, 2, -1])
+        flags = [0, CLONE_VM, CLONE_VFORK] if self.forks else [CLONE_VM]
         choices: Mapping[int, Sequence[Callable[[], bytes]]] = {
             30: [lambda one=one: first(one, tid, dev, text, size) for one in (30, 31, 32, 32)],
             40: [lambda: first(40, tid, dev, text, size), lambda: back(41, tid, 0, size, text)],
             50: [
-                lambda: started(tid, random.choice([1, 7, 8, 9]), random.choice([0, CLONE_VM, CLONE_VFORK])),
+                lambda: started(tid, random.choice([1, 7, 8, 9]), random.choice(flags)),
                 lambda: executed(tid, random.choice([tid, 7, 8])),
                 lambda: exited(tid),
             ],
@@ -231,9 +233,9 @@ class Recording:
     rounds: list[tuple[int, dict[int, list[bytes]]]]
 
 
-def record(random: Random, steps: int, distance: int, losing: float, ties: float = 0) -> Recording:
+def record(random: Random, steps: int, distance: int, losing: float, *, ties: float = 0, forks: bool = True) -> Recording:
     """Draw events, and write them to pages of which some are lost."""
-    happened = Happened(random, distance)
+    happened = Happened(random, distance, forks)
     now, rounds = 1000, random.randint(1, 4)
     events: list[tuple[int, int, bytes]] = []
     for _ in range(steps):
