@@ -52,9 +52,11 @@ cdef bint LITTLE = sys.byteorder == "little"
 include "_record.pxi"
 include "_condition.pxi"
 include "_tally.pxi"
+include "_lists.pxi"
 include "_open.pxi"
 include "_join.pxi"
 include "_queue.pxi"
+include "_summing.pxi"
 include "_joining.pxi"
 
 cdef struct Pending:

@@ -7,6 +7,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -45,7 +46,12 @@ from tests.support.ring_buffer import GEOMETRY, MISSED, Page, event, located
 THREAD = Field("signed", 4, 4)
 RETURNS = return_type("long")
 
-ENTRY_ARGS = (Arg(STACK_POINTER, "int", unsigned=True), Arg("size", "int"), Arg("name", "str"), Arg("at", "hex"))
+ENTRY_ARGS = (
+    Arg(STACK_POINTER, "int", unsigned=True),
+    Arg("size", "int"),
+    Arg("name", "str"),
+    Arg("at", "hex"),
+)
 ENTRY_FIELDS = (
     Field("unsigned", 8, 8, guards=(8,)),
     Field("signed", 16, 4),
@@ -53,7 +59,11 @@ ENTRY_FIELDS = (
     Field("unsigned", 8, 8),
 )
 RETURN_ARGS = (Arg(STACK_POINTER, "int", unsigned=True), Arg("return", "int"), Arg("why", "str"))
-RETURN_FIELDS = (Field("unsigned", 8, 8, guards=(8,)), Field("signed", 24, 8), Field("dynamic", 32, 4, fault=True))
+RETURN_FIELDS = (
+    Field("unsigned", 8, 8, guards=(8,)),
+    Field("signed", 24, 8),
+    Field("dynamic", 32, 4, fault=True),
+)
 FIRST_ARGS = (Arg("dev", "int"), Arg("name", "str"), Arg("size", "int"))
 FIRST_FIELDS = (Field("unsigned", 16, 4), Field("dynamic", 20, 4, fault=True), Field("signed", 24, 4))
 OTHER_ARGS = (Arg("name", "str"), Arg("dev", "int"), Arg("size", "int"), Arg("size2", "int"))
@@ -82,7 +92,9 @@ FIRST_TOO = shape(31, OTHER_ARGS, OTHER_FIELDS, 28)
 LAST = shape(32, FIRST_ARGS, FIRST_FIELDS, 28)
 ENTERED = shape(40, FIRST_ARGS, FIRST_FIELDS, 28)
 LEFT = shape(41, RETURN_ARGS, RETURN_FIELDS, 36, returns=RETURNS)
-NEW = shape(50, (Arg("child", "int"), Arg("flags", "int")), (Field("signed", 8, 4), Field("unsigned", 16, 8)), 24)
+NEW = shape(
+    50, (Arg("child", "int"), Arg("flags", "int")), (Field("signed", 8, 4), Field("unsigned", 16, 8)), 24
+)
 EXEC = shape(51, (Arg("old", "int"),), (Field("signed", 8, 4),), 12)
 EXIT = shape(52, (), (), 8)
 THREADS = NEW, EXEC, EXIT
@@ -108,7 +120,9 @@ def joined(number: int, begins: Sequence[Shape], end: Shape, key: tuple[str, ...
     names = {arg.name for arg in shared} | {STACK_POINTER}
     args = [arg for arg in (*shared, *end.layout.args) if arg in shared or arg.name not in names]
     args = [arg for arg in args if arg.name != STACK_POINTER]
-    layout = Layout(number, f"probe{number}", f"probe{number}", "joined", "sym", (*args, Arg("duration", "int")))
+    layout = Layout(
+        number, f"probe{number}", f"probe{number}", "joined", "sym", (*args, Arg("duration", "int"))
+    )
     layout = replace(layout, returns=end.layout.returns, computed=COMPUTED)
     return Join(layout, tuple(one.layout for one in begins), end.layout, "key" if key else "stack", key)
 
@@ -142,7 +156,12 @@ def metrics(number: int) -> ProbeMetrics:
         MetricSpec(f"p{number}_last", "gauge", "h", "duration", (label("tid"),)),
         MetricSpec(f"p{number}_speed", "counter", "h", "speed", (label("sum"),)),
         MetricSpec(
-            f"p{number}_some_total", "counter", "h", None, (), where=condition('duration > 0.000000005 && size != 2')
+            f"p{number}_some_total",
+            "counter",
+            "h",
+            None,
+            (),
+            where=condition("duration > 0.000000005 && size != 2"),
         ),
     )
     returns = JOINS[number].layout.returns
@@ -200,7 +219,7 @@ class Happened:
         dev = random.choice([1, 2, -1])
         flags = [0, CLONE_VM, CLONE_VFORK] if self.forks else [CLONE_VM]
         choices: Mapping[int, Sequence[Callable[[], bytes]]] = {
-            30: [lambda one=one: first(one, tid, dev, text, size) for one in (30, 31, 32, 32)],
+            30: [partial(first, one, tid, dev, text, size) for one in (30, 31, 32, 32)],
             40: [lambda: first(40, tid, dev, text, size), lambda: back(41, tid, 0, size, text)],
             50: [
                 lambda: started(tid, random.choice([1, 7, 8, 9]), random.choice(flags)),
@@ -233,7 +252,9 @@ class Recording:
     rounds: list[tuple[int, dict[int, list[bytes]]]]
 
 
-def record(random: Random, steps: int, distance: int, losing: float, *, ties: float = 0, forks: bool = True) -> Recording:
+def record(
+    random: Random, steps: int, distance: int, losing: float, *, ties: float = 0, forks: bool = True
+) -> Recording:
     """Draw events, and write them to pages of which some are lost."""
     happened = Happened(random, distance, forks)
     now, rounds = 1000, random.randint(1, 4)
@@ -241,7 +262,7 @@ def record(random: Random, steps: int, distance: int, losing: float, *, ties: fl
     for _ in range(steps):
         now += 0 if random.random() < ties else random.randint(1, 6)
         events.append((now, *happened.event()))
-    cuts = sorted(random.randint(1000, now) for _ in range(rounds - 1)) + [now]
+    cuts = [*sorted(random.randint(1000, now) for _ in range(rounds - 1)), now]
     found: list[tuple[int, dict[int, list[bytes]]]] = [(cut, {}) for cut in cuts]
     for cpu in range(3):
         mine = deque(one for one in events if one[1] == cpu)
@@ -319,14 +340,18 @@ class Reading:
             self.numbers.declare(metrics(number))
             self.numbers.attach(one.layout, count_hits=True, residual_filter=self.residual, joined=True)
         self.parser = self._parser(ALL)
-        self.pipe = BinaryPipe(dict.fromkeys(range(3), 0), self.parser, self.consume, 1000, clock=lambda: self.now)
+        self.pipe = BinaryPipe(
+            dict.fromkeys(range(3), 0), self.parser, self.consume, 1000, clock=lambda: self.now
+        )
         self._pair(ALL)
 
     def _parser(self, joins: frozenset[int]) -> Fed:
         shapes = [one for number in sorted(joins) for one in HALVES[number]]
         recipes: dict[int, JoinRecipe] = {}
         for number in sorted(joins):
-            mine = {one.layout: self.filters[one.layout] for one in HALVES[number] if one.layout in self.filters}
+            mine = {
+                one.layout: self.filters[one.layout] for one in HALVES[number] if one.layout in self.filters
+            }
             made = join_recipe(JOINS[number], metrics(number), self.residual, mine)
             assert not isinstance(made, str), made
             recipes[number] = made

@@ -14,7 +14,9 @@ from tests.support.joined_pages import ALL, CALL, FIRST_TOO, JOINS, Reading, bot
 
 RANDOM = st.randoms(use_true_random=True)
 DISTANCE = st.sampled_from([0, 8, 16])
-DRAWN = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture], deadline=None)
+DRAWN = settings(
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture], deadline=None
+)
 
 
 def shown(numbers: Numbers) -> Any:
@@ -61,7 +63,9 @@ def test_the_bound_of_open_halves(random: Random, steps: int, most: int) -> None
 def test_filters_of_halves_and_of_joined_records(random: Random, steps: int) -> None:
     filters = {CALL.layout: condition('size >= 1 && name != "bb"'), FIRST_TOO.layout: condition("dev == 1")}
     residual = condition("duration > 0.000000003 && cpu != 1")
-    made = both_ways(record(random, steps, 8, 0.05), lambda one, number: None, filters=filters, residual=residual)
+    made = both_ways(
+        record(random, steps, 8, 0.05), lambda one, number: None, filters=filters, residual=residual
+    )
     check_equal(*made)
 
 
