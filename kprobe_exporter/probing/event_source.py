@@ -9,6 +9,7 @@ from kprobe_exporter.config.values import Settings
 from kprobe_exporter.errors import GrammarError, TracefsError
 from kprobe_exporter.identity.threads import Threads
 from kprobe_exporter.model.aggregation import Recipe, RecordFilter
+from kprobe_exporter.model.joins import Joins
 from kprobe_exporter.model.record_layout import Geometry, Shape
 from kprobe_exporter.model.values import Batch, Layout
 from kprobe_exporter.plan.shape import geometry, shape, stacks
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Filters: TypeAlias = Mapping[int, RecordFilter]
+
+NO_JOINS = Joins()
 
 
 def page_parser() -> "type[pages.PageParser | _pages.PageParser]":
@@ -160,6 +163,7 @@ class BufferReader:
         layouts: Mapping[Layout, str],
         recipes: Mapping[int, Recipe],
         filters: Filters,
+        joins: Joins = NO_JOINS,
         *,
         tgid: bool,
     ) -> Callable[[], None]:
@@ -167,7 +171,7 @@ class BufferReader:
 
         ``layouts`` map to the systems of their events, ``recipes`` and ``filters`` are by layout_id. An event
         that another process deleted or redefined keeps its old shape or is left out; the others are read all
-        the same.
+        the same. A parser that does not add up or join delivers the records of recipes and joins instead.
         """
         if self._adopt_text is not None:
             return self._adopt_text(layouts, filters)
@@ -177,8 +181,13 @@ class BufferReader:
         self._shapes = {layout: known for layout, known in found.items() if known is not None}
         names = KernelNames(self._threads, symbols)
         shapes = [shape for _, shape in self._shapes.values()]
-        parser = page_parser()(self._geometry, shapes, names, self._stacks, tgid, recipes, filters)
+        parser = page_parser()(self._geometry, shapes, names, self._stacks, tgid, recipes, filters, joins)
         return partial(self._pages.adopt, parser)
+
+    def drop(self, layout_id: int) -> None:
+        """Drop the first halves that are open in the source, of the join with this joined layout."""
+        if self._pages is not None:
+            self._pages.drop(layout_id)
 
     def _shape(self, layout: Layout, system: str) -> tuple[str, Shape] | None:
         """Read the format each time: a definition that another process deleted returns with another id."""

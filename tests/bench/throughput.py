@@ -10,11 +10,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from kprobe_exporter.aggregate.aggregator import Aggregator
-from kprobe_exporter.aggregate.recipes import source_recipe
+from kprobe_exporter.aggregate.pairing import Pairing
+from kprobe_exporter.aggregate.recipes import join_recipe, source_recipe
 from kprobe_exporter.aggregate.series import SeriesLimits
 from kprobe_exporter.config.values import Config
 from kprobe_exporter.labels.errno import name_of
 from kprobe_exporter.model.aggregation import Recipe
+from kprobe_exporter.model.joins import Joins
 from kprobe_exporter.model.values import Batch
 from kprobe_exporter.probing import event_source
 from kprobe_exporter.source import pages
@@ -54,6 +56,17 @@ EXPRESSION = TWO_FIELDS.replace("value: return", "value: return + number")
 MOST_NS = 10
 """Nanoseconds an event that an expression over two fields may cost."""
 
+CALLS = """
+global: {source: SOURCE}
+probes:
+  - name: seek
+    attach: syscall:lseek
+    metrics:
+      - counter: seeks_total
+        labels: {cpu: cpu, errno: {field: return, decode: errno}}
+"""
+"""Each call is two events, and has a duration."""
+
 # Two fields are cut out and counted by, as perf-tools do.
 AWK = "{ count[$2, $NF]++ } END { for (key in count) sum += count[key]; print sum }"
 
@@ -80,6 +93,7 @@ ONE_FIELD_USED, COMPUTED = (
     "pipeline, binary, an expression over two fields",
 )
 FLOOR, WALK = "the floor: raw pages, thrown away", "the walk alone: every event seen and counted"
+JOINED = "calls joined, binary: two events each"
 
 Consumer = Callable[[Full], float]
 """Reads all events and tells the seconds that it took."""
@@ -125,6 +139,11 @@ def table() -> Table:
                 ok=expression <= MOST_NS,
             ),
             reached(
+                "5 million calls/s joined and counted",
+                f"{rates[JOINED] / 2e6:.1f} million; every call was joined or told as unpaired",
+                ok=rates[JOINED] >= 10e6,
+            ),
+            reached(
                 "the walk alone within 10 times the floor",
                 f"{rates[FLOOR] / rates[WALK]:.1f} times",
                 ok=rates[FLOOR] <= 10 * rates[WALK],
@@ -150,8 +169,8 @@ def _once(cpu: int, workload: Workload, text: str, consumer: Consumer) -> float:
     with own_instance(SMALL_KIB) as instance, put(instance, config, binary=binary) as probes:
         instance.write(f"per_cpu/cpu{cpu}/buffer_size_kb", str(BUFFER_KIB))
         instance.write("set_event_pid", str(workload.pid))
-        probes[0].installed.enable()
-        workload.burst(EVENTS, VALUES)
+        probes[0].attached.enable()
+        workload.burst(EVENTS // len(probes[0].attached.parts), VALUES)
         instance.write("tracing_on", "0")
         lines = instance.read(f"per_cpu/cpu{cpu}/stats").decode().splitlines()
         stats = dict(line.split(": ", 1) for line in lines)
@@ -174,6 +193,30 @@ def _pipeline(full: Full) -> float:
     return seconds
 
 
+def _calls(full: Full) -> float:
+    """The same for calls, which the walk joins."""
+    settings, attached = full.config.settings, full.probe.attached
+    join, metrics = attached.joined, full.probe.metrics
+    assert join is not None
+    made = join_recipe(join, metrics, attached.residual_filter, attached.part_filters)
+    assert not isinstance(made, str), made
+    pairing = Pairing([join])
+    aggregator = Aggregator(
+        settings.namespace, SeriesLimits(settings.max_series, settings.max_series_total), name_of
+    )
+    aggregator.declare(metrics)
+    aggregator.attach(join.layout, joined=True)
+
+    def deliver(batch: Batch) -> None:
+        aggregator.consume(pairing.pair(batch))
+
+    seconds = _emptied(full, None, deliver, Joins({join.layout.layout_id: made}))
+    numbers = aggregator.copy()
+    assert pairing.open == 0, "the halves were delivered instead of joined"
+    _check(2 * numbers.events["seek"] + numbers.lost["unpaired"])
+    return seconds
+
+
 def _python(full: Full) -> float:
     """The same without the compiled walk."""
     compiled, event_source.page_parser = event_source.page_parser, lambda: pages.PageParser
@@ -191,12 +234,15 @@ def _walk(full: Full) -> float:
     return seconds
 
 
-def _emptied(full: Full, wanted: Recipe | None, deliver: Callable[[Batch], None]) -> float:
+def _emptied(
+    full: Full, wanted: Recipe | None, deliver: Callable[[Batch], None], joins: Joins = event_source.NO_JOINS
+) -> float:
     layout, symbols = full.probe.installed.layout, Symbols(full.instance.files)
+    layouts = {part.layout: part.system for part in full.probe.attached.parts}
     chosen = event_source.choose(full.instance, full.config.settings, symbols.visible, stacks_wanted=False)
     buffers = event_source.BufferReader(full.instance, chosen, deliver, BUFFER_KIB)
     recipes = {layout.layout_id: wanted} if wanted else {}
-    buffers.prepare(symbols, {layout: full.probe.installed.system}, recipes, {}, tgid=False)()
+    buffers.prepare(symbols, layouts, recipes, {}, joins, tgid=False)()
     try:
         began = time.perf_counter()
         buffers.pipe.empty(last=True)
@@ -249,6 +295,7 @@ CONSUMERS: Mapping[str, tuple[str, Consumer, str]] = {
     ONE_FIELD_USED: ("binary", _pipeline, TWO_FIELDS),
     COMPUTED: ("binary", _pipeline, EXPRESSION),
     "pipeline, binary, not compiled": ("binary", _python, CONFIG),
+    JOINED: ("binary", _calls, CALLS),
     WALK: ("binary", _walk, CONFIG),
     FLOOR: ("binary", _floor, CONFIG),
     "cat trace_pipe, then awk": ("text", _awk, CONFIG),
