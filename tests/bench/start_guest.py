@@ -8,10 +8,12 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
 from kprobe_exporter.tracefs.mount import mounted
+from tests.bench.checks import require_up
 from tests.bench.firing_guest import append
 
 SIZES = (1, 10, 50, 200)
@@ -99,8 +101,8 @@ def config(plan: str, functions: Sequence[str]) -> str:
     return "probes:\n" + "\n".join(probe.format(name) + more.replace("%s", name) for name in functions) + "\n"
 
 
-def agent(path: Path) -> tuple[float, float]:
-    """The seconds from the start of a process until it answers that it is ready, and the most MiB by then."""
+def agent(path: Path, probes: int) -> tuple[float, float]:
+    """The seconds from the start of a process until it is ready, and the most MiB; all ``probes`` are up."""
     began = time.monotonic()
     command = [sys.executable, "-m", "kprobe_exporter", "run", "--config", str(path)]
     log = path.with_suffix(".log")
@@ -114,6 +116,8 @@ def agent(path: Path) -> tuple[float, float]:
             time.sleep(0.05)
         seconds = time.monotonic() - began
         status = Path(f"/proc/{process.pid}/status").read_text()
+        with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=PATIENCE) as answer:
+            require_up(answer.read().decode(), log.read_text(), probes)
         return seconds, int(status.partition("VmHWM:")[2].split()[0]) / 1024
     finally:
         process.terminate()
@@ -149,7 +153,7 @@ def measure() -> dict[str, float]:
                     best["imports"] = min(best["imports"], imports())
                 path.write_text(config(plan, functions[:size]))
                 path.chmod(0o600)
-                in_kernel, (seconds, mib) = kernel.start(plan, functions[:size]), agent(path)
+                in_kernel, (seconds, mib) = kernel.start(plan, functions[:size]), agent(path, size)
                 found = {"kernel": in_kernel, "agent": seconds, "memory": mib}
                 for what, number_of in found.items():
                     key = f"{what} {plan} {size}"

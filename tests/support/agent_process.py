@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from kprobe_exporter.agent import agent as agent_module
 from tests.support.forked_child import ForkedChild
 from tests.support.patience import eventually, patience
+from tests.support.samples import samples
 
 SERVING = re.compile(r"serving metrics at (http://\S+?)/metrics")
 
@@ -35,11 +34,7 @@ class Metrics(Mapping[tuple[str, frozenset[tuple[str, str]]], float]):
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._values = {
-            (sample.name, frozenset(sample.labels.items())): sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-        }
+        self._values = samples(text)
 
     def __getitem__(self, key: tuple[str, frozenset[tuple[str, str]]]) -> float:
         return self._values[key]
