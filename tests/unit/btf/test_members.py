@@ -298,3 +298,15 @@ def test_the_questions_show_the_message_for_a_misspelt_member() -> None:
     shown, _, _ = refused.value.message.partition(", skc_")
     first = f"c.yaml:6:{13 + refused.value.column}: {shown.partition(' It has __sk_common, ')[0]}"
     assert f"{first} It has __sk_common, …\n" in FAQ.read_text()
+
+
+def test_a_cast_needs_no_type_of_what_it_casts() -> None:
+    """BTF has no function h, as it lacks many that are static."""
+    known = KernelTypes({"vmlinux": DATA}.__getitem__)
+
+    def root(name: str) -> int | None:
+        return known.roots("", "h").get(name)
+
+    assert known.member("(sock)$arg1->sk_cookie", root=root).offsets == (512,)
+    with pytest.raises(GrammarError, match="the types of h's parameters are not known"):
+        known.member("$arg1->sk_cookie", root=root)
