@@ -67,7 +67,7 @@ shell: .venv/test.stamp ## a shell in a VM (KERNEL=6.12)
 	@$(bin)/python -m tests.vm shell $(KERNEL:%=--kernel %)
 
 fixtures: .venv/test.stamp ## capture tests/fixtures again, from the kernels themselves
-	@scripts/debian-packages $(vm-packages)
+	@scripts/debian-packages $(vm-packages) $(arm-packages)
 	scripts/capture-fixtures
 
 dist: ## the sdist and the wheels for x86-64 and aarch64, into dist/ (OUTPUT=DIRECTORY)

@@ -101,12 +101,21 @@ class Types:
     def find(self, name: str, kinds: Collection[int]) -> list[int]:
         """Return the numbers of the types of this name and of these kinds. Costs a pass over all types."""
         found = self._base.find(name, kinds) if self._base else []
-        offsets = set(self._offsets(name))
+        offsets = set(self.offsets(name))
         words = self._words
         for count, at in enumerate(self._starts):
             if words[at] in offsets and _kind(words[at + 1]) in kinds:
                 found.append(self._first + count)
         return found
+
+    def numbers(self, kinds: Collection[int]) -> Iterator[int]:
+        """Yield the numbers of all types of these kinds. Costs a pass over all types."""
+        if self._base:
+            yield from self._base.numbers(kinds)
+        words = self._words
+        for count, at in enumerate(self._starts):
+            if _kind(words[at + 1]) in kinds:
+                yield self._first + count
 
     def names(self, kinds: Collection[int]) -> list[str]:
         """Return the names of all types of these kinds, each once. Costs as much as reading them all."""
@@ -118,7 +127,7 @@ class Types:
     def _walk(self, strides: "_Strides", names: Collection[str]) -> None:
         """Note where each type begins, and which functions are wanted. This loop takes most of the time."""
         wanted: dict[int, str] = (
-            {offset: name for name in names for offset in self._offsets(name)}
+            {offset: name for name in names for offset in self.offsets(name)}
             if len(names) < MANY
             else _Wanted(self, names)
         )
@@ -136,10 +145,10 @@ class Types:
         if at != end:
             raise damaged("it ends in the middle of a type")
 
-    def _offsets(self, name: str) -> Iterator[int]:
+    def offsets(self, name: str) -> Iterator[int]:
         """Yield every offset of a name, which may be the end of a longer string: BTF does not forbid that."""
         if self._base:
-            yield from self._base._offsets(name)
+            yield from self._base.offsets(name)
         ended = name.encode() + b"\0"
         at = self._data.find(ended, self._strings.start, self._strings.stop)
         while at >= 0:

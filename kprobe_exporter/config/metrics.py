@@ -8,12 +8,13 @@ from kprobe_exporter.config.expressions import check_expression, missing_field
 from kprobe_exporter.config.fields import bounds
 from kprobe_exporter.config.names import wrong_with_label, wrong_with_metric
 from kprobe_exporter.config.schema import LabelModel, MetricModel, ProbeModel
-from kprobe_exporter.config.sites import Alternatives
-from kprobe_exporter.config.values import DURATION_BUCKETS, RETURN_BUCKETS, Decode, Label, Metric
+from kprobe_exporter.config.sites import BUILT_IN, Alternatives
+from kprobe_exporter.config.values import DURATION_BUCKETS, NAMED, RETURN_BUCKETS, Decode, Label, Metric
 from kprobe_exporter.config.wording import Path, listed, quote
 from kprobe_exporter.config.yaml_source import Report
 from kprobe_exporter.grammar.condition import And, Comparison, Filter, Or
 from kprobe_exporter.grammar.filter import parse_filter
+from kprobe_exporter.grammar.formula import COMPUTED
 from kprobe_exporter.grammar.lexis import NAME
 from kprobe_exporter.model.values import OF_THREAD
 
@@ -151,7 +152,20 @@ class MetricBuilder:
             if of_thread and steps[0].name not in OF_THREAD:
                 sentence = f"{of_thread[0]} takes a thread's id: let it be the first, with field: tid"
                 self.report((*path, "decode"), sentence)
+            for sentence in self._wrong_with_name(label.field, steps):
+                self.report((*path, "decode"), sentence)
             yield Label(name, label.field, steps)
+
+    def _wrong_with_name(self, field: str, steps: tuple[Decode, ...]) -> Iterator[str]:
+        """Yield why ``decode: name``, without an enum, has no words here."""
+        if NAMED in steps[1:]:
+            yield "'name' without an enum takes the field itself: let it be the first"
+        elif NAMED in steps:
+            computed = any(one.fields.get(field) is COMPUTED for one in self.alternatives)
+            if computed or field in BUILT_IN - {"return"}:
+                what = "computed" if computed else "built in"
+                hint = "name an enum, as {name: {enum: skb_drop_reason}}"
+                yield f"{field!r} is {what}, so the kernel has no words for it: {hint}"
 
     def _check_field(self, name: str, path: Path, *, number: bool = False, label: bool = False) -> None:
         """Refuse a field that in some alternative is missing, no ``number``, or not usable as a ``label``."""

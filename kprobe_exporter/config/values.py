@@ -42,6 +42,10 @@ class Decode(NamedTuple):
     options: object = None
 
 
+NAMED = Decode("name")
+"""The decoder that takes the words for a field from where the probe is attached."""
+
+
 class Label(NamedTuple):
     """A label of a metric: its name, the field that it shows, and the decoders applied in turn."""
 
@@ -85,10 +89,11 @@ class WrittenPath:
 
 
 class Reading(NamedTuple):
-    """How the value behind a path is read: see ``Arg`` of model/values.py."""
+    """How the value behind a path is read: see ``Arg`` of model/values.py. ``type`` is its C type."""
 
     network: int
     guards: tuple[str, ...]
+    type: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +166,23 @@ class Otlp:
     metrics: float | None = None
 
 
+class CpuShare(NamedTuple):
+    """A limit as a share of the time of all CPUs: 0.01 is 1 %."""
+
+    share: float
+
+
+Threshold: TypeAlias = float | CpuShare | None
+"""A limit: firings per second, or a share of the CPUs' time. None is no limit."""
+
+PROBE_LIMIT, LIMIT_OF_ALL = CpuShare(0.01), CpuShare(0.02)
+
+
 @dataclass(frozen=True, slots=True)
 class Probe:
     """A probe, which uses the first alternative of ``attach`` that the kernel supports.
 
     The fields of ``ProbeModel`` describe the others. Without bounds there is no built-in histogram.
-    ``limit`` is in hits per second, None for no limit.
     """
 
     name: str
@@ -180,7 +196,7 @@ class Probe:
     optional: bool = False
     stack: bool = False
     aggregate: Aggregate = "auto"
-    limit: float | None = 100_000.0
+    limit: Threshold = PROBE_LIMIT
     critical: bool = False
     let: Mapping[str, str] = field(default_factory=dict)
     export: Export | None = None
@@ -191,7 +207,7 @@ class Settings:
     """The settings of ``global:``, which the fields of ``GlobalModel`` describe.
 
     Buffer sizes are in bytes. ``series_ttl`` is in seconds; 0 keeps all label sets, None removes idle ones to
-    make room. ``limit`` is in hits per second of all probes together, None for no limit.
+    make room. ``limit`` is that of all probes together.
     """
 
     namespace: str = "kprobe"
@@ -203,7 +219,7 @@ class Settings:
     max_series_total: int = 20_000
     series_ttl: float | None = None
     max_matches: int = 100
-    limit: float | None = 200_000.0
+    limit: Threshold = LIMIT_OF_ALL
     nested_containers: bool = False
 
 

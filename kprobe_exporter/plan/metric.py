@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from kprobe_exporter.config.values import Attach, Decode, Label, Metric, Probe
+from kprobe_exporter.config.values import NAMED, Attach, Decode, Label, Metric, Probe
 from kprobe_exporter.grammar.condition import And, Comparison, Filter, Not, Or
 from kprobe_exporter.grammar.filter import DURATION, parse_filter
 from kprobe_exporter.grammar.formula import Node, as_condition, as_number, compared_field, insert
@@ -28,8 +28,8 @@ def metric_spec(
 
     def label_spec(label: Label) -> LabelSpec:
         made = tuple((step.name, decoders[step.name](step.options)) for step in label.decode)
-        network = bool(label.decode) and label.decode[0] in NETWORK_ORDER
-        return LabelSpec(label.name, label.field, made, network)
+        first = label.decode[0] if label.decode else None
+        return LabelSpec(label.name, label.field, made, first in NETWORK_ORDER, first == NAMED)
 
     unit, only = SECOND if metric.value == DURATION else 1, metric.where
     return MetricSpec(

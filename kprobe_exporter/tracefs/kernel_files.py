@@ -58,6 +58,13 @@ class KernelFiles:
         """Return the types of the kernel, ``vmlinux``, or of a module. Raises OSError."""
         return self.read(f"{BTF}/{name}")
 
+    def types(self) -> list[str]:
+        """Return the names that ``btf`` takes; none on a kernel without types."""
+        try:
+            return self.names(BTF)
+        except OSError:
+            return []
+
 
 def running_kernel(tracefs: Tracefs, root: Path = Path("/")) -> KernelFiles:
     """Return the files of the running kernel. ``root`` is ``/``, or a directory that a test uses instead."""

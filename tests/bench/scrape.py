@@ -4,6 +4,7 @@ import statistics
 import time
 from dataclasses import dataclass
 
+from tests.bench.checks import require_all_told
 from tests.bench.load import DELIVERED, LOST, Agent, Workload, agent, config, workloads
 from tests.bench.progress import say
 from tests.bench.table import Table, reached
@@ -108,4 +109,6 @@ def under_load(running: Agent, workload: Workload, size: int, count: int, pause:
     made = workload.made()
     after = [running.settled(name) for name in (DELIVERED, LOST)]
     delivered, lost = (now - then for now, then in zip(after, before, strict=True))
+    require_all_told(made, delivered, lost)
+    running.require_up()
     return Measured(measured.samples, measured.times, measured.resident, made, made - delivered, lost)

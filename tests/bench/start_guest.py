@@ -8,10 +8,12 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
 from kprobe_exporter.tracefs.mount import mounted
+from tests.bench.checks import require_up
 from tests.bench.firing_guest import append
 
 SIZES = (1, 10, 50, 200)
@@ -87,8 +89,8 @@ def config(plan: str, functions: Sequence[str]) -> str:
     return "probes:\n" + "\n".join(probe.format(name) + more.replace("%s", name) for name in functions) + "\n"
 
 
-def agent(path: Path) -> float:
-    """The seconds from the start of a process until it answers that it is ready."""
+def agent(path: Path, probes: int) -> float:
+    """The seconds from the start of a process until it answers that it is ready, all ``probes`` being up."""
     began = time.monotonic()
     command = [sys.executable, "-m", "kprobe_exporter", "run", "--config", str(path)]
     log = path.with_suffix(".log")
@@ -100,7 +102,10 @@ def agent(path: Path) -> float:
             if process.poll() is not None or time.monotonic() - began > PATIENCE:
                 raise RuntimeError(f"the agent is not ready: {log.read_text()}")
             time.sleep(0.05)
-        return time.monotonic() - began
+        seconds = time.monotonic() - began
+        with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=PATIENCE) as answer:
+            require_up(answer.read().decode(), log.read_text(), probes)
+        return seconds
     finally:
         process.terminate()
         process.wait()
@@ -135,7 +140,7 @@ def measure() -> dict[str, float]:
                     best["imports"] = min(best["imports"], imports())
                 path.write_text(config(plan, functions[:size]))
                 path.chmod(0o600)
-                found = {"kernel": kernel.start(plan, functions[:size]), "agent": agent(path)}
+                found = {"kernel": kernel.start(plan, functions[:size]), "agent": agent(path, size)}
                 for what, seconds in found.items():
                     key = f"{what} {plan} {size}"
                     best[key] = min(best.get(key, math.inf), seconds)

@@ -134,7 +134,7 @@ def _types(patch: pytest.MonkeyPatch) -> None:
             known[types._data] = types._starts, functions
         types._starts, functions = known[types._data]
         for name in names:
-            for offset in types._offsets(name):
+            for offset in types.offsets(name):
                 for number in functions.get(offset, ()):
                     types.functions.setdefault(name, set()).add(number)
 
