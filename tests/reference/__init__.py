@@ -6,13 +6,14 @@ A unit test makes them again and compares. What the code cannot tell is written 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.reference import configuration, kernels, metrics
+from tests.reference import configuration, ebpf_exporter, kernels, metrics
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 DOCUMENTS: Mapping[str, Callable[[], str]] = {
     "configuration.md": configuration.document,
     "metrics.md": metrics.document,
+    "ebpf-exporter.md": ebpf_exporter.document,
     "kernels.md": kernels.document,
 }
 """Each below ``DOCS``, and what makes it."""

@@ -293,7 +293,10 @@ def test_a_duration_in_another_unit(tmp_path: Path, written: str, expected: list
     [
         ("{field: cpu, decode: ¦name}", "'cpu' is built in, so the kernel has no words for it: name an enum"),
         ("{field: x, decode: ¦name}", "'x' is computed, so the kernel has no words for it: name an enum"),
-        ("{field: return, decode: [errno, ¦name]}", "'name' without an enum takes the field itself: let it be"),
+        (
+            "{field: return, decode: [errno, ¦name]}",
+            "'name' without an enum takes the field itself: let it be",
+        ),
     ],
 )
 def test_name_takes_a_field_of_the_kernels(refused_probe: Refused, label: str, expected: str) -> None:
