@@ -1,6 +1,7 @@
 """What the agent counted since a moment, and what the kernel counted itself in its own files."""
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,8 +64,8 @@ def network6(*names: str) -> int:
 
 
 @contextmanager
-def calls(*functions: str) -> Iterator[Callable[[], int]]:
-    """Count calls of functions by kprobes of the test's own; yield a function that returns the sum so far."""
+def calls(*functions: str) -> Iterator[Callable[[], Counter[str]]]:
+    """Count calls of functions by kprobes of the test's own; yield a function that returns them so far."""
     files = MountedTracefs(TRACEFS)
     files.mkdir(f"instances/{OWN}")
     try:
@@ -80,9 +81,10 @@ def calls(*functions: str) -> Iterator[Callable[[], int]]:
             _append("kprobe_events", f"-:{OWN}/{OWN}_{name}")
 
 
-def _hits(files: MountedTracefs) -> int:
+def _hits(files: MountedTracefs) -> Counter[str]:
     rows = (line.split() for line in files.read("kprobe_profile").decode().splitlines())
-    return sum(int(row[1]) for row in rows if row[0].startswith(OWN))
+    prefix = f"{OWN}_"
+    return Counter({row[0].removeprefix(prefix): int(row[1]) for row in rows if row[0].startswith(prefix)})
 
 
 @contextmanager

@@ -116,10 +116,10 @@ def test_statistics_are_added_up(grown: Grown) -> None:
     """Only the test reads a file of this cgroup, at level 2."""
     function = "cgroup_rstat_flush_locked"
     with group("outer/statistics") as where, calls(function) as made:
-        before = made()
+        before = made()[function]
         for _ in range(TIMES):
             statistics(where)
-        counted = made() - before
+        counted = made()[function] - before
         metrics = grown.agent.scrape()
     seen = grown.of(metrics, "cgroup_rstat_flush_total", level="2")
     assert TIMES <= seen <= counted

@@ -34,7 +34,7 @@ def receiver(tmp_path: Path) -> Iterator[Rotel]:
 
 def test_spans_and_log_records(start_agent: StartAgent, receiver: Rotel, tmp_path: Path) -> None:
     """One agent has all of them. Its collector's port is another one, because this one may be in use."""
-    arguments = []
+    arguments: list[str] = []
     for name in EXAMPLES:
         text = (DIRECTORY / f"{name}.yaml").read_text()
         assert text.count(COLLECTOR) == 1
