@@ -36,9 +36,9 @@ def agent(
                 agent.wait_until_serving()
                 os.sched_setaffinity(0, {max(free)})
                 yield agent
-                print(agent.output())
         finally:
             os.sched_setaffinity(0, free)
+            print(log.read_text(errors="replace"))
 
 
 @pytest.fixture
