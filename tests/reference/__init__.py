@@ -7,7 +7,7 @@ tell is written here, as Markdown.
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.reference import command_line, configuration, kernels, metrics
+from tests.reference import command_line, configuration, ebpf_exporter, kernels, metrics
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -15,6 +15,7 @@ DOCS = ROOT / "docs"
 DOCUMENTS: Mapping[str, Callable[[], str]] = {
     "configuration.md": configuration.document,
     "metrics.md": metrics.document,
+    "ebpf-exporter.md": ebpf_exporter.document,
     "kernels.md": kernels.document,
 }
 """Each below ``DOCS``, and what makes it."""
