@@ -28,7 +28,7 @@ run: .venv/runtime.stamp ## the agent on this machine, on :10435 (ARGS="--config
 	$(bin)/kprobe-exporter run $(ARGS)
 
 test: .venv/test.stamp ## everything: the host's suites, then the kernel suite in a VM per kernel (ARGS="--suite deploy")
-	@scripts/debian-packages $(suite-packages) $(image-packages) chromium chromium-driver openssl
+	@scripts/debian-packages $(suite-packages) $(arm-packages) $(image-packages) chromium chromium-driver openssl
 	@command -v npm >/dev/null || scripts/debian-packages npm
 	@$(bin)/python -m tests.vm test $(ARGS)
 
@@ -39,7 +39,7 @@ check: .venv/test.stamp ## lint, format, types and unit tests, in seconds
 	$(bin)/python -m pytest tests/unit -q
 
 vmtest: .venv/test.stamp ## the kernel suite in VMs (KERNEL=6.1 ARGS="tests/kernel/test_x.py -k y")
-	@scripts/debian-packages $(suite-packages) $(if $(findstring arm64,$(KERNEL)),$(arm-packages))
+	@scripts/debian-packages $(suite-packages) $(if $(findstring arm64,$(or $(KERNEL),arm64)),$(arm-packages))
 	@$(bin)/python -m tests.vm run $(KERNEL:%=--kernel %) -- $(ARGS)
 
 demo: .venv/test.stamp ## the agent in a VM that has kprobes (KERNEL=6.12 PORT=10435 ARGS="--config FILE")

@@ -69,9 +69,11 @@ def test_a_kernel_is_of_this_machine_or_of_a_known_architecture() -> None:
         assert kernel.foreign is None or kernel.foreign == ARCHITECTURES[arch]
 
 
-def test_kernels_of_other_architectures_are_named_to_be_run() -> None:
-    """Their root file system takes minutes to make, and nothing but their tests needs it."""
-    assert set(DEFAULT) == {series for series, kernel in KERNELS.items() if kernel.foreign is None}
+def test_one_kernel_of_each_other_architecture_is_run_without_being_named() -> None:
+    """A core of it: its root file system takes a minute or two to make, and each of its tests some 9 s."""
+    foreign = [KERNELS[series] for series in DEFAULT if KERNELS[series].foreign]
+    assert [kernel.foreign for kernel in foreign] == list(ARCHITECTURES.values())
+    assert all(kernel.core for kernel in foreign)
 
 
 @pytest.mark.parametrize("series", [series for series, kernel in KERNELS.items() if kernel.core])
