@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ def group(name: str, *controllers: str) -> Iterator[Path]:
         yield ROOT / name
     finally:
         for path in [ROOT / name, *reversed(made)]:
-            eventually(lambda path=path: _removed(path))
+            eventually(partial(_removed, path))
         (ROOT / "cgroup.subtree_control").write_text(" ".join(f"-{one}" for one in controllers))
 
 

@@ -134,7 +134,12 @@ def test_a_waiting_server_of_a_unix_socket(grown: Grown, tmp_path: Path) -> None
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
         server.listen()
-        thread = threading.Thread(target=lambda: [server.accept()[0].close() for _ in range(TIMES)])
+
+        def serve() -> None:
+            for _ in range(TIMES):
+                server.accept()[0].close()
+
+        thread = threading.Thread(target=serve)
         thread.start()
         for _ in range(TIMES):
             with socket.socket(socket.AF_UNIX) as client:
