@@ -3,7 +3,8 @@
 
 The one rule of this file: whatever a page holds, nothing outside of it is read. ``_walk_page`` checks each
 record against the page's end, ``size`` of its shape against the record, and ``_text`` (_record.pxi) each
-string against the record. A half that waits to be joined is a copy of its whole record. It costs about 10 ns a record, and 15 ns for each metric.
+string against the record. A half that waits to be joined is a copy of its whole record. The walk costs about
+10 ns a record, and 15 ns for each metric.
 """
 
 import sys
