@@ -49,6 +49,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
                 pytest.skip(f"needs {feature}")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Print a failure in a VM at once: the summary that repeats it may come half an hour later."""
+    if report.failed and os.environ.get("KPROBE_EXPORTER_VM"):
+        print(f"\n{report.longreprtext}", flush=True)
+
+
 def needs_tracefs() -> None:
     """Skip the test if it has no tracefs."""
     if why := provide():

@@ -19,6 +19,7 @@ from kprobe_exporter.agent.audit import Audit, audited
 from kprobe_exporter.agent.config_diff import difference, needs_restart
 from kprobe_exporter.agent.installer import UNEXPECTED, Installer
 from kprobe_exporter.agent.interference import Interference, replacements
+from kprobe_exporter.agent.overhead import Machine
 from kprobe_exporter.agent.pipeline import Pipeline
 from kprobe_exporter.agent.probe import ProbeState
 from kprobe_exporter.agent.probe_set import ProbeSet
@@ -84,6 +85,7 @@ class Agent:
         self._audit = Audit()
         self._aggregator = Aggregator(settings.namespace, limits, name_of, self._identities.cgroups.path)
         self._supervisor = Supervisor(self._look, self._trip, self.enable)
+        self._machine = Machine()
         self._replaced_files = ReplacedFiles()
         self._otlp: OtlpExport | None = None
 
@@ -186,6 +188,7 @@ class Agent:
         symbols = Symbols(self._files)
         stacks_wanted = any(probe.stack for probe in self._config.probes)
         event_source, buffer_kib = set_up(instance, settings, symbols, stacks_wanted=stacks_wanted)
+        self._machine = Machine.measured(instance.marker_seconds())
         if otlp is not None:
             # Imported only if needed: OpenTelemetry takes time and memory to import.
             from kprobe_exporter.agent.otlp import OtlpExport  # noqa: PLC0415
@@ -259,7 +262,7 @@ class Agent:
         hits, probes = self._aggregator.hits(), self._probe_set.probes
         if age < float("inf") and (read or not anew):
             self._audit.look(self._aggregator.arrivals(), audited(probes))
-        return Observation(hits, probes, self._config.settings.limit, age)
+        return Observation(hits, probes, self._config.settings.limit, age, self._machine)
 
     def _trip(self, trip: Trip) -> None:
         if trip.one_in:

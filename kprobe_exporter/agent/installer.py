@@ -67,7 +67,8 @@ class Installer:
                 self._symbols = Symbols(self._instance.files)  # a new object: the old one is in use
                 self._symbols.text(0)  # loads the symbols now, else events would wait for that
                 self._loaded = True
-            known = decoders(self._symbols.text, self._identities.pods, nested=self._identities.nested)
+            identities, enum = self._identities, kernel.types.words
+            known = decoders(self._symbols.text, identities.pods, enum, nested=identities.nested)
             plans = [
                 plan_probe(probe, settings.namespace, known, kernel, self._layout_ids, settings.max_series)
                 for probe in probes

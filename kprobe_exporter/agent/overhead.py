@@ -1,6 +1,8 @@
 """The estimated time that probes cost the threads that hit them: firings times a measured constant."""
 
+import os
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from kprobe_exporter.model.values import Family, ProbeSpec
 
@@ -14,6 +16,12 @@ FEXIT = 370e-9
 TRIGGER = 170e-9
 """Seconds per firing (docs/benchmarks.md, "A firing"), measured on a real CPU where possible. Kernel
 functions: measured under emulation and divided by 5, about the ratio seen for uprobes."""
+
+MARKER = 430e-9
+"""Seconds that an event from a write to ``trace_marker`` takes where the constants above were measured."""
+
+FASTEST, SLOWEST = 0.5, 4.0
+"""The bounds of ``Machine.slowness``. A measurement of half a millisecond is no reason for more."""
 
 NAME = "kprobe_exporter_probe_overhead_seconds_total"
 HELP = "Estimated time that the probe added to the threads that hit it: its firings, times a constant."
@@ -37,6 +45,19 @@ def _each(part: ProbeSpec) -> float:
     else:
         firing = {"p": KPROBE, "r": KRETPROBE, "e": TRACEPOINT + KPROBE, "f": KPROBE}[part.verb[0]]
     return firing + len(part.tables) * TRIGGER
+
+
+class Machine(NamedTuple):
+    """What a limit as a share of time depends on: the CPUs, and by how much they are slower than ours."""
+
+    cpus: int = 1
+    slowness: float = 1.0
+
+    @classmethod
+    def measured(cls, marker: float | None) -> "Machine":
+        """Return this machine, where an event of ``trace_marker`` takes so many seconds; None if unknown."""
+        slowness = 1.0 if marker is None else min(max(FASTEST, marker / MARKER), SLOWEST)
+        return cls(os.cpu_count() or 1, slowness)
 
 
 class Overhead:

@@ -164,7 +164,8 @@ class ProbeSet:
         return None
 
     def _read_out(self) -> None:
-        if not (self._source.drain(LAST_TIME) and self.poller.refresh(LAST_TIME, fresh=True)):
+        in_time = self._source.drain(LAST_TIME), self.poller.refresh(LAST_TIME, fresh=True)
+        if not all(in_time):
             log.debug("the last events or counts did not come within %s s", LAST_TIME)
 
     def _attach(self, probe: ProbeState) -> None:

@@ -5,7 +5,8 @@ It is pure: numbers and times in, verdicts out.
 Each probe has a token bucket: every second adds as many tokens as its limit, each firing takes one, and it
 holds BURST seconds' worth. When it is empty, the probe is tripped: twice the limit is tolerated for BURST
 seconds, ten times the limit for a third of a second, slightly more than the limit for long. All probes
-together have one more bucket; when that is empty, the probe that fires most is tripped.
+together have one more bucket, of firings or of the machine's time; when that is empty, the probe that took
+most of it is tripped.
 """
 
 import math
@@ -36,7 +37,9 @@ class Trip(NamedTuple):
     """A probe to disable for ``pause`` seconds, since it fired ``rate`` times per second.
 
     If ``one_in`` is not 0, it is not to be disabled: for that time, one thread in so many is to be recorded.
-    With ``most``, ``rate`` is that of all probes together and ``most`` the probe's own, the highest of all.
+    With ``most``, ``rate`` is that of all probes together and ``most`` the probe's own, the highest of all;
+    with ``of_time`` these and the limit are shares of the CPUs' time. ``share`` is what share of it a limit
+    of firings stands for.
     """
 
     probe: str
@@ -45,13 +48,23 @@ class Trip(NamedTuple):
     pause: float
     most: float | None = None
     one_in: int = 0
+    of_time: bool = False
+    share: float | None = None
 
     def __str__(self) -> str:
         end = f"it is off for {self.pause:.0f} s"
         if self.one_in:
             end = f"for {self.pause:.0f} s only the events of one thread in {self.one_in} are recorded"
         if self.most is None:
-            return f"it fired {self.rate:,.0f} times a second, and its limit is {self.limit:,.0f}: {end}"
+            share = "" if self.share is None else f", which is {_percent(self.share)} of the CPUs' time"
+            return (
+                f"it fired {self.rate:,.0f} times a second, and its limit is {self.limit:,.0f}{share}: {end}"
+            )
+        if self.of_time:
+            return (
+                f"all probes together took an estimated {_percent(self.rate)} of the CPUs' time, and their"
+                f" limit is {_percent(self.limit)}; this one took most, {_percent(self.most)}: {end}"
+            )
         return (
             f"all probes together fired {self.rate:,.0f} times a second, and their limit is"
             f" {self.limit:,.0f}; this one fired most, {self.most:,.0f} times: {end}"
@@ -63,6 +76,18 @@ class Verdict(NamedTuple):
 
     tripped: tuple[Trip, ...] = ()
     again: tuple[str, ...] = ()
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def firings(share: float, cost: float, cpus: int) -> float | None:
+    """Return how many firings a second take this share of the time of all CPUs, None for free ones.
+
+    ``cost`` is in seconds of a CPU per firing.
+    """
+    return share * cpus / cost if cost else None
 
 
 def _bucket(limit: float | None, now: float) -> TokenBucket | None:
@@ -112,6 +137,7 @@ class Budget:
         limit: float | None = None,
         up: Collection[str] = (),
         critical: Collection[str] = (),
+        shares: Mapping[str, float] | None = None,
     ) -> Verdict:
         """Return what to do, given the ``hits`` that were read at the time ``now``.
 
@@ -120,6 +146,8 @@ class Budget:
         again at once if the limit was raised. If that of all was raised, the probes that are off because of
         it are tried again. A probe without ``hits`` is left as it is. A probe in ``up`` that was off here was
         enabled elsewhere, and counts as on. Those that are ``critical`` are to be sampled, not disabled.
+        With ``shares``, ``limit`` is a share of the CPUs' time: they say what share of a second of it one
+        firing of each probe takes.
         """
         self._know(limits, limit)
         self._critical = critical
@@ -128,7 +156,7 @@ class Budget:
                 self._on(probe, now)
         tripped: list[Trip] = []
         rates: dict[str, float] = {}
-        fired = 0
+        fired = 0.0
         for name, probe in self._probes.items():
             if (count := hits.get(name)) is None:
                 continue
@@ -136,18 +164,20 @@ class Budget:
             probe.hits, probe.read_at = count, now
             if probe.until is not None:
                 continue  # It fired on until the kernel had disabled it; no other probe is to pay for that.
-            fired += more
+            weight = 1.0 if shares is None else shares.get(name, 0.0)
+            fired += weight * more
             if seconds > 0:
-                rates[name] = more / seconds
+                rates[name] = weight * more / seconds
                 if probe.bucket is not None and _take(probe.bucket, more, now):
-                    tripped.append(self._off(name, now, rates[name], probe.bucket.rate))
-        tripped += self._together(fired, rates, now, enough=bool(tripped))
+                    tripped.append(self._off(name, now, more / seconds, probe.bucket.rate))
+        together = self._together(fired, rates, now, enough=bool(tripped))
+        tripped += (trip._replace(of_time=shares is not None) for trip in together)
         due = {name: one for name, one in self._probes.items() if one.until is not None and one.until <= now}
         for probe in due.values():
             self._on(probe, now)
         return Verdict(tuple(tripped), tuple(due))
 
-    def _together(self, fired: int, rates: Mapping[str, float], now: float, *, enough: bool) -> list[Trip]:
+    def _together(self, fired: float, rates: Mapping[str, float], now: float, *, enough: bool) -> list[Trip]:
         """Return the trip for the limit of all. ``enough``: a probe was tripped already, which suffices."""
         self._read_at = now
         if self._all is None:

@@ -4,13 +4,14 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kprobe_exporter.agent.overhead import Overhead
+from kprobe_exporter.agent.overhead import Machine, Overhead
 from kprobe_exporter.agent.probe import ProbeState
-from kprobe_exporter.agent.rate_limit import Budget, Trip
+from kprobe_exporter.agent.rate_limit import Budget, Trip, firings
+from kprobe_exporter.config.values import CpuShare, Threshold
 from kprobe_exporter.util.trouble import Trouble
 
 log = logging.getLogger(__name__)
@@ -30,13 +31,14 @@ STEP, STEPS = 5.0, 60
 
 
 class Observation(NamedTuple):
-    """All probes, and the hits so far of those that are counted. ``limit`` is that of all together, in hits
-    per second. ``age`` is how many seconds ago the hits were read, infinite if that is unknown."""
+    """All probes, and the hits so far of those that are counted. ``limit`` is that of all together.
+    ``age`` is how many seconds ago the hits were read, infinite if that is unknown."""
 
     hits: Mapping[str, int] = {}
     probes: Sequence[ProbeState] = ()
-    limit: float | None = None
+    limit: Threshold = None
     age: float = 0.0
+    machine: Machine = Machine()
 
 
 class History:
@@ -64,6 +66,10 @@ class History:
         return tuple(self._rates.get(name, ()))
 
 
+def _firings(limit: Threshold, cost: float, cpus: int) -> float | None:
+    return firings(limit.share, cost, cpus) if isinstance(limit, CpuShare) else limit
+
+
 @dataclass(eq=False)
 class Supervisor:
     """A thread that looks at all probes once a second, independently of scrapes.
@@ -83,6 +89,7 @@ class Supervisor:
         self.overhead = Overhead()
         self.history = History()
         self._budget = Budget()
+        self._costs: dict[str, float] = {}
         self._read_at = float("-inf")
         self._passed_over = self._stale = False
         self._trouble = Trouble()
@@ -102,24 +109,38 @@ class Supervisor:
 
         A critical probe is sampled where others are disabled; one that writes no events is left alone.
         """
-        hits, probes, limit, age = self._look()
+        hits, probes, limit, age, machine = self._look()
         read_at = self._clock() - age
         self._tell(age)
-        self.overhead.update(hits, {probe.name: probe.cost for probe in probes})
+        self._costs = costs = self._costs_now(probes, machine.slowness)
+        self.overhead.update(hits, costs)
         if not self._is_news(read_at):
             return
         self.history.update(read_at, hits)
         critical = {probe.name: probe.records_events for probe in probes if probe.plan.probe.critical}
         judged = {name: count for name, count in hits.items() if critical.get(name, True)}
-        limits = {probe.name: probe.plan.probe.limit for probe in probes}
+        configured = {probe.name: probe.plan.probe.limit for probe in probes}
+        limits = {name: _firings(limit, costs[name], machine.cpus) for name, limit in configured.items()}
+        shares = None
+        if isinstance(limit, CpuShare):
+            shares = {name: cost / machine.cpus for name, cost in costs.items()}
+            limit = limit.share
         up = {probe.name for probe in probes if probe.records and probe.sample is None}
-        verdict = self._budget.watch(read_at, judged, limits, limit, up, critical)
+        verdict = self._budget.watch(read_at, judged, limits, limit, up, critical, shares)
         for trip in verdict.tripped:
+            own = configured[trip.probe]
+            if trip.most is None and isinstance(own, CpuShare):
+                trip = trip._replace(share=own.share)  # noqa: PLW2901
             log.warning("the probe '%s' is %s: %s", trip.probe, "sampled" if trip.one_in else "tripped", trip)
             self._trip(trip)
         for name in verdict.again:
             log.info("the probe '%s' is %s again", name, "recorded whole" if name in critical else "tried")
             self._enable(name)
+
+    def _costs_now(self, probes: Iterable[ProbeState], slowness: float) -> dict[str, float]:
+        """Return the estimated seconds per hit on this machine. A probe that is off has its last estimate,
+        so that its limit stays as it is."""
+        return {probe.name: probe.cost * slowness or self._costs.get(probe.name, 0.0) for probe in probes}
 
     def _tell(self, age: float) -> None:
         """Log once that the counts are old, and once that they are read again. An infinite age is ignored."""

@@ -5,6 +5,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 
 from kprobe_exporter.aggregate.hist_deltas import HistDeltas
@@ -20,6 +21,7 @@ from kprobe_exporter.aggregate.numbers import (
     built_in,
 )
 from kprobe_exporter.aggregate.recipes import recipe
+from kprobe_exporter.aggregate.selection import selected
 from kprobe_exporter.aggregate.series import IDLE, SeriesLimits
 from kprobe_exporter.aggregate.sums import Sums
 from kprobe_exporter.model.aggregation import Refused, Tally, Where
@@ -35,6 +37,8 @@ from kprobe_exporter.model.values import (
     MetricSpec,
     ProbeMetrics,
     Record,
+    Value,
+    Words,
     swapped,
 )
 
@@ -152,7 +156,10 @@ class Aggregator:
             probe = self._probes[layout.probe]
             takes = probe.takes()
             for number, spec in enumerate(probe.metrics.metrics):
-                takes[number] = _for_layout(self._metrics[spec.name].take(spec), spec, layout)
+                take = self._metrics[spec.name].take(spec)
+                unreadable = partial(self.lose, "unreadable", probe=layout.probe)
+                take = selected(spec, take, layout.unsigned, self._failures, unreadable)
+                takes[number] = _for_layout(take, spec, layout)
             sums = Sums(layout, recipe(layout, probe.metrics, residual_filter), self._cgroup)
             deltas = HistDeltas(layout, probe.metrics, tables)
             filtered = residual_filter is not None
@@ -380,20 +387,34 @@ def _for_layout(take: Take, spec: MetricSpec, layout: Layout) -> Take:
     """Return the function that takes a metric's tallies of the events of this layout.
 
     ABSENT stands in place of each absent field. A number that was delivered in the host's byte order, and is
-    decoded by what takes network order, gets that again.
+    decoded by what takes network order, gets that again. A number for which the layout has a word becomes it.
     """
     network = {arg.name: arg.network for arg in layout.args if arg.network and sys.byteorder == "little"}
-    absent = [label.field in layout.absent for label in spec.labels]
-    sizes = [network.get(label.field, 0) if label.network else 0 for label in spec.labels]
-    if not any(absent) and not any(sizes):
+    words = dict(layout.names)
+    changes: dict[int, Callable[[Value], Value]] = {}
+    for index, label in enumerate(spec.labels):
+        if label.field in layout.absent:
+            changes[index] = lambda _: ABSENT
+        elif label.network and label.field in network:
+            changes[index] = partial(_swapped, size=network[label.field])
+        elif label.named and label.field in words:
+            changes[index] = partial(_worded, words=words[label.field])
+    if not changes:
         return take
 
     def taken(tally: Tally) -> None:
-        parts = zip(absent, sizes, tally.key, strict=True)
-        key = [
-            ABSENT if lacks else swapped(value, size) if size and isinstance(value, int) else value
-            for lacks, size, value in parts
-        ]
+        key = list(tally.key)
+        for index, change in changes.items():
+            key[index] = change(key[index])
         take(tally._replace(key=tuple(key)))
 
     return taken
+
+
+def _swapped(value: Value, size: int) -> Value:
+    return swapped(value, size) if isinstance(value, int) else value
+
+
+def _worded(value: Value, words: Words) -> Value:
+    found = words(value) if isinstance(value, int) else None
+    return value if found is None else found.encode()

@@ -58,7 +58,7 @@ def recipe(layout: Layout, metrics: ProbeMetrics, residual_filter: Where | None 
     groups = [
         Group(
             number,
-            keys=tuple(label.field for label in spec.labels),
+            keys=(*(label.field for label in spec.labels), *spec.selects_by),
             value=spec.value,
             bounds=thresholds(spec.buckets, spec.scale) if spec.kind == "histogram" else None,
             last=spec.kind == "gauge",

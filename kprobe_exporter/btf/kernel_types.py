@@ -1,11 +1,13 @@
 """The running kernel's types: its own and its modules', each read when it is first needed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 
 from kprobe_exporter.btf import types as btf
+from kprobe_exporter.btf.enums import constants, enum_names, enumerators
 from kprobe_exporter.btf.members import Member, resolve
-from kprobe_exporter.btf.structures import Structures
-from kprobe_exporter.btf.types import Types
+from kprobe_exporter.btf.structures import Structures, nearest
+from kprobe_exporter.btf.types import Data, Types
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.members import parse_path
 
@@ -17,13 +19,17 @@ NO_TYPES = "this kernel has no BTF (CONFIG_DEBUG_INFO_BTF), so that members cann
 class KernelTypes:
     """Resolves paths into structures.
 
-    ``read`` returns the content of a file of /sys/kernel/btf, by its name, or raises OSError. What was read
-    stays in memory as long as this object: 5 MB for the kernel, and 4 bytes for each type.
+    ``read`` returns the content of a file of /sys/kernel/btf, by its name, or raises OSError; ``modules``
+    returns the names of the modules' files. What was read stays in memory as long as this object: 5 MB for
+    the kernel, and 4 bytes for each type.
     """
 
-    def __init__(self, read: Callable[[str], bytes]) -> None:
-        self._read = read
+    def __init__(
+        self, read: Callable[[str], Data], modules: Callable[[], Collection[str]] = lambda: ()
+    ) -> None:
+        self._read, self._modules = read, modules
         self._types: dict[str, Types] = {}
+        self._enums: dict[str, Mapping[int, str]] = {}
 
     def structures(self, module: str = "") -> Structures:
         """Return the structures of the kernel, or of a module. Raises GrammarError if there are none."""
@@ -55,6 +61,47 @@ class KernelTypes:
             name, type_ = record.words[record.at + 2 * number : record.at + 2 * number + 2]
             found[f"$arg{number + 1}"] = found[types.text(name)] = type_
         return found
+
+    def enumerators(self, name: str) -> Mapping[int, str]:
+        """Return the names of an enum's values; see btf/enums.py. Raises GrammarError if there is none.
+
+        The kernel's own come first, then those of the loaded modules.
+        """
+        if found := self._enum(name):
+            return found
+        near = nearest(name, {one: one for one in enum_names(self._of(""))})
+        raise GrammarError(f"these types have no enum {name!r}{near}")
+
+    def words(self, name: str) -> Mapping[int, str]:
+        """Return the same, and nothing if there is no such enum."""
+        with suppress(GrammarError):
+            return self._enum(name)
+        return {}
+
+    def _enum(self, name: str) -> Mapping[int, str]:
+        if name not in self._enums:
+            found = (enumerators(types, name) for types in self._with(name))
+            self._enums[name] = next(filter(None, found), {})
+        return self._enums[name]
+
+    def constants(self, names: frozenset[str]) -> Mapping[str, int]:
+        """Return the values of enumerators of these names, as far as there are any."""
+        with suppress(GrammarError):
+            # Those of one tracepoint come from one place, and a module is looked at only if it has one.
+            for types in self._with(*names):
+                if found := constants(types, names):
+                    return found
+        return {}
+
+    def _with(self, *names: str) -> Iterator[Types]:
+        """Yield the kernel's types, and those of each module in whose file one of the names stands."""
+        wanted = [name.encode() + b"\0" for name in names]
+        yield self._of("")
+        for module in self._modules():
+            with suppress(OSError, GrammarError):
+                data = self._read(module) if module != KERNEL else b""
+                if any(data.find(name) >= 0 for name in wanted):
+                    yield self._of(module)
 
     def _of(self, module: str) -> Types:
         name = module or KERNEL

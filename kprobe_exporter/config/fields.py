@@ -22,7 +22,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from kprobe_exporter.config.values import return_type
+from kprobe_exporter.config.values import CpuShare, Threshold, return_type
 from kprobe_exporter.config.wording import nearest, quote
 from kprobe_exporter.errors import GrammarError
 from kprobe_exporter.grammar.definition import parse_definition
@@ -55,6 +55,7 @@ _BYTES: Mapping[str, int] = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 <<
 _SIZE = r"^[0-9]{1,12} ?(B|KiB|MiB|GiB)?$"
 
 DURATION = r"^[0-9]{1,9} ?(ms|s|m|h|d)?$"
+CPU_SHARE = r"^[0-9]{1,3}(\.[0-9]{1,4})? ?%$"
 
 _T = TypeVar("_T")
 
@@ -100,6 +101,16 @@ def duration(value: object) -> object:
         raise ValueError(f"{quote(value)} is no duration: write it as 500ms, 90s, 15m or 1h")
     unit = found[1] or ""
     return float(int(value.removesuffix(unit)) * SECONDS[unit or "s"])
+
+
+def _cpu_share(value: str) -> str:
+    if not (re.fullmatch(CPU_SHARE, value) and 0 < _fraction(value) <= 1):
+        raise ValueError(f"{quote(value)} is no share above 0% up to 100%: write it as 1% or 0.5%")
+    return value
+
+
+def _fraction(share: str) -> float:
+    return float(Decimal(share.rstrip("% ")) / 100)
 
 
 def _line(value: str) -> str:
@@ -176,22 +187,42 @@ Fetch: TypeAlias = dict[Annotated[str, Field(pattern=FETCH_NAME)], _Fetched]
 Name: TypeAlias = Annotated[str, Field(pattern=METRIC_NAME)]
 
 
-class LimitModel(Strict):
-    """The most firings that are put up with for longer than some seconds."""
+CpuTime: TypeAlias = Annotated[
+    str,
+    AfterValidator(_cpu_share),
+    WithJsonSchema({"type": "string", "pattern": CPU_SHARE, "examples": ["1%"]}),
+]
 
-    hits_per_second: Annotated[int, Field(ge=1, le=1_000_000_000)]
+
+class LimitModel(Strict):
+    """The most that is tolerated for longer than some seconds: one of the keys."""
+
+    cpu: CpuTime | None = None
+    """Share of the time of all CPUs, as `1%`: firings times an estimate of what each costs."""
+    hits_per_second: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
     """Firings a second, those that a filter turns away included."""
+
+    @model_validator(mode="after")
+    def _one(self) -> "LimitModel":
+        if (self.cpu is None) == (self.hits_per_second is None):
+            raise ValueError("a limit has either `cpu` or `hits_per_second`")
+        return self
 
 
 _None: TypeAlias = Annotated[Literal["none"], Tag("<text>")]
 Limit: TypeAlias = Annotated[
-    _None | Annotated[LimitModel, Tag("<mapping>")], shapes("a limit is {hits_per_second: NUMBER}, or none")
+    _None | Annotated[LimitModel, Tag("<mapping>")],
+    shapes("a limit is {cpu: SHARE}, {hits_per_second: NUMBER}, or none"),
 ]
 
 
-def hits_per_second(limit: Limit) -> float | None:
-    """Return a limit as a number, or None for no limit."""
-    return None if isinstance(limit, str) else float(limit.hits_per_second)
+def threshold(limit: Limit) -> Threshold:
+    """Return a limit as a value, None for no limit."""
+    if isinstance(limit, str):
+        return None
+    if limit.cpu is not None:
+        return CpuShare(_fraction(limit.cpu))
+    return float(limit.hits_per_second or 0)
 
 
 class Linear(Strict):

@@ -12,7 +12,7 @@ from kprobe_exporter.config.definitions import DefinitionReader, defined_name, w
 from kprobe_exporter.config.explain import explain
 from kprobe_exporter.config.exported import IDLE, NOWHERE, export_of, fill_in, wrong_with_otlp
 from kprobe_exporter.config.expressions import with_lets
-from kprobe_exporter.config.fields import Decoders, hits_per_second
+from kprobe_exporter.config.fields import Decoders, threshold
 from kprobe_exporter.config.files import Unusable, expand, read
 from kprobe_exporter.config.kernel import refuse_metric, refuse_probe
 from kprobe_exporter.config.metrics import MetricBuilder, duration_buckets, return_buckets
@@ -106,7 +106,7 @@ class _Loading:
     def _settings(self, files: Sequence[Report]) -> Settings:
         """Return the valid settings below ``global`` in all files."""
         model = self._merged(files, "global", GlobalModel)
-        found = Settings(**dict(model) | {"limit": hits_per_second(model.limit)})
+        found = Settings(**dict(model) | {"limit": threshold(model.limit)})
         _refuse(files, "global", _wrong_with_settings(found))
         return found
 
@@ -158,7 +158,7 @@ class _Loading:
             return_buckets=return_buckets(model, attached),
             # The exemplars of exported calls are in the built-in histogram.
             duration_buckets=duration_buckets(model, () if written.get("export") else metrics.values()),
-            limit=hits_per_second(model.limit),
+            limit=threshold(model.limit),
             export=self._export(written.get("export"), model, attached, report),
             **model.model_dump(include={"help", "enabled", "optional", "stack", "aggregate", "critical"}),
         )

@@ -81,7 +81,7 @@ class MetricModel(Strict):
     scale: Annotated[float, Field(gt=0, le=1e300, examples=[1e-9, 512])] | None = None
     """What `value` is multiplied by: 1e-9 turns nanoseconds into seconds."""
     where: Where | None = None
-    """A condition on the probe's fields, evaluated in the agent, for this metric alone: an expression."""
+    """A condition on fields and labels, evaluated in the agent, for this metric alone: an expression."""
     labels: Labels = Field(
         default_factory=dict, examples=[["comm"], {"errno": {"field": "return", "decode": "errno"}}]
     )
@@ -223,7 +223,7 @@ class ProbeModel(Strict):
     aggregate: Aggregate = "auto"
     """Who adds up: `events` the agent; `kernel` hist triggers, or the agent on a kernel that has none; `auto`
     whichever is cheapest."""
-    limit: Limit = LimitModel(hits_per_second=100_000)
+    limit: Limit = LimitModel(cpu="1%")
     """If exceeded for some seconds, the probe is disabled, and tried again with growing pauses."""
     critical: bool = False
     """Whether, over a limit, it goes on with the events of some threads instead of being disabled."""
@@ -252,8 +252,8 @@ class GlobalModel(Strict):
     """A label set that was not seen for this long is removed, as `15m`; 0 keeps all. See below."""
     max_matches: Annotated[int, Field(ge=1, le=10_000)] = 100
     """How many functions or tracepoints a pattern such as `kprobe:tcp_send*` may match, a probe each."""
-    limit: Limit = LimitModel(hits_per_second=200_000)
-    """For all probes together: if exceeded for some seconds, the one that fires most is disabled."""
+    limit: Limit = LimitModel(cpu="2%")
+    """For all probes together: if exceeded for some seconds, the one that takes most is disabled."""
     nested_containers: bool = False
     """Whether a thread in a container of a container, as in a node of kind, is in the inner one. Who may make
     cgroups in a container or in a unit of systemd can then name another container or pod."""

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
+from kprobe_exporter.grammar.formula import Node, split
+from kprobe_exporter.grammar.formula_parser import parse_formula
 from kprobe_exporter.grammar.target import Target
 from kprobe_exporter.model.values import ReturnType
 
@@ -42,6 +44,10 @@ class Decode(NamedTuple):
     options: object = None
 
 
+NAMED = Decode("name")
+"""The decoder that takes the words for a field from where the probe is attached."""
+
+
 class Label(NamedTuple):
     """A label of a metric: its name, the field that it shows, and the decoders applied in turn."""
 
@@ -57,6 +63,7 @@ class Metric:
     ``value`` is the field that is added, observed or set, multiplied by ``scale``; None adds 1.
     ``buckets`` are a histogram's ascending upper bounds without +Inf; None for the other kinds.
     ``where`` is a filter that the agent evaluates: events that do not pass it do not change the metric.
+    ``selecting`` are the names in it that mean labels of the metric, and no fields.
     """
 
     kind: MetricKind
@@ -67,6 +74,12 @@ class Metric:
     buckets: tuple[float, ...] | None = None
     where: str | None = None
     scale: float = 1.0
+    selecting: frozenset[str] = frozenset()
+
+    @property
+    def where_parts(self) -> tuple[Node | None, Node | None]:
+        """The parts of ``where`` that fields alone decide, and those that labels do."""
+        return (None, None) if self.where is None else split(parse_formula(self.where), self.selecting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +98,11 @@ class WrittenPath:
 
 
 class Reading(NamedTuple):
-    """How the value behind a path is read: see ``Arg`` of model/values.py."""
+    """How the value behind a path is read: see ``Arg`` of model/values.py. ``type`` is its C type."""
 
     network: int
     guards: tuple[str, ...]
+    type: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +175,23 @@ class Otlp:
     metrics: float | None = None
 
 
+class CpuShare(NamedTuple):
+    """A limit as a share of the time of all CPUs: 0.01 is 1 %."""
+
+    share: float
+
+
+Threshold: TypeAlias = float | CpuShare | None
+"""A limit: firings per second, or a share of the CPUs' time. None is no limit."""
+
+PROBE_LIMIT, LIMIT_OF_ALL = CpuShare(0.01), CpuShare(0.02)
+
+
 @dataclass(frozen=True, slots=True)
 class Probe:
     """A probe, which uses the first alternative of ``attach`` that the kernel supports.
 
     The fields of ``ProbeModel`` describe the others. Without bounds there is no built-in histogram.
-    ``limit`` is in hits per second, None for no limit.
     """
 
     name: str
@@ -180,7 +205,7 @@ class Probe:
     optional: bool = False
     stack: bool = False
     aggregate: Aggregate = "auto"
-    limit: float | None = 100_000.0
+    limit: Threshold = PROBE_LIMIT
     critical: bool = False
     let: Mapping[str, str] = field(default_factory=dict)
     export: Export | None = None
@@ -191,7 +216,7 @@ class Settings:
     """The settings of ``global:``, which the fields of ``GlobalModel`` describe.
 
     Buffer sizes are in bytes. ``series_ttl`` is in seconds; 0 keeps all label sets, None removes idle ones to
-    make room. ``limit`` is in hits per second of all probes together, None for no limit.
+    make room. ``limit`` is that of all probes together.
     """
 
     namespace: str = "kprobe"
@@ -203,7 +228,7 @@ class Settings:
     max_series_total: int = 20_000
     series_ttl: float | None = None
     max_matches: int = 100
-    limit: float | None = 200_000.0
+    limit: Threshold = LIMIT_OF_ALL
     nested_containers: bool = False
 
 

@@ -24,7 +24,7 @@ _TOKEN = re.compile(
 _BLANKS = re.compile(r"[ \t\r\n]*")
 
 _LEVELS = ("||", "&&", "|", "^", "&", "== != ~", "< <= > >=", "<< >>", "+ -", "* / %")
-_LEVEL = {sign: level for level, signs in enumerate(_LEVELS, 1) for sign in signs.split()}
+PRECEDENCE = {sign: level for level, signs in enumerate(_LEVELS, 1) for sign in signs.split()}
 """The precedence of each binary operator, as in C; ``~`` compares as ``==`` does."""
 
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
@@ -146,7 +146,7 @@ class _Parser:
 
     def level(self) -> int:
         """Return the level of the operator that comes next, 0 if none does."""
-        return _LEVEL.get(self.token.text, 0) if self.token.kind == "sign" else 0
+        return PRECEDENCE.get(self.token.text, 0) if self.token.kind == "sign" else 0
 
     def joined(self, sign: _Token, left: Node, right: Node) -> Node:
         operator = sign.text

@@ -16,6 +16,7 @@ from kprobe_exporter.labels import (
     ip,
     ksym,
     majorminor,
+    name,
     namespace,
     pod,
     port,
@@ -41,6 +42,7 @@ DECODERS: Decoders = {
     "ksym": ksym.decoder,
     "majorminor": majorminor.decoder,
     "map": map_.decoder,
+    "name": name.decoder,
     "namespace": namespace.decoder,
     "pod": pod.decoder,
     "port": port.decoder,
@@ -52,15 +54,19 @@ DECODERS: Decoders = {
 """They suffice to check a configuration."""
 
 
-def decoders(symbol: Callable[[int], bytes], pods: Pods, *, nested: bool = False) -> Decoders:
-    """Return the decoders of a running agent, which look up kernel symbols and the pods of this machine.
+def decoders(
+    symbol: Callable[[int], bytes], pods: Pods, enum: name.Enum, *, nested: bool = False
+) -> Decoders:
+    """Return the decoders of a running agent.
 
-    With ``nested`` a container in a container counts.
+    They look up kernel symbols, the pods of this machine, and the enums of the kernel's types. With
+    ``nested`` a container in a container counts.
     """
     return {
         **DECODERS,
         "container": container.decoder_with(nested=nested),
         "ksym": ksym.decoder_with(symbol),
+        "name": name.decoder_with(enum),
         "namespace": namespace.decoder_with(pods, nested=nested),
         "pod": pod.decoder_with(pods, nested=nested),
     }

@@ -105,6 +105,19 @@ def swapped(value: int, size: int) -> int:
     return int.from_bytes(value.to_bytes(size, "little"), "big")
 
 
+def enumerator(names: Mapping[int, str], value: int) -> str | None:
+    """Return the name of an enum's value, also of a negative one of which one side has lost the sign."""
+    found = names.get(value)
+    for whole in (1 << 32, 1 << 64):
+        if found is None and -whole // 2 <= value < whole:
+            found = names.get(value - whole if value >= whole // 2 else value + whole if value < 0 else value)
+    return found
+
+
+Words: TypeAlias = Callable[[int], str | None]
+"""Returns what the kernel calls a number, None if it has no word for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """What an event of one installed probe carries, and how its text is parsed.
@@ -115,7 +128,7 @@ class Layout:
     ``user``: the addresses are a program's, so the caller is unknown. ``caller``: the configuration uses
     the function that a return goes back to, for which the kernel's symbols have to be loaded. ``absent`` are
     the fields that the configuration uses and this event lacks: their labels are empty. ``computed`` are
-    fields that the agent computes of those that a record holds.
+    fields that the agent computes of those that a record holds. ``names`` are fields with words for numbers.
     """
 
     layout_id: int
@@ -131,6 +144,7 @@ class Layout:
     caller: bool = False
     absent: frozenset[str] = frozenset()
     computed: tuple[Computed, ...] = ()
+    names: tuple[tuple[str, Words], ...] = ()
 
     @property
     def hidden(self) -> frozenset[str]:
@@ -328,20 +342,23 @@ class LabelSpec(NamedTuple):
     """One label of a metric: the field it comes from, and the named decoders, applied in turn.
 
     ``network``: the first takes a number in network byte order, as ``ip`` and ``port`` do.
-    If the first is in OF_THREAD, it gets the path of the thread's cgroup at the event's place in the stream.
+    ``named``: the first takes the layout's word for a number. If the first is in OF_THREAD, it gets the path
+    of the thread's cgroup at the event's place in the stream.
     """
 
     name: str
     field: str
     decoders: tuple[tuple[str, Decoder], ...] = ()
     network: bool = False
+    named: bool = False
 
 
 class MetricSpec(NamedTuple):
     """One metric that events feed, under its full name.
 
     ``value`` is the field it takes, multiplied by ``scale``; None means the value 1. Events that do not
-    pass ``where`` change nothing.
+    pass ``where`` change nothing, nor do those that do not pass ``selects``, which names labels of the metric
+    and the fields ``selects_by``.
     """
 
     name: str
@@ -352,6 +369,8 @@ class MetricSpec(NamedTuple):
     buckets: tuple[float, ...] = ()
     scale: float = 1.0
     where: Where | None = None
+    selects: Where | None = None
+    selects_by: tuple[str, ...] = ()
 
 
 class Emission(NamedTuple):

@@ -56,7 +56,8 @@ class JoinedSpec:
         hidden = frozenset[str]().union(*(layout.hidden for layout in layouts))
         args = tuple(arg._replace(guards=()) for arg in both if arg.name not in hidden)
         layout = Layout(self.layout_id, self.probe, self.probe, "joined", self.symbol, args, end.returns)
-        layout = replace(layout, absent=self.absent, computed=self.computed)
+        words = tuple({**dict(end.names), **dict(begins[0].names)}.items())
+        layout = replace(layout, absent=self.absent, computed=self.computed, names=words)
         return Join(layout, tuple(begins), end, self.by, self.key)
 
 

@@ -103,7 +103,8 @@ def _one(
     if len(found.body) > LONGEST:
         raise GrammarError(f"the kernel takes {LONGEST} characters, and this becomes {found.body}")
     guarding = pointers if before else pointers[:-1]
-    reading = Reading(0 if before else member.network, tuple(map(guards.name, guarding)))
+    read = tuple(map(guards.name, guarding))
+    reading = Reading(0, read) if before else Reading(member.network, read, member.type)
     return parse_fetch(found.body, site), reading
 
 

@@ -19,6 +19,7 @@ from kprobe_exporter.plan.joined import JoinedSpec, joined_spec
 from kprobe_exporter.plan.kernel import Kernel
 from kprobe_exporter.plan.members import members_note
 from kprobe_exporter.plan.metric import Decoders, computed, fields_used, metric_spec, residual
+from kprobe_exporter.plan.names import FieldWords, named, of_function, of_program
 from kprobe_exporter.plan.tracepoint import COMMON_FIELDS, tracepoint_specs
 from kprobe_exporter.plan.typed import argument_of_system_call, typed
 from kprobe_exporter.plan.usdt import usdt_spec
@@ -101,14 +102,16 @@ def _single(
     kernel: Kernel, layout_ids: Iterator[int], max_series: int, probe: Probe, attach: Attach, wanted: set[str]
 ) -> list[ProbeSpec | Unsupported]:
     """Return what to try for one event, in order."""
-    written, note = attach.target, ""
+    written, note, names = attach.target, "", FieldWords()
     try:
         if written.is_pattern or not (written.kind.on_event or written.kind.in_file):
             target, note = kernel.place(written)
             attach = replace(attach, target=target)
             if is_system_call(written, target):
                 attach = _with_arguments(attach, written.symbol)
+            configured = attach
             attach = typed(probe, attach, kernel.prototypes, kernel.machine, kernel.types)
+            names = of_function(probe, configured, attach, kernel.prototypes, kernel.types)
             note = "; ".join(filter(None, (note, members_note(attach.fetch, attach))))
     except (ProbeRefused, GrammarError) as error:
         return [Unsupported(str(written), str(error))]
@@ -116,10 +119,12 @@ def _single(
         return tracepoint_specs(probe, attach, wanted, kernel, layout_ids, max_series)
     if attach.target.kind.in_file:
         in_file = usdt_spec if attach.target.kind is Kind.USDT else user_spec
-        return [in_file(probe, attach, wanted, kernel, next(layout_ids), max_series)]
+        way = in_file(probe, attach, wanted, kernel, next(layout_ids), max_series)
+        return [named(way, of_program(probe, attach, kernel.types))]
     found = function_spec(probe, attach, wanted, kernel, next(layout_ids), max_series)
     if isinstance(found, ProbeSpec) and note:
         found = replace(found, because=f"{found.because}; {note}", note=note)
+    found = named(found, names)
     if not is_system_call(written, attach.target):
         return [found]
     # Metrics say what was written, which is the same on every architecture.

@@ -18,6 +18,7 @@ from kprobe_exporter.plan.function import described, layout_arg
 from kprobe_exporter.plan.kernel import Kernel, aggregated, argument_keys
 from kprobe_exporter.plan.members import members_note, resolved, unlike, where_all_are_there
 from kprobe_exporter.plan.metric import COUNTED, events_for, filter_fields, residual
+from kprobe_exporter.plan.names import named, of_event
 
 ON_EVENT = FetchSite("event")
 ADDRESS_BYTES = 8
@@ -60,15 +61,17 @@ def tracepoint_specs(
     except GrammarError as error:
         return [Unsupported(str(attach.target), error.message)]
     tracepoint = _Tracepoint(probe, attach, wanted, form, used, memory, layout_ids, kernel.binary)
+    names = of_event(probe, form, used, attach, kernel.types)
     if probe.aggregate == "kernel" and counted:
-        return tracepoint.in_kernel(max_series)
+        return [named(way, names) for way in tracepoint.in_kernel(max_series)]
     because = events_for(probe, attach, wanted)
     first = [tracepoint.counted()] if counted and because is None else []
     ways = [tracepoint.eprobe(), tracepoint.own(wanted)]
     if attach.filter is not None:
         ways = [tracepoint.eprobe(), *tracepoint.filtered(attach.filter, wanted, counted=counted)]
     reason = because or "this kernel counts a tracepoint in no other way"
-    return first + [way if isinstance(way, Unsupported) else _because(way, reason) for way in ways]
+    found = first + [way if isinstance(way, Unsupported) else _because(way, reason) for way in ways]
+    return [named(way, names) for way in found]
 
 
 def _because(way: ProbeSpec, reason: str) -> ProbeSpec:

@@ -45,7 +45,7 @@ def known_kernel(
         no_fprobes=no_fprobes(files),
         machine=_machine(files),
         near=partial(near_tracepoint, instance.files),
-        types=KernelTypes(files.btf),
+        types=KernelTypes(files.btf, files.types),
     )
 
 

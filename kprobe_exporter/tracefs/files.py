@@ -23,6 +23,7 @@ class Tracefs(Protocol):
     def mkdir(self, path: str) -> None: ...
     def rmdir(self, path: str) -> None: ...
     def open_pipe(self, path: str) -> int: ...
+    def open_marker(self, path: str) -> int: ...
     def lock(self, path: str) -> int | None: ...
 
 
@@ -68,6 +69,10 @@ class MountedTracefs:
         """Return a descriptor for non-blocking reads (``trace_pipe``); the caller closes it."""
         return os.open(self.root / path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
+    def open_marker(self, path: str) -> int:
+        """Return a descriptor for writes to a ``trace_marker``; the caller closes it."""
+        return os.open(self.root / path, os.O_WRONLY | os.O_CLOEXEC)
+
     def lock(self, path: str) -> int | None:
         """Take an exclusive flock on a directory. Return its descriptor, or None if it is locked already.
 
@@ -101,4 +106,4 @@ class ReadOnlyTracefs(MountedTracefs):
     def _refuse(self, path: str, text: str = "") -> NoReturn:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(self.root / path))
 
-    write = mkdir = rmdir = open_pipe = lock = _refuse
+    write = mkdir = rmdir = open_pipe = open_marker = lock = _refuse

@@ -12,6 +12,7 @@ from kprobe_exporter.errors import TracefsError
 from kprobe_exporter.model.values import ProbeSpec
 from kprobe_exporter.tracefs.definitions import delete, delete_group
 from kprobe_exporter.tracefs.files import Tracefs
+from kprobe_exporter.tracefs.marker import marker_seconds
 from kprobe_exporter.tracefs.ownership import MARKER, alone, busy, contents, is_marked, mark, refuse_foreign
 from kprobe_exporter.tracefs.refusal import cannot_make
 from kprobe_exporter.tracefs.shared_filters import SharedFilters
@@ -158,6 +159,18 @@ class Instance:
             os.close(pipe)
         found = re.search(MARKER_LINE % nonce.encode(), lines)
         return int(found[1]) if found else os.getpid()
+
+    def marker_seconds(self) -> float | None:
+        """Return the seconds of an event that a write to ``trace_marker`` makes, None if they are unknown.
+
+        The call itself is not included: it is that of a write to /dev/null. Nothing else is recorded yet, so
+        the events can be thrown away.
+        """
+        try:
+            return marker_seconds(self.files, self.path)
+        except OSError as error:
+            log.debug("no marker in %s: %s", self.path, error)
+            return None
 
     def keep_marker(self) -> None:
         """Define the marker again if another process deleted it. Never raises."""

@@ -11,10 +11,10 @@ from types import ModuleType
 
 from tests.bench import clients, firing, otlp, overhead, scrape, start, throughput, work
 from tests.bench.document import merged
-from tests.bench.machine import conditions
+from tests.bench.machine import WRITTEN, conditions, revision
 from tests.bench.table import Table
 
-DOCUMENT = Path(__file__).parents[2] / "docs/benchmarks.md"
+DOCUMENT = Path(__file__).parents[2] / WRITTEN
 
 # By the name on the command line. Each has a TITLE and measures by table().
 BENCHMARKS: Mapping[str, ModuleType] = {
@@ -36,17 +36,18 @@ def main() -> int:
     began = time.monotonic()
     for name in names:
         print(f"== {name}: {_summary(BENCHMARKS[name])}", flush=True)
+        commit = revision()
         table: Table = BENCHMARKS[name].table()
         print(f"\n{table.text()}\n", flush=True)
-        _write(table, names)
+        _write(table, names, commit)
     print(f"{time.monotonic() - began:.0f} s in all; written to {DOCUMENT.relative_to(Path.cwd())}")
     return 0
 
 
-def _write(table: Table, names: list[str]) -> None:
+def _write(table: Table, names: list[str], commit: str) -> None:
     """At once, so that a later benchmark that fails costs only its own table."""
     command = "make bench" if names == list(BENCHMARKS) else f'make bench ARGS="{" ".join(names)}"'
-    body = f"{conditions()} `{command}`\n\n{table.markdown()}"
+    body = f"{conditions(commit)} `{command}`\n\n{table.markdown()}"
     before = DOCUMENT.read_text() if DOCUMENT.exists() else ""
     order = [module.TITLE for module in BENCHMARKS.values()]
     DOCUMENT.write_text(merged(before, {table.title: body}, order))

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from tempfile import TemporaryFile
 
+from tests.bench.checks import Missed, saw_all
+
 PATIENCE = 60
 COUNTED = re.compile(r"[:\])][ \t]+(\d+)")
 """A counter, or a row of a histogram, as bpftrace prints them."""
@@ -15,10 +17,6 @@ COUNTED = re.compile(r"[:\])][ \t]+(\d+)")
 LIVE = "live"
 SAYS_SO = f'interval:ms:100 {{ if (@live == 0) {{ printf("{LIVE}\\n"); @live = 1; }} }}'
 """To be added to a program: only what comes in time is sure to be after all was attached."""
-
-
-class Missed(Exception):
-    """A probe did not see every call, so what it costs was not measured."""
 
 
 @contextmanager
@@ -52,9 +50,3 @@ def bpftrace(program: str, live: Callable[[str], bool], calls: int) -> Iterator[
 def counted(output: str) -> int:
     """All that the maps count that bpftrace prints at its end."""
     return sum(map(int, COUNTED.findall(output)))
-
-
-def saw_all(seen: int, calls: int) -> None:
-    """Raises Missed if fewer were seen than made."""
-    if seen < calls:
-        raise Missed(f"of {calls} calls {seen} were seen")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 from statistics import median
 
 from kprobe_exporter.tracefs.mount import mounted
+from tests.bench.checks import saw_all
 from tests.support.programs import file_offset
 from tests.support.system_calls import function
 
@@ -52,6 +54,8 @@ NOTHING, TRACEPOINT, UPROBE, URETPROBE, KPROBE, KRETPROBE = (
 )
 ROUNDS = 5
 CALLS = 50_000
+REPEATS = 3
+WRITTEN = re.compile(r"^(?:entries|overrun): (\d+)$", re.MULTILINE)
 NAME = f"bench_{os.getpid()}"
 
 
@@ -86,12 +90,20 @@ def added(
     with defined(root / file, line, f"-:{NAME}/e") if file else nullcontext():
         enable = instance / "events" / event / "enable"
         enable.write_text("1")
+        before = recorded(instance)
         try:
             found = calls()
         finally:
             enable.write_text("0")
+    saw_all(recorded(instance) - before, REPEATS * CALLS)
     of = 0 if kind in (UPROBE, URETPROBE) else 1
     return found[of] - base[of]
+
+
+def recorded(instance: Path) -> int:
+    """The events that all CPUs of the instance wrote so far, those included that were overwritten since."""
+    stats = "".join(file.read_text() for file in instance.glob("per_cpu/cpu*/stats"))
+    return sum(map(int, WRITTEN.findall(stats)))
 
 
 @contextmanager
@@ -113,9 +125,10 @@ def append(file: Path, line: str) -> None:
 
 
 def calls() -> tuple[float, float]:
-    """Nanoseconds of a call of the function, and of getppid(2): the fastest of three runs."""
+    """Nanoseconds of a call of the function, and of getppid(2): the fastest of some runs."""
     runs = [
-        subprocess.run([PROGRAM, str(CALLS)], check=True, capture_output=True, text=True) for _ in range(3)
+        subprocess.run([PROGRAM, str(CALLS)], check=True, capture_output=True, text=True)
+        for _ in range(REPEATS)
     ]
     times = [tuple(map(float, run.stdout.split())) for run in runs]
     return min(each[0] for each in times), min(each[1] for each in times)

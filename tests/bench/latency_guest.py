@@ -18,8 +18,9 @@ from kprobe_exporter.service.shutdown import Shutdown
 from kprobe_exporter.tracefs.files import MountedTracefs
 from kprobe_exporter.tracefs.mount import mounted
 from kprobe_exporter.tracefs.poller import MAX_AGE
-from tests.bench.bpftrace import LIVE, SAYS_SO, Missed, bpftrace, saw_all
+from tests.bench.bpftrace import LIVE, SAYS_SO, bpftrace
 from tests.bench.bursts import Bursts
+from tests.bench.checks import Missed, require_all_told, saw_all
 from tests.bench.probes import INSTANCE, configured
 from tests.support.system_calls import function
 
@@ -30,10 +31,11 @@ BURSTS = 12
 ROUNDS = 3
 
 AGENT = f"""
-global: {{tracefs_instance: {INSTANCE}}}
+global: {{tracefs_instance: {INSTANCE}, limit: none}}
 probes:
   - name: bench
     help: Calls.
+    limit: none
     attach: %s
 """
 CALL_PROBE = f"call:sys_{SYSTEM_CALL}"
@@ -112,10 +114,16 @@ def joined(attach: str, calls: Bursts, found: Found) -> Iterator[Between]:
         time.sleep(MAX_AGE)  # the kernel's counts are no older then
         snapshot = agent.snapshot()
     made = calls.made - before
-    saw_all(snapshot.probes[0].hits or 0, made)
+    [probe] = snapshot.probes
+    if probe.state != "up":
+        raise Missed(f"the probe is {probe.state}")
+    saw_all(probe.hits or 0, made)
+    durations = min(made, total(snapshot, "kprobe_duration_seconds"))
+    told = total(snapshot, "kprobe_exporter_events_lost_total")
+    require_all_told(made, durations, told)
     found.made += made
-    found.lost += max(0, made - total(snapshot, "kprobe_duration_seconds"))
-    found.told += total(snapshot, "kprobe_exporter_events_lost_total")
+    found.lost += made - durations
+    found.told += told
 
 
 def mapped(program: str) -> AbstractContextManager[None]:

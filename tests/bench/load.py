@@ -10,9 +10,11 @@ import tempfile
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.bench.checks import require_up
 
 SERVING = re.compile(r"serving metrics at (http://\S+?)/metrics")
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -66,9 +68,14 @@ def workloads(count: int = 1) -> Iterator[Sequence[Workload]]:
 class Agent:
     """A running agent, seen from outside."""
 
-    def __init__(self, process: subprocess.Popen[bytes], address: str) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], address: str, log: Path) -> None:
         self._process = process
         self.address = address
+        self._log = log
+
+    def require_up(self) -> None:
+        """Raises Missed unless its probe is up, and was never over a limit."""
+        require_up(self.scrape().decode(), self._log.read_text())
 
     def cpu(self) -> float:
         """Seconds of user and system time so far."""
@@ -80,9 +87,10 @@ class Agent:
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         return int(status.partition("VmRSS:")[2].split()[0]) * 1024 / 1e6
 
-    def scrape(self, query: str = "") -> bytes:
+    def scrape(self, query: str = "", headers: Mapping[str, str] = {}) -> bytes:
         """As a Prometheus without gzip does it: a connection of its own."""
-        with urllib.request.urlopen(f"{self.address}/metrics{query}", timeout=60) as answer:
+        request = urllib.request.Request(f"{self.address}/metrics{query}", headers=dict(headers))
+        with urllib.request.urlopen(request, timeout=60) as answer:
             text: bytes = answer.read()
             return text
 
@@ -117,23 +125,28 @@ def agent(config: str, cpus: int = 1) -> Iterator[Agent]:
                     assert process.poll() is None, log.read_text()
                     time.sleep(0.02)
                 time.sleep(1)  # What a start leaves to do is not what is measured.
-                yield Agent(process, serving[1])
+                running = Agent(process, serving[1], log)
+                running.require_up()
+                yield running
+                running.require_up()
             finally:
                 process.terminate()
 
 
 def config(tids: Sequence[int], metric: str, attach: str = RETURNS, /, **settings: str | int) -> str:
-    """lseek(2) of these threads, with this metric; ``settings`` go to the section ``global``."""
+    """lseek(2) of these threads, with this metric and no limit; ``settings`` go to the section ``global``."""
     lines = "".join(f"  {name}: {value}\n" for name, value in settings.items())
     only = " || ".join(f"common_pid == {tid}" for tid in tids)
     return f"""
 global:
   tracefs_instance: bench_{os.getpid()}
+  limit: none
 {lines}
 probes:
   - name: lseek
     help: Seeking
     attach: {attach}
+    limit: none
     filter: "{only}"
     returns: long
     metrics:

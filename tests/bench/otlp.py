@@ -10,7 +10,8 @@ from tempfile import TemporaryDirectory
 from kprobe_exporter.agent.otlp import Signal
 from kprobe_exporter.export.otlp.channel import BATCH, LINGER
 from kprobe_exporter.export.otlp.settings import Protocol
-from tests.bench.load import RETURNS, TIMED, Agent, Workload, agent, workloads
+from tests.bench.checks import require_all_told
+from tests.bench.load import LOST, RETURNS, TIMED, Agent, Workload, agent, workloads
 from tests.bench.progress import say
 from tests.bench.sending import BUILT, OURS, QUEUE, USUAL, WAYS, Took, sendings
 from tests.bench.table import Table, reached
@@ -100,11 +101,12 @@ def best(signal: Signal, protocol: Protocol, endpoint: str) -> dict[str, Took]:
 def config(tid: int, endpoint: str, signal: Signal) -> str:
     """Every lseek(2) of this thread is exported, over HTTP."""
     return f"""
-global: {{tracefs_instance: bench_{os.getpid()}}}
+global: {{tracefs_instance: bench_{os.getpid()}, limit: none}}
 otlp: {{endpoint: "{endpoint}", protocol: http/protobuf, queue: {QUEUE}, max_per_second: {UNLIMITED}}}
 probes:
   - name: lseek
     attach: {ATTACH[signal]}
+    limit: none
     filter: "common_pid == {tid}"
     returns: long
     export: {signal}
@@ -113,7 +115,7 @@ probes:
 
 def carried(running: Agent, maker: Workload, *, collector: bool = True) -> Carried:
     """With no scrape meanwhile; a ``collector`` is given the time to take what waits at the end."""
-    before = counts(running)
+    before, lost_before = counts(running), running.total(LOST)
     cpu, began = running.cpu(), time.monotonic()
     maker.start(RATE, SECONDS)
     made = maker.made()
@@ -124,7 +126,12 @@ def carried(running: Agent, maker: Workload, *, collector: bool = True) -> Carri
     if collector:
         accounted(running, sum(before.values()) + made)
     found = {what: count - before[what] for what, count in counts(running).items()}
-    return Carried(made, **found, seconds=taken, cpu=cpu, resident=running.resident())
+    carried = Carried(made, **found, seconds=taken, cpu=cpu, resident=running.resident())
+    lost = running.total(LOST) - lost_before
+    waiting = 0 if collector else max(0, carried.waiting)
+    require_all_told(made, carried.exported, carried.dropped + carried.failed + waiting + lost)
+    running.require_up()
+    return carried
 
 
 def counts(running: Agent) -> dict[str, int]:

@@ -16,7 +16,8 @@ from kprobe_exporter.errors import ProbeRefused
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.poller import read_counts
 from tests.bench import latency_guest
-from tests.bench.bpftrace import bpftrace, saw_all
+from tests.bench.bpftrace import bpftrace
+from tests.bench.checks import saw_all
 from tests.bench.probes import configured, own_instance, put
 
 FUNCTION = latency_guest.FUNCTION

@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tests.bench.checks import require_all_told
 from tests.bench.load import DELIVERED, HITS, LOST, TIMED, Agent, Workload, agent, config, workloads
 from tests.bench.progress import say
 from tests.bench.table import Table, reached
@@ -130,7 +131,8 @@ def measure(running: Agent, maker: Workload, source: str, rate: int | None, seco
     taken, cpu = time.monotonic() - began, running.cpu() - cpu
     after = [running.settled(name) for name in (DELIVERED, HITS, LOST)]
     delivered, hits, lost = (now - then for now, then in zip(after, before, strict=True))
-    running.scrape()
+    require_all_told(made, delivered, lost)
+    running.require_up()
     return Measured(source, taken, made, hits, delivered, lost, 100 * cpu / taken, running.resident())
 
 

@@ -21,6 +21,7 @@ from kprobe_exporter.tracefs.probes import install, names_in_use
 from kprobe_exporter.tracefs.profile import parse_stats, profile_counts
 from tests.contract.conftest import Kernel
 from tests.support.leftovers import list_probes
+from tests.vm.kernels import HIST
 
 NAME = "contract_test"
 
@@ -28,9 +29,6 @@ NAME = "contract_test"
 def entry(symbol: str, only: str | None = None) -> ProbeSpec:
     layout = Layout(0, "call", "call", "entry", symbol)
     return ProbeSpec("call", "kprobe", f"kprobe:{symbol}", symbol, "kprobe_events", "p", symbol, only, layout)
-
-
-HIST = "events/sched/sched_process_exec/hist"  # as the other tests spell hist triggers
 
 
 def failed(symbol: str, only: str | None = None) -> ProbeSpec:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kprobe_exporter.agent import rate_limit
+from kprobe_exporter.agent import overhead, rate_limit
 from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import AgentProcess, Metrics
 from tests.support.forked_child import in_a_child
@@ -62,6 +62,20 @@ def once_down(agent: AgentProcess, probe: str) -> Metrics:
     return agent.scrape_until(lambda metrics: metrics.value("kprobe_up", probe=probe) == 0)
 
 
+def within_a_pause(agent: AgentProcess) -> tuple[int, Metrics, str, Metrics]:
+    """Return how often the probe 'loud' was tripped, and what the agent showed within its last pause: a
+    scrape, the status page and another scrape.
+
+    A machine under load may take longer than a pause for these. The next pause is twice as long.
+    """
+    while True:
+        eventually(lambda: len(tripped(agent)) > len(tried(agent)))  # without a scrape
+        turns = len(tripped(agent))
+        seen = once_down(agent, "loud"), agent.get("/"), agent.scrape()
+        if turns == len(tripped(agent)) > len(tried(agent)):
+            return turns, *seen
+
+
 def fallen(before: Metrics, after: Metrics) -> list[str]:
     """The counters that fell."""
     return [
@@ -85,21 +99,18 @@ def test_too_loud_a_probe_is_off_for_a_while(start_agent: StartAgent, short_paus
     with flood():
         for _ in range(TIMES):
             os.getpgrp()
-        eventually(lambda: tripped(agent) == ["loud"])  # without a scrape
-        off = once_down(agent, "loud")
-        page = agent.get("/")
-        still = agent.scrape()
-        assert tried(agent) == []  # so both scrapes were within the pause
+        turns, off, page, still = within_a_pause(agent)
         assert [off.value("kprobe_up", probe=name) for name in ("loud", "beside")] == [0, 1]
         assert [off.value(TRIPPED, probe=name) for name in ("loud", "beside")] == [1, 0]
-        ((_, said),) = TRIP.findall(agent.output())
+        said = TRIP.findall(agent.output())[turns - 1][1]
         assert f"and its limit is {LIMIT}" in said
-        assert f"off for {short_pause} s" in said
+        assert f"off for {short_pause * 2 ** (turns - 1)} s" in said
         assert said in page
         assert off.value(HITS, probe="loud") > LIMIT * rate_limit.BURST
         assert still.value(HITS, probe="loud") == off.value(HITS, probe="loud")
         assert fallen(begun, off) == []
-    eventually(lambda: tried(agent) == ["loud"])
+    eventually(lambda: tried(agent) == tripped(agent))
+    turns = len(tripped(agent))
     eventually(lambda: agent.scrape().value("kprobe_up", probe="loud") == 1)
     before = agent.scrape()
     assert before.value(TRIPPED, probe="loud") == 0
@@ -118,8 +129,35 @@ def test_too_loud_a_probe_is_off_for_a_while(start_agent: StartAgent, short_paus
         # If the ring buffer lost events as well, fewer may be reported than were lost.
         assert 0 <= untold <= sum(count for reason, count in told.items() if reason != "disabled"), told
         assert after.value(EVENTS, probe="loud") == before.value(EVENTS, probe="loud") + 23
-    assert tripped(agent) == ["loud"]  # once only, and the probe stays up
+    assert tripped(agent) == ["loud"] * turns  # no more, and the probe stays up
     assert after.value("kprobe_up", probe="loud") == 1
+
+
+@pytest.mark.usefixtures("long_pause")
+def test_a_probe_that_takes_more_than_its_share_of_the_time_trips(start_agent: StartAgent) -> None:
+    """What a firing costs is measured at the start, so the limit is known only within bounds."""
+    share = "limit: {cpu: 0.05%}"
+    agent = start_agent(
+        probes(
+            f"{{name: loud, {GETPPID}, {share}}}",
+            f'{{name: beside, attach: "kprobe:sys_getpgrp", {share}}}',
+        )
+    )
+    with flood():
+        eventually(lambda: tripped(agent) == ["loud"])
+        os.getpgrp()
+        off = once_down(agent, "loud")
+    ((_, said),) = TRIP.findall(agent.output())
+    found = re.search(
+        r"it fired ([\d,]+) times a second, and its limit is ([\d,]+), which is 0.05 % of", said
+    )
+    assert found, said
+    rate, limit = (int(number.replace(",", "")) for number in found.groups())
+    cpus, seconds = os.cpu_count() or 1, overhead.COUNTED
+    fewest, most = (0.0005 * cpus / (seconds * each) for each in (overhead.SLOWEST, overhead.FASTEST))
+    assert fewest - 1 <= limit <= most + 1
+    assert rate > limit
+    assert off.value("kprobe_up", probe="beside") == 1
 
 
 SAMPLED = re.compile(r"the probe 'loud' is sampled: .* only the events of one thread in (\d+) are recorded")

@@ -15,11 +15,13 @@ from kprobe_exporter.tracefs import probes
 from kprobe_exporter.tracefs.hist_tables import HitCounter
 from kprobe_exporter.tracefs.instance import Instance
 from kprobe_exporter.tracefs.probes import Installed
+from tests.conftest import has
 from tests.kernel.conftest import StartAgent
 from tests.support.agent_process import AgentProcess, Metrics
 from tests.support.dry_runs import compare, look
 from tests.support.kernel_ids import kernel_tid
 from tests.support.patience import eventually
+from tests.vm.kernels import HIST
 
 SIZES = (0, 1, 2, 3, 4, 5, 8, 15, 16, 17, 255, 256, 257, 4096, 4097, 65536)
 
@@ -80,7 +82,7 @@ def test_the_agent_adds_up_what_hist_triggers_would(
     assert shown("kernel") == shown("events")
     assert metrics.total("kprobe_kernel_bytes_sum") == sum(SIZES) - 3 * 21
     assert metrics.total("kprobe_kernel_calls_total") == len(SIZES) + 3 - 1
-    hist = (tracefs / "events/sched/sched_process_exec/hist").exists()
+    hist = has(HIST)
     (info,) = [labels for labels in metrics.labels("kprobe_info") if labels["probe"] == "kernel"]
     assert info["plan"] == rows[0]["plan"] == ("kernel" if hist else "events")
     because = "aggregate: kernel" if hist else "this kernel has no hist triggers (CONFIG_HIST_TRIGGERS)"

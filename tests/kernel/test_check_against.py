@@ -1,6 +1,7 @@
 """A saved kernel tells what the running one tells: `doctor --save`, `check --against` and `check --live`."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,13 +24,14 @@ IN_FILE = {kind.value for kind in Kind if kind.in_file}
 PACK = ROOT / "examples/packs/scheduler.yaml"
 
 
-@pytest.fixture
-def running(tracefs: Path, monkeypatch: pytest.MonkeyPatch) -> KernelFiles:
-    monkeypatch.setattr(Resolver, "places", PLACES)
-    return running_kernel(ReadOnlyTracefs(tracefs))
+@pytest.fixture(scope="module")
+def running(tracefs: Path) -> Iterator[KernelFiles]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Resolver, "places", PLACES)
+        yield running_kernel(ReadOnlyTracefs(tracefs))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def live(running: KernelFiles) -> list[list[DryRunRow]]:
     """The rows of each shipped configuration on the running kernel."""
     visible = Symbols(running.tracefs).visible

@@ -21,18 +21,21 @@ RELOADS = 4
 
 NAMES = ("enters", "call", "table", "function")
 PROBES = """
-global: {buffer_size: 16MiB}
+global: {buffer_size: 16MiB, limit: none}
 probes:
   - name: enters
     attach: tracepoint:syscalls:sys_enter_getppid
+    limit: none
     metrics: [{counter: enters_total, labels: [tid], help: "%(help)s"}]
-  - {name: call, attach: "syscall:getppid", duration_buckets: [%(bound)s]}
+  - {name: call, attach: "syscall:getppid", limit: none, duration_buckets: [%(bound)s]}
   - name: table
     attach: tracepoint:syscalls:sys_enter_getppid
     aggregate: kernel
+    limit: none
     metrics: [{counter: table_total, labels: [tid], help: "%(help)s"}]
   - name: function
     attach: kprobe:sys_getppid
+    limit: none
     metrics: [{counter: function_total, labels: [tid], help: "%(help)s"}]
 """
 

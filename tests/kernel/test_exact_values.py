@@ -9,6 +9,7 @@ import pytest
 
 from tests.kernel.conftest import StartAgent
 from tests.support.kernel_ids import kernel_tid
+from tests.vm.kernels import HIST
 
 SYS_OPENAT = {"x86_64": 257, "aarch64": 56}[platform.machine()]
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -54,7 +55,7 @@ probes:
     assert metrics.value("kprobe_filtered_total") == 2 * TIMES
 
 
-@pytest.mark.needs("events/sched/sched_process_exec/hist")
+@pytest.mark.needs(HIST)
 def test_an_int_argument_that_the_kernel_counts_by(start_agent: StartAgent) -> None:
     agent = start_agent(f"""
 probes:

@@ -14,6 +14,7 @@ from tests.conftest import has
 from tests.kernel.conftest import StartAgent
 from tests.support.dry_runs import look
 from tests.support.kernel_ids import kernel_tid
+from tests.vm.kernels import HIST
 
 pytestmark = pytest.mark.needs("kprobe_events")
 
@@ -214,7 +215,7 @@ probes:
     metrics = agent.scrape()
     assert metrics.value("kprobe_families_total", family=str(socket.AF_INET.value)) == TIMES
     # Hist triggers leave out what is behind a null pointer; without them, the agent counts events.
-    expected = [] if has("events/sched/sched_process_exec/hist") else [{"behind": "unknown"}]
+    expected = [] if has(HIST) else [{"behind": "unknown"}]
     assert metrics.labels("kprobe_family_total") == expected
 
 

@@ -79,8 +79,10 @@ probes:
 """
 
 
-CHARACTERS = """      letters: +0($arg3):char[3]
+CHARACTERS = """      letters: +u0($arg2):char[3]
       letter: +u0($arg2):char"""
+"""Not of the flags: O_CLOEXEC and O_LARGEFILE have a newline as their third byte on arm64, which the kernel
+prints as it is."""
 
 
 def kprobes() -> str:

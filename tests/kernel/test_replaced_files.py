@@ -14,8 +14,9 @@ from tests.support.agent_process import AgentProcess, Metrics
 from tests.support.compiling import compiled
 from tests.support.joined_calls import lost
 from tests.support.patience import eventually
+from tests.vm.kernels import HIST
 
-pytestmark = [pytest.mark.needs("uprobe_events"), pytest.mark.needs("events/sched/sched_process_exec/hist")]
+pytestmark = [pytest.mark.needs("uprobe_events"), pytest.mark.needs(HIST)]
 
 TIMES = 100
 

@@ -31,6 +31,7 @@ from tests.support.kernel_ids import kernel_tid
 from tests.support.libc import own_libc
 from tests.support.programs import file_offset
 from tests.support.system_calls import only_x86
+from tests.vm.kernels import HIST
 
 compiled_walk: Any = pytest.importorskip("kprobe_exporter.source._pages")
 pytestmark = pytest.mark.needs("uprobe_events")
@@ -181,7 +182,7 @@ def test_a_filter_narrows_the_events_and_not_the_hits(instance: Instance, progra
         assert read_counts(instance, [probe]).hits == {"enter": TIMES}
 
 
-@pytest.mark.needs("events/sched/sched_process_exec/hist")
+@pytest.mark.needs(HIST)
 def test_the_kernel_adds_up(instance: Instance, program: Path) -> None:
     """`aggregate: kernel` on a uprobe uses hist triggers, as on a kprobe."""
     added = Metric("counter", "sum_total", "help", "return", (Label("tid", "tid"),))

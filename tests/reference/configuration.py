@@ -4,11 +4,26 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
-from kprobe_exporter.config.fields import DURATION, PATTERNS
+from kprobe_exporter.agent import overhead
+from kprobe_exporter.agent.rate_limit import firings
+from kprobe_exporter.config.fields import CPU_SHARE, DURATION, PATTERNS
 from kprobe_exporter.config.schema import json_schema
+from kprobe_exporter.config.values import PROBE_LIMIT
 from tests.reference.markdown import Template, anchor, code, table
 
 Schema: TypeAlias = Mapping[str, Any]
+
+FIRING = "Firing"
+FIRING_HEAD = ("kind", "a firing", "a second at 1 % on 2 CPUs", "on 64 CPUs")
+COSTS: Mapping[str, float] = {
+    "a kprobe that is only counted": overhead.COUNTED,
+    "`tracepoint`": overhead.TRACEPOINT,
+    "`kprobe`, `fentry`": overhead.KPROBE,
+    "`kretprobe`": overhead.KRETPROBE,
+    "`fexit`": overhead.FEXIT,
+    "`uprobe`, `usdt`": overhead.UPROBE,
+    "`uretprobe`": overhead.URETPROBE,
+}
 
 FILE = "File"
 """The configuration file as a whole; the other mappings have the schema's names."""
@@ -29,6 +44,7 @@ class _Reference:
         head = ("key", "type", "default", "meaning")
         return self._template.filled(
             {name: table(head, self._rows(mapping)) for name, mapping in self._mappings.items()}
+            | {FIRING: table(FIRING_HEAD, _firings())}
         )
 
     def _rows(self, mapping: Schema) -> Iterator[tuple[str, str, str, str]]:
@@ -65,6 +81,13 @@ class _Reference:
         return _scalar(schema)
 
 
+def _firings() -> Iterator[tuple[str, str, str, str]]:
+    """What a firing of each kind is estimated to cost, and the default limit that this comes to."""
+    for kind, cost in COSTS.items():
+        few, many = (f"{firings(PROBE_LIMIT.share, cost, cpus) or 0:,.0f}" for cpus in (2, 64))
+        yield kind, f"{cost * 1e6:.2g} µs", few, many
+
+
 def _branches(schema: Schema) -> list[Schema]:
     """The forms that a value may have. That of null is none: it says that the key may be left out."""
     for several in ("anyOf", "oneOf"):
@@ -80,6 +103,8 @@ def _scalar(schema: Schema) -> str:
             return "size"
         case ["number", "string"] if pattern == DURATION:
             return "duration"
+        case "string" if pattern == CPU_SHARE:
+            return "share, as `1%`"
         case "string" if pattern:
             return f"text, {PATTERNS[pattern]}" if pattern in PATTERNS else ""
         case "integer" | "number" as kind:
@@ -117,7 +142,7 @@ def _default(value: object, types: list[str]) -> str:
         case bool():
             text = str(value).lower()
         case dict():
-            text = "{" + ", ".join(f"{key}: {one}" for key, one in value.items()) + "}"
+            text = "{" + ", ".join(f"{key}: {one}" for key, one in value.items() if one is not None) + "}"
         case int() if types == ["size"]:
             text = f"{value >> 20}MiB"
         case float() if types == ["duration"]:

@@ -9,17 +9,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from kprobe_exporter.agent import agent as agent_module
+from kprobe_exporter.agent import probe_set as probe_set_module
+from kprobe_exporter.web import connection as connection_module
 from tests.support.forked_child import ForkedChild
 from tests.support.patience import eventually, patience
+from tests.support.samples import samples
 
 SERVING = re.compile(r"serving metrics at (http://\S+?)/metrics")
 
-DRAIN_TIME = 0.2
-"""Seconds that a scrape waits for the reader, as in service. Tests multiply it by the machine's slowness,
-since they rely on a scrape to include all that the kernel recorded before it."""
+DRAIN_TIME, LAST_TIME = 0.2, 5.0
+"""Seconds that a scrape waits for the reader, and a reload for the last events, as in service. Tests multiply
+them by the machine's slowness, since they rely on a scrape to include all that the kernel recorded before it,
+and on a reload to lose no event."""
+
+REQUEST_TIME, ANSWER_TIME = connection_module.REQUEST_TIME, connection_module.ANSWER_TIME
+"""Seconds after which the agent drops a client. Tests multiply them too: during a flood on a slow machine an
+answer takes longer."""
 
 ENDING = {signal.SIGINT, signal.SIGTERM}
 
@@ -35,11 +41,7 @@ class Metrics(Mapping[tuple[str, frozenset[tuple[str, str]]], float]):
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._values = {
-            (sample.name, frozenset(sample.labels.items())): sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-        }
+        self._values = samples(text)
 
     def __getitem__(self, key: tuple[str, frozenset[tuple[str, str]]]) -> float:
         return self._values[key]
@@ -82,6 +84,8 @@ class AgentProcess(ForkedChild):
         self.address = ""
         log.touch()
         drain_time = patience(DRAIN_TIME) if complete else DRAIN_TIME
+        last_time = patience(LAST_TIME)
+        request_time, answer_time = round(patience(REQUEST_TIME)), round(patience(ANSWER_TIME))
         # The child has pytest's handlers until it has set its own: a signal in between waits.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         self.pid = os.fork()
@@ -90,6 +94,9 @@ class AgentProcess(ForkedChild):
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             agent_module.DRAIN_TIME = drain_time
+            probe_set_module.LAST_TIME = last_time
+            connection_module.REQUEST_TIME = request_time
+            connection_module.ANSWER_TIME = answer_time
             _be_the_agent(log, main, list(arguments))
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

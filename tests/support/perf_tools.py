@@ -5,6 +5,7 @@ tests/kernel/test_trace_examples.py runs each row on a real kernel; docs/perf-to
 
 import os
 import re
+import select
 import shlex
 import signal
 import socket
@@ -110,16 +111,27 @@ def idle_connection() -> None:
 
 
 def retransmission() -> None:
-    """Make the kernel retransmit SYNs: the server does not accept, so its full queue drops the next SYN."""
+    """Make the kernel retransmit SYNs: the server does not accept, so its full queue drops all but the first.
+
+    The queue is full only once the first connection is in it. A kernel under load may handle several SYNs
+    before: it answers these with SYN cookies, and then retransmits none of them. The others are sent at
+    different times, since a timer that interrupts the command's own thread leaves no event.
+    """
     with ExitStack() as stack:
-        server = stack.enter_context(socket.socket())
-        server.bind(("127.0.0.1", 0))
-        server.listen(0)
-        for _ in range(3):
-            client = stack.enter_context(socket.socket())
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        stack.enter_context(socket.create_connection(server.getsockname()))
+        eventually(lambda: select.select([server], [], [], 0)[0])
+        clients = [stack.enter_context(socket.socket()) for _ in range(3)]
+        for client in clients:
             client.setblocking(False)
             client.connect_ex(server.getsockname())
-        time.sleep(1.5)
+            time.sleep(0.1)
+        eventually(lambda: all(map(_retransmits, clients)))
+
+
+def _retransmits(client: socket.socket) -> int:
+    """Return how often the kernel has retransmitted what is unanswered: `tcpi_retransmits` of tcp_info."""
+    return client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 3)[2]
 
 
 FILENAME = "p:myopen do_sys_openat2 filename=+0(%si):string"

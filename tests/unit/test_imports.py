@@ -250,6 +250,7 @@ def test_only_one_module_writes_below_tracefs() -> None:
         "files.py": {"os.open", "(self.root / path).mkdir", "(self.root / path).rmdir"},
         # These write through files.py: they call the Tracefs that they are given.
         "instance.py": {"files.mkdir", "files.rmdir"},
+        "marker.py": {"os.open"},  # /dev/null
     }
 
 

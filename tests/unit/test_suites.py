@@ -72,3 +72,8 @@ def test_a_kernel_is_of_this_machine_or_of_a_known_architecture() -> None:
 def test_kernels_of_other_architectures_are_named_to_be_run() -> None:
     """Their root file system takes minutes to make, and nothing but their tests needs it."""
     assert set(DEFAULT) == {series for series, kernel in KERNELS.items() if kernel.foreign is None}
+
+
+@pytest.mark.parametrize("series", [series for series, kernel in KERNELS.items() if kernel.core])
+def test_a_core_is_a_part_of_the_whole(series: str) -> None:
+    assert all(runs(suite_on(KERNELS[series]), place) for place in KERNELS[series].core)

@@ -21,10 +21,10 @@ from pathlib import Path
 
 from tests.support import npm, receivers
 from tests.support.patience import patience
-from tests.vm import BUILD, ROOT, boot, foreign
+from tests.vm import BUILD, ROOT, boot
 from tests.vm.boot import Guest
 from tests.vm.debian import PackageError, alertmanager, confinement, promtool
-from tests.vm.kernels import CORE, DEFAULT, KERNELS, MAIN, Kernel, image
+from tests.vm.kernels import DEFAULT, KERNELS, MAIN, Kernel, image
 from tests.vm.process import QUIET, Child, Ended
 from tests.vm.report import Result, in_a_vm, judge, on_this_machine, table
 
@@ -127,7 +127,7 @@ def everything(kernels: Sequence[Kernel], host_suites: Sequence[str], stop: thre
         for kernel in kernels
         if not kernel.core
     ]
-    core = [partial(guest_suite, kernel, CORE, stop) for kernel in kernels if kernel.core]
+    core = [partial(guest_suite, kernel, kernel.core, stop) for kernel in kernels if kernel.core]
     return _side_by_side([[whole, *most[-1:]], [*own, *most[:-1]]], core, stop)
 
 
@@ -147,11 +147,11 @@ def vm_suites(
 ) -> list[Result]:
     """Run these tests, or the kernel suite, on each kernel in one boot, two kernels at a time.
 
-    With `core`, a kernel for which `make test` runs only CORE gets no more here.
+    With `core`, a kernel for which `make test` runs only a core gets no more here.
     """
     _prepare(kernels)
     suites = [
-        partial(guest_suite, kernel, tests or (CORE if core and kernel.core else suite_on(kernel)), stop)
+        partial(guest_suite, kernel, tests or (core and kernel.core) or suite_on(kernel), stop)
         for kernel in kernels
     ]
     return _side_by_side([[], []], suites, stop)
@@ -168,11 +168,10 @@ def guest_suite(
 
 
 def _prepare(kernels: Sequence[Kernel]) -> None:
-    """Fetch and compile what the guests need."""
+    """Fetch and compile what the guests need, but for the root of another architecture: its first guest waits
+    for that, while the other guests run."""
     for kernel in kernels:  # one by one, since downloads show their progress on the terminal
-        prepared = image(kernel)
-        if kernel.foreign:
-            foreign.prepare(kernel.foreign, prepared.modules)
+        image(kernel)
     confinement()
     _compile()
 

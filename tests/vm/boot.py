@@ -25,6 +25,14 @@ from tests.vm.kernels import Kernel, image
 MOUNT = "mount -t 9p -o trans=virtio,version=9p2000.L,access=any,msize=524288"
 GUEST_PORT = 10435
 
+QUICK = ("mitigations=off", "init_on_alloc=0")
+"""Options of every kernel. Emulated, the mitigations of speculative execution protect nothing, and a
+retpoline takes three jumps. Debian's kernels zero each page that they allocate."""
+QUICK_X86 = ("no5lvl", "tsc=reliable")
+"""The fifth level of page tables makes each miss of the TLB longer. Events take their time from the TSC, as
+on real machines: without the option the kernel does not trust the TSC of two CPUs and reads the HPET each
+time, which under emulation is most of a probe's cost."""
+
 
 def _cached() -> list[Path]:
     """The directories that Python reads: this repository, its library, the shared libraries, its own."""
@@ -94,11 +102,8 @@ def command(guest: Guest) -> list[str]:
     vng += ["--disable-kvm", "--cpus", str(guest.cpus), "--memory", "2G"]
     # The kernel's log goes to a file, since virtme-ng drops the serial console.
     vng += ["--append", "console=hvc0", "--append", "loglevel=5"]
-    if arch is None:
-        # Events take their time from the TSC, as on real machines. Without this option the kernel does not
-        # trust the TSC of two CPUs and reads the HPET each time, which under emulation is most of a probe's
-        # cost.
-        vng += ["--append", "tsc=reliable"]
+    for option in (*QUICK, *(QUICK_X86 if arch is None else ())):
+        vng += ["--append", option]
     vng += [f"--qemu-opts= {shlex.join(_devices(guest))}"]
     # vng passes the command on the kernel's short command line, so it is only a path.
     return [*vng, "--exec", shlex.join(["sh", str(script.resolve())])]
@@ -127,6 +132,8 @@ def _devices(guest: Guest) -> list[str]:
     # One thread for both CPUs. With a thread for each, of some thirty boots that toggled tracepoints, one was
     # lost and one panicked in a branch that tracing patches; with one thread, none of as many.
     devices = ["-accel", "tcg,thread=single"]
+    # QEMU polls two descriptors for each possible port, 400 in all, at each timer of the guest.
+    devices += ["-global", "virtio-serial-pci.max_ports=2"]
     arch = guest.kernel.foreign
     if arch:
         devices += ["-cpu", arch.cpu]

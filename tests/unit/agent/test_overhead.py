@@ -1,9 +1,11 @@
 """overhead: the estimate is the number of firings times a constant for the events of one hit."""
 
+import os
+
 import pytest
 
 from kprobe_exporter.agent import overhead as costs
-from kprobe_exporter.agent.overhead import Overhead, cost
+from kprobe_exporter.agent.overhead import Machine, Overhead, cost
 from kprobe_exporter.model.hist import HistTable
 from kprobe_exporter.model.values import Layout, ProbeSpec
 
@@ -39,6 +41,23 @@ def test_hist_triggers_cost_too() -> None:
     table = HistTable((), None, None, 64, ())
     parts = [spec("kprobe_events", "r1024", plan="kernel", tables=(table, table))]
     assert cost(parts) == costs.KRETPROBE + 2 * costs.TRIGGER
+
+
+@pytest.mark.parametrize(
+    ("marker", "slowness"),
+    [
+        (None, 1.0),
+        (costs.MARKER, 1.0),
+        (3 * costs.MARKER, 3.0),
+        (100 * costs.MARKER, costs.SLOWEST),
+        (0.0, costs.FASTEST),
+        (-1e-9, costs.FASTEST),
+    ],
+)
+def test_how_slow_a_machine_is(marker: float | None, slowness: float) -> None:
+    machine = Machine.measured(marker)
+    assert machine.slowness == pytest.approx(slowness)
+    assert machine.cpus == os.cpu_count()
 
 
 def seconds(overhead: Overhead, *probes: str) -> dict[str, float]:

@@ -14,6 +14,7 @@ from kprobe_exporter.agent.rate_limit import (
     Budget,
     Trip,
     Verdict,
+    firings,
 )
 
 
@@ -28,6 +29,7 @@ class Watch:
         self.budget = Budget()
         self.off: set[str] = set()
         self.critical: set[str] = set()
+        self.shares: dict[str, float] | None = None
         self.budget.watch(self.now, self.hits, limits, limit)
 
     def second(self, **rates: int) -> Verdict:
@@ -36,7 +38,9 @@ class Watch:
         for name, rate in rates.items():
             if name not in self.off:
                 self.hits[name] += rate
-        verdict = self.budget.watch(self.now, self.hits, self.limits, self.limit, critical=self.critical)
+        verdict = self.budget.watch(
+            self.now, self.hits, self.limits, self.limit, critical=self.critical, shares=self.shares
+        )
         self.off |= {trip.probe for trip in verdict.tripped}
         self.off -= set(verdict.again)
         return verdict
@@ -206,6 +210,36 @@ def test_another_limit_of_all() -> None:
     assert not watch.second(a=10**6).tripped
     watch.limit = 10
     assert watch.second(a=10**6).tripped
+
+
+@pytest.mark.parametrize(
+    ("share", "cost", "cpus", "rate"),
+    [(0.01, 180e-9, 2, 111_111), (0.01, 180e-9, 64, 3_555_556), (0.005, 3e-6, 1, 1667), (0.01, 0.0, 4, None)],
+)
+def test_a_share_of_time_in_firings(share: float, cost: float, cpus: int, rate: int | None) -> None:
+    found = firings(share, cost, cpus)
+    assert (found if found is None else round(found)) == rate
+
+
+def test_of_all_together_the_one_that_takes_most_time_goes() -> None:
+    """By time, few firings of an expensive probe are more than many of a cheap one."""
+    watch = Watch({"a": None, "b": None}, 0.02)
+    watch.shares = {"a": 1e-6, "b": 1e-8}
+    assert not any(watch.second(a=10_000, b=1_000_000).tripped for _ in range(100))
+    _, trip = watch.until_tripped(a=50_000, b=1_000_000)
+    assert (trip.probe, trip.limit, trip.pause, trip.of_time) == ("a", 0.02, FIRST_PAUSE, True)
+    assert trip.rate == pytest.approx(0.06)
+    assert trip.most == pytest.approx(0.05)
+    assert str(trip) == (
+        "all probes together took an estimated 6 % of the CPUs' time, and their limit is 2 %;"
+        " this one took most, 5 %: it is off for 10 s"
+    )
+
+
+def test_a_critical_probe_that_takes_most_time_is_sampled_by_its_own_share() -> None:
+    watch = Watch({"a": None}, 0.02)
+    watch.shares, watch.critical = {"a": 1e-6}, {"a"}
+    assert watch.until_tripped(a=500_000)[1].one_in == 32
 
 
 @given(st.lists(st.integers(0, 5000), max_size=200), st.integers(1, 3000))

@@ -7,9 +7,11 @@ from typing import cast
 
 import pytest
 
+from kprobe_exporter.agent import overhead as costs
 from kprobe_exporter.agent.probe import ProbeState
 from kprobe_exporter.agent.rate_limit import Trip
 from kprobe_exporter.agent.supervisor import INTERVAL, LATE, STALE, History, Observation, Supervisor
+from kprobe_exporter.config.values import CpuShare, Threshold
 from tests.support.machine import OPEN, Machine
 from tests.support.patience import patience
 
@@ -21,14 +23,17 @@ class Agent:
         self.now = 100.0
         self.hits = 0
         self.age = 0.0
+        self.limit: Threshold = 200_000
+        self.machine = costs.Machine(4, 2.0)
         self.done: list[str] = []
         self.configured = SimpleNamespace(limit=1000.0, critical=False)
         self.probe = SimpleNamespace(name="a", plan=SimpleNamespace(probe=self.configured), sample=None)
-        self.probe.records, self.probe.records_events, self.probe.cost = True, True, 1e-6
+        self.probe.records, self.probe.records_events, self.probe.cost = True, True, 0.5e-6
         self.watch = Supervisor(self.look, self.trip, self.enable, lambda: self.now)
 
     def look(self) -> Observation:
-        return Observation({"a": self.hits}, [cast("ProbeState", self.probe)], 200_000, self.age)
+        probes = [cast("ProbeState", self.probe)]
+        return Observation({"a": self.hits}, probes, self.limit, self.age, self.machine)
 
     def trip(self, trip: Trip) -> None:
         self.probe.records = False
@@ -71,6 +76,37 @@ def test_a_critical_probe_is_sampled_while_it_fires_on(
     assert "the probe 'a' is recorded whole again" in caplog.text
     agent.second(50_000)
     assert agent.done == ["sample a", "enable a", "sample a"]
+
+
+def test_a_limit_of_time_is_kept_while_the_probe_is_off(
+    agent: Agent, caplog: pytest.LogCaptureFixture
+) -> None:
+    """1 % of 4 CPUs is 40 ms a second: 40,000 firings of 1 µs, which 0.5 µs are on this machine."""
+    agent.configured.limit = CpuShare(0.01)
+    agent.second(39_000, times=5)
+    assert agent.done == []
+    agent.second(200_000)
+    assert agent.done == ["disable a"]
+    assert (
+        "the probe 'a' is tripped: it fired 200,000 times a second, and its limit is 40,000,"
+        " which is 1 % of the CPUs' time: it is off for 10 s"
+    ) in caplog.text
+    agent.probe.cost = 0.0  # since it is not attached
+    agent.second(0, times=9)
+    assert agent.done == ["disable a"]
+    agent.second(0)
+    assert agent.done == ["disable a", "enable a"]
+
+
+def test_all_together_have_a_limit_of_time(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
+    agent.configured.limit, agent.limit = None, CpuShare(0.02)
+    agent.second(79_000, times=5)
+    assert agent.done == []
+    agent.second(400_000)
+    assert agent.done == ["disable a"]
+    assert (
+        "all probes together took an estimated 10 % of the CPUs' time, and their limit is 2 %" in caplog.text
+    )
 
 
 def test_an_unlimited_probe_is_left_alone_and_its_cost_is_told(agent: Agent) -> None:

@@ -11,7 +11,9 @@ from tests.bench.probes import configured
 
 @pytest.mark.parametrize(("attach", "kind"), [(CALL_PROBE, Kind.CALL), (PAIR_PROBE, Kind.PAIR)])
 def test_what_the_agents_of_bursts_are_told(attach: str, kind: Kind) -> None:
-    [probe] = configured(AGENT % attach).probes
+    config = configured(AGENT % attach)
+    [probe] = config.probes
+    assert config.settings.limit is probe.limit is None
     assert [way.target.kind for way in probe.attach] == [kind]
     assert probe.duration_buckets
 
@@ -27,6 +29,7 @@ def test_what_the_agents_at_work_are_told(attach: str, metric: str, kind: Kind) 
     assert way.target.kind is kind
     assert [first.filter for first in way.begins or [way]] == ["common_pid == 3 || common_pid == 4"]
     assert (config.settings.source, config.settings.max_series) == ("binary", 5)
+    assert config.settings.limit is probe.limit is None
 
 
 def test_totals() -> None:

@@ -40,6 +40,7 @@ def test_what_the_agents_are_told(signal: Signal, kind: Kind) -> None:
     assert config.otlp.queue == QUEUE
     assert config.otlp.max_per_second > 10 * otlp.RATE
     assert config.settings.tracefs_instance.startswith("bench_")
+    assert config.settings.limit is probe.limit is None
 
 
 @pytest.mark.parametrize(

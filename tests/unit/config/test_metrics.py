@@ -286,3 +286,27 @@ def test_a_duration_in_another_unit(tmp_path: Path, written: str, expected: list
         f"{call}, export: {{as: span, where: '{written}'}}",
     ):
         assert warnings(tmp_path, probe) == expected
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
+        ("{field: cpu, decode: ¦name}", "'cpu' is built in, so the kernel has no words for it: name an enum"),
+        ("{field: x, decode: ¦name}", "'x' is computed, so the kernel has no words for it: name an enum"),
+        (
+            "{field: return, decode: [errno, ¦name]}",
+            "without an enum, name takes the field itself: let it be",
+        ),
+    ],
+)
+def test_name_takes_a_field_of_the_kernels(refused_probe: Refused, label: str, expected: str) -> None:
+    metrics = f"metrics: [{{counter: a_total, labels: {{l: {label}}}}}]"
+    path = "metrics[0].labels.l.decode" + ("[1]" if "[" in label else "")
+    refused_probe(f"attach: 'kretprobe:f', let: {{x: return + 1}}, {metrics}", f"{path}: {expected}")
+
+
+@pytest.mark.parametrize("field", ["cpu", "x", "return"])
+def test_a_named_enum_takes_any_number(config: Load, field: str) -> None:
+    label = f"{{field: {field}, decode: [errno, {{name: {{enum: state}}}}]}}"
+    text = f"{{counter: a_total, labels: {{l: {label}}}}}"
+    assert metric(config, text, "let: {x: return + 1}").labels[0].field == field

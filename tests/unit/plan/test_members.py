@@ -58,8 +58,8 @@ def test_a_path_becomes_a_memory_read_and_its_pointers_are_fetched() -> None:
         "pointer_2": "+168($arg1):x64",
     }
     assert {name: tuple(reading) for name, reading in found.read.items()} == {
-        "port": (2, ("pointer_1",)),
-        "type": (0, ("pointer_1", "pointer_2")),
+        "port": (2, ("pointer_1",), "__be16"),
+        "type": (0, ("pointer_1", "pointer_2"), "unsigned short"),
     }
 
 

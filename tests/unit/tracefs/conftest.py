@@ -38,7 +38,7 @@ class Table:
     def unsupported(self, path: str) -> Any:
         raise NotImplementedError
 
-    mkdir = rmdir = open_pipe = lock = unsupported
+    mkdir = rmdir = open_pipe = open_marker = lock = unsupported
 
 
 @pytest.fixture
