@@ -76,14 +76,19 @@ cdef inline uint32_t _thread_bucket(const Open* open, int32_t tid) noexcept nogi
     return <uint32_t>(value >> 32) & (open.nbuckets - 1)
 
 
-cdef inline OpenList* _find(Open* open, uint32_t slot, const uint8_t* key, uint32_t length, uint64_t hash) noexcept nogil:
+cdef inline OpenList* _find(
+    Open* open, uint32_t slot, const uint8_t* key, uint32_t length, uint64_t hash
+) noexcept nogil:
     """Return the list of a key, NULL if none of its halves is open."""
     cdef OpenList* one
     if open.nbuckets == 0:
         return NULL
     one = open.buckets[hash & (open.nbuckets - 1)]
     while one != NULL:
-        if one.hash == hash and one.slot == slot and one.length == length and memcmp(_list_key(one), key, length) == 0:
+        if (
+            one.hash == hash and one.slot == slot and one.length == length
+            and memcmp(_list_key(one), key, length) == 0
+        ):
             return one
         one = one.chained
     return NULL

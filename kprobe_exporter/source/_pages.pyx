@@ -3,7 +3,8 @@
 
 The one rule of this file: whatever a page holds, nothing outside of it is read. ``_walk_page`` checks each
 record against the page's end, ``size`` of its shape against the record, and ``_text`` (_record.pxi) each
-string against the record. It costs about 10 ns a record, and 15 ns for each metric.
+string against the record. A half that waits to be joined is a copy of its whole record. The walk costs about
+10 ns a record, and 15 ns for each metric.
 """
 
 import sys
@@ -74,8 +75,10 @@ cdef class PageParser(Joining):
     """Turns pages into batches of records and tallies, as pages.PageParser does into records.
 
     A layout with a recipe never becomes a record: its records are added up in C, by the raw values of
-    each metric's labels, and ``take`` gives the sums. ``pull`` reads and walks without the
-    interpreter's lock; ``feed`` does so for a page that the caller has read. Not thread-safe.
+    each metric's labels, and ``take`` gives the sums. The halves of ``joins`` are queued: ``join`` joins them
+    without the interpreter's lock, as aggregate/pairing.py joins records, and adds up what they become. At
+    most ``most_open`` first halves are open. ``pull`` reads and walks without the interpreter's lock;
+    ``feed`` does so for a page that the caller has read. Not thread-safe.
     """
 
     compiled = True

@@ -213,7 +213,7 @@ def _calls(full: Full) -> float:
     seconds = _emptied(full, None, deliver, Joins({join.layout.layout_id: made}))
     numbers = aggregator.copy()
     assert pairing.open == 0, "the halves were delivered instead of joined"
-    _check(2 * numbers.events["seek"] + numbers.lost["unpaired"])
+    _check(2 * numbers.events["seek"] + numbers.lost.get("unpaired", 0))
     return seconds
 
 

@@ -37,7 +37,6 @@ PACKAGES = (
 MERGED = ("bin", "lib", "sbin")
 """The directories that Debian's package usrmerge turns into links to those below /usr."""
 
-SOURCES = ("_pages.pyx", "_record.pxi", "_tally.pxi")
 TOOLS = ("hypothesis", "pytest")
 
 
@@ -171,7 +170,7 @@ def _build_parser(arch: Architecture) -> None:
     """Build the compiled page parser beside this machine's: their names differ by the architecture."""
     directory = ROOT / "kprobe_exporter/source"
     output = directory / f"_pages.cpython-{PYTHON.replace('.', '')}-{arch.multiarch}.so"
-    newest = max((directory / name).stat().st_mtime for name in SOURCES)
+    newest = max(source.stat().st_mtime for source in directory.glob("_*.p[yx][xi]"))
     if output.exists() and output.stat().st_mtime >= newest:
         return
     code = arch.root.with_name(f"{arch.debian}-pages.c")

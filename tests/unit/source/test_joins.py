@@ -1,5 +1,6 @@
 """Calls and pairs that the compiled walk joins come to the same numbers as those that `Pairing` joins."""
 
+import struct
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -20,9 +21,12 @@ from tests.support.joined_pages import (
     Reading,
     Recording,
     both_ways,
+    call,
     condition,
     record,
 )
+from tests.support.page_material import compiled
+from tests.support.ring_buffer import Page
 
 RANDOM = st.randoms(use_true_random=True)
 STEPS = st.integers(0, 200)
@@ -99,3 +103,18 @@ def test_what_is_drawn_is_joined_in_every_way() -> None:
     assert min(numbers.events[f"probe{number}"] for number in JOINS) > 20
     assert min(numbers.lost_of[f"probe{number}", "unpaired"] for number in JOINS) > 20
     assert walk.open == model.open > 0
+
+
+def test_the_bound_of_the_bytes_of_open_halves() -> None:
+    """Halves with long strings take no more than 64 MiB; the oldest are unpaired."""
+    number, payload = 17_000, call(10, 5, 1 << 20, 1, b"x" * 4000)
+    size = len(payload)
+    reading = Reading(compiled.PageParser)
+    page = Page(1).add(1, payload).render()
+    at = page.index(struct.pack("=i", 5), 20)
+    for tid in range(number):
+        reading.parser.feed(page[:at] + struct.pack("=i", tid) + page[at + 4 :], 0)
+    reading.read(1000, {}, last=True)
+    unpaired = reading.numbers.copy().lost["unpaired"]
+    assert reading.open + unpaired == number
+    assert (1 << 26) * 63 // 64 - 2 * size < reading.open * size < 1 << 26
