@@ -22,7 +22,7 @@ from kprobe_exporter.export.otlp.retry import NotTaken, RequestOutcome, Retries,
 from kprobe_exporter.export.otlp.settings import MAX_REQUEST, OtlpSettings, Signal, variable
 
 
-class EncodedSpanExporter(OTLPSpanExporter):
+class GrpcSpanExporter(OTLPSpanExporter):
     """The SDK's exporter for a request that is encoded already."""
 
     def _translate_data(self, request: bytes) -> ExportTraceServiceRequest:  # type: ignore[override]
@@ -32,7 +32,7 @@ class EncodedSpanExporter(OTLPSpanExporter):
 
 EXPORTERS: Mapping[Signal, Callable[..., Any]] = {
     "logs": OTLPLogExporter,
-    "traces": EncodedSpanExporter,
+    "traces": GrpcSpanExporter,
     "metrics": OTLPMetricExporter,
 }
 COMPRESSION = {"gzip": grpc.Compression.Gzip, "none": grpc.Compression.NoCompression, None: None}

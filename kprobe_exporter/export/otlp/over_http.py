@@ -25,7 +25,7 @@ from kprobe_exporter.export.otlp.retry import TIMED_OUT, NotTaken, RequestOutcom
 from kprobe_exporter.export.otlp.settings import MAX_REQUEST, OtlpSettings, Signal
 
 
-class EncodedSpanExporter(OTLPSpanExporter):
+class HttpSpanExporter(OTLPSpanExporter):
     """The SDK's exporter for a request that is encoded already."""
 
     def export(self, request: bytes) -> None:  # type: ignore[override]
@@ -36,7 +36,7 @@ class EncodedSpanExporter(OTLPSpanExporter):
 
 EXPORTERS: Mapping[Signal, Callable[..., Any]] = {
     "logs": OTLPLogExporter,
-    "traces": EncodedSpanExporter,
+    "traces": HttpSpanExporter,
     "metrics": OTLPMetricExporter,
 }
 COMPRESSION = {"gzip": Compression.Gzip, "none": Compression.NoCompression, None: None}
