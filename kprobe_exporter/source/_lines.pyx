@@ -2,7 +2,7 @@
 """Counts the lines of trace_pipe whose text was read before, compiled: what lines.py does with each again.
 
 Most events differ from an earlier one only in what stands before the event's name: thread, CPU and time. The
-text from the name on is looked up here; lines.py reads it once, and says what is to be counted apart. A line
+text from the name on is looked up here; repeated_lines.py says what is to be counted apart. A line
 that is not in the kernel's usual form, or whose text is not known, is left to lines.py. It costs about 100 ns
 a line. Nothing outside of the text is read.
 """

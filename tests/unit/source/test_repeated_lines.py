@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kprobe_exporter.aggregate.sums import Sums
 from kprobe_exporter.model.aggregation import Group, Recipe, Where
 from kprobe_exporter.model.values import Arg, Batch, Layout, ReturnType
-from kprobe_exporter.source import lines
+from kprobe_exporter.source import lines, repeated_lines
 from kprobe_exporter.source.lines import LineParser, TextPipe
 from tests.support.captured_text import captured_layout
 from tests.unit.captured import Captured, captured
@@ -197,7 +197,7 @@ def test_what_depends_on_the_order_or_the_process_is_read(last: Recipe) -> None:
 
 
 def test_without_the_compiled_part_all_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "line_counter", lambda: None)
+    monkeypatch.setattr(repeated_lines, "line_counter", lambda: None)
     parser = LineParser(LAYOUTS, recipes=RECIPES)
     assert len(parser.feed(line(1, 1, 1, b"d..1.", b"sys_lseek -> 0x3") * 5).records) == 5
     assert parser.take() == Batch()
