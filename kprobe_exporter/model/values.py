@@ -195,6 +195,9 @@ class Batch:
     to. The kernel writes an event before its stack, and events do not wait for their stacks: the record
     may be from an earlier batch, and the last frames may come with the next batch.
 
+    ``repeated`` are records of layouts with a recipe, each with the number of those that it stands for: they
+    are equal in all that the recipe uses.
+
     ``tallies`` are the sums over the records of layouts with a recipe. ``arrived`` counts these records by
     layout_id, and those of layouts whose records the source filters; ``passed`` counts those that passed the
     filter, where the agent evaluates it. ``begun`` counts
@@ -207,6 +210,7 @@ class Batch:
     """
 
     records: list[Record] = field(default_factory=list)
+    repeated: list[tuple[Record, int]] = field(default_factory=list)
     tallies: list[Tally] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
     arrived: dict[int, int] = field(default_factory=dict)

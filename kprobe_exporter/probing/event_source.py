@@ -140,7 +140,9 @@ class BufferReader:
         self._geometry = event_source.geometry
         self._threads = Threads(instance.files.read)
         self._shapes: dict[Layout, tuple[str, Shape]] = {}  # each with its format text
-        self._adopt_text: Callable[[Mapping[Layout, str], Filters], Callable[[], None]] | None = None
+        self._adopt_text: (
+            Callable[[Mapping[Layout, str], Filters, Mapping[int, Recipe]], Callable[[], None]] | None
+        ) = None
         self._pages: BinaryPipe | None = None
         self.pipe: Pipe
         if self._geometry is None:
@@ -148,7 +150,7 @@ class BufferReader:
             from kprobe_exporter.source.lines import LineParser, TextPipe  # noqa: PLC0415
 
             self.pipe = pipe = TextPipe(instance.open_pipe(), LineParser(), deliver)
-            self._adopt_text = lambda layouts, filters: partial(pipe.adopt, LineParser(layouts, filters))
+            self._adopt_text = lambda layouts, *how: partial(pipe.adopt, LineParser(layouts, *how))
             return
         page = self._geometry.page
         stack_format = instance.event_format("ftrace", "kernel_stack")
@@ -174,7 +176,7 @@ class BufferReader:
         the same. A parser that does not add up or join delivers the records of recipes and joins instead.
         """
         if self._adopt_text is not None:
-            return self._adopt_text(layouts, filters)
+            return self._adopt_text(layouts, filters, recipes)
         assert self._pages is not None
         assert self._geometry is not None
         found = {layout: self._shape(layout, system) for layout, system in layouts.items()}
